@@ -1,4 +1,4 @@
-# Two commands: `make run` starts a node, `make test` proves it. `make help` lists the rest.
+# `make run` starts a node, `make test` runs the tests, `make help` lists all targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -27,24 +27,24 @@ test: test-tools ## install what tests need, run every test, the loom models and
 	cargo test --workspace
 	$(MAKE) --no-print-directory test-loom
 
-# The C face is tested by programs that gcc compiles. The differential tests compare us with redis-server; without it they say so and skip.
+# The C interface is tested by programs that gcc compiles. The differential tests compare with redis-server; without it they are skipped.
 test-tools:
 	@.ci/packages gcc=gcc
 	@.ci/packages redis-server=redis-server redis-benchmark=redis-tools redis-cli=redis-tools \
-	  || echo "without redis-server the tests that compare with Redis skip, and say so"
+	  || echo "redis-server is missing: the tests that compare with Redis are skipped"
 
-# Loom explores every interleaving of what is lock-free; it is another build world, hence another target folder.
-test-loom: ## every interleaving of what threads share without a lock
+# Loom explores every interleaving of lock-free code; it needs another build configuration, hence another target folder.
+test-loom: ## every interleaving of lock-free code, by loom
 	RUSTFLAGS="--cfg loom" cargo test --package headwater-host --package headwater-dma --package headwater-nvme --package headwater-io --lib --release --target-dir $(TARGET_DIR)/loom loom_
 
-# The feature brings a C library: about two minutes of building the first time, hence no part of `make test`.
+# The feature needs a C library, which takes about two minutes to build the first time; hence not part of `make test`.
 test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` builds
 	@.ci/packages cc=gcc cmake=cmake
 	cargo clippy --package headwater-host --package headwater-frontend --package headwater-node --features headwater-host/tls,headwater-node/tls --all-targets -- -D warnings
 	cargo test --package headwater-host --features tls --lib tls
 	cargo test --package headwater-frontend --features tls --test nvme_tcp --test nvme_tcp_tls
 
-test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
+test-vm: ## guests under QEMU, whose drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
 	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools
 	cargo build --package headwater-node --package headwater-capi
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
@@ -53,28 +53,28 @@ test-vm: ## guests under QEMU whose own drivers use the device (VM_ARGS= names b
 	cargo build --package headwater --example device_blocks --example device_keys --example nvme_ng --example shared_ssd
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)
 
-# fio's engines are built into its structs, so the source of the installed version is fetched from its package archive.
+# Engines use fio's structs, so the source of the installed version is fetched from its package archive.
 fio: ## fio's engine for every device, target/fio/headwater.so (plugins/fio/README.md)
 	@.ci/packages gcc=gcc make=make fio=fio
 	cargo build --release --package headwater-capi
 	plugins/fio/build $(TARGET_DIR)/release $(TARGET_DIR)/fio
 
-test-fio: ## fio verifies what it writes through the engine, on every kind of device that is here
+test-fio: ## fio writes and verifies through the engine, on every kind of device of this machine
 	@.ci/packages gcc=gcc make=make fio=fio
 	cargo build --package headwater-capi --package headwater-node
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	plugins/fio/verify $(abspath $(TARGET_DIR)/debug/fio/headwater.so) $(TARGET_DIR)/debug/headwater
 
-# A count is the same on a machine at rest and on a busy one, which no time is: it is what a change of the way of a read is held to.
-test-instructions: ## instructions of a read through a handle, by callgrind, no more than recorded (RECORD=1 renews)
+# Unlike a time, a count does not depend on the load of the machine, so it guards the I/O path of a read.
+test-instructions: ## instructions of a read through a handle, by callgrind, at most those recorded (RECORD=1 renews)
 	@.ci/packages valgrind=valgrind || true
 	cargo build --release --package headwater-io --example null_reads
 	tests/instructions/run $(TARGET_DIR)/release/examples/null_reads $(if $(RECORD),--record)
 
-soak: ## a minute of the pinned pool under threads, cancellations, cap changes and a failing node
+soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_
 
-proof: ## every file of /usr/share through kills, deletion and overwriting: minutes (HEADWATER_PROOF_DIR=)
+proof: ## store every file of /usr/share, with kills, deletion and overwriting: minutes (HEADWATER_PROOF_DIR=)
 	cargo test --release --package headwater-node --test real_input -- --ignored --nocapture
 
 lab: build ## list the experiments; `make lab RUN="resp --quick"` runs one
@@ -91,12 +91,12 @@ fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TA
 	    || failed="$$failed $$target"; \
 	  rm -rf "$$scratch"; \
 	done; \
-	[ -z "$$failed" ] || { echo "failed:$$failed; the inputs that did it are in fuzz/artifacts/TARGET"; exit 1; }
+	[ -z "$$failed" ] || { echo "failed:$$failed; the failing inputs are in fuzz/artifacts/TARGET"; exit 1; }
 
-header: ## write crates/capi/include/headwater.h from the sources of the C face
+header: ## write crates/capi/include/headwater.h from the sources of the C interface
 	HEADWATER_WRITE_HEADER=1 cargo test --package headwater-capi --test header
 
-# One kind of library a run: only without a Rust library beside them are the C ones optimised as a whole.
+# Only the C libraries in one run: together with a Rust library they would not be optimised as a whole.
 capi: ## build the C libraries in release (docs/operating/c.md)
 	cargo rustc --release --package headwater-capi --lib --crate-type cdylib,staticlib
 	cargo rustc --release --package headwater-spdk-dma --lib --crate-type cdylib,staticlib
@@ -122,10 +122,10 @@ clippy: ## lints, warnings as errors
 doc: ## rustdoc, warnings as errors
 	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 
-tidy: ## the house rules that no compiler checks
+tidy: ## the project's rules that no compiler checks
 	cargo xtask tidy
 
-check: fmt clippy doc tidy ## everything CI asks for beside the tests
+check: fmt clippy doc tidy ## all checks of CI except the tests
 
-clean: ## throw build output away; the data stays
+clean: ## delete build output, not data
 	cargo clean

@@ -1,7 +1,4 @@
 //! Fuzzes a controller with register accesses and admin commands.
 #![no_main]
 
-#[path = "../bodies/admin_command.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::admin_command::body(bytes));

@@ -1,7 +1,4 @@
 //! Fuzzes the text of a configuration file.
 #![no_main]
 
-#[path = "../bodies/config.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::config::body(bytes));

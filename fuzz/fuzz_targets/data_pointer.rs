@@ -1,7 +1,4 @@
-//! Fuzzes PRPs and SGLs with the memory that they lead into.
+//! Fuzzes PRPs and SGLs with the memory that they point to.
 #![no_main]
 
-#[path = "../bodies/data_pointer.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::data_pointer::body(bytes));

@@ -1,7 +1,4 @@
-//! Fuzzes a medium as a power cut, a fault or an enemy left it.
+//! Fuzzes recovery from a medium after a power cut, a fault or an attack.
 #![no_main]
 
-#[path = "../bodies/media_recovery.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::media_recovery::body(bytes));

@@ -1,7 +1,4 @@
-//! Fuzzes what a controller does to our NVMe driver; see the body.
+//! Fuzzes the NVMe driver with a hostile controller; see the body.
 #![no_main]
 
-#[path = "../bodies/nvme_driver.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::nvme_driver::body(bytes));

@@ -1,7 +1,4 @@
-//! Fuzzes what a RESP client sends, cut into reads in two ways.
+//! Fuzzes the stream of a RESP client, cut into reads in two ways.
 #![no_main]
 
-#[path = "../bodies/resp.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::resp::body(bytes));

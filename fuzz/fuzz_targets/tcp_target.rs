@@ -1,7 +1,4 @@
-//! Fuzzes what the other end of an NVMe/TCP connection sends; see the body.
+//! Fuzzes the controller's end of an NVMe/TCP connection with the stream of a host; see the body.
 #![no_main]
 
-#[path = "../bodies/tcp_target.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::tcp_target::body(bytes));

@@ -1,7 +1,4 @@
-//! Fuzzes what a hypervisor and its guest do to a vfio-user server.
+//! Fuzzes a vfio-user server with a hostile hypervisor and guest.
 #![no_main]
 
-#[path = "../bodies/vfio_user.rs"]
-mod body;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::body(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| headwater_fuzz_bodies::vfio_user::body(bytes));

@@ -1,11 +1,11 @@
 /*
  * fio's engine for every device that Headwater opens by a URL.
  *
- * In: fio's requests, its buffers being those of the device. Out: their completions. Each job has a queue and a handle of its
- * own; jobs that are threads of one process (thread=1) share the device when they name the same URL. Nothing is copied.
+ * Input: fio's requests, with buffers in memory of the device. Output: their completions. Each job has its own queue and
+ * handle; jobs that are threads of one process (thread=1) share the device when they name the same URL. No data is copied.
  *
- * Built by `make fio` against the source of the fio that is installed, because fio's engines are built into its structs:
- * the version of the two must be the same, and fio says so when it is not.
+ * Built by `make fio` against the source of the installed fio, because engines use fio's structs: both versions must be the
+ * same, and fio reports if they are not.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -39,15 +39,15 @@ static struct fio_option options[] = {
 	},
 	{
 		.name = "completion",
-		.lname = "How completions are found",
+		.lname = "Completion method",
 		.type = FIO_OPT_STR,
 		.off1 = offsetof(struct options, completion),
 		.def = "poll",
 		.posval = {
 			{ .ival = "poll", .oval = HW_COMPLETION_POLL, .help = "by the job, polling" },
 			{ .ival = "thread", .oval = HW_COMPLETION_THREAD, .help = "by a thread that polls with a period" },
-			{ .ival = "hybrid", .oval = HW_COMPLETION_HYBRID, .help = "by the job, asleep first, then polling" },
-			{ .ival = "interrupt", .oval = HW_COMPLETION_INTERRUPT, .help = "by the job, asleep" },
+			{ .ival = "hybrid", .oval = HW_COMPLETION_HYBRID, .help = "by the job, sleeping first, then polling" },
+			{ .ival = "interrupt", .oval = HW_COMPLETION_INTERRUPT, .help = "by the job, sleeping until an interrupt" },
 		},
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
@@ -58,7 +58,7 @@ static struct fio_option options[] = {
 		.type = FIO_OPT_INT,
 		.off1 = offsetof(struct options, period_us),
 		.def = "0",
-		.help = "Of the polling thread; 0 lets it follow size and latency",
+		.help = "Period of the polling thread; 0 adapts it to request size and latency",
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -68,7 +68,7 @@ static struct fio_option options[] = {
 		.type = FIO_OPT_INT,
 		.off1 = offsetof(struct options, cache_mib),
 		.def = "0",
-		.help = "Block cache of each job, 0 for none: jobs must not share bytes of the device then",
+		.help = "Block cache of each job, 0 for none; with a cache, jobs must not share bytes of the device",
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
@@ -79,7 +79,7 @@ static struct fio_option options[] = {
 		.off1 = offsetof(struct options, scheduler),
 		.def = "fifo",
 		.posval = {
-			{ .ival = "fifo", .oval = HW_SCHEDULER_FIFO, .help = "in order" },
+			{ .ival = "fifo", .oval = HW_SCHEDULER_FIFO, .help = "in order of submission" },
 			{ .ival = "deadline", .oval = HW_SCHEDULER_DEADLINE, .help = "by deadline" },
 			{ .ival = "share", .oval = HW_SCHEDULER_SHARE, .help = "by weight" },
 			{ .ival = "priority", .oval = HW_SCHEDULER_PRIORITY, .help = "by priority" },
@@ -90,7 +90,7 @@ static struct fio_option options[] = {
 	{ .name = NULL },
 };
 
-/* A device of this process, for as long as a job uses it. */
+/* An open device of this process, shared by the jobs that use it. */
 struct shared_device {
 	struct shared_device *next;
 	char *url;
@@ -119,7 +119,7 @@ static const char *url_of(struct thread_data *td)
 	struct options *o = td->eo;
 
 	if (!o->url)
-		log_err("headwater: give the device with url=, as url=null:1G\n");
+		log_err("headwater: no device: name it with url=, for example url=null:1G\n");
 	return o->url;
 }
 
@@ -151,13 +151,13 @@ static struct shared_device *take_device(const char *url)
 
 static void give_device(struct shared_device *shared)
 {
-	struct shared_device **place;
+	struct shared_device **link;
 
 	pthread_mutex_lock(&devices_lock);
 	if (--shared->jobs == 0) {
-		for (place = &devices; *place != shared; place = &(*place)->next)
+		for (link = &devices; *link != shared; link = &(*link)->next)
 			;
-		*place = shared->next;
+		*link = shared->next;
 		if (hw_close(shared->device) != HW_CODE_OK)
 			complain(shared->url);
 		free(shared->url);
@@ -166,7 +166,7 @@ static void give_device(struct shared_device *shared)
 	pthread_mutex_unlock(&devices_lock);
 }
 
-/* Runs before jobs fork: the device is looked at and closed again, because its memory does not pass a fork. */
+/* Runs before jobs fork: opens the device for its size and closes it again, because its memory does not survive a fork. */
 static int headwater_setup(struct thread_data *td)
 {
 	hw_facts facts = { .struct_bytes = sizeof(facts) };
@@ -185,7 +185,7 @@ static int headwater_setup(struct thread_data *td)
 	if (code != HW_CODE_OK)
 		return 1;
 	if (!facts.block_bytes) {
-		log_err("headwater: %s holds keys; fio needs blocks: name such a namespace with ?ns=N\n", url);
+		log_err("headwater: %s is a key-value namespace; fio needs blocks: choose a block namespace with ?ns=N\n", url);
 		return 1;
 	}
 	if (!td->files_index) {
@@ -205,7 +205,7 @@ static int set(struct job *job, hw_param param, uint64_t value)
 {
 	if (hw_set_param(job->handle, param, value) == HW_CODE_OK)
 		return 0;
-	complain("an option of the engine");
+	complain("cannot set an engine option");
 	return 1;
 }
 
@@ -220,11 +220,11 @@ static int headwater_init(struct thread_data *td)
 		return 1;
 	job->events = calloc(td->o.iodepth, sizeof(*job->events));
 	if (hw_queue_create(job->shared->device, td->o.iodepth, 0, &job->queue) != HW_CODE_OK) {
-		complain("a queue");
+		complain("cannot create a queue");
 		return 1;
 	}
 	if (hw_handle_create(job->queue, &job->handle) != HW_CODE_OK) {
-		complain("a handle");
+		complain("cannot create a handle");
 		return 1;
 	}
 	if (o->scheduler != HW_SCHEDULER_FIFO && set(job, HW_PARAM_SCHEDULER, o->scheduler))
@@ -243,9 +243,9 @@ static void headwater_cleanup(struct thread_data *td)
 	if (!job)
 		return;
 	if (job->handle && hw_handle_destroy(job->handle) != HW_CODE_OK)
-		complain("the end of a handle");
+		complain("cannot destroy a handle");
 	if (job->queue && hw_queue_destroy(job->queue) != HW_CODE_OK)
-		complain("the end of a queue");
+		complain("cannot destroy a queue");
 	if (job->shared)
 		give_device(job->shared);
 	free(job->events);
@@ -258,7 +258,7 @@ static int headwater_iomem_alloc(struct thread_data *td, size_t bytes)
 	struct job *job = td->io_ops_data;
 
 	if (hw_get_buffer(job->shared->device, bytes, &job->memory) != HW_CODE_OK) {
-		complain("the buffers of a job");
+		complain("cannot allocate the buffers of a job");
 		return 1;
 	}
 	td->orig_buffer = job->memory;
@@ -270,7 +270,7 @@ static void headwater_iomem_free(struct thread_data *td)
 	struct job *job = td->io_ops_data;
 
 	if (job && job->memory && hw_put_buffer(job->shared->device, job->memory) != HW_CODE_OK)
-		complain("the buffers of a job");
+		complain("cannot release the buffers of a job");
 	if (job)
 		job->memory = NULL;
 	td->orig_buffer = NULL;
@@ -300,7 +300,7 @@ static enum fio_q_status headwater_queue(struct thread_data *td, struct io_u *io
 		return FIO_Q_QUEUED;
 	if (code == HW_CODE_WOULD_BLOCK)
 		return FIO_Q_BUSY;
-	complain("a request");
+	complain("cannot submit a request");
 	io_u->error = EIO;
 	return FIO_Q_COMPLETED;
 }
@@ -311,21 +311,21 @@ static int headwater_commit(struct thread_data *td)
 
 	if (hw_aio_submit(job->handle) == HW_CODE_OK)
 		return 0;
-	complain("submission");
+	complain("cannot ring the doorbell");
 	return -EIO;
 }
 
-static int headwater_getevents(struct thread_data *td, unsigned int least, unsigned int most,
-			       const struct timespec *longest)
+static int headwater_getevents(struct thread_data *td, unsigned int min_events, unsigned int max_events,
+			       const struct timespec *timeout)
 {
 	struct job *job = td->io_ops_data;
 	size_t found = 0;
 	uint64_t ns = HW_FOREVER;
 
-	if (longest)
-		ns = longest->tv_sec * 1000000000ULL + longest->tv_nsec;
-	if (hw_aio_complete(job->handle, least, most, ns, job->events, &found) != HW_CODE_OK) {
-		complain("completions");
+	if (timeout)
+		ns = timeout->tv_sec * 1000000000ULL + timeout->tv_nsec;
+	if (hw_aio_complete(job->handle, min_events, max_events, ns, job->events, &found) != HW_CODE_OK) {
+		complain("cannot reap completions");
 		return -EIO;
 	}
 	return found;

@@ -1,8 +1,8 @@
-"""One virtual machine: a script inside, its output and exit status outside.
+"""One virtual machine that runs a script.
 
-In: a `Boot`. Out: the script's exit status, 124 when the time was over, 125 when the guest died without a word. QEMU
-emulates everything (no KVM), so that a plain container is enough. The first serial line is the kernel's console, the
-second the script's output, the third a dialogue: the script asks the host to run a command and gets the answer.
+Input: a `Boot`. Output: the script's output and exit status, 124 on a timeout, 125 when the guest ended without a status.
+QEMU emulates everything (no KVM), so that a plain container is enough. The first serial line is the kernel's console, the
+second the script's output, the third a dialogue: the script requests the host to run a command and receives the answer.
 Invariant: neither the machine nor a node outlives this process.
 """
 
@@ -31,22 +31,22 @@ def die_with_parent():
 
 
 class Boot:
-    """A boot's file: shell script for the guest, with what it needs said in comments: `#: key value`."""
+    """A boot's file: a shell script for the guest, with its requirements in comments: `#: key value`."""
 
     def __init__(self, path):
         self.name = os.path.basename(path).removesuffix(".sh")
         self.script = open(path, encoding="ascii").read()
-        said = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
-        unknown = {key for key, _ in said} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
+        settings = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
+        unknown = {key for key, _ in settings} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
                                                "device", "drive", "example", "built", "nodes", "distance", "headwater"}
         if unknown:
-            raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists what there is")
-        self.every = lambda key: [value for name, value in said if name == key]
+            raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists the known ones")
+        self.every = lambda key: [value for name, value in settings if name == key]
         self.one = lambda key, default: (self.every(key) or [default])[-1]
 
 
 class Host:
-    """What the guest may ask of the host: its programs, and nodes that live as long as the run."""
+    """Commands that the guest may run on the host: its programs, and nodes that live as long as the run."""
 
     def __init__(self, folder, program):
         self.folder, self.program, self.nodes = folder, program, {}
@@ -82,16 +82,16 @@ class Host:
         until = time.monotonic() + 30
         while self.ready(name).get("pid") != node.pid:
             if node.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"the node did not come up: {open(log.name, errors='replace').read()[-2000:]}")
+                raise RuntimeError(f"the node did not start: {open(log.name, errors='replace').read()[-2000:]}")
             time.sleep(0.02)
         return ""
 
-    def address(self, name, face):
-        """The address that a node's ready file has for a face, with the host's name as the guest knows it."""
-        return self.ready(name)[face].replace("127.0.0.1", "10.0.2.2") + "\n"
+    def address(self, name, front_end):
+        """Returns the address of a front end from a node's ready file, with the host's address in the guest."""
+        return self.ready(name)[front_end].replace("127.0.0.1", "10.0.2.2") + "\n"
 
     def stop(self, name):
-        """Ends a node cleanly; its exit status must be 0."""
+        """Stops a node cleanly; its exit status must be 0."""
         node = self.nodes.pop(name)
         node.terminate()
         if node.wait(30) != 0:
@@ -99,18 +99,18 @@ class Host:
         return ""
 
     def kill(self, name):
-        """Kills a node; what it served is gone from one moment to the next."""
+        """Kills a node without a shutdown."""
         node = self.nodes.pop(name)
         node.kill()
         node.wait()
         return ""
 
     def end(self):
-        """Stops what still runs; returns what went wrong with it."""
+        """Stops the running nodes; returns their errors."""
         wrong = []
         for name in list(self.nodes):
             if self.nodes[name].poll() is not None:
-                wrong.append(f"node {name} had ended with {self.nodes[name].returncode}")
+                wrong.append(f"node {name} ended early with status {self.nodes[name].returncode}")
             else:
                 status, text = self.run(f"stop {name}")
                 wrong += [text] * status
@@ -125,7 +125,7 @@ def first_files(boot, system, program):
     for tool in " ".join(boot.every("tools")).split():
         path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
         if not path:
-            raise SystemExit(f"{boot.name}: {tool} is not installed here; see `make test-vm`")
+            raise SystemExit(f"{boot.name}: {tool} is not installed; `make test-vm` installs it")
         files.program(os.path.realpath(path), f"usr/local/bin/{tool}")
     if boot.every("headwater"):
         files.program(program, "usr/local/bin/headwater")
@@ -149,8 +149,8 @@ def memory_nodes(boot, sizes):
         cpus = f"cpus={node}," if len(sizes) > 1 else ""
         line += ["-object", f"memory-backend-memfd,id=ram{node},share=on,size={size}M",
                  "-numa", f"node,nodeid={node},{cpus}memdev=ram{node}"]
-    for said in boot.every("distance"):
-        one, other, distance = said.split()
+    for triple in boot.every("distance"):
+        one, other, distance = triple.split()
         line += ["-numa", f"dist,src={one},dst={other},val={distance}"]
     return line
 
@@ -181,7 +181,7 @@ def command(boot, folder, system, qemu, dialogue):
 
 
 class Dialogue:
-    """The host's half of the third serial line."""
+    """The host's end of the third serial line."""
 
     def __init__(self, stream, host):
         self.stream, self.host, self.pending, self.status = stream, host, b"", None
@@ -201,7 +201,7 @@ class Dialogue:
 
 
 def run(boot, cache, folder, program):
-    """Runs a boot; prints the script's output as it comes."""
+    """Runs a boot; prints the script's output as it arrives."""
     system = parts.once(cache, parts.SYSTEM, parts.make_system)
     qemu = parts.once(cache, "qemu", parts.make_qemu) + "/qemu"
     host = Host(folder, program)
@@ -235,13 +235,13 @@ def run_guest(boot, folder, system, qemu, host):
         ready, _, _ = select.select(open_ends, [], [], 1)
         for end in ready:
             if end is ours:
-                going_on = dialogue.listen()
+                is_open = dialogue.listen()
             else:
                 text = os.read(machine.stdout.fileno(), 65536)
-                going_on = bool(text)
+                is_open = bool(text)
                 sys.stdout.write(text.decode(errors="replace"))
                 sys.stdout.flush()
-            if not going_on:
+            if not is_open:
                 open_ends.remove(end)
     if open_ends:
         machine.kill()

@@ -1,7 +1,7 @@
-"""What a virtual machine is made of, fetched by apt once and kept.
+"""The parts of a virtual machine, fetched by apt once and kept.
 
-In: a cache folder. Out: a kernel, a first file system with busybox and modules, and a QEMU that speaks vfio-user. Nothing
-is installed: Debian's kernel and busybox come from the archive that this machine's apt knows; QEMU comes from
+Input: a cache folder. Output: a kernel, an initramfs with busybox and modules, and a QEMU that supports vfio-user. Nothing
+is installed: Debian's kernel and busybox come from the archive that this machine's apt uses; QEMU comes from
 trixie-backports and is unpacked beside the system with every library it needs, its own loader included.
 Invariant: a part is complete or absent, however many runs start at once and wherever one is killed.
 """
@@ -20,7 +20,7 @@ import zlib
 QEMU_SUITE = "trixie-backports"  # the first that has vfio-user-pci
 MODULES = ("nvme nvme-tcp virtio_pci virtio_net af_packet ext4 crc32c_generic crct10dif_generic crc64_rocksoft_generic "
            "vfio vfio_iommu_type1 vfio-pci").split()
-# A cache that was made for other modules is none.
+# The name depends on the modules, so a cache made for another list is not used.
 SYSTEM = f"system-{zlib.crc32(' '.join(MODULES).encode()):08x}"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -30,7 +30,7 @@ def output(*command, **more):
 
 
 def once(cache, name, make):
-    """The folder `name` of the cache, made by `make(folder)` unless it is there."""
+    """Returns the folder `name` of the cache, created by `make(folder)` if absent."""
     os.makedirs(cache, exist_ok=True)
     path = os.path.join(cache, name)
     with open(path + ".lock", "w", encoding="ascii") as lock:
@@ -54,17 +54,17 @@ def unpack(packages, into):
 
 
 def archive():
-    """The Debian archive that this machine's apt is set up to use."""
+    """Returns the Debian archive that this machine's apt uses."""
     known = output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian").split()
     known = known or output("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()
     known = [address for address in known if "security" not in address and "debian" in address]
     if not known:
-        raise RuntimeError("apt knows no Debian archive; look at /etc/apt/sources.list.d")
+        raise RuntimeError("apt has no Debian archive; check /etc/apt/sources.list.d")
     return known[0]
 
 
 def download_system(folder):
-    """The packages of kernel and busybox; False if apt's lists know too little, or are older than the archive."""
+    """Downloads the packages of kernel and busybox; returns False if apt's lists lack them or are outdated."""
     search = ["apt-cache", "depends", "linux-image-amd64"]
     known = subprocess.run(search, text=True, capture_output=True, check=False).stdout
     image = re.search(r"Depends: (linux-image-\S+)", known)
@@ -73,17 +73,17 @@ def download_system(folder):
 
 
 def make_system(folder):
-    """`vmlinux`, `version`, `busybox` and `modules/` with what each needs."""
+    """Creates `vmlinux`, `version`, `busybox`, and `modules/` with the dependencies of each module."""
     if not download_system(folder):
         subprocess.run(["apt-get", "-qq", "update"], check=True)
         if not download_system(folder):
-            raise RuntimeError("apt finds no linux-image-amd64 and busybox-static; look at /etc/apt/sources.list.d")
+            raise RuntimeError("apt finds no linux-image-amd64 and busybox-static; check /etc/apt/sources.list.d")
     root = os.path.join(folder, "root")
     os.makedirs(root)
     unpack(glob.glob(f"{folder}/*.deb"), root)
     version = os.listdir(f"{root}/lib/modules")[0]
     subprocess.run(["depmod", "-b", root, version], check=True)
-    # Unpacked here, because a kernel that unpacks itself takes seconds of emulation for it.
+    # Unpacked here, because a kernel that unpacks itself takes seconds under emulation.
     packed = open(glob.glob(f"{root}/boot/vmlinuz*")[0], "rb").read()
     start = packed.find(b"\xfd7zXZ\0")
     open(f"{folder}/vmlinux", "wb").write(lzma.LZMADecompressor().decompress(packed[start:]))
@@ -107,7 +107,7 @@ def keep_modules(tree, kept):
 
 
 def make_qemu(folder):
-    """`qemu`, a launcher, and `root/`, what it launches."""
+    """Creates `qemu`, a launcher, and `root/`, the programs that it launches."""
     apt = f"{folder}/apt"
     for made in ["lists/partial", "archives/partial"]:
         os.makedirs(f"{apt}/{made}")
@@ -142,7 +142,7 @@ def make_qemu(folder):
 
 
 class Archive:
-    """A first file system as the kernel takes it: cpio, format newc, unpacked."""
+    """An initramfs as the kernel accepts it: cpio, format newc, uncompressed."""
 
     def __init__(self):
         self.bytes = io.BytesIO()
@@ -165,13 +165,15 @@ class Archive:
         self.add(name, stat.S_IFREG | mode, content.encode())
 
     def program(self, source, name):
-        """A program or script, with the shared libraries it needs."""
+        """Adds a program or script, with the shared libraries it needs."""
         content = open(source, "rb").read()
         self.add(name, stat.S_IFREG | 0o755, content)
         if content.startswith(b"\x7fELF"):
             libraries = subprocess.run(["ldd", source], text=True, capture_output=True, check=False).stdout
             for library in re.findall(r"(/\S+) \(0x", libraries):
-                self.add(library, stat.S_IFREG | 0o755, open(library, "rb").read())
+                # A library of our own lies beside its user ($ORIGIN): its folder here may be one that the guest mounts over.
+                system = os.path.realpath(library).startswith(("/lib", "/usr"))
+                self.add(library if system else f"{os.path.dirname(name)}/{os.path.basename(library)}", stat.S_IFREG | 0o755, open(library, "rb").read())
 
     def tree(self, source, name):
         for folder, _, files in os.walk(source):
@@ -185,7 +187,7 @@ class Archive:
 
 
 def base(system):
-    """Busybox and the modules, as every guest has them."""
+    """Returns an archive with busybox and the modules, as every guest has them."""
     archive_ = Archive()
     for folder in "proc sys dev tmp run mnt root etc".split():
         archive_.add(folder, stat.S_IFDIR | 0o755)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs boots: tests/vm/run.py [--cache FOLDER] [--program HEADWATER] [--keep] [BOOT.sh ...], by default all of boots/.
 
-In: boot files. Out: one line a promise, exit status 0 if all held. `--fetch` only fetches what machines are made of.
+Input: boot files. Output: one line for each promise, exit status 0 if all held. `--fetch` only fetches kernel and QEMU.
 """
 
 import argparse
@@ -24,22 +24,22 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep each run's folder: console, logs, data")
     parser.add_argument("--fetch", action="store_true", help="fetch kernel and QEMU, boot nothing")
     parser.add_argument("boots", nargs="*", default=sorted(glob.glob(f"{machine.HERE}/boots/*.sh")))
-    asked = parser.parse_args()
-    cache = os.path.abspath(asked.cache)
-    if asked.fetch:
+    options = parser.parse_args()
+    cache = os.path.abspath(options.cache)
+    if options.fetch:
         parts.once(cache, parts.SYSTEM, parts.make_system)
         parts.once(cache, "qemu", parts.make_qemu)
         return 0
     failed = []
-    for path in asked.boots:
+    for path in options.boots:
         boot = machine.Boot(path)
         folder = tempfile.mkdtemp(prefix=f"headwater-vm-{boot.name}-")
         started = time.monotonic()
         print(f"== {boot.name}", flush=True)
         try:
-            status = machine.run(boot, cache, folder, os.path.abspath(asked.program))
+            status = machine.run(boot, cache, folder, os.path.abspath(options.program))
         finally:
-            if asked.keep:
+            if options.keep:
                 print(f"   kept: {folder}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)

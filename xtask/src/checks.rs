@@ -1,16 +1,22 @@
 //! The checks, one file each.
 //!
-//! In: the [`Tree`]. Out: violations, sorted by place. A check looks at the tree and at nothing else.
+//! Input: the [`Tree`]. Output: violations, sorted by place. A check reads the tree and nothing else.
 
 mod edges;
 mod forbid;
 mod formats;
+pub(crate) mod layers;
 mod length;
 mod links;
 mod names;
 mod opening;
 mod portable;
-mod walk;
+pub(crate) mod readme;
+pub(crate) mod summaries;
+pub(crate) mod type_names;
+mod verbs;
+pub(crate) mod walk;
+pub(crate) mod words;
 
 use crate::tree::Tree;
 use crate::violation::Violation;
@@ -22,12 +28,17 @@ const CHECKS: &[Check] = &[
     edges::check,
     forbid::check,
     formats::check,
+    layers::check,
     length::check,
     links::check,
     names::check,
     opening::check,
     portable::check,
+    readme::check,
+    summaries::check,
+    type_names::check,
     walk::check,
+    words::check,
 ];
 
 /// Runs every check.

@@ -1,11 +1,14 @@
 //! The repository's own checks: what rustfmt, clippy and rustdoc cannot see.
 //!
-//! In: the files of the checkout. Out: one line for every broken rule, `path:line: what, why, what to do`, and exit
-//! status 1 if there was any. Nothing is changed on disk. It needs nothing but the standard library, so it runs on a
-//! fresh machine before any dependency has been compiled.
+//! Input: the files of the checkout. Output: one line for every broken rule, `path:line: what, why, what to do`, and exit
+//! status 1 if there was any; with `--report` counts instead. Nothing is changed on disk. It needs only the standard
+//! library, so it runs on a fresh machine before any dependency is compiled.
 #![forbid(unsafe_code)]
 
 mod checks;
+mod imports;
+mod report;
+mod rust_text;
 mod tree;
 mod violation;
 
@@ -13,8 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use tree::Tree;
 
-const HELP: &str =
-    "cargo xtask VERB\n\n  tidy   check the house rules that no compiler checks (STYLE.md names them)\n";
+const HELP: &str = "cargo xtask VERB\n\n  tidy            check the house rules that no compiler checks (STYLE.md names them)\n  tidy --report   print the counts behind them, a `name value` a line\n";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool speaks by printing")]
 fn main() -> ExitCode {
@@ -39,14 +41,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if std::env::args().nth(2).as_deref() == Some("--report") {
+        println!("{}", report::report(&tree, &root));
+        return ExitCode::SUCCESS;
+    }
     let violations = checks::all(&tree);
     for violation in &violations {
         println!("{violation}");
     }
     if violations.is_empty() {
-        println!("tidy: {} files, nothing to say", tree.len());
+        println!("tidy: {} files, no rule is broken", tree.len());
         return ExitCode::SUCCESS;
     }
-    println!("tidy: {} to put right", violations.len());
+    println!("tidy: {} rules are broken", violations.len());
     ExitCode::FAILURE
 }

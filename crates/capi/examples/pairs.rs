@@ -1,6 +1,7 @@
 //! The Rust half of `examples/c/pairs.c`: `pairs BYTES COUNT` allocates and frees BYTES bytes COUNT times.
 //!
-//! Input: two numbers. Output: only time spent. The difference of two runs is the cost of the pairs without the C interface.
+//! Input: two numbers. Output: only time spent. The difference of two runs is the cost of the pairs without the C
+//! interface.
 
 use headwater_dma::pool::{Pool, PoolConfig, PoolError};
 

@@ -1,7 +1,7 @@
 //! Asynchronous requests: submitted with tags, sent to the device together, taken as events when they complete.
 //!
-//! Input: handles, memory of hw_get_buffer, tags. Output: events, one for each accepted request. Invariant: a tag is returned
-//! as it was given and is never dereferenced.
+//! Input: handles, memory of hw_get_buffer, tags. Output: events, one for each accepted request. Invariant: a tag is
+//! returned as it was given and is never dereferenced.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
@@ -9,8 +9,8 @@ use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::transfer::LIST_BYTES;
 use headwater::host::clock::Nanos;
-use headwater::io::Answer;
-use headwater::io::handle::Request;
+use headwater::io::CompletedCommand;
+use headwater::io::handle::IoRequest;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -34,8 +34,8 @@ pub struct Event {
 }
 
 impl OpenHandle {
-    fn submit(&mut self, request: Request, tag: *mut c_void) -> Result<(), Fault> {
-        let request = Request { class: self.class, ..request };
+    fn submit(&mut self, request: IoRequest, tag: *mut c_void) -> Result<(), Fault> {
+        let request = IoRequest { class: self.class, ..request };
         self.way.submit(request, tag.expose_provenance() as u64)
     }
 
@@ -45,7 +45,7 @@ impl OpenHandle {
     }
 }
 
-fn event_of(answer: &Answer) -> Event {
+fn event_of(answer: &CompletedCommand) -> Event {
     let completion = answer.completion;
     let done = completion.status.is_success();
     Event {
@@ -58,9 +58,9 @@ fn event_of(answer: &Answer) -> Event {
     }
 }
 
-/// Reads `bytes` bytes from byte `offset` on into memory of hw_get_buffer. The request goes to the device with hw_aio_submit,
-/// or when completions are polled. HW_CODE_OK means that exactly one event with `tag` follows, any other code that none
-/// does; after HW_CODE_WOULD_BLOCK take events first.
+/// Reads `bytes` bytes from byte `offset` on into memory of hw_get_buffer. The request goes to the device with
+/// hw_aio_submit, or when completions are polled. HW_CODE_OK means that exactly one event with `tag` follows, any other
+/// code that none does; after HW_CODE_WOULD_BLOCK take events first.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_read(
     handle: *mut IoHandle,
@@ -72,7 +72,7 @@ pub extern "C" fn hw_aio_read(
     guarded(|| {
         HANDLES.with(handle, |open| {
             let buffer = open.find(buffer, bytes)?;
-            open.submit(Request::read(offset, buffer), tag)
+            open.submit(IoRequest::read(offset, buffer), tag)
         })
     })
 }
@@ -89,7 +89,7 @@ pub extern "C" fn hw_aio_write(
     guarded(|| {
         HANDLES.with(handle, |open| {
             let buffer = open.find(buffer, bytes)?;
-            open.submit(Request::write(offset, buffer, open.durable), tag)
+            open.submit(IoRequest::write(offset, buffer, open.durable), tag)
         })
     })
 }
@@ -97,7 +97,7 @@ pub extern "C" fn hw_aio_write(
 /// Makes durable every write that completed before, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.submit(Request::flush(), tag)))
+    guarded(|| HANDLES.with(handle, |open| open.submit(IoRequest::flush(), tag)))
 }
 
 /// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed, asynchronously as hw_aio_read.
@@ -106,7 +106,7 @@ pub extern "C" fn hw_aio_discard(handle: *mut IoHandle, bytes: u64, offset: u64,
     guarded(|| {
         HANDLES.with(handle, |open| {
             let list = open.memory(LIST_BYTES)?;
-            open.submit(Request::discard(offset, bytes, list), tag)
+            open.submit(IoRequest::discard(offset, bytes, list), tag)
         })
     })
 }
@@ -120,7 +120,7 @@ pub extern "C" fn hw_aio_write_zeroes(
     tag: *mut c_void,
 ) -> Code {
     guarded(|| {
-        HANDLES.with(handle, |open| open.submit(Request::write_zeroes(offset, bytes, open.durable), tag))
+        HANDLES.with(handle, |open| open.submit(IoRequest::write_zeroes(offset, bytes, open.durable), tag))
     })
 }
 
@@ -134,7 +134,8 @@ pub extern "C" fn hw_aio_submit(handle: *mut IoHandle) -> Code {
 /// `max_events`. Writes them to `events` and their number to `count`.
 ///
 /// # Safety
-/// `events` is valid for writes of `max_events` events. A `count` that is neither null nor misaligned is valid for a write.
+/// `events` is valid for writes of `max_events` events. A `count` that is neither null nor misaligned is valid for a
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_aio_complete(
     handle: *mut IoHandle,

@@ -1,7 +1,7 @@
 //! The FFI boundary of every call: catches panics, turns faults into codes, and writes values through pointers of C.
 //!
-//! Input: the body of a call, and pointers of C. Output: a [`Code`]. Invariant: no panic unwinds into C; nothing is read or
-//! written through a pointer that is null or misaligned.
+//! Input: the body of a call, and pointers of C. Output: a [`Code`]. Invariant: no panic unwinds into C; nothing is
+//! read or written through a pointer that is null or misaligned.
 
 use crate::code::Code;
 use crate::fault::Fault;

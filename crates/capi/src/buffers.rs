@@ -1,8 +1,8 @@
 //! Buffers that C holds by address.
 //!
-//! Input: buffers of a device. Output: addresses, and the buffer that contains an address range. Invariant: an address that a
-//! caller passes in is compared and never dereferenced; memory returns to its pool once C has released it and no command in
-//! flight holds it.
+//! Input: buffers of a device. Output: addresses, and the buffer that contains an address range. Invariant: an address
+//! that a caller passes in is compared and never dereferenced; memory returns to its pool once C has released it and no
+//! command in flight holds it.
 
 use crate::fault::Fault;
 use headwater::Buffer;

@@ -12,8 +12,8 @@ pub enum Code {
     Ok = 0,
     /// A pointer that must not be null is null.
     Null = 1,
-    /// A handle that this library did not return, or that has ended: a closed pool ends when its last buffer is freed, any
-    /// other object when it is closed or destroyed.
+    /// A handle that this library did not return, or that has ended: a closed pool ends when its last buffer is freed,
+    /// any other object when it is closed or destroyed.
     Handle = 2,
     /// A misaligned pointer, an undefined flag, or a struct of the wrong length.
     Argument = 3,

@@ -1,12 +1,12 @@
 //! The configuration of a pool, as C writes it.
 //!
-//! Input: a struct that [`hw_pool_config_init`] filled and C changed. Output: a `PoolConfig`. Invariant: the first field is
-//! the length of the struct in the caller's header, so that later versions can append fields.
+//! Input: a struct that [`hw_pool_config_init`] filled and C changed. Output: a `PoolConfig`. Invariant: the first
+//! field is the length of the struct in the caller's header, so that later versions can append fields.
 
 use crate::border::{self, Out, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
-use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, TierBorders, Unpinned};
+use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig, TierThresholds};
 use headwater_host::clock::Nanos;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -46,10 +46,11 @@ pub const HW_PINNING_NONE: u32 = 0;
 /// Chunks are locked by mlock(2) and never swapped. Opening fails with HW_CODE_PIN if the cap exceeds the lock limit.
 pub const HW_PINNING_LOCKED: u32 = 1;
 
-/// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass the ring.
+/// Chunks are registered with an io_uring. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass the
+/// ring.
 pub const HW_PINNING_IO_URING: u32 = 2;
-/// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass the
-/// VFIO container, which opens the device.
+/// Chunks are mapped for a device behind an IOMMU. Opening fails with HW_CODE_UNAVAILABLE: only a Rust program can pass
+/// the VFIO container, which opens the device.
 pub const HW_PINNING_VFIO: u32 = 3;
 
 const _: () = assert!(size_of::<Config>() == 72);
@@ -77,8 +78,8 @@ impl Config {
     /// Reads the configuration that C passed; null selects the values that [`hw_pool_config_init`] writes.
     ///
     /// # Safety
-    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`Config`], the
-    /// pointer points to a `Config`, whose preset is null or points to a string.
+    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`Config`],
+    /// the pointer points to a `Config`, whose preset is null or points to a string.
     pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, Ticking), Fault> {
         if config.is_null() {
             return Ok((PoolConfig::default(), Ticking::Yes));
@@ -97,7 +98,7 @@ impl Config {
         passed.judge(tiers)
     }
 
-    fn judge(&self, tiers: Option<TierBorders>) -> Result<(PoolConfig, Ticking), Fault> {
+    fn judge(&self, tiers: Option<TierThresholds>) -> Result<(PoolConfig, Ticking), Fault> {
         let either = |field, value: u32| match value {
             0 | 1 => Ok(value == 1),
             _ => Err(Fault::Choice { field, value: value.into(), choice: "0 or 1" }),
@@ -122,10 +123,10 @@ impl Config {
     }
 }
 
-fn pinner(pinning: u32) -> Result<Arc<dyn Pinner>, Fault> {
+fn pinner(pinning: u32) -> Result<Arc<dyn MemoryPinner>, Fault> {
     match pinning {
-        HW_PINNING_NONE => Ok(Arc::new(Unpinned)),
-        HW_PINNING_LOCKED => Ok(Arc::new(Mlock)),
+        HW_PINNING_NONE => Ok(Arc::new(NoPinning)),
+        HW_PINNING_LOCKED => Ok(Arc::new(MlockPinner)),
         HW_PINNING_IO_URING => Err(Fault::Unavailable("for an io_uring needs the ring")),
         HW_PINNING_VFIO => Err(Fault::Unavailable("for a device needs its VFIO container")),
         value => {
@@ -150,7 +151,7 @@ pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, Fault> {
 ///
 /// # Safety
 /// A pointer that is not null points to a terminated string, or to at least `PRESET_MAX` bytes.
-unsafe fn borders(preset: *const c_char) -> Result<Option<TierBorders>, Fault> {
+unsafe fn borders(preset: *const c_char) -> Result<Option<TierThresholds>, Fault> {
     if preset.is_null() {
         return Ok(None);
     }
@@ -164,7 +165,7 @@ unsafe fn borders(preset: *const c_char) -> Result<Option<TierBorders>, Fault> {
         }
     }
     let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
-    name.and_then(|name| TierBorders::named(name).ok()).ok_or(Fault::Preset)
+    name.and_then(|name| TierThresholds::named(name).ok()).ok_or(Fault::Preset)
 }
 
 /// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a ticker thread.
@@ -216,10 +217,10 @@ mod tests {
 
     #[test]
     fn known_presets_are_accepted_and_unknown_ones_refused() {
-        let numbers = TierBorders { small_max: 512, large_min: 1 << 20 };
+        let numbers = TierThresholds { small_max: 512, large_min: 1 << 20 };
         for (name, borders) in [
-            (c"paper-4.1", Some(TierBorders::PAPER_4_1)),
-            (c"paper-5.2", Some(TierBorders::PAPER_5_2)),
+            (c"paper-4.1", Some(TierThresholds::PAPER_4_1)),
+            (c"paper-5.2", Some(TierThresholds::PAPER_5_2)),
             (c"512:1048576", Some(numbers)),
             (c"calibrated", None),
         ] {

@@ -1,14 +1,14 @@
 //! Devices and their memory: opened by URL, described, closed.
 //!
-//! Input: URLs, lengths, addresses. Output: handles, facts, addresses. Invariant: a closed device stays alive as long as its
-//! queues.
+//! Input: URLs, lengths, addresses. Output: handles, facts, addresses. Invariant: a closed device stays alive as long
+//! as its queues.
 
 use crate::border::{Out, check, guarded};
 use crate::buffers::Buffers;
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::table::Table;
-use headwater::{Buffer, Device, IoError, NamespaceFacts};
+use headwater::{Buffer, ClientNamespace, Device, IoError};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct OpenDevice {
 pub(crate) static DEVICES: Table<OpenDevice, DEVICES_MAX> = Table::new("device");
 
 /// Returns the number of blocks that a client may access.
-pub(crate) fn blocks_of(facts: &NamespaceFacts) -> u64 {
+pub(crate) fn blocks_of(facts: &ClientNamespace) -> u64 {
     facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
 }
 
@@ -60,9 +60,9 @@ pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, Io
     DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)))
 }
 
-/// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR", "attach:PATH",
-/// "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N" for a namespace other
-/// than 1. A child of this process cannot use it. hw_close closes it.
+/// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR",
+/// "attach:PATH", "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N"
+/// for a namespace other than 1. A child of this process cannot use it. hw_close closes it.
 ///
 /// # Safety
 /// A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
@@ -81,8 +81,8 @@ pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle
     })
 }
 
-/// Closes a device. Its queues and handles stay usable. Buffers that were not put back stay valid until the last of these
-/// is destroyed, and are then released.
+/// Closes a device. Its queues and handles stay usable. Buffers that were not put back stay valid until the last of
+/// these is destroyed, and are then released.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_close(device: *mut DeviceHandle) -> Code {
     guarded(|| DEVICES.remove(device).map(drop))

@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use headwater_dma::pool::PoolError;
-use headwater_dma::pool::calibration::Choice;
+use headwater_dma::pool::calibration::TierChoice;
 use headwater_host::reservation::AdoptError;
 use std::ffi::c_void;
 
@@ -48,9 +48,9 @@ pub struct Tiers {
     pub import_min_bytes: u64,
 }
 
-/// Writes to `out` how a device addresses the bytes from `address` to the end of the buffer that contains it. Each buffer is
-/// contiguous for the device, too; call it for each piece of memory in several pieces. HW_CODE_FOREIGN if no buffer of the
-/// pool contains the address.
+/// Writes to `out` how a device addresses the bytes from `address` to the end of the buffer that contains it. Each
+/// buffer is contiguous for the device, too; call it for each piece of memory in several pieces. HW_CODE_FOREIGN if no
+/// buffer of the pool contains the address.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn hw_pool_device_segment(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?.ours()?;
-        let found = face.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Foreign))?;
+        let found = face.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (slot, slot_offset) = found.slot.unwrap_or((0, 0));
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         out.write(DeviceSegment {
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut Tiers) -
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?.ours()?;
-        let choice = Choice::of(face.pool.config()).map_err(Fault::Borders)?;
+        let choice = TierChoice::of(face.pool.config()).map_err(Fault::Borders)?;
         out.write(Tiers {
             small_max_bytes: choice.borders.small_max as u64,
             large_min_bytes: choice.borders.large_min as u64,

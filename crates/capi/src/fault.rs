@@ -1,15 +1,15 @@
 //! The reason for which a call failed, before it becomes a code and a message.
 //!
-//! Input: the errors of pools, devices and handles, and the arguments of callers. Output: a [`Fault`]. Invariant: its message
-//! says what to change.
+//! Input: the errors of pools, devices and handles, and the arguments of callers. Output: a [`Fault`]. Invariant: its
+//! message says what to change.
 
 use crate::code::Code;
 use headwater::io::handle::RequestError;
 use headwater::{IoError, SubmitError};
 use headwater_dma::pool::PoolError;
-use headwater_dma::pool::calibration::NotBorders;
-use headwater_host::foreign::OutOfRegion;
+use headwater_dma::pool::calibration::InvalidThresholds;
 use headwater_host::reservation::AdoptError;
+use headwater_host::shared_memory::OutOfRegion;
 
 /// The reason for which a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +37,9 @@ pub(crate) enum Fault {
     #[error("pinning {0}: choose HW_PINNING_NONE or HW_PINNING_LOCKED, or open the pool from Rust")]
     Unavailable(&'static str),
     #[error("{0}")]
-    Borders(NotBorders),
+    Borders(InvalidThresholds),
     #[error(
-        "the system could not start a thread (errno {0}): raise the process limit, or set ticker to 0 and call hw_pool_tick"
+        "could not start a thread (errno {0}): raise the process limit, or set ticker to 0 and call hw_pool_tick"
     )]
     NoThread(i32),
     #[error("{0}")]
@@ -163,10 +163,10 @@ fn code_of(error: &PoolError) -> Code {
         PoolError::Commit(_) | PoolError::Reserve(_) | PoolError::Place(_) | PoolError::Bind(_) => {
             Code::NoMemory
         }
-        PoolError::Adopt(AdoptError::Foreign) => Code::Foreign,
+        PoolError::Adopt(AdoptError::Outside) => Code::Foreign,
         PoolError::Adopt(AdoptError::Interior) => Code::Interior,
         PoolError::Adopt(AdoptError::DoubleFree) => Code::DoubleFree,
-        PoolError::Adopt(AdoptError::NotRaw) => Code::NotRaw,
+        PoolError::Adopt(AdoptError::NotLeaked) => Code::NotRaw,
         PoolError::Config(_) => Code::Config,
         PoolError::Forked => Code::Forked,
         PoolError::Closed => Code::Closed,

@@ -12,11 +12,11 @@ use crate::queue::{QUEUES, QueueHandle};
 use crate::table::Table;
 use crate::way::Way;
 use headwater::host::clock::Clock;
-use headwater::io::completion::Direction;
+use headwater::io::completion::TransferDirection;
 use headwater::io::handle::Handle;
-use headwater::io::scheduler::Class;
-use headwater::io::selector::{Choice, QueueName, Selector};
-use headwater::{Durable, NamespaceFacts};
+use headwater::io::scheduler::RequestClass;
+use headwater::io::selector::{QueueName, QueueSelector, SelectionContext};
+use headwater::{ClientNamespace, WriteDurability};
 use std::ffi::c_void;
 use std::slice;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ pub struct SelectorChoice {
     pub reserved: u32,
 }
 
-/// A function that chooses a queue, by its index among those that the handle was created with. It is called on the thread
-/// that uses the handle, during a call on the handle: it must not use the handle itself.
+/// A function that chooses a queue, by its index among those that the handle was created with. It is called on the
+/// thread that uses the handle, during a call on the handle: it must not use the handle itself.
 pub type SelectorFunction =
     Option<unsafe extern "C" fn(context: *mut c_void, choice: *const SelectorChoice) -> u32>;
 
@@ -59,7 +59,7 @@ pub type SelectorFunction =
 #[derive(Debug)]
 pub(crate) struct OpenHandle {
     pub(crate) way: Way,
-    pub(crate) facts: NamespaceFacts,
+    pub(crate) facts: ClientNamespace,
     /// One past the last byte that it may access.
     pub(crate) end: u64,
     pub(crate) buffers: Arc<Buffers>,
@@ -67,8 +67,8 @@ pub(crate) struct OpenHandle {
     pub(crate) device: usize,
     /// Set by hw_lseek, in bytes.
     pub(crate) position: u64,
-    pub(crate) class: Class,
-    pub(crate) durable: Durable,
+    pub(crate) class: RequestClass,
+    pub(crate) durable: WriteDurability,
     /// Each attached queue, with the number of its own handle.
     queues: Vec<(QueueName, usize)>,
     pub(crate) clock: Clock,
@@ -85,11 +85,11 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn choose(&self, choice: &Choice<'_>) -> QueueName {
+    fn choose(&self, choice: &SelectionContext<'_>) -> QueueName {
         let direction = match choice.direction {
-            Direction::Read => 0,
-            Direction::Write => 1,
-            Direction::Other => 2,
+            TransferDirection::Read => 0,
+            TransferDirection::Write => 1,
+            TransferDirection::Other => 2,
         };
         let passed = SelectorChoice {
             offset: choice.offset,
@@ -100,13 +100,13 @@ impl Chosen {
             reserved: 0,
         };
         let context = std::ptr::with_exposed_provenance_mut(self.context);
-        // SAFETY: the creator of the handle promised that the function can be called so, on any thread that uses it; the
-        // struct is on this stack for the call.
+        // SAFETY: the creator of the handle promised that the function can be called so, on any thread that uses it;
+        // the struct is on this stack for the call.
         QueueName(unsafe { (self.function)(context, &raw const passed) })
     }
 }
 
-fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, Fault> {
+fn open(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHandle, Fault> {
     let mut made: Option<OpenHandle> = None;
     for &number in numbers {
         let joined = QUEUES.with_waiting(number, |queue| {
@@ -128,8 +128,8 @@ fn open(numbers: &[*mut QueueHandle], selector: Selector) -> Result<OpenHandle, 
                 buffers: Arc::clone(&queue.buffers),
                 device: queue.device,
                 position: 0,
-                class: Class::FIRST,
-                durable: Durable::AsPromised,
+                class: RequestClass::FIRST,
+                durable: WriteDurability::AsPromised,
                 queues: vec![(name, number.addr())],
                 clock: Clock::start(),
                 settings: Settings::default(),
@@ -177,8 +177,8 @@ fn close(mut open: OpenHandle) -> Result<(), Fault> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Creates a handle over one queue, and writes it to `out`. It schedules first come, first served, polls for completions, and
-/// has no cache; hw_set_param changes these policies. hw_handle_destroy ends the handle.
+/// Creates a handle over one queue, and writes it to `out`. It schedules first come, first served, polls for
+/// completions, and has no cache; hw_set_param changes these policies. hw_handle_destroy ends the handle.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -187,13 +187,13 @@ pub unsafe extern "C" fn hw_handle_create(queue: *mut QueueHandle, out: *mut *mu
     guarded(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
-        out.write(HANDLES.add(open(&[queue], Selector::First)?)?);
+        out.write(HANDLES.add(open(&[queue], QueueSelector::First)?)?);
         Ok(())
     })
 }
 
-/// Creates a handle over `count` queues of one device, 1 to 64, and writes it to `out`. `selector` chooses the queue of each
-/// request; null takes the queue with the most free slots.
+/// Creates a handle over `count` queues of one device, 1 to 64, and writes it to `out`. `selector` chooses the queue of
+/// each request; null takes the queue with the most free slots.
 ///
 /// # Safety
 /// `queues` points to `count` handles. A `selector` that is not null can be called with `context` as long as the handle
@@ -218,9 +218,9 @@ pub unsafe extern "C" fn hw_handle_create_mq(
         let selector = match selector {
             Some(function) => {
                 let chosen = Chosen { function, context: context.expose_provenance() };
-                Selector::Function(Box::new(move |choice| chosen.choose(choice)))
+                QueueSelector::Function(Box::new(move |choice| chosen.choose(choice)))
             }
-            None => Selector::MostRoom,
+            None => QueueSelector::MostRoom,
         };
         out.write(HANDLES.add(open(numbers, selector)?)?);
         Ok(())

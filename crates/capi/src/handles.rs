@@ -1,14 +1,14 @@
 //! The pools that C holds: numbers that look like pointers, and the pools behind them.
 //!
-//! Input: opened pools. Output: handles, and the pool of a handle. Invariant: a handle is looked up and never dereferenced;
-//! a process issues each number once, so that a stale one finds nothing.
+//! Input: opened pools. Output: handles, and the pool of a handle. Invariant: a handle is looked up and never
+//! dereferenced; a process issues each number once, so that a stale one finds nothing.
 //!
 //! The object behind a handle is never freed, like the core of a pool: a call that races with the closing of its pool
 //! finds a closed pool.
 
 use crate::fault::Fault;
-use headwater_dma::pool::{Pool, PoolError, Ticker};
-use headwater_host::fork::Generation;
+use headwater_dma::pool::{Pool, PoolError, PoolTicker};
+use headwater_host::fork::ProcessGeneration;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,8 +27,8 @@ pub struct PoolHandle {
 pub(crate) struct Face {
     number: usize,
     pub(crate) pool: Pool,
-    ticker: Mutex<Option<Ticker>>,
-    opened_in: Generation,
+    ticker: Mutex<Option<PoolTicker>>,
+    opened_in: ProcessGeneration,
     closed: AtomicBool,
 }
 
@@ -62,13 +62,13 @@ impl Face {
 }
 
 /// Stores a pool and returns its handle.
-pub(crate) fn add(pool: Pool, ticker: Option<Ticker>) -> Result<*mut PoolHandle, Fault> {
+pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHandle, Fault> {
     let generation = MADE.fetch_add(1, Ordering::Relaxed) + 1;
     let mut face = Box::new(Face {
         number: 0,
         pool,
         ticker: Mutex::new(ticker),
-        opened_in: Generation::current(),
+        opened_in: ProcessGeneration::current(),
         closed: AtomicBool::new(false),
     });
     for reuse in [false, true] {
@@ -97,7 +97,8 @@ pub(crate) fn add(pool: Pool, ticker: Option<Ticker>) -> Result<*mut PoolHandle,
 pub(crate) fn find(handle: *const PoolHandle) -> Result<&'static Face, Fault> {
     let number = handle.addr();
     let face = FACES[number % POOLS_MAX].load(Ordering::Acquire);
-    // SAFETY: a pointer in the table is null or that of a box that is never freed, initialised before it was stored there.
+    // SAFETY: a pointer in the table is null or that of a box that is never freed, initialised before it was stored
+    // there.
     match unsafe { face.as_ref() } {
         Some(face) if face.number == number => Ok(face),
         _ if handle.is_null() => Err(Fault::Null("pool")),

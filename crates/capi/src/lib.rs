@@ -2,8 +2,8 @@
 //!
 //! Input: calls from C programs, with arbitrary pointers. Output: a [`Code`] from every function that can fail, and a
 //! message from [`message::hw_last_error`]. Invariants: no panic crosses the FFI boundary; an address that a caller
-//! passes to be freed or looked up is compared and never dereferenced; a handle is a number that is looked up, so a closed
-//! or invented one is an error.
+//! passes to be freed or looked up is compared and never dereferenced; a handle is a number that is looked up, so a
+//! closed or invented one is an error.
 //!
 //! cbindgen generates the header from these files, so their names and sentences are what a C programmer reads.
 #![expect(unsafe_code, reason = "the FFI boundary to C: exported names, and out-parameters that C passes in")]

@@ -7,8 +7,8 @@ use crate::border::{Out, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
-use headwater_dma::buffer::Payload;
-use headwater_dma::pool::{NodeId, PageState as State, PoolError, Request, Shape, Zeroed};
+use headwater_dma::buffer::PoolAllocation;
+use headwater_dma::pool::{NodeId, PageState as State, PoolError, PoolRequest, RequestShape, ZeroPolicy};
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{AdoptError, PAGE_BYTES};
 use std::ffi::c_void;
@@ -49,19 +49,24 @@ pub struct Found {
 
 /// Builds the request of a call; the pool validates it.
 #[inline]
-pub(crate) fn request(bytes: usize, align: usize, flags: u32, shape: Shape) -> Result<Request, Fault> {
+pub(crate) fn request(
+    bytes: usize,
+    align: usize,
+    flags: u32,
+    shape: RequestShape,
+) -> Result<PoolRequest, Fault> {
     let zeroed = match flags {
-        0 => Zeroed::No,
-        HW_ALLOC_ZEROED => Zeroed::Yes,
+        0 => ZeroPolicy::No,
+        HW_ALLOC_ZEROED => ZeroPolicy::Yes,
         _ => return Err(Fault::Flags(flags)),
     };
-    Ok(Request { bytes, align: align.max(1), zeroed, node: None, shape })
+    Ok(PoolRequest { bytes, align: align.max(1), zeroed, node: None, shape })
 }
 
 /// Allocates contiguous memory and writes its address to `out`. Never waits: HW_CODE_WOULD_BLOCK if there is none now.
 ///
-/// `align` is a power of two, in bytes, or 0; every buffer starts on a page of 4,096 bytes. `flags` is 0 or HW_ALLOC_ZEROED.
-/// hw_pool_free frees the buffer, on any thread. On failure `out` is not written.
+/// `align` is a power of two, in bytes, or 0; every buffer starts on a page of 4,096 bytes. `flags` is 0 or
+/// HW_ALLOC_ZEROED. hw_pool_free frees the buffer, on any thread. On failure `out` is not written.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -77,14 +82,15 @@ pub unsafe extern "C" fn hw_pool_alloc(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?;
-        let request = request(bytes, align, flags, Shape::Contiguous)?;
+        let request = request(bytes, align, flags, RequestShape::Contiguous)?;
         out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
 }
 
-/// Allocates as hw_pool_alloc on memory node `node`, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if the pool
-/// has no memory there; hw_pool_node_statistics lists its nodes. HW_CODE_NO_MEMORY if the node has none to spare.
+/// Allocates as hw_pool_alloc on memory node `node`, by the kernel's number, and on no other. HW_CODE_NO_SUCH_NODE if
+/// the pool has no memory there; hw_pool_node_statistics lists its nodes. HW_CODE_NO_MEMORY if the node has none to
+/// spare.
 ///
 /// # Safety
 /// As for hw_pool_alloc.
@@ -101,7 +107,7 @@ pub unsafe extern "C" fn hw_pool_alloc_on(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?;
-        let request = request(bytes, align, flags, Shape::Contiguous)?.on(NodeId(node));
+        let request = request(bytes, align, flags, RequestShape::Contiguous)?.on(NodeId(node));
         out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
@@ -124,10 +130,10 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?.ours()?;
-        let request = request(bytes, align, flags, Shape::Contiguous)?;
+        let request = request(bytes, align, flags, RequestShape::Contiguous)?;
         out.write(match face.pool.allocate_within(&request, Nanos(timeout_ns))? {
-            Payload::Contiguous(buffer) => buffer.leak().as_ptr().cast(),
-            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+            PoolAllocation::Contiguous(buffer) => buffer.leak().as_ptr().cast(),
+            PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         });
         Ok(())
     })
@@ -136,7 +142,8 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
 /// Frees a buffer by its start address. Any other address is an error and changes nothing: HW_CODE_FOREIGN,
 /// HW_CODE_INTERIOR or HW_CODE_DOUBLE_FREE.
 ///
-/// If memory was freed and allocated again, freeing it by the old address frees the new buffer, as with every allocator.
+/// If memory was freed and allocated again, freeing it by the old address frees the new buffer, as with every
+/// allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> Code {
     guarded(|| {
@@ -150,8 +157,8 @@ fn refused(address: *mut c_void, error: PoolError) -> Fault {
     if address.is_null() { Fault::Null("address") } else { Fault::Pool(error) }
 }
 
-/// Writes to `out` what the pool records for an address. HW_CODE_FOREIGN if the address is not the pool's. The address is
-/// never dereferenced, so any value is allowed.
+/// Writes to `out` what the pool records for an address. HW_CODE_FOREIGN if the address is not the pool's. The address
+/// is never dereferenced, so any value is allowed.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -165,7 +172,7 @@ pub unsafe extern "C" fn hw_pool_lookup(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(out, "out") }?;
         let face = handles::find(pool)?.ours()?;
-        let found = face.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Foreign))?;
+        let found = face.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (start, room_bytes) = match found.buffer {
             Some(buffer) => (address.wrapping_byte_sub(found.offset), buffer.bytes()),
             None => (ptr::null(), 0),

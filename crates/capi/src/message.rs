@@ -1,7 +1,7 @@
 //! The message of the last failure, for each thread.
 //!
-//! Input: faults. Output: a C string. Invariant: it is always terminated, and belongs to its thread; nothing is allocated for
-//! it, so it can be written when there is no memory.
+//! Input: faults. Output: a C string. Invariant: it is always terminated, and belongs to its thread; nothing is
+//! allocated for it, so it can be written when there is no memory.
 
 use std::cell::Cell;
 use std::ffi::c_char;

@@ -1,18 +1,18 @@
 //! Parameters of a handle by number, changed while requests are in flight.
 //!
-//! Input: parameters and values. Output: codes, values. Invariant: a refused value changes nothing; a read returns the value
-//! that was set, or the default.
+//! Input: parameters and values. Output: codes, values. Invariant: a refused value changes nothing; a read returns the
+//! value that was set, or the default.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::way::CacheWish;
-use headwater::Durable;
+use headwater::WriteDurability;
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{PAGE_BYTES, WritePolicy};
-use headwater::io::completion::{Aggregation, CompletionPolicy, Pace};
-use headwater::io::scheduler::{CLASSES, Class, Late, Merging, Scheduling};
+use headwater::io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
+use headwater::io::scheduler::{CLASSES, LatePolicy, MergePolicy, RequestClass, SchedulingPolicy};
 
 /// A parameter of a handle.
 #[repr(C)]
@@ -20,8 +20,8 @@ use headwater::io::scheduler::{CLASSES, Class, Late, Merging, Scheduling};
 pub enum Param {
     /// Completion method: one of HW_COMPLETION_.
     Completion = 0,
-    /// Nanoseconds between two polls of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 adapts them to the size of requests
-    /// and their latency.
+    /// Nanoseconds between two polls of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 adapts them to the size of
+    /// requests and their latency.
     PeriodNs = 1,
     /// Number of completions that wakes the caller, for HW_COMPLETION_THREAD and HW_COMPLETION_INTERRUPT.
     AggregationCount = 2,
@@ -41,8 +41,8 @@ pub enum Param {
     Sync = 9,
     /// Maximum number of requests at the device; further ones wait in the scheduler.
     InFlightMax = 10,
-    /// Bytes of the block cache, rounded up to pages of 4,096; 0 for none. With a cache, requests need not be whole blocks. It
-    /// is added and removed while no request is in flight.
+    /// Bytes of the block cache, rounded up to pages of 4,096; 0 for none. With a cache, requests need not be whole
+    /// blocks. It is added and removed while no request is in flight.
     CacheBytes = 11,
     /// 1: writes complete when the cache has them, and go to the device later. 0: when the device has them too.
     CacheWriteBack = 12,
@@ -76,7 +76,7 @@ const DEADLINE_NS: u64 = 1_000_000;
 pub(crate) struct Settings {
     completion: u64,
     period_ns: u64,
-    aggregation: Aggregation,
+    aggregation: CompletionAggregation,
     scheduler: u64,
     deadline_ns: u64,
     weights: u64,
@@ -90,7 +90,7 @@ impl Default for Settings {
         Self {
             completion: HW_COMPLETION_POLL,
             period_ns: 0,
-            aggregation: Aggregation::NONE,
+            aggregation: CompletionAggregation::NONE,
             scheduler: HW_SCHEDULER_FIFO,
             deadline_ns: DEADLINE_NS,
             weights: 0,
@@ -103,7 +103,8 @@ impl Default for Settings {
 
 impl Settings {
     fn completion(&self) -> Option<CompletionPolicy> {
-        let pace = if self.period_ns == 0 { Pace::Adaptive } else { Pace::Fixed(Nanos(self.period_ns)) };
+        let pace =
+            if self.period_ns == 0 { PollPace::Adaptive } else { PollPace::Fixed(Nanos(self.period_ns)) };
         match self.completion {
             HW_COMPLETION_POLL => Some(CompletionPolicy::Inline),
             HW_COMPLETION_THREAD => Some(CompletionPolicy::Thread(pace, self.aggregation)),
@@ -113,14 +114,15 @@ impl Settings {
         }
     }
 
-    fn scheduling(&self) -> Option<Scheduling> {
+    fn scheduling(&self) -> Option<SchedulingPolicy> {
         match self.scheduler {
-            HW_SCHEDULER_FIFO => Some(Scheduling::Fifo),
-            HW_SCHEDULER_DEADLINE => {
-                Some(Scheduling::Deadline { within: [Nanos(self.deadline_ns); CLASSES], late: Late::Serve })
-            }
-            HW_SCHEDULER_SHARE => Some(Scheduling::share(&self.weights.to_le_bytes().map(u16::from))),
-            HW_SCHEDULER_PRIORITY => Some(Scheduling::Priority { overtakes_max: OVERTAKES_MAX }),
+            HW_SCHEDULER_FIFO => Some(SchedulingPolicy::Fifo),
+            HW_SCHEDULER_DEADLINE => Some(SchedulingPolicy::Deadline {
+                within: [Nanos(self.deadline_ns); CLASSES],
+                late: LatePolicy::Serve,
+            }),
+            HW_SCHEDULER_SHARE => Some(SchedulingPolicy::share(&self.weights.to_le_bytes().map(u16::from))),
+            HW_SCHEDULER_PRIORITY => Some(SchedulingPolicy::Priority { overtakes_max: OVERTAKES_MAX }),
             _ => None,
         }
     }
@@ -154,12 +156,13 @@ impl OpenHandle {
                 return Ok(());
             }
             Param::Class => {
-                let class = u8::try_from(value).ok().and_then(Class::new);
+                let class = u8::try_from(value).ok().and_then(RequestClass::new);
                 self.class = class.ok_or(refused("CLASS", "0 to 7"))?;
                 return Ok(());
             }
             Param::Sync => {
-                self.durable = if either("SYNC")? { Durable::Now } else { Durable::AsPromised };
+                self.durable =
+                    if either("SYNC")? { WriteDurability::Now } else { WriteDurability::AsPromised };
                 return Ok(());
             }
         }
@@ -171,7 +174,7 @@ impl OpenHandle {
                 Ok(())
             })?,
             Param::Merging => {
-                let merging = if settings.merging { Merging::Adjacent } else { Merging::Off };
+                let merging = if settings.merging { MergePolicy::Adjacent } else { MergePolicy::Off };
                 self.way.with(|handle| {
                     handle.set_merging(merging);
                     Ok(())
@@ -206,7 +209,7 @@ impl OpenHandle {
             Param::Class => self.class.number().into(),
             Param::Weights => settings.weights,
             Param::Merging => settings.merging.into(),
-            Param::Sync => u64::from(self.durable == Durable::Now),
+            Param::Sync => u64::from(self.durable == WriteDurability::Now),
             Param::InFlightMax => settings.in_flight_max.into(),
             Param::CacheBytes => self.way.cache_bytes(),
             Param::CacheWriteBack => (settings.policy == WritePolicy::Back).into(),

@@ -1,7 +1,7 @@
 //! Pools: opened, adjusted, and closed.
 //!
-//! Input: configurations and handles. Output: handles and codes. Invariant: a handle is valid from open until the pool is
-//! closed and the last of its buffers is freed.
+//! Input: configurations and handles. Output: handles and codes. Invariant: a handle is valid from open until the pool
+//! is closed and the last of its buffers is freed.
 
 use crate::border::{Out, guarded};
 use crate::code::Code;
@@ -10,8 +10,8 @@ use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use headwater_dma::pool::Pool;
 
-/// Opens a pool and writes its handle to `out`. A null `config` selects the defaults. No memory is taken from the system
-/// before the first allocation. A child of this process cannot use the pool. hw_pool_close closes it.
+/// Opens a pool and writes its handle to `out`. A null `config` selects the defaults. No memory is taken from the
+/// system before the first allocation. A child of this process cannot use the pool. hw_pool_close closes it.
 ///
 /// # Safety
 /// A `config` that is not null was filled by hw_pool_config_init, its preset null or a string. An `out` that is
@@ -35,8 +35,8 @@ pub unsafe extern "C" fn hw_pool_open(config: *const Config, out: *mut *mut Pool
     })
 }
 
-/// Closes a pool. Further and waiting allocations fail with HW_CODE_CLOSED. Allocated buffers stay valid and are freed by
-/// the same handle, which ends with the last of them.
+/// Closes a pool. Further and waiting allocations fail with HW_CODE_CLOSED. Allocated buffers stay valid and are freed
+/// by the same handle, which ends with the last of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_close(pool: *mut PoolHandle) -> Code {
     guarded(|| handles::find(pool)?.close())
@@ -51,8 +51,8 @@ pub extern "C" fn hw_pool_set_cap(pool: *mut PoolHandle, cap_bytes: u64) -> Code
     })
 }
 
-/// Returns chunks that were idle for the idle time to the system. For pools without a ticker: call it a few times in each
-/// idle time.
+/// Returns chunks that were idle for the idle time to the system. For pools without a ticker: call it a few times in
+/// each idle time.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_tick(pool: *mut PoolHandle) -> Code {
     guarded(|| {

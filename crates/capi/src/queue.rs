@@ -1,7 +1,7 @@
 //! Queues of a device: for one handle, or shared by several.
 //!
-//! Input: devices and depths. Output: handles. Invariant: an unshared queue belongs to one handle at a time, and is available
-//! again when that handle is destroyed.
+//! Input: devices and depths. Output: handles. Invariant: an unshared queue belongs to one handle at a time, and is
+//! available again when that handle is destroyed.
 
 use crate::border::{Out, guarded};
 use crate::buffers::Buffers;
@@ -9,8 +9,8 @@ use crate::code::Code;
 use crate::device::{DEVICES, DeviceHandle};
 use crate::fault::Fault;
 use crate::table::Table;
-use headwater::NamespaceFacts;
-use headwater::io::handle::Attachment;
+use headwater::ClientNamespace;
+use headwater::io::handle::QueueAttachment;
 use headwater::io::shared_queue::SharedQueue;
 use std::sync::Arc;
 
@@ -30,31 +30,31 @@ pub struct QueueHandle {
 #[derive(Debug)]
 pub(crate) struct OpenQueue {
     pub(crate) device: usize,
-    pub(crate) facts: NamespaceFacts,
+    pub(crate) facts: ClientNamespace,
     pub(crate) buffers: Arc<Buffers>,
     /// The queue itself; `None` while a handle has it.
-    link: Option<Attachment>,
+    link: Option<QueueAttachment>,
 }
 
 pub(crate) static QUEUES: Table<OpenQueue, QUEUES_MAX> = Table::new("queue");
 
 impl OpenQueue {
     /// Takes the queue for one more handle.
-    pub(crate) fn take(&mut self) -> Result<Attachment, Fault> {
+    pub(crate) fn take(&mut self) -> Result<QueueAttachment, Fault> {
         match &self.link {
-            Some(Attachment::Shared(shared)) => Ok(Attachment::Shared(shared.clone())),
+            Some(QueueAttachment::Shared(shared)) => Ok(QueueAttachment::Shared(shared.clone())),
             _ => self.link.take().ok_or(Fault::QueueTaken),
         }
     }
 
     /// Takes back the queue that a handle detached.
-    pub(crate) fn put_back(&mut self, link: Attachment) {
+    pub(crate) fn put_back(&mut self, link: QueueAttachment) {
         self.link.get_or_insert(link);
     }
 }
 
-/// Creates a queue for up to `depth` commands in flight, and writes its handle to `out`. `flags` is 0 or HW_QUEUE_SHARED.
-/// hw_queue_destroy ends the queue.
+/// Creates a queue for up to `depth` commands in flight, and writes its handle to `out`. `flags` is 0 or
+/// HW_QUEUE_SHARED. hw_queue_destroy ends the queue.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -74,8 +74,8 @@ pub unsafe extern "C" fn hw_queue_create(
         let queue = DEVICES.with_waiting(device, |open| {
             let queue = open.device.queue(depth)?;
             let link = match flags {
-                HW_QUEUE_SHARED => Attachment::Shared(SharedQueue::new(queue)),
-                _ => Attachment::Own(queue),
+                HW_QUEUE_SHARED => QueueAttachment::Shared(SharedQueue::new(queue)),
+                _ => QueueAttachment::Own(queue),
             };
             let facts = open.device.namespace().clone();
             Ok(OpenQueue {
@@ -90,7 +90,8 @@ pub unsafe extern "C" fn hw_queue_create(
     })
 }
 
-/// Destroys a queue. Handles that share it keep it until they are destroyed. HW_CODE_BUSY while a handle has an unshared one.
+/// Destroys a queue. Handles that share it keep it until they are destroyed. HW_CODE_BUSY while a handle has an
+/// unshared one.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_queue_destroy(queue: *mut QueueHandle) -> Code {
     guarded(|| {

@@ -1,14 +1,15 @@
 //! The limits of a daemon's clients, for each user: queues and memory.
 //!
-//! Input: a daemon's attach socket, users, limits. Output: limits and codes. The daemon accepts only its own user and root.
+//! Input: a daemon's attach socket, users, limits. Output: limits and codes. The daemon accepts only its own user and
+//! root.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use headwater::io::IoError;
-use headwater::io::attach::admin::{AdminAnswer, AdminRequest, Who};
-use headwater::io::attach::connection::Connection;
-use headwater::io::attach::protocol::{Reply, Request};
+use headwater::io::attach::admin::{AdminAnswer, AdminRequest, GrantSubject};
+use headwater::io::attach::connection::AttachConnection;
+use headwater::io::attach::protocol::{AttachReply, AttachRequest};
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -21,21 +22,22 @@ unsafe fn ask(socket: *const c_char, request: AdminRequest) -> Result<AdminAnswe
     check(socket, "socket")?;
     // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
     let socket = unsafe { CStr::from_ptr(socket) };
-    let mut connection = Connection::open(Path::new(OsStr::from_bytes(socket.to_bytes())))?;
-    match connection.call(&Request::Admin(request), &[])? {
-        (Reply::Admin(answer), _) => Ok(answer),
-        _ => {
-            Err(IoError::Protocol { reason: "the daemon answered an administration request with another reply".to_owned() }
-                .into())
+    let mut connection = AttachConnection::open(Path::new(OsStr::from_bytes(socket.to_bytes())))?;
+    match connection.call(&AttachRequest::Admin(request), &[])? {
+        (AttachReply::Admin(answer), _) => Ok(answer),
+        _ => Err(IoError::Protocol {
+            reason: "the daemon's reply is not that of an administration request".to_owned(),
         }
+        .into()),
     }
 }
 
-/// Writes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that listens on
-/// `socket`. HW_CODE_REFUSED for a user without a grant by uid.
+/// Writes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that
+/// listens on `socket`. HW_CODE_REFUSED for a user without a grant by uid.
 ///
 /// # Safety
-/// A `socket` that is not null is a string. `queues` and `memory_bytes`, neither null nor misaligned, are valid for a write.
+/// A `socket` that is not null is a string. `queues` and `memory_bytes`, neither null nor misaligned, are valid for a
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_get_user_quota(
     socket: *const c_char,
@@ -51,11 +53,9 @@ pub unsafe extern "C" fn hw_get_user_quota(
         // SAFETY: the caller's promise.
         let answer = unsafe { ask(socket, AdminRequest::List) }?;
         let AdminAnswer::List { grants, .. } = answer else {
-            return Err(
-                IoError::Protocol { reason: "the daemon answered a list request with another answer".to_owned() }.into()
-            );
+            return Err(IoError::Protocol { reason: "the daemon's answer is not a list".to_owned() }.into());
         };
-        let grant = grants.iter().find(|grant| grant.who == Who::Uid(uid));
+        let grant = grants.iter().find(|grant| grant.who == GrantSubject::Uid(uid));
         let grant =
             grant.ok_or_else(|| IoError::Refused { reason: format!("nothing is granted to uid {uid}") })?;
         queues.write(grant.queues);
@@ -64,8 +64,8 @@ pub unsafe extern "C" fn hw_get_user_quota(
     })
 }
 
-/// Changes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that listens on
-/// `socket`. The limits apply to connected clients too, and persist over restarts of the daemon.
+/// Changes the number of queues and the bytes of memory that each client of user `uid` may have at the daemon that
+/// listens on `socket`. The limits apply to connected clients too, and persist over restarts of the daemon.
 ///
 /// # Safety
 /// A `socket` that is not null is a string.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn hw_set_user_quota(
     memory_bytes: u64,
 ) -> Code {
     guarded(|| {
-        let who = Who::Uid(uid);
+        let who = GrantSubject::Uid(uid);
         let request = AdminRequest::Quota { who, queues: Some(queues), memory: Some(memory_bytes) };
         // SAFETY: the caller's promise.
         unsafe { ask(socket, request) }.map(drop)

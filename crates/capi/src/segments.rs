@@ -1,15 +1,15 @@
 //! Memory in several pieces, laid out for readv and writev.
 //!
-//! Input: a length and an array. Output: the pieces, in order. Invariant: all pieces are allocated together or none is, and
-//! [`hw_pool_free_segments`] frees all of them or none.
+//! Input: a length and an array. Output: the pieces, in order. Invariant: all pieces are allocated together or none is,
+//! and [`hw_pool_free_segments`] frees all of them or none.
 
 use crate::border::{self, Out, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
 use crate::memory::request;
-use headwater_dma::buffer::{Buffer, Payload};
-use headwater_dma::pool::{Pool, Shape};
+use headwater_dma::buffer::{PoolAllocation, PoolBuffer};
+use headwater_dma::pool::{Pool, RequestShape};
 use std::ffi::c_void;
 
 /// A piece of memory, laid out as POSIX's struct iovec.
@@ -25,12 +25,12 @@ pub struct Segment {
 /// Allocates memory in up to `segments_max` pieces, in one if possible. Writes the pieces to `segments`, an array of
 /// `segments_max`, and their number to `count`. Never waits: HW_CODE_WOULD_BLOCK. On failure nothing is written.
 ///
-/// Each piece starts on a page, and all but the last are whole pages, as NVMe's PRP lists require. `align` is that of the
-/// first piece, in bytes. hw_pool_free_segments frees the pieces together, hw_pool_free each.
+/// Each piece starts on a page, and all but the last are whole pages, as NVMe's PRP lists require. `align` is that of
+/// the first piece, in bytes. hw_pool_free_segments frees the pieces together, hw_pool_free each.
 ///
 /// # Safety
-/// Pointers that are neither null nor misaligned are valid for writes: `segments` of `segments_max` elements, `count` of
-/// one.
+/// Pointers that are neither null nor misaligned are valid for writes: `segments` of `segments_max` elements, `count`
+/// of one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pool_alloc_segments(
     pool: *mut PoolHandle,
@@ -46,10 +46,10 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::at(count, "count") }?;
         let face = handles::find(pool)?.ours()?;
-        let request = request(bytes, align, flags, Shape::ScatterGather { segments_max })?;
+        let request = request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;
         let buffers = match face.pool.allocate(&request)? {
-            Payload::Contiguous(buffer) => vec![buffer],
-            Payload::Scattered(scattered) => scattered.into_buffers(),
+            PoolAllocation::Contiguous(buffer) => vec![buffer],
+            PoolAllocation::Scattered(scattered) => scattered.into_buffers(),
         };
         let mut written = 0;
         for buffer in buffers.into_iter().take(segments_max as usize) {
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
     })
 }
 
-/// Frees `count` pieces, by their addresses; their lengths are ignored. If one piece cannot be freed, none is, and the code
-/// is that of the first such piece, as for hw_pool_free.
+/// Frees `count` pieces, by their addresses; their lengths are ignored. If one piece cannot be freed, none is, and the
+/// code is that of the first such piece, as for hw_pool_free.
 ///
 /// # Safety
 /// A `segments` that is neither null nor misaligned is valid for reads of `count` elements.
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn hw_pool_free_segments(
     guarded(|| {
         border::check(segments, "segments")?;
         let face = handles::find(pool)?.ours()?;
-        // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which no thread writes
-        // during the call.
+        // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which no thread
+        // writes during the call.
         let segments = unsafe { std::slice::from_raw_parts(segments, count as usize) };
         drop(adopt_all(&face.pool, segments)?);
         Ok(())
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn hw_pool_free_segments(
 }
 
 /// Adopts the buffers of all segments, or of none.
-fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<Buffer>, Fault> {
+fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<PoolBuffer>, Fault> {
     let mut buffers = Vec::with_capacity(segments.len());
     for segment in segments {
         match pool.adopt(segment.address.cast_const().cast()) {

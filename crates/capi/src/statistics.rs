@@ -1,13 +1,13 @@
 //! Statistics of a pool, as C reads them.
 //!
-//! Input: a handle. Output: structs of plain 64-bit numbers. Invariant: a struct only grows at its end, and callers pass the
-//! length that it has in their header.
+//! Input: a handle. Output: structs of plain 64-bit numbers. Invariant: a struct only grows at its end, and callers
+//! pass the length that it has in their header.
 
 use crate::border::{self, guarded};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::handles::{self, PoolHandle};
-use headwater_dma::pool::{NodeId, NodeStatistics, PoolError, Statistics};
+use headwater_dma::pool::{NodeId, NodeStatistics, PoolError, PoolStatistics};
 
 /// The statistics of a pool at one moment. Fields are bytes or counts unless their names have another unit.
 #[repr(C)]
@@ -88,7 +88,7 @@ pub struct NodeTotals {
 }
 
 impl Totals {
-    fn of(now: &Statistics) -> Self {
+    fn of(now: &PoolStatistics) -> Self {
         let [static_bytes, pool_bytes, dynamic_bytes] = now.tier_bytes;
         Self {
             cap_bytes: now.cap_bytes,
@@ -139,7 +139,8 @@ impl NodeTotals {
 /// Writes as much of a struct of 64-bit numbers as the caller's header has.
 ///
 /// # Safety
-/// `T` consists of `u64` alone, and an `out` that is neither null nor misaligned is valid for writes of `out_bytes` bytes.
+/// `T` consists of `u64` alone, and an `out` that is neither null nor misaligned is valid for writes of `out_bytes`
+/// bytes.
 unsafe fn write_known<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(), Fault> {
     border::check(out, "out")?;
     let want = size_of::<T>();
@@ -147,8 +148,8 @@ unsafe fn write_known<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(),
         return Err(Fault::Length { got: out_bytes, want });
     }
     let from = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: `out_bytes` bytes are valid at both ends: the value is at least so long and has no padding, and the caller
-    // promises `out`; a value of this library does not overlap memory of C.
+    // SAFETY: `out_bytes` bytes are valid at both ends: the value is at least so long and has no padding, and the
+    // caller promises `out`; a value of this library does not overlap memory of C.
     unsafe { std::ptr::copy_nonoverlapping(from, out.cast::<u8>(), out_bytes) };
     Ok(())
 }

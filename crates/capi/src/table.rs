@@ -1,10 +1,10 @@
 //! Tables of the devices, queues and handles that C holds by numbers that look like pointers.
 //!
-//! Input: values. Output: numbers, and the value of a number, for one caller at a time. Invariant: a number is looked up and
-//! never dereferenced; a process issues each number once, so that a stale one finds nothing.
+//! Input: values. Output: numbers, and the value of a number, for one caller at a time. Invariant: a number is looked
+//! up and never dereferenced; a process issues each number once, so that a stale one finds nothing.
 
 use crate::fault::Fault;
-use headwater_host::fork::Generation;
+use headwater_host::fork::ProcessGeneration;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 #[derive(Debug)]
 struct Place<T> {
     number: usize,
-    value: Option<(T, Generation)>,
+    value: Option<(T, ProcessGeneration)>,
 }
 
 /// A table with slots for `N` values.
@@ -50,7 +50,7 @@ impl<T, const N: usize> Table<T, N> {
                 let _never_dropped = std::mem::ManuallyDrop::new(inherited);
             }
             place.number = generation * N + index;
-            place.value = Some((value, Generation::current()));
+            place.value = Some((value, ProcessGeneration::current()));
             return Ok(ptr::without_provenance_mut(place.number));
         }
         Err(Fault::TooMany { what: self.what, most: N })

@@ -1,7 +1,7 @@
 //! Synchronous calls: each returns when its request completes.
 //!
-//! Input: handles, memory of the caller, offsets in bytes. Output: codes. Invariant: memory that a device can access is used
-//! in place; any other is copied through such memory, so that a device never accesses it.
+//! Input: handles, memory of the caller, offsets in bytes. Output: codes. Invariant: memory that a device can access is
+//! used in place; any other is copied through such memory, so that a device never accesses it.
 
 use crate::border::{Out, check, guarded};
 use crate::code::Code;
@@ -9,7 +9,7 @@ use crate::device::memory_of;
 use crate::fault::Fault;
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use headwater::Buffer;
-use headwater::io::handle::Request;
+use headwater::io::handle::IoRequest;
 use std::ffi::c_void;
 use std::slice;
 
@@ -26,8 +26,8 @@ impl OpenHandle {
         Ok(memory_of(self.device, bytes)??)
     }
 
-    pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {
-        let request = Request { class: self.class, ..request };
+    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), Fault> {
+        let request = IoRequest { class: self.class, ..request };
         self.way.run(request)
     }
 
@@ -37,10 +37,10 @@ impl OpenHandle {
     /// `into` is valid for writes of `bytes` bytes.
     unsafe fn read(&mut self, into: *mut u8, bytes: usize, offset: u64) -> Result<(), Fault> {
         if let Some(buffer) = self.buffers.find(into.addr(), bytes) {
-            return self.run(Request::read(offset, buffer));
+            return self.run(IoRequest::read(offset, buffer));
         }
         let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
-        self.run(Request::read(offset, bounce.clone()))?;
+        self.run(IoRequest::read(offset, bounce.clone()))?;
         // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
         Ok(bounce.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
     }
@@ -54,12 +54,13 @@ impl OpenHandle {
             Some(buffer) => buffer,
             None => {
                 let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
-                // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
+                // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not
+                // overlap.
                 bounce.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
                 bounce
             }
         };
-        self.run(Request::write(offset, buffer, self.durable))
+        self.run(IoRequest::write(offset, buffer, self.durable))
     }
 }
 
@@ -81,7 +82,8 @@ pub unsafe extern "C" fn hw_pread(
     })
 }
 
-/// Writes `bytes` bytes from byte `offset` on. Memory of hw_get_buffer is written from in place, any other through a copy.
+/// Writes `bytes` bytes from byte `offset` on. Memory of hw_get_buffer is written from in place, any other through a
+/// copy.
 ///
 /// # Safety
 /// A `buffer` that is not null is valid for reads of `bytes` bytes, and no thread writes to them during the call.
@@ -133,8 +135,8 @@ pub unsafe extern "C" fn hw_write(handle: *mut IoHandle, buffer: *const c_void, 
     })
 }
 
-/// Moves the position of hw_read and hw_write to `bytes` bytes from `whence`, one of HW_SEEK_, and writes it to `position`
-/// unless that is null. Only reads and writes require a position at a whole block.
+/// Moves the position of hw_read and hw_write to `bytes` bytes from `whence`, one of HW_SEEK_, and writes it to
+/// `position` unless that is null. Only reads and writes require a position at a whole block.
 ///
 /// # Safety
 /// A `position` that is neither null nor misaligned is valid for a write.
@@ -178,17 +180,17 @@ pub unsafe extern "C" fn hw_lseek(
 /// Makes durable every write that completed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_flush(handle: *mut IoHandle) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.run(Request::flush())))
+    guarded(|| HANDLES.with(handle, |open| open.run(IoRequest::flush())))
 }
 
-/// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed. Whole blocks, inside the range that the
-/// handle may access.
+/// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed. Whole blocks, inside the range
+/// that the handle may access.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
     guarded(|| {
         HANDLES.with(handle, |open| {
             let list = open.memory(LIST_BYTES)?;
-            open.run(Request::discard(offset, bytes, list))
+            open.run(IoRequest::discard(offset, bytes, list))
         })
     })
 }
@@ -196,7 +198,7 @@ pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> 
 /// Writes zeroes to `bytes` bytes from byte `offset` on. Whole blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.run(Request::write_zeroes(offset, bytes, open.durable))))
+    guarded(|| HANDLES.with(handle, |open| open.run(IoRequest::write_zeroes(offset, bytes, open.durable))))
 }
 
 /// Bytes of memory for the range list of a discard.

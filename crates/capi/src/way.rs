@@ -1,16 +1,16 @@
 //! The I/O path of a handle: directly to its queues, or through a block cache.
 //!
-//! Input: requests. Output: answers. Invariant: the cache is added and removed while no request is in flight, and removed
-//! only when everything in it is on the device.
+//! Input: requests. Output: answers. Invariant: the cache is added and removed while no request is in flight, and
+//! removed only when everything in it is on the device.
 
 use crate::device::memory_of;
 use crate::fault::Fault;
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{CacheConfig, PAGE_BYTES, WritePolicy};
 use headwater::io::cached_handle::CachedHandle;
-use headwater::io::handle::{Cancelled, Handle, Request};
-use headwater::io::{Answer, SubmitError};
-use headwater::{IoError, NamespaceFacts};
+use headwater::io::handle::{Handle, IoRequest, RequestCancellation};
+use headwater::io::{CompletedCommand, SubmitError};
+use headwater::{ClientNamespace, IoError};
 
 /// The I/O path of a handle.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct CacheWish {
 
 impl Way {
     /// Runs a request from its submission to its answer.
-    pub(crate) fn run(&mut self, request: Request) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), Fault> {
         let ran = match self {
             Self::Straight(handle) => handle.run(request),
             Self::Cached(handle) => handle.run(request),
@@ -43,7 +43,7 @@ impl Way {
         ran.map(drop).map_err(|failed| failed.error.into())
     }
 
-    pub(crate) fn submit(&mut self, request: Request, token: u64) -> Result<(), Fault> {
+    pub(crate) fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), Fault> {
         let submitted = match self {
             Self::Straight(handle) => handle.submit(request, token),
             Self::Cached(handle) => handle.submit(request, token),
@@ -56,7 +56,7 @@ impl Way {
         self.with(|handle| Ok(handle.ring()?))
     }
 
-    pub(crate) fn poll(&mut self) -> Result<Option<Answer>, IoError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         match self {
             Self::Straight(handle) => handle.poll(),
             Self::Cached(handle) => handle.poll(),
@@ -64,7 +64,7 @@ impl Way {
         }
     }
 
-    pub(crate) fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+    pub(crate) fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         match self {
             Self::Straight(handle) => handle.wait(longest),
             Self::Cached(handle) => handle.wait(longest),
@@ -75,9 +75,9 @@ impl Way {
     pub(crate) fn cancel(&mut self, token: u64) -> Result<(), Fault> {
         match self {
             Self::Straight(handle) => match handle.cancel(token) {
-                Cancelled::Waiting | Cancelled::Asked => Ok(()),
-                Cancelled::TooLate => Err(Fault::TooLate),
-                Cancelled::Unknown => Err(Fault::Tag),
+                RequestCancellation::Waiting | RequestCancellation::Asked => Ok(()),
+                RequestCancellation::TooLate => Err(Fault::TooLate),
+                RequestCancellation::Unknown => Err(Fault::Tag),
             },
             Self::Cached(handle) => handle.cancel(token).then_some(()).ok_or(Fault::Tag),
             Self::Closed => Err(Fault::Tag),
@@ -97,7 +97,7 @@ impl Way {
     pub(crate) fn set_cache(
         &mut self,
         cache: Option<CacheWish>,
-        facts: &NamespaceFacts,
+        facts: &ClientNamespace,
         device: usize,
     ) -> Result<(), Fault> {
         let mut memory = |bytes| memory_of(device, bytes).unwrap_or(Err(IoError::Submit(SubmitError::Gone)));

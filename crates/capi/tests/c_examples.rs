@@ -1,7 +1,7 @@
 //! The C examples, against both libraries of this build.
 //!
-//! Input: `examples/c`. Output: programs that ran to their end. Each checks what it shows and exits with a failure if a check
-//! fails.
+//! Input: `examples/c`. Output: programs that ran to their end. Each checks what it shows and exits with a failure if a
+//! check fails.
 #![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
 
 use program::{Link, run};

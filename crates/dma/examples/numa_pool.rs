@@ -6,20 +6,22 @@
 //! `numa_pool nodes|local|spill|huge-2m|huge-1g`
 #![expect(clippy::print_stdout, reason = "this program reports its observations")]
 
-use headwater_dma::buffer::{Buffer, Payload};
-use headwater_dma::pool::{ChunkRule, MachineNodes, NodeId, Placement, Pool, PoolConfig, PoolError, Request};
+use headwater_dma::buffer::{PoolAllocation, PoolBuffer};
+use headwater_dma::pool::{
+    ChunkRule, MachineNodes, NodeId, NodePlacement, Pool, PoolConfig, PoolError, PoolRequest,
+};
 use headwater_host::numa;
-use headwater_host::pinning::Memory;
-use headwater_host::reservation::{Backing, PAGE_BYTES, Wish};
+use headwater_host::pinning::MemoryRange;
+use headwater_host::reservation::{Backing, BackingOrder, PAGE_BYTES};
 use headwater_host::topology::{Topology, pin_current_thread};
 use std::error::Error;
 
-type Outcome = Result<(), Box<dyn Error>>;
+type CheckOutcome = Result<(), Box<dyn Error>>;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-fn pool(cap: usize, chunk: usize, backing: Wish) -> Result<Pool, PoolError> {
+fn pool(cap: usize, chunk: usize, backing: BackingOrder) -> Result<Pool, PoolError> {
     let config = PoolConfig {
         chunk,
         chunk_rule: ChunkRule::Fixed,
@@ -31,19 +33,19 @@ fn pool(cap: usize, chunk: usize, backing: Wish) -> Result<Pool, PoolError> {
     Pool::open(config)
 }
 
-fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<Buffer, PoolError> {
-    let request = Request { node, ..Request::bytes(bytes) };
+fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<PoolBuffer, PoolError> {
+    let request = PoolRequest { node, ..PoolRequest::bytes(bytes) };
     match pool.allocate(&request)? {
-        Payload::Contiguous(buffer) => Ok(buffer),
-        Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+        PoolAllocation::Contiguous(buffer) => Ok(buffer),
+        PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
     }
 }
 
 /// Checks that the kernel and the pool both place every page of a buffer on this node.
-fn lies_on(pool: &Pool, buffer: &mut Buffer, node: NodeId) -> Outcome {
+fn lies_on(pool: &Pool, buffer: &mut PoolBuffer, node: NodeId) -> CheckOutcome {
     buffer.fill(0x5a);
     for page in buffer.chunks(PAGE_BYTES) {
-        let found = numa::node_of(Memory::at(page.as_ptr().addr(), PAGE_BYTES));
+        let found = numa::node_of(MemoryRange::at(page.as_ptr().addr(), PAGE_BYTES));
         if found != Some(node) {
             return Err(format!("a page is on {found:?}, not on node {node}").into());
         }
@@ -53,7 +55,7 @@ fn lies_on(pool: &Pool, buffer: &mut Buffer, node: NodeId) -> Outcome {
 }
 
 /// Moves this thread to a processor of a node.
-fn go_to(node: NodeId) -> Outcome {
+fn go_to(node: NodeId) -> CheckOutcome {
     let topology = Topology::read();
     let home = topology.nodes.iter().find(|known| known.number == node.0).ok_or("no such node")?;
     Ok(pin_current_thread(*home.cpus.first().ok_or("the node has no processor")?)?)
@@ -70,21 +72,21 @@ fn others(found: &MachineNodes, node: NodeId) -> Vec<NodeId> {
     sorted
 }
 
-fn print_nodes() -> Outcome {
+fn print_nodes() -> CheckOutcome {
     let found = nodes()?;
     for from in found.nodes() {
         let far: Vec<u32> = found.nodes().into_iter().map(|to| found.distance(from, to)).collect();
         println!("node {from}: {:?} bytes to spare, distances {far:?}", numa::available_bytes(from));
     }
-    if pool(GIB, 2 * MIB, Wish::TRANSPARENT)?.config().placement.nodes() == found.nodes() {
+    if pool(GIB, 2 * MIB, BackingOrder::TRANSPARENT)?.config().placement.nodes() == found.nodes() {
         Ok(())
     } else {
         Err("a pool with the default placement does not use the nodes".into())
     }
 }
 
-fn local() -> Outcome {
-    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, Wish::TRANSPARENT)?);
+fn local() -> CheckOutcome {
+    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, BackingOrder::TRANSPARENT)?);
     for here in found.nodes() {
         go_to(here)?;
         lies_on(&pool, &mut on(&pool, MIB, None)?, here)?;
@@ -96,8 +98,8 @@ fn local() -> Outcome {
     Ok(())
 }
 
-fn spill() -> Outcome {
-    let (found, pool) = (nodes()?, pool(GIB, 4 * MIB, Wish::only(Backing::Small))?);
+fn spill() -> CheckOutcome {
+    let (found, pool) = (nodes()?, pool(GIB, 4 * MIB, BackingOrder::only(Backing::Small))?);
     let small = NodeId(1);
     go_to(small)?;
     let mut held = Vec::new();
@@ -128,8 +130,8 @@ fn backed_by(pool: &Pool, node: NodeId, backing: Backing) -> u64 {
     of.zip(place).map_or(0, |(node, place)| node.backing_bytes[place])
 }
 
-fn huge_2m() -> Outcome {
-    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, Wish::only(Backing::Huge2M))?);
+fn huge_2m() -> CheckOutcome {
+    let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, BackingOrder::only(Backing::Huge2M))?);
     for node in found.nodes() {
         let mut held = Vec::new();
         for count in 1..=4_u64 {
@@ -151,8 +153,8 @@ fn huge_2m() -> Outcome {
     Ok(())
 }
 
-fn huge_1g() -> Outcome {
-    let (found, pool) = (nodes()?, pool(GIB + 2 * MIB, GIB, Wish::LARGEST)?);
+fn huge_1g() -> CheckOutcome {
+    let (found, pool) = (nodes()?, pool(GIB + 2 * MIB, GIB, BackingOrder::LARGEST)?);
     let first = *found.nodes().first().ok_or("no node")?;
     let mut whole = on(&pool, GIB, Some(first))?;
     lies_on(&pool, &mut whole, first)?;
@@ -165,7 +167,7 @@ fn huge_1g() -> Outcome {
     if kinds == expected { Ok(()) } else { Err(format!("expected {expected:?}").into()) }
 }
 
-fn main() -> Outcome {
+fn main() -> CheckOutcome {
     match std::env::args().nth(1).as_deref() {
         Some("nodes") => print_nodes(),
         Some("local") => local(),

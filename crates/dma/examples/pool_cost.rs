@@ -3,20 +3,20 @@
 //! Input: none. Output: lines of text. Invariant: it measures the shipped code, through public calls alone.
 #![expect(clippy::print_stdout, reason = "printing is what this program is for")]
 
-use headwater_dma::pool::{Pool, PoolConfig, PoolError, Request};
+use headwater_dma::pool::{Pool, PoolConfig, PoolError, PoolRequest};
 use headwater_host::clock::Clock;
-use headwater_host::reservation::Wish;
+use headwater_host::reservation::BackingOrder;
 use headwater_host::topology::pin_current_thread;
 use std::hint::black_box;
 use std::sync::Barrier;
 
 fn pool(cap: usize, cache_per_mille: u32) -> Result<Pool, PoolError> {
-    let backing = Wish::TRANSPARENT;
+    let backing = BackingOrder::TRANSPARENT;
     Pool::open(PoolConfig { cap, cache_per_mille, backing, chunk: 4 << 20, ..PoolConfig::default() })
 }
 
 /// Returns nanoseconds per allocation and free, the best of a few rounds.
-fn pairs(pool: &Pool, request: &Request, count: u32) -> Result<f64, PoolError> {
+fn pairs(pool: &Pool, request: &PoolRequest, count: u32) -> Result<f64, PoolError> {
     let clock = Clock::start();
     let mut best = f64::MAX;
     for _ in 0..7 {
@@ -99,22 +99,22 @@ fn main() -> Result<(), PoolError> {
     }
     let cached = pool(256 << 20, 50)?;
     for bytes in [4 << 10, 64 << 10, 1 << 20] {
-        let cost = pairs(&cached, &Request::bytes(bytes), 1_000_000)?;
+        let cost = pairs(&cached, &PoolRequest::bytes(bytes), 1_000_000)?;
         println!("cached {bytes} bytes: {cost:.1} ns");
     }
     let shared = pool(256 << 20, 0)?;
     let _companion = shared.buffer(4 << 10)?;
     for bytes in [4 << 10, 64 << 10, 1 << 20] {
-        let cost = pairs(&shared, &Request::bytes(bytes), 300_000)?;
+        let cost = pairs(&shared, &PoolRequest::bytes(bytes), 300_000)?;
         println!("shared, all free, {bytes} bytes: {cost:.1} ns");
     }
     let crowd = pool(5 << 30, 0)?;
     let mut held = Vec::with_capacity(1_000_000);
     for target in [1_000_usize, 100_000, 1_000_000] {
         while held.len() < target {
-            held.push(crowd.allocate(&Request::bytes(4 << 10))?);
+            held.push(crowd.allocate(&PoolRequest::bytes(4 << 10))?);
         }
-        let cost = pairs(&crowd, &Request::bytes(4 << 10), 300_000)?;
+        let cost = pairs(&crowd, &PoolRequest::bytes(4 << 10), 300_000)?;
         println!("shared, {target} live, 4096 bytes: {cost:.1} ns");
     }
     drop((crowd, held));

@@ -8,10 +8,10 @@
 //! `vfio_pool 0000:00:03.0 [stale]`
 #![expect(clippy::print_stdout, reason = "this program reports its observations")]
 
-use headwater_dma::buffer::{Buffer, Lent};
-use headwater_dma::pool::{ChunkRule, Pool, PoolConfig, VfioType1};
+use headwater_dma::buffer::{LentBuffer, PoolBuffer};
+use headwater_dma::pool::{ChunkRule, Pool, PoolConfig, VfioPinner};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::pinning::vfio::{Container, Device, DeviceRegion};
+use headwater_host::pinning::vfio::{AssignedDevice, DeviceRegion, VfioContainer};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -35,14 +35,14 @@ const CHUNK: usize = 2 << 20;
 const CAP: usize = 32 << 20;
 const PATIENCE: Nanos = Nanos::from_millis(20_000);
 
-struct Copier {
-    device: Device,
+struct EduCopier {
+    device: AssignedDevice,
     registers: DeviceRegion,
     clock: Clock,
 }
 
-impl Copier {
-    fn open(device: Device) -> Result<Self, Box<dyn Error>> {
+impl EduCopier {
+    fn open(device: AssignedDevice) -> Result<Self, Box<dyn Error>> {
         let (registers, configuration) = (device.region(BAR0)?, device.region(CONFIGURATION)?);
         let mut command = [0; 2];
         device.read(configuration, COMMAND, &mut command)?;
@@ -74,13 +74,13 @@ impl Copier {
 }
 
 /// Returns the device address of a buffer.
-fn address(lent: &Lent<Buffer>) -> Result<u32, Box<dyn Error>> {
+fn address(lent: &LentBuffer<PoolBuffer>) -> Result<u32, Box<dyn Error>> {
     let segment = lent.segments().first().copied().ok_or("the buffer has no segment")?;
     Ok(u32::try_from(segment.iova.ok_or("the buffer has no device address")?)?)
 }
 
 /// Copies a buffer's bytes through the device into another buffer.
-fn there_and_back(pool: &Pool, copier: &Copier, round: u8) -> Result<(), Box<dyn Error>> {
+fn there_and_back(pool: &Pool, copier: &EduCopier, round: u8) -> Result<(), Box<dyn Error>> {
     // The bytes before and after the range that is copied must stay unchanged.
     let mut from = pool.buffer(3 * BYTES)?;
     for (byte, index) in from.iter_mut().zip(0_usize..) {
@@ -106,23 +106,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().ok_or("vfio_pool DEVICE [stale]")?;
     let stale = arguments.next().is_some_and(|word| word == "stale");
-    let container = Arc::new(Container::open(&[&name])?);
+    let container = Arc::new(VfioContainer::open(&[&name])?);
     println!("{:x?}", container.limits());
-    let copier = Copier::open(container.device(&name)?)?;
+    let copier = EduCopier::open(container.device(&name)?)?;
     let pool = Pool::open(PoolConfig {
         chunk: CHUNK,
         chunk_rule: ChunkRule::Fixed,
         cap: CAP,
         idle: Nanos(1),
         cache_per_mille: 0,
-        pinner: Arc::new(VfioType1::new(Arc::clone(&container))),
+        pinner: Arc::new(VfioPinner::new(Arc::clone(&container))),
         ..PoolConfig::default()
     })?;
     let room = container.room();
     let mut last = 0;
     for round in 0..8 {
         // More chunks every round, so that addresses are mapped, unmapped and mapped again.
-        let held: Vec<Buffer> = (0..round).map(|_| pool.buffer(CHUNK - BYTES)).collect::<Result<_, _>>()?;
+        let held: Vec<PoolBuffer> =
+            (0..round).map(|_| pool.buffer(CHUNK - BYTES)).collect::<Result<_, _>>()?;
         there_and_back(&pool, &copier, round)?;
         println!("round {round}: {} bytes in {} mappings", container.mapped_bytes(), room - container.room());
         drop(held);

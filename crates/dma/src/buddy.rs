@@ -1,7 +1,7 @@
 //! The buddy allocator: runs of pages from one range, split on allocation and merged on free.
 //!
 //! Input: a number of pages and an alignment. Output: [`PageRun`]s that never overlap. One bit per page records whether
-//! it is free; these bits are the authoritative state and lie in [`Words`], whose storage the caller chooses. Blocks of
+//! it is free; these bits are the authoritative state and lie in [`BitmapWords`], whose storage the caller chooses. Blocks of
 //! up to 64 pages are found inside a word by arithmetic; larger ones, up to [`BLOCK_PAGES_MAX`], in one bitmap per
 //! order with summaries, built from the bits when a buddy is opened. Invariant: a free block is never next to its free
 //! buddy, so the size of the largest block is known without a search, and a run is freed exactly once.
@@ -15,24 +15,24 @@
 
 pub use headwater_host::reservation::PageRun;
 
+pub use crate::buddy::bitmap::BitmapWords;
 pub use crate::buddy::runs::FreeRuns;
-pub use crate::buddy::words::Words;
 use bit_tree::BitTree;
 use leaf::{LEAF_ORDER, LEAF_PAGES, ones};
-use regions::Regions;
+use region_counts::RegionCounts;
 
 mod bit_tree;
+mod bitmap;
 mod leaf;
-mod regions;
+mod region_counts;
 mod runs;
 #[cfg(test)]
 mod tests;
-mod words;
 
 /// Order of the largest blocks.
 const TOP_ORDER: u32 = 10;
 
-/// Pages of the largest blocks. [`Buddy::allocate_joined`] makes longer runs from several blocks.
+/// Pages of the largest blocks. [`BuddyAllocator::allocate_joined`] makes longer runs from several blocks.
 pub const BLOCK_PAGES_MAX: u32 = 1 << TOP_ORDER;
 
 /// The value of the field `open` when no leaf is open.
@@ -70,7 +70,7 @@ pub enum RunError {
 
 /// The buddy allocator over `pages` pages. All are in use until they are first freed.
 #[derive(Clone, Debug)]
-pub struct Buddy<W> {
+pub struct BuddyAllocator<W> {
     words: W,
     pages: u32,
     free_pages: u32,
@@ -79,12 +79,12 @@ pub struct Buddy<W> {
     /// Bitmap of the orders whose set is not empty.
     orders: u64,
     /// Regions of the range that have free pages.
-    regions: Regions,
+    regions: RegionCounts,
     /// The leaf that is in no set, or [`NONE`].
     open: u32,
 }
 
-impl Buddy<Vec<u64>> {
+impl BuddyAllocator<Vec<u64>> {
     /// Creates an allocator with its bits in ordinary memory and no free page.
     #[must_use]
     pub fn new(pages: u32) -> Self {
@@ -92,7 +92,7 @@ impl Buddy<Vec<u64>> {
     }
 }
 
-impl<W: Words> Buddy<W> {
+impl<W: BitmapWords> BuddyAllocator<W> {
     /// Opens an allocator over existing bits, with the state they record. There must be a word for every 64 pages; bits
     /// past the last page count as used.
     #[must_use]
@@ -106,7 +106,7 @@ impl<W: Words> Buddy<W> {
             free_pages: 0,
             blocks: (0..=top).map(set).collect(),
             orders: 0,
-            regions: Regions::new(leaves),
+            regions: RegionCounts::new(leaves),
             open: NONE,
         };
         for leaf in 0..leaves {
@@ -259,7 +259,7 @@ impl<W: Words> Buddy<W> {
             return Err(RunError::InUse { page });
         }
         self.settle();
-        self.regions.each(run, Regions::shrink_region);
+        self.regions.each(run, RegionCounts::shrink_region);
         let mut leaf = run.first / LEAF_PAGES;
         while leaf <= last {
             let word = self.word(leaf);
@@ -298,7 +298,7 @@ impl<W: Words> Buddy<W> {
         let leaf = run.first / LEAF_PAGES;
         let last = (run.first + run.pages - 1) / LEAF_PAGES;
         if leaf != last {
-            self.regions.each(run, Regions::grow_region);
+            self.regions.each(run, RegionCounts::grow_region);
             self.free_leaves(run, leaf, last);
         } else {
             self.regions.grow(leaf, run.pages);
@@ -363,7 +363,7 @@ impl<W: Words> Buddy<W> {
         let block = self.halve(found, block, order);
         let span = 1 << (order - LEAF_ORDER);
         let leaf = block * span;
-        self.regions.each(PageRun { first: leaf * LEAF_PAGES, pages }, Regions::shrink_region);
+        self.regions.each(PageRun { first: leaf * LEAF_PAGES, pages }, RegionCounts::shrink_region);
         let (whole, rest) = (pages / LEAF_PAGES, pages % LEAF_PAGES);
         for leaf in leaf..leaf + whole {
             self.words.store(leaf as usize, 0);

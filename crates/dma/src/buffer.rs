@@ -4,38 +4,38 @@
 //! Invariant: the bytes of a lent buffer cannot be accessed before its completion returns it, and a buffer that is
 //! never returned is never reused.
 
-pub use fixed::Stub;
-pub use lent::{DeviceSegment, Lendable, Lent};
-pub use scattered::Scattered;
+pub use buffer_stub::BufferStub;
+pub use lent_buffer::{DeviceSegment, LendableMemory, LentBuffer};
+pub use scattered_buffer::ScatteredBuffer;
 
-use crate::pool::Home;
-use headwater_host::foreign::Foreign;
-use headwater_host::region::SectorBuffer;
-use headwater_host::reservation::Span;
+use crate::pool::ReleaseTarget;
+use headwater_host::mapped_region::SectorBuffer;
+use headwater_host::reservation::PageSpan;
+use headwater_host::shared_memory::SharedMemory;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-mod fixed;
-mod lent;
-mod scattered;
+mod buffer_stub;
+mod lent_buffer;
+mod scattered_buffer;
 
 /// A contiguous buffer. Derefs to its bytes, and returns to its pool when it is dropped.
-pub struct Buffer {
+pub struct PoolBuffer {
     /// `None` only while the buffer is being taken apart.
-    span: Option<Span>,
+    span: Option<PageSpan>,
     bytes: usize,
-    home: Home,
+    home: ReleaseTarget,
 }
 
-impl Buffer {
+impl PoolBuffer {
     #[inline]
-    pub(crate) fn new(span: Span, bytes: usize, home: Home) -> Self {
+    pub(crate) fn new(span: PageSpan, bytes: usize, home: ReleaseTarget) -> Self {
         Self { span: Some(span), bytes, home }
     }
 
     /// Returns the buffer's memory and the index of its arena.
-    pub(crate) fn into_parts(mut self) -> (Span, usize) {
+    pub(crate) fn into_parts(mut self) -> (PageSpan, usize) {
         match self.span.take() {
             Some(span) => (span, self.home.arena()),
             None => unreachable!("a buffer has its span until it is taken apart"),
@@ -45,7 +45,7 @@ impl Buffer {
     /// Returns the bytes that the buffer has room for: whole pages, of which the request named the first part.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.span.as_ref().map_or(0, Span::bytes)
+        self.span.as_ref().map_or(0, PageSpan::bytes)
     }
 
     /// Sets the length within the [`capacity`](Self::capacity). Bytes added keep what was last written there. Returns
@@ -57,8 +57,8 @@ impl Buffer {
 
     /// Lends the bytes to a device.
     #[inline]
-    pub fn lend(self) -> Lent<Self> {
-        Lent::new(self)
+    pub fn lend(self) -> LentBuffer<Self> {
+        LentBuffer::new(self)
     }
 
     /// Cuts the buffer into as many pieces of `sectors` 512-byte sectors as fit, each with the same label. The memory
@@ -72,11 +72,11 @@ impl Buffer {
     /// Turns the pages into a shared region with clonable handles, and returns their device segment. The pages return
     /// to the pool when the last handle is dropped.
     #[must_use]
-    pub fn into_foreign(mut self) -> (Foreign, DeviceSegment) {
+    pub fn into_foreign(mut self) -> (SharedMemory, DeviceSegment) {
         match self.span.take() {
             Some(span) => {
                 let segment = self.home.segment(&span, self.bytes);
-                (Foreign::of_span(span, Box::new(self.home)), segment)
+                (SharedMemory::from_span(span, Box::new(self.home)), segment)
             }
             None => unreachable!("a buffer has its span until it is taken apart"),
         }
@@ -93,7 +93,7 @@ impl Buffer {
     }
 }
 
-impl Deref for Buffer {
+impl Deref for PoolBuffer {
     type Target = [u8];
 
     #[inline]
@@ -102,14 +102,14 @@ impl Deref for Buffer {
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for PoolBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.span.as_mut().map_or(&mut [], |span| &mut span[..self.bytes])
     }
 }
 
-impl Drop for Buffer {
+impl Drop for PoolBuffer {
     #[inline]
     fn drop(&mut self) {
         if let Some(span) = self.span.take() {
@@ -118,7 +118,7 @@ impl Drop for Buffer {
     }
 }
 
-impl Lendable for Buffer {
+impl LendableMemory for PoolBuffer {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -135,7 +135,7 @@ impl Lendable for Buffer {
     }
 }
 
-impl fmt::Debug for Buffer {
+impl fmt::Debug for PoolBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.bytes)
     }
@@ -143,14 +143,14 @@ impl fmt::Debug for Buffer {
 
 /// The memory of a request: one piece, or several where the request allowed that and no contiguous run was free.
 #[derive(Debug)]
-pub enum Payload {
+pub enum PoolAllocation {
     /// One contiguous buffer.
-    Contiguous(Buffer),
+    Contiguous(PoolBuffer),
     /// Several pieces.
-    Scattered(Scattered),
+    Scattered(ScatteredBuffer),
 }
 
-impl Payload {
+impl PoolAllocation {
     /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -182,7 +182,7 @@ impl Payload {
     ///
     /// # Errors
     /// Returns the pieces unchanged if there are several.
-    pub fn contiguous(self) -> Result<Buffer, Scattered> {
+    pub fn contiguous(self) -> Result<PoolBuffer, ScatteredBuffer> {
         match self {
             Self::Contiguous(buffer) => Ok(buffer),
             Self::Scattered(scattered) => Err(scattered),
@@ -190,12 +190,12 @@ impl Payload {
     }
 
     /// Lends the bytes to a device.
-    pub fn lend(self) -> Lent<Self> {
-        Lent::new(self)
+    pub fn lend(self) -> LentBuffer<Self> {
+        LentBuffer::new(self)
     }
 }
 
-impl Lendable for Payload {
+impl LendableMemory for PoolAllocation {
     fn bytes(&self) -> usize {
         Self::bytes(self)
     }

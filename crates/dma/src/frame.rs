@@ -5,8 +5,8 @@
 //! keeps returned frames for reuse, has a limit, and returns unused slabs to the memory pool.
 //! Invariant: frames in use plus frames kept never exceed the frame pool's limit.
 
-use crate::pool::{Pool, PoolConfig, Request};
-use headwater_host::region::{SECTOR_BYTES, SectorBuffer};
+use crate::pool::{Pool, PoolConfig, PoolRequest};
+use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -26,9 +26,9 @@ const SHEET_FRAMES_MIN: usize = 8;
 const SPARE_FRAMES: usize = 256;
 
 /// One page slot of memory, 512-byte aligned. Derefs to its bytes while the CPU owns it.
-pub struct Frame(SectorBuffer);
+pub struct MediaFrame(SectorBuffer);
 
-impl Frame {
+impl MediaFrame {
     /// Returns a zeroed frame from the heap, which belongs to no frame pool: for tools and tests.
     #[must_use]
     pub fn zeroed() -> Self {
@@ -50,7 +50,7 @@ impl Frame {
     }
 }
 
-impl Deref for Frame {
+impl Deref for MediaFrame {
     type Target = [u8];
 
     #[inline]
@@ -59,14 +59,14 @@ impl Deref for Frame {
     }
 }
 
-impl DerefMut for Frame {
+impl DerefMut for MediaFrame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
 }
 
-impl fmt::Debug for Frame {
+impl fmt::Debug for MediaFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame({FRAME_BYTES} bytes)")
     }
@@ -74,7 +74,7 @@ impl fmt::Debug for Frame {
 
 /// One buffer of the memory pool, cut into frames.
 #[derive(Debug)]
-struct Sheet {
+struct FrameSlab {
     /// Address of its first frame.
     start: usize,
     frames: usize,
@@ -89,7 +89,7 @@ struct Sheet {
 pub struct FramePool {
     pool: Pool,
     /// Slabs by label; `None` marks a label that is free for reuse.
-    sheets: Vec<Option<Sheet>>,
+    sheets: Vec<Option<FrameSlab>>,
     vacant: Vec<u32>,
     /// Labels of slabs that may have kept frames, the most recently used last.
     listed: Vec<u32>,
@@ -120,7 +120,7 @@ impl FramePool {
     /// Takes a frame. Its bytes are those of its last use here, or zeroes if it was never used. Returns `None` when the
     /// limit is reached, or when no frame is kept and the memory pool has no memory.
     #[inline]
-    pub fn take(&mut self) -> Option<Frame> {
+    pub fn take(&mut self) -> Option<MediaFrame> {
         loop {
             let Some(&label) = self.listed.last() else {
                 if self.grow() {
@@ -132,7 +132,7 @@ impl FramePool {
                 if let Some(frame) = sheet.kept.pop() {
                     self.kept -= 1;
                     self.out += 1;
-                    return Some(Frame(frame));
+                    return Some(MediaFrame(frame));
                 }
                 sheet.listed = false;
             }
@@ -145,7 +145,7 @@ impl FramePool {
     /// # Panics
     /// Never: a frame in use is returned once, because it is moved.
     #[inline]
-    pub fn put_back(&mut self, Frame(frame): Frame) {
+    pub fn put_back(&mut self, MediaFrame(frame): MediaFrame) {
         let label = frame.label();
         let Some(sheet) = self.sheets.get_mut(label as usize).and_then(Option::as_mut) else { return };
         if frame.as_ptr().addr().wrapping_sub(sheet.start) >= sheet.frames * FRAME_BYTES {
@@ -180,7 +180,7 @@ impl FramePool {
         let mut frames = (self.frames_max - self.out - self.kept).min(SHEET_FRAMES);
         while frames > 0 {
             // Zeroed, so that no bytes of another user of the memory pool reach the media.
-            let request = Request::bytes(frames * FRAME_BYTES).zeroed();
+            let request = PoolRequest::bytes(frames * FRAME_BYTES).zeroed();
             if let Some(buffer) = self.pool.allocate(&request).ok().and_then(|given| given.contiguous().ok())
             {
                 self.add(buffer.cut(SECTORS, self.next_label()), frames);
@@ -217,7 +217,7 @@ impl FramePool {
         // The first frame is taken first.
         kept.reverse();
         self.kept += kept.len();
-        let sheet = Some(Sheet { start, frames: kept.len(), kept, listed: true });
+        let sheet = Some(FrameSlab { start, frames: kept.len(), kept, listed: true });
         match self.vacant.pop() {
             Some(label) => self.sheets[label as usize] = sheet,
             None => self.sheets.push(sheet),

@@ -1,19 +1,19 @@
 //! I/O virtual addresses: the addresses by which a client's commands name its memory, resolved through that client's
 //! table.
 //!
-//! Input: regions registered at an address; ranges from commands. Output: copies, or [`Segments`] that keep their
+//! Input: regions registered at an address; ranges from commands. Output: copies, or [`ClientSegments`] that keep their
 //! regions mapped while a transfer runs. Invariant: regions never overlap, and a range resolves only if all of it is
 //! registered.
 //!
 //! # What this does not do
 //! It moves bytes only through `host::foreign`, and does not parse PRPs or SGLs.
 
-mod piece;
+mod contiguous;
 mod segments;
 
-pub use segments::{OutOfReach, Segment, Segments};
+pub use segments::{ClientSegment, ClientSegments, NotDeviceMapped};
 
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -112,16 +112,16 @@ pub enum RegisterError {
 }
 
 /// A device's IOMMU mapping of a region: the device can access the memory until this is dropped.
-pub trait Reach: Send + Sync + fmt::Debug {
+pub trait DeviceMapping: Send + Sync + fmt::Debug {
     /// Returns the device address of the region's first byte.
     fn address(&self) -> u64;
 }
 
 #[derive(Debug)]
-struct Region {
+struct ClientRegion {
     /// Dropped before `memory`, so that the device mapping ends before the memory is unmapped here.
-    reach: Option<Box<dyn Reach>>,
-    memory: Foreign,
+    reach: Option<Box<dyn DeviceMapping>>,
+    memory: SharedMemory,
     /// Length in bytes, as a `u64`.
     bytes: u64,
 }
@@ -129,11 +129,11 @@ struct Region {
 /// A revoked region that transfers in flight may still use.
 #[derive(Debug)]
 #[must_use = "the client may reuse its memory only when no operation in flight uses it"]
-pub struct Revocation {
-    region: Arc<Region>,
+pub struct RegionRevocation {
+    region: Arc<ClientRegion>,
 }
 
-impl Revocation {
+impl RegionRevocation {
     /// Returns true if no operation in flight uses the region. Once true, it stays true.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -145,7 +145,7 @@ impl Revocation {
 #[derive(Debug, Default)]
 pub struct ClientMemory {
     /// Regions by first address.
-    regions: BTreeMap<Iova, Arc<Region>>,
+    regions: BTreeMap<Iova, Arc<ClientRegion>>,
 }
 
 impl ClientMemory {
@@ -160,7 +160,7 @@ impl ClientMemory {
     /// # Errors
     /// [`RegisterError`] if addresses are registered already or extend past the end, or the client has too many
     /// regions. Nothing changes.
-    pub fn register(&mut self, start: Iova, memory: Foreign) -> Result<(), RegisterError> {
+    pub fn register(&mut self, start: Iova, memory: SharedMemory) -> Result<(), RegisterError> {
         self.put(start, memory, None)
     }
 
@@ -172,8 +172,8 @@ impl ClientMemory {
     pub fn register_with(
         &mut self,
         start: Iova,
-        memory: Foreign,
-        reach: Box<dyn Reach>,
+        memory: SharedMemory,
+        reach: Box<dyn DeviceMapping>,
     ) -> Result<(), RegisterError> {
         self.put(start, memory, Some(reach))
     }
@@ -181,8 +181,8 @@ impl ClientMemory {
     fn put(
         &mut self,
         start: Iova,
-        memory: Foreign,
-        reach: Option<Box<dyn Reach>>,
+        memory: SharedMemory,
+        reach: Option<Box<dyn DeviceMapping>>,
     ) -> Result<(), RegisterError> {
         let bytes = addresses(memory.bytes());
         // The last address must exist; so must the one after it, which keeps every sum below exact.
@@ -195,18 +195,18 @@ impl ClientMemory {
         {
             return Err(RegisterError::Overlap { start, bytes, other });
         }
-        self.regions.insert(start, Arc::new(Region { reach, memory, bytes }));
+        self.regions.insert(start, Arc::new(ClientRegion { reach, memory, bytes }));
         Ok(())
     }
 
     /// Removes the region registered at `start`. No range resolves to it from now on; segments resolved earlier may
-    /// still be copied until [`Revocation::is_quiet`].
+    /// still be copied until [`RegionRevocation::is_quiet`].
     ///
     /// # Errors
     /// [`RegisterError::Missing`] when no region starts there.
-    pub fn revoke(&mut self, start: Iova) -> Result<Revocation, RegisterError> {
+    pub fn revoke(&mut self, start: Iova) -> Result<RegionRevocation, RegisterError> {
         let region = self.regions.remove(&start).ok_or(RegisterError::Missing { start })?;
-        Ok(Revocation { region })
+        Ok(RegionRevocation { region })
     }
 
     /// Returns the number of registered regions.
@@ -220,8 +220,8 @@ impl ClientMemory {
     /// # Errors
     /// [`DataTransferError`] when the range is not fully registered or extends past the end of the address space.
     #[inline]
-    pub fn resolve(&self, start: Iova, bytes: u64) -> Result<Segments, DataTransferError> {
-        let mut segments = Segments::default();
+    pub fn resolve(&self, start: Iova, bytes: u64) -> Result<ClientSegments, DataTransferError> {
+        let mut segments = ClientSegments::default();
         self.append(&mut segments, start, bytes)?;
         Ok(segments)
     }
@@ -230,7 +230,12 @@ impl ClientMemory {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); then `segments` holds a part of the range and must not be used.
-    pub fn append(&self, segments: &mut Segments, start: Iova, bytes: u64) -> Result<(), DataTransferError> {
+    pub fn append(
+        &self,
+        segments: &mut ClientSegments,
+        start: Iova,
+        bytes: u64,
+    ) -> Result<(), DataTransferError> {
         let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
         let mut at = start.0;
         while at < end {
@@ -271,8 +276,8 @@ fn addresses(bytes: usize) -> u64 {
 mod tests {
     use super::*;
 
-    pub(super) fn region(bytes: usize) -> Foreign {
-        Foreign::anonymous(bytes).unwrap()
+    pub(super) fn region(bytes: usize) -> SharedMemory {
+        SharedMemory::anonymous(bytes).unwrap()
     }
 
     pub(super) fn register_all(regions: &[(u64, usize)]) -> ClientMemory {
@@ -306,12 +311,12 @@ mod tests {
 
     /// A device mapping whose drop the test observes.
     #[derive(Debug)]
-    struct Way {
+    struct TestMapping {
         address: u64,
         _alive: Arc<()>,
     }
 
-    impl Reach for Way {
+    impl DeviceMapping for TestMapping {
         fn address(&self) -> u64 {
             self.address
         }
@@ -322,7 +327,7 @@ mod tests {
         let mut memory = register_all(&[(0, 4_096)]);
         let alive = Arc::new(());
         for (start, address) in [(4_096, 0x10_0000), (8_192, 0x70_0000)] {
-            let way = Box::new(Way { address, _alive: Arc::clone(&alive) });
+            let way = Box::new(TestMapping { address, _alive: Arc::clone(&alive) });
             memory.register_with(Iova(start), region(4_096), way).unwrap();
         }
         let in_flight = memory.resolve(Iova(4_106), 4_096).unwrap();
@@ -330,7 +335,7 @@ mod tests {
         in_flight.runs(&mut runs).unwrap();
         let run = |start, bytes| IovaRange { start: Iova(start), bytes };
         assert_eq!(runs, [run(0x10_000A, 4_086), run(0x70_0000, 10)]);
-        assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().runs(&mut runs), Err(OutOfReach));
+        assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().runs(&mut runs), Err(NotDeviceMapped));
         let revocation = memory.revoke(Iova(4_096)).unwrap();
         drop(memory);
         assert_eq!(Arc::strong_count(&alive), 3, "the command in flight holds both regions");
@@ -374,7 +379,7 @@ mod tests {
     fn appended_ranges_are_one_sequence_of_data() {
         let memory = register_all(&[(0, 4_096), (10_000, 4_096)]);
         let places = [(10_050, 7), (20, 1), (0, 0), (10_000, 30), (4_000, 96)];
-        let mut joined = Segments::default();
+        let mut joined = ClientSegments::default();
         for (start, bytes) in places {
             memory.append(&mut joined, Iova(start), bytes).unwrap();
         }

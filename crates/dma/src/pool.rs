@@ -1,6 +1,6 @@
 //! The pool: memory that is pinned once and reused many times.
 //!
-//! Input: [`Request`]s. Output: [`Payload`]s, which return to the pool when they are dropped. Invariants: no byte is in
+//! Input: [`PoolRequest`]s. Output: [`PoolAllocation`]s, which return to the pool when they are dropped. Invariants: no byte is in
 //! two buffers; the pinned bytes never exceed the cap; the wait queue is served in order; a buffer may outlive the pool
 //! that made it.
 //!
@@ -10,86 +10,86 @@
 //! # What this does not do
 //! It starts no transfer, and reads only the clock it is configured with.
 
-pub use budget::Tier;
-pub use charge::Charge;
+pub use budget::PinTier;
+pub use charge::CapCharge;
 pub use config::{
-    CAP_MAX, CHUNK_MAX, CHUNK_MIN, ChunkRule, ConfigError, PAPER_BLOCKS, PaperBlocks, PoolConfig, Sharing,
-    TierBorders,
+    CAP_MAX, CHUNK_MAX, CHUNK_MIN, ChunkRule, ConfigError, PAPER_BLOCKS, PaperBlocks, PoolConfig,
+    PoolSharing, TierThresholds,
 };
 pub use error::PoolError;
-pub use home::Home;
-pub use lookup::{Lookup, PageState};
+pub use lookup::{AddressLookup, PageState};
 pub use pinner::{
-    Grounds, Mlock, PinError, PinToken, Pinner, SharedRange, SharedRegion, SimulatedCosts, SimulatedPinner,
-    Stuck, Time, Unpinned, UringBuffers, VfioType1,
+    MemoryPinner, MlockPinner, NoPinning, NodeRange, PinError, PinToken, PoolClock, SharedPinner,
+    SharedRange, SimulatedCosts, SimulatedPinner, UnpinFailure, UringPinner, VfioPinner,
 };
-pub use placement::{MachineNodes, NodeId, OneNode, PlaceError, Placement, usual_placement};
+pub use placement::{AdmitError, MachineNodes, NodeId, NodePlacement, OneNode, usual_placement};
 pub use process::PROCESS_CAP;
-pub use request::{Request, Shape, Zeroed};
-pub use statistics::{BUCKETS, Histogram, NodeStatistics, Statistics, Steps};
-pub use ticker::Ticker;
-pub use waiter::{Allocation, Waiter};
+pub use release::ReleaseTarget;
+pub use request::{PoolRequest, RequestShape, ZeroPolicy};
+pub use statistics::{BUCKETS, DurationHistogram, NodeStatistics, PoolStatistics, ServeCounts};
+pub use ticker::PoolTicker;
+pub use waiter::{AllocationFuture, PoolWaiter};
 
 #[cfg(all(test, loom))]
 mod models;
 
-use crate::buffer::{Buffer, DeviceSegment, Payload};
-use depot::Depot;
+use crate::buffer::{DeviceSegment, PoolAllocation, PoolBuffer};
+use allocate::finish;
 use headwater_host::clock::Nanos;
-use headwater_host::reservation::Span;
+use headwater_host::reservation::PageSpan;
 use headwater_host::sync::Ordering;
+use state::PoolState;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use trial::finish;
 
 pub mod calibration;
-pub mod door;
 pub mod dynamic;
 pub mod staging;
+pub mod tiers;
 
+mod allocate;
 mod arena;
-mod aside;
 mod budget;
 mod cache;
 mod charge;
+mod chunk_sizing;
 mod chunks;
 mod config;
-mod decay;
-mod depot;
+mod deferred;
 mod error;
-mod home;
-mod line;
 mod lookup;
+mod maintenance;
 mod pinner;
 mod placement;
 mod planner;
 mod process;
+mod release;
 mod request;
-mod rule;
+mod state;
 mod statistics;
-mod threads;
+mod thread_caches;
 mod ticker;
-mod trial;
+mod validated_request;
+mod wait_queue;
 mod waiter;
-mod want;
 
 #[cfg(test)]
 #[cfg(not(loom))]
-mod door_tests;
+mod tiers_tests;
 
 /// A handle to a pool. Clones are handles to the same pool; dropping the last closes it: waiters receive an error, and
 /// memory is released as the buffers return.
 #[derive(Clone)]
 pub struct Pool {
-    depot: &'static Depot,
-    _open: Arc<Open>,
+    depot: &'static PoolState,
+    _open: Arc<OpenGuard>,
 }
 
 /// A guard that closes the pool when the last handle is dropped.
-struct Open(&'static Depot);
+struct OpenGuard(&'static PoolState);
 
-impl Drop for Open {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -102,8 +102,8 @@ impl Pool {
     /// An inconsistent configuration, a pinner whose preflight refuses the cap, or no address space.
     pub fn open(config: PoolConfig) -> Result<Self, PoolError> {
         // Never freed, so that buffers hold it without a reference count: a few hundred bytes and the threads' caches.
-        let depot: &'static Depot = Box::leak(Box::new(Depot::open(config)?));
-        Ok(Self { depot, _open: Arc::new(Open(depot)) })
+        let depot: &'static PoolState = Box::leak(Box::new(PoolState::open(config)?));
+        Ok(Self { depot, _open: Arc::new(OpenGuard(depot)) })
     }
 
     /// Returns the configuration the pool was opened with. The cap and m may have changed since: see
@@ -122,16 +122,20 @@ impl Pool {
         clippy::inline_always,
         reason = "a buffer that is returned through memory costs as much as finding it"
     )]
-    pub fn allocate(&self, request: &Request) -> Result<Payload, PoolError> {
+    pub fn allocate(&self, request: &PoolRequest) -> Result<PoolAllocation, PoolError> {
         if request.is_plain()
             && let Some((span, arena)) = self.depot.take_cached(request.bytes)
         {
-            return Ok(Payload::Contiguous(Buffer::new(span, request.bytes, Home::new(self.depot, arena))));
+            return Ok(PoolAllocation::Contiguous(PoolBuffer::new(
+                span,
+                request.bytes,
+                ReleaseTarget::new(self.depot, arena),
+            )));
         }
         self.allocate_shared(request)
     }
 
-    /// Allocates `bytes` contiguous bytes, page-aligned: [`allocate`](Self::allocate) without a [`Request`].
+    /// Allocates `bytes` contiguous bytes, page-aligned: [`allocate`](Self::allocate) without a [`PoolRequest`].
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate).
@@ -140,33 +144,33 @@ impl Pool {
         clippy::inline_always,
         reason = "a buffer that is returned through memory costs as much as finding it"
     )]
-    pub fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
+    pub fn buffer(&self, bytes: usize) -> Result<PoolBuffer, PoolError> {
         let (span, arena) = match self.depot.take_cached(bytes) {
             Some(found) => found,
             None => self.span_shared(bytes)?,
         };
-        Ok(Buffer::new(span, bytes, Home::new(self.depot, arena)))
+        Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(self.depot, arena)))
     }
 
     #[cold]
     #[inline(never)]
-    fn span_shared(&self, bytes: usize) -> Result<(Span, usize), PoolError> {
+    fn span_shared(&self, bytes: usize) -> Result<(PageSpan, usize), PoolError> {
         if let Some(found) = self.depot.take_free_run(bytes) {
             return Ok(found);
         }
-        match self.allocate_shared(&Request::bytes(bytes))? {
-            Payload::Contiguous(buffer) => Ok(buffer.into_parts()),
-            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+        match self.allocate_shared(&PoolRequest::bytes(bytes))? {
+            PoolAllocation::Contiguous(buffer) => Ok(buffer.into_parts()),
+            PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_shared(&self, request: &Request) -> Result<Payload, PoolError> {
+    fn allocate_shared(&self, request: &PoolRequest) -> Result<PoolAllocation, PoolError> {
         let want = self.depot.judge(request)?;
         if let Some((span, arena)) = self.depot.take_cached_for(&want) {
-            let buffer = Buffer::new(span, want.bytes, Home::new(self.depot, arena));
-            return Ok(finish(Payload::Contiguous(buffer), want.zeroed));
+            let buffer = PoolBuffer::new(span, want.bytes, ReleaseTarget::new(self.depot, arena));
+            return Ok(finish(PoolAllocation::Contiguous(buffer), want.zeroed));
         }
         let waiting = self.depot.line.waiting();
         let result = if waiting > 0 {
@@ -184,7 +188,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Timeout`] if it was not served in time; any other error says what to change.
-    pub fn allocate_within(&self, request: &Request, span: Nanos) -> Result<Payload, PoolError> {
+    pub fn allocate_within(&self, request: &PoolRequest, span: Nanos) -> Result<PoolAllocation, PoolError> {
         match self.allocate(request) {
             Err(PoolError::WouldBlock { .. }) => self.enqueue(request)?.wait(span),
             other => other,
@@ -192,8 +196,8 @@ impl Pool {
     }
 
     /// Returns a future for the memory of a request. Dropping it cancels the request.
-    pub fn allocate_async(&self, request: &Request) -> Allocation {
-        Allocation::new(self.clone(), *request)
+    pub fn allocate_async(&self, request: &PoolRequest) -> AllocationFuture {
+        AllocationFuture::new(self.clone(), *request)
     }
 
     /// Enqueues a request in the wait queue and returns its waiter, to be polled. Dropping the waiter cancels the
@@ -201,8 +205,8 @@ impl Pool {
     ///
     /// # Errors
     /// The request could never be served, or the pool is closed.
-    pub fn enqueue(&self, request: &Request) -> Result<Waiter, PoolError> {
-        Ok(Waiter::join(self.depot, self.depot.judge(request)?))
+    pub fn enqueue(&self, request: &PoolRequest) -> Result<PoolWaiter, PoolError> {
+        Ok(PoolWaiter::join(self.depot, self.depot.judge(request)?))
     }
 
     /// Changes the cap. If it is lowered, idle chunks are retired at once, the rest as their buffers return.
@@ -229,8 +233,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::WouldBlock`] if that would exceed the cap even without idle chunks; or more than the cap.
-    pub fn charge(&self, tier: Tier, bytes: usize) -> Result<Charge, PoolError> {
-        Charge::take(self.depot, tier, bytes)
+    pub fn charge(&self, tier: PinTier, bytes: usize) -> Result<CapCharge, PoolError> {
+        CapCharge::take(self.depot, tier, bytes)
     }
 
     /// Performs the time-based work: retires chunks idle for too long, empties unused caches, adapts m to the load.
@@ -251,18 +255,18 @@ impl Pool {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub fn ticker(&self) -> std::io::Result<Ticker> {
-        Ticker::start(self.clone())
+    pub fn ticker(&self) -> std::io::Result<PoolTicker> {
+        PoolTicker::start(self.clone())
     }
 
     /// Finds the node, chunk and buffer of an address. Returns `None` for memory outside the pool.
     #[must_use]
-    pub fn lookup(&self, address: *const u8) -> Option<Lookup> {
+    pub fn lookup(&self, address: *const u8) -> Option<AddressLookup> {
         lookup::find(self.depot, address)
     }
 
     /// Returns the device segment from an address to the end of its buffer. `None` for memory that is in no buffer of
-    /// this pool. For callers that hold only addresses; a caller that holds a [`Buffer`] lends it instead.
+    /// this pool. For callers that hold only addresses; a caller that holds a [`PoolBuffer`] lends it instead.
     #[must_use]
     pub fn segment(&self, address: *const u8) -> Option<DeviceSegment> {
         lookup::segment(self.depot, address)
@@ -272,7 +276,7 @@ impl Pool {
     ///
     /// # Errors
     /// The address is outside the pool, inside a buffer, already freed, or of a buffer that was not leaked.
-    pub fn adopt(&self, address: *const u8) -> Result<Buffer, PoolError> {
+    pub fn adopt(&self, address: *const u8) -> Result<PoolBuffer, PoolError> {
         lookup::adopt(self.depot, address)
     }
 
@@ -282,7 +286,7 @@ impl Pool {
     /// # Errors
     /// As for [`allocate`](Self::allocate).
     #[inline]
-    pub fn allocate_raw(&self, request: &Request) -> Result<NonNull<u8>, PoolError> {
+    pub fn allocate_raw(&self, request: &PoolRequest) -> Result<NonNull<u8>, PoolError> {
         if request.is_plain()
             && let Some((span, arena)) = self.depot.take_cached(request.bytes)
         {
@@ -292,10 +296,10 @@ impl Pool {
     }
 
     #[cold]
-    fn allocate_raw_slowly(&self, request: &Request) -> Result<NonNull<u8>, PoolError> {
-        match self.allocate(&Request { shape: Shape::Contiguous, ..*request })? {
-            Payload::Contiguous(buffer) => Ok(buffer.leak()),
-            Payload::Scattered(_) => unreachable!("scatter/gather was not allowed"),
+    fn allocate_raw_slowly(&self, request: &PoolRequest) -> Result<NonNull<u8>, PoolError> {
+        match self.allocate(&PoolRequest { shape: RequestShape::Contiguous, ..*request })? {
+            PoolAllocation::Contiguous(buffer) => Ok(buffer.leak()),
+            PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         }
     }
 
@@ -318,7 +322,7 @@ impl Pool {
 
     /// Returns the current statistics.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> PoolStatistics {
         self.depot.statistics()
     }
 }

@@ -4,18 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
 #![expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
 
-use headwater_dma::buffer::{Buffer, Lent};
+use headwater_dma::buffer::{LentBuffer, PoolBuffer};
 use headwater_dma::pool::{
-    ChunkRule, Mlock, NodeId, PinError, Pinner, Pool, PoolConfig, PoolError, SharedRange, SharedRegion,
-    Sharing, UringBuffers, VfioType1,
+    ChunkRule, MemoryPinner, MlockPinner, NodeId, PinError, Pool, PoolConfig, PoolError, PoolSharing,
+    SharedPinner, SharedRange, UringPinner, VfioPinner,
 };
 use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode, open};
-use headwater_host::foreign::Foreign;
-use headwater_host::pinning::vfio::{Container, Limits, SimulatedType1};
-use headwater_host::pinning::{MemlockBudget, Memory, PinCause};
-use headwater_host::reservation::{Backing, Wish};
-use headwater_host::uring::{FileRing, RejectedReason, Transfer, UringChoice};
+use headwater_host::pinning::vfio::{ContainerLimits, SimulatedIommu, VfioContainer};
+use headwater_host::pinning::{MemlockBudget, MemoryRange, PinCause};
+use headwater_host::reservation::{Backing, BackingOrder};
+use headwater_host::shared_memory::SharedMemory;
+use headwater_host::uring::{FileRing, FileTransfer, RejectedReason, UringChoice};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -25,13 +25,13 @@ const KIB: usize = 1 << 10;
 const CHUNK: usize = 256 * KIB;
 const CAP: usize = 4 * CHUNK;
 
-fn pool(pinner: Arc<dyn Pinner>, sharing: Sharing) -> Result<Pool, PoolError> {
+fn pool(pinner: Arc<dyn MemoryPinner>, sharing: PoolSharing) -> Result<Pool, PoolError> {
     Pool::open(PoolConfig {
         chunk: CHUNK,
         chunk_rule: ChunkRule::Fixed,
         cap: CAP,
         idle: Nanos(1_000),
-        backing: Wish::only(Backing::Small),
+        backing: BackingOrder::only(Backing::Small),
         cache_per_mille: 0,
         pinner,
         sharing,
@@ -47,14 +47,14 @@ fn decay(pool: &Pool) {
 }
 
 /// A ring on a new file that bypasses the page cache, and a pool registered with it.
-struct Registered {
+struct RegisteredPool {
     ring: FileRing,
-    pinner: Arc<UringBuffers>,
+    pinner: Arc<UringPinner>,
     pool: Pool,
     _named: tempfile::NamedTempFile,
 }
 
-impl Registered {
+impl RegisteredPool {
     /// Opens both. Returns `None` and prints the reason if direct I/O or a buffer table is not available.
     fn open(slots: u32) -> Option<Self> {
         // On many machines the system's folder for temporary files is in memory; the build's folder is on a disk.
@@ -71,8 +71,8 @@ impl Registered {
                 return None;
             }
         };
-        let pinner = Arc::new(UringBuffers::new(table));
-        match pool(pinner.clone(), Sharing::Private) {
+        let pinner = Arc::new(UringPinner::new(table));
+        match pool(pinner.clone(), PoolSharing::Private) {
             Ok(pool) => Some(Self { ring, pinner, pool, _named: named }),
             Err(error) => {
                 eprintln!("skipped: {error}");
@@ -82,12 +82,12 @@ impl Registered {
     }
 
     /// Lends a buffer to the ring and waits for the completion.
-    fn transfer(&mut self, buffer: Buffer, offset: u64, write: bool) -> (Buffer, Result<usize, i32>) {
+    fn transfer(&mut self, buffer: PoolBuffer, offset: u64, write: bool) -> (PoolBuffer, Result<usize, i32>) {
         let (buffer, stub) = buffer.lend().fixed().unwrap();
         let transfer = if write {
-            Transfer::WriteFixed { offset, buffer }
+            FileTransfer::WriteFixed { offset, buffer }
         } else {
-            Transfer::ReadFixed { offset, buffer }
+            FileTransfer::ReadFixed { offset, buffer }
         };
         self.ring.submit(offset, transfer).unwrap();
         let mut done = Vec::new();
@@ -102,7 +102,7 @@ impl Registered {
 
 #[test]
 fn registered_buffers_are_written_to_a_file_and_read_back() {
-    let Some(mut bench) = Registered::open(4) else { return };
+    let Some(mut bench) = RegisteredPool::open(4) else { return };
     // Two chunks, so that two numbers are used, and buffers that start inside them.
     let sizes = [64 * KIB, CHUNK - 64 * KIB, 100 * KIB, 4 * KIB];
     let mut at = 0;
@@ -130,7 +130,7 @@ fn registered_buffers_are_written_to_a_file_and_read_back() {
 
 #[test]
 fn a_full_table_is_an_error_until_a_chunk_is_retired() {
-    let Some(bench) = Registered::open(1) else { return };
+    let Some(bench) = RegisteredPool::open(1) else { return };
     let held = bench.pool.buffer(CHUNK).unwrap();
     let refused = bench.pool.buffer(KIB).unwrap_err();
     assert!(matches!(refused, PoolError::Pin(PinError::TableFull { bytes: CHUNK, .. })), "{refused}");
@@ -140,25 +140,25 @@ fn a_full_table_is_an_error_until_a_chunk_is_retired() {
 
 #[test]
 fn numbers_of_another_table_are_refused_and_the_buffer_is_returned() {
-    let Some(bench) = Registered::open(2) else { return };
-    let Some(mut other) = Registered::open(2) else { return };
+    let Some(bench) = RegisteredPool::open(2) else { return };
+    let Some(mut other) = RegisteredPool::open(2) else { return };
     // The other table has the same number, for other memory.
     let _held = other.pool.buffer(KIB).unwrap();
     let (buffer, stub) = bench.pool.buffer(8 * KIB).unwrap().lend().fixed().unwrap();
-    let rejected = other.ring.submit(0, Transfer::WriteFixed { offset: 0, buffer }).unwrap_err();
+    let rejected = other.ring.submit(0, FileTransfer::WriteFixed { offset: 0, buffer }).unwrap_err();
     assert_eq!(rejected.reason, RejectedReason::NotRegistered);
-    let Transfer::WriteFixed { buffer, .. } = rejected.transfer else {
+    let FileTransfer::WriteFixed { buffer, .. } = rejected.transfer else {
         panic!("the transfer is returned unchanged")
     };
     let (_strange, other_stub) = bench.pool.buffer(KIB).unwrap().lend().fixed().unwrap();
     let (_other_stub, buffer) = other_stub.rejoin(buffer).unwrap_err();
-    let lent: Lent<Buffer> = stub.rejoin(buffer).unwrap();
+    let lent: LentBuffer<PoolBuffer> = stub.rejoin(buffer).unwrap();
     assert_eq!(lent.complete(Err::<(), _>(rejected.reason)).0.len(), 8 * KIB);
 }
 
 #[test]
 fn pages_that_a_ring_did_not_return_are_counted_and_never_reused() {
-    let Some(bench) = Registered::open(4) else { return };
+    let Some(bench) = RegisteredPool::open(4) else { return };
     let (fixed, stub) = bench.pool.buffer(64 * KIB).unwrap().lend().fixed().unwrap();
     let address = fixed.address();
     drop(stub);
@@ -174,7 +174,7 @@ fn pages_that_a_ring_did_not_return_are_counted_and_never_reused() {
 
 #[test]
 fn a_buffer_of_another_pinner_has_no_number() {
-    let Ok(pool) = pool(Arc::new(Mlock), Sharing::Private) else {
+    let Ok(pool) = pool(Arc::new(MlockPinner), PoolSharing::Private) else {
         return eprintln!("skipped: {}", MemlockBudget::read().check(CAP as u64).unwrap_err());
     };
     let lent = pool.buffer(KIB).unwrap().lend();
@@ -186,17 +186,17 @@ fn a_buffer_of_another_pinner_has_no_number() {
     assert_eq!(pool.statistics().nodes[0].pinned_bytes, 0);
 }
 
-fn container(mappings_max: u32) -> Arc<Container<SimulatedType1>> {
+fn container(mappings_max: u32) -> Arc<VfioContainer<SimulatedIommu>> {
     let ranges = vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
-    let limits = Limits { ranges, page_sizes: !0xfff, mappings_max };
-    Arc::new(Container::new(SimulatedType1::new(limits.clone()), limits))
+    let limits = ContainerLimits { ranges, page_sizes: !0xfff, mappings_max };
+    Arc::new(VfioContainer::new(SimulatedIommu::new(limits.clone()), limits))
 }
 
 #[test]
 fn every_byte_of_a_buffer_is_at_the_device_address_of_its_segment() {
     let container = container(8);
-    let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
-    let mut held: Vec<Lent<Buffer>> = Vec::new();
+    let pool = pool(Arc::new(VfioPinner::new(container.clone())), PoolSharing::Private).unwrap();
+    let mut held: Vec<LentBuffer<PoolBuffer>> = Vec::new();
     while let Ok(buffer) = pool.buffer(60 * KIB) {
         held.push(buffer.lend());
     }
@@ -206,7 +206,7 @@ fn every_byte_of_a_buffer_is_at_the_device_address_of_its_segment() {
         4,
         "one mapping per chunk, regardless of the number of buffers"
     );
-    for segment in held.iter().flat_map(Lent::segments) {
+    for segment in held.iter().flat_map(LentBuffer::segments) {
         for within in [0, 1, segment.bytes / 2, segment.bytes - 1] {
             let found = container.kernel().translate(segment.iova.unwrap() + within as u64);
             assert_eq!(found, Some(segment.address + within));
@@ -220,7 +220,7 @@ fn every_byte_of_a_buffer_is_at_the_device_address_of_its_segment() {
 #[test]
 fn memory_that_a_device_did_not_release_is_never_reused() {
     let container = container(8);
-    let pool = pool(Arc::new(VfioType1::new(container.clone())), Sharing::Private).unwrap();
+    let pool = pool(Arc::new(VfioPinner::new(container.clone())), PoolSharing::Private).unwrap();
     drop(pool.buffer(KIB).unwrap());
     container.kernel().hold_on();
     decay(&pool);
@@ -230,13 +230,13 @@ fn memory_that_a_device_did_not_release_is_never_reused() {
     let stopped = pool.buffer(KIB).unwrap_err();
     assert_eq!(stopped, PoolError::Pin(PinError::Exists { bytes: CHUNK }));
     assert_eq!(pool.buffer(KIB).unwrap_err(), stopped, "the owner of the addresses is unknown");
-    let cause = container.map(Memory::at(4_096, 4_096)).unwrap_err().cause;
+    let cause = container.map(MemoryRange::at(4_096, 4_096)).unwrap_err().cause;
     assert_eq!(cause, PinCause::Exists);
 }
 
 #[test]
 fn a_shared_region_needs_shared_memory() {
-    let refused = pool(Arc::new(SharedRegion::default()), Sharing::Private).unwrap_err();
+    let refused = pool(Arc::new(SharedPinner::default()), PoolSharing::Private).unwrap_err();
     assert_eq!(refused, PoolError::Pin(PinError::NotShared));
 }
 
@@ -252,7 +252,7 @@ fn as_second_process() {
     };
     let (offset, bytes) = range.split_once(' ').unwrap();
     let (offset, bytes): (u64, usize) = (offset.parse().unwrap(), bytes.parse().unwrap());
-    let memory = Foreign::take(std::io::stdin().as_fd(), offset, bytes).unwrap();
+    let memory = SharedMemory::map_descriptor(std::io::stdin().as_fd(), offset, bytes).unwrap();
     let mut seen = vec![0; bytes];
     memory.copy_in(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == QUESTION));
@@ -264,8 +264,8 @@ fn as_second_process() {
 
 #[test]
 fn a_second_process_reads_and_writes_a_shared_buffer() {
-    let region = Arc::new(SharedRegion::default());
-    let pool = pool(region.clone(), Sharing::Shared).unwrap();
+    let region = Arc::new(SharedPinner::default());
+    let pool = pool(region.clone(), PoolSharing::Shared).unwrap();
     let _other = pool.buffer(12 * KIB).unwrap();
     let mut buffer = pool.buffer(20 * KIB).unwrap();
     buffer.fill(QUESTION);

@@ -4,13 +4,13 @@
 #![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 
 use fastrand::Rng;
-use headwater_dma::buffer::Payload;
+use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{
-    ChunkRule, NodeId, PinError, PlaceError, Placement, Pool, PoolConfig, PoolError, Request,
-    SimulatedPinner, TierBorders,
+    AdmitError, ChunkRule, NodeId, NodePlacement, PinError, Pool, PoolConfig, PoolError, PoolRequest,
+    SimulatedPinner, TierThresholds,
 };
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::reservation::{Backing, Wish};
+use headwater_host::reservation::{Backing, BackingOrder};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct TwoNodes {
     broken: AtomicBool,
 }
 
-impl Placement for TwoNodes {
+impl NodePlacement for TwoNodes {
     fn nodes(&self) -> Vec<NodeId> {
         vec![NodeId(0), NodeId(1)]
     }
@@ -40,9 +40,9 @@ impl Placement for TwoNodes {
         if from == to { 10 } else { 21 }
     }
 
-    fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), PlaceError> {
+    fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), AdmitError> {
         if node == NodeId(1) && self.broken.load(Ordering::Relaxed) {
-            return Err(PlaceError { node, bytes, available: 0 });
+            return Err(AdmitError { node, bytes, available: 0 });
         }
         Ok(())
     }
@@ -53,19 +53,19 @@ fn config(cap: usize) -> PoolConfig {
         chunk: CHUNK,
         chunk_rule: ChunkRule::Fixed,
         cap,
-        backing: Wish::only(Backing::Small),
+        backing: BackingOrder::only(Backing::Small),
         ..PoolConfig::default()
     }
 }
 
 /// A payload with its own pattern in its first and last bytes.
-struct Held {
-    payload: Payload,
+struct HeldPayload {
+    payload: PoolAllocation,
     mark: u64,
 }
 
-impl Held {
-    fn new(mut payload: Payload, mark: u64) -> Self {
+impl HeldPayload {
+    fn new(mut payload: PoolAllocation, mark: u64) -> Self {
         for piece in payload.pieces_mut() {
             let end = piece.len() - 8.min(piece.len());
             piece[end..].fill(mark.to_le_bytes()[0]);
@@ -86,14 +86,14 @@ impl Held {
     }
 }
 
-fn random_request(random: &mut Rng, most: usize) -> Request {
+fn random_request(random: &mut Rng, most: usize) -> PoolRequest {
     let shift = random.u32(0..10);
     let bytes = random.usize(1..=most >> shift);
     match random.u32(0..8) {
-        0 => Request::bytes(bytes).scattered(random.u32(1..16)),
-        1 => Request::bytes(bytes).aligned(1 << random.u32(0..18)),
-        2 => Request::bytes(bytes).zeroed(),
-        _ => Request::bytes(bytes),
+        0 => PoolRequest::bytes(bytes).scattered(random.u32(1..16)),
+        1 => PoolRequest::bytes(bytes).aligned(1 << random.u32(0..18)),
+        2 => PoolRequest::bytes(bytes).zeroed(),
+        _ => PoolRequest::bytes(bytes),
     }
 }
 
@@ -104,7 +104,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
     let mut random = Rng::with_seed(seed);
     for per_mille in [0, 50] {
         let pool = Pool::open(PoolConfig { cache_per_mille: per_mille, ..config(16 * CHUNK) }).unwrap();
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<HeldPayload> = Vec::new();
         for step in 0..4_000 {
             if random.u32(0..100) < 55 {
                 let request = random_request(&mut random, MIB);
@@ -114,7 +114,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
                         if request == request.zeroed() {
                             assert!(payload.pieces().flatten().all(|&byte| byte == 0));
                         }
-                        held.push(Held::new(payload, step));
+                        held.push(HeldPayload::new(payload, step));
                     }
                     Err(error) => assert!(matches!(error, PoolError::WouldBlock { .. }), "{error}"),
                 }
@@ -125,7 +125,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
                 account(&pool, &held);
             }
         }
-        held.iter().for_each(Held::check);
+        held.iter().for_each(HeldPayload::check);
         drop(held);
         let statistics = pool.statistics();
         assert_eq!(statistics.in_use_bytes, 0, "nothing leaks");
@@ -134,7 +134,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
 }
 
 /// Checks the pool's counters against the held buffers, whose pages must not overlap.
-fn account(pool: &Pool, held: &[Held]) {
+fn account(pool: &Pool, held: &[HeldPayload]) {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for piece in held.iter().flat_map(|held| held.payload.pieces()) {
         let found = pool.lookup(piece.as_ptr()).unwrap();
@@ -154,18 +154,18 @@ fn account(pool: &Pool, held: &[Held]) {
 #[test]
 fn impossible_requests_are_typed_errors() {
     let pool = Pool::open(config(4 * CHUNK)).unwrap();
-    let error = |request: Request| pool.allocate(&request).unwrap_err();
-    assert_eq!(error(Request::bytes(0)), PoolError::Zero);
-    assert_eq!(error(Request::bytes(usize::MAX)), PoolError::Overflow { bytes: usize::MAX });
-    assert_eq!(error(Request::bytes(9).aligned(3)), PoolError::Align { align: 3, most: CHUNK });
-    assert_eq!(error(Request::bytes(9).aligned(0)), PoolError::Align { align: 0, most: CHUNK });
+    let error = |request: PoolRequest| pool.allocate(&request).unwrap_err();
+    assert_eq!(error(PoolRequest::bytes(0)), PoolError::Zero);
+    assert_eq!(error(PoolRequest::bytes(usize::MAX)), PoolError::Overflow { bytes: usize::MAX });
+    assert_eq!(error(PoolRequest::bytes(9).aligned(3)), PoolError::Align { align: 3, most: CHUNK });
+    assert_eq!(error(PoolRequest::bytes(9).aligned(0)), PoolError::Align { align: 0, most: CHUNK });
     assert_eq!(
-        error(Request::bytes(9).aligned(2 * CHUNK)),
+        error(PoolRequest::bytes(9).aligned(2 * CHUNK)),
         PoolError::Align { align: 2 * CHUNK, most: CHUNK }
     );
-    assert_eq!(error(Request::bytes(9).scattered(0)), PoolError::NoSegments);
+    assert_eq!(error(PoolRequest::bytes(9).scattered(0)), PoolError::NoSegments);
     let over = PoolError::OverCap { bytes: 4 * CHUNK + 1, most: 4 * CHUNK };
-    assert_eq!(error(Request::bytes(4 * CHUNK + 1)), over);
+    assert_eq!(error(PoolRequest::bytes(4 * CHUNK + 1)), over);
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn impossible_configurations_are_typed_errors() {
         PoolConfig { cap: 0, ..config(4 * CHUNK) },
         PoolConfig { cap: usize::MAX, ..config(4 * CHUNK) },
         PoolConfig { cache_per_mille: 51, ..config(4 * CHUNK) },
-        PoolConfig { tiers: Some(TierBorders { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
+        PoolConfig { tiers: Some(TierThresholds { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));
     }
-    assert_eq!(TierBorders::named("paper-5.2"), Ok(Some(TierBorders::PAPER_5_2)));
+    assert_eq!(TierThresholds::named("paper-5.2"), Ok(Some(TierThresholds::PAPER_5_2)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
     let pinner = Arc::new(SimulatedPinner::default());
     let pool = Pool::open(PoolConfig { pinner: pinner.clone(), ..config(4 * CHUNK) }).unwrap();
     drop(pool.buffer(CHUNK).unwrap());
-    pinner.hold_on(headwater_dma::pool::Stuck::Yes);
+    pinner.hold_on(headwater_dma::pool::UnpinFailure::Yes);
     pool.set_cap(CHUNK).unwrap();
     drop(pool.buffer(CHUNK).unwrap());
     pool.tick(Nanos(0));
@@ -195,7 +195,7 @@ fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
     let statistics = pool.statistics();
     assert_eq!((statistics.stuck_bytes, statistics.tier_bytes[1]), (CHUNK as u64, CHUNK as u64));
     pool.set_cap(4 * CHUNK).unwrap();
-    pinner.hold_on(headwater_dma::pool::Stuck::No);
+    pinner.hold_on(headwater_dma::pool::UnpinFailure::No);
     assert!(pool.buffer(3 * CHUNK).is_ok());
     assert!(matches!(pool.buffer(4 * CHUNK), Err(PoolError::OverCap { .. })));
     let pin = PinError::from_errno(5, 17);
@@ -206,14 +206,15 @@ fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
 fn a_failing_node_spills_to_the_next_unless_it_was_requested() {
     let nodes = Arc::new(TwoNodes::default());
     let pool = Pool::open(PoolConfig { placement: nodes.clone(), ..config(8 * CHUNK) }).unwrap();
-    let node_of = |payload: &Payload| pool.lookup(payload.pieces().next().unwrap().as_ptr()).unwrap().node;
-    assert_eq!(node_of(&pool.allocate(&Request::bytes(CHUNK)).unwrap()), NodeId(1), "local first");
+    let node_of =
+        |payload: &PoolAllocation| pool.lookup(payload.pieces().next().unwrap().as_ptr()).unwrap().node;
+    assert_eq!(node_of(&pool.allocate(&PoolRequest::bytes(CHUNK)).unwrap()), NodeId(1), "local first");
     nodes.broken.store(true, Ordering::Relaxed);
-    let local = pool.allocate(&Request::bytes(CHUNK)).unwrap();
+    let local = pool.allocate(&PoolRequest::bytes(CHUNK)).unwrap();
     assert_eq!(node_of(&local), NodeId(1), "free memory of the node still serves");
-    assert_eq!(node_of(&pool.allocate(&Request::bytes(CHUNK)).unwrap()), NodeId(0));
-    let named = pool.allocate(&Request::bytes(CHUNK).on(NodeId(1))).unwrap_err();
-    assert_eq!(named, PoolError::Place(PlaceError { node: NodeId(1), bytes: CHUNK, available: 0 }));
+    assert_eq!(node_of(&pool.allocate(&PoolRequest::bytes(CHUNK)).unwrap()), NodeId(0));
+    let named = pool.allocate(&PoolRequest::bytes(CHUNK).on(NodeId(1))).unwrap_err();
+    assert_eq!(named, PoolError::Place(AdmitError { node: NodeId(1), bytes: CHUNK, available: 0 }));
 }
 
 #[test]
@@ -221,10 +222,10 @@ fn a_waiting_large_request_is_served_before_later_small_ones() {
     let pool = Pool::open(config(4 * CHUNK)).unwrap();
     let first = pool.buffer(2 * CHUNK).unwrap();
     let second = pool.buffer(2 * CHUNK).unwrap();
-    let mut large = pool.enqueue(&Request::bytes(4 * CHUNK)).unwrap();
+    let mut large = pool.enqueue(&PoolRequest::bytes(4 * CHUNK)).unwrap();
     drop(first);
     assert!(matches!(pool.buffer(4 * KIB), Err(PoolError::WouldBlock { waiting: 1, .. })));
-    let mut small = pool.enqueue(&Request::bytes(4 * KIB)).unwrap();
+    let mut small = pool.enqueue(&PoolRequest::bytes(4 * KIB)).unwrap();
     assert!(small.poll(Nanos(0)).is_none());
     drop(second);
     assert!(small.poll(Nanos(0)).is_none());
@@ -236,13 +237,13 @@ fn a_waiting_large_request_is_served_before_later_small_ones() {
 fn a_cancelled_request_lets_later_ones_proceed() {
     let pool = Pool::open(config(4 * CHUNK)).unwrap();
     let _held = pool.buffer(2 * CHUNK).unwrap();
-    let large = pool.enqueue(&Request::bytes(3 * CHUNK)).unwrap();
+    let large = pool.enqueue(&PoolRequest::bytes(3 * CHUNK)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    let mut small = pin!(pool.allocate_async(&Request::bytes(CHUNK)));
+    let mut small = pin!(pool.allocate_async(&PoolRequest::bytes(CHUNK)));
     assert!(small.as_mut().poll(&mut context).is_pending());
     drop(large);
     assert!(matches!(small.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
-    let mut late = pool.enqueue(&Request::bytes(4 * CHUNK)).unwrap().until(Nanos(5));
+    let mut late = pool.enqueue(&PoolRequest::bytes(4 * CHUNK)).unwrap().until(Nanos(5));
     assert!(late.poll(Nanos(4)).is_none());
     assert!(matches!(late.poll(Nanos(5)), Some(Err(PoolError::Timeout { .. }))));
     let gave_up = pool.statistics();
@@ -254,7 +255,7 @@ fn a_closed_pool_notifies_waiters_and_accepts_late_buffers() {
     let pinner = Arc::new(SimulatedPinner::default());
     let pool = Pool::open(PoolConfig { pinner: pinner.clone(), ..config(CHUNK) }).unwrap();
     let held = pool.buffer(CHUNK).unwrap();
-    let mut waiter = pool.enqueue(&Request::bytes(CHUNK)).unwrap();
+    let mut waiter = pool.enqueue(&PoolRequest::bytes(CHUNK)).unwrap();
     drop(pool);
     assert!(matches!(waiter.poll(Nanos(0)), Some(Err(PoolError::Closed))));
     drop(held);
@@ -292,7 +293,7 @@ fn soak(span: Nanos) {
             let (pool, served, marks) = (&pool, &served, &marks);
             scope.spawn(move || {
                 let mut random = Rng::with_seed(seed + thread);
-                let mut held: Vec<Held> = Vec::new();
+                let mut held: Vec<HeldPayload> = Vec::new();
                 while clock.now() < span {
                     let request = random_request(&mut random, 2 * MIB);
                     let got = match random.u32(0..6) {
@@ -305,7 +306,7 @@ fn soak(span: Nanos) {
                     };
                     if let Some(payload) = got {
                         served.fetch_add(1, Ordering::Relaxed);
-                        held.push(Held::new(payload, marks.fetch_add(1, Ordering::Relaxed)));
+                        held.push(HeldPayload::new(payload, marks.fetch_add(1, Ordering::Relaxed)));
                     }
                     while held.len() > random.usize(0..24) {
                         held.swap_remove(random.usize(..held.len())).check();

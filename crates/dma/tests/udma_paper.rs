@@ -3,12 +3,12 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
 
-use headwater_dma::buffer::Payload;
+use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{
-    ChunkRule, NodeId, PinError, Pool, PoolConfig, PoolError, Request, SimulatedPinner, Tier,
+    ChunkRule, NodeId, PinError, PinTier, Pool, PoolConfig, PoolError, PoolRequest, SimulatedPinner,
 };
 use headwater_host::clock::Nanos;
-use headwater_host::reservation::{AdoptError, Backing, Wish};
+use headwater_host::reservation::{AdoptError, Backing, BackingOrder};
 use std::sync::Arc;
 
 const KIB: usize = 1 << 10;
@@ -23,7 +23,7 @@ fn pool_with(cap: usize, min_idle: usize) -> (Pool, Arc<SimulatedPinner>) {
         cap,
         idle: Nanos(1_000),
         min_idle,
-        backing: Wish::only(Backing::Small),
+        backing: BackingOrder::only(Backing::Small),
         pinner: pinner.clone(),
         time: pinner.clone(),
         cache_per_mille: 0,
@@ -36,23 +36,23 @@ fn pool(cap: usize) -> (Pool, Arc<SimulatedPinner>) {
     pool_with(cap, 0)
 }
 
-fn of(pool: &Pool, bytes: usize) -> Result<Payload, PoolError> {
-    pool.allocate(&Request::bytes(bytes))
+fn of(pool: &Pool, bytes: usize) -> Result<PoolAllocation, PoolError> {
+    pool.allocate(&PoolRequest::bytes(bytes))
 }
 
-fn scattered(pool: &Pool, bytes: usize, segments_max: u32) -> Result<Payload, PoolError> {
-    pool.allocate(&Request::bytes(bytes).scattered(segments_max))
+fn scattered(pool: &Pool, bytes: usize, segments_max: u32) -> Result<PoolAllocation, PoolError> {
+    pool.allocate(&PoolRequest::bytes(bytes).scattered(segments_max))
 }
 
 /// Fills the pool with buffers of `bytes` bytes, in the order of their addresses.
-fn fill(pool: &Pool, bytes: usize) -> Vec<Payload> {
-    let mut held: Vec<Payload> = std::iter::from_fn(|| of(pool, bytes).ok()).collect();
+fn fill(pool: &Pool, bytes: usize) -> Vec<PoolAllocation> {
+    let mut held: Vec<PoolAllocation> = std::iter::from_fn(|| of(pool, bytes).ok()).collect();
     held.sort_by_key(|payload| payload.pieces().next().map(|piece| piece.as_ptr().addr()));
     held
 }
 
 /// Frees every other buffer.
-fn thin_out(held: Vec<Payload>) -> Vec<Payload> {
+fn thin_out(held: Vec<PoolAllocation>) -> Vec<PoolAllocation> {
     held.into_iter().step_by(2).collect()
 }
 
@@ -107,10 +107,10 @@ fn algorithm_1_lines_4_and_19_a_failed_search_is_an_error_not_an_address() {
 #[test]
 fn algorithm_1_line_8_the_smallest_sufficient_hole_is_taken_not_the_first_chunk() {
     let (pool, _) = pool(8 * CHUNK);
-    let mut held: Vec<Option<Payload>> = fill(&pool, 16 * KIB).into_iter().map(Some).collect();
+    let mut held: Vec<Option<PoolAllocation>> = fill(&pool, 16 * KIB).into_iter().map(Some).collect();
     // A hole of 64 KiB in the first chunk and one of 16 KiB in the last.
     let last = held.len() - 1;
-    let address = |payload: &Payload| payload.pieces().next().unwrap().as_ptr();
+    let address = |payload: &PoolAllocation| payload.pieces().next().unwrap().as_ptr();
     let tight = address(held[last].as_ref().unwrap());
     for index in [4, 5, 6, 7, last] {
         held[index] = None;
@@ -204,30 +204,30 @@ fn algorithm_1_lines_15_and_16_at_the_cap_idle_chunks_are_retired() {
 fn algorithm_1_line_16_at_the_cap_a_request_may_wait_instead_of_getting_null() {
     let (pool, pinner) = pool(CHUNK);
     let all = of(&pool, CHUNK).unwrap();
-    let mut waiter = pool.enqueue(&Request::bytes(CHUNK)).unwrap();
+    let mut waiter = pool.enqueue(&PoolRequest::bytes(CHUNK)).unwrap();
     assert!(waiter.poll(Nanos(0)).is_none());
     drop(all);
     assert_eq!(waiter.poll(Nanos(0)).unwrap().unwrap().bytes(), CHUNK);
     assert_eq!(pinner.pinned_bytes(), CHUNK);
-    let never = pool.allocate_within(&Request::bytes(2 * CHUNK), Nanos::ZERO).unwrap_err();
+    let never = pool.allocate_within(&PoolRequest::bytes(2 * CHUNK), Nanos::ZERO).unwrap_err();
     assert!(matches!(never, PoolError::OverCap { .. }), "a request that can never be served does not wait");
 }
 
 #[test]
 fn algorithm_1_line_15_the_cap_counts_the_other_tiers() {
     let (pool, _) = pool(4 * CHUNK);
-    let statics = pool.charge(Tier::Static, CHUNK).unwrap();
-    let dynamic = pool.charge(Tier::Dynamic, CHUNK).unwrap();
+    let statics = pool.charge(PinTier::Static, CHUNK).unwrap();
+    let dynamic = pool.charge(PinTier::Dynamic, CHUNK).unwrap();
     let held = fill(&pool, CHUNK);
     assert_eq!(held.len(), 2);
-    assert!(pool.charge(Tier::Dynamic, 1).is_err());
+    assert!(pool.charge(PinTier::Dynamic, 1).is_err());
     let chunk = CHUNK as u64;
     assert_eq!(pool.statistics().tier_bytes, [chunk, 2 * chunk, chunk]);
     let most = 3 * CHUNK;
     assert_eq!(of(&pool, most + 1).unwrap_err(), PoolError::OverCap { bytes: most + 1, most });
     drop(dynamic);
     assert!(of(&pool, CHUNK).is_ok());
-    assert_eq!((statics.bytes(), statics.tier()), (CHUNK, Tier::Static));
+    assert_eq!((statics.bytes(), statics.tier()), (CHUNK, PinTier::Static));
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn algorithm_1_lines_19_and_20_a_chunk_is_visible_only_when_pinned() {
 fn algorithm_1_a_request_specifies_alignment_zeroing_and_node() {
     let (pool, _) = pool(4 * CHUNK);
     pool.buffer(CHUNK).unwrap().fill(0xff);
-    let request = Request::bytes(8 * KIB).aligned(64 * KIB).zeroed().on(NodeId(0));
+    let request = PoolRequest::bytes(8 * KIB).aligned(64 * KIB).zeroed().on(NodeId(0));
     let buffer = pool.allocate(&request).unwrap().contiguous().unwrap();
     assert_eq!(buffer.as_ptr().addr() % (64 * KIB), 0);
     assert!(buffer.iter().all(|&byte| byte == 0));
-    let nowhere = pool.allocate(&Request::bytes(1).on(NodeId(7))).unwrap_err();
+    let nowhere = pool.allocate(&PoolRequest::bytes(1).on(NodeId(7))).unwrap_err();
     assert_eq!(nowhere, PoolError::NoSuchNode { node: NodeId(7) });
 }
 
@@ -271,10 +271,10 @@ fn algorithm_2_lines_1_to_4_foreign_interior_and_double_frees_are_distinguished(
     let owned = pool.buffer(8 * KIB).unwrap();
     let raw = pool.buffer(8 * KIB).unwrap().leak().as_ptr().cast_const();
     let elsewhere = 7_u8;
-    assert_eq!(adopt(&raw const elsewhere), PoolError::Adopt(AdoptError::Foreign));
+    assert_eq!(adopt(&raw const elsewhere), PoolError::Adopt(AdoptError::Outside));
     assert_eq!(adopt(raw.wrapping_add(1)), PoolError::Adopt(AdoptError::Interior));
     assert_eq!(adopt(raw.wrapping_add(4_096)), PoolError::Adopt(AdoptError::Interior));
-    assert_eq!(adopt(owned.as_ptr()), PoolError::Adopt(AdoptError::NotRaw));
+    assert_eq!(adopt(owned.as_ptr()), PoolError::Adopt(AdoptError::NotLeaked));
     drop(pool.adopt(raw).unwrap());
     assert_eq!(adopt(raw), PoolError::Adopt(AdoptError::DoubleFree));
     drop(owned);
@@ -298,7 +298,7 @@ fn algorithm_2_line_5_memory_lent_to_a_device_cannot_be_freed() {
 /// Returns the longest free run after the four quarters of a chunk were freed in some order.
 fn after_freeing_in_order(order: [usize; 4]) -> u64 {
     let (pool, _) = pool(CHUNK);
-    let mut quarters: Vec<Option<Payload>> = fill(&pool, CHUNK / 4).into_iter().map(Some).collect();
+    let mut quarters: Vec<Option<PoolAllocation>> = fill(&pool, CHUNK / 4).into_iter().map(Some).collect();
     assert_eq!(quarters.len(), 4);
     for index in order {
         quarters[index] = None;

@@ -1,13 +1,13 @@
-//! The attach face: other processes of this machine drive the device through rings in shared memory.
+//! The attach front end: other processes of this machine drive the device through rings in shared memory.
 //!
-//! In: connections to a Unix socket, and entries in rings that the daemon made and clients mapped. Out: completions there.
-//! The socket is the control plane; it is looked at now and then, while rings are looked at in every turn. Invariant: no
-//! client, dead, silent or lying, keeps this face from another one: every call into the kernel says that it does not wait,
-//! every loop is bounded, and what a client holds is counted against its grant.
+//! Input: connections to a Unix socket, and entries in rings that the daemon created and clients mapped. Output:
+//! completions in these rings. The socket is the control plane: it is polled periodically, while rings are polled in
+//! every turn of the core loop. Invariant: a dead, silent or malicious client never delays another: every system call
+//! is non-blocking, every loop is bounded, and the resources of a client count against its grant.
 //!
 //! ```text
-//!   accept --hello--> served --(hangs up | revoked | stuck | impossible doorbell)--> forgotten:
-//!                       | regions, queues, administration         rings abandoned, regions unmapped when quiet
+//!   accept --hello--> served --(disconnects | revoked | stuck | invalid doorbell)--> evicted:
+//!                       | regions, queues, administration      rings abandoned, regions unmapped once idle
 //! ```
 
 mod admin;
@@ -21,44 +21,44 @@ mod listener;
 pub mod policy;
 mod ssd_executor;
 
-use crate::front_end::{Face, PollCost};
-use crate::numbers::FaceNumbers;
-use client::{AttachedClient, ClientKey, Place};
-use executor::Executor;
+use crate::front_end::{FrontEnd, PollCost};
+use crate::numbers::FrontEndCounters;
+use client::{AttachedClient, ClientKey, ControlEventSource};
+use executor::EntryExecutor;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_io::attach::protocol::{MESSAGE_BYTES_MAX, Reply};
-use headwater_nvme::queue_pair::Sleep;
-use listener::Listener;
-use policy::Policy;
+use headwater_io::attach::protocol::{AttachReply, MESSAGE_BYTES_MAX};
+use headwater_nvme::queue_pair::SleepDecision;
+use listener::AttachListener;
+use policy::GrantPolicy;
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-pub use ssd_executor::{AttachFaces, ConvergedExecutor};
+pub use ssd_executor::{AttachFrontEndIds, SsdExecutor};
 
-/// Clients at a time.
+/// Maximum clients at a time.
 pub const CLIENTS_MAX: usize = 512;
-/// Of these, connections of one user.
+/// Maximum connections of one user.
 pub const CLIENTS_PER_USER_MAX: usize = 256;
-/// Regions of one client.
+/// Maximum regions of one client.
 pub const REGIONS_MAX: usize = 1_024;
-/// Regions of all clients: each is a mapping, of which the kernel gives a process 65,530.
+/// Maximum regions of all clients: each is a mapping, and the kernel limits a process to 65,530 mappings.
 pub const REGIONS_OF_ALL_MAX: usize = 16_384;
-/// Least time between two looks at the control plane while rings are busy.
+/// Minimum time between two polls of the control plane while rings are busy.
 const CONTROL_EVERY: Nanos = Nanos::from_micros(50);
-/// Time between two looks for clients that are in trouble.
+/// Time between two sweeps for clients to reclaim.
 const SWEEP_EVERY: Nanos = Nanos::from_millis(200);
-/// Looks in trouble after which a client is reclaimed: less than a second.
+/// Consecutive sweeps with a fault after which a client is reclaimed: less than a second.
 const SWEEPS_MAX: u32 = 4;
-/// Events of the control plane in one look.
+/// Maximum events of the control plane in one poll.
 const EVENTS_MAX: usize = 32;
 
-/// Why the face could not be made.
+/// An error that prevented the front end from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The socket.
+    /// The socket cannot be bound.
     #[error("{}: cannot listen for attaching clients: {source}; give another path with --attach", path.display())]
     Listen {
         /// Its path.
@@ -67,44 +67,44 @@ pub enum AttachError {
         source: std::io::Error,
     },
     /// The kernel refused a descriptor.
-    #[error("the attach face cannot start: {0}")]
+    #[error("the attach front end cannot start: {0}; check the limit of open files")]
     System(#[from] std::io::Error),
 }
 
-/// The face. What clients ring for is carried out by `E`.
+/// The attach front end. `E` executes the commands of clients.
 #[derive(Debug)]
-pub struct AttachFace<E> {
+pub struct AttachFrontEnd<E> {
     executor: E,
     path: PathBuf,
-    /// `None` once it drains.
-    listener: Option<Listener>,
+    /// `None` while it drains.
+    listener: Option<AttachListener>,
     epoll: OwnedFd,
-    policy: Policy,
+    policy: GrantPolicy,
     clients: BTreeMap<ClientKey, AttachedClient>,
     next_client: u64,
-    /// Who had something done last that takes long.
+    /// The client whose request ended a poll early last.
     long_look: ClientKey,
-    /// Most descriptors that clients and their queues may take together: half of what the process may have.
+    /// Maximum descriptors for clients and their queues together: half of the process limit.
     descriptors_max: usize,
     connected: u64,
     refused: u64,
     looked: Nanos,
     swept: Nanos,
-    /// Where datagrams arrive.
+    /// The receive buffer for datagrams.
     room: Box<[u8]>,
 }
 
-impl<E: Executor> AttachFace<E> {
-    /// Listens.
+impl<E: EntryExecutor> AttachFrontEnd<E> {
+    /// Binds the socket and listens.
     ///
     /// # Errors
-    /// [`AttachError`] when the path is taken or the system refuses.
-    pub fn bind(path: &Path, policy: Policy, executor: E) -> Result<Self, AttachError> {
+    /// [`AttachError`] when the path is in use or the system refuses a descriptor.
+    pub fn bind(path: &Path, policy: GrantPolicy, executor: E) -> Result<Self, AttachError> {
         let listener =
-            Listener::bind(path).map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
+            AttachListener::bind(path).map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let flags = epoll::EventFlags::IN;
-        epoll::add(&epoll, listener.as_fd(), Place::Listener.data(), flags).map_err(std::io::Error::from)?;
+        epoll::add(&epoll, listener.as_fd(), ControlEventSource::Listener.data(), flags).map_err(std::io::Error::from)?;
         Ok(Self {
             executor,
             path: path.to_owned(),
@@ -123,22 +123,22 @@ impl<E: Executor> AttachFace<E> {
         })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Readable when the control plane or a sleeping client's rings have something to do.
+    /// Returns a descriptor that is readable when the control plane has work or a client rings while the node sleeps.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// What the face holds for its clients: connections, queues, regions, commands in flight.
+    /// Counts the resources of clients: connections, queues, regions, commands in flight.
     #[must_use]
-    pub fn holdings(&self) -> Holdings {
-        Holdings {
+    pub fn holdings(&self) -> AttachHoldings {
+        AttachHoldings {
             clients: self.clients.len(),
             queues: self.clients.values().map(|client| client.queues.len()).sum(),
             regions: self.clients.values().map(|client| client.regions.len()).sum(),
@@ -146,31 +146,31 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    /// Takes what has come to the control plane.
+    /// Polls the control plane and handles its events.
     fn look(&mut self, device: &mut E::Device, now: Nanos) -> bool {
         let mut moved = self.settle(device);
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
-        // An interrupted look has found nothing; the next one asks again.
+        // An interrupted wait returns no events; the next poll repeats it.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) else {
             return moved;
         };
-        let mut places: Vec<Place> = events.iter().map(|event| Place::of(event.data)).collect();
-        // Whoever is behind the one that took the last look comes first, so that nobody takes every look.
+        let mut places: Vec<ControlEventSource> = events.iter().map(|event| ControlEventSource::of(event.data)).collect();
+        // Clients after the one that ended the last poll early come first: no client takes every poll.
         let last = self.long_look;
         places.sort_by_key(|place| match place {
-            Place::Listener | Place::Line(..) => (false, None),
-            Place::Control(key) => (*key <= last, Some(*key)),
+            ControlEventSource::Listener | ControlEventSource::Line(..) => (false, None),
+            ControlEventSource::Control(key) => (*key <= last, Some(*key)),
         });
         let mut enough = false;
         for place in places {
             moved = true;
             match place {
-                Place::Listener => self.accept(now),
-                Place::Line(key, queue) => self.take_line(key, queue),
-                Place::Control(_) if enough => {}
-                Place::Control(key) => {
-                    enough = self.receive(device, key) == control::Look::Enough;
+                ControlEventSource::Listener => self.accept(now),
+                ControlEventSource::Line(key, queue) => self.take_line(key, queue),
+                ControlEventSource::Control(_) if enough => {}
+                ControlEventSource::Control(key) => {
+                    enough = self.receive(device, key) == control::PollDecision::Enough;
                     if enough {
                         self.long_look = key;
                     }
@@ -180,22 +180,22 @@ impl<E: Executor> AttachFace<E> {
         moved
     }
 
-    /// Lets in who has come.
+    /// Accepts new clients.
     fn accept(&mut self, now: Nanos) {
         for _ in 0..EVENTS_MAX {
-            let Some(Ok((socket, peer))) = self.listener.as_ref().map(Listener::accept) else {
+            let Some(Ok((socket, peer))) = self.listener.as_ref().map(AttachListener::accept) else {
                 return;
             };
             let alike = self.clients.values().filter(|client| client.peer.uid == peer.uid).count();
             let full = self.clients.len() >= CLIENTS_MAX || !self.has_descriptors();
             if full || alike >= CLIENTS_PER_USER_MAX {
                 self.refused += 1;
-                client::say(socket.as_fd(), &Reply::Gone { reason: "too many clients".to_owned() });
+                client::say(socket.as_fd(), &AttachReply::Gone { reason: "too many clients".to_owned() });
                 continue;
             }
             let key = ClientKey(self.next_client);
             self.next_client += 1;
-            let place = Place::Control(key).data();
+            let place = ControlEventSource::Control(key).data();
             if epoll::add(&self.epoll, &socket, place, epoll::EventFlags::IN).is_err() {
                 self.refused += 1;
                 continue;
@@ -205,22 +205,22 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    /// Whether a client or a queue more leaves enough descriptors for everybody else.
+    /// Returns true if one more client or queue leaves enough descriptors for the rest of the process.
     fn has_descriptors(&self) -> bool {
         let queues: usize = self.clients.values().map(|client| client.queues.len()).sum();
         self.clients.len() + queues < self.descriptors_max
     }
 
-    /// A client rang, or dropped a queue.
+    /// Reads the wake line of a queue: its client rang, or dropped the queue.
     fn take_line(&mut self, key: ClientKey, queue: u16) {
-        use headwater_host::wake_line::Line;
+        use headwater_host::wake_line::WakeEvent;
         let Some(client) = self.clients.get_mut(&key) else {
             return;
         };
         let Some(line) = client.queues.get(&queue).map(|held| held.line.take()) else {
             return;
         };
-        if line == Line::HungUp {
+        if line == WakeEvent::HungUp {
             client.forget_queue(queue, &self.epoll);
             if client.is_direct {
                 self.take_back(queue);
@@ -230,15 +230,15 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    /// Forgets a client and everything it had. Answers still under way go nowhere; regions stay mapped until nothing in
-    /// flight names them.
+    /// Removes a client and all its resources. Completions of its commands in flight are dropped; its regions stay
+    /// mapped until no command in flight uses them.
     fn evict(&mut self, key: ClientKey, reason: Option<&str>) {
         let Some(client) = self.clients.remove(&key) else {
             return;
         };
         if let Some(reason) = reason {
             tracing::info!(pid = client.peer.pid, uid = client.peer.uid, reason, "client ended");
-            client::say(client.socket.as_fd(), &Reply::Gone { reason: reason.to_owned() });
+            client::say(client.socket.as_fd(), &AttachReply::Gone { reason: reason.to_owned() });
         }
         if let Some(rings) = client.rings {
             if let Some(lending) = self.executor.lending() {
@@ -247,20 +247,20 @@ impl<E: Executor> AttachFace<E> {
             self.executor.rings_mut().remove_client(rings);
         }
         for held in client.queues.values() {
-            // Closing removes it anyway.
+            // Closing the descriptor removes it anyway.
             let _ = epoll::delete(&self.epoll, &held.line);
         }
         let _ = epoll::delete(&self.epoll, &client.socket);
     }
 
-    /// Gives every client the rights that the policy says now; those it does not know any more are disconnected.
-    /// Returns how many the change reached.
+    /// Gives every client the rights of the current policy, and disconnects clients without a grant. Returns the number
+    /// of clients affected.
     fn apply_policy(&mut self) -> u32 {
         let mut gone = Vec::new();
         let mut reached = 0;
         for (&key, client) in &mut self.clients {
             if client.grant.is_none() {
-                // It has not said hello: the policy is asked when it does.
+                // It has sent no hello yet; the hello consults the policy.
                 continue;
             }
             let Some(grant) = self.policy.find(client.peer) else {
@@ -277,16 +277,16 @@ impl<E: Executor> AttachFace<E> {
             reached += 1;
             client.grant = Some(grant.clone());
             if let Some(rings) = client.rings {
-                // It is there as long as the client is.
+                // The rings hold the client as long as this table does.
                 let _ = self.executor.rings_mut().set_rights(rings, policy::rights_of(grant));
             }
         }
         reached += u32::try_from(gone.len()).unwrap_or(u32::MAX);
-        gone.into_iter().for_each(|key| self.evict(key, Some("the grant was taken away")));
+        gone.into_iter().for_each(|key| self.evict(key, Some("the grant was revoked")));
         reached
     }
 
-    /// Reclaims what clients in trouble hold: those who never reap, whose rings hold garbage, who never said hello.
+    /// Evicts clients that never reap completions, whose rings hold invalid values, or that never sent a hello.
     fn sweep(&mut self, now: Nanos) {
         let mut gone = Vec::new();
         for (&key, client) in &mut self.clients {
@@ -302,26 +302,26 @@ impl<E: Executor> AttachFace<E> {
     }
 }
 
-/// Half of the descriptors that this process may open.
+/// Returns half of the descriptors that this process may open.
 fn descriptors_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }
 
-/// What a face holds for its clients.
+/// The resources that the front end holds for its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct AttachHoldings {
     /// Connections.
     pub clients: usize,
     /// Queue pairs.
     pub queues: usize,
     /// Regions mapped for clients that are connected.
     pub regions: usize,
-    /// Commands taken and not yet answered.
+    /// Commands fetched and not yet completed.
     pub in_flight: usize,
 }
 
-impl<E: Executor> Face<E::Device> for AttachFace<E> {
+impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     fn poll(&mut self, device: &mut E::Device, now: Nanos, _wall: UnixMillis) -> bool {
         let mut moved = self.executor.poll(device, now);
         if now.since(self.looked) >= CONTROL_EVERY || self.looked == Nanos::ZERO {
@@ -347,7 +347,7 @@ impl<E: Executor> Face<E::Device> for AttachFace<E> {
         }
     }
 
-    fn prepare_sleep(&mut self) -> Sleep {
+    fn prepare_sleep(&mut self) -> SleepDecision {
         self.executor.rings_mut().prepare_sleep()
     }
 
@@ -370,7 +370,7 @@ impl<E: Executor> Face<E::Device> for AttachFace<E> {
         self.executor.is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
     }
 
-    fn count(&self, into: &mut FaceNumbers) {
+    fn count(&self, into: &mut FrontEndCounters) {
         into.connections += u64::try_from(self.clients.len()).unwrap_or(u64::MAX);
         into.connections_total += self.connected;
         into.connections_refused += self.refused;

@@ -1,81 +1,81 @@
-//! A device as the node sees it: what the core's loop, the faces and the `kv --data` commands ask of it.
+//! The traits through which the core loop, the front ends and the `kv --data` commands use a device.
 //!
-//! In: commands and time. Out: completions and numbers. Traits, and a type parameter everywhere, so that the faces' logic
-//! can be tested against a model with the same contract, and the loop runs what takes no such commands.
+//! Input: commands and time. Output: completions and counters. The users take a type parameter, so that front ends can
+//! be tested against a model with the same contract, and the core loop also runs devices that take no such commands.
 
-use crate::numbers::{Trace, TraceStage};
+use crate::numbers::{RequestTrace, TraceStage};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
-use headwater_ssd::engine::{Device, DeviceStats};
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::engine::{DeviceStats, SsdDevice};
 use headwater_ssd::media::Media;
 use headwater_ssd::namespace::NamespaceKind;
 use std::os::fd::BorrowedFd;
 
-/// What the core's loop asks of whatever it runs.
+/// Work that the core loop polls.
 pub trait CoreWork {
-    /// Runs every stage as far as it goes; never blocks. Returns whether anything moved.
+    /// Runs every stage until it has no more work; never blocks. Returns true if there was any work.
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
 
-    /// When the device next has work of its own: a durability interval, a key that ceases to exist.
+    /// Returns the time of the device's next timed work: the end of a durability interval, or the expiry of a key.
     fn next_deadline(&self, now: Nanos, wall: UnixMillis) -> Option<Nanos> {
         let _ = (now, wall);
         None
     }
 
-    /// The last sampled request.
-    fn trace(&self) -> Option<Trace> {
+    /// Returns the trace of the last sampled request.
+    fn trace(&self) -> Option<RequestTrace> {
         None
     }
 
-    /// Becomes readable when the medium has answered.
+    /// Returns a descriptor that becomes readable when the medium has a completion.
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The numbers.
+    /// Returns the device's counters.
     fn stats(&self) -> DeviceStats;
 
-    /// Makes everything durable, whatever the mode of its namespace, and writes a checkpoint. Blocks.
+    /// Makes all data durable in every durability mode and writes a checkpoint. Blocks.
     ///
     /// # Errors
-    /// When the medium refuses.
+    /// When the medium fails.
     fn shutdown(&mut self, clock: &Clock) -> Result<(), String>;
 }
 
-/// A device that faces give commands to.
+/// A device that executes commands of front ends.
 pub trait CoreDevice: CoreWork {
-    /// Submits a command. `Ok` means exactly one completion follows; `Err` means none will.
+    /// Submits a command. After `Ok` exactly one completion follows; after `Err` none does.
     ///
     /// # Errors
-    /// [`SubmitError::Busy`] to ask again later, [`SubmitError::Refused`] for a command that can never work.
+    /// [`SubmitError::Busy`] to submit again later, [`SubmitError::Refused`] for a command that can never succeed.
     fn submit(
         &mut self,
-        face: FaceId,
+        face: FrontEndId,
         namespace: NamespaceId,
         token: u64,
-        command: Command,
+        command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
-    /// Takes the next completion that may leave.
-    fn next_completion(&mut self, face: FaceId) -> Option<Completion>;
+    /// Takes the next completion that may be returned to the front end.
+    fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion>;
 }
 
-/// Longest sleep for an expiry, a day: the wall clock may be set meanwhile.
+/// The longest sleep until an expiry, one day: the wall clock may be set during the sleep.
 const EXPIRY_MS_MAX: u64 = 86_400_000;
 
-impl<M: Media> CoreDevice for Device<M> {
+impl<M: Media> CoreDevice for SsdDevice<M> {
     #[inline]
     fn submit(
         &mut self,
-        face: FaceId,
+        face: FrontEndId,
         namespace: NamespaceId,
         token: u64,
-        command: Command,
+        command: SsdCommand,
     ) -> Result<(), SubmitError> {
-        // A block namespace is no database: its owner did not mean FLUSHALL.
+        // FLUSHALL must not clear a block namespace: it is not a Redis database.
         let is_block = |kind| matches!(kind, NamespaceKind::Block(_));
-        if matches!(command, Command::Clear)
+        if matches!(command, SsdCommand::Clear)
             && self.namespace(namespace).is_some_and(|made| is_block(made.kind))
         {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
@@ -84,12 +84,12 @@ impl<M: Media> CoreDevice for Device<M> {
     }
 
     #[inline]
-    fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
+    fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
         Self::next_completion(self, face)
     }
 }
 
-impl<M: Media> CoreWork for Device<M> {
+impl<M: Media> CoreWork for SsdDevice<M> {
     #[inline]
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
         Self::poll(self, now, wall)
@@ -110,10 +110,10 @@ impl<M: Media> CoreWork for Device<M> {
         Self::stats(self)
     }
 
-    fn trace(&self) -> Option<Trace> {
+    fn trace(&self) -> Option<RequestTrace> {
         let trace = Self::trace(self)?;
         let stages = [("queued", trace.queued), ("executed", trace.executed), ("durable", trace.durable)];
-        Some(Trace {
+        Some(RequestTrace {
             command: trace.command,
             total_ns: stages.iter().map(|(_, time)| time.0).sum(),
             stages: stages.into_iter().map(|(stage, time)| TraceStage { stage, ns: time.0 }).collect(),
@@ -125,15 +125,15 @@ impl<M: Media> CoreWork for Device<M> {
     }
 }
 
-/// Waits until the device can go on: a medium's answer or a deadline. For callers that have nothing else to do.
+/// Waits until the medium has a completion or a deadline has passed. For callers that have no other work.
 ///
 /// # Errors
-/// When the system refuses to wait.
+/// When `poll` fails.
 pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> std::io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
-    // A tenth of a second is no tick: it only bounds what a device that named neither descriptor nor time costs.
-    let most = Nanos::from_millis(100);
-    let span = device.next_deadline(now, wall).map_or(most, |at| at.since(now).min(most));
+    // The bound of 100 ms limits the wait for a device that returns neither a descriptor nor a deadline.
+    let max = Nanos::from_millis(100);
+    let span = device.next_deadline(now, wall).map_or(max, |at| at.since(now).min(max));
     let mut descriptors: Vec<PollFd<'_>> = device
         .wake_descriptor()
         .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
@@ -148,25 +148,25 @@ pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> std::io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_ssd::engine::{DeviceConfig, Start};
-    use headwater_ssd::media::Geometry;
+    use headwater_ssd::engine::{DeviceConfig, StartTime};
+    use headwater_ssd::media::FlashGeometry;
     use headwater_ssd::media::memory::MemoryMedia;
     use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange};
 
     #[test]
-    fn no_database_command_empties_a_block_namespace() {
-        let media = MemoryMedia::erased(Geometry::with_blocks(32)).unwrap();
-        let start = Start { now: Nanos::ZERO, wall: UnixMillis(0) };
-        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+    fn clear_of_a_block_namespace_is_refused() {
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(32)).unwrap();
+        let start = StartTime { now: Nanos::ZERO, wall: UnixMillis(0) };
+        let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         let kind = NamespaceKind::Block(BlockFormat::B512);
         let create = NamespaceChange::Create(Namespace { kind, size: 8, ..Namespace::IMPLICIT });
-        let (face, first, disk) = (FaceId(0), NamespaceId::FIRST, NamespaceId(2));
-        CoreDevice::submit(&mut device, face, first, 1, Command::Namespace(create)).unwrap();
+        let (face, first, disk) = (FrontEndId(0), NamespaceId::FIRST, NamespaceId(2));
+        CoreDevice::submit(&mut device, face, first, 1, SsdCommand::Namespace(create)).unwrap();
         while CoreDevice::next_completion(&mut device, face).is_none() {
             device.poll(Nanos::ZERO, UnixMillis(0));
         }
         let refused = Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
-        assert_eq!(CoreDevice::submit(&mut device, face, disk, 2, Command::Clear), refused);
-        assert_eq!(CoreDevice::submit(&mut device, face, first, 3, Command::Clear), Ok(()));
+        assert_eq!(CoreDevice::submit(&mut device, face, disk, 2, SsdCommand::Clear), refused);
+        assert_eq!(CoreDevice::submit(&mut device, face, first, 3, SsdCommand::Clear), Ok(()));
     }
 }

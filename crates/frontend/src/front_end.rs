@@ -1,52 +1,53 @@
-//! A face: one way into the device, polled by the core's own loop.
+//! The trait of a front end: a client protocol that the core loop polls.
 //!
-//! In: whatever its clients send. Out: commands to the device, answers to its clients. Invariant: a face never blocks; what
-//! it waits for is either a descriptor or a point in time.
+//! Input: requests of clients. Output: commands to the device, replies to the clients. Invariant: a front end never
+//! blocks; it waits only for a descriptor or for a point in time.
 
-use crate::numbers::FaceNumbers;
+use crate::numbers::FrontEndCounters;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::queue_pair::Sleep;
+use headwater_nvme::queue_pair::SleepDecision;
 use std::os::fd::BorrowedFd;
 
-/// What a look at a face costs.
+/// The cost of an idle [`poll`](Face::poll) of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollCost {
-    /// Loads from memory: it is looked at in every turn.
+    /// Loads from memory: polled in every turn.
     Memory,
-    /// Calls into the kernel: while another face is looked at in memory, it waits a few microseconds for its turn.
+    /// System calls: polled every few microseconds while another front end is polled in memory.
     Kernel,
 }
 
-/// One way into a device `D`.
-pub trait Face<D> {
-    /// Moves what can be moved: bytes into commands, completions into bytes. Returns whether anything moved.
+/// A front end of a device `D`.
+pub trait FrontEnd<D> {
+    /// Turns received bytes into commands and completions into replies. Returns true if there was any work.
     fn poll(&mut self, device: &mut D, now: Nanos, wall: UnixMillis) -> bool;
 
-    /// Becomes readable when [`poll`](Self::poll) has something to do that no device completion announces.
+    /// Returns a descriptor that becomes readable when [`poll`](Self::poll) has work that no device completion
+    /// announces.
     fn wake_descriptor(&self) -> BorrowedFd<'_>;
 
-    /// When the face next has work of its own, if it does.
+    /// Returns the time of the next timed work, if there is any.
     fn next_deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// What [`poll`](Self::poll) costs when nothing has come.
+    /// Returns the cost of a [`poll`](Self::poll) that finds no work.
     fn poll_cost(&self) -> PollCost {
         PollCost::Kernel
     }
 
-    /// Asks clients who ring in memory to ring [`wake_descriptor`](Self::wake_descriptor) from now on. [`Sleep::No`] means
-    /// that something came meanwhile: poll again. The next poll takes the wish back.
-    fn prepare_sleep(&mut self) -> Sleep {
-        Sleep::Until
+    /// Makes clients with doorbells in memory signal [`wake_descriptor`](Self::wake_descriptor) until the next poll.
+    /// Returns [`SleepDecision::No`] if new work has arrived: poll again.
+    fn prepare_sleep(&mut self) -> SleepDecision {
+        SleepDecision::Until
     }
 
-    /// Takes no more clients and no more commands; answers what is in flight.
+    /// Stops accepting clients and commands; commands in flight are still answered.
     fn drain(&mut self);
 
-    /// Whether, after [`drain`](Self::drain), every accepted command was answered and the answers were sent.
+    /// Returns true if, after [`drain`](Self::drain), every accepted command is answered and every reply is sent.
     fn is_drained(&self) -> bool;
 
-    /// Adds the face's numbers.
-    fn count(&self, into: &mut FaceNumbers);
+    /// Adds the front end's counters to `into`.
+    fn count(&self, into: &mut FrontEndCounters);
 }

@@ -1,29 +1,29 @@
-//! Commands that the device has, by the number it knows them by.
+//! A table of the commands in flight in the device.
 //!
-//! In: what a face must know of an accepted command. Out: the same, by its number. Invariant: a number is taken exactly while
-//! its command is in flight, and one that was given back is used again before the table grows.
+//! Input: the front end's record of an accepted command. Output: the record, by its number. Invariant: a number is
+//! taken exactly while its command is in flight, and a free number is reused before the table grows.
 
-/// The table; `F` is what a face knows of a command.
+/// A table of commands in flight; `F` is the front end's record of a command.
 #[derive(Debug)]
-pub(crate) struct Flights<F> {
+pub(crate) struct InFlightTable<F> {
     slots: Vec<Option<F>>,
     vacant: Vec<usize>,
 }
 
-impl<F> Default for Flights<F> {
+impl<F> Default for InFlightTable<F> {
     fn default() -> Self {
         Self { slots: Vec::new(), vacant: Vec::new() }
     }
 }
 
-impl<F> Flights<F> {
-    /// The number that the next [`insert`](Self::insert) gives.
+impl<F> InFlightTable<F> {
+    /// Returns the number that the next [`insert`](Self::insert) will take.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.vacant.last().copied().unwrap_or(self.slots.len()) as u64
     }
 
-    /// Takes the number that [`next`](Self::next) named, and returns it.
+    /// Stores a record under the number that [`next`](Self::next) returns, and returns that number.
     #[inline]
     pub(crate) fn insert(&mut self, flight: F) -> u64 {
         let number = self.next();
@@ -39,9 +39,9 @@ impl<F> Flights<F> {
         self.slots.get_mut(usize::try_from(number).ok()?)?.as_mut()
     }
 
-    /// The lowest number of a command that is the one wanted. Looks at every command.
-    pub(crate) fn find(&self, is_it: impl Fn(&F) -> bool) -> Option<u64> {
-        let at = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&is_it));
+    /// Returns the lowest number whose record satisfies `matches`. Scans the whole table.
+    pub(crate) fn find(&self, matches: impl Fn(&F) -> bool) -> Option<u64> {
+        let at = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&matches));
         at.map(|at| at as u64)
     }
 
@@ -62,7 +62,7 @@ impl<F> Flights<F> {
         self.len() == 0
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all records.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = F> + '_ {
         self.vacant.clear();
         self.slots.drain(..).flatten()
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_number_names_one_command_until_it_is_removed() {
-        let mut flights = Flights::default();
+        let mut flights = InFlightTable::default();
         assert_eq!([flights.insert('a'), flights.insert('b'), flights.insert('c')], [0, 1, 2]);
         assert_eq!(flights.remove(1), Some('b'));
         assert_eq!((flights.remove(1), flights.remove(9)), (None, None));

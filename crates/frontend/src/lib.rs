@@ -1,4 +1,4 @@
-//! The ways into a device: RESP, NVMe/TCP, vfio-user, attach, and mediated sharing of an SSD.
+//! The front ends of a device: RESP, NVMe/TCP, vfio-user, attach, and mediated sharing of an SSD.
 //!
 //! Input: bytes, capsules and ring entries of clients. Output: commands to a device through the trait
 //! [`core_device::CoreDevice`], and completions back to the clients. A front end is polled by the core loop of the node

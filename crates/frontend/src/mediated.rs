@@ -1,19 +1,19 @@
-//! A controller of the node's own, shared: entries of attached clients are checked, rewritten and handed to it.
+//! Mediated sharing of an NVMe controller: entries of attached clients are validated, rewritten and submitted to it.
 //!
-//! In: entries in clients' rings. Out: entries of the node's in a queue of the controller, and their answers back in the
-//! rings. Invariant: the controller sees no byte of an entry that was not checked, and no address but those that the node
-//! has mapped for the client whose entry it is.
+//! Input: entries in clients' rings. Output: the node's own entries in a queue of the controller, and their completions
+//! in the rings. Invariant: the controller receives no byte of an entry that was not validated, and no address except
+//! those that the node has mapped for the client of the entry.
 //!
 //! ```text
 //!   rings --entry--> approve --own entry--> addresses by the client's table --> controller's queue
-//!     ^                | refused              | not mapped                         | answered, or lost by a reset
+//!     ^                | refused              | not mapped                         | completed, or lost by a reset
 //!     +--- completion -+----------------------+------------------------------------+
 //! ```
 //!
-//! Clients who are trusted with it drive queues of the controller themselves ([`LentQueues`]): no entry of theirs comes by here.
+//! Trusted clients drive queues of the controller themselves ([`LentQueues`]): their entries do not pass through here.
 //!
-//! # What this does not do
-//! The control plane, grants and limits of clients are the [attach face](crate::attach)'s, as with every device.
+//! # Out of scope
+//! The [attach front end](crate::attach) provides the control plane, grants and limits of clients, as for every device.
 
 mod admission;
 mod approval;
@@ -24,9 +24,9 @@ mod lent_queues;
 mod ranges;
 mod reach;
 
-pub use admission::{Admission, Admitted};
-pub use device::{Answer, Bell, HardwareDevice, NotTaken};
-pub use executor::ForwardingExecutor;
+pub use admission::{EntryAdmission, AdmittedEntry};
+pub use device::{ControllerCompletion, InterruptEventfd, HardwareDevice, ControllerRefusal};
+pub use executor::MediatedExecutor;
 pub use lent_queues::{LENT_QUEUES_MAX, LentQueues};
 pub use ranges::RangePage;
-pub use reach::{Mapper, REGION_BYTES_MAX};
+pub use reach::{MemoryMapper, REGION_BYTES_MAX};

@@ -1,23 +1,23 @@
 //! The counters of a front end, as the node publishes them.
 //!
-//! Input: events of connections and commands. Output: one [`FaceNumbers`] for all front ends of a node.
+//! Input: events of connections and commands. Output: one [`FrontEndCounters`] for all front ends of a node.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What became of a command, as far as counting goes.
+/// The outcome of a command, as counted in the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StatusClass {
-    /// Done.
+    /// The command succeeded.
     Ok,
-    /// Tried, and failed: a wrong type, a condition, no room, damage.
+    /// The command was executed and failed: wrong type, failed condition, full device, damaged data.
     Failed,
-    /// Refused before it was tried: unknown, wrong arity, not authenticated.
+    /// The command was refused before execution: unknown, wrong arity, not authenticated.
     Rejected,
 }
 
 impl StatusClass {
-    /// Its label value.
+    /// Returns the value of the metric's label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -30,41 +30,41 @@ impl StatusClass {
 
 /// The last sampled request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trace {
-    /// Its command.
+pub struct RequestTrace {
+    /// The command's name.
     pub command: &'static str,
-    /// Each stage it went through, in order, with its nanoseconds.
+    /// The stages in order, each with its nanoseconds.
     pub stages: Vec<TraceStage>,
-    /// From the first byte to the answer.
+    /// Nanoseconds of all stages together.
     pub total_ns: u64,
 }
 
-/// One stage of a [`Trace`].
+/// One stage of a [`RequestTrace`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceStage {
-    /// The stage.
+    /// The stage's name.
     pub stage: &'static str,
-    /// Nanoseconds in it.
+    /// Nanoseconds spent in the stage.
     pub ns: u64,
 }
 
-/// What the faces of a node count.
+/// The counters of all front ends of a node.
 #[derive(Clone, Debug, Default)]
-pub struct FaceNumbers {
+pub struct FrontEndCounters {
     /// Clients connected now.
     pub connections: u64,
-    /// Clients that ever connected.
+    /// Clients connected since the start.
     pub connections_total: u64,
-    /// Clients refused because of the limit.
+    /// Clients refused because of the connection limit.
     pub connections_refused: u64,
-    /// Commands by name and what became of them.
+    /// Commands by name and outcome.
     pub commands: BTreeMap<(&'static str, StatusClass), u64>,
     /// Bytes from clients.
     pub bytes_in: u64,
     /// Bytes to clients.
     pub bytes_out: u64,
-    /// Commands in the device now, by face.
+    /// Commands in flight in the device, by front end.
     pub in_flight: BTreeMap<&'static str, u64>,
     /// The last sampled request.
-    pub trace: Option<Trace>,
+    pub trace: Option<RequestTrace>,
 }

@@ -1,12 +1,12 @@
-//! The NVMe/TCP face: hosts on sockets, the device behind.
+//! The NVMe/TCP front end.
 //!
-//! In: connections and, once a turn, the device and the time. Out: commands to the device, completions and data to the
-//! sockets. The face never blocks, never sleeps and has no thread: the device core polls it and sleeps on its descriptor.
-//! Invariant: every command a host sent gets exactly one answer, and none before the device released it; what a connection
-//! holds in memory is bounded, whatever its host does.
+//! Input: connections and, once a turn, the device and the time. Output: commands to the device, completions and data
+//! to the sockets. The front end never blocks and has no thread: the core loop polls it and sleeps on its descriptor.
+//! Invariant: every command of a host gets exactly one response, and none before the device completed it; the memory of
+//! a connection is bounded, whatever its host sends.
 //!
 //! ```text
-//!  sockets -> events -> read -> (TLS) -> PDUs -> commands -> device -> completions -> PDUs -> (TLS) -> one write a turn
+//!  sockets -> events -> read -> (TLS) -> PDUs -> commands -> device -> completions -> PDUs -> (TLS) -> write
 //! ```
 
 mod abort;
@@ -22,107 +22,109 @@ mod shared;
 mod socket;
 mod turn;
 
-use connections::Connections;
+use connections::ConnectionTable;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::tls::TlsError;
-use headwater_nvme::fabrics::{Associations, ConnectionId, FabricsConfig};
+use headwater_nvme::fabrics::{AssociationTable, ConnectionId, FabricsConfig};
 use headwater_nvme::tcp::psk::HostKey;
-use headwater_ssd::command::FaceId;
-use headwater_ssd::engine::Device;
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
-use headwater_ssd::nvme::request::Keys;
+use headwater_ssd::nvme::request::KeyBuffer;
 use limits::{
     CONTROLLERS_MAX, IO_QUEUES_MAX, JOIN_WITHIN, QUEUE_ENTRIES_MAX, SCRATCH_BYTES, TURN_EVENTS_MAX,
 };
 use rustix::event::epoll;
-use secure::{OPENED_BYTES, Security};
-use shared::{Counters, Shared};
+use secure::{OPENED_BYTES, ConnectionSecurity};
+use shared::{NvmeTcpCounters, NvmeTcpState};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::front_end::Face;
-use crate::in_flight::Flights;
-use crate::numbers::{FaceNumbers, StatusClass};
+use crate::front_end::FrontEnd;
+use crate::in_flight::InFlightTable;
+use crate::numbers::{FrontEndCounters, StatusClass};
 
-/// How a face is set up.
+/// The configuration of the front end.
 #[derive(Clone, Debug)]
 pub struct NvmeTcpConfig {
-    /// Address to listen on; of the loopback, unless there are keys. Port 0 picks one.
+    /// Address to listen on; a loopback address unless there are keys. Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// Who the face is to the device.
-    pub face: FaceId,
-    /// Hosts and their keys. With any, every connection is inside TLS and every host one of these.
+    /// The front end's identifier in the device.
+    pub face: FrontEndId,
+    /// Hosts and their keys. If there are any, every connection uses TLS and only these hosts connect.
     pub keys: Vec<HostKey>,
 }
 
-/// Why a face could not be set up.
+/// An error that prevented the front end from starting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NvmeTcpError {
-    /// An address that others can reach.
+    /// An address that other machines can reach, without TLS.
     #[error(
-        "will not listen for NVMe/TCP on {address}: without TLS anybody who reaches it could read and write everything; \
-         give the hosts' keys (--nvme-tcp-psk FILE{built}), or an address of the loopback (127.0.0.1 or ::1) and tunnel to it \
-         (ssh -L, WireGuard)", built = if headwater_host::tls::AVAILABLE { "" } else { ", in a build with `--features tls`: this one has no TLS" }
+        "refuses to listen for NVMe/TCP on {address}: without TLS every client that reaches it could read and write \
+         all data; give the hosts' keys (--nvme-tcp-psk FILE{built}), or a loopback address (127.0.0.1 or ::1) and \
+         tunnel to it (ssh -L, WireGuard)", built = if headwater_host::tls::AVAILABLE { "" } else { ", in a build with `--features tls`: this one has no TLS" }
     )]
     NotLoopback {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
     },
-    /// Keys, and no TLS to use them for.
+    /// There are keys, but TLS is not available.
     #[error("cannot use keys for NVMe/TCP: {0}; or leave --nvme-tcp-psk out and listen on the loopback")]
     Tls(#[from] TlsError),
-    /// The address is taken or not ours.
-    #[error("cannot listen for NVMe/TCP on {address}: {source}; choose another address or stop who has it")]
+    /// The address is in use or not local.
+    #[error(
+        "cannot listen for NVMe/TCP on {address}: {source}; choose another address or stop the process that uses it"
+    )]
     Listen {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The system's reason.
         source: std::io::Error,
     },
-    /// The kernel gave no event queue.
-    #[error("cannot watch sockets: {source}; raise the limit of open files")]
+    /// The kernel refused an epoll descriptor.
+    #[error("cannot watch sockets with epoll: {source}; raise the limit of open files")]
     Watch {
-        /// What the kernel said.
+        /// The system's reason.
         source: std::io::Error,
     },
 }
 
-/// Where a face stands between serving and gone.
+/// The state of the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum NvmeTcpStage {
     Serving,
     Draining,
 }
 
-/// Hosts of one device.
-pub struct NvmeTcpFace {
+/// The NVMe/TCP front end of one device.
+pub struct NvmeTcpFrontEnd {
     epoll: OwnedFd,
     listener: Option<TcpListener>,
-    connections: Connections,
-    shared: Shared,
+    connections: ConnectionTable,
+    shared: NvmeTcpState,
     keys: Vec<HostKey>,
-    stage: Stage,
+    stage: NvmeTcpStage,
     events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
-    /// Connections whose sockets may hold more than one turn reads, or that were choked.
+    /// Connections whose sockets may hold unread bytes.
     hungry: VecDeque<ConnectionId>,
     /// Connections with something to send.
     flush: Vec<ConnectionId>,
     /// Connections with commands that wait for room.
     parked: Vec<ConnectionId>,
-    /// The device has said who it is.
+    /// True once the device's identity was read.
     introduced: bool,
-    /// Who spoke last, and when.
+    /// The connection that received bytes last, and the time.
     latest: Option<(ConnectionId, Nanos)>,
-    /// When the kernel was last asked for events.
+    /// Time of the last poll for kernel events.
     watched: Nanos,
-    /// When connections that take too long were last looked for.
+    /// Time of the last sweep for connections past their time limit.
     swept: Nanos,
 }
 
-impl std::fmt::Debug for NvmeTcpFace {
+impl std::fmt::Debug for NvmeTcpFrontEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NvmeTcpFace")
             .field("address", &self.shared.address)
@@ -134,24 +136,24 @@ impl std::fmt::Debug for NvmeTcpFace {
     }
 }
 
-impl NvmeTcpFace {
-    /// Listens.
+impl NvmeTcpFrontEnd {
+    /// Binds the address and listens.
     ///
     /// # Errors
-    /// [`NvmeTcpError`] names the address that cannot be had, or that must not.
+    /// [`NvmeTcpError`] for an address that is in use or not allowed, or when the system refuses a descriptor.
     pub fn bind(config: &NvmeTcpConfig) -> Result<Self, NvmeTcpError> {
         let watch = |source: rustix::io::Errno| NvmeTcpError::Watch { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let security = match config.keys.is_empty() {
-            true => Security::Open,
-            false if headwater_host::tls::AVAILABLE => Security::Tls(None),
+            true => ConnectionSecurity::Open,
+            false if headwater_host::tls::AVAILABLE => ConnectionSecurity::Tls(None),
             false => return Err(TlsError::NotBuilt.into()),
         };
         let listener = socket::listen(config.listen, security.channel())?;
         let address = listener.local_addr().unwrap_or(config.listen);
         let data = epoll::EventData::new_u64(turn::LISTENER);
         epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN).map_err(watch)?;
-        let associations = Associations::new(FabricsConfig {
+        let associations = AssociationTable::new(FabricsConfig {
             controllers_max: CONTROLLERS_MAX,
             queue_entries_max: QUEUE_ENTRIES_MAX,
             io_queues_max: IO_QUEUES_MAX,
@@ -160,16 +162,16 @@ impl NvmeTcpFace {
         Ok(Self {
             epoll,
             listener: Some(listener),
-            connections: Connections::default(),
-            shared: Shared {
+            connections: ConnectionTable::default(),
+            shared: NvmeTcpState {
                 face: config.face,
                 address,
                 opened: if config.keys.is_empty() { Vec::new() } else { vec![0; OPENED_BYTES] },
                 security,
                 associations,
-                flights: Flights::default(),
-                keys: Keys::default(),
-                counters: Counters::default(),
+                flights: InFlightTable::default(),
+                keys: KeyBuffer::default(),
+                counters: NvmeTcpCounters::default(),
                 doomed: Vec::new(),
                 gone: Vec::new(),
                 again: VecDeque::new(),
@@ -178,7 +180,7 @@ impl NvmeTcpFace {
                 now: Nanos::ZERO,
             },
             keys: config.keys.clone(),
-            stage: Stage::Serving,
+            stage: NvmeTcpStage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; SCRATCH_BYTES],
             hungry: VecDeque::new(),
@@ -191,15 +193,15 @@ impl NvmeTcpFace {
         })
     }
 
-    /// Where hosts reach the face.
+    /// Returns the address on which the front end listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.shared.address
     }
 }
 
-impl<M: Media> Face<Device<M>> for NvmeTcpFace {
-    fn poll(&mut self, device: &mut Device<M>, now: Nanos, wall: UnixMillis) -> bool {
+impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
+    fn poll(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
         self.turn(device, now, wall)
     }
 
@@ -211,17 +213,17 @@ impl<M: Media> Face<Device<M>> for NvmeTcpFace {
         let keep_alive = self.shared.associations.next_deadline();
         let joining =
             self.connections.iter().filter_map(|connection| match (connection.life, connection.role) {
-                (connection::Life::Closing(until), _) => Some(until),
-                (_, connection::Role::Stranger) => Some(connection.born.after(JOIN_WITHIN)),
+                (connection::NvmeTcpConnectionLife::Closing(until), _) => Some(until),
+                (_, connection::ConnectionRole::Stranger) => Some(connection.born.after(JOIN_WITHIN)),
                 _ => None,
             });
         joining.chain(keep_alive).min()
     }
 
     fn drain(&mut self) {
-        self.stage = Stage::Draining;
+        self.stage = NvmeTcpStage::Draining;
         if let Some(listener) = self.listener.take() {
-            // Closing removes it from the queue anyway; a failure here changes nothing.
+            // Closing removes it from epoll anyway; a failure here changes nothing.
             let _ = epoll::delete(&self.epoll, listener.as_fd());
         }
         let all: Vec<ConnectionId> = self.connections.iter().map(|connection| connection.id).collect();
@@ -233,10 +235,10 @@ impl<M: Media> Face<Device<M>> for NvmeTcpFace {
     }
 
     fn is_drained(&self) -> bool {
-        self.stage == Stage::Draining && self.connections.len() == 0
+        self.stage == NvmeTcpStage::Draining && self.connections.len() == 0
     }
 
-    fn count(&self, into: &mut FaceNumbers) {
+    fn count(&self, into: &mut FrontEndCounters) {
         let counters = &self.shared.counters;
         into.connections += self.connections.len() as u64;
         into.connections_total += counters.connections;

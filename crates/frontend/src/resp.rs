@@ -1,8 +1,9 @@
-//! The RESP face: Redis clients on sockets, the device behind.
+//! The RESP front end: serves Redis clients over sockets.
 //!
-//! In: connections and, once a turn, the device and the time. Out: commands to the device, replies to the sockets. The face never
-//! blocks, never sleeps and has no thread: the device core polls it and sleeps on its [`descriptor`](RespFace::descriptor).
-//! Invariant: every command a client sent gets exactly one reply, in order, and none before the device released it.
+//! Input: connections and, once a turn, the device and the time. Output: commands to the device, replies to the
+//! sockets. The front end never blocks and has no thread: the core loop polls it and sleeps on its
+//! [`descriptor`](RespFace::descriptor). Invariant: every command of a client gets exactly one reply, in order, and
+//! none before the device released it.
 //!
 //! ```text
 //!  sockets -> events -> read -> parse -> dispatch -> device -> completions -> slots in order -> one send a turn
@@ -51,35 +52,35 @@ mod wait;
 mod writes;
 
 use crate::core_device::CoreDevice;
-use crate::front_end::Face;
-use crate::numbers::FaceNumbers;
-use clients::Clients;
+use crate::front_end::FrontEnd;
+use crate::numbers::FrontEndCounters;
+use clients::ClientTable;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::FaceId;
+use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::Durability;
 use limits::{READ_BYTES, TURN_EVENTS_MAX};
-use listener::Listener;
+use listener::RespListener;
 use rustix::event::{Timespec, epoll};
-use shared::{Counters, Shared};
+use shared::{RespCounters, RespState};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// How a face is set up.
+/// The configuration of a RESP front end.
 #[derive(Clone, Debug)]
 pub struct RespConfig {
     /// TCP addresses to listen on; port 0 picks one.
     pub listen: Vec<SocketAddr>,
     /// Path of a Unix socket to listen on as well.
     pub unix_path: Option<PathBuf>,
-    /// What clients must say in AUTH, if anything.
+    /// Password that AUTH requires, if any.
     pub password: Option<String>,
-    /// What the device promises, for CONFIG and INFO to tell.
+    /// Durability mode of the device, as CONFIG and INFO report it.
     pub durability: Durability,
-    /// Who the face is to the device.
-    pub face: FaceId,
-    /// Seed of what is picked at random (RANDOMKEY).
+    /// Number of this front end in the device.
+    pub face: FrontEndId,
+    /// Seed of random choices (RANDOMKEY).
     pub seed: u64,
 }
 
@@ -90,70 +91,70 @@ impl Default for RespConfig {
             unix_path: None,
             password: None,
             durability: Durability::Always,
-            face: FaceId(1),
+            face: FrontEndId(1),
             seed: 0,
         }
     }
 }
 
-/// Why a face could not be set up.
+/// An error that prevents the front end from starting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespError {
-    /// A TCP address is taken or not ours.
-    #[error("cannot listen on {address}: {source}; choose another address or stop who has it")]
+    /// A TCP address cannot be bound.
+    #[error("cannot listen on {address}: {source}; choose another address or stop the process that uses it")]
     Listen {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The Unix socket's path cannot be used.
-    #[error("cannot listen on {}: {source}; choose another path or stop who has it", path.display())]
+    /// A Unix socket path cannot be bound.
+    #[error("cannot listen on {}: {source}; choose another path or stop the process that uses it", path.display())]
     ListenUnix {
-        /// Which path.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Neither an address nor a path was given.
-    #[error("the RESP face has nowhere to listen: give it an address or the path of a Unix socket")]
+    /// Neither an address nor a path is configured.
+    #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]
     Nowhere,
-    /// The kernel gave no event queue.
-    #[error("cannot watch sockets: {source}; raise the limit of open files")]
+    /// The epoll instance cannot be created or extended.
+    #[error("cannot watch sockets with epoll: {source}; raise the limit of open files")]
     Watch {
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// Where a face stands between serving and gone.
+/// The life-cycle stage of the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RespStage {
     Serving,
     Draining,
 }
 
-/// Redis clients of one device.
-pub struct RespFace {
+/// The RESP front end of one device.
+pub struct RespFrontEnd {
     epoll: OwnedFd,
-    listeners: Vec<Listener>,
-    clients: Clients,
-    shared: Shared,
-    stage: Stage,
-    /// What the kernel said this turn: whose event, and which.
+    listeners: Vec<RespListener>,
+    clients: ClientTable,
+    shared: RespState,
+    stage: RespStage,
+    /// The kernel's events of this turn: registration number and flags.
     events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
-    /// Clients whose sockets may hold more than one turn reads.
+    /// Clients whose sockets may hold more bytes than one turn reads.
     hungry: Vec<locks::ClientIndex>,
-    /// When the kernel was last asked for events.
+    /// Time of the last `epoll_wait`.
     watched: Nanos,
-    /// When idle clients were last looked for.
+    /// Time of the last search for idle clients.
     swept: Nanos,
     begun: bool,
 }
 
-impl std::fmt::Debug for RespFace {
+impl std::fmt::Debug for RespFrontEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RespFace")
             .field("listeners", &self.listeners)
@@ -164,32 +165,32 @@ impl std::fmt::Debug for RespFace {
     }
 }
 
-impl RespFace {
+impl RespFrontEnd {
     /// Binds every address of a configuration.
     ///
     /// # Errors
-    /// [`RespError`] names the address that cannot be had.
+    /// [`RespError`] names the address that cannot be bound.
     pub fn bind(config: RespConfig) -> Result<Self, RespError> {
         let watch = |source: rustix::io::Errno| RespError::Watch { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let listeners = listener::bind_all(&config)?;
-        for (place, listener) in listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(turn::LISTENER_BIT | place as u64);
+        for (at, listener) in listeners.iter().enumerate() {
+            let data = epoll::EventData::new_u64(turn::LISTENER_BIT | at as u64);
             epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN).map_err(watch)?;
         }
-        let mut settings = settings::Settings::new(&config);
+        let mut settings = settings::RespSettings::new(&config);
         listener::describe(&listeners, &mut settings);
         Ok(Self {
             epoll,
             listeners,
-            clients: Clients::default(),
-            shared: Shared {
+            clients: ClientTable::default(),
+            shared: RespState {
                 face: config.face,
                 settings,
-                counters: Counters::new(),
+                counters: RespCounters::new(),
                 slowlog: slowlog::SlowLog::default(),
                 locks: locks::KeyLocks::default(),
-                sinks: output::Sinks::default(),
+                sinks: output::ValueBuffers::default(),
                 in_flight: 0,
                 dirty: std::collections::VecDeque::new(),
                 flush: Vec::new(),
@@ -204,7 +205,7 @@ impl RespFace {
                 last_save: UnixMillis::default(),
                 next_client: 1,
             },
-            stage: Stage::Serving,
+            stage: RespStage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; READ_BYTES],
             hungry: Vec::new(),
@@ -214,31 +215,31 @@ impl RespFace {
         })
     }
 
-    /// The first TCP address the face listens on; `None` when it has only a Unix socket.
+    /// Returns the first TCP address the front end listens on; `None` when it has only a Unix socket.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.listeners.iter().find_map(Listener::address)
+        self.listeners.iter().find_map(RespListener::address)
     }
 
-    /// Readable when a socket has something for the face. What the core sleeps on.
+    /// Returns the descriptor that the core loop sleeps on; it is readable when a socket has an event.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Clients connected now.
+    /// Returns the number of clients connected now.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.clients.len()
     }
 
-    /// Client commands answered since the face was bound.
+    /// Returns the number of client commands answered since [`bind`](Self::bind) or CONFIG RESETSTAT.
     #[must_use]
     pub fn commands_done(&self) -> u64 {
         self.shared.counters.commands_done
     }
 
-    /// When the face next has work of its own; `None` when only a socket or a completion can wake it.
+    /// Returns the time of the next timed work; `None` when only a socket or a completion can wake the front end.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let sleeper = self.shared.sleepers.iter().map(|(time, _)| *time).min();
@@ -247,9 +248,9 @@ impl RespFace {
         sleeper.into_iter().chain(sweep).min()
     }
 
-    /// Stops accepting; every client is closed when what it asked for has been answered.
+    /// Stops accepting clients; each client is closed when its accepted commands are answered.
     pub fn begin_drain(&mut self) {
-        self.stage = Stage::Draining;
+        self.stage = RespStage::Draining;
         for listener in std::mem::take(&mut self.listeners) {
             listener.close(self.epoll.as_fd());
         }
@@ -257,15 +258,16 @@ impl RespFace {
         self.shared.dirty.extend(all);
     }
 
-    /// Whether a drain has come to its end: no client is left.
+    /// Returns true if a drain has finished: no client is left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.stage == Stage::Draining && self.clients.len() == 0
+        self.stage == RespStage::Draining && self.clients.len() == 0
     }
 
-    /// One turn: what sockets brought goes to the device, what the device released goes to the sockets. Runs the device's stages
-    /// in between, so that what it can answer from memory is answered in the same turn. Returns whether anything moved; if not,
-    /// the core may sleep on [`descriptor`](Self::descriptor), the device's own descriptor and the nearest deadline.
+    /// Runs one turn: submits commands that sockets delivered, sends replies that the device released. Polls the device
+    /// in between, so that commands answered from memory complete in the same turn. Returns true if there was any work;
+    /// if not, the core loop may sleep on [`descriptor`](Self::descriptor), the device's own descriptor and the nearest
+    /// deadline.
     pub fn poll<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         self.shared.now = now;
         self.shared.wall = wall;
@@ -291,21 +293,21 @@ impl RespFace {
     fn take_kernel_events(&mut self) {
         let quiet = self.events.is_empty();
         self.events.clear();
-        // A core that turns while it waits for the device need not ask the kernel each time round.
+        // While device commands are in flight the core loop spins: limit the rate of system calls.
         if quiet && self.shared.in_flight > 0 && self.shared.now.since(self.watched) < turn::WATCH_EVERY {
             return;
         }
         self.watched = self.shared.now;
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
-        // An interrupted wait has found nothing; the next turn asks again.
+        // An interrupted wait returns no events; the next turn waits again.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) {
             self.events.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
         }
     }
 }
 
-impl<D: CoreDevice> Face<D> for RespFace {
+impl<D: CoreDevice> FrontEnd<D> for RespFrontEnd {
     fn poll(&mut self, device: &mut D, now: Nanos, wall: UnixMillis) -> bool {
         Self::poll(self, device, now, wall)
     }
@@ -326,7 +328,7 @@ impl<D: CoreDevice> Face<D> for RespFace {
         Self::is_drained(self)
     }
 
-    fn count(&self, into: &mut FaceNumbers) {
+    fn count(&self, into: &mut FrontEndCounters) {
         Self::count(self, into);
     }
 }

@@ -1,11 +1,11 @@
-//! The vfio-user face: a PCI Express SSD for a guest of a hypervisor that speaks vfio-user.
+//! The vfio-user front end: a PCI Express SSD for a guest of a vfio-user hypervisor.
 //!
-//! In: a connection on a Unix socket, the guest's memory and interrupts, what its driver writes. Out: the device as an NVMe
-//! controller of that guest. Invariant: one guest at a time; when it goes, what it left is forgotten as soon as nothing in
-//! flight names its memory, and the next may come.
+//! Input: a connection on a Unix socket, the guest's memory and interrupts, register writes of its driver. Output: the
+//! device as an NVMe controller of that guest. Invariant: one guest at a time; when it disconnects, its state is
+//! released once no command in flight uses its memory, and the next guest may connect.
 //!
 //! ```text
-//!   nobody --(client connects)--> guest --(it goes, or sends garbage)--> leaving --(nothing in flight)--> nobody
+//!   vacant --(client connects)--> guest --(disconnects, or malformed message)--> leaving --(none in flight)--> vacant
 //! ```
 
 pub mod config_space;
@@ -18,32 +18,33 @@ mod link;
 pub mod message;
 pub mod vectors;
 
-use crate::front_end::{Face, PollCost};
-use crate::numbers::FaceNumbers;
+use crate::front_end::{FrontEnd, PollCost};
+use crate::numbers::FrontEndCounters;
 use controller::GuestController;
-use function::{Function, Handled};
+use function::{VfioUserFunction, ReplyState};
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::queue_pair::Sleep;
-use headwater_ssd::command::FaceId;
-use headwater_ssd::engine::Device;
+use headwater_nvme::queue_pair::SleepDecision;
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
-use link::{Gone, Link, Received};
+use link::{LinkEnd, ClientLink, LinkInput};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Messages taken in one poll, so that a client who sends all the time does not keep the device from its work.
+/// Maximum messages handled in one poll, so that a client that sends constantly does not delay the device.
 const MESSAGES_MAX: usize = 64;
-/// Least time between two looks at the sockets: a look is a call into the kernel, and a busy guest's work comes by memory.
+/// Minimum time between two polls of the sockets: a poll is a system call, and a busy guest's commands arrive in
+/// memory.
 const LOOK_EVERY: Nanos = Nanos(5_000);
-/// When replies are sent again that a client had no room for.
+/// Time after which sending is retried while the client's socket is full.
 const SEND_AGAIN: Nanos = Nanos(1_000_000);
-/// Bytes of replies that a client may leave unread before no more of its messages are taken.
+/// Bytes of unread replies at which receiving from the client pauses.
 const UNREAD_MAX: usize = 64 * 1_024;
 
-/// The socket cannot be listened on.
+/// An error of listening on the socket.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot listen for a vfio-user client: {source}; check the path given with --vfio-user", path.display())]
 pub struct VfioUserError {
@@ -51,33 +52,33 @@ pub struct VfioUserError {
     source: std::io::Error,
 }
 
-/// The face.
+/// The vfio-user front end.
 #[derive(Debug)]
-pub struct VfioUserFace {
+pub struct VfioUserFrontEnd {
     path: PathBuf,
     listener: UnixListener,
     readiness: OwnedFd,
     controller: GuestController,
-    guest: Option<Guest>,
+    guest: Option<ConnectedGuest>,
     looked: Nanos,
     draining: bool,
 }
 
-/// A client and the function that it sees.
+/// A connected client and its PCI function.
 #[derive(Debug)]
-struct Guest {
-    link: Link,
-    function: Function,
-    /// A message waits for its reply, and with it all behind it.
+struct ConnectedGuest {
+    link: ClientLink,
+    function: VfioUserFunction,
+    /// True if the reply to a message is pending, which blocks all later messages.
     waiting: bool,
 }
 
-impl VfioUserFace {
-    /// Listens. A socket that nobody listens on any more is replaced.
+impl VfioUserFrontEnd {
+    /// Binds the socket and listens. A stale socket file, on which no process listens, is replaced.
     ///
     /// # Errors
-    /// [`VfioUserError`] names the path.
-    pub fn bind(path: &Path, face: FaceId) -> Result<Self, VfioUserError> {
+    /// [`VfioUserError`] with the path.
+    pub fn bind(path: &Path, face: FrontEndId) -> Result<Self, VfioUserError> {
         let refused = |source| VfioUserError { path: path.to_owned(), source };
         let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
         if is_socket && UnixStream::connect(path).is_err() {
@@ -98,14 +99,14 @@ impl VfioUserFace {
         })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes messages and commands as far as they go; never waits. Returns whether anything moved.
-    pub fn poll<M: Media>(&mut self, device: &mut Device<M>, now: Nanos) -> bool {
+    /// Serves messages and commands. Never blocks. Returns true if there was progress.
+    pub fn poll<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
         let mut moved = false;
         let waiting = self.guest.as_ref().is_some_and(|guest| guest.waiting);
         if waiting || now.since(self.looked) >= LOOK_EVERY {
@@ -114,9 +115,9 @@ impl VfioUserFace {
             moved |= self.listen(now);
         }
         match &mut self.guest {
-            Some(Guest { function, .. }) => {
+            Some(ConnectedGuest { function, .. }) => {
                 let serves = function.is_bus_master() && !self.draining;
-                let Function { memory, vectors, .. } = function;
+                let VfioUserFunction { memory, vectors, .. } = function;
                 moved |= self.controller.poll(device, serves.then_some(&*memory), now);
                 self.controller.interrupt(now, |vector| vectors.signal(vector));
             }
@@ -125,24 +126,24 @@ impl VfioUserFace {
         moved
     }
 
-    /// Lets a client in, if there is none; another one is sent away at once, so that it can say so.
+    /// Accepts a client, if there is none; a second one is disconnected at once, so that it can report it.
     fn meet(&mut self) -> bool {
         let Ok((stream, _)) = self.listener.accept() else {
             return false;
         };
         if self.guest.is_some() || self.draining {
-            tracing::warn!(path = %self.path.display(), "a second vfio-user client is sent away");
+            tracing::warn!(path = %self.path.display(), "a second vfio-user client was disconnected");
             return true;
         }
         if stream.set_nonblocking(true).is_ok() && watch(&self.readiness, stream.as_fd()).is_ok() {
-            tracing::info!(path = %self.path.display(), "a vfio-user client came");
+            tracing::info!(path = %self.path.display(), "a vfio-user client connected");
             self.guest =
-                Some(Guest { link: Link::new(stream.into()), function: Function::default(), waiting: false });
+                Some(ConnectedGuest { link: ClientLink::new(stream.into()), function: VfioUserFunction::default(), waiting: false });
         }
         true
     }
 
-    /// Answers the client's messages.
+    /// Serves the client's messages, or ends its connection.
     fn listen(&mut self, now: Nanos) -> bool {
         let Some(guest) = &mut self.guest else {
             return false;
@@ -150,7 +151,7 @@ impl VfioUserFace {
         match guest.listen(&mut self.controller.registers(now)) {
             Ok(moved) => moved,
             Err(gone) => {
-                tracing::info!(path = %self.path.display(), reason = %gone, "the vfio-user client is gone");
+                tracing::info!(path = %self.path.display(), reason = %gone, "the vfio-user client disconnected");
                 self.guest = None;
                 self.controller.abandon();
                 true
@@ -158,28 +159,28 @@ impl VfioUserFace {
         }
     }
 
-    /// Asks the guest to announce what it rings from now on; see
-    /// [`Face::prepare_sleep`](crate::front_end::Face::prepare_sleep).
-    pub fn prepare_sleep(&mut self) -> Sleep {
+    /// Makes the guest write a doorbell register when it submits; see
+    /// [`FrontEnd::prepare_sleep`](crate::front_end::Face::prepare_sleep).
+    pub fn prepare_sleep(&mut self) -> SleepDecision {
         match &self.guest {
             Some(guest) if guest.function.is_bus_master() => self.controller.prepare_sleep(),
-            _ => Sleep::Until,
+            _ => SleepDecision::Until,
         }
     }
 
-    /// While a guest is there its rings are in memory; the sockets are looked at now and then.
+    /// Returns `Memory` while a guest is connected: its rings are in memory, and the sockets are polled periodically.
     #[must_use]
     pub fn poll_cost(&self) -> PollCost {
         if self.guest.is_some() { PollCost::Memory } else { PollCost::Kernel }
     }
 
-    /// Readable when a client has something to say.
+    /// Returns a descriptor that is readable when a client has connected or sent a message.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.as_fd()
     }
 
-    /// When the face next has something to do that nobody announces.
+    /// Returns the time of the next work that no descriptor announces.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let unsent = self.guest.as_ref().is_some_and(|guest| !guest.link.out.is_empty());
@@ -187,31 +188,31 @@ impl VfioUserFace {
         self.controller.next_deadline().into_iter().chain(again).min()
     }
 
-    /// Whether nothing is in flight.
+    /// Returns true if no command is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.controller.is_quiet()
     }
 
-    /// Takes no more clients and no more commands.
+    /// Stops accepting clients and commands.
     pub fn begin_drain(&mut self) {
         self.draining = true;
     }
 
-    /// Whether, after [`begin_drain`](Self::begin_drain), everything taken is answered.
+    /// Returns true if, after [`begin_drain`](Self::begin_drain), every fetched command is completed.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.draining && self.controller.is_quiet()
     }
 
-    /// Adds its numbers.
-    pub fn count(&self, into: &mut FaceNumbers) {
+    /// Adds its counters.
+    pub fn count(&self, into: &mut FrontEndCounters) {
         into.connections += u64::from(self.guest.is_some());
     }
 }
 
-impl<M: Media> Face<Device<M>> for VfioUserFace {
-    fn poll(&mut self, device: &mut Device<M>, now: Nanos, _wall: UnixMillis) -> bool {
+impl<M: Media> FrontEnd<SsdDevice<M>> for VfioUserFrontEnd {
+    fn poll(&mut self, device: &mut SsdDevice<M>, now: Nanos, _wall: UnixMillis) -> bool {
         Self::poll(self, device, now)
     }
 
@@ -227,7 +228,7 @@ impl<M: Media> Face<Device<M>> for VfioUserFace {
         Self::poll_cost(self)
     }
 
-    fn prepare_sleep(&mut self) -> Sleep {
+    fn prepare_sleep(&mut self) -> SleepDecision {
         Self::prepare_sleep(self)
     }
 
@@ -239,31 +240,31 @@ impl<M: Media> Face<Device<M>> for VfioUserFace {
         Self::is_drained(self)
     }
 
-    fn count(&self, into: &mut FaceNumbers) {
+    fn count(&self, into: &mut FrontEndCounters) {
         Self::count(self, into);
     }
 }
 
-impl Guest {
-    fn listen(&mut self, registers: &mut impl function::Registers) -> Result<bool, Gone> {
+impl ConnectedGuest {
+    fn listen(&mut self, registers: &mut impl function::BarRegisters) -> Result<bool, LinkEnd> {
         let mut moved = false;
         for _ in 0..MESSAGES_MAX {
             if self.waiting {
-                self.waiting = self.function.go_on(registers, &mut self.link.out) == Handled::Waiting;
+                self.waiting = self.function.go_on(registers, &mut self.link.out) == ReplyState::Waiting;
             }
             self.link.flush()?;
             if self.waiting || self.link.out.len() > UNREAD_MAX {
                 return Ok(moved);
             }
             match self.link.receive() {
-                Received::Nothing => return Ok(moved),
-                Received::Gone(gone) => return Err(gone),
-                Received::Message(header, descriptors) => {
+                LinkInput::Nothing => return Ok(moved),
+                LinkInput::Gone(gone) => return Err(gone),
+                LinkInput::Message(header, descriptors) => {
                     let Self { link, function, waiting } = self;
                     let mut out = std::mem::take(&mut link.out);
                     let handled = function.handle(&header, link.rest(), descriptors, registers, &mut out);
                     link.out = out;
-                    *waiting = handled == Handled::Waiting;
+                    *waiting = handled == ReplyState::Waiting;
                     moved = true;
                 }
             }
@@ -272,14 +273,14 @@ impl Guest {
     }
 }
 
-impl Drop for VfioUserFace {
+impl Drop for VfioUserFrontEnd {
     fn drop(&mut self) {
-        // Somebody else may have removed it; then it is gone, which is what is wanted.
+        // Another process may have removed it already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Adds a descriptor to those that end a sleep. Closing it takes it out again.
+/// Adds a descriptor to those that end a sleep. Closing it removes it.
 fn watch(readiness: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
     epoll::add(readiness, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }

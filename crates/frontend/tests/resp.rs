@@ -1,6 +1,6 @@
-//! The face over loopback sockets, with a model for a device.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![expect(clippy::print_stderr, reason = "a seeded test says its seed")]
+//! Tests of the RESP front end over loopback sockets, with a model of the device.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test reports its location")]
+#![expect(clippy::print_stderr, reason = "a seeded test prints its seed")]
 
 #[path = "resp/behaviour.rs"]
 mod behaviour;

@@ -1,16 +1,16 @@
-//! The parser against streams of its own making and against noise.
+//! Property tests of the RESP parser, with encoded commands and with random bytes.
 
-use headwater_frontend::resp::parser::{Batch, Parser, Rules, Standing};
+use headwater_frontend::resp::parser::{CommandBatch, RespParser, ParserLimits, AuthState};
 use proptest::prelude::*;
 
-const RULES: Rules = Rules { bulk_bytes_max: 1 << 20, commands_max: 4, standing: Standing::Authenticated };
+const RULES: ParserLimits = ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 4, standing: AuthState::Authenticated };
 
 type Commands = Vec<Vec<Vec<u8>>>;
 
-/// Feeds a stream in pieces that end where `cuts` say and collects every command and the first error.
+/// Feeds a stream in pieces that end at the offsets `cuts`, and returns every command and the first error.
 fn feed(stream: &[u8], cuts: &[usize]) -> (Commands, Option<String>) {
-    let mut parser = Parser::default();
-    let mut batch = Batch::default();
+    let mut parser = RespParser::default();
+    let mut batch = CommandBatch::default();
     let mut input = Vec::new();
     let mut commands = Commands::new();
     let mut at = 0;
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics_and_splits_never_change_what_it_says(
+    fn random_bytes_never_panic_and_parse_alike_under_any_split(
         stream in proptest::collection::vec(
             prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b'0'), Just(b'"'),
                 Just(b'\''), Just(b'\\'), Just(b'x'), Just(b' '), any::<u8>()], 0..200),
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_fed_byte_by_byte_is_understood() {
+fn a_stream_fed_byte_by_byte_is_parsed() {
     let commands = vec![vec![b"SET".to_vec(), vec![0; 300], Vec::new()], vec![b"PING".to_vec()]];
     let stream = encode(&commands);
     let cuts: Vec<usize> = (0..stream.len()).collect();

@@ -1,24 +1,24 @@
-//! Blocks of any device, by its URL: written, verified, and every operation tried against what is known to be there.
+//! Blocks of any device, by its URL: written, verified, and every operation checked against known contents.
 //!
-//! In: a URL and what to do. Out: what was seen, and an error for the first byte that is not as it should be. Two ways to the
+//! Input: a URL and an action. Output: what was checked, and an error for the first wrong byte. Two I/O paths to the
 //! same disk agree if one writes and the other verifies.
 //!
 //! `device_blocks URL write|verify|try` works on the first 16 MiB of the namespace; `try` leaves other bytes there.
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+#![expect(clippy::print_stdout, reason = "the results are the output of this program")]
 
-use headwater::{Buffer, Command, Device, Durable, IoError, Queue, Status};
+use headwater::{Buffer, Command, Device, IoError, Queue, Status, WriteDurability};
 use std::error::Error;
 use std::process::ExitCode;
 use std::thread;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Bytes that are worked on.
+/// Bytes that the program works on.
 const AREA: u64 = 16 << 20;
 const DEPTH: u32 = 32;
 const THREADS: u64 = 3;
 
-/// The 64-bit word that belongs at a place.
+/// Returns the 64-bit word that belongs at an offset.
 fn word(at: u64) -> u64 {
     at.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ at
 }
@@ -31,7 +31,7 @@ fn check(at: u64, found: &[u8]) -> Result<()> {
     let expected = pattern(at, found.len());
     match expected.iter().zip(found).position(|(expected, found)| expected != found) {
         None => Ok(()),
-        Some(wrong) => Err(format!("byte {} is not as it should be", at + wrong as u64).into()),
+        Some(wrong) => Err(format!("byte {} is wrong", at + wrong as u64).into()),
     }
 }
 
@@ -39,7 +39,7 @@ fn ensure(holds: bool, what: &str) -> Result<()> {
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
-/// Blocking calls of every length, from one block to more than any device moves in one command.
+/// Writes or verifies the area by blocking calls, from one block to more than any device transfers in one command.
 fn go_over(device: &mut Device, writes: bool) -> Result<()> {
     let block = u64::from(device.namespace().block_bytes);
     let lengths = [1, 2, 7, 64, 513, 1_027].map(|blocks| blocks * block).into_iter().chain([5 << 20]);
@@ -47,7 +47,7 @@ fn go_over(device: &mut Device, writes: bool) -> Result<()> {
     for length in lengths.collect::<Vec<_>>().into_iter().cycle() {
         let bytes = usize::try_from(length.min(AREA - at))?;
         if writes {
-            device.write(at / block, &pattern(at, bytes), Durable::AsPromised)?;
+            device.write(at / block, &pattern(at, bytes), WriteDurability::AsPromised)?;
         } else {
             let mut found = vec![0; bytes];
             device.read(at / block, &mut found)?;
@@ -62,7 +62,7 @@ fn go_over(device: &mut Device, writes: bool) -> Result<()> {
     Ok(())
 }
 
-/// A full queue on each of several threads, each thread with blocks of its own.
+/// Runs a full queue on each of several threads, each thread with its own blocks.
 fn several_queues(device: &mut Device) -> Result<()> {
     let block = device.namespace().block_bytes;
     let namespace = device.namespace().id;
@@ -87,7 +87,7 @@ fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, numb
                 let lba = at / u64::from(block);
                 let command = if writes {
                     slice.write(0, &pattern(at, 8_192))?;
-                    Command::write(namespace, lba, block, slice, Durable::AsPromised)?
+                    Command::write(namespace, lba, block, slice, WriteDurability::AsPromised)?
                 } else {
                     slice.write(0, &[0xEE; 8_192])?;
                     Command::read(namespace, lba, block, slice)?
@@ -116,20 +116,23 @@ fn one(queue: &mut Queue, command: Command) -> std::result::Result<Status, IoErr
     Ok(queue.wait(None)?.map_or(Status::INTERNAL_ERROR, |completion| completion.status))
 }
 
-/// The commands that the blocking calls do not have, and misuse.
+/// Checks the commands that the blocking calls do not have, and misuse.
 fn every_command(device: &mut Device) -> Result<()> {
     let facts = device.namespace().clone();
     let (id, block) = (facts.id, facts.block_bytes);
     let bytes = block as usize * 8;
     let (buffer, list) = (device.buffer(bytes)?, device.buffer(4_096)?);
-    device.write(0, &pattern(0, bytes), Durable::Now)?;
+    device.write(0, &pattern(0, bytes), WriteDurability::Now)?;
     let mut queue = device.queue(4)?;
     buffer.write(0, &pattern(0, bytes))?;
     let same = one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
     buffer.write(bytes - 1, &[!0])?;
     let other = one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
-    ensure(same.is_success() && other.is(Status::COMPARE_FAILURE), "compare tells equal from different")?;
-    let zeroes = one(&mut queue, Command::write_zeroes(id, 2, 4, Durable::Now)?)?;
+    ensure(
+        same.is_success() && other.is(Status::COMPARE_FAILURE),
+        "compare distinguishes equal from different data",
+    )?;
+    let zeroes = one(&mut queue, Command::write_zeroes(id, 2, 4, WriteDurability::Now)?)?;
     let discarded = one(&mut queue, Command::discard(id, &[(6, 1), (7, 1)], &list)?)?;
     ensure(zeroes.is_success() && discarded.is_success(), "zeroes and discard")?;
     let read = one(&mut queue, Command::read(id, 0, block, buffer.clone())?)?;
@@ -138,7 +141,7 @@ fn every_command(device: &mut Device) -> Result<()> {
     let (front, zeroed) = (block as usize * 2, block as usize * 6);
     ensure(read.is_success(), "read")?;
     check(0, &found[..front])?;
-    ensure(found[front..zeroed].iter().all(|&byte| byte == 0), "zeroes are there")?;
+    ensure(found[front..zeroed].iter().all(|&byte| byte == 0), "zeroes read back")?;
     for beyond in [facts.size, facts.size - 7, u64::MAX - 7] {
         let refused = one(&mut queue, Command::read(id, beyond, block, buffer.clone())?);
         ensure(matches!(refused, Err(IoError::Range { .. })), "blocks beyond the end are refused")?;
@@ -148,7 +151,8 @@ fn every_command(device: &mut Device) -> Result<()> {
     ensure(matches!(refused, Err(IoError::Range { .. })), "a discard beyond the end is refused")?;
     let parts = vec![buffer.slice(0, block as usize)?, buffer.slice(block as usize * 3, block as usize * 2)?];
     buffer.write(0, &pattern(0, bytes))?;
-    let gathered = one(&mut queue, Command::write_gathered(id, 0, block, parts, Durable::AsPromised)?)?;
+    let gathered =
+        one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::AsPromised)?)?;
     ensure(gathered.is_success(), "data in two pieces is one command")?;
     let mut found = vec![0; block as usize * 3];
     device.read(0, &mut found)?;
@@ -167,12 +171,12 @@ fn run() -> Result<()> {
         _ => {
             several_queues(&mut device)?;
             every_command(&mut device)?;
-            // What is closed can be opened again, by the same process too.
+            // A closed device can be opened again, by the same process too.
             drop(device);
             every_command(&mut Device::open(url)?)?;
         }
     }
-    println!("{what}: as it should be");
+    println!("{what}: passed");
     Ok(())
 }
 

@@ -1,25 +1,26 @@
-//! Keys of any device, by its URL: single values by name, or every operation tried against what must come of it.
+//! Keys of any device, by its URL: single values by name, or every operation checked against its expected result.
 //!
-//! In: a URL, what to do, and a value on standard input. Out: a value on standard output as it is, keys one a line, or what was
-//! tried; an error for the first answer that is not as it should be.
+//! Input: a URL, an action, and a value on standard input. Output: a value on standard output as it is, keys one a
+//! line, or what was checked; an error for the first wrong answer.
 //!
 //! `device_keys URL put KEY | get KEY | delete KEY | list`, `device_keys URL try`
-#![expect(clippy::print_stdout, reason = "values and what was seen are what this program is for")]
+#![expect(clippy::print_stdout, reason = "values and results are the output of this program")]
 
-use headwater::{Command, Condition, Device, Status};
+use headwater::{Command, Device, Status, StoreCondition};
 use std::error::Error;
 use std::io::{Read as _, Write as _};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Lengths of values: none, less than a page, some pages, and with pages of 4 KiB a PRP list that goes on in a second page.
+/// Lengths of values: zero, less than a page, some pages, and with pages of 4 KiB a PRP list that continues in a second
+/// page.
 const LENGTHS: [usize; 7] = [0, 1, 77, 4_096, 5_000, 100_000, 3_000_001];
 /// Commands in flight.
 const DEPTH: u32 = 16;
-/// Keys that are stored with that many in flight, and bytes of the value of each.
+/// Number of keys that are stored at that depth, and bytes of the value of each.
 const KEYS: u64 = 512;
 const VALUE_BYTES: usize = 512;
-/// The key that values of every length have.
+/// The key of the values of every length.
 const ONE: &[u8] = b"of every length";
 
 fn put(device: &mut Device, key: &str) -> Outcome {
@@ -33,7 +34,7 @@ fn get(device: &mut Device, key: &str) -> Outcome {
     Ok(std::io::stdout().write_all(&value)?)
 }
 
-/// Every key: an answer begins with the key that it was asked for, which the one before has already told.
+/// Collects every key. An answer begins with the requested key, which the answer before already contained.
 fn list(device: &mut Device) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -47,32 +48,36 @@ fn list(device: &mut Device) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
 }
 
 fn values(device: &mut Device) -> Result<usize, Box<dyn Error>> {
-    let most = device.queue(1)?.limits().transfer_bytes_max;
-    for bytes in LENGTHS.into_iter().filter(|&bytes| bytes < most).chain([most]) {
+    let max = device.queue(1)?.limits().transfer_bytes_max;
+    for bytes in LENGTHS.into_iter().filter(|&bytes| bytes < max).chain([max]) {
         let mut value = vec![0; bytes];
         fastrand::fill(&mut value);
         device.put(ONE, &value)?;
-        let found = device.get(ONE)?.ok_or("a key that was just put is not there")?;
+        let found = device.get(ONE)?.ok_or("a stored key is missing")?;
         if found != value {
-            return Err(format!("a value of {bytes} bytes came back as another of {}", found.len()).into());
+            return Err(
+                format!("a value of {bytes} bytes reads back differently, {} bytes", found.len()).into()
+            );
         }
     }
-    Ok(most)
+    Ok(max)
 }
 
 fn conditions(device: &mut Device) -> Outcome {
     let status = |put: Result<(), headwater::IoError>| put.err().and_then(|error| error.status());
-    let taken = status(device.put_if(ONE, b"w", Condition::IfAbsent));
-    let absent = status(device.put_if(b"not there", b"w", Condition::IfExists));
+    let taken = status(device.put_if(ONE, b"w", StoreCondition::IfAbsent));
+    let absent = status(device.put_if(b"not there", b"w", StoreCondition::IfExists));
     let expected = [Status::KEY_EXISTS, Status::KEY_DOES_NOT_EXIST].map(|status| Some(status.text()));
     if [taken, absent].map(|found| found.map(Status::text)) != expected {
-        return Err(format!("stores on a condition that does not hold: {taken:?}, {absent:?}").into());
+        return Err(
+            format!("wrong status of stores whose condition does not hold: {taken:?}, {absent:?}").into()
+        );
     }
-    device.put_if(ONE, b"w", Condition::IfExists)?;
+    device.put_if(ONE, b"w", StoreCondition::IfExists)?;
     Ok(())
 }
 
-/// A full queue of stores, each buffer used again and again.
+/// Stores keys with a full queue, reusing each buffer.
 fn many(device: &mut Device) -> Outcome {
     let namespace = device.namespace().id;
     let buffer = device.buffer(64 * VALUE_BYTES)?;
@@ -82,7 +87,7 @@ fn many(device: &mut Device) -> Outcome {
         if queue.in_flight() == queue.depth() {
             queue.wait(None)?.ok_or("no answer")?.ok()?;
         }
-        queue.submit(Command::put(namespace, &turn.to_le_bytes(), value, Condition::Always)?, turn)?;
+        queue.submit(Command::put(namespace, &turn.to_le_bytes(), value, StoreCondition::Always)?, turn)?;
     }
     while let Some(completion) = queue.wait(None)? {
         completion.ok()?;
@@ -91,26 +96,26 @@ fn many(device: &mut Device) -> Outcome {
 }
 
 fn attempt(device: &mut Device) -> Outcome {
-    let most = values(device)?;
+    let max = values(device)?;
     conditions(device)?;
     many(device)?;
     let listed = list(device)?;
     let missing = (0..KEYS).map(u64::to_le_bytes).find(|key| !listed.iter().any(|listed| listed == key));
     if missing.is_some() || !listed.iter().any(|key| key == ONE) || !device.exist(ONE)? {
-        return Err(format!("a key that was stored is not among {} that are listed", listed.len()).into());
+        return Err(format!("a stored key is missing from the {} that are listed", listed.len()).into());
     }
     device.flush()?;
     device.delete(ONE)?;
     if device.exist(ONE)? || device.get(ONE)?.is_some() || !device.exist(&(KEYS - 1).to_le_bytes())? {
-        return Err("delete or store did something else".into());
+        return Err("a deleted key exists, or a stored one is missing".into());
     }
-    println!("values of 0 to {most} bytes, and {KEYS} keys at depth {DEPTH}");
+    println!("values of 0 to {max} bytes, and {KEYS} keys at depth {DEPTH}");
     Ok(())
 }
 
 fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, what @ ..] = &arguments[..] else { return Err("device_keys URL WHAT".into()) };
+    let [url, what @ ..] = &arguments[..] else { return Err("device_keys URL ACTION".into()) };
     let mut device = Device::open(url)?;
     match what.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["put", key] => put(&mut device, key),

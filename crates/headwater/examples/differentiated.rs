@@ -1,14 +1,16 @@
-//! Figure 4 of the `NVMeDirect` paper on any device: four users of one device, of whom one is to be served better.
+//! Figure 4 of the `NVMeDirect` paper on any device: four users of one device, one of them with better service.
 //!
-//! In: `differentiated URL SECONDS`. Out: writes a second of each user, a JSON row for each way: everybody with a queue
-//! (non-boosted), one with a queue and three who share another (boosted), and, of a device opened with `weights=`, the same
-//! with queues of the classes high and low (boosted, WRR). Each user keeps four random writes of 4 KiB in flight. What was on the device is lost.
+//! Input: `differentiated URL SECONDS`. Output: writes a second of each user, a JSON row for each queue layout: a queue
+//! for each user (non-boosted), one queue for the first user and one shared by the other three (boosted), and, for a
+//! device opened with `weights=`, the same with queues of the classes high and low (boosted, WRR). Each user keeps four
+//! random writes of 4 KiB in flight. The contents of the device are lost.
 //!
-//! The users are four handles that one thread drives by turns, so that not the machine's processors decide who goes first.
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+//! The users are four handles that one thread drives in turn, so that the machine's processors do not decide their
+//! order.
+#![expect(clippy::print_stdout, reason = "the results are the output of this program")]
 
 use headwater::host::clock::{Clock, Nanos};
-use headwater::{Data, Device, Durable, Handle, Priority, Request, SharedQueue};
+use headwater::{Device, Handle, IoRequest, QueuePriority, SharedQueue, TransferData, WriteDurability};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -18,7 +20,7 @@ const USERS: usize = 4;
 const IN_FLIGHT: u32 = 4;
 const BYTES: usize = 4_096;
 
-/// How the users have queues.
+/// The assignment of queues to users.
 #[derive(Clone, Copy)]
 enum Way {
     NonBoosted,
@@ -35,20 +37,21 @@ impl Way {
         }
     }
 
-    /// The handles of the users, the better served first.
+    /// Creates the handles of the users, the boosted one first.
     fn handles(self, device: &mut Device) -> Result<Vec<Handle>> {
         let facts = device.namespace().clone();
-        let others = u32::try_from(USERS - 1)? * IN_FLIGHT;
+        let shared_depth = u32::try_from(USERS - 1)? * IN_FLIGHT;
         let (first, shared) = match self {
             Self::NonBoosted => {
                 let own = (0..USERS)
                     .map(|_| Ok(Handle::builder(&facts).queue(device.queue(IN_FLIGHT)?).build()?));
                 return own.collect();
             }
-            Self::Boosted => (device.queue(IN_FLIGHT)?, device.queue(others)?),
-            Self::Weighted => {
-                (device.queue_of(IN_FLIGHT, Priority::High)?, device.queue_of(others, Priority::Low)?)
-            }
+            Self::Boosted => (device.queue(IN_FLIGHT)?, device.queue(shared_depth)?),
+            Self::Weighted => (
+                device.queue_of(IN_FLIGHT, QueuePriority::High)?,
+                device.queue_of(shared_depth, QueuePriority::Low)?,
+            ),
         };
         let shared = SharedQueue::new(shared);
         let mut handles = vec![Handle::builder(&facts).queue(first).build()?];
@@ -59,7 +62,7 @@ impl Way {
     }
 }
 
-/// Writes a second of each user.
+/// Runs one layout and returns the writes a second of each user.
 fn run_way(way: Way, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
     let pages = device.namespace().size * u64::from(device.namespace().block_bytes) / BYTES as u64;
     let mut handles = way.handles(device)?;
@@ -76,12 +79,12 @@ fn run_way(way: Way, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
             while let Some(buffer) = free.pop() {
                 random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                 let offset = (random >> 16) % pages * BYTES as u64;
-                handle.submit(Request::write(offset, buffer, Durable::AsPromised), 0)?;
+                handle.submit(IoRequest::write(offset, buffer, WriteDurability::AsPromised), 0)?;
             }
             while let Some(answer) = handle.poll()? {
                 answer.completion.ok()?;
                 *count += 1;
-                if let Data::ToDevice(buffer) = answer.data {
+                if let TransferData::ToDevice(buffer) = answer.data {
                     free.push(buffer);
                 }
             }
@@ -100,15 +103,15 @@ fn run() -> Result<()> {
     let mut device = Device::open(url)?;
     let weighted = url.contains("weights=").then_some(Way::Weighted);
     for way in [Way::NonBoosted, Way::Boosted].into_iter().chain(weighted) {
-        let [first, others @ ..] = run_way(way, &mut device, span)?;
-        let most = others.iter().copied().fold(0.0, f64::max);
+        let [first, rest @ ..] = run_way(way, &mut device, span)?;
+        let best = rest.iter().copied().fold(0.0, f64::max);
         println!(
             "{{\"figure\":\"4\",\"way\":\"{}\",\"first\":{first:.0},\"others\":[{:.0},{:.0},{:.0}],\"beside_the_best_other\":{:.2}}}",
             way.name(),
-            others[0],
-            others[1],
-            others[2],
-            first / most
+            rest[0],
+            rest[1],
+            rest[2],
+            first / best
         );
     }
     Ok(())

@@ -1,23 +1,23 @@
-//! A disk that the kernel drives, used by this program beside it: every block command against a model and against what the
-//! kernel's own block device reads, keys, refusals beyond a partition, and traffic for as long as the kernel has its own.
+//! A disk that the kernel drives, used by this program at the same time: every block command against a model and
+//! against the kernel's own block device, refusals beyond a partition, and traffic while the kernel has its own.
 //!
-//! In: the URL of a device. Out: what was done, and an error for the first byte or answer that is not as it should be.
+//! Input: the URL of a device. Output: what was done, and an error for the first wrong byte or answer.
 //!
 //! `nvme_ng golden URL PATH`, `nvme_ng outside URL`, `nvme_ng traffic URL SECONDS`
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+#![expect(clippy::print_stdout, reason = "the results are the output of this program")]
 
 use headwater::host::clock::{Clock, Nanos};
-use headwater::{Buffer, Command, Device, Durable, IoError, Queue, Status};
+use headwater::{Buffer, Command, Device, IoError, Queue, Status, WriteDurability};
 use std::error::Error;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// Most blocks of the run that the golden test works on.
+/// Maximum number of blocks that the golden test works on.
 const BLOCKS: u64 = 1_024;
 const ROUNDS: u32 = 400;
 const DEPTH: u32 = 16;
 
-/// One namespace, a queue to it, and a model of the first of its blocks.
+/// One namespace, a queue to it, and a model of its first blocks.
 struct Golden {
     device: Device,
     queue: Queue,
@@ -45,21 +45,21 @@ impl Golden {
         self.queue.wait(None)?.ok_or_else(gone)?.ok()
     }
 
-    /// A run of blocks: the first, how many, and where its bytes lie in the model.
-    fn some_blocks(&self, most: usize) -> (u64, usize, std::ops::Range<usize>) {
+    /// Chooses a random run of blocks: the first, the count, and the range of its bytes in the model.
+    fn some_blocks(&self, max: usize) -> (u64, usize, std::ops::Range<usize>) {
         let bytes = self.block_bytes as usize;
         let all = self.model.len() / bytes;
-        let count = fastrand::usize(1..=most.min(self.buffer.bytes() / bytes).min(all));
+        let count = fastrand::usize(1..=max.min(self.buffer.bytes() / bytes).min(all));
         let first = fastrand::usize(0..=all - count);
         (first as u64, count, first * bytes..(first + count) * bytes)
     }
 
-    fn write(&mut self, most: usize) -> Outcome {
-        let (lba, _, place) = self.some_blocks(most);
-        let durable = if fastrand::bool() { Durable::Now } else { Durable::AsPromised };
-        fastrand::fill(&mut self.model[place.clone()]);
-        let from = self.buffer.slice(0, place.len())?;
-        from.write(0, &self.model[place])?;
+    fn write(&mut self, max: usize) -> Outcome {
+        let (lba, _, range) = self.some_blocks(max);
+        let durable = if fastrand::bool() { WriteDurability::Now } else { WriteDurability::AsPromised };
+        fastrand::fill(&mut self.model[range.clone()]);
+        let from = self.buffer.slice(0, range.len())?;
+        from.write(0, &self.model[range])?;
         let command = match self.in_pieces(&from)? {
             Some(pieces) => Command::write_gathered(self.namespace, lba, self.block_bytes, pieces, durable)?,
             None => Command::write(self.namespace, lba, self.block_bytes, from, durable)?,
@@ -68,19 +68,19 @@ impl Golden {
         Ok(())
     }
 
-    fn read(&mut self, most: usize) -> Outcome {
-        let (lba, _, place) = self.some_blocks(most);
-        let into = self.buffer.slice(0, place.len())?;
-        into.write(0, &vec![0xEE; place.len()])?;
+    fn read(&mut self, max: usize) -> Outcome {
+        let (lba, _, range) = self.some_blocks(max);
+        let into = self.buffer.slice(0, range.len())?;
+        into.write(0, &vec![0xEE; range.len()])?;
         let command = match self.in_pieces(&into)? {
             Some(pieces) => Command::read_scattered(self.namespace, lba, self.block_bytes, pieces)?,
             None => Command::read(self.namespace, lba, self.block_bytes, into.clone())?,
         };
         self.run(command)?;
-        same(&bytes_of(&into)?, &self.model[place], &format!("read from block {lba} on"))
+        same(&bytes_of(&into)?, &self.model[range], &format!("read from block {lba} on"))
     }
 
-    /// Two halves of a buffer, for about every other one that has two pages or more.
+    /// Returns two halves of a buffer, for about half of the buffers of two pages or more.
     fn in_pieces(&self, buffer: &Buffer) -> Result<Option<Vec<Buffer>>, Box<dyn Error>> {
         let half = buffer.bytes() / 2 / 4_096 * 4_096;
         if half == 0 || self.queue.limits().segments_max < 2 || fastrand::bool() {
@@ -90,13 +90,18 @@ impl Golden {
     }
 
     fn zeroes(&mut self) -> Outcome {
-        let (lba, count, place) = self.some_blocks(64);
-        self.run(Command::write_zeroes(self.namespace, lba, u32::try_from(count)?, Durable::AsPromised)?)?;
-        self.model[place].fill(0);
+        let (lba, count, range) = self.some_blocks(64);
+        self.run(Command::write_zeroes(
+            self.namespace,
+            lba,
+            u32::try_from(count)?,
+            WriteDurability::AsPromised,
+        )?)?;
+        self.model[range].fill(0);
         Ok(())
     }
 
-    /// What was discarded is as it was or zeroes, block by block; the rest is as it was.
+    /// Discards ranges and checks that each of their blocks is unchanged or zeroes, and the rest unchanged.
     fn discard(&mut self) -> Outcome {
         let runs: Vec<_> = (0..fastrand::usize(1..4)).map(|_| self.some_blocks(32)).collect();
         let ranges: Result<Vec<(u64, u32)>, _> =
@@ -107,8 +112,8 @@ impl Golden {
         let mut now = vec![0; self.model.len()];
         self.device.read(0, &mut now)?;
         let bytes = self.block_bytes as usize;
-        for (_, _, place) in runs {
-            for (block, model) in now[place.clone()].chunks(bytes).zip(self.model[place].chunks_mut(bytes)) {
+        for (_, _, range) in runs {
+            for (block, model) in now[range.clone()].chunks(bytes).zip(self.model[range].chunks_mut(bytes)) {
                 if block.iter().all(|&byte| byte == 0) {
                     model.fill(0);
                 }
@@ -118,9 +123,9 @@ impl Golden {
     }
 
     fn compare(&mut self) -> Outcome {
-        let (lba, _, place) = self.some_blocks(32);
-        let with = self.buffer.slice(0, place.len())?;
-        let mut bytes = self.model[place].to_vec();
+        let (lba, _, range) = self.some_blocks(32);
+        let with = self.buffer.slice(0, range.len())?;
+        let mut bytes = self.model[range].to_vec();
         with.write(0, &bytes)?;
         self.run(Command::compare(self.namespace, lba, self.block_bytes, with.clone())?)?;
         let at = fastrand::usize(0..bytes.len());
@@ -150,11 +155,16 @@ fn golden(url: &str, path: &str) -> Outcome {
     let mut kernel = Device::open(&format!("io-uring:{path}?plain=1"))?;
     let size = |device: &Device| device.namespace().size * u64::from(device.namespace().block_bytes);
     if size(&ours.device) != size(&kernel) {
-        return Err(format!("{} bytes here and {} there", size(&ours.device), size(&kernel)).into());
+        return Err(format!(
+            "{} bytes by the URL and {} by the block device",
+            size(&ours.device),
+            size(&kernel)
+        )
+        .into());
     }
     fastrand::seed(42);
     fastrand::fill(&mut ours.model);
-    ours.device.write(0, &ours.model, Durable::Now)?;
+    ours.device.write(0, &ours.model, WriteDurability::Now)?;
     let mut now = vec![0; ours.model.len()];
     for round in 0..ROUNDS {
         ours.round().map_err(|error| format!("round {round}: {error}"))?;
@@ -163,47 +173,47 @@ fn golden(url: &str, path: &str) -> Outcome {
             same(&now, &ours.model, &format!("the kernel's block device after round {round}"))?;
         }
     }
-    let most = ours.buffer.bytes();
+    let max = ours.buffer.bytes();
     for _ in 0..4 {
-        ours.write(most)?;
-        ours.read(most)?;
+        ours.write(max)?;
+        ours.read(max)?;
     }
-    // And the other way: what the kernel writes is read here.
+    // The other direction: the kernel writes and this program reads.
     fastrand::fill(&mut ours.model);
-    kernel.write(0, &ours.model, Durable::Now)?;
+    kernel.write(0, &ours.model, WriteDurability::Now)?;
     ours.device.read(0, &mut now)?;
     same(&now, &ours.model, "what the kernel wrote")?;
     println!(
-        "{ROUNDS} rounds on {} blocks of {} bytes, up to {most} bytes a command",
+        "{ROUNDS} rounds on {} blocks of {} bytes, up to {max} bytes a command",
         now.len() / ours.block_bytes as usize,
         ours.block_bytes
     );
     Ok(())
 }
 
-/// Every command that leaves the partition, at either end, is refused with its numbers.
+/// Checks that every command that leaves the partition, at either end, is refused with its numbers.
 fn outside(url: &str) -> Outcome {
     let mut ours = Golden::open(url)?;
     let size = ours.device.namespace().size;
     let (id, block) = (ours.namespace, ours.block_bytes);
     let mut refused = 0;
-    // The last two are blocks before the partition, for whoever adds its start without looking.
+    // The last three lie before the partition if its start is added without an overflow check.
     for first in [size, size - 1, size + 1, u64::MAX, u64::MAX - 7, u64::MAX / 2 + 1] {
         let two = ours.buffer.slice(0, 2 * block as usize)?;
         let list = ours.device.buffer(4_096)?;
         let commands = [
-            Command::write(id, first, block, two.clone(), Durable::Now)?,
-            Command::write_gathered(id, first, block, vec![two.clone()], Durable::Now)?,
+            Command::write(id, first, block, two.clone(), WriteDurability::Now)?,
+            Command::write_gathered(id, first, block, vec![two.clone()], WriteDurability::Now)?,
             Command::read(id, first, block, two.clone())?,
             Command::compare(id, first, block, two)?,
-            Command::write_zeroes(id, first, 2, Durable::Now)?,
+            Command::write_zeroes(id, first, 2, WriteDurability::Now)?,
             Command::discard(id, &[(first, 2)], &list)?,
             Command::discard(id, &[(0, 1), (size / 2, 1), (first, 2)], &ours.device.buffer(4_096)?)?,
         ];
         for command in commands {
             let opcode = command.entry.opcode;
             match ours.run(command) {
-                Err(IoError::Range { size: told, .. }) if told == size => refused += 1,
+                Err(IoError::Range { size: limit, .. }) if limit == size => refused += 1,
                 other => return Err(format!("opcode {opcode:#x} at block {first}: {other:?}").into()),
             }
         }
@@ -212,7 +222,7 @@ fn outside(url: &str) -> Outcome {
     Ok(())
 }
 
-/// Writes and reads again, at depth, for so long; every block that is read holds what was last written there.
+/// Writes and reads back, at depth, for a time; every block must read as last written.
 fn traffic(url: &str, span: Nanos) -> Outcome {
     let mut device = Device::open(url)?;
     let facts = device.namespace().clone();
@@ -222,12 +232,12 @@ fn traffic(url: &str, span: Nanos) -> Outcome {
     let buffer = device.buffer(slots * run * bytes)?;
     let mut queue = device.queue(DEPTH)?;
     let clock = Clock::start();
-    let places = facts.size / run as u64 / u64::from(DEPTH);
+    let runs = facts.size / run as u64 / u64::from(DEPTH);
     let (mut written, mut stamp) = (0_u64, 0_u64);
     while clock.now() < span {
         stamp += 1;
         let turns: Vec<u64> =
-            (0..u64::from(DEPTH)).map(|slot| slot * places + fastrand::u64(0..places)).collect();
+            (0..u64::from(DEPTH)).map(|slot| slot * runs + fastrand::u64(0..runs)).collect();
         for write in [true, false] {
             for (slot, &turn) in turns.iter().enumerate() {
                 let part = buffer.slice(slot * run * bytes, run * bytes)?;
@@ -237,7 +247,7 @@ fn traffic(url: &str, span: Nanos) -> Outcome {
                     &if write { stamped(stamp, turn, part.bytes()) } else { vec![0xEE; part.bytes()] },
                 )?;
                 let command = if write {
-                    Command::write(facts.id, lba, facts.block_bytes, part, Durable::AsPromised)?
+                    Command::write(facts.id, lba, facts.block_bytes, part, WriteDurability::AsPromised)?
                 } else {
                     Command::read(facts.id, lba, facts.block_bytes, part)?
                 };
@@ -249,7 +259,7 @@ fn traffic(url: &str, span: Nanos) -> Outcome {
         }
         for (slot, &turn) in turns.iter().enumerate() {
             let part = buffer.slice(slot * run * bytes, run * bytes)?;
-            same(&bytes_of(&part)?, &stamped(stamp, turn, part.bytes()), &format!("place {turn}"))?;
+            same(&bytes_of(&part)?, &stamped(stamp, turn, part.bytes()), &format!("run {turn}"))?;
         }
         written += u64::from(DEPTH);
         if stamp.is_multiple_of(16) {
@@ -273,7 +283,7 @@ fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>, Box<dyn Error>> {
 fn same(found: &[u8], wanted: &[u8], what: &str) -> Outcome {
     match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
         None if found.len() == wanted.len() => Ok(()),
-        at => Err(format!("{what}: byte {at:?} of {} is another", wanted.len()).into()),
+        at => Err(format!("{what}: byte {at:?} of {} differs", wanted.len()).into()),
     }
 }
 

@@ -1,11 +1,12 @@
-//! A client of an SSD that a node shares: what it may touch it uses, and what it may not it tries.
+//! A client of an SSD that a node shares: uses the blocks of its grant, and checks that blocks beside it are refused.
 //!
-//! In: `shared_ssd URL WHAT FIRST BLOCKS`, the blocks of the client's grant. Out: what was seen, and an error for the first
-//! thing that is not as it should be. `write` and `verify` go over the blocks; `load` writes them again and again with a deep
-//! queue until it is killed, over resets of the SSD too; `outside` tries every command on blocks beside the grant, which must all be refused.
-#![expect(clippy::print_stdout, reason = "what was seen is what this program is for")]
+//! Input: `shared_ssd URL ACTION FIRST BLOCKS`, the blocks of the client's grant. Output: what was checked, and an
+//! error for the first wrong result. `write` and `verify` cover the blocks; `load` writes them again and again with a
+//! deep queue until it is killed, across resets of the SSD too; `outside` tries every command on blocks beside the
+//! grant, which must all be refused.
+#![expect(clippy::print_stdout, reason = "the results are the output of this program")]
 
-use headwater::{Command, Device, Durable, Queue, Status};
+use headwater::{Command, Device, Queue, Status, WriteDurability};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -17,7 +18,7 @@ const PIECE: usize = 300 << 10;
 const DEPTH: u32 = 64;
 const LOAD_BYTES: usize = 4_096;
 
-/// The 64-bit word that belongs at a place of the device.
+/// Returns the 64-bit word that belongs at an offset of the device.
 fn word(at: u64) -> u64 {
     at.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ at
 }
@@ -38,21 +39,21 @@ impl Client {
         lba * u64::from(self.block)
     }
 
-    /// Goes over the blocks of the grant in calls of some blocks each.
+    /// Writes or verifies the blocks of the grant in calls of some blocks each.
     fn go_over(&mut self, writes: bool) -> Result<()> {
-        let most = (PIECE / self.block as usize) as u64;
+        let max = (PIECE / self.block as usize) as u64;
         let end = self.first + self.blocks;
         let mut lba = self.first;
         while lba < end {
-            let blocks = most.min(end - lba);
+            let blocks = max.min(end - lba);
             let expected = pattern(self.at(lba), usize::try_from(self.at(blocks))?);
             if writes {
-                self.device.write(lba, &expected, Durable::AsPromised)?;
+                self.device.write(lba, &expected, WriteDurability::AsPromised)?;
             } else {
                 let mut found = vec![0; expected.len()];
                 self.device.read(lba, &mut found)?;
                 if found != expected {
-                    return Err(format!("blocks from {lba} on are not as they should be").into());
+                    return Err(format!("blocks from {lba} on have wrong contents").into());
                 }
             }
             lba += blocks;
@@ -61,7 +62,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes the same bytes again and again, until somebody ends this process.
+    /// Writes the same bytes again and again, until this process is killed.
     fn load(&mut self) -> Result<()> {
         let id = self.device.namespace().id;
         let each = (LOAD_BYTES / self.block as usize) as u64;
@@ -73,7 +74,7 @@ impl Client {
                 round
             } else {
                 let done = queue.wait(None)?.ok_or("nothing in flight")?;
-                // Nobody knows whether it was written; what is there either way is the same.
+                // It may have been written or not; the contents are the same in both cases.
                 if done.status != Status::ABORTED_BY_HOST {
                     done.ok()?;
                 }
@@ -82,13 +83,13 @@ impl Client {
             let lba = self.first + round * each % (self.blocks / each * each);
             let slice = buffer.slice(usize::try_from(token)? * LOAD_BYTES, LOAD_BYTES)?;
             slice.write(0, &pattern(self.at(lba), LOAD_BYTES))?;
-            queue.submit(Command::write(id, lba, self.block, slice, Durable::AsPromised)?, token)?;
+            queue.submit(Command::write(id, lba, self.block, slice, WriteDurability::AsPromised)?, token)?;
             queue.ring()?;
         }
         Ok(())
     }
 
-    /// Tries what is not granted: each try is refused by the node.
+    /// Tries commands outside the grant, and checks that the node refuses each.
     fn outside(&mut self) -> Result<()> {
         let (id, block, end) = (self.device.namespace().id, self.block, self.first + self.blocks);
         let (data, list) = (self.device.buffer(2 * block as usize)?, self.device.buffer(4_096)?);
@@ -100,10 +101,10 @@ impl Client {
                 continue;
             }
             for command in [
-                Command::write(id, lba, block, data.clone(), Durable::AsPromised)?,
+                Command::write(id, lba, block, data.clone(), WriteDurability::AsPromised)?,
                 Command::read(id, lba, block, data.clone())?,
                 Command::compare(id, lba, block, data.clone())?,
-                Command::write_zeroes(id, lba, 2, Durable::AsPromised)?,
+                Command::write_zeroes(id, lba, 2, WriteDurability::AsPromised)?,
                 Command::discard(id, &[(self.first, 1), (lba, 2)], &list)?,
             ] {
                 let opcode = command.entry.opcode;
@@ -136,9 +137,11 @@ fn run() -> Result<()> {
         "verify" => client.go_over(false)?,
         "load" => client.load()?,
         "outside" => client.outside()?,
-        other => return Err(format!("`{other}` is nothing to do").into()),
+        other => {
+            return Err(format!("unknown action `{other}`: choose write, verify, load or outside").into());
+        }
     }
-    println!("{what}: as it should be");
+    println!("{what}: passed");
     Ok(())
 }
 

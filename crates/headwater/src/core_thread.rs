@@ -1,71 +1,71 @@
-//! The device's own thread: rings, device, wishes, and sleep when nothing moves.
+//! The device's own thread: polls rings and device, handles requests of other threads, and sleeps when idle.
 //!
-//! In: [`Wish`]es from other threads, commands from rings. Out: answers. The loop polls; when nothing has moved for a while
-//! it sleeps until a client rings, the medium answers or a deadline passes. Invariant: it ends with everything durable.
+//! Input: requests from other threads, commands from rings. Output: answers. The loop polls; after an idle period it
+//! sleeps until a client rings, the medium completes or a deadline passes. Invariant: it ends with everything durable.
 
 use crate::namespace_wish::{change_of, facts_of};
-use headwater_dma::iova::{Iova, Revocation};
+use headwater_dma::iova::{Iova, RegionRevocation};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_io::attach::admin::NamespaceWish;
-use headwater_io::{IoError, NamespaceFacts};
+use headwater_io::attach::admin::NamespaceRequest;
+use headwater_io::{ClientNamespace, IoError};
 use headwater_nvme::controller::{QueueId, QueueKind};
-use headwater_nvme::queue_pair::{QueuePair, Sleep, words_for};
-use headwater_ssd::command::{Command, FaceId, NamespaceId};
-use headwater_ssd::engine::Device;
+use headwater_nvme::queue_pair::{QueuePair, SleepDecision, words_for};
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::Media;
 use headwater_ssd::namespace::Namespace;
-use headwater_ssd::nvme::rings::{Bell, ClientId, RingFace};
+use headwater_ssd::nvme::rings::{ClientId, ClientWakeup, RingFrontEnd};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// How the rings are known to the device.
-const RINGS: FaceId = FaceId(1);
-/// How changes of namespaces are.
-const CONTROL: FaceId = FaceId(2);
-/// How long to poll in vain before sleeping.
+/// The identifier of the rings at the device.
+const RINGS: FrontEndId = FrontEndId(1);
+/// The identifier of namespace changes at the device.
+const CONTROL: FrontEndId = FrontEndId(2);
+/// Idle polling time before a sleep.
 const SPIN: Nanos = Nanos::from_micros(50);
-/// Longest sleep, which only bounds a deadline by the wall clock that was set meanwhile.
+/// Longest sleep, which only bounds the delay of a wall-clock deadline when the wall clock is set.
 const SLEEP_MAX: Nanos = Nanos::from_millis(60_000);
-/// Longest wait for the last answers when the device ends.
+/// Longest wait for the last answers when the device stops.
 const DRAIN_MAX: Nanos = Nanos::from_millis(10_000);
-/// Turns between two looks for wishes while commands keep moving.
+/// Loop turns between two polls for requests while commands keep moving.
 const WISH_EVERY: u32 = 64;
 
-/// What another thread wants of the device, with the place of the answer.
+/// A request of another thread to the device, with the sender of the answer.
 pub(crate) enum Wish {
-    /// The namespaces.
-    Namespaces(Sender<Vec<NamespaceFacts>>),
-    /// A change of them.
-    Namespace { id: u8, wish: NamespaceWish, answer: Sender<Result<u8, IoError>> },
-    /// Memory to be known at an address.
-    Register { start: Iova, memory: Foreign, answer: Sender<Result<(), IoError>> },
-    /// Memory to be forgotten; answered when nothing in flight names it.
+    /// The list of namespaces.
+    Namespaces(Sender<Vec<ClientNamespace>>),
+    /// A change of a namespace.
+    Namespace { id: u8, wish: NamespaceRequest, answer: Sender<Result<u8, IoError>> },
+    /// The registration of memory at an address.
+    Register { start: Iova, memory: SharedMemory, answer: Sender<Result<(), IoError>> },
+    /// The release of memory; answered when no command in flight names it.
     Release { start: Iova, answer: Sender<Result<(), IoError>> },
-    /// A queue pair.
+    /// The creation of a queue pair.
     Queue { depth: u32, answer: Sender<Result<Made, IoError>> },
-    /// A queue that its client has left.
+    /// The removal of a queue that its client dropped.
     Forget(QueueId),
-    /// The end.
+    /// The shutdown of the device.
     Stop,
 }
 
-/// A new queue, the client's half.
+/// The client's half of a new queue.
 pub(crate) struct Made {
     pub(crate) id: QueueId,
-    pub(crate) pair: QueuePair<ForeignWords>,
+    pub(crate) pair: QueuePair<SharedMemoryWords>,
     pub(crate) bell: WakeDescriptor,
 }
 
-/// The rings of a new device.
-pub(crate) fn rings() -> Result<RingFace<ForeignWords>, IoError> {
-    Ok(RingFace::new(RINGS)?)
+/// Creates the rings of a new device.
+pub(crate) fn rings() -> Result<RingFrontEnd<SharedMemoryWords>, IoError> {
+    Ok(RingFrontEnd::new(RINGS)?)
 }
 
-/// A change of namespaces that the device has not answered yet.
+/// A pending change of namespaces.
 struct Change {
     token: u64,
     /// Number of the namespace, 0 for a new one.
@@ -74,22 +74,22 @@ struct Change {
 }
 
 struct CoreThread<M: Media> {
-    device: Device<M>,
-    face: RingFace<ForeignWords>,
+    device: SsdDevice<M>,
+    face: RingFrontEnd<SharedMemoryWords>,
     client: ClientId,
     clock: Clock,
-    releases: Vec<(Revocation, Sender<Result<(), IoError>>)>,
-    /// Changes of namespaces under way.
+    releases: Vec<(RegionRevocation, Sender<Result<(), IoError>>)>,
+    /// Pending changes of namespaces.
     changes: Vec<Change>,
     next_token: u64,
     stopping: Option<Nanos>,
 }
 
-/// Runs a device until it is told to stop.
+/// Runs a device until it receives a request to stop.
 pub(crate) fn run<M: Media>(
-    device: Device<M>,
-    mut face: RingFace<ForeignWords>,
-    wishes: &Receiver<Wish>,
+    device: SsdDevice<M>,
+    mut face: RingFrontEnd<SharedMemoryWords>,
+    requests: &Receiver<Wish>,
     clock: Clock,
 ) {
     let client = face.rings.add_client();
@@ -103,14 +103,14 @@ pub(crate) fn run<M: Media>(
         next_token: 0,
         stopping: None,
     };
-    core.serve(wishes);
+    core.serve(requests);
     if let Err(error) = core.device.shutdown(clock.now(), clock.wall()) {
-        tracing::error!(%error, "the device ended without its last checkpoint; the next start reads the whole log");
+        tracing::error!(%error, "the device stopped without its last checkpoint; the next start reads the whole log");
     }
 }
 
 impl<M: Media> CoreThread<M> {
-    fn serve(&mut self, wishes: &Receiver<Wish>) {
+    fn serve(&mut self, requests: &Receiver<Wish>) {
         let mut moved_at = self.clock.now();
         let mut turns = 0_u32;
         loop {
@@ -119,7 +119,7 @@ impl<M: Media> CoreThread<M> {
             moved |= self.device.poll(now, wall);
             turns = turns.wrapping_add(1);
             if !moved || turns.is_multiple_of(WISH_EVERY) {
-                moved |= self.hear(wishes, now);
+                moved |= self.hear(requests, now);
                 moved |= self.settle();
             }
             if let Some(since) = self.stopping
@@ -129,7 +129,7 @@ impl<M: Media> CoreThread<M> {
             }
             if moved {
                 moved_at = now;
-            } else if now.since(moved_at) >= SPIN && self.face.rings.prepare_sleep() == Sleep::Until {
+            } else if now.since(moved_at) >= SPIN && self.face.rings.prepare_sleep() == SleepDecision::Until {
                 self.sleep(now, wall);
             } else {
                 std::hint::spin_loop();
@@ -137,25 +137,25 @@ impl<M: Media> CoreThread<M> {
         }
     }
 
-    fn hear(&mut self, wishes: &Receiver<Wish>, now: Nanos) -> bool {
-        let mut heard = false;
-        while let Ok(wish) = wishes.try_recv() {
-            heard = true;
-            self.grant(wish, now);
+    fn hear(&mut self, requests: &Receiver<Wish>, now: Nanos) -> bool {
+        let mut received = false;
+        while let Ok(request) = requests.try_recv() {
+            received = true;
+            self.grant(request, now);
         }
-        heard
+        received
     }
 
-    /// Whoever asked may be gone; then nobody misses the answer.
-    fn grant(&mut self, wish: Wish, now: Nanos) {
-        match wish {
+    /// Serves a request. A send that fails is ignored: the requesting thread is gone.
+    fn grant(&mut self, request: Wish, now: Nanos) {
+        match request {
             Wish::Namespaces(answer) => {
                 let _ = answer.send(self.namespaces());
             }
             Wish::Namespace { id, wish, answer } => self.change(id, &wish, answer),
             Wish::Register { start, memory, answer } => {
                 let table = self.face.rings.memory(self.client);
-                let known = table.ok_or_else(|| refused("the device ends")).and_then(|table| {
+                let known = table.ok_or_else(|| refused("the device is stopping")).and_then(|table| {
                     table.register(start, memory).map_err(|error| refused(&error.to_string()))
                 });
                 let _ = answer.send(known);
@@ -165,7 +165,7 @@ impl<M: Media> CoreThread<M> {
                 match table.map(|table| table.revoke(start)) {
                     Some(Ok(revocation)) => self.releases.push((revocation, answer)),
                     _ => {
-                        let _ = answer.send(Err(refused("the buffer is of another device")));
+                        let _ = answer.send(Err(refused("the buffer belongs to another device")));
                     }
                 }
             }
@@ -180,14 +180,14 @@ impl<M: Media> CoreThread<M> {
         }
     }
 
-    fn namespaces(&self) -> Vec<NamespaceFacts> {
+    fn namespaces(&self) -> Vec<ClientNamespace> {
         let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
         all.map(|id| facts_of(id, &self.device.namespace(id).unwrap_or(Namespace::IMPLICIT))).collect()
     }
 
-    fn change(&mut self, id: u8, wish: &NamespaceWish, answer: Sender<Result<u8, IoError>>) {
-        let submitted = change_of(id, wish).and_then(|(namespace, change)| {
-            let command = Command::Namespace(change);
+    fn change(&mut self, id: u8, request: &NamespaceRequest, answer: Sender<Result<u8, IoError>>) {
+        let submitted = change_of(id, request).and_then(|(namespace, change)| {
+            let command = SsdCommand::Namespace(change);
             self.device
                 .submit(CONTROL, namespace, self.next_token, command)
                 .map_err(|error| error.to_string())
@@ -196,25 +196,25 @@ impl<M: Media> CoreThread<M> {
             let _ = answer.send(Err(refused(&reason)));
             return;
         }
-        let id = if matches!(wish, NamespaceWish::Create(_)) { 0 } else { id };
+        let id = if matches!(request, NamespaceRequest::Create(_)) { 0 } else { id };
         self.changes.push(Change { token: self.next_token, id, answer });
         self.next_token += 1;
     }
 
     fn queue(&mut self, depth: u32) -> Result<Made, IoError> {
         let words = words_for(depth)?;
-        let memory = ForeignWords::new(Foreign::anonymous(words * 8)?, 0, words)?;
+        let memory = SharedMemoryWords::new(SharedMemory::anonymous(words * 8)?, 0, words)?;
         let (pair, end) = QueuePair::over(memory, depth)?;
         let bell = WakeDescriptor::new()?;
         let id = self
             .face
             .rings
-            .add_queue(self.client, end, QueueKind::Uio, Bell::Descriptor(bell.clone()))
+            .add_queue(self.client, end, QueueKind::Uio, ClientWakeup::Descriptor(bell.clone()))
             .map_err(|error| refused(&error.to_string()))?;
         Ok(Made { id, pair, bell })
     }
 
-    /// Answers wishes that waited for commands.
+    /// Sends the answers of requests whose commands completed.
     fn settle(&mut self) -> bool {
         let mut moved = false;
         while let Some(completion) = self.device.next_completion(CONTROL) {
@@ -250,7 +250,7 @@ impl<M: Media> CoreThread<M> {
                 .wake_descriptor()
                 .map(|medium| PollFd::from_borrowed_fd(medium, PollFlags::IN)),
         );
-        // An interrupted sleep is a short one.
+        // An interrupted sleep only ends early.
         let _ = poll(&mut descriptors, Some(&span.to_timespec()));
     }
 }

@@ -1,23 +1,23 @@
-//! Opens a device by its URL.
+//! A device, opened by its URL.
 //!
-//! In: a URL. Out: a device behind [`headwater_io::Device`], to which this one leads in every other respect.
+//! Input: a URL. Output: a device that dereferences to [`headwater_io::Device`].
 
 use crate::in_process;
 use crate::url::{Place, Url};
 use headwater_io::attach::{AttachBackend, AttachOptions};
-use headwater_io::model::Model;
+use headwater_io::model::ModelDevice;
 use headwater_io::nvme_tcp::key_file;
-use headwater_io::passthrough::Passthrough;
+use headwater_io::passthrough::PassthroughDevice;
 use headwater_io::uring::UringDevice;
 use headwater_io::vfio::VfioDevice;
-use headwater_io::{Backend, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_io::{DeviceBackend, IoError, NvmeTcp, NvmeTcpTarget};
 use headwater_nvme::driver::DriverConfig;
 use headwater_nvme::tcp::psk::HostKey;
 use std::net::ToSocketAddrs as _;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-/// An open device, seen through one of its namespaces. A device in this process ends with the last of this and its queues.
+/// An open device with one of its namespaces. A device in this process stops when this and its last queue are dropped.
 #[derive(Debug)]
 pub struct Device {
     device: headwater_io::Device,
@@ -27,10 +27,10 @@ impl Device {
     /// Opens the device that a URL names; see the table of the crate.
     ///
     /// # Errors
-    /// [`IoError`] when the URL names none, or the device cannot be opened.
+    /// [`IoError`] when the URL names no device, or the device cannot be opened.
     pub fn open(url: &str) -> Result<Self, IoError> {
         let Url { place, namespace } = Url::parse(url)?;
-        let mut backend: Box<dyn Backend> = match place {
+        let mut backend: Box<dyn DeviceBackend> = match place {
             Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
             Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
             Place::Attach { path, direct } => {
@@ -50,13 +50,13 @@ impl Device {
                 Box::new(device)
             }
             Place::Passthrough(path, options) => {
-                let device = Passthrough::open(&path, options)?;
+                let device = PassthroughDevice::open(&path, options)?;
                 for note in device.notes() {
                     tracing::warn!("{note}");
                 }
                 Box::new(device)
             }
-            Place::Model(settings) => Box::new(Model::new(settings)?),
+            Place::Model(settings) => Box::new(ModelDevice::new(settings)?),
             Place::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
@@ -78,7 +78,7 @@ impl Device {
     }
 }
 
-/// The key of a host in a file; of the only one there, if none is named.
+/// Loads the key of a host from a file; without a host, the only key.
 fn key_of(file: &Path, host: Option<&str>) -> Result<HostKey, IoError> {
     let refused = |reason: String| IoError::Device { reason };
     let mut keys = key_file::load(file).map_err(|error| refused(error.to_string()))?;
@@ -86,10 +86,7 @@ fn key_of(file: &Path, host: Option<&str>) -> Result<HostKey, IoError> {
     let count = keys.len();
     match keys.pop() {
         Some(key) if count == 1 => Ok(key),
-        _ => Err(refused(format!(
-            "{}: {count} keys that could be meant; name one host with host=NQN",
-            file.display()
-        ))),
+        _ => Err(refused(format!("{}: {count} keys match; choose one with host=NQN", file.display()))),
     }
 }
 

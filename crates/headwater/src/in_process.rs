@@ -1,25 +1,26 @@
-//! The backend in this process: a device on a thread of its own, reached through rings as from anywhere else.
+//! The in-process backend: a device on its own thread, reached through rings as by any other client.
 //!
-//! In: wishes of the application's threads, as messages; commands, through rings. Out: buffers and queues. Invariant: the
-//! thread, and with it the device, ends when the backend and its last queue are dropped, everything durable.
+//! Input: requests of the application's threads, as messages; commands, through rings. Output: buffers and queues.
+//! Invariant: the thread, and with it the device, ends when the backend and its last queue are dropped, with everything
+//! durable.
 
 use crate::core_thread::{self, Made, Wish};
 use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
-use headwater_dma::pool::{Pool, Ticker};
+use headwater_dma::pool::{Pool, PoolTicker};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_io::attach::admin::NamespaceWish;
-use headwater_io::ring_queue::{Bells, RingQueue};
+use headwater_io::attach::admin::NamespaceRequest;
+use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{
-    Answer, Armed, Backend, Buffer, Command, DevicePool, IoError, Limits, NamespaceFacts, Registrar,
-    Rejected, Transport,
+    ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
+    IoLimits, MemoryRegistrar, QueueTransport, RejectedCommand,
 };
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::memory::MemoryMedia;
-use headwater_ssd::media::{Geometry, Media, PAGES_PER_BLOCK};
+use headwater_ssd::media::{FlashGeometry, Media, PAGES_PER_BLOCK};
 use std::fmt::Display;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -27,45 +28,45 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-/// Flash of a directory that was told no capacity, unless half of the free space is less.
+/// Default bytes of flash of a directory, unless half of the free space is less.
 const CAPACITY_DEFAULT: u64 = 1 << 30;
 /// Bytes of a page slot on flash.
 const SLOT_BYTES: u64 = 4_608;
-/// Frames of device DRAM: the least in which the longest value finds room.
+/// Frames of device DRAM: the minimum that holds the longest value.
 const FRAMES_MAX: usize = 16_384;
 
-/// The thread of a device, shared by whoever may still ask it.
+/// The thread of a device, shared by the backend and its queues.
 #[derive(Debug)]
 struct Core {
     wishes: Mutex<Sender<Wish>>,
     bell: WakeDescriptor,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Gives memory back that the device has not used for long.
-    _ticker: Ticker,
+    /// The ticker that returns idle memory to the system.
+    _ticker: PoolTicker,
 }
 
 impl Core {
-    fn send(&self, wish: Wish) -> Result<(), IoError> {
-        let sent = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).send(wish);
+    fn send(&self, request: Wish) -> Result<(), IoError> {
+        let sent = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).send(request);
         sent.map_err(|_| gone())?;
         Ok(self.bell.wake()?)
     }
 
-    /// Asks and waits for the answer.
-    fn ask<T>(&self, wish: impl FnOnce(Sender<T>) -> Wish) -> Result<T, IoError> {
+    /// Sends a request and waits for the answer.
+    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Wish) -> Result<T, IoError> {
         let (answer, answered) = channel();
-        self.send(wish(answer))?;
+        self.send(request(answer))?;
         answered.recv().map_err(|_| gone())
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // A thread that ended by itself needs no telling.
+        // The send fails if the thread has already ended.
         let _ = self.send(Wish::Stop);
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the device's thread ended in a panic; the next start recovers from its log");
+            tracing::error!("the device's thread panicked; the next start recovers from its log");
         }
     }
 }
@@ -85,14 +86,14 @@ pub(crate) struct InProcess {
     memory: DevicePool<Regions>,
 }
 
-/// The way of the pool to the device, which it outlives.
+/// The registrar of the pool at the device, which the pool may outlive.
 #[derive(Debug)]
 struct Regions(Weak<Core>);
 
-impl Registrar for Regions {
+impl MemoryRegistrar for Regions {
     fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError> {
         let core = self.0.upgrade().ok_or_else(gone)?;
-        let memory = Foreign::take(file.as_fd(), offset, bytes)?;
+        let memory = SharedMemory::map_descriptor(file.as_fd(), offset, bytes)?;
         core.ask(|answer| Wish::Register { start, memory, answer })?
     }
 
@@ -104,13 +105,13 @@ impl Registrar for Regions {
     }
 }
 
-/// A new device in memory.
+/// Starts a new device in memory.
 pub(crate) fn in_memory(bytes: u64) -> Result<InProcess, IoError> {
-    let media = MemoryMedia::erased(Geometry::with_blocks(blocks_in(bytes))).map_err(cannot_open)?;
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks_in(bytes))).map_err(cannot_open)?;
     start(media)
 }
 
-/// The device of a data directory, made if there is none.
+/// Starts the device of a data directory, created if there is none.
 pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProcess, IoError> {
     let named = |error: &dyn Display| cannot_open(format_args!("{}: {error}", path.display()));
     std::fs::create_dir_all(path).map_err(|error| named(&error))?;
@@ -121,16 +122,16 @@ pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProce
         let space = rustix::fs::statvfs(path).map_err(|error| named(&error))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let capacity = capacity.unwrap_or(CAPACITY_DEFAULT.min(free / 2));
-        let geometry = Geometry::with_blocks(blocks_in(capacity));
+        let geometry = FlashGeometry::with_blocks(blocks_in(capacity));
         FileMedia::create(path, geometry, fastrand::u128(..).to_le_bytes(), options)
     };
     start(media.map_err(|error| named(&error))?)
 }
 
-/// Whole blocks in so many bytes of flash, a multiple of the dies.
+/// Returns the number of whole blocks in `capacity` bytes of flash, a multiple of the dies.
 fn blocks_in(capacity: u64) -> u32 {
     let block_bytes = SLOT_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64);
-    let dies = u64::from(Geometry::with_blocks(0).dies());
+    let dies = u64::from(FlashGeometry::with_blocks(0).dies());
     u32::try_from(capacity / block_bytes / dies * dies).unwrap_or(u32::MAX)
 }
 
@@ -144,14 +145,15 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
         hash_seed: fastrand::u64(..),
         ..DeviceConfig::default()
     };
-    let at = Start { now: clock.now(), wall: clock.wall() };
-    let device = Device::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
-    let (sender, wishes) = channel();
+    let at = StartTime { now: clock.now(), wall: clock.wall() };
+    let device =
+        SsdDevice::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
+    let (sender, requests) = channel();
     let rings = core_thread::rings()?;
     let bell = rings.rings.descriptor().clone();
     let thread = std::thread::Builder::new()
         .name("headwater-core".to_owned())
-        .spawn(move || core_thread::run(device, rings, &wishes, clock))
+        .spawn(move || core_thread::run(device, rings, &requests, clock))
         .map_err(cannot_open)?;
     let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)), _ticker: ticker };
     let core = Arc::new(core);
@@ -159,12 +161,12 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
     Ok(InProcess { core, memory })
 }
 
-impl Backend for InProcess {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for InProcess {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         self.core.ask(Wish::Namespaces)
     }
 
-    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError> {
         self.core.ask(|answer| Wish::Namespace { id, wish, answer })?
     }
 
@@ -172,9 +174,9 @@ impl Backend for InProcess {
         self.memory.buffer(bytes)
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         let Made { id, pair, bell } = self.core.ask(|answer| Wish::Queue { depth, answer })??;
-        let bells = Bells::Descriptors { own: bell, device: self.core.bell.clone() };
+        let bells = QueueWakeups::Descriptors { own: bell, device: self.core.bell.clone() };
         Ok(Box::new(InProcessQueue { ring: RingQueue::new(pair, bells), id, core: Arc::clone(&self.core) }))
     }
 }
@@ -187,13 +189,13 @@ struct InProcessQueue {
     core: Arc<Core>,
 }
 
-impl Transport for InProcessQueue {
-    fn limits(&self) -> Limits {
+impl QueueTransport for InProcessQueue {
+    fn limits(&self) -> IoLimits {
         self.ring.limits()
     }
 
     #[inline]
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         self.ring.submit(command, token)
     }
 
@@ -203,7 +205,7 @@ impl Transport for InProcessQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         self.ring.reap()
     }
 
@@ -215,7 +217,7 @@ impl Transport for InProcessQueue {
         self.ring.descriptor()
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring.arm()
     }
 
@@ -230,7 +232,7 @@ impl Transport for InProcessQueue {
 
 impl Drop for InProcessQueue {
     fn drop(&mut self) {
-        // A device that is gone has no queues.
+        // The send fails if the device is gone, and its queues with it.
         let _ = self.core.send(Wish::Forget(self.id));
     }
 }

@@ -1,22 +1,23 @@
-//! What a Rust program depends on: a device by its URL, and the rooms below by name.
+//! The crate for Rust programs: a device by its URL, and the crates below by name.
 //!
 //! | URL | the device |
 //! | --- | --- |
-//! | `mem:64MiB` | in this process, in memory, gone with it |
-//! | `file:DIR`, or a path | in this process, on the flash file of a data directory, made if there is none |
-//! | `io-uring:PATH` | a file or a block device, as blocks, past the page cache |
-//! | `vfio:0000:00:04.0` | an NVMe SSD by our own driver; its PCI function is bound to vfio-pci |
-//! | `nvme-ng:/dev/ngXnY` | a namespace that the kernel's NVMe driver has, command by command |
+//! | `mem:64MiB` | the ssd device in this process, in memory, lost with the process |
+//! | `file:DIR`, or a path | the ssd device in this process, on the flash file of a data directory, created if absent |
+//! | `io-uring:PATH` | a file or a block device, as blocks, bypassing the page cache |
+//! | `vfio:0000:00:04.0` | an NVMe SSD by this project's driver; its PCI function is bound to vfio-pci |
+//! | `nvme-ng:/dev/ngXnY` | a namespace of the kernel's NVMe driver, by passthrough commands |
 //! | `attach:PATH` | in a daemon on this machine, through shared memory; `PATH` is its attach socket |
 //! | `nvme-tcp://HOST:PORT/NQN` | on a network |
-//! | `null:1GiB` | in this process: answers at the doorbell and moves nothing; what everything above a device costs |
+//! | `null:1GiB` | in this process: completes at the doorbell, transfers nothing; shows the cost of the layers above |
 //! | `model:1GiB` | in this process: a model of latency, `fixed=60us`, `per-kib=300ns`, `units=32`, `jitter=PERCENT`; `keep=1` keeps blocks |
 //!
-//! Behind a `?` come `ns=N`, the namespace (1 if none is named), and for a new `file:` device `capacity=SIZE`; joined by `&`.
-//! `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among several); it needs
-//! the feature `tls`. `io-uring:` takes `create=SIZE`, which makes the file if there is none. `poll=1`, for devices whose
-//! completions can be polled, and `plain=1`, which makes plain system calls instead of using io_uring, are for `io-uring:` and
-//! `nvme-ng:`. The latter has one namespace, whichever its number, and takes `partition=N`, beyond which nothing is touched.
+//! Parameters follow a `?`, joined by `&`. `ns=N` is the namespace, by default 1. `capacity=SIZE` is for a new `file:`
+//! device. `psk=FILE` makes `nvme-tcp:` connect inside TLS with the host key in that file (`host=NQN` chooses among
+//! several); it needs the feature `tls`. `create=SIZE` makes `io-uring:` create the file if there is none. `poll=1`,
+//! for devices whose completions can be polled, and `plain=1`, which makes plain system calls instead of using
+//! io_uring, are for `io-uring:` and `nvme-ng:`. The latter has one namespace, with any number; `partition=N` limits
+//! all access to that partition.
 //!
 //! ```
 //! use headwater::Device;
@@ -46,7 +47,7 @@
 //! # Ok::<(), headwater::IoError>(())
 //! ```
 //!
-//! A handle on blocks, with policies of its own, over one queue or several:
+//! A handle for blocks, with its own policies, over one queue or several:
 //!
 //! ```
 //! use headwater::io::completion::{CompletionPolicy, Pace};
@@ -66,7 +67,7 @@
 //! # Ok::<(), headwater::IoError>(())
 //! ```
 //!
-//! Blocks live in a namespace of their own:
+//! A namespace of blocks:
 //!
 //! ```
 //! use headwater::{Device, Durable, NamespaceText};
@@ -93,13 +94,14 @@ pub use device::Device;
 pub use headwater_dma as dma;
 pub use headwater_host as host;
 pub use headwater_io as io;
-pub use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
+pub use headwater_io::attach::admin::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 pub use headwater_io::{
-    Answer, AsyncHandle, Buffer, Command, Completion, Condition, Data, Durable, Handle, IoError,
-    NamespaceFacts, Queue, Rejected, Request, RequestError, SharedQueue, SubmitError,
+    AsyncHandle, Buffer, ClientNamespace, Command, CompletedCommand, Completion, Handle, IoError, IoRequest,
+    Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError, TransferData,
+    WriteDurability,
 };
 pub use headwater_nvme as nvme;
-pub use headwater_nvme::controller::Priority;
+pub use headwater_nvme::controller::QueuePriority;
 pub use headwater_nvme::spec::status::Status;
 pub use headwater_ssd as converged;
 pub use url::{Place, Url};

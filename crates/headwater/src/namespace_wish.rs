@@ -1,28 +1,28 @@
-//! The table of namespaces in the words that applications and administrators use.
+//! Namespace requests of applications and administrators, translated for the device.
 //!
-//! In: a wish, from a person or a program. Out: the change that the device is asked for, or why there can be none; and the
-//! way back, for a table to be read.
+//! Input: a request of a person or a program. Output: the change for the device, or the reason why it is not possible;
+//! in the other direction, the table of namespaces as text.
 
 use headwater_host::clock::Nanos;
-use headwater_io::NamespaceFacts;
-use headwater_io::attach::admin::{DurabilityText, NamespaceText, NamespaceWish};
+use headwater_io::ClientNamespace;
+use headwater_io::attach::admin::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 use headwater_ssd::command::NamespaceId;
-use headwater_ssd::engine::{Device, Durability};
+use headwater_ssd::engine::{Durability, SsdDevice};
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::Media;
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
-/// The namespace that a wish is submitted with, and the change.
+/// Translates a request into the change, and the namespace to submit it with.
 ///
 /// # Errors
-/// Says what is impossible.
-pub fn change_of(id: u8, wish: &NamespaceWish) -> Result<(NamespaceId, NamespaceChange), String> {
-    let is_create = matches!(wish, NamespaceWish::Create(_));
+/// A message that says what is not possible.
+pub fn change_of(id: u8, request: &NamespaceRequest) -> Result<(NamespaceId, NamespaceChange), String> {
+    let is_create = matches!(request, NamespaceRequest::Create(_));
     if !is_create && !(1..=NAMESPACES).contains(&usize::from(id)) {
-        return Err(format!("namespaces are numbered 1 to {NAMESPACES}, and {id} was named"));
+        return Err(format!("namespaces are numbered 1 to {NAMESPACES}, there is no {id}"));
     }
-    let change = match wish {
-        NamespaceWish::Create(text) => NamespaceChange::Create(Namespace {
+    let change = match request {
+        NamespaceRequest::Create(text) => NamespaceChange::Create(Namespace {
             kind: kind_of(text.block_bytes)?,
             size: text.size,
             durability: text.durability.map(durability_of),
@@ -34,28 +34,30 @@ pub fn change_of(id: u8, wish: &NamespaceWish) -> Result<(NamespaceId, Namespace
             uuid: fastrand::u128(..).to_le_bytes(),
             ..Namespace::IMPLICIT
         }),
-        NamespaceWish::Delete => NamespaceChange::Delete,
-        NamespaceWish::Resize(size) => NamespaceChange::Resize(*size),
-        NamespaceWish::Format(block_bytes) => NamespaceChange::Format(kind_of(*block_bytes)?),
-        &NamespaceWish::Limits { iops, bytes_per_second, burst } => {
+        NamespaceRequest::Delete => NamespaceChange::Delete,
+        NamespaceRequest::Resize(size) => NamespaceChange::Resize(*size),
+        NamespaceRequest::Format(block_bytes) => NamespaceChange::Format(kind_of(*block_bytes)?),
+        &NamespaceRequest::Limits { iops, bytes_per_second, burst } => {
             NamespaceChange::Limits(NamespaceLimits { iops, bytes_per_second, burst })
         }
-        NamespaceWish::Durability(durability) => NamespaceChange::Durability(durability.map(durability_of)),
+        NamespaceRequest::Durability(durability) => {
+            NamespaceChange::Durability(durability.map(durability_of))
+        }
     };
     Ok((if is_create { NamespaceId::FIRST } else { NamespaceId(id) }, change))
 }
 
-/// The table of namespaces as a person reads it: those that hosts see.
+/// Returns the namespaces that hosts see, in the form of requests.
 #[must_use]
-pub fn table<M: Media>(device: &Device<M>) -> Vec<(u8, NamespaceText)> {
+pub fn table<M: Media>(device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
     let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok());
     all.filter_map(|id| Some((id, text_of(&device.namespace(NamespaceId(id))?)))).collect()
 }
 
-/// What a client is told of a namespace that it may use whole.
+/// Returns the facts that a client with access to the whole namespace receives.
 #[must_use]
-pub fn facts_of(id: NamespaceId, namespace: &Namespace) -> NamespaceFacts {
-    NamespaceFacts {
+pub fn facts_of(id: NamespaceId, namespace: &Namespace) -> ClientNamespace {
+    ClientNamespace {
         id: id.0.into(),
         block_bytes: text_of(namespace).block_bytes,
         size: namespace.size,
@@ -75,26 +77,26 @@ fn kind_of(block_bytes: u32) -> Result<NamespaceKind, String> {
     }
 }
 
-fn durability_of(text: DurabilityText) -> Durability {
+fn durability_of(text: DurabilitySpec) -> Durability {
     match text {
-        DurabilityText::Always => Durability::Always,
-        DurabilityText::IntervalMs(millis) => Durability::Interval(Nanos::from_millis(millis)),
-        DurabilityText::OnFlush => Durability::OnFlush,
+        DurabilitySpec::Always => Durability::Always,
+        DurabilitySpec::IntervalMs(millis) => Durability::Interval(Nanos::from_millis(millis)),
+        DurabilitySpec::OnFlush => Durability::OnFlush,
     }
 }
 
-/// A durability mode in the words of the wish.
+/// Returns a durability mode in the form of requests.
 #[must_use]
-pub fn durability_text(durability: Durability) -> DurabilityText {
+pub fn durability_text(durability: Durability) -> DurabilitySpec {
     match durability {
-        Durability::Always => DurabilityText::Always,
-        Durability::Interval(span) => DurabilityText::IntervalMs(span.0 / 1_000_000),
-        Durability::OnFlush => DurabilityText::OnFlush,
+        Durability::Always => DurabilitySpec::Always,
+        Durability::Interval(span) => DurabilitySpec::IntervalMs(span.0 / 1_000_000),
+        Durability::OnFlush => DurabilitySpec::OnFlush,
     }
 }
 
-fn text_of(namespace: &Namespace) -> NamespaceText {
-    NamespaceText {
+fn text_of(namespace: &Namespace) -> NamespaceSpec {
+    NamespaceSpec {
         block_bytes: match namespace.kind {
             NamespaceKind::Kv => 0,
             NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
@@ -112,22 +114,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_become_the_changes_they_say() {
-        let text = NamespaceText {
+    fn requests_become_the_changes_they_name() {
+        let text = NamespaceSpec {
             block_bytes: 4_096,
             size: 77,
-            durability: Some(DurabilityText::IntervalMs(5)),
+            durability: Some(DurabilitySpec::IntervalMs(5)),
             iops: 1,
             bytes_per_second: 2,
             burst: 3,
         };
-        let (_, change) = change_of(0, &NamespaceWish::Create(text.clone())).unwrap();
+        let (_, change) = change_of(0, &NamespaceRequest::Create(text.clone())).unwrap();
         let NamespaceChange::Create(made) = change else { panic!("not a creation") };
         assert_eq!(text_of(&made), text);
-        let delete = change_of(3, &NamespaceWish::Delete).unwrap();
+        let delete = change_of(3, &NamespaceRequest::Delete).unwrap();
         assert_eq!(delete, (NamespaceId(3), NamespaceChange::Delete));
-        assert!(change_of(0, &NamespaceWish::Delete).is_err());
-        assert!(change_of(17, &NamespaceWish::Resize(1)).is_err());
-        assert!(change_of(1, &NamespaceWish::Format(520)).is_err());
+        assert!(change_of(0, &NamespaceRequest::Delete).is_err());
+        assert!(change_of(17, &NamespaceRequest::Resize(1)).is_err());
+        assert!(change_of(1, &NamespaceRequest::Format(520)).is_err());
     }
 }

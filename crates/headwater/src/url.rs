@@ -1,32 +1,32 @@
-//! Names of devices.
+//! URLs of devices.
 //!
-//! In: a URL, or a bare path. Out: where the device is and which namespace is meant. Strict: an unknown scheme, an unknown
-//! key and a size that is none are refused with what is known.
+//! Input: a URL, or a bare path. Output: the location of the device, and its namespace. Invariant: an unknown scheme,
+//! an unknown key and an invalid value are refused, with a message that says what is valid.
 
 use headwater_host::clock::Nanos;
 use headwater_host::uring::UringChoice;
 use headwater_io::IoError;
-use headwater_io::model::{Contents, ModelSettings, Service};
+use headwater_io::model::{ModelContents, ModelSettings, ServiceTimes};
 use headwater_io::passthrough::PassthroughOptions;
 use headwater_io::uring::UringOptions;
-use headwater_nvme::driver::Weights;
+use headwater_nvme::driver::ArbitrationWeights;
 use std::path::PathBuf;
 
-/// A queue's turn is as long as its weight says (NVMe Base 2.0 figure 312, Arbitration Burst 111b).
+/// Arbitration Burst 111b, no limit: only its weight bounds a queue's turn (NVMe Base 2.0 figure 312).
 const NO_BURST_LIMIT: u8 = 7;
 
-/// Where a device is.
+/// The location of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In this process, in so many bytes of memory.
+    /// In this process, in this many bytes of memory.
     Memory(u64),
-    /// In this process, in a data directory; with so many bytes if it is made.
+    /// In this process, in a data directory; with this many bytes if it is created.
     Directory(PathBuf, Option<u64>),
-    /// In the daemon that listens here, by rings that the daemon serves or by queues of the hardware's.
+    /// In a daemon, by rings that the daemon serves or by hardware queues.
     Attach {
-        /// Its socket.
+        /// The daemon's attach socket.
         path: PathBuf,
-        /// By queues of the hardware's, which this process drives.
+        /// True for hardware queues, which this process drives.
         direct: bool,
     },
     /// A file or a block device, by io_uring.
@@ -35,8 +35,8 @@ pub enum Place {
     Vfio {
         /// The function's address.
         address: String,
-        /// By weighted round robin with these weights, instead of by turns.
-        weights: Option<Weights>,
+        /// The weights of weighted round robin; `None` for round robin.
+        weights: Option<ArbitrationWeights>,
     },
     /// An NVMe namespace that the kernel drives, by its generic device.
     Passthrough(PathBuf, PassthroughOptions),
@@ -50,7 +50,7 @@ pub enum Place {
         subsystem: String,
         /// File of keys, for TLS.
         psk: Option<PathBuf>,
-        /// HOSTNQN: whose key of the file, if there are several.
+        /// HOSTNQN: chooses its key of the file, if there are several.
         host: Option<String>,
     },
 }
@@ -58,14 +58,14 @@ pub enum Place {
 /// A device and one of its namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Where.
+    /// The location of the device.
     pub place: Place,
-    /// Which namespace; 0 for the only one of a device that has one, whatever its number.
+    /// The namespace; 0 for the only one of a device that has one, with any number.
     pub namespace: u32,
 }
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
     /// [`IoError::Device`] says what is wrong with it.
@@ -81,7 +81,7 @@ impl Url {
     }
 }
 
-/// What stands behind the `?`, as far as nobody has taken it.
+/// The parameters after the `?` that were not taken yet.
 struct Query<'a> {
     text: &'a str,
     pairs: Vec<(&'a str, &'a str)>,
@@ -91,11 +91,11 @@ impl<'a> Query<'a> {
     fn read(text: &'a str, query: &'a str) -> Result<Self, IoError> {
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let pairs =
-            pairs.map(|pair| pair.split_once('=').ok_or_else(|| wrong(text, "behind the ? come KEY=VALUE")));
+            pairs.map(|pair| pair.split_once('=').ok_or_else(|| wrong(text, "write KEY=VALUE after the ?")));
         Ok(Self { text, pairs: pairs.collect::<Result<_, _>>()? })
     }
 
-    /// The value of a key, which is to be `what`. The last one counts.
+    /// Takes the value of a key, which must be `what`. The last one counts.
     fn take<T>(
         &mut self,
         key: &str,
@@ -134,11 +134,11 @@ impl<'a> Query<'a> {
         Ok(if self.switch("plain")? { UringChoice::Never } else { UringChoice::Auto })
     }
 
-    /// Nothing may be left.
+    /// Refuses parameters that were not taken.
     fn end(self) -> Result<(), IoError> {
         match self.pairs.first() {
             None => Ok(()),
-            Some((key, _)) => Err(wrong(self.text, &format!("`{key}=` is not known for such a device"))),
+            Some((key, _)) => Err(wrong(self.text, &format!("`{key}=` is no parameter of such a device"))),
         }
     }
 }
@@ -191,37 +191,37 @@ fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, I
                 _ => Err(wrong(text, "write nvme-tcp://HOST:PORT/NQN")),
             }
         }
-        // A colon far behind is part of a path.
+        // A colon after a slash or a dot is part of a path.
         Some((scheme, _)) if !scheme.contains(['/', '.']) => Err(wrong(
             text,
-            "known are mem:, file:, io-uring:, nvme-ng:, vfio:, attach:, nvme-tcp:, null: and model:, or a path",
+            "write mem:, file:, io-uring:, nvme-ng:, vfio:, attach:, nvme-tcp:, null: or model:, or a path",
         )),
         _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
     }
 }
 
-/// Weights of the classes high, medium and low.
-fn parse_weights(text: &str) -> Option<Weights> {
+/// Parses the weights of the classes high, medium and low.
+fn parse_weights(text: &str) -> Option<ArbitrationWeights> {
     let weight = |text: &str| text.parse().ok().filter(|weight| (1..=256).contains(weight));
     let weights: Option<Vec<u16>> = text.split(':').map(weight).collect();
     let [high, medium, low] = weights?[..] else { return None };
-    Some(Weights { high, medium, low, burst_log2: NO_BURST_LIMIT })
+    Some(ArbitrationWeights { high, medium, low, burst_log2: NO_BURST_LIMIT })
 }
 
-fn parse_service(query: &mut Query<'_>) -> Result<Service, IoError> {
-    let usual = Service::default();
+fn parse_service(query: &mut Query<'_>) -> Result<ServiceTimes, IoError> {
+    let usual = ServiceTimes::default();
     let number = |text: &str| text.parse().ok();
-    Ok(Service {
+    Ok(ServiceTimes {
         fixed: query.take("fixed", "a time, as 10us", parse_time)?.unwrap_or(usual.fixed),
         per_kib: query.take("per-kib", "a time, as 500ns", parse_time)?.unwrap_or(usual.per_kib),
-        jitter_percent: query.take("jitter", "hundredths, as 10", |text| text.parse().ok())?.unwrap_or(0),
+        jitter_percent: query.take("jitter", "a percentage, as 10", |text| text.parse().ok())?.unwrap_or(0),
         units: query.take("units", "a number", number)?.unwrap_or(usual.units),
     })
 }
 
 fn parse_model(
     bytes: u64,
-    service: Option<Service>,
+    service: Option<ServiceTimes>,
     query: &mut Query<'_>,
 ) -> Result<ModelSettings, IoError> {
     let block_bytes = query.take("block", "512 or 4096", |text| match text {
@@ -230,14 +230,14 @@ fn parse_model(
         _ => None,
     })?;
     let contents = match service {
-        Some(_) if query.switch("keep")? => Contents::Memory,
-        _ => Contents::Nothing,
+        Some(_) if query.switch("keep")? => ModelContents::Memory,
+        _ => ModelContents::Nothing,
     };
     let null = ModelSettings::null(bytes);
     Ok(ModelSettings { block_bytes: block_bytes.unwrap_or(null.block_bytes), contents, service, ..null })
 }
 
-/// A whole number of nanoseconds, microseconds or milliseconds.
+/// Parses a whole number of nanoseconds, microseconds or milliseconds.
 fn parse_time(text: &str) -> Option<Nanos> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -254,7 +254,7 @@ fn wrong(url: &str, reason: &str) -> IoError {
     IoError::Device { reason: format!("`{url}` names no device: {reason}") }
 }
 
-/// A whole number of bytes with K, M, G or T, powers of 1,024, with or without `iB` or `B` behind them.
+/// Parses a whole number of bytes with K, M, G or T, powers of 1,024, optionally followed by `iB` or `B`.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_table_is_read() {
+    fn every_kind_of_url_is_parsed() {
         assert_eq!(parsed("mem:64MiB"), (Place::Memory(64 << 20), 1));
         assert_eq!(parsed("mem:4096?ns=3"), (Place::Memory(4_096), 3));
         assert_eq!(parsed("file:/srv/kv"), (Place::Directory("/srv/kv".into(), None), 1));
@@ -294,11 +294,11 @@ mod tests {
         assert_eq!(parsed("null:1GiB"), (Place::Model(null.clone()), 1));
         let large = ModelSettings { block_bytes: 4_096, ..null.clone() };
         assert_eq!(parsed("null:1GiB?block=4096"), (Place::Model(large), 1));
-        let service = Service { fixed: Nanos(10_000), per_kib: Nanos(500), jitter_percent: 5, units: 8 };
-        let model = ModelSettings { contents: Contents::Memory, service: Some(service), ..null.clone() };
+        let service = ServiceTimes { fixed: Nanos(10_000), per_kib: Nanos(500), jitter_percent: 5, units: 8 };
+        let model = ModelSettings { contents: ModelContents::Memory, service: Some(service), ..null.clone() };
         let text = "model:1GiB?fixed=10us&per-kib=500ns&units=8&jitter=5&keep=1";
         assert_eq!(parsed(text), (Place::Model(model), 1));
-        let usual = ModelSettings::timed(1 << 30, Service::default());
+        let usual = ModelSettings::timed(1 << 30, ServiceTimes::default());
         assert_eq!(parsed("model:1GiB"), (Place::Model(usual), 1));
         let uring =
             |poll, create, uring| Place::Uring("/dev/sda2".into(), UringOptions { poll, create, uring });
@@ -309,7 +309,7 @@ mod tests {
         let vfio = |weights| Place::Vfio { address: "0000:00:04.0".into(), weights };
         assert_eq!(parsed("vfio:0000:00:04.0"), (vfio(None), 1));
         assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (vfio(None), 2));
-        let weights = Weights { high: 256, medium: 4, low: 1, burst_log2: 7 };
+        let weights = ArbitrationWeights { high: 256, medium: 4, low: 1, burst_log2: 7 };
         assert_eq!(parsed("vfio:0000:00:04.0?weights=256:4:1"), (vfio(Some(weights)), 1));
         for wrong in ["1:2", "0:1:1", "257:1:1", "1:2:3:4", "a:b:c", ""] {
             assert!(Url::parse(&format!("vfio:0000:00:04.0?weights={wrong}")).is_err(), "{wrong}");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused_with_the_reason() {
+    fn invalid_urls_are_refused() {
         for text in [
             "",
             "file:",

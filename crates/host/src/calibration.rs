@@ -38,14 +38,14 @@ pub struct Calibration {
     /// The length from which a copy into cold memory is faster past the cache; `u64::MAX` if it never is.
     pub streaming_copy_from_bytes: u64,
     /// The source of the values.
-    pub origin: Origin,
+    pub origin: CalibrationOrigin,
     /// The effect of the spin override.
     pub spin_override: SpinOverride,
 }
 
 /// The source of a calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
+pub enum CalibrationOrigin {
     /// Measured in this run.
     #[default]
     Measured,
@@ -66,7 +66,7 @@ pub enum SpinOverride {
 
 /// The cached values of one machine. Values that another version adds stay in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct CachedValues {
     wake_round_trip_ns: u64,
     streaming_copy_from_bytes: u64,
     /// Since version 0.1: absent until it is requested, and if it does not parse.
@@ -85,7 +85,7 @@ fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MemoryCost>>
 /// The cache file: values by the fingerprint of the machine that measured them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct CacheFile {
-    machines: BTreeMap<String, Kept>,
+    machines: BTreeMap<String, CachedValues>,
 }
 
 impl Calibration {
@@ -93,15 +93,15 @@ impl Calibration {
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
         let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        Self::load_or_measure_at(clock, &Place::of_this_host(), spin.as_deref())
+        Self::load_or_measure_at(clock, &CacheLocation::of_this_host(), spin.as_deref())
     }
 
-    fn load_or_measure_at(clock: &Clock, place: &Place, spin: Option<&str>) -> Self {
+    fn load_or_measure_at(clock: &Clock, place: &CacheLocation, spin: Option<&str>) -> Self {
         let (kept, origin) = match place.kept() {
-            Some(kept) => (kept, Origin::Cached),
-            None => (measure(clock), Origin::Measured),
+            Some(kept) => (kept, CalibrationOrigin::Cached),
+            None => (measure(clock), CalibrationOrigin::Measured),
         };
-        if origin == Origin::Measured {
+        if origin == CalibrationOrigin::Measured {
             place.change(|cache, fingerprint| {
                 if cache.machines.len() >= MACHINES_MAX {
                     cache.machines.clear();
@@ -112,7 +112,7 @@ impl Calibration {
         Self::from_kept(&kept, origin, place.cores, spin)
     }
 
-    fn from_kept(kept: &Kept, origin: Origin, cores: usize, spin: Option<&str>) -> Self {
+    fn from_kept(kept: &CachedValues, origin: CalibrationOrigin, cores: usize, spin: Option<&str>) -> Self {
         let wake_round_trip = Nanos(kept.wake_round_trip_ns);
         let measured = if cores > 1 { wake_round_trip.min(SPIN_MAX) } else { Nanos::ZERO };
         let (spin_before_sleep, spin_override) = match spin.map(|text| (text, text.trim().parse::<u64>())) {
@@ -132,13 +132,13 @@ impl Calibration {
 
 /// The cache file and the fingerprint of this machine.
 #[derive(Debug)]
-struct Place {
+struct CacheLocation {
     path: Option<PathBuf>,
     fingerprint: String,
     cores: usize,
 }
 
-impl Place {
+impl CacheLocation {
     fn of_this_host() -> Self {
         Self::at(cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref()))
     }
@@ -149,7 +149,7 @@ impl Place {
     }
 
     /// Returns the cached values of this machine.
-    fn kept(&self) -> Option<Kept> {
+    fn kept(&self) -> Option<CachedValues> {
         self.path.as_deref().and_then(load)?.machines.remove(&self.fingerprint)
     }
 
@@ -163,8 +163,8 @@ impl Place {
     }
 }
 
-fn measure(clock: &Clock) -> Kept {
-    Kept {
+fn measure(clock: &Clock) -> CachedValues {
+    CachedValues {
         memory: None,
         others: BTreeMap::new(),
         // A system without spare eventfds or threads gets the longest spin.
@@ -213,7 +213,7 @@ fn store(path: &Path, cache: &CacheFile) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const KEPT: Kept = Kept {
+    const KEPT: CachedValues = CachedValues {
         wake_round_trip_ns: 7_000,
         streaming_copy_from_bytes: 2_048,
         memory: None,
@@ -221,7 +221,7 @@ mod tests {
     };
 
     fn at(path: Option<&Path>) -> Calibration {
-        Calibration::load_or_measure_at(&Clock::start(), &Place::at(path.map(Path::to_owned)), None)
+        Calibration::load_or_measure_at(&Clock::start(), &CacheLocation::at(path.map(Path::to_owned)), None)
     }
 
     #[test]
@@ -229,10 +229,10 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("deep/calibration.json");
         let first = at(Some(&path));
-        assert_eq!(first.origin, Origin::Measured);
+        assert_eq!(first.origin, CalibrationOrigin::Measured);
         assert!(first.spin_before_sleep <= SPIN_MAX);
         let second = at(Some(&path));
-        assert_eq!(second, Calibration { origin: Origin::Cached, ..first });
+        assert_eq!(second, Calibration { origin: CalibrationOrigin::Cached, ..first });
     }
 
     #[test]
@@ -241,8 +241,8 @@ mod tests {
         let path = directory.path().join("calibration.json");
         for damage in ["", "{", "[]", "{\"machines\": {\"x\": 3}}", "\u{0}"] {
             fs::write(&path, damage).unwrap();
-            assert_eq!(at(Some(&path)).origin, Origin::Measured, "{damage:?}");
-            assert_eq!(at(Some(&path)).origin, Origin::Cached, "{damage:?}");
+            assert_eq!(at(Some(&path)).origin, CalibrationOrigin::Measured, "{damage:?}");
+            assert_eq!(at(Some(&path)).origin, CalibrationOrigin::Cached, "{damage:?}");
         }
     }
 
@@ -253,20 +253,20 @@ mod tests {
         let mut cache = CacheFile::default();
         cache.machines.insert("another".into(), KEPT);
         store(&path, &cache).unwrap();
-        assert_eq!(at(Some(&path)).origin, Origin::Measured);
+        assert_eq!(at(Some(&path)).origin, CalibrationOrigin::Measured);
         assert_eq!(load(&path).unwrap().machines["another"], KEPT);
         assert_eq!(load(&path).unwrap().machines.len(), 2);
     }
 
     #[test]
     fn unwritable_cache_is_no_error() {
-        assert_eq!(at(Some(Path::new("/proc/nowhere/calibration.json"))).origin, Origin::Measured);
-        assert_eq!(at(None).origin, Origin::Measured);
+        assert_eq!(at(Some(Path::new("/proc/nowhere/calibration.json"))).origin, CalibrationOrigin::Measured);
+        assert_eq!(at(None).origin, CalibrationOrigin::Measured);
     }
 
     #[test]
     fn spin_override_wins_and_invalid_value_is_reported() {
-        let from = |spin| Calibration::from_kept(&KEPT, Origin::Cached, 4, spin);
+        let from = |spin| Calibration::from_kept(&KEPT, CalibrationOrigin::Cached, 4, spin);
         assert_eq!(from(None).spin_before_sleep, Nanos(7_000));
         assert_eq!(from(Some("120")).spin_before_sleep, Nanos::from_micros(120));
         assert_eq!(from(Some("0")).spin_before_sleep, Nanos::ZERO);
@@ -279,9 +279,15 @@ mod tests {
 
     #[test]
     fn spin_is_capped_and_zero_on_a_single_core() {
-        let slow = Kept { wake_round_trip_ns: 900_000, ..KEPT };
-        assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 2, None).spin_before_sleep, SPIN_MAX);
-        assert_eq!(Calibration::from_kept(&slow, Origin::Cached, 1, None).spin_before_sleep, Nanos::ZERO);
+        let slow = CachedValues { wake_round_trip_ns: 900_000, ..KEPT };
+        assert_eq!(
+            Calibration::from_kept(&slow, CalibrationOrigin::Cached, 2, None).spin_before_sleep,
+            SPIN_MAX
+        );
+        assert_eq!(
+            Calibration::from_kept(&slow, CalibrationOrigin::Cached, 1, None).spin_before_sleep,
+            Nanos::ZERO
+        );
     }
 
     #[test]

@@ -124,8 +124,8 @@ impl Clock {
     /// Suspends the thread as [`sleep`](Self::sleep) does, but wakes as soon as the kernel can: without this the kernel
     /// may delay a wake-up by its timer slack, 50 microseconds, to batch it. After its first call, all sleeps of the
     /// calling thread are so.
-    pub fn sleep_finely(span: Nanos) {
-        FINE.with(|fine| {
+    pub fn sleep_precisely(span: Nanos) {
+        MINIMAL_SLACK.with(|fine| {
             if !fine.replace(true) {
                 // A kernel that refuses wakes later; callers measure how long sleeps take.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -137,7 +137,7 @@ impl Clock {
 
 thread_local! {
     /// True if this thread has set its timer slack to the minimum.
-    static FINE: Cell<bool> = const { Cell::new(false) };
+    static MINIMAL_SLACK: Cell<bool> = const { Cell::new(false) };
 }
 
 fn timespec_nanos(spec: Timespec) -> Nanos {

@@ -1,7 +1,7 @@
 //! Commands to a block device, a file or an NVMe namespace, many in flight, on memory that other processes may access
 //! too.
 //!
-//! Input: [`BlockWork`] or [`NvmeWork`], each with a token of the caller's. Output: exactly one [`Done`] for each
+//! Input: [`BlockWork`] or [`NvmeWork`], each with a token of the caller's. Output: exactly one [`RingCompletion`] for each
 //! accepted command. Invariant: a handle of every extent that the kernel works on is held until the kernel has
 //! completed the command, also when the ring is dropped; no reference into such memory is ever made here.
 //!
@@ -13,26 +13,26 @@
 //! of bytes moved.
 
 mod block;
-mod engine;
 mod nvme;
 #[cfg(test)]
 mod tests;
-mod workers;
+mod uring_engine;
+mod worker_threads;
 
 pub use block::BlockWork;
 pub use nvme::{NvmeCommand, NvmeWork, admin_command, namespace_of};
 
 use crate::clock::Nanos;
-use crate::foreign::{Foreign, OutOfRegion};
 use crate::pinning::PinError;
 use crate::pinning::uring::BufferTable;
+use crate::shared_memory::{OutOfRegion, SharedMemory};
 use crate::uring::{RING_ENTRIES_MAX, RingError, RingKind, UringChoice};
-use engine::{Engine, Wire};
 use std::fmt;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use workers::Workers;
+use uring_engine::{UringEngine, WorkEncoding};
+use worker_threads::WorkerThreads;
 
 /// The maximum number of extents of one command.
 pub const EXTENTS_MAX: usize = 1_024;
@@ -41,9 +41,9 @@ pub const EXTENT_BYTES_MAX: usize = 1 << 30;
 
 /// A run of memory that a command moves bytes to or from.
 #[derive(Clone, Debug)]
-pub struct Extent {
+pub struct MemoryExtent {
     /// The memory. The ring holds this handle until the completion.
-    pub memory: Foreign,
+    pub memory: SharedMemory,
     /// The first byte of the run in the memory.
     pub offset: usize,
     /// The length of the run.
@@ -52,7 +52,7 @@ pub struct Extent {
     pub slot: Option<u32>,
 }
 
-impl Extent {
+impl MemoryExtent {
     pub(crate) fn address(&self) -> usize {
         self.memory.address() + self.offset
     }
@@ -60,21 +60,21 @@ impl Extent {
 
 /// The memory runs that a command moves.
 #[derive(Debug, Default)]
-pub enum Extents {
+pub enum MemoryExtents {
     /// No data.
     #[default]
     None,
     /// One run.
-    One(Extent),
+    One(MemoryExtent),
     /// Several runs, one after the other.
-    Several(Vec<Extent>),
+    Several(Vec<MemoryExtent>),
 }
 
-impl Extents {
+impl MemoryExtents {
     /// Returns the runs.
     #[must_use]
     #[inline]
-    pub fn all(&self) -> &[Extent] {
+    pub fn all(&self) -> &[MemoryExtent] {
         match self {
             Self::None => &[],
             Self::One(extent) => std::slice::from_ref(extent),
@@ -85,7 +85,7 @@ impl Extents {
 
 /// The completion of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct RingCompletion {
     /// The caller's token.
     pub token: u64,
     /// For blocks, the bytes moved, which may be fewer than requested. For NVMe, the status field without its phase
@@ -95,10 +95,10 @@ pub struct Done {
     pub value: u64,
 }
 
-/// The reason why a command was not accepted; no [`Done`] will follow.
+/// The reason why a command was not accepted; no [`RingCompletion`] will follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum RingSubmitError {
     /// As many commands are in flight as the ring was opened for.
     #[error("the ring is full: reap completions before submitting more")]
     Full,
@@ -120,7 +120,7 @@ pub enum Unfit {
 
 /// The options for opening a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingWish {
+pub struct RingOptions {
     /// The maximum number of commands in flight.
     pub depth: usize,
     /// True to poll completions from the device, without interrupts. The device must have poll queues.
@@ -132,41 +132,41 @@ pub struct RingWish {
 }
 
 /// A kind of command: [`BlockWork`] or [`NvmeWork`].
-pub trait Work: Wire {}
-impl Work for BlockWork {}
-impl Work for NvmeWork {}
+pub trait DeviceWork: WorkEncoding {}
+impl DeviceWork for BlockWork {}
+impl DeviceWork for NvmeWork {}
 
 /// Commands in flight on one device.
-pub struct DeviceRing<W: Work> {
+pub struct DeviceRing<W: DeviceWork> {
     file: Arc<File>,
-    machine: Machine<W>,
+    machine: RingBackend<W>,
     /// Threads for commands that a polled ring does not take; started with the first such command.
-    side: Option<Workers<W>>,
+    side: Option<WorkerThreads<W>>,
     depth: usize,
     in_flight: usize,
     polled: bool,
     table: Option<Arc<BufferTable>>,
 }
 
-enum Machine<W: Work> {
-    Kernel(Box<Engine<W>>),
-    Plain(Workers<W>, Option<i32>),
+enum RingBackend<W: DeviceWork> {
+    Kernel(Box<UringEngine<W>>),
+    Plain(WorkerThreads<W>, Option<i32>),
 }
 
-impl<W: Work> DeviceRing<W> {
+impl<W: DeviceWork> DeviceRing<W> {
     /// Opens a ring on an open device.
     ///
     /// # Errors
     /// [`RingError`] when the depth is out of range, the system is out of resources, or polling was requested and
     /// io_uring is refused.
-    pub fn open(file: Arc<File>, options: RingWish) -> Result<Self, RingError> {
+    pub fn open(file: Arc<File>, options: RingOptions) -> Result<Self, RingError> {
         let entries = match u32::try_from(options.depth) {
             Ok(entries) if entries > 0 && options.depth <= RING_ENTRIES_MAX => entries,
             _ => return Err(RingError::Entries { entries: options.depth }),
         };
         let mut refused = None;
         let kernel = match options.choice {
-            UringChoice::Auto => match Engine::open(Arc::clone(&file), entries, options.polled) {
+            UringChoice::Auto => match UringEngine::open(Arc::clone(&file), entries, options.polled) {
                 Ok(engine) => Some(engine),
                 Err(error) if options.polled => return Err(error.into()),
                 Err(error) => {
@@ -177,10 +177,10 @@ impl<W: Work> DeviceRing<W> {
             UringChoice::Never => None,
         };
         let machine = match kernel {
-            Some(engine) => Machine::Kernel(Box::new(engine)),
-            None => Machine::Plain(Workers::start(Arc::clone(&file), options.depth)?, refused),
+            Some(engine) => RingBackend::Kernel(Box::new(engine)),
+            None => RingBackend::Plain(WorkerThreads::start(Arc::clone(&file), options.depth)?, refused),
         };
-        let (depth, polled) = (options.depth, options.polled && matches!(machine, Machine::Kernel(_)));
+        let (depth, polled) = (options.depth, options.polled && matches!(machine, RingBackend::Kernel(_)));
         let mut ring = Self { file, machine, side: None, depth, in_flight: 0, polled, table: None };
         // A kernel without buffer tables still moves the bytes.
         ring.table = if options.slots > 0 { ring.open_table(options.slots).ok().map(Arc::new) } else { None };
@@ -193,8 +193,8 @@ impl<W: Work> DeviceRing<W> {
 
     fn uring_descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.machine {
-            Machine::Kernel(engine) => Some(engine.descriptor()),
-            Machine::Plain(..) => None,
+            RingBackend::Kernel(engine) => Some(engine.descriptor()),
+            RingBackend::Plain(..) => None,
         }
     }
 
@@ -202,8 +202,8 @@ impl<W: Work> DeviceRing<W> {
     #[must_use]
     pub fn kind(&self) -> RingKind {
         match &self.machine {
-            Machine::Kernel(_) => RingKind::Uring,
-            Machine::Plain(_, refused) => RingKind::Blocking { refused: *refused },
+            RingBackend::Kernel(_) => RingKind::Uring,
+            RingBackend::Plain(_, refused) => RingKind::Blocking { refused: *refused },
         }
     }
 
@@ -231,25 +231,27 @@ impl<W: Work> DeviceRing<W> {
     /// when the device is idle and the batch is long.
     ///
     /// # Errors
-    /// [`Unfit`]: nothing happened.
+    /// [`RingSubmitError`]: nothing happened.
     #[inline]
-    pub fn submit(&mut self, token: u64, work: W) -> Result<(), Unfit> {
+    pub fn submit(&mut self, token: u64, work: W) -> Result<(), RingSubmitError> {
         if self.in_flight == self.depth {
-            return Err(Unfit::Full);
+            return Err(RingSubmitError::Full);
         }
         check(work.extents())?;
         match &mut self.machine {
-            Machine::Kernel(engine) if !self.polled || work.polls() => {
+            RingBackend::Kernel(engine) if !self.polled || work.polls() => {
                 engine.submit(token, work, self.table.as_deref());
             }
-            Machine::Kernel(_) => {
+            RingBackend::Kernel(_) => {
                 let side = match self.side.take() {
                     Some(side) => side,
-                    None => Workers::start(Arc::clone(&self.file), 1).map_err(|_| Unfit::Full)?,
+                    None => {
+                        WorkerThreads::start(Arc::clone(&self.file), 1).map_err(|_| RingSubmitError::Full)?
+                    }
                 };
                 self.side.insert(side).submit(token, work);
             }
-            Machine::Plain(workers, _) => workers.submit(token, work),
+            RingBackend::Plain(workers, _) => workers.submit(token, work),
         }
         self.in_flight += 1;
         Ok(())
@@ -258,7 +260,7 @@ impl<W: Work> DeviceRing<W> {
     /// Starts the accepted commands. Never blocks; makes no system call when there are no new ones.
     #[inline]
     pub fn kick(&mut self) {
-        if let Machine::Kernel(engine) = &mut self.machine {
+        if let RingBackend::Kernel(engine) = &mut self.machine {
             engine.kick();
         }
     }
@@ -266,15 +268,15 @@ impl<W: Work> DeviceRing<W> {
     /// Takes a completion, if one is there. Never blocks; makes a system call only if the kernel requests one, or to
     /// poll the device, and then not on the first empty poll after a completion.
     #[inline]
-    pub fn reap(&mut self) -> Option<Done> {
+    pub fn reap(&mut self) -> Option<RingCompletion> {
         if self.in_flight == 0 {
             return None;
         }
         let found = match &mut self.machine {
-            Machine::Kernel(engine) => engine.reap(),
-            Machine::Plain(workers, _) => workers.reap(),
+            RingBackend::Kernel(engine) => engine.reap(),
+            RingBackend::Plain(workers, _) => workers.reap(),
         };
-        let found = found.or_else(|| self.side.as_mut().and_then(Workers::reap));
+        let found = found.or_else(|| self.side.as_mut().and_then(WorkerThreads::reap));
         self.in_flight -= usize::from(found.is_some());
         found
     }
@@ -282,12 +284,12 @@ impl<W: Work> DeviceRing<W> {
     /// Starts the accepted commands and blocks until a completion may be there, at most for `longest`; returns at once
     /// when nothing is in flight.
     pub fn wait(&mut self, longest: Option<Nanos>) {
-        let aside = self.side.as_ref().map_or(0, Workers::in_flight);
+        let aside = self.side.as_ref().map_or(0, WorkerThreads::in_flight);
         match &mut self.machine {
             _ if self.in_flight == 0 => {}
-            Machine::Plain(workers, _) => workers.wait(longest),
-            Machine::Kernel(engine) if aside == 0 => engine.wait(longest),
-            Machine::Kernel(engine) => {
+            RingBackend::Plain(workers, _) => workers.wait(longest),
+            RingBackend::Kernel(engine) if aside == 0 => engine.wait(longest),
+            RingBackend::Kernel(engine) => {
                 engine.kick();
                 if let Some(side) = self.side.as_mut().filter(|_| aside == self.in_flight) {
                     side.wait(longest);
@@ -300,9 +302,9 @@ impl<W: Work> DeviceRing<W> {
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.machine {
-            Machine::Kernel(_) if self.polled => None,
-            Machine::Kernel(engine) => Some(engine.descriptor()),
-            Machine::Plain(workers, _) => Some(workers.descriptor()),
+            RingBackend::Kernel(_) if self.polled => None,
+            RingBackend::Kernel(engine) => Some(engine.descriptor()),
+            RingBackend::Plain(workers, _) => Some(workers.descriptor()),
         }
     }
 
@@ -310,15 +312,15 @@ impl<W: Work> DeviceRing<W> {
     /// cancellation was submitted.
     pub fn cancel(&mut self, token: u64) -> bool {
         match &mut self.machine {
-            Machine::Kernel(engine) => engine.cancel(token),
-            Machine::Plain(..) => false,
+            RingBackend::Kernel(engine) => engine.cancel(token),
+            RingBackend::Plain(..) => false,
         }
     }
 }
 
 /// Checks that extents lie in their memory and are few and short enough for one system call.
 #[inline]
-fn check(extents: &[Extent]) -> Result<(), Unfit> {
+fn check(extents: &[MemoryExtent]) -> Result<(), RingSubmitError> {
     let mut bytes = 0_usize;
     for extent in extents {
         let end = extent.offset.checked_add(extent.bytes);
@@ -330,12 +332,12 @@ fn check(extents: &[Extent]) -> Result<(), Unfit> {
     }
     let too_long = extents.iter().any(|extent| extent.bytes > EXTENT_BYTES_MAX);
     if too_long || extents.len() > EXTENTS_MAX || bytes >= EXTENT_BYTES_MAX * 2 {
-        return Err(Unfit::TooLong { extents: extents.len(), bytes });
+        return Err(RingSubmitError::TooLong { extents: extents.len(), bytes });
     }
     Ok(())
 }
 
-impl<W: Work> fmt::Debug for DeviceRing<W> {
+impl<W: DeviceWork> fmt::Debug for DeviceRing<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceRing({:?}, {} of {} in flight)", self.kind(), self.in_flight, self.depth)
     }

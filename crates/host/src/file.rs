@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::region::SECTOR_BYTES;
+use crate::mapped_region::SECTOR_BYTES;
 
 /// The choice between direct I/O and the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,13 +43,13 @@ pub fn open(path: &Path, choice: DirectChoice) -> io::Result<(File, FileMode)> {
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn open_to_read(path: &Path, choice: DirectChoice) -> io::Result<(File, FileMode)> {
+pub fn open_read_only(path: &Path, choice: DirectChoice) -> io::Result<(File, FileMode)> {
     open_as(path, choice, OpenOptions::new().read(true))
 }
 
 fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::Result<(File, FileMode)> {
     let file = options.open(path)?;
-    if choice == DirectChoice::Never || !takes_sectors(&file) {
+    if choice == DirectChoice::Never || !supports_sector_io(&file) {
         return Ok((file, FileMode::Buffered));
     }
     let direct = options.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
@@ -59,7 +59,7 @@ fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::
 
 /// Returns true if direct transfers may start, end and lie in memory at any sector; false on kernels before 6.1, which
 /// do not report it.
-fn takes_sectors(file: &File) -> bool {
+fn supports_sector_io(file: &File) -> bool {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).is_ok_and(|found| {
         let fits = |align: u32| align > 0 && SECTOR_BYTES.is_multiple_of(align as usize);
         found.stx_mask & StatxFlags::DIOALIGN.bits() != 0
@@ -135,7 +135,7 @@ mod tests {
         use std::os::unix::fs::FileExt;
         let file = tempfile::NamedTempFile::new().unwrap();
         for choice in [DirectChoice::Auto, DirectChoice::Never] {
-            let (file, _) = open_to_read(file.path(), choice).unwrap();
+            let (file, _) = open_read_only(file.path(), choice).unwrap();
             assert!(file.write_all_at(&[7; SECTOR_BYTES], 0).is_err());
         }
         assert_eq!(file.as_file().metadata().unwrap().len(), 0);

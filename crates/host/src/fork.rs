@@ -1,20 +1,20 @@
 //! Detection that this process was forked.
 //!
-//! Input: nothing. Output: a [`Generation`] to store beside anything a child must not use. Invariant: a generation
+//! Input: nothing. Output: a [`ProcessGeneration`] to store beside anything a child must not use. Invariant: a generation
 //! stays current for ever in the process that took it and is never current in a child of that process; the check is one
 //! load.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Forks between this process and the first process that called [`Generation::current`].
-static FORKS: AtomicU64 = AtomicU64::new(0);
+/// Forks between this process and the first process that called [`ProcessGeneration::current`].
+static FORK_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The identity of a process among its ancestors and descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation(u64);
+pub struct ProcessGeneration(u64);
 
-impl Generation {
+impl ProcessGeneration {
     /// Returns the generation of this process.
     #[must_use]
     pub fn current() -> Self {
@@ -23,21 +23,21 @@ impl Generation {
             // SAFETY: the handler runs in the child, on the one thread there is, before fork returns there; it touches
             // an atomic and nothing else, which is async-signal-safe. It lives as long as the program. If the C library
             // has no memory to register it, children are not detected, as in any program without a handler.
-            let _ = unsafe { libc::pthread_atfork(None, None, Some(count)) };
+            let _ = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
         });
-        Self(FORKS.load(Ordering::Relaxed))
+        Self(FORK_COUNT.load(Ordering::Relaxed))
     }
 
     /// Returns true if this is still the process in which the generation was taken.
     #[must_use]
     #[inline]
     pub fn is_current(self) -> bool {
-        FORKS.load(Ordering::Relaxed) == self.0
+        FORK_COUNT.load(Ordering::Relaxed) == self.0
     }
 }
 
-unsafe extern "C" fn count() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+unsafe extern "C" fn count_fork() {
+    FORK_COUNT.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn generation_is_stale_in_child_and_current_in_parent() {
-        let taken = Generation::current();
+        let taken = ProcessGeneration::current();
         // SAFETY: the child only loads an atomic and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {

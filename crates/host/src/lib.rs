@@ -8,22 +8,22 @@
 //! It decides nothing: no policy, no protocol, no retry. Those belong to the crates above.
 #![expect(unsafe_code, reason = "this is the crate that may use unsafe; each block argues its own safety")]
 
+#[cfg(feature = "rivals")]
+pub mod baselines;
+pub mod biased_lock;
 pub mod calibration;
 pub mod clock;
 pub mod copy;
 pub mod device_ring;
 pub mod file;
-pub mod foreign;
 pub mod fork;
+pub mod mapped_region;
 pub mod numa;
-pub mod owner_lock;
 pub mod pinning;
-pub mod region;
 pub mod registers;
 pub mod reservation;
 pub mod ring_memory;
-#[cfg(feature = "rivals")]
-pub mod rivals;
+pub mod shared_memory;
 pub mod sync;
 pub mod tls;
 pub mod topology;

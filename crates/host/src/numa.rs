@@ -6,7 +6,7 @@
 //!
 //! [`Topology`](crate::topology::Topology) lists the nodes and their distances.
 
-use crate::pinning::Memory;
+use crate::pinning::MemoryRange;
 use crate::reservation::PAGE_BYTES;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fmt;
@@ -88,11 +88,11 @@ pub fn current_cpu() -> Option<usize> {
 #[must_use]
 pub fn available_bytes(node: NodeId) -> Option<u64> {
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
-    available_of(&text)
+    parse_available_bytes(&text)
 }
 
 /// Parses lines of the form `Node 0 MemFree:  1024 kB`.
-fn available_of(meminfo: &str) -> Option<u64> {
+fn parse_available_bytes(meminfo: &str) -> Option<u64> {
     let kibibytes = |name: &str| -> Option<u64> {
         let line = meminfo.lines().find(|line| line.split_whitespace().nth(2) == Some(name))?;
         line.split_whitespace().nth(3)?.parse().ok()
@@ -122,7 +122,7 @@ pub fn try_bind(node: NodeId) -> Result<(), BindError> {
 ///
 /// # Errors
 /// [`BindError`] names the cause and the remedy.
-pub fn bind(memory: Memory, node: NodeId) -> Result<(), BindError> {
+pub fn bind(memory: MemoryRange, node: NodeId) -> Result<(), BindError> {
     bind_range(memory.address(), memory.bytes(), node)
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn bind_range(address: usize, bytes: usize, node: NodeId) -> Result<(
 /// Returns the node of the page at an address, faulting the page in if it is not present; `None` if the kernel does not
 /// report it.
 #[must_use]
-pub fn node_of(memory: Memory) -> Option<NodeId> {
+pub fn node_of(memory: MemoryRange) -> Option<NodeId> {
     let mut node: libc::c_int = -1;
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
     let nothing = ptr::null_mut::<libc::c_ulong>();
@@ -168,7 +168,7 @@ pub fn node_of(memory: Memory) -> Option<NodeId> {
 #[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 mod tests {
     use super::*;
-    use crate::reservation::{Backing, PageRun, Reservation, Wish};
+    use crate::reservation::{Backing, BackingOrder, PageRun, Reservation};
 
     #[test]
     fn current_node_exists_in_topology() {
@@ -183,9 +183,9 @@ mod tests {
     fn available_bytes_are_free_memory_plus_half_of_page_cache() {
         let text = "\nNode 1 MemTotal:  9000 kB\nNode 1 MemFree:  100 kB\nNode 1 Active(file): 20 kB\n\
                     Node 1 Inactive(file): 41 kB\nNode 1 Active(anon): 7 kB\n";
-        assert_eq!(available_of(text), Some(130 << 10));
-        assert_eq!(available_of("Node 1 MemFree: many kB"), None);
-        assert_eq!(available_of(""), None);
+        assert_eq!(parse_available_bytes(text), Some(130 << 10));
+        assert_eq!(parse_available_bytes("Node 1 MemFree: many kB"), None);
+        assert_eq!(parse_available_bytes(""), None);
         assert_eq!(available_bytes(NodeId(u32::MAX)), None);
     }
 
@@ -212,7 +212,7 @@ mod tests {
             bound => bound.unwrap(),
         }
         let run = PageRun { first: 0, pages: 64 };
-        reservation.commit(run, Wish::only(Backing::Small)).unwrap();
+        reservation.commit(run, BackingOrder::only(Backing::Small)).unwrap();
         let memory = reservation.memory(run).unwrap();
         assert_eq!(node_of(memory), Some(node));
         bind(memory, node).unwrap();

@@ -1,6 +1,6 @@
 //! Pinning: memory that the kernel must not take away or move, because a device or the kernel works on it.
 //!
-//! Input: [`Memory`] that is mapped. Output: pages that stay resident ([`lock`]), that a ring addresses by slot
+//! Input: [`MemoryRange`] that is mapped. Output: pages that stay resident ([`lock`]), that a ring addresses by slot
 //! ([`uring`]), that a device accesses at I/O virtual addresses ([`vfio`]), and the limit of a process
 //! ([`MemlockBudget`]). Invariant: pinning changes where pages may move, never who may access them: bytes that a device
 //! works on are in a [`LentSpan`](crate::reservation::LentSpan) or borrowed for that time.
@@ -22,12 +22,12 @@ use std::fmt;
 
 /// The address and length of a range of mapped memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Memory {
+pub struct MemoryRange {
     address: usize,
     bytes: usize,
 }
 
-impl Memory {
+impl MemoryRange {
     pub(crate) fn new(address: usize, bytes: usize) -> Self {
         Self { address, bytes }
     }
@@ -151,7 +151,7 @@ impl fmt::Display for PinCause {
 ///
 /// # Errors
 /// [`PinError`] names the remedy; pages before the one that failed may be locked, which [`unlock`] undoes.
-pub fn lock(memory: Memory) -> Result<(), PinError> {
+pub fn lock(memory: MemoryRange) -> Result<(), PinError> {
     let place = std::ptr::without_provenance_mut(memory.address);
     // SAFETY: the kernel reads and writes no byte for this call; an address of other memory is an error or harmless.
     let locked = unsafe { rustix::mm::mlock(place, memory.bytes) };
@@ -162,7 +162,7 @@ pub fn lock(memory: Memory) -> Result<(), PinError> {
 ///
 /// # Errors
 /// [`PinError`] if the range is not mapped.
-pub fn unlock(memory: Memory) -> Result<(), PinError> {
+pub fn unlock(memory: MemoryRange) -> Result<(), PinError> {
     let place = std::ptr::without_provenance_mut(memory.address);
     // SAFETY: as for `lock`: the contents of the pages do not change.
     let unlocked = unsafe { rustix::mm::munlock(place, memory.bytes) };
@@ -173,13 +173,13 @@ pub fn unlock(memory: Memory) -> Result<(), PinError> {
 #[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 mod tests {
     use super::*;
-    use crate::reservation::{Backing, PageRun, Reservation, Wish};
+    use crate::reservation::{Backing, BackingOrder, PageRun, Reservation};
 
     #[test]
     fn locked_pages_are_counted_and_can_be_decommitted() {
         let run = PageRun { first: 0, pages: 64 };
         let mut reservation = Reservation::new(run.bytes()).unwrap();
-        reservation.commit(run, Wish::only(Backing::Small)).unwrap();
+        reservation.commit(run, BackingOrder::only(Backing::Small)).unwrap();
         let memory = reservation.memory(run).unwrap();
         if let Err(error) = lock(memory) {
             return eprintln!("skipped: {error}");
@@ -188,7 +188,7 @@ mod tests {
         reservation.decommit(run).unwrap();
         let error = lock(memory).unwrap_err();
         assert_eq!((error.call, error.bytes), ("mlock", run.bytes()));
-        reservation.commit(run, Wish::TRANSPARENT).unwrap();
+        reservation.commit(run, BackingOrder::TRANSPARENT).unwrap();
         lock(memory).unwrap();
         unlock(memory).unwrap();
     }

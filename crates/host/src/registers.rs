@@ -1,7 +1,7 @@
 //! Registers of a device: words of 32 bits whose loads and stores have effects.
 //!
 //! Input: byte offsets and values. Output: values. Invariant: an access happens once, with its own width, in program
-//! order; [`Registers::present`] distinguishes a value from all ones, which the bus returns for a missing device.
+//! order; [`DeviceRegisters::load32_present`] distinguishes a value from all ones, which the bus returns for a missing device.
 
 mod mapped;
 mod simulated;
@@ -10,14 +10,14 @@ pub use mapped::MappedRegisters;
 pub use simulated::SimulatedRegisters;
 
 /// The value that a bus returns for a missing device (PCIe: an unsupported request reads as all ones).
-pub const ABSENT: u32 = u32::MAX;
+pub const ALL_ONES: u32 = u32::MAX;
 
 /// A window of registers. A clone is another handle to the same window.
 ///
 /// # Panics
 /// Every method panics on an offset that is not a multiple of 4, or outside the window: this side computes offsets, and
 /// a device value that moves them is validated first.
-pub trait Registers {
+pub trait DeviceRegisters {
     /// Returns the length of the window.
     fn bytes(&self) -> usize;
 
@@ -28,7 +28,7 @@ pub trait Registers {
     fn store32(&self, at: usize, value: u32);
 
     /// Stores 32 bits after everything that this thread stored in memory before: for ringing a doorbell.
-    fn ring32(&self, at: usize, value: u32);
+    fn store32_release(&self, at: usize, value: u32);
 
     /// Loads 64 bits as two halves, the low one first, as hosts do for devices without 64-bit access.
     fn load64(&self, at: usize) -> u64 {
@@ -44,7 +44,7 @@ pub trait Registers {
     }
 
     /// Loads 32 bits of a register in which all ones is no valid value; `None` when the device is gone.
-    fn present(&self, at: usize) -> Option<u32> {
-        Some(self.load32(at)).filter(|&value| value != ABSENT)
+    fn load32_present(&self, at: usize) -> Option<u32> {
+        Some(self.load32(at)).filter(|&value| value != ALL_ONES)
     }
 }

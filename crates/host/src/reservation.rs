@@ -1,6 +1,6 @@
 //! A reserved range of addresses, pages committed to parts of it, and claims on committed pages.
 //!
-//! Input: lengths and runs of pages that an allocator chose. Output: [`Span`]s, each the only access to its bytes.
+//! Input: lengths and runs of pages that an allocator chose. Output: [`PageSpan`]s, each the only access to its bytes.
 //! Invariant: each page has at most one span, owned, lent or leaked for its address; a page of a span is committed,
 //! present and mapped as long as the span is claimed. An allocator that requests a claimed page gets an error, never a
 //! second span over one byte, so no mistake in it can break memory safety.
@@ -12,28 +12,30 @@
 //! pinned, can write them at any time, as hardware can. It is trusted to access only what is lent to it; a compiler's
 //! promises end where such a device breaks that trust.
 
+mod address_range;
 mod backing;
 mod error;
+mod page_run;
 mod page_set;
+mod page_span;
 mod page_table;
-mod range;
-mod span;
 
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(test)]
 mod tests;
 
-pub use backing::{Backing, PAGE_BYTES, Wish};
+pub use backing::{Backing, BackingOrder, PAGE_BYTES};
 pub use error::{ClaimError, CommitError, DecommitError, ReserveError};
-pub use page_table::{AdoptError, ClaimState, Found, PageTable};
-pub use span::{LentSpan, Span};
+pub use page_run::PageRun;
+pub use page_span::{LentSpan, PageSpan};
+pub use page_table::{AdoptError, ClaimState, FoundClaim, PageTable};
 
-use crate::foreign::{Foreign, TakeError};
 use crate::numa::{BindError, NodeId};
-use crate::pinning::Memory;
+use crate::pinning::MemoryRange;
+use crate::shared_memory::{MapDescriptorError, SharedMemory};
+use address_range::{AddressRange, BackingError};
 use page_set::PageSet;
-use range::{BackError, Range};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -43,34 +45,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The maximum number of pages of one reservation: 4 TiB.
 pub const PAGES_MAX: u32 = (1 << 30) - 1;
 
-/// A run of consecutive pages, counted from the start of their reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PageRun {
-    /// The first page.
-    pub first: u32,
-    /// The number of pages.
-    pub pages: u32,
-}
-
-impl PageRun {
-    /// Returns the page after the last one; saturates for a run outside every reservation.
-    #[must_use]
-    #[inline]
-    pub const fn end(self) -> u32 {
-        self.first.saturating_add(self.pages)
-    }
-
-    /// Returns the length in bytes.
-    #[must_use]
-    #[inline]
-    pub const fn bytes(self) -> usize {
-        self.pages as usize * PAGE_BYTES
-    }
-}
-
 /// A range of addresses to which pages can be committed.
 pub struct Reservation {
-    range: Range,
+    range: AddressRange,
     table: PageTable,
     /// The pages committed and not claimed.
     available: PageSet,
@@ -118,7 +95,7 @@ impl Reservation {
         let huge = if pages >= Backing::Huge1G.granule_pages() { Backing::Huge1G } else { Backing::Huge2M };
         let align = huge.granule_pages() as usize * PAGE_BYTES;
         let file = file(rounded).map_err(errno_of)?;
-        let range = Range::reserve(rounded, align, file).map_err(errno_of)?;
+        let range = AddressRange::reserve(rounded, align, file).map_err(errno_of)?;
         let table = PageTable::new(range.start(), pages);
         let available = PageSet::empty(pages);
         Ok(Self { range, table, available, committed: BTreeMap::new(), pages, claimed_pages: 0 })
@@ -164,26 +141,26 @@ impl Reservation {
 
     /// Returns a committed run as memory that can be pinned; `None` if a page of it is not committed.
     #[must_use]
-    pub fn memory(&self, run: PageRun) -> Option<Memory> {
+    pub fn memory(&self, run: PageRun) -> Option<MemoryRange> {
         let mut page = run.first;
-        while self.available.reaches(run) && page < run.end() {
+        while self.available.is_in_range(run) && page < run.end() {
             let (&first, &(pages, backing)) = self.committed.range(..=page).next_back()?;
             backing.filter(|_| page - first < pages)?;
             page = first + pages;
         }
-        let address = self.table.place(run.first).as_ptr().addr();
-        self.available.reaches(run).then(|| Memory::new(address, run.bytes()))
+        let address = self.table.page_address(run.first).as_ptr().addr();
+        self.available.is_in_range(run).then(|| MemoryRange::new(address, run.bytes()))
     }
 
-    /// Commits zeroed pages to a run that has none, all of them present. Returns their kind: the first in `order` that
+    /// Commits zeroed pages to a run that has none, all of them present. Returns their kind: the first in `kinds` that
     /// the run is aligned for and that the kernel has.
     ///
     /// # Errors
-    /// A run out of reach or partly committed already; or no kind in `order` is available, with the kernel's last
+    /// A run out of reach or partly committed already; or no kind in `kinds` is available, with the kernel's last
     /// error.
-    pub fn commit(&mut self, run: PageRun, order: Wish) -> Result<Backing, CommitError> {
-        if !self.available.reaches(run) {
-            return Err(CommitError::OutOfReach { run, pages: self.pages });
+    pub fn commit(&mut self, run: PageRun, order: BackingOrder) -> Result<Backing, CommitError> {
+        if !self.available.is_in_range(run) {
+            return Err(CommitError::OutOfRange { run, pages: self.pages });
         }
         if let Some((&first, &(pages, _))) = self.committed.range(..run.end()).next_back()
             && first + pages > run.first
@@ -191,21 +168,21 @@ impl Reservation {
             return Err(CommitError::Committed { run, by: PageRun { first, pages } });
         }
         let mut refusal = CommitError::Misaligned { run };
-        for backing in order.order() {
+        for backing in order.kinds() {
             let granule = backing.granule_pages();
             if !run.first.is_multiple_of(granule) || !run.pages.is_multiple_of(granule) {
                 continue;
             }
-            match self.range.back(run, backing) {
+            match self.range.commit(run, backing) {
                 Ok(()) => {
                     self.committed.insert(run.first, (run.pages, Some(backing)));
                     self.available.insert(run);
                     return Ok(backing);
                 }
-                Err(BackError::Refused(errno)) => {
+                Err(BackingError::Refused(errno)) => {
                     refusal = CommitError::Refused { run, backing, errno: errno.raw_os_error() };
                 }
-                Err(BackError::Lost(errno)) => {
+                Err(BackingError::Lost(errno)) => {
                     self.committed.insert(run.first, (run.pages, None));
                     return Err(CommitError::Refused { run, backing, errno: errno.raw_os_error() });
                 }
@@ -229,16 +206,16 @@ impl Reservation {
         if !self.available.take(run) {
             return Err(DecommitError::Claimed { run });
         }
-        match self.range.empty(run, backing) {
+        match self.range.decommit(run, backing) {
             Ok(()) => {
                 self.committed.remove(&run.first);
                 Ok(())
             }
-            Err(BackError::Refused(errno)) => {
+            Err(BackingError::Refused(errno)) => {
                 self.available.insert(run);
                 Err(DecommitError::Refused { run, errno: errno.raw_os_error() })
             }
-            Err(BackError::Lost(errno)) => {
+            Err(BackingError::Lost(errno)) => {
                 self.committed.insert(run.first, (run.pages, None));
                 Err(DecommitError::Refused { run, errno: errno.raw_os_error() })
             }
@@ -257,16 +234,16 @@ impl Reservation {
     /// # Errors
     /// A page of it is out of reach, not committed, or claimed.
     #[inline]
-    pub fn claim(&mut self, run: PageRun) -> Result<Span, ClaimError> {
+    pub fn claim(&mut self, run: PageRun) -> Result<PageSpan, ClaimError> {
         if !self.available.take(run) {
-            return Err(self.cannot_claim(run));
+            return Err(self.claim_error(run));
         }
         self.claimed_pages += run.pages;
-        self.table.note(run);
+        self.table.record_claim(run);
         // SAFETY: every page of the run was available: committed, so its bytes are mapped writable and were zeroed by
         // the kernel, and not claimed, so no span covers it. It is not available any more, and so neither claimed again
         // nor decommitted, and the range is not unmapped, before `release` has taken the span back.
-        Ok(unsafe { Span::over(self.table.place(run.first), run) })
+        Ok(unsafe { PageSpan::new(self.table.page_address(run.first), run) })
     }
 
     /// Takes a span back and returns its pages.
@@ -274,14 +251,14 @@ impl Reservation {
     /// # Panics
     /// The span is of another reservation.
     #[inline]
-    pub fn release(&mut self, span: Span) -> PageRun {
+    pub fn release(&mut self, span: PageSpan) -> PageRun {
         let run = span.run();
         // No two mappings share an address, so only a span of this reservation starts where its first page does.
         assert!(
-            self.table.place(run.first) == span.start(),
+            self.table.page_address(run.first) == span.start(),
             "a span must be released to its own reservation"
         );
-        self.table.forget(run);
+        self.table.erase_claim(run);
         self.available.insert(run);
         self.claimed_pages -= run.pages;
         run
@@ -291,23 +268,26 @@ impl Reservation {
     /// any time, for example for rings. They stay claimed.
     ///
     /// # Errors
-    /// The reservation is private ([`TakeError::Unsealed`]), or the kernel refuses; the span is returned.
-    pub fn foreign(&self, span: Span) -> Result<Foreign, (Span, TakeError)> {
-        let ours = self.table.place(span.first()) == span.start();
+    /// The reservation is private ([`MapDescriptorError::Unsealed`]), or the kernel refuses; the span is returned.
+    pub fn convert_to_shared_memory(
+        &self,
+        span: PageSpan,
+    ) -> Result<SharedMemory, (PageSpan, MapDescriptorError)> {
+        let ours = self.table.page_address(span.first()) == span.start();
         let Some(descriptor) = self.descriptor().filter(|_| ours) else {
-            return Err((span, TakeError::Unsealed));
+            return Err((span, MapDescriptorError::Unsealed));
         };
         let offset = u64::from(span.first()) * PAGE_BYTES as u64;
-        match Foreign::take(descriptor, offset, span.bytes()) {
+        match SharedMemory::map_descriptor(descriptor, offset, span.bytes()) {
             Ok(foreign) => Ok(foreign),
             Err(error) => Err((span, error)),
         }
     }
 
     #[cold]
-    fn cannot_claim(&self, run: PageRun) -> ClaimError {
-        if !self.available.reaches(run) {
-            return ClaimError::OutOfReach { run, pages: self.pages };
+    fn claim_error(&self, run: PageRun) -> ClaimError {
+        if !self.available.is_in_range(run) {
+            return ClaimError::OutOfRange { run, pages: self.pages };
         }
         match (run.first..run.end()).find(|&page| self.backing(page).is_none()) {
             Some(page) => ClaimError::NotCommitted { run, page },

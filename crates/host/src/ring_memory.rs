@@ -7,7 +7,7 @@
 //! copy.
 
 #[cfg(not(loom))]
-use crate::foreign::{Foreign, OutOfRegion};
+use crate::shared_memory::{OutOfRegion, SharedMemory};
 #[cfg(not(loom))]
 use crate::sync::AtomicU32;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -77,22 +77,22 @@ pub trait RingMemory {
 }
 
 #[repr(align(64))]
-struct Line([AtomicU64; LINE_WORDS]);
+struct WordLine([AtomicU64; LINE_WORDS]);
 
 /// Ring memory on the heap of this process, in whole cache lines. A clone is another handle to the same words. Each
 /// 32-bit cell has a word of its own here, which users of the trait cannot observe: so a cell is stored by a plain
 /// store, in a model too.
 #[derive(Clone)]
-pub struct SharedWords {
-    lines: Arc<[Line]>,
+pub struct HeapWords {
+    lines: Arc<[WordLine]>,
 }
 
-impl SharedWords {
+impl HeapWords {
     /// Allocates at least `words` words, all zero.
     #[must_use]
     pub fn zeroed(words: usize) -> Self {
         let lines = words.div_ceil(LINE_WORDS);
-        Self { lines: (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
+        Self { lines: (0..lines).map(|_| WordLine(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
     #[inline]
@@ -115,7 +115,7 @@ impl SharedWords {
     }
 }
 
-impl RingMemory for SharedWords {
+impl RingMemory for HeapWords {
     fn words(&self) -> usize {
         self.lines.len() * LINE_WORDS
     }
@@ -189,46 +189,46 @@ fn low_half(word: u64) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-impl fmt::Debug for SharedWords {
+impl fmt::Debug for HeapWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedWords({} words)", self.words())
     }
 }
 
-/// Ring memory that other processes, or a guest, have mapped too: words of a [`Foreign`] region.
+/// Ring memory that other processes, or a guest, have mapped too: words of a [`SharedMemory`] region.
 #[derive(Clone)]
 #[cfg(not(loom))]
-pub struct ForeignWords {
+pub struct SharedMemoryWords {
     /// The first word. Resolved once, because a ring accesses a dozen words a command.
     first: NonNull<AtomicU64>,
     words: usize,
     /// Keeps the pages mapped.
-    _region: Foreign,
+    _region: SharedMemory,
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the pages stay mapped while the region handle inside lives,
 // which moves to the other thread too. Aliasing: the words are only ever accessed as atomics.
 #[cfg(not(loom))]
-unsafe impl Send for ForeignWords {}
+unsafe impl Send for SharedMemoryWords {}
 
 // SAFETY: as for Send; a shared handle gives out nothing but atomic loads and stores.
 #[cfg(not(loom))]
-unsafe impl Sync for ForeignWords {}
+unsafe impl Sync for SharedMemoryWords {}
 
 #[cfg(not(loom))]
-impl fmt::Debug for ForeignWords {
+impl fmt::Debug for SharedMemoryWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ForeignWords({} words)", self.words)
     }
 }
 
 #[cfg(not(loom))]
-impl ForeignWords {
+impl SharedMemoryWords {
     /// Wraps `words` words from byte `offset` of a region on.
     ///
     /// # Errors
     /// [`OutOfRegion`] for no words, for an offset that is not a multiple of 8, or words that run over the end.
-    pub fn new(region: Foreign, offset: usize, words: usize) -> Result<Self, OutOfRegion> {
+    pub fn new(region: SharedMemory, offset: usize, words: usize) -> Result<Self, OutOfRegion> {
         let bytes = words.saturating_mul(8);
         let region_bytes = region.bytes();
         let out = OutOfRegion { offset, bytes, region_bytes };
@@ -263,7 +263,7 @@ impl ForeignWords {
 }
 
 #[cfg(not(loom))]
-impl RingMemory for ForeignWords {
+impl RingMemory for SharedMemoryWords {
     fn words(&self) -> usize {
         self.words
     }
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn clones_see_the_same_words() {
-        let one = SharedWords::zeroed(9);
+        let one = HeapWords::zeroed(9);
         let other = one.clone();
         assert_eq!(one.words(), 16);
         one.store_release(8, 0x0102_0304);
@@ -335,22 +335,22 @@ mod tests {
             }
             assert_eq!(memory.load_words::<2>(8), [800, 900]);
         }
-        try_words(&SharedWords::zeroed(24));
-        try_words(&ForeignWords::new(Foreign::anonymous(4_096).unwrap(), 8, 24).unwrap());
+        try_words(&HeapWords::zeroed(24));
+        try_words(&SharedMemoryWords::new(SharedMemory::anonymous(4_096).unwrap(), 8, 24).unwrap());
     }
 
     #[test]
     fn shared_memory_words_alias_bytes_of_their_region() {
-        let region = Foreign::anonymous(4_096).unwrap();
-        let words = ForeignWords::new(region.clone(), 64, 4).unwrap();
+        let region = SharedMemory::anonymous(4_096).unwrap();
+        let words = SharedMemoryWords::new(region.clone(), 64, 4).unwrap();
         words.store_release(1, 0x0102_0304_0506_0708);
         let mut bytes = [0; 8];
         region.copy_in(72, &mut bytes).unwrap();
         assert_eq!(bytes, [8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!(words.load_acquire(1), 0x0102_0304_0506_0708);
-        assert!(ForeignWords::new(region.clone(), 4, 1).is_err());
-        assert!(ForeignWords::new(region.clone(), 4_088, 2).is_err());
-        assert!(ForeignWords::new(region, usize::MAX - 7, usize::MAX).is_err());
+        assert!(SharedMemoryWords::new(region.clone(), 4, 1).is_err());
+        assert!(SharedMemoryWords::new(region.clone(), 4_088, 2).is_err());
+        assert!(SharedMemoryWords::new(region, usize::MAX - 7, usize::MAX).is_err());
     }
 
     #[test]
@@ -364,9 +364,9 @@ mod tests {
                 assert_eq!(memory.load_cell_acquire(cell), 0x0102_0300 + u32::try_from(cell).unwrap());
             }
         }
-        try_cells(&SharedWords::zeroed(4));
-        let region = Foreign::anonymous(4_096).unwrap();
-        let words = ForeignWords::new(region.clone(), 8, 2).unwrap();
+        try_cells(&HeapWords::zeroed(4));
+        let region = SharedMemory::anonymous(4_096).unwrap();
+        let words = SharedMemoryWords::new(region.clone(), 8, 2).unwrap();
         assert_eq!(words.cells(), 4);
         try_cells(&words);
         let mut bytes = [0; 8];
@@ -377,13 +377,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "cell 4 of 2 words")]
     fn cell_beyond_the_memory_panics() {
-        let region = Foreign::anonymous(4_096).unwrap();
-        let _ = ForeignWords::new(region, 0, 2).unwrap().load_cell_acquire(4);
+        let region = SharedMemory::anonymous(4_096).unwrap();
+        let _ = SharedMemoryWords::new(region, 0, 2).unwrap().load_cell_acquire(4);
     }
 
     #[test]
     fn lines_do_not_share_a_cache_line() {
-        let memory = SharedWords::zeroed(32);
+        let memory = HeapWords::zeroed(32);
         for line in memory.lines.iter() {
             assert_eq!(std::ptr::from_ref(line).align_offset(64), 0);
         }

@@ -34,7 +34,7 @@ pub enum TlsHash {
 
 /// The role of an end in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsEnd {
+pub enum TlsRole {
     /// The end that sends first, and offers its keys.
     Client,
     /// The end that chooses among the offered keys.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// One cache of the first processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct CpuCache {
     /// The cache level; 1 is the closest to the processor.
     pub level: u32,
     /// The contents: `Data`, `Instruction` or `Unified`.
@@ -46,7 +46,7 @@ pub struct Topology {
     /// Processors that this thread may run on.
     pub cpus_allowed: Vec<usize>,
     /// Caches of the first processor, the closest first.
-    pub caches: Vec<Cache>,
+    pub caches: Vec<CpuCache>,
     /// Nodes of memory.
     pub nodes: Vec<MemoryNode>,
     /// Instruction set extensions of this processor that the copy and CRC kernels can use.
@@ -60,8 +60,8 @@ impl Topology {
     #[must_use]
     pub fn read() -> Self {
         Self {
-            cpus_allowed: allowed(),
-            features: features(),
+            cpus_allowed: allowed_cpus(),
+            features: cpu_features(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             ..Self::read_from(Path::new("/"))
         }
@@ -70,26 +70,26 @@ impl Topology {
     /// Reads the topology from files under another root instead of `/`.
     fn read_from(root: &Path) -> Self {
         let cpu = root.join("sys/devices/system/cpu");
-        let mut caches: Vec<Cache> = numbered(&cpu.join("cpu0/cache"), "index")
+        let mut caches: Vec<CpuCache> = numbered_entries(&cpu.join("cpu0/cache"), "index")
             .into_iter()
-            .filter_map(|(_, path)| cache(&path))
+            .filter_map(|(_, path)| read_cache(&path))
             .collect();
         caches.sort_by_key(|cache| cache.level);
-        let nodes = numbered(&root.join("sys/devices/system/node"), "node")
+        let nodes = numbered_entries(&root.join("sys/devices/system/node"), "node")
             .into_iter()
             .map(|(number, path)| MemoryNode {
                 number,
-                cpus: list(&text(&path.join("cpulist"))),
-                memory_bytes: node_memory(&text(&path.join("meminfo"))),
-                distances: text(&path.join("distance"))
+                cpus: parse_cpu_list(&read_text(&path.join("cpulist"))),
+                memory_bytes: node_memory(&read_text(&path.join("meminfo"))),
+                distances: read_text(&path.join("distance"))
                     .split_whitespace()
                     .filter_map(|word| word.parse().ok())
                     .collect(),
             })
             .collect();
         Self {
-            cpu_model: cpu_model(&text(&root.join("proc/cpuinfo"))),
-            cpus_online: list(&text(&cpu.join("online"))),
+            cpu_model: cpu_model(&read_text(&root.join("proc/cpuinfo"))),
+            cpus_online: parse_cpu_list(&read_text(&cpu.join("online"))),
             caches,
             nodes,
             ..Self::default()
@@ -105,7 +105,7 @@ impl Topology {
     /// Returns the numbers of all nodes, the closest to `node` first: itself, and of equally distant ones the lower
     /// number. Without distances from the kernel, every other node is equally distant.
     #[must_use]
-    pub fn nodes_from(&self, node: u32) -> Vec<u32> {
+    pub fn nodes_by_distance(&self, node: u32) -> Vec<u32> {
         let distances = self.nodes.iter().find(|known| known.number == node).map(|known| &known.distances);
         let far = |place: usize| distances.and_then(|distances| distances.get(place)).copied();
         let mut order: Vec<_> = (self.nodes.iter().enumerate())
@@ -149,13 +149,13 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-fn allowed() -> Vec<usize> {
+fn allowed_cpus() -> Vec<usize> {
     sched_getaffinity(None)
         .map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 #[cfg(target_arch = "x86_64")]
-fn features() -> Vec<&'static str> {
+fn cpu_features() -> Vec<&'static str> {
     use std::arch::is_x86_feature_detected as has;
     let found = [
         ("sse4.2", has!("sse4.2")),
@@ -173,12 +173,12 @@ fn features() -> Vec<&'static str> {
     Vec::new()
 }
 
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
 /// Returns the directory entries whose name is a word and a number, sorted by number.
-fn numbered(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
+fn numbered_entries(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
     };
@@ -194,7 +194,7 @@ fn numbered(directory: &Path, word: &str) -> Vec<(u32, std::path::PathBuf)> {
 }
 
 /// Parses the kernel's lists: `0-3,8,10-11`. Parts that do not parse are skipped.
-fn list(text: &str) -> Vec<usize> {
+fn parse_cpu_list(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -206,7 +206,7 @@ fn list(text: &str) -> Vec<usize> {
 }
 
 /// Parses the kernel's sizes: `32K`, `1024K`, `2M`.
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
         Some(digits) => (digits, &text[digits.len()..]),
@@ -221,12 +221,12 @@ fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn cache(path: &Path) -> Option<Cache> {
-    Some(Cache {
-        level: text(&path.join("level")).trim().parse().ok()?,
-        kind: text(&path.join("type")).trim().to_owned(),
-        bytes: size(&text(&path.join("size")))?,
-        shared_by: list(&text(&path.join("shared_cpu_list"))),
+fn read_cache(path: &Path) -> Option<CpuCache> {
+    Some(CpuCache {
+        level: read_text(&path.join("level")).trim().parse().ok()?,
+        kind: read_text(&path.join("type")).trim().to_owned(),
+        bytes: parse_size(&read_text(&path.join("size")))?,
+        shared_by: parse_cpu_list(&read_text(&path.join("shared_cpu_list"))),
     })
 }
 
@@ -291,11 +291,11 @@ mod tests {
     fn missing_or_malformed_kernel_files_are_no_error() {
         let root = tempfile::TempDir::new().unwrap();
         assert_eq!(Topology::read_from(root.path()), Topology::default());
-        assert_eq!(list("x,3-,-4,7-5,9"), [9]);
-        assert_eq!(list("0-18446744073709551615").len(), CpuSet::MAX_CPU + 1);
-        assert_eq!(size("K"), None);
-        assert_eq!(size("99999999999999999999G"), None);
-        assert_eq!(size("18446744073709551615G"), None);
+        assert_eq!(parse_cpu_list("x,3-,-4,7-5,9"), [9]);
+        assert_eq!(parse_cpu_list("0-18446744073709551615").len(), CpuSet::MAX_CPU + 1);
+        assert_eq!(parse_size("K"), None);
+        assert_eq!(parse_size("99999999999999999999G"), None);
+        assert_eq!(parse_size("18446744073709551615G"), None);
     }
 
     #[test]
@@ -313,10 +313,10 @@ mod tests {
             node(7, &[32, 21, 32, 10]),
         ];
         let topology = Topology { nodes, ..Topology::default() };
-        assert_eq!(topology.nodes_from(0), [0, 4, 1, 7]);
-        assert_eq!(topology.nodes_from(7), [7, 1, 0, 4]);
-        assert_eq!(topology.nodes_from(4), [4, 0, 1, 7]);
-        assert_eq!(topology.nodes_from(9), [0, 1, 4, 7]);
+        assert_eq!(topology.nodes_by_distance(0), [0, 4, 1, 7]);
+        assert_eq!(topology.nodes_by_distance(7), [7, 1, 0, 4]);
+        assert_eq!(topology.nodes_by_distance(4), [4, 0, 1, 7]);
+        assert_eq!(topology.nodes_by_distance(9), [0, 1, 4, 7]);
         let far = [topology.distance(7, 1), topology.distance(4, 0), topology.distance(0, 9)];
         assert_eq!(far, [Some(21), None, None]);
         assert_eq!(topology.nodes_with_memory().count(), 0);
@@ -331,10 +331,10 @@ mod tests {
 
     #[test]
     fn pinned_thread_may_run_on_its_processor_only() {
-        let cpu = *allowed().last().unwrap();
+        let cpu = *allowed_cpus().last().unwrap();
         let pinned = std::thread::spawn(move || {
             pin_current_thread(cpu).unwrap();
-            allowed()
+            allowed_cpus()
         });
         assert_eq!(pinned.join().unwrap(), [cpu]);
         assert!(pin_current_thread(usize::MAX).is_err());

@@ -1,6 +1,6 @@
 //! Reads, writes and syncs of one file, many in flight, with buffers that are owned while the kernel works on them.
 //!
-//! Input: [`Transfer`]s, each with an id of the caller's. Output: exactly one [`Finished`] for each accepted transfer,
+//! Input: [`FileTransfer`]s, each with an id of the caller's. Output: exactly one [`FinishedTransfer`] for each accepted transfer,
 //! buffers included, errors included. Invariant: no buffer of an accepted transfer can be accessed, moved out or freed
 //! before the kernel has completed it, also when the ring is dropped.
 //!
@@ -12,17 +12,17 @@
 //! it was submitted.
 
 mod blocking;
-mod fixed;
+mod fixed_buffer;
 mod kernel;
 
 #[cfg(test)]
 mod tests;
 
-pub use fixed::Fixed;
+pub use fixed_buffer::FixedBuffer;
 
+use crate::mapped_region::SectorBuffer;
 use crate::pinning::PinError;
 use crate::pinning::uring::BufferTable;
-use crate::region::SectorBuffer;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub const RING_ENTRIES_MAX: usize = 4_096;
 
 /// A file operation. Several buffers make one contiguous range of the file.
 #[derive(Debug)]
-pub enum Transfer {
+pub enum FileTransfer {
     /// A read from the file into the buffers.
     Read {
         /// The first byte of the range.
@@ -54,20 +54,20 @@ pub enum Transfer {
         /// The first byte of the range.
         offset: u64,
         /// The destination.
-        buffer: Fixed,
+        buffer: FixedBuffer,
     },
     /// A write of a registered buffer to the file.
     WriteFixed {
         /// The first byte of the range.
         offset: u64,
         /// The source.
-        buffer: Fixed,
+        buffer: FixedBuffer,
     },
     /// A sync that makes every write durable that had completed before.
     SyncData,
 }
 
-impl Transfer {
+impl FileTransfer {
     fn buffer_count(&self) -> usize {
         match self {
             Self::Read { buffers, .. } | Self::Write { buffers, .. } => buffers.len(),
@@ -76,7 +76,7 @@ impl Transfer {
         }
     }
 
-    fn fixed(&self) -> Option<&Fixed> {
+    fn fixed(&self) -> Option<&FixedBuffer> {
         match self {
             Self::ReadFixed { buffer, .. } | Self::WriteFixed { buffer, .. } => Some(buffer),
             _ => None,
@@ -85,34 +85,34 @@ impl Transfer {
 
     /// Returns the completion of a transfer that was not executed, with the kernel's number `errno`.
     #[must_use]
-    pub fn failed(self, id: u64, errno: i32) -> Finished {
+    pub fn failed(self, id: u64, errno: i32) -> FinishedTransfer {
         let (buffers, fixed) = match self {
             Self::Read { buffers, .. } | Self::Write { buffers, .. } => (buffers, None),
             Self::ReadFixed { buffer, .. } | Self::WriteFixed { buffer, .. } => (Vec::new(), Some(buffer)),
             Self::SyncData => (Vec::new(), None),
         };
-        Finished { id, buffers, fixed, result: Err(errno) }
+        FinishedTransfer { id, buffers, fixed, result: Err(errno) }
     }
 }
 
 /// The completion of one transfer.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedTransfer {
     /// The caller's id.
     pub id: u64,
     /// The buffers of the transfer, in order.
     pub buffers: Vec<SectorBuffer>,
     /// The registered buffer of the transfer.
-    pub fixed: Option<Fixed>,
+    pub fixed: Option<FixedBuffer>,
     /// The bytes moved, which may be fewer than requested at the end of the file; or the kernel's error number.
     pub result: Result<usize, i32>,
 }
 
-/// A transfer that was not accepted; no [`Finished`] will follow.
+/// A transfer that was not accepted; no [`FinishedTransfer`] will follow.
 #[derive(Debug)]
-pub struct Rejected {
+pub struct RejectedTransfer {
     /// The transfer, buffers included.
-    pub transfer: Transfer,
+    pub transfer: FileTransfer,
     /// The reason.
     pub reason: RejectedReason,
 }
@@ -170,14 +170,14 @@ pub enum RingError {
 /// Transfers in flight on one file.
 #[derive(Debug)]
 pub struct FileRing {
-    machine: Machine,
+    machine: FileRingBackend,
     entries_max: usize,
     in_flight: usize,
     table: Option<Arc<BufferTable>>,
 }
 
 #[derive(Debug)]
-enum Machine {
+enum FileRingBackend {
     Kernel(Box<kernel::KernelRing>),
     Blocking(blocking::BlockingRing, Option<i32>),
 }
@@ -204,8 +204,10 @@ impl FileRing {
             UringChoice::Never => None,
         };
         let machine = match kernel {
-            Some(uring) => Machine::Kernel(Box::new(kernel::KernelRing::new(uring, file, entries_max))),
-            None => Machine::Blocking(blocking::BlockingRing::start(file)?, refused),
+            Some(uring) => {
+                FileRingBackend::Kernel(Box::new(kernel::KernelRing::new(uring, file, entries_max)))
+            }
+            None => FileRingBackend::Blocking(blocking::BlockingRing::start(file)?, refused),
         };
         Ok(Self { machine, entries_max, in_flight: 0, table: None })
     }
@@ -214,13 +216,13 @@ impl FileRing {
     #[must_use]
     pub fn kind(&self) -> RingKind {
         match &self.machine {
-            Machine::Kernel(_) => RingKind::Uring,
-            Machine::Blocking(_, refused) => RingKind::Blocking { refused: *refused },
+            FileRingBackend::Kernel(_) => RingKind::Uring,
+            FileRingBackend::Blocking(_, refused) => RingKind::Blocking { refused: *refused },
         }
     }
 
-    /// Gives the ring a table of `slots` registered buffers, all empty, for [`Transfer::ReadFixed`] and
-    /// [`Transfer::WriteFixed`]. A ring has one table; later calls return the same.
+    /// Gives the ring a table of `slots` registered buffers, all empty, for [`FileTransfer::ReadFixed`] and
+    /// [`FileTransfer::WriteFixed`]. A ring has one table; later calls return the same.
     ///
     /// Where io_uring was refused there is no ring to register with, and those transfers need no table.
     ///
@@ -232,8 +234,8 @@ impl FileRing {
             return Ok(Arc::clone(table));
         }
         let ring = match &self.machine {
-            Machine::Kernel(ring) => Some(ring.descriptor()),
-            Machine::Blocking(..) => None,
+            FileRingBackend::Kernel(ring) => Some(ring.descriptor()),
+            FileRingBackend::Blocking(..) => None,
         };
         let table = Arc::new(BufferTable::open(ring, slots)?);
         self.table = Some(Arc::clone(&table));
@@ -255,46 +257,46 @@ impl FileRing {
     /// Accepts a transfer. It starts at the next [`kick`](Self::kick), [`poll`](Self::poll) or [`wait`](Self::wait).
     ///
     /// # Errors
-    /// [`Rejected`] returns the transfer with the reason.
-    pub fn submit(&mut self, id: u64, transfer: Transfer) -> Result<(), Rejected> {
+    /// [`RejectedTransfer`] returns the transfer with the reason.
+    pub fn submit(&mut self, id: u64, transfer: FileTransfer) -> Result<(), RejectedTransfer> {
         if transfer.buffer_count() > TRANSFER_BUFFERS_MAX {
-            return Err(Rejected { transfer, reason: RejectedReason::TooManyBuffers });
+            return Err(RejectedTransfer { transfer, reason: RejectedReason::TooManyBuffers });
         }
         if self.room() == 0 {
-            return Err(Rejected { transfer, reason: RejectedReason::Full });
+            return Err(RejectedTransfer { transfer, reason: RejectedReason::Full });
         }
         // The kernel checks too; this check fails before anything is in flight.
-        let unknown = |fixed: &Fixed| {
+        let unknown = |fixed: &FixedBuffer| {
             let known = |table: &Arc<BufferTable>| table.covers(fixed.slot(), fixed.address(), fixed.bytes());
             !self.table.as_ref().is_some_and(known)
         };
-        if matches!(self.machine, Machine::Kernel(_)) && transfer.fixed().is_some_and(unknown) {
-            return Err(Rejected { transfer, reason: RejectedReason::NotRegistered });
+        if matches!(self.machine, FileRingBackend::Kernel(_)) && transfer.fixed().is_some_and(unknown) {
+            return Err(RejectedTransfer { transfer, reason: RejectedReason::NotRegistered });
         }
         self.in_flight += 1;
         match &mut self.machine {
-            Machine::Kernel(ring) => ring.submit(id, transfer),
-            Machine::Blocking(ring, _) => ring.submit(id, transfer),
+            FileRingBackend::Kernel(ring) => ring.submit(id, transfer),
+            FileRingBackend::Blocking(ring, _) => ring.submit(id, transfer),
         }
         Ok(())
     }
 
     /// Starts the accepted transfers. Never blocks.
     pub fn kick(&mut self) {
-        if let Machine::Kernel(ring) = &mut self.machine {
+        if let FileRingBackend::Kernel(ring) = &mut self.machine {
             ring.kick();
         }
     }
 
     /// Starts the accepted transfers and appends every available completion to `done`. Never blocks.
-    pub fn poll(&mut self, done: &mut Vec<Finished>) {
+    pub fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         if self.in_flight == 0 {
             return;
         }
         let before = done.len();
         match &mut self.machine {
-            Machine::Kernel(ring) => ring.poll(done),
-            Machine::Blocking(ring, _) => ring.poll(done),
+            FileRingBackend::Kernel(ring) => ring.poll(done),
+            FileRingBackend::Blocking(ring, _) => ring.poll(done),
         }
         self.in_flight -= done.len() - before;
     }
@@ -305,8 +307,8 @@ impl FileRing {
             return;
         }
         match &mut self.machine {
-            Machine::Kernel(ring) => ring.wait(),
-            Machine::Blocking(ring, _) => ring.wait(),
+            FileRingBackend::Kernel(ring) => ring.wait(),
+            FileRingBackend::Blocking(ring, _) => ring.wait(),
         }
     }
 
@@ -314,8 +316,8 @@ impl FileRing {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.machine {
-            Machine::Kernel(ring) => ring.descriptor(),
-            Machine::Blocking(ring, _) => ring.descriptor(),
+            FileRingBackend::Kernel(ring) => ring.descriptor(),
+            FileRingBackend::Blocking(ring, _) => ring.descriptor(),
         }
     }
 }

@@ -21,11 +21,11 @@ pub struct WakeError {
 
 /// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WaitOutcome {
     /// A wake-up was received; it is consumed.
-    Called,
+    Signalled,
     /// The timeout expired, or a signal came.
-    Unbidden,
+    NotSignalled,
 }
 
 /// The eventfd of one sleeper. A clone is another handle to the same one.
@@ -83,12 +83,12 @@ impl WakeDescriptor {
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses the read.
-    pub fn take(&self) -> Result<Woken, WakeError> {
+    pub fn take(&self) -> Result<WaitOutcome, WakeError> {
         let mut counter = [0_u8; 8];
         loop {
             match rustix::io::read(&*self.descriptor, &mut counter) {
-                Ok(_) => return Ok(Woken::Called),
-                Err(Errno::AGAIN) => return Ok(Woken::Unbidden),
+                Ok(_) => return Ok(WaitOutcome::Signalled),
+                Err(Errno::AGAIN) => return Ok(WaitOutcome::NotSignalled),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(WakeError { call: "read", errno }),
             }
@@ -99,7 +99,7 @@ impl WakeDescriptor {
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
-    pub fn wait(&self, longest: Option<Nanos>) -> Result<Woken, WakeError> {
+    pub fn wait(&self, longest: Option<Nanos>) -> Result<WaitOutcome, WakeError> {
         let timeout = longest.map(Nanos::to_timespec);
         let mut descriptors = [PollFd::new(&*self.descriptor, PollFlags::IN)];
         match poll(&mut descriptors, timeout.as_ref()) {
@@ -126,9 +126,9 @@ mod tests {
         let other = descriptor.clone();
         other.wake().unwrap();
         other.wake().unwrap();
-        assert_eq!(descriptor.wait(None), Ok(Woken::Called));
-        assert_eq!(descriptor.take(), Ok(Woken::Unbidden));
-        assert_eq!(descriptor.wait(Some(Nanos::from_micros(1))), Ok(Woken::Unbidden));
+        assert_eq!(descriptor.wait(None), Ok(WaitOutcome::Signalled));
+        assert_eq!(descriptor.take(), Ok(WaitOutcome::NotSignalled));
+        assert_eq!(descriptor.wait(Some(Nanos::from_micros(1))), Ok(WaitOutcome::NotSignalled));
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let descriptor = WakeDescriptor::new().unwrap();
         let adopted = WakeDescriptor::adopt(descriptor.as_fd().try_clone_to_owned().unwrap()).unwrap();
         adopted.wake().unwrap();
-        assert_eq!(descriptor.take(), Ok(Woken::Called));
+        assert_eq!(descriptor.take(), Ok(WaitOutcome::Signalled));
         assert!(WakeDescriptor::adopt(tempfile::tempfile().unwrap().into()).is_err());
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(WakeDescriptor::adopt(reader.into()).is_err());
@@ -148,6 +148,6 @@ mod tests {
         let sleeper = descriptor.clone();
         let thread = std::thread::spawn(move || sleeper.wait(None));
         descriptor.wake().unwrap();
-        assert_eq!(thread.join().unwrap(), Ok(Woken::Called));
+        assert_eq!(thread.join().unwrap(), Ok(WaitOutcome::Signalled));
     }
 }

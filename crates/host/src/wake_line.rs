@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 /// The result of reading a wake line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum WakeEvent {
     /// A wake-up; it is consumed.
-    Called,
+    Woken,
     /// Nothing.
-    Quiet,
+    Empty,
     /// The other end is closed, or its process is gone.
     HungUp,
 }
@@ -61,15 +61,15 @@ impl WakeLine {
 
     /// Consumes pending wake-ups, as many as one call returns.
     #[must_use]
-    pub fn take(&self) -> Line {
+    pub fn take(&self) -> WakeEvent {
         let mut calls = [0; 64];
         loop {
             match recv(&*self.socket, &mut calls[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Line::HungUp,
-                Ok(_) => return Line::Called,
-                Err(Errno::AGAIN) => return Line::Quiet,
+                Ok((0, _)) => return WakeEvent::HungUp,
+                Ok(_) => return WakeEvent::Woken,
+                Err(Errno::AGAIN) => return WakeEvent::Empty,
                 Err(Errno::INTR) => {}
-                Err(_) => return Line::HungUp,
+                Err(_) => return WakeEvent::HungUp,
             }
         }
     }
@@ -78,7 +78,7 @@ impl WakeLine {
     ///
     /// # Errors
     /// [`WakeError`] when the kernel refuses to wait.
-    pub fn wait(&self, longest: Option<Nanos>) -> Result<Line, WakeError> {
+    pub fn wait(&self, longest: Option<Nanos>) -> Result<WakeEvent, WakeError> {
         let timeout = longest.map(Nanos::to_timespec);
         let mut descriptors = [PollFd::new(&*self.socket, PollFlags::IN)];
         match poll(&mut descriptors, timeout.as_ref()) {
@@ -112,9 +112,9 @@ mod tests {
         for (from, to) in [(&one, &other), (&other, &one)] {
             from.wake().unwrap();
             from.wake().unwrap();
-            assert_eq!(to.wait(None), Ok(Line::Called));
-            assert_eq!(to.take(), Line::Quiet);
-            assert_eq!(to.wait(Some(Nanos::from_micros(1))), Ok(Line::Quiet));
+            assert_eq!(to.wait(None), Ok(WakeEvent::Woken));
+            assert_eq!(to.take(), WakeEvent::Empty);
+            assert_eq!(to.wait(Some(Nanos::from_micros(1))), Ok(WakeEvent::Empty));
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
         }
         // Clearing the non-blocking flag of the other end changes nothing here.
         rustix::io::ioctl_fionbio(other.as_fd(), false).unwrap();
-        assert_eq!(one.take(), Line::Quiet);
+        assert_eq!(one.take(), WakeEvent::Empty);
         one.wake().unwrap();
     }
 
@@ -135,8 +135,8 @@ mod tests {
         let (one, other) = WakeLine::pair().unwrap();
         other.wake().unwrap();
         drop(other);
-        assert_eq!(one.take(), Line::Called);
-        assert_eq!(one.wait(None), Ok(Line::HungUp));
+        assert_eq!(one.take(), WakeEvent::Woken);
+        assert_eq!(one.wait(None), Ok(WakeEvent::HungUp));
         assert!(one.wake().is_err());
     }
 }

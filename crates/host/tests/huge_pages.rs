@@ -7,7 +7,7 @@
 #![expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 
 use headwater_host::numa::{NodeId, current_node, node_of};
-use headwater_host::reservation::{Backing, CommitError, PageRun, Reservation, Wish};
+use headwater_host::reservation::{Backing, BackingOrder, CommitError, PageRun, Reservation};
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,12 +19,12 @@ const HUGE: u32 = 512;
 static TURN: Mutex<()> = Mutex::new(());
 
 /// An enlarged pool of huge pages, restored on drop.
-struct Raised {
+struct EnlargedPool {
     before: u64,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Raised {
+impl EnlargedPool {
     /// Enlarges the pool; prints the reason and returns `None` where it cannot.
     fn by(pages: u64) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ impl Raised {
     }
 }
 
-impl Drop for Raised {
+impl Drop for EnlargedPool {
     fn drop(&mut self) {
         // Best effort: if this fails, the pool could not be enlarged either.
         let _ = fs::write(COUNT, self.before.to_string());
@@ -68,11 +68,11 @@ fn run(first: u32, pages: u32) -> PageRun {
 
 #[test]
 fn huge_pages_come_zeroed_from_the_pool_and_return() {
-    let Some(_raised) = Raised::by(4) else { return };
+    let Some(_raised) = EnlargedPool::by(4) else { return };
     let mut reservation = Reservation::new(8 << 20).unwrap();
     let before = free();
     for _ in 0..2 {
-        let got = reservation.commit(run(HUGE, 2 * HUGE), Wish::only(Backing::Huge2M)).unwrap();
+        let got = reservation.commit(run(HUGE, 2 * HUGE), BackingOrder::only(Backing::Huge2M)).unwrap();
         assert_eq!((got, before - free()), (Backing::Huge2M, 2), "present from the start");
         let mut span = reservation.claim(run(HUGE, 2 * HUGE)).unwrap();
         assert!(span.iter().all(|&byte| byte == 0));
@@ -81,22 +81,22 @@ fn huge_pages_come_zeroed_from_the_pool_and_return() {
         reservation.decommit(run(HUGE, 2 * HUGE)).unwrap();
         assert_eq!(free(), before);
     }
-    reservation.commit(run(0, HUGE), Wish::HUGE).unwrap();
+    reservation.commit(run(0, HUGE), BackingOrder::HUGE).unwrap();
     drop(reservation);
     assert_eq!(free(), before, "a dropped reservation returns its huge pages");
 }
 
 #[test]
 fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
-    let Some(_raised) = Raised::by(2) else { return };
+    let Some(_raised) = EnlargedPool::by(2) else { return };
     let pages = u32::try_from(free()).unwrap() + 1;
     let mut reservation = Reservation::new((pages as usize + 1) << 21).unwrap();
     let long = run(0, pages * HUGE);
     let before = free();
-    let refused = reservation.commit(long, Wish::only(Backing::Huge2M)).unwrap_err();
+    let refused = reservation.commit(long, BackingOrder::only(Backing::Huge2M)).unwrap_err();
     assert!(matches!(refused, CommitError::Refused { backing: Backing::Huge2M, .. }), "{refused}");
     assert_eq!(free(), before, "pages taken before the refusal are returned");
-    assert_eq!(reservation.commit(long, Wish::HUGE.or(Backing::Small)), Ok(Backing::Transparent));
+    assert_eq!(reservation.commit(long, BackingOrder::HUGE.or(Backing::Small)), Ok(Backing::Transparent));
     let mut span = reservation.claim(long).unwrap();
     span[long.bytes() - 1] = 1;
     reservation.release(span);
@@ -104,20 +104,20 @@ fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
 
 #[test]
 fn huge_pages_of_a_bound_reservation_come_from_its_node() {
-    let Some(_raised) = Raised::by(2) else { return };
+    let Some(_raised) = EnlargedPool::by(2) else { return };
     let mut reservation = Reservation::new(4 << 20).unwrap();
     let node = current_node().unwrap_or(NodeId(0));
     if let Err(error) = reservation.bind(node) {
         return eprintln!("skipped: {error}");
     }
-    if let Err(error) = reservation.commit(run(0, HUGE), Wish::only(Backing::Huge2M)) {
+    if let Err(error) = reservation.commit(run(0, HUGE), BackingOrder::only(Backing::Huge2M)) {
         return eprintln!("skipped: the huge pages are on other nodes: {error}");
     }
     assert_eq!(node_of(reservation.memory(run(0, HUGE)).unwrap()), Some(node));
     // Small pages beside the huge ones, and in their place, are bound to the same node.
-    reservation.commit(run(HUGE, 1), Wish::only(Backing::Small)).unwrap();
+    reservation.commit(run(HUGE, 1), BackingOrder::only(Backing::Small)).unwrap();
     assert_eq!(node_of(reservation.memory(run(HUGE, 1)).unwrap()), Some(node));
     reservation.decommit(run(0, HUGE)).unwrap();
-    reservation.commit(run(0, HUGE), Wish::only(Backing::Small)).unwrap();
+    reservation.commit(run(0, HUGE), BackingOrder::only(Backing::Small)).unwrap();
     assert_eq!(node_of(reservation.memory(run(HUGE - 1, 1)).unwrap()), Some(node));
 }

@@ -6,8 +6,8 @@
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::cache::{
-    Cache, CacheConfig, Done, Lower, LowerLimits, NotTaken, Owner, PAGE_BYTES, Request, Shape, SharedCache,
-    Submitted, Transfer,
+    BackingDevice, BackingLimits, BackingTransfer, BlockCache, CacheConfig, CacheRequest, CacheUser,
+    DeviceShape, PAGE_BYTES, SharedCache, SubmitResult, TransferCompletion, TransferRefusal,
 };
 use headwater_io::{Buffer, IoError};
 use headwater_nvme::spec::status::Status;
@@ -20,42 +20,42 @@ const ROUNDS: u32 = 9;
 
 /// A device that moves no data and completes at once.
 #[derive(Default)]
-struct Nothing {
+struct NullBacking {
     answers: VecDeque<u64>,
 }
 
-impl Lower for Nothing {
-    fn limits(&self) -> LowerLimits {
-        LowerLimits { transfer_bytes_max: 128 * PAGE_BYTES, segments_max: 128, range_bytes_max: PAGE }
+impl BackingDevice for NullBacking {
+    fn limits(&self) -> BackingLimits {
+        BackingLimits { transfer_bytes_max: 128 * PAGE_BYTES, segments_max: 128, range_bytes_max: PAGE }
     }
 
-    fn submit(&mut self, _: Transfer, ticket: u64) -> Result<(), NotTaken> {
+    fn submit(&mut self, _: BackingTransfer, ticket: u64) -> Result<(), TransferRefusal> {
         self.answers.push_back(ticket);
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<Option<Done>, Status> {
-        let done = |ticket| Done { ticket, status: Status::SUCCESS };
+    fn poll(&mut self) -> Result<Option<TransferCompletion>, Status> {
+        let done = |ticket| TransferCompletion { ticket, status: Status::SUCCESS };
         Ok(self.answers.pop_front().map(done))
     }
 }
 
-struct Bench {
-    cache: Cache,
-    lower: Nothing,
-    owner: Owner,
+struct CacheBench {
+    cache: BlockCache,
+    lower: NullBacking,
+    owner: CacheUser,
     pool: Pool,
 }
 
-impl Bench {
+impl CacheBench {
     fn new(pages: usize) -> Result<Self, IoError> {
         let config = PoolConfig { cap: 512 << 20, ..PoolConfig::default() };
         let pool = Pool::open(config).map_err(|error| IoError::Device { reason: error.to_string() })?;
-        let shape = Shape { device_bytes: 1 << 40, block_bytes: 4_096 };
+        let shape = DeviceShape { device_bytes: 1 << 40, block_bytes: 4_096 };
         let config = CacheConfig { pages, ahead_pages: 0, ..CacheConfig::default() };
-        let mut cache = Cache::new(shape, config, &mut |bytes| take(&pool, bytes))?;
+        let mut cache = BlockCache::new(shape, config, &mut |bytes| take(&pool, bytes))?;
         let owner = cache.join();
-        Ok(Self { cache, lower: Nothing::default(), owner, pool })
+        Ok(Self { cache, lower: NullBacking::default(), owner, pool })
     }
 
     /// Reads a page; returns true if it was cached.
@@ -63,9 +63,9 @@ impl Bench {
         if self.cache.read_hit(self.owner, page * PAGE, into) {
             return Ok(true);
         }
-        let request = Request::Read { offset: page * PAGE, into: take(&self.pool, PAGE_BYTES)? };
+        let request = CacheRequest::Read { offset: page * PAGE, into: take(&self.pool, PAGE_BYTES)? };
         let submitted = self.cache.submit(&mut self.lower, self.owner, request, 0);
-        if matches!(submitted, Ok(Submitted::Later)) {
+        if matches!(submitted, Ok(SubmitResult::Later)) {
             self.cache.turn(&mut self.lower, Nanos::ZERO);
             self.cache.take(self.owner);
         }
@@ -109,7 +109,7 @@ fn spread(at: u32, pages: u64) -> u64 {
 
 fn hit_cost(pages: u64) -> Result<(), IoError> {
     let count = usize::try_from(pages).unwrap_or(0);
-    let (mut bench, mut second) = (Bench::new(count)?, Bench::new(count)?);
+    let (mut bench, mut second) = (CacheBench::new(count)?, CacheBench::new(count)?);
     let mut bytes = vec![0; PAGE_BYTES];
     for page in 0..pages {
         bench.read(page, &mut bytes)?;
@@ -131,15 +131,15 @@ fn hit_cost(pages: u64) -> Result<(), IoError> {
         },
         &mut |at| {
             let Some(into) = lent.take() else { return };
-            let request = Request::Read { offset: spread(at, pages) * PAGE, into };
+            let request = CacheRequest::Read { offset: spread(at, pages) * PAGE, into };
             let submitted = second.cache.submit(&mut second.lower, second.owner, black_box(request), 1);
-            if let Ok(Submitted::Done(finished)) = submitted {
+            if let Ok(SubmitResult::Done(finished)) = submitted {
                 answers += 1;
                 lent = finished.data;
             }
         },
     ]);
-    let Bench { cache, lower, .. } = second;
+    let CacheBench { cache, lower, .. } = second;
     let shared = SharedCache::new(cache, lower);
     let mut member = shared.join();
     let [look_up, locked] = costs([
@@ -162,14 +162,14 @@ fn hit_cost(pages: u64) -> Result<(), IoError> {
 }
 
 /// A plain LRU cache, ordered by the time of last use.
-struct Lru {
+struct LruCache {
     pages: usize,
     used: BTreeMap<u64, u64>,
     order: BTreeMap<u64, u64>,
     time: u64,
 }
 
-impl Lru {
+impl LruCache {
     fn read(&mut self, page: u64) -> bool {
         self.time += 1;
         let before = self.used.insert(page, self.time);
@@ -224,11 +224,11 @@ fn main() -> Result<(), IoError> {
     hit_cost(16_384)?;
     for scans in [false, true] {
         for pages in [1_024, 4_096, 16_384] {
-            let mut bench = Bench::new(pages)?;
+            let mut bench = CacheBench::new(pages)?;
             let mut bytes = vec![0; PAGE_BYTES];
             let ours = ratio(scans, |page| bench.read(page, &mut bytes))?;
             let (used, order) = (BTreeMap::new(), BTreeMap::new());
-            let mut lru = Lru { pages, used, order, time: 0 };
+            let mut lru = LruCache { pages, used, order, time: 0 };
             let plain = ratio(scans, |page| Ok(lru.read(page)))?;
             let what = if scans { "zipf 0.9 with scans" } else { "zipf 0.9" };
             println!(

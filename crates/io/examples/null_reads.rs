@@ -6,12 +6,12 @@
 //!
 //! Run with `make test-instructions`, or `cargo run --release -p headwater-io --example null_reads -- 100000 32`.
 
-use headwater_io::backend::Backend as _;
-use headwater_io::command::Data;
+use headwater_io::backend::DeviceBackend as _;
+use headwater_io::command::TransferData;
 use headwater_io::completion::CompletionPolicy;
-use headwater_io::model::{Model, ModelSettings};
-use headwater_io::scheduler::Scheduling;
-use headwater_io::{Buffer, Handle, IoError, Queue, Request};
+use headwater_io::model::{ModelDevice, ModelSettings};
+use headwater_io::scheduler::SchedulingPolicy;
+use headwater_io::{Buffer, Handle, IoError, IoRequest, Queue};
 use std::error::Error;
 use std::hint::black_box;
 
@@ -23,11 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(reads), Some(depth)) = (numbers.next().transpose()?, numbers.next().transpose()?) else {
         return Err("null_reads READS DEPTH".into());
     };
-    let mut model = Model::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
     // Chosen at run time, so that the compiler cannot specialise for the policies.
-    handle.set_scheduling(black_box(Scheduling::Fifo));
+    handle.set_scheduling(black_box(SchedulingPolicy::Fifo));
     handle.set_completion(black_box(CompletionPolicy::Inline))?;
     let free = (0..depth).map(|_| model.region(4_096)).collect::<Result<Vec<_>, _>>()?;
     Ok(read(&mut handle, free, reads)?)
@@ -41,13 +41,13 @@ fn read(handle: &mut Handle, mut free: Vec<Buffer>, reads: u32) -> Result<(), Io
             && let Some(buffer) = free.pop()
         {
             let offset = u64::from(sent) * PAGE_BYTES % SIZE;
-            handle.submit(Request::read(offset, buffer), offset)?;
+            handle.submit(IoRequest::read(offset, buffer), offset)?;
             sent += 1;
         }
         while let Some(answer) = handle.poll()? {
             answer.completion.ok()?;
             answered += 1;
-            if let Data::FromDevice(buffer) = answer.data {
+            if let TransferData::FromDevice(buffer) = answer.data {
                 free.push(buffer);
             }
         }

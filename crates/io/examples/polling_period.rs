@@ -7,25 +7,28 @@
 #![expect(clippy::print_stdout, reason = "this program prints its results")]
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::backend::Backend as _;
-use headwater_io::command::Data;
-use headwater_io::completion::{Aggregation, CompletionPolicy, Pace};
-use headwater_io::model::{Model, ModelSettings, Service};
-use headwater_io::{Handle, Queue, Request};
+use headwater_io::backend::DeviceBackend as _;
+use headwater_io::command::TransferData;
+use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
+use headwater_io::model::{ModelDevice, ModelSettings, ServiceTimes};
+use headwater_io::{Handle, IoRequest, Queue};
 use std::error::Error;
 
 const LENGTH: Nanos = Nanos::from_millis(400);
 
 fn main() -> Result<(), Box<dyn Error>> {
     for (kib, fixed_us) in [(4, 8), (8, 60), (16, 60), (32, 60), (64, 60)] {
-        let service =
-            Service { fixed: Nanos::from_micros(fixed_us), jitter_percent: 5, ..Service::default() };
+        let service = ServiceTimes {
+            fixed: Nanos::from_micros(fixed_us),
+            jitter_percent: 5,
+            ..ServiceTimes::default()
+        };
         for (name, policy) in [
-            ("busy", CompletionPolicy::Paced(Pace::Busy)),
-            ("adaptive", CompletionPolicy::Paced(Pace::Adaptive)),
-            ("half, then busy", CompletionPolicy::Paced(Pace::Part(50))),
-            ("every 100 us", CompletionPolicy::Paced(Pace::Fixed(Nanos::from_micros(100)))),
-            ("thread, adaptive", CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE)),
+            ("busy", CompletionPolicy::Paced(PollPace::Busy)),
+            ("adaptive", CompletionPolicy::Paced(PollPace::Adaptive)),
+            ("half, then busy", CompletionPolicy::Paced(PollPace::Part(50))),
+            ("every 100 us", CompletionPolicy::Paced(PollPace::Fixed(Nanos::from_micros(100)))),
+            ("thread, adaptive", CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE)),
         ] {
             for depth in [1, 8] {
                 let (answers, cpu, slept) = run(kib << 10, service, policy, depth)?;
@@ -42,24 +45,24 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn run(
     bytes: usize,
-    service: Service,
+    service: ServiceTimes,
     policy: CompletionPolicy,
     depth: u64,
 ) -> Result<(u64, Nanos, Nanos), Box<dyn Error>> {
-    let mut model = Model::new(ModelSettings::timed(1 << 30, service))?;
+    let mut model = ModelDevice::new(ModelSettings::timed(1 << 30, service))?;
     let queue = Queue::over(model.queue(32)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).completion(policy).build()?;
     for token in 0..depth {
-        handle.submit(Request::read(0, model.region(bytes)?), token)?;
+        handle.submit(IoRequest::read(0, model.region(bytes)?), token)?;
     }
     let (clock, before) = (Clock::start(), Clock::process_cpu());
     let mut answers = 0;
     while clock.now() < LENGTH {
         if let Some(answer) = handle.wait(Some(LENGTH))?
-            && let Data::FromDevice(buffer) = answer.data
+            && let TransferData::FromDevice(buffer) = answer.data
         {
             answers += 1;
-            handle.submit(Request::read(0, buffer), answer.completion.token)?;
+            handle.submit(IoRequest::read(0, buffer), answer.completion.token)?;
         }
     }
     Ok((answers, Clock::process_cpu().since(before), handle.period()))

@@ -1,32 +1,32 @@
 //! The interface that each backend implements: namespaces, registered memory, queues.
 //!
-//! Input: requests of a [`Device`](crate::Device). Output: [`Buffer`]s and [`Transport`]s. Each backend implements the
+//! Input: requests of a [`Device`](crate::Device). Output: [`Buffer`]s and [`QueueTransport`]s. Each backend implements the
 //! two traits once; the layers above depend on nothing else of it.
 
-use crate::attach::admin::NamespaceWish;
+use crate::attach::admin::NamespaceRequest;
 use crate::buffer::Buffer;
-use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected, SubmitError};
-use crate::facts::NamespaceFacts;
+use crate::client_namespace::ClientNamespace;
+use crate::command::{Command, TransferData};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
 /// The control plane of a backend. Its methods may block.
-pub trait Backend: Send + fmt::Debug {
+pub trait DeviceBackend: Send + fmt::Debug {
     /// Returns the namespaces that this client may use.
     ///
     /// # Errors
     /// [`IoError`] when the device cannot be queried.
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError>;
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError>;
 
     /// Changes the namespace table durably; creating a namespace ignores `id`. Returns the namespace's number.
     ///
     /// # Errors
     /// [`IoError`] when the device refuses, this client lacks the right, or the backend has no administration.
-    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError>;
+    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError>;
 
     /// Allocates memory that the device may access: contiguous, page-aligned, from this device's pool. It returns to
     /// the pool when its last handle is dropped. It holds whatever this process last had there.
@@ -39,13 +39,13 @@ pub trait Backend: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`] for an invalid depth, or when a limit is reached.
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError>;
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError>;
 
     /// Creates a queue of a priority class, if the device arbitrates by class (NVMe Base 2.0 section 3.4.4.2).
     ///
     /// # Errors
     /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
-    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
         let (_, _) = (depth, priority);
         Err(IoError::Refused {
             reason: "queues of this device have no classes; open an SSD with Headwater's driver and weights="
@@ -56,19 +56,19 @@ pub trait Backend: Send + fmt::Debug {
 
 /// The limits of one command on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct IoLimits {
     /// The most bytes that one command moves.
     pub transfer_bytes_max: usize,
-    /// The most buffers of one command; if it is 1, [`Data::Gather`] and [`Data::Scatter`] are refused.
+    /// The most buffers of one command; if it is 1, [`TransferData::Gather`] and [`TransferData::Scatter`] are refused.
     pub segments_max: usize,
     /// The alignment of buffer addresses, in bytes.
     pub memory_align: usize,
 }
 
-impl Limits {
+impl IoLimits {
     /// Checks that data are within the limits.
     #[inline]
-    pub(crate) fn check(&self, data: &Data) -> Result<(), SubmitError> {
+    pub(crate) fn check(&self, data: &TransferData) -> Result<(), SubmitError> {
         let lies = |buffer: &Buffer| buffer.process_address().is_multiple_of(self.memory_align);
         let buffers = data.buffers();
         let what = if buffers.len() > self.segments_max {
@@ -86,7 +86,7 @@ impl Limits {
 
 /// The result of arming a queue's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Armed {
+pub enum ArmResult {
     /// A completion may already be available: poll again now.
     Ready,
     /// The descriptor becomes readable with the next completion.
@@ -95,27 +95,27 @@ pub enum Armed {
 
 /// A completion with the buffers of its command.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CompletedCommand {
     /// The result of the command.
     pub completion: Completion,
     /// The data of the command.
-    pub data: Data,
+    pub data: TransferData,
 }
 
 /// The data plane: one queue. It blocks only in [`sleep`](Self::sleep) and while it reconnects to its device.
 ///
 /// The queue holds the data of commands in flight. A queue dropped with commands in flight forgets their buffers
-/// ([`Data::forget`](crate::command::Data::forget)), unless the device has certainly finished with them.
-pub trait Transport: Send + fmt::Debug {
+/// ([`TransferData::forget`](crate::command::Data::forget)), unless the device has certainly finished with them.
+pub trait QueueTransport: Send + fmt::Debug {
     /// Returns the limits of one command.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> IoLimits;
 
     /// Accepts a command; the device sees it at [`ring`](Self::ring) or earlier. `Ok` means exactly one completion
     /// follows.
     ///
     /// # Errors
-    /// [`Rejected`], with the command: it had no effect.
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected>;
+    /// [`RejectedCommand`], with the command: it had no effect.
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand>;
 
     /// Makes submitted commands visible to the device; cheap when there are none.
     ///
@@ -127,7 +127,7 @@ pub trait Transport: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
-    fn reap(&mut self) -> Result<Option<Answer>, IoError>;
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError>;
 
     /// Sleeps until a completion may have arrived, at most for `longest`.
     ///
@@ -147,7 +147,7 @@ pub trait Transport: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone, or the backend has no descriptor.
-    fn arm(&mut self) -> Result<Armed, IoError>;
+    fn arm(&mut self) -> Result<ArmResult, IoError>;
 
     /// Sends an abort of a command. The command still completes once, and its status tells whether it was aborted.
     ///

@@ -4,15 +4,15 @@
 //! single handle. Invariant: a command in flight holds a handle, so no reference exists to bytes that a device,
 //! possibly another process, may write.
 
-use headwater_dma::buffer::{Buffer as Pooled, Lendable as _};
+use headwater_dma::buffer::{LendableMemory as _, PoolBuffer as Pooled};
 use headwater_dma::iova::Iova;
-use headwater_host::foreign::{Foreign, OutOfRegion};
+use headwater_host::shared_memory::{OutOfRegion, SharedMemory};
 
 /// A run of registered memory. A clone or a slice is another handle to the same bytes; the memory returns to its pool
 /// when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    memory: Foreign,
+    memory: SharedMemory,
     /// The device address of the memory's first byte.
     start: Iova,
     offset: usize,
@@ -24,7 +24,7 @@ pub struct Buffer {
 impl Buffer {
     /// Returns a buffer over a whole region that the device addresses from `start` on.
     #[must_use]
-    pub fn whole(memory: Foreign, start: Iova) -> Self {
+    pub fn whole(memory: SharedMemory, start: Iova) -> Self {
         let bytes = memory.bytes();
         Self { memory, start, offset: 0, bytes, slot: None }
     }
@@ -72,7 +72,7 @@ impl Buffer {
     /// Returns the memory it lies in, and its offset there.
     #[must_use]
     #[inline]
-    pub fn memory(&self) -> (&Foreign, usize) {
+    pub fn memory(&self) -> (&SharedMemory, usize) {
         (&self.memory, self.offset)
     }
 
@@ -114,7 +114,7 @@ impl Buffer {
 
     /// Leaks the memory, so that it never returns to its pool: a device may still write to it.
     pub fn forget(self) {
-        self.memory.forget();
+        self.memory.leak();
     }
 
     #[inline]
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn slice_accesses_the_same_bytes_and_only_those() {
-        let buffer = Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(0x1_0000));
+        let buffer = Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(0x1_0000));
         let slice = buffer.slice(100, 50).unwrap();
         assert_eq!((slice.address(), slice.bytes()), (0x1_0064, 50));
         slice.write(10, b"hello").unwrap();

@@ -5,13 +5,13 @@
 
 use crate::buffer::Buffer;
 use crate::error::IoError;
-use headwater_dma::pool::{Pool, PoolConfig, PoolError, Ticker};
+use headwater_dma::pool::{Pool, PoolConfig, PoolError, PoolTicker};
 
 /// The pool and its thread.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     pool: Pool,
-    _ticker: Ticker,
+    _ticker: PoolTicker,
 }
 
 impl BufferPool {

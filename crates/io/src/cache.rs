@@ -1,71 +1,73 @@
 //! A block cache: pages of a device in registered memory.
 //!
-//! Input: requests in bytes, completions of a [`Lower`]. Output: [`Finished`] requests, transfers of whole pages.
+//! Input: requests in bytes, completions of a [`BackingDevice`]. Output: [`FinishedRequest`] requests, transfers of whole pages.
 //! Invariants: a read returns what was written last, cached or direct; an acknowledged page that is not yet on the
 //! device stays until it is; after a successful flush everything written before is durable on the device.
 //!
 //! It is a state machine without clock, thread or queue of its own. The caller
-//! - tries [`read_hit`](Cache::read_hit) and [`write_hit`](Cache::write_hit) with slices, which never wait, or
-//! - [`submit`](Cache::submit)s a [`Request`] with a token of its choice: [`Submitted::Done`] at once, or later;
+//! - tries [`read_hit`](BlockCache::read_hit) and [`write_hit`](Cache::write_hit) with slices, which never wait, or
+//! - [`submit`](BlockCache::submit)s a [`CacheRequest`] with a token of its choice: [`SubmitResult::TransferCompletion`] at once, or later;
 //! - calls [`turn`](Cache::turn) with the time whenever the device may have completed transfers, and at
 //!   [`next_deadline`](Cache::next_deadline);
 //! - then [`take`](Cache::take)s finished requests.
 //!
-//! The [`Lower`] is passed with each call and must be the same each time; the cache chooses the tickets. All requests
+//! The [`BackingDevice`] is passed with each call and must be the same each time; the cache chooses the tickets. All requests
 //! for the device's bytes must pass through the cache, direct ones too, so that both paths are coherent. Flush a cache
 //! before dropping it, or its dirty pages are lost.
 //!
 //! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes are not coherent.
 
+pub use backing::{
+    BackingDevice, BackingLimits, BackingTransfer, TransferCompletion, TransferKind, TransferRefusal,
+};
 pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
-pub use handle_lower::{HandleLower, LISTS_BYTES};
-pub use lower::{Done, Kind, Lower, LowerLimits, NotTaken, Transfer};
-pub use request::{Finished, Owner, Refused, Request, Submitted};
-pub use shape::{PAGE_BYTES, Shape};
-pub use shared::{Member, SharedCache};
+pub use handle_backing::{HandleBacking, LISTS_BYTES};
+pub use request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, SubmitResult};
+pub use shape::{DeviceShape, PAGE_BYTES};
+pub use shared::{CacheMember, SharedCache};
 pub use statistics::CacheStatistics;
 
 use crate::buffer::Buffer;
 use crate::error::IoError;
-use direct::Lock;
-use flight::{Flight, Outbox};
-use flush::Flushes;
-use frames::{Frames, List, Marks, NONE, State};
+use direct::DirectWriteLock;
+use flush::FlushState;
+use frames::{FrameList, FrameState, FrameTable, NONE, PageFlags};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use index::Index;
-use owner::Owners;
-use replacement::{Replacement, share};
-use request::{Action, Pending};
-use resize::Shrink;
-use shape::{PAGE, Part, pages_of, to_u64};
-use slots::Slots;
+use index::FrameIndex;
+use replacement::{ReplacementPolicy, share};
+use request::{CacheOperation, PendingCacheRequest};
+use resize::ShrinkState;
+use shape::{PAGE, PagePart, pages_of, to_u64};
+use slot_map::SlotMap;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use transfers::{TransferOutbox, TransferPurpose};
+use user::CacheUsers;
 
-mod carry;
+mod backing;
 mod config;
 mod direct;
-mod flight;
 mod flush;
 mod frames;
-mod handle_lower;
+mod handle_backing;
 mod index;
-mod lower;
-mod owner;
 mod replacement;
 mod request;
 mod resize;
 mod shape;
 mod shared;
-mod slots;
+mod slot_map;
 mod statistics;
 mod streams;
+mod transfer;
+mod transfers;
+mod user;
 mod write_back;
 
 /// A request that waits for a page.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
+struct FrameWaiter {
     request: u64,
     /// True if the request waits until the page is on the device, false if it waits for the page's bytes.
     written: bool,
@@ -73,32 +75,32 @@ struct Waiter {
 
 /// A block cache.
 #[derive(Debug)]
-pub struct Cache {
-    shape: Shape,
+pub struct BlockCache {
+    shape: DeviceShape,
     config: CacheConfig,
-    limits: LowerLimits,
+    limits: BackingLimits,
     now: Nanos,
-    frames: Frames,
-    index: Index,
-    replacement: Replacement,
-    owners: Owners,
-    requests: Slots<Pending>,
+    frames: FrameTable,
+    index: FrameIndex,
+    replacement: ReplacementPolicy,
+    owners: CacheUsers,
+    requests: SlotMap<PendingCacheRequest>,
     /// The requests that wait for each frame.
-    waiters: BTreeMap<u32, Vec<Waiter>>,
+    waiters: BTreeMap<u32, Vec<FrameWaiter>>,
     /// The requests that wait for free frames or a locked page.
     parked: VecDeque<u64>,
     /// The ranges of direct writes, in the order of arrival.
-    locks: Vec<Lock>,
-    flights: Slots<Flight>,
-    outbox: Outbox,
+    locks: Vec<DirectWriteLock>,
+    flights: SlotMap<TransferPurpose>,
+    outbox: TransferOutbox,
     write_backs: u32,
     dirty: usize,
     dirty_background: usize,
     dirty_most: usize,
     aheads: Vec<Range<u64>>,
-    flushes: Flushes,
+    flushes: FlushState,
     failure: Status,
-    shrink: Option<Shrink>,
+    shrink: Option<ShrinkState>,
     /// The first frame whose memory is released by a shrink in progress.
     kept: u32,
     /// True after an event that may let waiting requests continue.
@@ -107,40 +109,40 @@ pub struct Cache {
     statistics: CacheStatistics,
 }
 
-impl Cache {
+impl BlockCache {
     /// Creates a cache of memory that `memory` allocates in page-aligned blocks, registered with the device.
     ///
     /// # Errors
-    /// [`IoError::Cache`] for an invalid configuration, and the errors of `memory`.
+    /// [`IoError::BlockCache`] for an invalid configuration, and the errors of `memory`.
     pub fn new(
-        shape: Shape,
+        shape: DeviceShape,
         config: CacheConfig,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<Self, IoError> {
         shape.check()?;
         config.check()?;
-        let limits = LowerLimits { transfer_bytes_max: PAGE_BYTES, segments_max: 1, range_bytes_max: PAGE };
+        let limits = BackingLimits { transfer_bytes_max: PAGE_BYTES, segments_max: 1, range_bytes_max: PAGE };
         let mut cache = Self {
             shape,
             config,
             limits,
             now: Nanos::ZERO,
-            frames: Frames::new(config.block_pages),
-            index: Index::with_room(0),
-            replacement: Replacement::for_frames(0),
-            owners: Owners::default(),
-            requests: Slots::new(),
+            frames: FrameTable::new(config.block_pages),
+            index: FrameIndex::with_room(0),
+            replacement: ReplacementPolicy::for_frames(0),
+            owners: CacheUsers::default(),
+            requests: SlotMap::new(),
             waiters: BTreeMap::new(),
             parked: VecDeque::new(),
             locks: Vec::new(),
-            flights: Slots::new(),
-            outbox: Outbox::default(),
+            flights: SlotMap::new(),
+            outbox: TransferOutbox::default(),
             write_backs: 0,
             dirty: 0,
             dirty_background: 0,
             dirty_most: 0,
             aheads: Vec::new(),
-            flushes: Flushes::default(),
+            flushes: FlushState::default(),
             failure: Status::INTERNAL_ERROR,
             shrink: None,
             kept: NONE,
@@ -154,7 +156,7 @@ impl Cache {
 
     /// Returns the shape of the cached device.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> DeviceShape {
         self.shape
     }
 
@@ -165,25 +167,25 @@ impl Cache {
     }
 
     /// Adds a user with its own finished requests, read streams and reports of failed writes.
-    pub fn join(&mut self) -> Owner {
+    pub fn join(&mut self) -> CacheUser {
         self.owners.join()
     }
 
     /// Removes a user. Its requests continue, and their results are discarded.
-    pub fn leave(&mut self, owner: Owner) {
+    pub fn leave(&mut self, owner: CacheUser) {
         self.owners.leave(owner);
     }
 
     /// Copies bytes that are all cached. Returns `false` if nothing was copied: use [`submit`](Self::submit).
     #[inline]
-    pub fn read_hit(&mut self, owner: Owner, offset: u64, into: &mut [u8]) -> bool {
+    pub fn read_hit(&mut self, owner: CacheUser, offset: u64, into: &mut [u8]) -> bool {
         let bytes = to_u64(into.len());
-        if !self.is_here(offset, bytes, State::Writing) {
+        if !self.is_here(offset, bytes, FrameState::Writing) {
             return false;
         }
         let (first, end) = pages_of(offset, bytes);
         for page in first..end {
-            let part = Part::of(page, offset, bytes);
+            let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
                 self.frames.read(frame, part.at, &mut into[part.start..part.start + part.bytes]);
                 self.touch(owner.0, page, frame);
@@ -196,10 +198,10 @@ impl Cache {
     /// Copies bytes to pages that are all cached, to be written back. Returns `false` if nothing was copied: use
     /// [`submit`](Self::submit).
     #[inline]
-    pub fn write_hit(&mut self, owner: Owner, offset: u64, from: &[u8]) -> bool {
+    pub fn write_hit(&mut self, owner: CacheUser, offset: u64, from: &[u8]) -> bool {
         let bytes = to_u64(from.len());
         let back = self.config.policy == WritePolicy::Back;
-        if !back || !self.is_here(offset, bytes, State::Idle) {
+        if !back || !self.is_here(offset, bytes, FrameState::Idle) {
             return false;
         }
         let (first, end) = pages_of(offset, bytes);
@@ -207,7 +209,7 @@ impl Cache {
             return false;
         }
         for page in first..end {
-            let part = Part::of(page, offset, bytes);
+            let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
                 self.frames.write(frame, part.at, &from[part.start..part.start + part.bytes]);
                 self.touch(owner.0, page, frame);
@@ -219,7 +221,7 @@ impl Cache {
 
     /// Returns true if every page of a range is cached, and is idle or in the state `busiest`.
     #[inline]
-    fn is_here(&self, offset: u64, bytes: u64, busiest: State) -> bool {
+    fn is_here(&self, offset: u64, bytes: u64, busiest: FrameState) -> bool {
         if self.shape.check_range(offset, bytes).is_err() || !self.locks.is_empty() || self.gone.is_some() {
             return false;
         }
@@ -227,51 +229,51 @@ impl Cache {
         (first..end).all(|page| {
             self.index.find(page).is_some_and(|frame| {
                 let state = self.frames.of(frame).state;
-                state == State::Idle || state == busiest
+                state == FrameState::Idle || state == busiest
             })
         })
     }
 
-    /// Accepts a request. After [`Submitted::Later`] exactly one [`Finished`] with the token follows.
+    /// Accepts a request. After [`SubmitResult::Later`] exactly one [`FinishedRequest`] with the token follows.
     ///
     /// # Errors
-    /// [`Refused`] for a range beyond the end, direct I/O that is not whole blocks, or a device that is gone.
-    pub fn submit<L: Lower>(
+    /// [`RefusedCacheRequest`] for a range beyond the end, direct I/O that is not whole blocks, or a device that is gone.
+    pub fn submit<L: BackingDevice>(
         &mut self,
         lower: &mut L,
-        owner: Owner,
-        request: Request,
+        owner: CacheUser,
+        request: CacheRequest,
         token: u64,
-    ) -> Result<Submitted, Refused> {
+    ) -> Result<SubmitResult, RefusedCacheRequest> {
         if let Err(error) = self.admit_request(owner, &request) {
-            return Err(Refused { request, error });
+            return Err(RefusedCacheRequest { request, error });
         }
-        let mut pending = Pending::new(owner, token, request);
+        let mut pending = PendingCacheRequest::new(owner, token, request);
         if self.config.policy == WritePolicy::Through
-            && let Action::Write { through, .. } = &mut pending.action
+            && let CacheOperation::Write { through, .. } = &mut pending.action
         {
             *through = true;
         }
-        if pending.bytes == 0 && pending.action != Action::Flush {
-            return Ok(Submitted::Done(pending.finished()));
+        if pending.bytes == 0 && pending.action != CacheOperation::Flush {
+            return Ok(SubmitResult::Done(pending.finished()));
         }
         self.limits = lower.limits();
         match pending.action {
-            Action::Flush => return Ok(self.begin_flush(lower, pending)),
-            Action::Direct { kind, .. } if kind != Kind::Read || !self.is_newer(&pending) => {
+            CacheOperation::Flush => return Ok(self.begin_flush(lower, pending)),
+            CacheOperation::Direct { kind, .. } if kind != TransferKind::Read || !self.is_newer(&pending) => {
                 self.owners.begin(owner.0);
                 self.begin_direct(kind, pending);
             }
             _ => {
-                if matches!(pending.action, Action::Direct { .. }) {
-                    pending.action = Action::Read;
+                if matches!(pending.action, CacheOperation::Direct { .. }) {
+                    pending.action = CacheOperation::Read;
                 }
-                if !matches!(pending.action, Action::Write { .. }) {
+                if !matches!(pending.action, CacheOperation::Write { .. }) {
                     self.note_read(owner.0, pending.next, pending.end);
                 }
                 if self.carry_here(&mut pending) {
                     self.do_due(lower);
-                    return Ok(Submitted::Done(pending.finished()));
+                    return Ok(SubmitResult::Done(pending.finished()));
                 }
                 self.owners.begin(owner.0);
                 let key = self.requests.insert(pending);
@@ -279,10 +281,10 @@ impl Cache {
             }
         }
         self.settle(lower);
-        Ok(Submitted::Later)
+        Ok(SubmitResult::Later)
     }
 
-    fn admit_request(&self, owner: Owner, request: &Request) -> Result<(), CacheError> {
+    fn admit_request(&self, owner: CacheUser, request: &CacheRequest) -> Result<(), CacheError> {
         if let Some(status) = self.gone {
             return Err(CacheError::Gone(status));
         }
@@ -295,7 +297,7 @@ impl Cache {
     }
 
     /// Processes available completions, and does the work that is due at this time.
-    pub fn turn<L: Lower>(&mut self, lower: &mut L, now: Nanos) {
+    pub fn turn<L: BackingDevice>(&mut self, lower: &mut L, now: Nanos) {
         self.now = self.now.max(now);
         if self.gone.is_none() {
             self.collect(lower);
@@ -306,7 +308,7 @@ impl Cache {
 
     /// Returns the next finished request of a user.
     #[inline]
-    pub fn take(&mut self, owner: Owner) -> Option<Finished> {
+    pub fn take(&mut self, owner: CacheUser) -> Option<FinishedRequest> {
         self.owners.take(owner.0)
     }
 
@@ -320,25 +322,25 @@ impl Cache {
     #[must_use]
     #[inline]
     pub fn is_work_due(&self) -> bool {
-        let back = self.frames.len(List::Dirty) > self.dirty_background
+        let back = self.frames.len(FrameList::Dirty) > self.dirty_background
             && self.write_backs < self.config.write_backs;
-        !self.aheads.is_empty() || self.frames.len(List::Urgent) > 0 || back
+        !self.aheads.is_empty() || self.frames.len(FrameList::Urgent) > 0 || back
     }
 
     /// Returns the time at which the next dirty page exceeds its age limit.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let oldest = |list| self.frames.first(list).map(|frame| self.frames.of(frame).since);
-        let first = oldest(List::Dirty).into_iter().chain(oldest(List::Failed)).min()?;
+        let first = oldest(FrameList::Dirty).into_iter().chain(oldest(FrameList::Failed)).min()?;
         Some(first.after(self.config.dirty_age))
     }
 
     /// Sets the write policy. After a change to [`WritePolicy::Through`], dirty pages are written back soon; a flush
     /// waits for them.
-    pub fn set_policy<L: Lower>(&mut self, lower: &mut L, policy: WritePolicy) {
+    pub fn set_policy<L: BackingDevice>(&mut self, lower: &mut L, policy: WritePolicy) {
         self.config.policy = policy;
         if policy == WritePolicy::Through {
-            self.hurry(List::Dirty);
+            self.hurry(FrameList::Dirty);
             self.settle(lower);
         }
     }
@@ -352,8 +354,8 @@ impl Cache {
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         let pages = |count: usize| to_u64(count) * PAGE;
-        let retired = self.shrink.as_ref().map_or(0, Shrink::retired);
-        let resident = self.frames.count() - self.frames.len(List::Free) - retired;
+        let retired = self.shrink.as_ref().map_or(0, ShrinkState::retired);
+        let resident = self.frames.count() - self.frames.len(FrameList::Free) - retired;
         CacheStatistics {
             dirty_bytes: pages(self.dirty),
             resident_bytes: pages(resident),
@@ -364,14 +366,14 @@ impl Cache {
 
     /// Starts work that became due through hits, if there is any.
     #[inline]
-    pub fn do_due<L: Lower>(&mut self, lower: &mut L) {
+    pub fn do_due<L: BackingDevice>(&mut self, lower: &mut L) {
         if self.is_work_due() {
             self.settle(lower);
         }
     }
 
     /// Does all work that is possible now.
-    fn settle<L: Lower>(&mut self, lower: &mut L) {
+    fn settle<L: BackingDevice>(&mut self, lower: &mut L) {
         self.limits = lower.limits();
         while self.gone.is_none() {
             self.stirred = false;
@@ -394,9 +396,9 @@ impl Cache {
         self.statistics.hits += 1;
         let again = self.owners.is_same_page(owner, page);
         let at = self.frames.at(frame);
-        if at.marks.has(Marks::AHEAD) {
+        if at.marks.has(PageFlags::AHEAD) {
             // The first use of a prefetched page is expected, and does not count.
-            at.marks.clear(Marks::AHEAD);
+            at.marks.clear(PageFlags::AHEAD);
             self.statistics.ahead_used += 1;
         } else if !again && at.uses < replacement::USES_MOST {
             at.uses += 1;
@@ -416,11 +418,11 @@ impl Cache {
 
     fn resized(&mut self) {
         let frames = self.frames.count();
-        self.index = Index::with_room(frames);
+        self.index = FrameIndex::with_room(frames);
         for (frame, page) in self.frames.in_use() {
             self.index.set(page, frame);
         }
-        self.replacement = Replacement::for_frames(frames);
+        self.replacement = ReplacementPolicy::for_frames(frames);
         self.dirty_background = share(frames, self.config.dirty_background);
         self.dirty_most = share(frames, self.config.dirty_most);
         self.config.pages = frames;

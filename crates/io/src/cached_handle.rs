@@ -1,6 +1,6 @@
 //! A handle with a block cache above its queues: the same requests and completions, with byte granularity.
 //!
-//! Input: [`Request`]s as a [`Handle`] takes them. Output: one completion for each accepted request, with its buffers.
+//! Input: [`IoRequest`]s as a [`Handle`] takes them. Output: one completion for each accepted request, with its buffers.
 //! Invariant: all device access follows the cache's rules, cached or direct, so that both paths see the same bytes.
 //!
 //! ```text
@@ -11,18 +11,18 @@
 //! completion policy of the underlying handle are changed through [`with_handle`](CachedHandle::with_handle), at any
 //! time.
 
-use crate::backend::Answer;
+use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
 use crate::cache::{
-    Cache, CacheConfig, CacheStatistics, Finished, HandleLower, Member, Request as Asked, SharedCache,
-    Submitted, WritePolicy,
+    BlockCache, CacheConfig, CacheMember, CacheRequest as Asked, CacheStatistics, FinishedRequest,
+    HandleBacking, SharedCache, SubmitResult, WritePolicy,
 };
-use crate::command::Data;
+use crate::client_namespace::ClientNamespace;
+use crate::clock::IoClock;
+use crate::command::TransferData;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use crate::handle::{Handle, Operation, Refused, Request, RequestError};
+use crate::handle::{Handle, IoRequest, RefusedRequest, RequestError, RequestOperation};
 use crate::queue::Completion;
-use crate::timepiece::Timepiece;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
@@ -41,10 +41,10 @@ pub enum CachePath {
 
 /// The form in which a request's buffers were given and are returned.
 #[derive(Debug)]
-enum Shape {
+enum BufferForm {
     None,
     /// The list buffer of a discard.
-    List(Data),
+    List(TransferData),
     ToDevice,
     FromDevice,
     Gather,
@@ -53,42 +53,45 @@ enum Shape {
 
 /// A request in progress, one piece for each of its buffers.
 #[derive(Debug)]
-struct Whole {
+struct SplitRequest {
     token: u64,
-    shape: Shape,
+    shape: BufferForm,
     pieces: Vec<Option<Buffer>>,
     left: usize,
     status: Status,
     deadline: Option<Nanos>,
 }
 
-impl Whole {
-    fn of(token: u64, shape: Shape, pieces: usize, deadline: Option<Nanos>) -> Self {
+impl SplitRequest {
+    fn of(token: u64, shape: BufferForm, pieces: usize, deadline: Option<Nanos>) -> Self {
         let pieces: Vec<Option<Buffer>> = (0..pieces).map(|_| None).collect();
         let left = pieces.len();
         Self { token, shape, pieces, left, status: Status::SUCCESS, deadline }
     }
 
-    fn answer(self) -> Answer {
+    fn answer(self) -> CompletedCommand {
         let mut buffers: Vec<Buffer> = self.pieces.into_iter().flatten().collect();
         let data = match self.shape {
-            Shape::None => Data::None,
-            Shape::List(list) => list,
-            Shape::ToDevice => buffers.pop().map_or(Data::None, Data::ToDevice),
-            Shape::FromDevice => buffers.pop().map_or(Data::None, Data::FromDevice),
-            Shape::Gather => Data::Gather(buffers),
-            Shape::Scatter => Data::Scatter(buffers),
+            BufferForm::None => TransferData::None,
+            BufferForm::List(list) => list,
+            BufferForm::ToDevice => buffers.pop().map_or(TransferData::None, TransferData::ToDevice),
+            BufferForm::FromDevice => buffers.pop().map_or(TransferData::None, TransferData::FromDevice),
+            BufferForm::Gather => TransferData::Gather(buffers),
+            BufferForm::Scatter => TransferData::Scatter(buffers),
         };
-        Answer { completion: Completion { token: self.token, result: 0, status: self.status }, data }
+        CompletedCommand {
+            completion: Completion { token: self.token, result: 0, status: self.status },
+            data,
+        }
     }
 }
 
 /// Returns the cache request for a piece of a read, a write or a compare.
-fn asked_of(operation: Operation, offset: u64, buffer: Buffer, past: bool) -> Asked {
+fn asked_of(operation: RequestOperation, offset: u64, buffer: Buffer, past: bool) -> Asked {
     match operation {
-        Operation::Write(durable) if past => Asked::DirectWrite { offset, from: buffer, durable },
-        Operation::Write(durable) => Asked::Write { offset, from: buffer, durable },
-        Operation::Compare => Asked::Compare { offset, with: buffer },
+        RequestOperation::Write(durable) if past => Asked::DirectWrite { offset, from: buffer, durable },
+        RequestOperation::Write(durable) => Asked::Write { offset, from: buffer, durable },
+        RequestOperation::Compare => Asked::Compare { offset, with: buffer },
         _ if past => Asked::DirectRead { offset, into: buffer },
         _ => Asked::Read { offset, into: buffer },
     }
@@ -107,16 +110,16 @@ fn piece_of(token: u64) -> (u32, u32) {
 /// A handle on a namespace with a cache above its queues. One thread uses it at a time.
 #[derive(Debug)]
 pub struct CachedHandle {
-    member: Member<HandleLower>,
-    facts: NamespaceFacts,
+    member: CacheMember<HandleBacking>,
+    facts: ClientNamespace,
     first: u64,
     end: u64,
     path: CachePath,
-    wholes: BTreeMap<u32, Whole>,
+    wholes: BTreeMap<u32, SplitRequest>,
     next: u32,
     /// The available completions, by the request's key.
-    ready: VecDeque<(u32, Answer)>,
-    time: Timepiece,
+    ready: VecDeque<(u32, CompletedCommand)>,
+    time: IoClock,
 }
 
 impl CachedHandle {
@@ -127,18 +130,18 @@ impl CachedHandle {
     /// [`IoError`] for a key space, an invalid configuration, or when memory is exhausted.
     pub fn new(
         handle: Handle,
-        facts: &NamespaceFacts,
+        facts: &ClientNamespace,
         config: CacheConfig,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<Self, IoError> {
-        let lower = HandleLower::new(handle, facts, &memory(crate::cache::LISTS_BYTES)?)?;
-        let cache = Cache::new(lower.shape(), config, memory)?;
+        let lower = HandleBacking::new(handle, facts, &memory(crate::cache::LISTS_BYTES)?)?;
+        let cache = BlockCache::new(lower.shape(), config, memory)?;
         Ok(Self::join(&SharedCache::new(cache, lower), facts))
     }
 
     /// Creates another handle on a cache.
     #[must_use]
-    pub fn join(cache: &SharedCache<HandleLower>, facts: &NamespaceFacts) -> Self {
+    pub fn join(cache: &SharedCache<HandleBacking>, facts: &ClientNamespace) -> Self {
         let (first, bytes) = cache.with(|cache, lower| (lower.first(), cache.shape().device_bytes));
         Self {
             member: cache.join(),
@@ -149,13 +152,13 @@ impl CachedHandle {
             wholes: BTreeMap::new(),
             next: 0,
             ready: VecDeque::new(),
-            time: Timepiece::machine(),
+            time: IoClock::machine(),
         }
     }
 
     /// Returns the cache, for other handles to join.
     #[must_use]
-    pub fn cache(&self) -> SharedCache<HandleLower> {
+    pub fn cache(&self) -> SharedCache<HandleBacking> {
         self.member.cache().clone()
     }
 
@@ -164,7 +167,7 @@ impl CachedHandle {
     /// # Errors
     /// The failure of the flush, or a refusal because the cache has other users; with this handle unchanged.
     pub fn into_handle(mut self) -> Result<Handle, (Box<Self>, IoError)> {
-        if let Err(failed) = self.run(Request::flush()) {
+        if let Err(failed) = self.run(IoRequest::flush()) {
             return Err((Box::new(self), failed.error));
         }
         let Self { member, facts, path, time, .. } = self;
@@ -199,10 +202,10 @@ impl CachedHandle {
         pages: usize,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<(), IoError> {
-        let key = self.keep(Whole::of(0, Shape::None, 1, None));
+        let key = self.keep(SplitRequest::of(0, BufferForm::None, 1, None));
         match self.member.resize(pages, piece_token(key, 0), memory) {
-            Ok(Submitted::Later) => self.wait_whole(key).completion.ok().map(drop),
-            Ok(Submitted::Done(finished)) => {
+            Ok(SubmitResult::Later) => self.wait_whole(key).completion.ok().map(drop),
+            Ok(SubmitResult::Done(finished)) => {
                 self.wholes.remove(&key);
                 if finished.status.is_success() { Ok(()) } else { Err(IoError::Status(finished.status)) }
             }
@@ -243,20 +246,20 @@ impl CachedHandle {
     /// Accepts a request. `Ok` means that exactly one completion with this token follows.
     ///
     /// # Errors
-    /// [`Refused`], with the request: it had no effect.
-    pub fn submit(&mut self, request: Request, token: u64) -> Result<(), Refused> {
+    /// [`RefusedRequest`], with the request: it had no effect.
+    pub fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
         match self.judge(&request) {
             Ok(()) => {
                 self.begin(request, token);
                 Ok(())
             }
-            Err(error) => Err(Refused { request, error }),
+            Err(error) => Err(RefusedRequest { request, error }),
         }
     }
 
-    fn judge(&self, request: &Request) -> Result<(), RequestError> {
-        let Request { operation, offset, bytes, .. } = *request;
-        if operation == Operation::Flush {
+    fn judge(&self, request: &IoRequest) -> Result<(), RequestError> {
+        let IoRequest { operation, offset, bytes, .. } = *request;
+        if operation == RequestOperation::Flush {
             return Ok(());
         }
         if bytes == 0 {
@@ -269,14 +272,14 @@ impl CachedHandle {
         if !self.facts.writable && operation.is_change() {
             return Err(RequestError::ReadOnly { namespace: self.facts.id });
         }
-        let through =
-            matches!(operation, Operation::Read | Operation::Write(_)) && self.path == CachePath::Cached;
-        if through || operation == Operation::Compare {
+        let through = matches!(operation, RequestOperation::Read | RequestOperation::Write(_))
+            && self.path == CachePath::Cached;
+        if through || operation == RequestOperation::Compare {
             return Ok(());
         }
         let block_bytes = self.facts.block_bytes;
         let block = u64::from(block_bytes);
-        let moved = if operation == Operation::Discard { &[] } else { request.data.buffers() };
+        let moved = if operation == RequestOperation::Discard { &[] } else { request.data.buffers() };
         let whole = moved.iter().all(|buffer| buffer.bytes().is_multiple_of(block_bytes as usize));
         if offset.is_multiple_of(block) && bytes.is_multiple_of(block) && whole {
             return Ok(());
@@ -285,24 +288,24 @@ impl CachedHandle {
     }
 
     /// Submits a validated request to the cache, piece by piece.
-    fn begin(&mut self, request: Request, token: u64) -> u32 {
-        let Request { operation, offset, bytes, data, within, .. } = request;
+    fn begin(&mut self, request: IoRequest, token: u64) -> u32 {
+        let IoRequest { operation, offset, bytes, data, within, .. } = request;
         let deadline = within.map(|span| self.time.now().after(span));
         let mut at = offset.saturating_sub(self.first);
         let past = self.path == CachePath::Past;
         let (shape, buffers) = match (operation, data) {
-            (Operation::Discard, list) => (Shape::List(list), Vec::new()),
-            (_, Data::None) => (Shape::None, Vec::new()),
-            (_, Data::ToDevice(buffer)) => (Shape::ToDevice, vec![buffer]),
-            (_, Data::FromDevice(buffer)) => (Shape::FromDevice, vec![buffer]),
-            (_, Data::Gather(buffers)) => (Shape::Gather, buffers),
-            (_, Data::Scatter(buffers)) => (Shape::Scatter, buffers),
+            (RequestOperation::Discard, list) => (BufferForm::List(list), Vec::new()),
+            (_, TransferData::None) => (BufferForm::None, Vec::new()),
+            (_, TransferData::ToDevice(buffer)) => (BufferForm::ToDevice, vec![buffer]),
+            (_, TransferData::FromDevice(buffer)) => (BufferForm::FromDevice, vec![buffer]),
+            (_, TransferData::Gather(buffers)) => (BufferForm::Gather, buffers),
+            (_, TransferData::Scatter(buffers)) => (BufferForm::Scatter, buffers),
         };
-        let key = self.keep(Whole::of(token, shape, buffers.len().max(1), deadline));
+        let key = self.keep(SplitRequest::of(token, shape, buffers.len().max(1), deadline));
         if buffers.is_empty() {
             let asked = match operation {
-                Operation::WriteZeroes(durable) => Asked::Zeroes { offset: at, bytes, durable },
-                Operation::Discard => Asked::Discard { offset: at, bytes },
+                RequestOperation::WriteZeroes(durable) => Asked::Zeroes { offset: at, bytes, durable },
+                RequestOperation::Discard => Asked::Discard { offset: at, bytes },
                 _ => Asked::Flush,
             };
             self.ask(asked, key, 0);
@@ -319,17 +322,17 @@ impl CachedHandle {
     fn ask(&mut self, asked: Asked, key: u32, piece: u32) {
         let token = piece_token(key, piece);
         match self.member.submit(asked, token) {
-            Ok(Submitted::Later) => {}
-            Ok(Submitted::Done(finished)) => self.piece_done(finished),
+            Ok(SubmitResult::Later) => {}
+            Ok(SubmitResult::Done(finished)) => self.piece_done(finished),
             Err(refused) => {
                 // It was validated: the device has failed since.
                 let data = refused.request.into_buffer();
-                self.piece_done(Finished { token, status: Status::INTERNAL_ERROR, data });
+                self.piece_done(FinishedRequest { token, status: Status::INTERNAL_ERROR, data });
             }
         }
     }
 
-    fn keep(&mut self, whole: Whole) -> u32 {
+    fn keep(&mut self, whole: SplitRequest) -> u32 {
         while self.wholes.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -339,7 +342,7 @@ impl CachedHandle {
         key
     }
 
-    fn piece_done(&mut self, finished: Finished) {
+    fn piece_done(&mut self, finished: FinishedRequest) {
         let (key, piece) = piece_of(finished.token);
         let Some(whole) = self.wholes.get_mut(&key) else { return };
         if let Some(returned) = whole.pieces.get_mut(piece as usize) {
@@ -360,7 +363,7 @@ impl CachedHandle {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone, once all requests in progress have completed.
-    pub fn poll(&mut self) -> Result<Option<Answer>, IoError> {
+    pub fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         self.turn();
         if let Some((_, answer)) = self.ready.pop_front() {
             return Ok(Some(answer));
@@ -373,7 +376,7 @@ impl CachedHandle {
 
     fn turn(&mut self) {
         let now = self.time.now();
-        let late = |whole: &Whole| whole.deadline.is_some_and(|deadline| deadline <= now);
+        let late = |whole: &SplitRequest| whole.deadline.is_some_and(|deadline| deadline <= now);
         let expired: Vec<u32> =
             self.wholes.iter().filter(|(_, whole)| late(whole)).map(|(&key, _)| key).collect();
         for key in expired {

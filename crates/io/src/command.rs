@@ -18,7 +18,7 @@ pub const BLOCKS_MAX: u32 = 1 << 16;
 
 /// The condition of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
+pub enum StoreCondition {
     /// No condition.
     #[default]
     Always,
@@ -30,7 +30,7 @@ pub enum Condition {
 
 /// The durability of a write against a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durable {
+pub enum WriteDurability {
     /// Durable as the namespace guarantees.
     #[default]
     AsPromised,
@@ -38,7 +38,7 @@ pub enum Durable {
     Now,
 }
 
-impl Durable {
+impl WriteDurability {
     /// Returns the corresponding write option.
     pub(crate) const fn options(self) -> BlockOptions {
         match self {
@@ -50,7 +50,7 @@ impl Durable {
 
 /// The bytes that a command moves.
 #[derive(Clone, Debug, Default)]
-pub enum Data {
+pub enum TransferData {
     /// No bytes.
     #[default]
     None,
@@ -64,7 +64,7 @@ pub enum Data {
     Scatter(Vec<Buffer>),
 }
 
-impl Data {
+impl TransferData {
     /// Returns the buffers, in order.
     #[must_use]
     #[inline]
@@ -99,7 +99,7 @@ pub struct Command {
     /// The entry, with command id and data pointer still zero.
     pub entry: SubmissionEntry,
     /// The bytes it moves.
-    pub data: Data,
+    pub data: TransferData,
 }
 
 impl Command {
@@ -109,21 +109,26 @@ impl Command {
     /// [`IoError`] for an invalid key or length.
     pub fn get(namespace: u32, key: &[u8], into: Buffer) -> Result<Self, IoError> {
         let entry = kv::retrieve(namespace, inline(key)?, length_of(&into)?);
-        Ok(Self { entry, data: Data::FromDevice(into) })
+        Ok(Self { entry, data: TransferData::FromDevice(into) })
     }
 
     /// Builds a store of a value under a key.
     ///
     /// # Errors
     /// [`IoError`] for an invalid key or length.
-    pub fn put(namespace: u32, key: &[u8], value: Buffer, condition: Condition) -> Result<Self, IoError> {
+    pub fn put(
+        namespace: u32,
+        key: &[u8],
+        value: Buffer,
+        condition: StoreCondition,
+    ) -> Result<Self, IoError> {
         let options = match condition {
-            Condition::Always => StoreOptions::NONE,
-            Condition::IfExists => StoreOptions::ONLY_IF_EXISTS,
-            Condition::IfAbsent => StoreOptions::ONLY_IF_ABSENT,
+            StoreCondition::Always => StoreOptions::NONE,
+            StoreCondition::IfExists => StoreOptions::ONLY_IF_EXISTS,
+            StoreCondition::IfAbsent => StoreOptions::ONLY_IF_ABSENT,
         };
         let entry = kv::store(namespace, inline(key)?, length_of(&value)?, options);
-        Ok(Self { entry, data: Data::ToDevice(value) })
+        Ok(Self { entry, data: TransferData::ToDevice(value) })
     }
 
     /// Builds a delete of a key.
@@ -131,7 +136,7 @@ impl Command {
     /// # Errors
     /// [`IoError::Key`].
     pub fn delete(namespace: u32, key: &[u8]) -> Result<Self, IoError> {
-        Ok(Self { entry: kv::delete(namespace, inline(key)?), data: Data::None })
+        Ok(Self { entry: kv::delete(namespace, inline(key)?), data: TransferData::None })
     }
 
     /// Builds a test of a key's existence.
@@ -139,7 +144,7 @@ impl Command {
     /// # Errors
     /// [`IoError::Key`].
     pub fn exist(namespace: u32, key: &[u8]) -> Result<Self, IoError> {
-        Ok(Self { entry: kv::exist(namespace, inline(key)?), data: Data::None })
+        Ok(Self { entry: kv::exist(namespace, inline(key)?), data: TransferData::None })
     }
 
     /// Builds a list of keys in the device's order, from one key or from the first; [`key_list`](crate::key_list)
@@ -150,13 +155,13 @@ impl Command {
     pub fn list(namespace: u32, from: Option<&[u8]>, into: Buffer) -> Result<Self, IoError> {
         let from = from.map(inline).transpose()?;
         let entry = kv::list(namespace, from, length_of(&into)?);
-        Ok(Self { entry, data: Data::FromDevice(into) })
+        Ok(Self { entry, data: TransferData::FromDevice(into) })
     }
 
     /// Builds a flush: everything that the namespace acknowledged before becomes durable.
     #[must_use]
     pub fn flush(namespace: u32) -> Self {
-        Self { entry: kv::flush(namespace), data: Data::None }
+        Self { entry: kv::flush(namespace), data: TransferData::None }
     }
 
     /// Builds a read of whole blocks from `lba` on, as many as fill `into`.
@@ -165,7 +170,10 @@ impl Command {
     /// [`IoError`] when the buffer is not a whole number of blocks, or holds too many.
     pub fn read(namespace: u32, lba: u64, block_bytes: u32, into: Buffer) -> Result<Self, IoError> {
         let range = range_of(lba, into.bytes(), block_bytes)?;
-        Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data: Data::FromDevice(into) })
+        Ok(Self {
+            entry: nvm::read(namespace, range, 0, BlockOptions::NONE),
+            data: TransferData::FromDevice(into),
+        })
     }
 
     /// Builds a write of whole blocks from `lba` on, all that `from` holds.
@@ -177,10 +185,13 @@ impl Command {
         lba: u64,
         block_bytes: u32,
         from: Buffer,
-        durable: Durable,
+        durable: WriteDurability,
     ) -> Result<Self, IoError> {
         let range = range_of(lba, from.bytes(), block_bytes)?;
-        Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data: Data::ToDevice(from) })
+        Ok(Self {
+            entry: nvm::write(namespace, range, 0, durable.options()),
+            data: TransferData::ToDevice(from),
+        })
     }
 
     /// Builds a read of whole blocks from `lba` on into several buffers in order.
@@ -193,7 +204,7 @@ impl Command {
         block_bytes: u32,
         into: Vec<Buffer>,
     ) -> Result<Self, IoError> {
-        let data = Data::Scatter(into);
+        let data = TransferData::Scatter(into);
         let range = range_of(lba, data.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data })
     }
@@ -207,9 +218,9 @@ impl Command {
         lba: u64,
         block_bytes: u32,
         from: Vec<Buffer>,
-        durable: Durable,
+        durable: WriteDurability,
     ) -> Result<Self, IoError> {
-        let data = Data::Gather(from);
+        let data = TransferData::Gather(from);
         let range = range_of(lba, data.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data })
     }
@@ -221,19 +232,27 @@ impl Command {
     /// [`IoError`] when the buffer is not a whole number of blocks, or holds too many.
     pub fn compare(namespace: u32, lba: u64, block_bytes: u32, with: Buffer) -> Result<Self, IoError> {
         let range = range_of(lba, with.bytes(), block_bytes)?;
-        Ok(Self { entry: nvm::compare(namespace, range, 0, BlockOptions::NONE), data: Data::ToDevice(with) })
+        Ok(Self {
+            entry: nvm::compare(namespace, range, 0, BlockOptions::NONE),
+            data: TransferData::ToDevice(with),
+        })
     }
 
     /// Builds a command that zeroes `blocks` blocks from `lba` on.
     ///
     /// # Errors
     /// [`IoError::Range`] for no blocks, or more than one command covers.
-    pub fn write_zeroes(namespace: u32, lba: u64, blocks: u32, durable: Durable) -> Result<Self, IoError> {
+    pub fn write_zeroes(
+        namespace: u32,
+        lba: u64,
+        blocks: u32,
+        durable: WriteDurability,
+    ) -> Result<Self, IoError> {
         if blocks == 0 || blocks > BLOCKS_MAX {
             return Err(IoError::Range { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
         }
         let range = BlockRange { start: lba, blocks };
-        Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: Data::None })
+        Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: TransferData::None })
     }
 
     /// Builds a Dataset Management command that deallocates runs of blocks. `ranges` are first block and count; they
@@ -254,7 +273,7 @@ impl Command {
         };
         let ranges: Vec<DatasetRange> = ranges.iter().map(named).collect();
         list.write(0, ranges.as_bytes())?;
-        Ok(Self { entry: nvm::deallocate(namespace, length_of(&list)?), data: Data::ToDevice(list) })
+        Ok(Self { entry: nvm::deallocate(namespace, length_of(&list)?), data: TransferData::ToDevice(list) })
     }
 
     /// Returns the command's first buffer, for either direction.
@@ -291,16 +310,16 @@ fn range_of(lba: u64, bytes: usize, block_bytes: u32) -> Result<BlockRange, IoEr
 mod tests {
     use super::*;
     use headwater_dma::iova::Iova;
-    use headwater_host::foreign::Foreign;
+    use headwater_host::shared_memory::SharedMemory;
 
     fn buffer(bytes: usize) -> Buffer {
-        Buffer::whole(Foreign::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+        Buffer::whole(SharedMemory::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
     }
 
     #[test]
     fn entry_lengths_equal_the_buffer_lengths() {
         assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
-        let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), Durable::Now).unwrap().entry;
+        let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Now).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));
         assert_eq!(write.cdw12.get(), 2 | 1 << 30);
         assert_eq!(write.namespace.get(), 2);
@@ -323,9 +342,9 @@ mod tests {
         assert!(Command::discard(3, &[], &list).is_err());
         assert!(Command::discard(3, &[(0, 1); 257], &list).is_err());
         assert!(Command::discard(3, &[(0, 1); 2], &list.slice(0, 16).unwrap()).is_err());
-        let zeroes = Command::write_zeroes(1, 5, 1 << 16, Durable::Now).unwrap().entry;
+        let zeroes = Command::write_zeroes(1, 5, 1 << 16, WriteDurability::Now).unwrap().entry;
         assert_eq!((zeroes.opcode, zeroes.cdw12.get()), (8, 0xFFFF | 1 << 30));
-        assert!(Command::write_zeroes(1, 5, 0, Durable::Now).is_err());
+        assert!(Command::write_zeroes(1, 5, 0, WriteDurability::Now).is_err());
     }
 
     #[test]

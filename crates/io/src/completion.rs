@@ -6,17 +6,17 @@
 //! | policy | poller | between two polls |
 //! | --- | --- | --- |
 //! | [`Inline`](CompletionPolicy::Inline) | the caller | nothing |
-//! | [`Paced`](CompletionPolicy::Paced) | the caller, in `wait` | sleeps as its [`Pace`] says |
-//! | [`Thread`](CompletionPolicy::Thread) | a completion thread | sleeps as its [`Pace`] says |
+//! | [`Paced`](CompletionPolicy::Paced) | the caller, in `wait` | sleeps as its [`PollPace`] says |
+//! | [`Thread`](CompletionPolicy::Thread) | a completion thread | sleeps as its [`PollPace`] says |
 //! | [`Interrupt`](CompletionPolicy::Interrupt) | the caller, when signalled | sleeps on the descriptor |
 
 mod aggregation;
 mod estimator;
 mod period;
 
-pub use aggregation::{Aggregation, Aggregator, Due};
-pub use estimator::{Direction, Estimator, Seen, SizeClass, Work};
-pub use period::{Pace, Period};
+pub use aggregation::{CompletionAggregation, CompletionAggregator, NotificationTime};
+pub use estimator::{CommandProfile, LatencyEstimator, ObservationKind, SizeClass, TransferDirection};
+pub use period::{PollPace, PollPeriod};
 
 /// The policy by which a handle finds completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub enum CompletionPolicy {
     Inline,
     /// `wait` sleeps for a part of a command's expected latency, then polls: less processor time for nearly the same
     /// latency.
-    Paced(Pace),
+    Paced(PollPace),
     /// A thread polls and notifies; `poll` takes what the thread found.
-    Thread(Pace, Aggregation),
+    Thread(PollPace, CompletionAggregation),
     /// `wait` sleeps until the device signals a completion, and then until enough have arrived.
-    Interrupt(Aggregation),
+    Interrupt(CompletionAggregation),
 }

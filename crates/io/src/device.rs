@@ -9,16 +9,16 @@
 //! if sent once, unless another client changed the same key or block in between: then the last writer wins, as with any
 //! two writers. A put with a condition reports the state it finds, which may be that of its own first attempt.
 
-use crate::attach::admin::{NamespaceText, NamespaceWish};
-use crate::backend::Backend;
+use crate::attach::admin::{NamespaceRequest, NamespaceSpec};
+use crate::backend::DeviceBackend;
 use crate::buffer::Buffer;
-use crate::command::{Command, Condition, Durable};
+use crate::client_namespace::ClientNamespace;
+use crate::command::{Command, StoreCondition, WriteDurability};
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
 use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::keys_of;
 use crate::queue::{Completion, Queue};
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
 /// The initial size of the buffer of blocking calls, in bytes.
@@ -31,14 +31,14 @@ pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
 /// An open device, accessed through one of its namespaces.
 #[derive(Debug)]
 pub struct Device {
-    backend: Box<dyn Backend>,
-    namespace: NamespaceFacts,
-    blocking: Option<Blocking>,
+    backend: Box<dyn DeviceBackend>,
+    namespace: ClientNamespace,
+    blocking: Option<BlockingState>,
 }
 
 /// The queue and the buffer of blocking calls.
 #[derive(Debug)]
-struct Blocking {
+struct BlockingState {
     queue: Queue,
     scratch: Buffer,
 }
@@ -48,14 +48,14 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`] when the namespace does not exist, or the device cannot be queried.
-    pub fn over(mut backend: Box<dyn Backend>, namespace: u32) -> Result<Self, IoError> {
+    pub fn over(mut backend: Box<dyn DeviceBackend>, namespace: u32) -> Result<Self, IoError> {
         let facts = facts_of(backend.as_mut(), namespace)?;
         Ok(Self { backend, namespace: facts, blocking: None })
     }
 
     /// Returns the namespace.
     #[must_use]
-    pub fn namespace(&self) -> &NamespaceFacts {
+    pub fn namespace(&self) -> &ClientNamespace {
         &self.namespace
     }
 
@@ -63,7 +63,7 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`] when the device cannot be queried.
-    pub fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+    pub fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         self.backend.namespaces()
     }
 
@@ -80,15 +80,15 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`] when the device refuses, or this client lacks the right.
-    pub fn create_namespace(&mut self, text: NamespaceText) -> Result<u32, IoError> {
-        self.backend.change_namespace(0, NamespaceWish::Create(text)).map(u32::from)
+    pub fn create_namespace(&mut self, text: NamespaceSpec) -> Result<u32, IoError> {
+        self.backend.change_namespace(0, NamespaceRequest::Create(text)).map(u32::from)
     }
 
     /// Changes this namespace or another one.
     ///
     /// # Errors
     /// [`IoError`] when the device refuses, or this client lacks the right.
-    pub fn change_namespace(&mut self, namespace: u32, wish: NamespaceWish) -> Result<(), IoError> {
+    pub fn change_namespace(&mut self, namespace: u32, wish: NamespaceRequest) -> Result<(), IoError> {
         let id = u8::try_from(namespace).map_err(|_| IoError::Namespace {
             namespace,
             what: "is not a valid number; list the namespaces",
@@ -122,7 +122,7 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
-    pub fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Queue, IoError> {
+    pub fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Queue, IoError> {
         self.backend.queue_of(depth, priority).map(Queue::over)
     }
 
@@ -167,7 +167,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), IoError> {
-        self.put_if(key, value, Condition::Always)
+        self.put_if(key, value, StoreCondition::Always)
     }
 
     /// Stores a value under a key if the condition holds; else the error's status is
@@ -175,7 +175,7 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`].
-    pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: Condition) -> Result<(), IoError> {
+    pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: StoreCondition) -> Result<(), IoError> {
         let most = self.transfer_bytes_max()?;
         if value.len() > most {
             return Err(IoError::Length { bytes: value.len(), most });
@@ -251,7 +251,7 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`].
-    pub fn write(&mut self, lba: u64, from: &[u8], durable: Durable) -> Result<(), IoError> {
+    pub fn write(&mut self, lba: u64, from: &[u8], durable: WriteDurability) -> Result<(), IoError> {
         let mut at = lba;
         for piece in from.chunks(self.piece_bytes()?) {
             let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
@@ -299,7 +299,7 @@ impl Device {
             None => {
                 let queue = Queue::over(self.backend.queue(BLOCKING_DEPTH)?);
                 let scratch = self.backend.region(SCRATCH_BYTES)?;
-                self.blocking.insert(Blocking { queue, scratch })
+                self.blocking.insert(BlockingState { queue, scratch })
             }
         };
         if have.scratch.bytes() < bytes {
@@ -319,7 +319,7 @@ impl Device {
     }
 }
 
-fn facts_of(backend: &mut dyn Backend, namespace: u32) -> Result<NamespaceFacts, IoError> {
+fn facts_of(backend: &mut dyn DeviceBackend, namespace: u32) -> Result<ClientNamespace, IoError> {
     let facts = backend.namespaces()?.into_iter().find(|facts| facts.id == namespace);
     facts.ok_or(IoError::Namespace {
         namespace,

@@ -8,7 +8,8 @@ use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{
-    ChunkRule, Grounds, PROCESS_CAP, PinError, PinToken, Pinner, Pool, PoolConfig, PoolError, Sharing,
+    ChunkRule, MemoryPinner, NodeRange, PROCESS_CAP, PinError, PinToken, Pool, PoolConfig, PoolError,
+    PoolSharing,
 };
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ const CHUNK: usize = 256 << 10;
 const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 256 << 10, most: 64 << 20 };
 
 /// The registration of memory with a device.
-pub trait Registrar: Send + Sync + fmt::Debug {
+pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
     /// Registers a range of a file at the device addresses from `start` on.
     ///
     /// # Errors
@@ -45,7 +46,7 @@ struct NodeFile {
 }
 
 /// A pinner that registers memory. Device addresses start at [`FIRST_ADDRESS`] and follow the offsets in the files.
-struct Registered<R> {
+struct RegisteringPinner<R> {
     registrar: R,
     /// The file of each NUMA node.
     files: Mutex<Vec<NodeFile>>,
@@ -56,19 +57,19 @@ struct Registered<R> {
 /// The lowest device address of memory; addresses below it are invalid.
 pub const FIRST_ADDRESS: u64 = 1 << 32;
 
-impl<R> fmt::Debug for Registered<R> {
+impl<R> fmt::Debug for RegisteringPinner<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Registered")
     }
 }
 
-impl<R: Registrar> Pinner for Registered<R> {
+impl<R: MemoryRegistrar> MemoryPinner for RegisteringPinner<R> {
     fn name(&self) -> &'static str {
         "registered"
     }
 
-    fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
-        let Grounds { address, bytes, descriptor, .. } = grounds;
+    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
+        let NodeRange { address, bytes, descriptor, .. } = grounds;
         let file = descriptor.ok_or(PinError::NotShared)?.try_clone_to_owned();
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
         let file = file.map_err(|error| PinError::Refused { bytes, errno: errno(error) })?;
@@ -108,25 +109,28 @@ impl<R: Registrar> Pinner for Registered<R> {
 /// A pool of memory that is registered with one device.
 pub struct DevicePool<R> {
     pool: BufferPool,
-    pinner: Arc<Registered<R>>,
+    pinner: Arc<RegisteringPinner<R>>,
 }
 
-impl<R: Registrar + 'static> DevicePool<R> {
+impl<R: MemoryRegistrar + 'static> DevicePool<R> {
     /// Opens a pool whose chunks `registrar` registers. A pool is never freed as a whole, so it must not keep the
     /// device open.
     ///
     /// # Errors
     /// [`IoError`] when addresses, descriptors or threads are exhausted.
     pub fn open(registrar: R) -> Result<Self, IoError> {
-        let pinner =
-            Arc::new(Registered { registrar, files: Mutex::new(Vec::new()), refusal: Mutex::new(None) });
+        let pinner = Arc::new(RegisteringPinner {
+            registrar,
+            files: Mutex::new(Vec::new()),
+            refusal: Mutex::new(None),
+        });
         let pool = BufferPool::open(PoolConfig {
             chunk: CHUNK,
             chunk_rule: CHUNKS,
             cap: PROCESS_CAP,
             cap_max: PROCESS_CAP,
-            sharing: Sharing::Shared,
-            pinner: Arc::clone(&pinner) as Arc<dyn Pinner>,
+            sharing: PoolSharing::Shared,
+            pinner: Arc::clone(&pinner) as Arc<dyn MemoryPinner>,
             ..PoolConfig::default()
         })?;
         Ok(Self { pool, pinner })

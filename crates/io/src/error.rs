@@ -3,7 +3,7 @@
 use crate::command::Command;
 use crate::handle::RequestError;
 use headwater_dma::pool::PoolError;
-use headwater_host::foreign::{MapError, OutOfRegion, TakeError};
+use headwater_host::shared_memory::{MapDescriptorError, MapError, OutOfRegion};
 use headwater_host::wake::WakeError;
 use headwater_nvme::queue_pair::{ControllerFault, QueuePairError};
 use headwater_nvme::spec::status::Status;
@@ -81,7 +81,7 @@ pub enum IoError {
     Map(#[from] MapError),
     /// Shared memory that cannot be used.
     #[error(transparent)]
-    Take(#[from] TakeError),
+    Take(#[from] MapDescriptorError),
     /// A failure to wait or to wake.
     #[error(transparent)]
     Wake(#[from] WakeError),
@@ -127,15 +127,15 @@ impl IoError {
 /// A command that was not accepted: it had no effect, and no completion follows.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct Rejected {
+pub struct RejectedCommand {
     /// The command with its buffers.
     pub command: Command,
     /// The reason.
     pub reason: SubmitError,
 }
 
-impl From<Rejected> for IoError {
-    fn from(rejected: Rejected) -> Self {
+impl From<RejectedCommand> for IoError {
+    fn from(rejected: RejectedCommand) -> Self {
         match rejected.reason {
             SubmitError::Range { first, blocks, size } => Self::Range { first, blocks, size },
             reason => Self::Submit(reason),

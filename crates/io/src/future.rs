@@ -4,12 +4,12 @@
 //! handle's queues wakes the task of each ready future; this module depends on no executor. Dropping a future cancels
 //! its request; buffers stay lent until the device has finished.
 
-use crate::backend::Answer;
+use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
-use crate::command::{Data, Durable};
-use crate::completion::{Aggregation, CompletionPolicy, Pace};
+use crate::command::{TransferData, WriteDurability};
+use crate::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use crate::error::IoError;
-use crate::handle::{Failed, Handle, Refused, Request};
+use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -18,31 +18,31 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// The state of a request behind a future.
 #[derive(Debug)]
-enum Ticket {
+enum FutureState {
     Waiting(Option<Waker>),
-    Answered(Answer),
+    Answered(CompletedCommand),
     /// The future was dropped: the completion is discarded.
     Dropped,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AsyncState {
     handle: Handle,
-    tickets: BTreeMap<u64, Ticket>,
+    tickets: BTreeMap<u64, FutureState>,
     next: u64,
     /// The error after which no completions follow.
     gone: Option<String>,
 }
 
 #[derive(Debug)]
-struct State {
-    inner: Mutex<Inner>,
+struct AsyncShared {
+    inner: Mutex<AsyncState>,
 }
 
 /// The waker that the queues' threads call. It does not keep the handle alive.
-struct Bell(Weak<State>);
+struct CompletionWaker(Weak<AsyncShared>);
 
-impl Wake for Bell {
+impl Wake for CompletionWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -54,8 +54,8 @@ impl Wake for Bell {
     }
 }
 
-impl State {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl AsyncShared {
+    fn lock(&self) -> MutexGuard<'_, AsyncState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,16 +66,16 @@ impl State {
     }
 }
 
-impl Inner {
+impl AsyncState {
     fn take_answers(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         loop {
             match self.handle.poll() {
                 Ok(Some(answer)) => {
                     let token = answer.completion.token;
-                    match self.tickets.insert(token, Ticket::Answered(answer)) {
-                        Some(Ticket::Waiting(waker)) => woken.extend(waker),
-                        Some(Ticket::Dropped) => {
+                    match self.tickets.insert(token, FutureState::Answered(answer)) {
+                        Some(FutureState::Waiting(waker)) => woken.extend(waker),
+                        Some(FutureState::Dropped) => {
                             self.tickets.remove(&token);
                         }
                         _ => {}
@@ -85,7 +85,7 @@ impl Inner {
                 Err(error) => {
                     self.gone = Some(error.to_string());
                     for ticket in self.tickets.values_mut() {
-                        if let Ticket::Waiting(waker) = ticket {
+                        if let FutureState::Waiting(waker) = ticket {
                             woken.extend(waker.take());
                         }
                     }
@@ -99,7 +99,7 @@ impl Inner {
 /// A handle whose requests are futures. A clone is the same handle, for another task or thread.
 #[derive(Clone, Debug)]
 pub struct AsyncHandle {
-    state: Arc<State>,
+    state: Arc<AsyncShared>,
 }
 
 impl AsyncHandle {
@@ -110,17 +110,18 @@ impl AsyncHandle {
     /// [`IoError`] when the kernel creates no thread.
     pub fn over(mut handle: Handle) -> Result<Self, IoError> {
         if !matches!(handle.completion(), CompletionPolicy::Thread(..)) {
-            handle.set_completion(CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE))?;
+            handle
+                .set_completion(CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE))?;
         }
-        let inner = Inner { handle, tickets: BTreeMap::new(), next: 0, gone: None };
-        let state = Arc::new(State { inner: Mutex::new(inner) });
+        let inner = AsyncState { handle, tickets: BTreeMap::new(), next: 0, gone: None };
+        let state = Arc::new(AsyncShared { inner: Mutex::new(inner) });
         let this = Self { state };
         this.hang_bell(&mut this.state.lock());
         Ok(this)
     }
 
-    fn hang_bell(&self, inner: &mut Inner) {
-        let bell = Waker::from(Arc::new(Bell(Arc::downgrade(&self.state))));
+    fn hang_bell(&self, inner: &mut AsyncState) {
+        let bell = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&self.state))));
         inner.handle.set_waker(&bell);
     }
 
@@ -134,7 +135,7 @@ impl AsyncHandle {
         let found = change(&mut inner.handle);
         let policy = match inner.handle.completion() {
             policy @ CompletionPolicy::Thread(..) => policy,
-            _ => CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
+            _ => CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE),
         };
         // Newly attached queues have no thread yet.
         inner.handle.set_completion(policy)?;
@@ -148,55 +149,60 @@ impl AsyncHandle {
     /// Starts a request.
     ///
     /// # Errors
-    /// [`Refused`], with the request: it had no effect.
-    pub fn start(&self, request: Request) -> Result<Pending, Refused> {
+    /// [`RefusedRequest`], with the request: it had no effect.
+    pub fn start(&self, request: IoRequest) -> Result<RequestFuture, RefusedRequest> {
         let mut inner = self.state.lock();
         let token = inner.next;
         inner.handle.submit(request, token)?;
         inner.next += 1;
-        inner.tickets.insert(token, Ticket::Waiting(None));
+        inner.tickets.insert(token, FutureState::Waiting(None));
         if let Err(error) = inner.handle.ring() {
             inner.gone = Some(error.to_string());
         }
         let woken = inner.take_answers();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
-        Ok(Pending { state: self.state.clone(), token })
+        Ok(RequestFuture { state: self.state.clone(), token })
     }
 
     /// Reads as many bytes as fill `into`.
     ///
     /// # Errors
-    /// [`Failed`], with the buffer.
-    pub async fn read(&self, offset: u64, into: Buffer) -> Result<Data, Box<Failed>> {
-        self.run(Request::read(offset, into)).await
+    /// [`FailedRequest`], with the buffer.
+    pub async fn read(&self, offset: u64, into: Buffer) -> Result<TransferData, Box<FailedRequest>> {
+        self.run(IoRequest::read(offset, into)).await
     }
 
     /// Writes the bytes of `from`.
     ///
     /// # Errors
-    /// [`Failed`], with the buffer.
-    pub async fn write(&self, offset: u64, from: Buffer, durable: Durable) -> Result<Data, Box<Failed>> {
-        self.run(Request::write(offset, from, durable)).await
+    /// [`FailedRequest`], with the buffer.
+    pub async fn write(
+        &self,
+        offset: u64,
+        from: Buffer,
+        durable: WriteDurability,
+    ) -> Result<TransferData, Box<FailedRequest>> {
+        self.run(IoRequest::write(offset, from, durable)).await
     }
 
     /// Makes the requests completed before it durable.
     ///
     /// # Errors
-    /// [`Failed`].
-    pub async fn flush(&self) -> Result<Data, Box<Failed>> {
-        self.run(Request::flush()).await
+    /// [`FailedRequest`].
+    pub async fn flush(&self) -> Result<TransferData, Box<FailedRequest>> {
+        self.run(IoRequest::flush()).await
     }
 
     /// Submits any request, waits for its completion, and returns its buffers.
     ///
     /// # Errors
-    /// [`Failed`], with the buffers.
-    pub async fn run(&self, request: Request) -> Result<Data, Box<Failed>> {
+    /// [`FailedRequest`], with the buffers.
+    pub async fn run(&self, request: IoRequest) -> Result<TransferData, Box<FailedRequest>> {
         match self.start(request) {
             Ok(pending) => pending.await,
-            Err(Refused { request, error }) => {
-                Err(Box::new(Failed { error: error.into(), data: request.data }))
+            Err(RefusedRequest { request, error }) => {
+                Err(Box::new(FailedRequest { error: error.into(), data: request.data }))
             }
         }
     }
@@ -205,28 +211,28 @@ impl AsyncHandle {
 /// A submitted request.
 #[derive(Debug)]
 #[must_use = "dropping the future cancels the request"]
-pub struct Pending {
-    state: Arc<State>,
+pub struct RequestFuture {
+    state: Arc<AsyncShared>,
     token: u64,
 }
 
-impl Future for Pending {
-    type Output = Result<Data, Box<Failed>>;
+impl Future for RequestFuture {
+    type Output = Result<TransferData, Box<FailedRequest>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut inner = self.state.lock();
         let gone = inner.gone.clone();
-        let failed = |error, data| Poll::Ready(Err(Box::new(Failed { error, data })));
+        let failed = |error, data| Poll::Ready(Err(Box::new(FailedRequest { error, data })));
         match inner.tickets.get_mut(&self.token) {
-            Some(Ticket::Waiting(waker)) => {
+            Some(FutureState::Waiting(waker)) => {
                 if let Some(reason) = gone {
-                    return failed(IoError::Device { reason }, Data::None);
+                    return failed(IoError::Device { reason }, TransferData::None);
                 }
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            Some(Ticket::Answered(_)) => match inner.tickets.remove(&self.token) {
-                Some(Ticket::Answered(Answer { completion, data })) => match completion.ok() {
+            Some(FutureState::Answered(_)) => match inner.tickets.remove(&self.token) {
+                Some(FutureState::Answered(CompletedCommand { completion, data })) => match completion.ok() {
                     Ok(_) => Poll::Ready(Ok(data)),
                     Err(error) => failed(error, data),
                 },
@@ -234,18 +240,18 @@ impl Future for Pending {
             },
             _ => failed(
                 IoError::Device { reason: "the future was polled after it was ready".to_owned() },
-                Data::None,
+                TransferData::None,
             ),
         }
     }
 }
 
-impl Drop for Pending {
+impl Drop for RequestFuture {
     fn drop(&mut self) {
         let mut inner = self.state.lock();
         let mut woken = Vec::new();
-        if let Some(ticket @ Ticket::Waiting(_)) = inner.tickets.get_mut(&self.token) {
-            *ticket = Ticket::Dropped;
+        if let Some(ticket @ FutureState::Waiting(_)) = inner.tickets.get_mut(&self.token) {
+            *ticket = FutureState::Dropped;
             inner.handle.cancel(self.token);
             woken = inner.take_answers();
         } else {

@@ -1,6 +1,6 @@
 //! The application's interface to a namespace: a handle over one or several queues, with its own policies.
 //!
-//! Input: [`Request`]s in bytes, with buffers lent until completion. Output: one completion for each accepted request,
+//! Input: [`IoRequest`]s in bytes, with buffers lent until completion. Output: one completion for each accepted request,
 //! with its buffers. Invariant: `Ok` from [`submit`](Handle::submit) means exactly one completion follows, also when
 //! the request is divided, merged or cancelled, and when policies and queues change while it is in flight; a refused
 //! request reaches no device, and its buffers come back with the reason.
@@ -17,46 +17,46 @@
 //! # Order
 //! Outstanding requests have no order among each other, like NVMe commands. A flush covers the requests that completed
 //! before it was submitted.
+mod attached_queue;
 mod blocking;
 mod builder;
+mod cancel;
 mod error;
-mod flow;
-mod giving_up;
-mod lane;
 mod policies;
 mod request;
-mod slots;
+mod request_table;
+mod slow_path;
 mod waiting;
 
-pub use blocking::Failed;
+pub use attached_queue::QueueAttachment;
+pub use blocking::FailedRequest;
 pub use builder::HandleBuilder;
-pub use error::{Refused, RequestError};
-pub use giving_up::Cancelled;
-pub use lane::Attachment;
-pub use request::{Operation, Request};
+pub use cancel::RequestCancellation;
+pub use error::{RefusedRequest, RequestError};
+pub use request::{IoRequest, RequestOperation};
 
-use crate::backend::{Answer, Limits};
-use crate::command::{Command, Data};
-use crate::completion::{CompletionPolicy, Period};
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::backend::{CompletedCommand, IoLimits};
+use crate::clock::IoClock;
+use crate::command::{Command, TransferData};
+use crate::completion::{CompletionPolicy, PollPeriod};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
-use crate::scheduler::{Merger, Merging, Scheduler, Window};
-use crate::selector::Selector;
-use crate::timepiece::Timepiece;
+use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, RequestScheduler};
+use crate::selector::QueueSelector;
+use attached_queue::{AttachedQueue, QueueLink};
 use headwater_host::clock::Nanos;
-use lane::{Lane, Link};
-use request::Geometry;
-use slots::{Kind, Slots};
+use request::NamespaceGeometry;
+use request_table::{RequestTable, SlotState};
 use std::collections::{BTreeSet, VecDeque};
 
 /// A handle on a namespace. One thread uses it at a time; it may move between threads.
 #[derive(Debug)]
 pub struct Handle {
-    geometry: Geometry,
-    lanes: Vec<Lane>,
-    slots: Slots,
+    geometry: NamespaceGeometry,
+    lanes: Vec<AttachedQueue>,
+    slots: RequestTable,
     /// The limits that every queue supports.
-    limits: Limits,
+    limits: IoLimits,
     /// The largest read or write that is one command, in bytes.
     plain_bytes_max: u64,
     /// True if queues and policies allow the fast path.
@@ -68,21 +68,21 @@ pub struct Handle {
     /// The number of accepted requests beyond what the queues hold.
     waiting_max: u32,
     names: u32,
-    selector: Selector,
-    scheduler: Scheduler,
-    merging: Merging,
-    merger: Merger,
-    window: Window,
+    selector: QueueSelector,
+    scheduler: RequestScheduler,
+    merging: MergePolicy,
+    merger: RequestMerger,
+    window: InFlightWindow,
     window_max: u32,
     completion: CompletionPolicy,
-    period: Period,
+    period: PollPeriod,
     /// Requests that the scheduler chose and that are not fully submitted to a queue.
     outgoing: VecDeque<u32>,
-    ready: VecDeque<Answer>,
+    ready: VecDeque<CompletedCommand>,
     /// The completion that a blocking call waits for.
-    awaited: Option<Answer>,
+    awaited: Option<CompletedCommand>,
     deadlines: BTreeSet<(Nanos, u32)>,
-    time: Timepiece,
+    time: IoClock,
 }
 
 impl Handle {
@@ -91,28 +91,28 @@ impl Handle {
     /// token follows.
     ///
     /// # Errors
-    /// [`Refused`], with the request: it had no effect.
+    /// [`RefusedRequest`], with the request: it had no effect.
     #[inline]
-    pub fn submit(&mut self, request: Request, token: u64) -> Result<(), Refused> {
+    pub fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
         if let Err(error) = self.geometry.judge(&request, &self.limits) {
-            return Err(Geometry::refuse(request, error));
+            return Err(NamespaceGeometry::refuse(request, error));
         }
-        let alone = matches!(request.data, Data::FromDevice(_) | Data::ToDevice(_))
-            && request.operation != Operation::Discard;
+        let alone = matches!(request.data, TransferData::FromDevice(_) | TransferData::ToDevice(_))
+            && request.operation != RequestOperation::Discard;
         if self.plain
             && self.detours == 0
             && alone
             && request.bytes <= self.plain_bytes_max
             && request.within.is_none()
-            && let [Lane { link: Link::Own(queue), .. }] = self.lanes.as_mut_slice()
-            && let Some(slot) = self.slots.take(token, Kind::Plain, 0)
+            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
+            && let Some(slot) = self.slots.take(token, SlotState::Plain, 0)
         {
-            let Request { operation, offset, bytes, data, class, within } = request;
+            let IoRequest { operation, offset, bytes, data, class, within } = request;
             let entry = self.geometry.entry(operation, offset, bytes);
             let Err(rejected) = queue.submit(Command { entry, data }, slot.into()) else {
                 return Ok(());
             };
-            let request = Request { operation, offset, bytes, data: Data::None, class, within };
+            let request = IoRequest { operation, offset, bytes, data: TransferData::None, class, within };
             return self.rejected(request, rejected, slot, token);
         }
         self.submit_long(request, token)
@@ -122,16 +122,16 @@ impl Handle {
     #[cold]
     fn rejected(
         &mut self,
-        request: Request,
-        rejected: Rejected,
+        request: IoRequest,
+        rejected: RejectedCommand,
         slot: u32,
         token: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusedRequest> {
         self.slots.give_back(slot);
-        let request = Request { data: rejected.command.data, ..request };
+        let request = IoRequest { data: rejected.command.data, ..request };
         match rejected.reason {
             SubmitError::Full => self.submit_long(request, token),
-            reason => Err(Geometry::refuse(request, reason.into())),
+            reason => Err(NamespaceGeometry::refuse(request, reason.into())),
         }
     }
 
@@ -145,7 +145,7 @@ impl Handle {
             let now = self.now();
             self.give_out(now);
         }
-        self.lanes.iter_mut().try_for_each(Lane::ring)
+        self.lanes.iter_mut().try_for_each(AttachedQueue::ring)
     }
 
     /// Returns the next completion, if there is one, with the request's token and buffers.
@@ -153,17 +153,17 @@ impl Handle {
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
     #[inline]
-    pub fn poll(&mut self) -> Result<Option<Answer>, IoError> {
+    pub fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         if self.plain
             && self.detours == 0
-            && let [Lane { link: Link::Own(queue), .. }] = self.lanes.as_mut_slice()
+            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
         {
-            let Some(Answer { completion, data }) = queue.poll_with()? else {
+            let Some(CompletedCommand { completion, data }) = queue.poll_with()? else {
                 return Ok(None);
             };
-            let slot = u32::try_from(completion.token).unwrap_or(slots::NOWHERE);
+            let slot = u32::try_from(completion.token).unwrap_or(request_table::NOWHERE);
             let token = self.slots.give_back(slot);
-            return Ok(Some(Answer { completion: Completion { token, ..completion }, data }));
+            return Ok(Some(CompletedCommand { completion: Completion { token, ..completion }, data }));
         }
         self.poll_long()
     }
@@ -195,12 +195,12 @@ impl Handle {
 
     /// Returns the limits of one command on its queues; larger requests are divided.
     #[must_use]
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> IoLimits {
         self.limits
     }
 
     fn depth(&self) -> u32 {
-        self.lanes.iter().map(Lane::depth).fold(0, u32::saturating_add)
+        self.lanes.iter().map(AttachedQueue::depth).fold(0, u32::saturating_add)
     }
 
     /// Returns the current time if a policy needs it, else zero.

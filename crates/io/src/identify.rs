@@ -1,10 +1,10 @@
 //! Decodes Identify pages of a namespace (NVMe Base 2.0 section 5.17, NVM Command Set 1.0 section 4.1.5).
 //!
-//! Input: pages of 4,096 bytes from any admin queue. Output: [`NamespaceFacts`]. Bytes beyond a short page read as
+//! Input: pages of 4,096 bytes from any admin queue. Output: [`ClientNamespace`]. Bytes beyond a short page read as
 //! zeroes.
 
+use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
 
 /// The bytes of an Identify page.
 pub(crate) const IDENTIFY_BYTES: usize = 4_096;
@@ -36,12 +36,12 @@ pub(crate) fn command_set(descriptors: &[u8]) -> u8 {
 }
 
 /// Decodes a key space.
-pub(crate) fn key_space(id: u32, page: &[u8]) -> NamespaceFacts {
-    NamespaceFacts { size: word(page, 0), ..NamespaceFacts::key_space(id) }
+pub(crate) fn key_space(id: u32, page: &[u8]) -> ClientNamespace {
+    ClientNamespace { size: word(page, 0), ..ClientNamespace::key_space(id) }
 }
 
 /// Decodes a namespace of blocks, and returns its metadata bytes per block.
-pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(NamespaceFacts, u16), IoError> {
+pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(ClientNamespace, u16), IoError> {
     let byte = |at: usize| page.get(at).copied().unwrap_or(0);
     // FLBAS 3:0 is the format's index; a format has two bytes of metadata size, then LBADS, a power of two.
     let format = 128 + 4 * usize::from(byte(26) & 0xF);
@@ -49,7 +49,7 @@ pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(NamespaceFacts, u
     let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
     let block_bytes = block_bytes
         .ok_or(IoError::Protocol { reason: format!("Identify reports blocks of 2^{shift} bytes") })?;
-    let facts = NamespaceFacts { id, block_bytes, size: word(page, 0), writable: true, blocks: None };
+    let facts = ClientNamespace { id, block_bytes, size: word(page, 0), writable: true, blocks: None };
     Ok((facts, u16::from_le_bytes([byte(format), byte(format + 1)])))
 }
 

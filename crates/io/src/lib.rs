@@ -31,6 +31,10 @@ pub mod cache;
 #[cfg(not(loom))]
 pub mod cached_handle;
 #[cfg(not(loom))]
+pub mod client_namespace;
+#[cfg(not(loom))]
+pub mod clock;
+#[cfg(not(loom))]
 pub mod command;
 #[cfg(not(loom))]
 pub mod completion;
@@ -40,8 +44,6 @@ pub mod device;
 pub mod device_pool;
 #[cfg(not(loom))]
 pub mod error;
-#[cfg(not(loom))]
-pub mod facts;
 #[cfg(not(loom))]
 pub mod future;
 #[cfg(not(loom))]
@@ -67,37 +69,35 @@ pub mod selector;
 #[cfg(not(loom))]
 pub mod shared_queue;
 #[cfg(not(loom))]
-pub mod timepiece;
-#[cfg(not(loom))]
 pub mod uring;
 #[cfg(not(loom))]
 pub mod vfio;
 
 #[cfg(not(loom))]
-pub use backend::{Answer, Armed, Backend, Limits, Transport};
+pub use backend::{ArmResult, CompletedCommand, DeviceBackend, IoLimits, QueueTransport};
 #[cfg(not(loom))]
 pub use buffer::Buffer;
 #[cfg(not(loom))]
 pub use cached_handle::{CachePath, CachedHandle};
 #[cfg(not(loom))]
-pub use command::{Command, Condition, Data, Durable};
+pub use client_namespace::ClientNamespace;
+#[cfg(not(loom))]
+pub use command::{Command, StoreCondition, TransferData, WriteDurability};
 #[cfg(not(loom))]
 pub use device::Device;
 #[cfg(not(loom))]
-pub use device_pool::{DevicePool, Registrar};
+pub use device_pool::{DevicePool, MemoryRegistrar};
 #[cfg(not(loom))]
-pub use error::{IoError, Rejected, SubmitError};
-#[cfg(not(loom))]
-pub use facts::NamespaceFacts;
+pub use error::{IoError, RejectedCommand, SubmitError};
 #[cfg(not(loom))]
 pub use future::AsyncHandle;
 #[cfg(not(loom))]
-pub use handle::{Handle, Refused, Request, RequestError};
+pub use handle::{Handle, IoRequest, RefusedRequest, RequestError};
 #[cfg(not(loom))]
 pub use nvme_tcp::{NvmeTcp, NvmeTcpTarget};
 #[cfg(not(loom))]
 pub use queue::{Completion, Queue};
 #[cfg(not(loom))]
-pub use selector::{QueueName, Selector};
+pub use selector::{QueueName, QueueSelector};
 #[cfg(not(loom))]
 pub use shared_queue::SharedQueue;

@@ -1,6 +1,6 @@
 //! Model devices: real rings and doorbells, with a controller that runs in this process.
 //!
-//! Input: settings. Output: a [`Backend`] whose queues are NVMe queue pairs. There are two kinds:
+//! Input: settings. Output: a [`DeviceBackend`] whose queues are NVMe queue pairs. There are two kinds:
 //!
 //! * the *null device* completes commands at the doorbell. It moves no data: a read leaves its buffer unchanged, a
 //!   write is discarded. A command's cost on it is the cost of the layers above the device.
@@ -15,20 +15,20 @@ mod device;
 mod null;
 mod timed;
 
-pub use contents::{Contents, Faults};
-pub use device::{Arbitration, Service};
+pub use contents::{BlockFaults, ModelContents};
+pub use device::{ArbitrationMode, ServiceTimes};
 
-use crate::attach::admin::NamespaceWish;
-use crate::backend::{Backend, Limits, Transport};
+use crate::attach::admin::NamespaceRequest;
+use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
+use crate::client_namespace::ClientNamespace;
+use crate::clock::IoClock;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use crate::timepiece::Timepiece;
-use contents::Blocks;
+use contents::ModelBlocks;
 use device::ModelCore;
 use headwater_dma::pool::Pool;
 use headwater_host::sync::Mutex;
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use null::NullQueue;
 use std::sync::Arc;
 use timed::TimedQueue;
@@ -48,13 +48,13 @@ pub struct ModelSettings {
     /// The bytes of a logical block.
     pub block_bytes: u32,
     /// The limits of one command.
-    pub limits: Limits,
+    pub limits: IoLimits,
     /// The contents it keeps. The null device keeps none.
-    pub contents: Contents,
+    pub contents: ModelContents,
     /// The service time; `None` completes at the doorbell.
-    pub service: Option<Service>,
+    pub service: Option<ServiceTimes>,
     /// The arbitration among its queues.
-    pub arbitration: Arbitration,
+    pub arbitration: ArbitrationMode,
 }
 
 impl ModelSettings {
@@ -64,49 +64,49 @@ impl ModelSettings {
         Self {
             bytes,
             block_bytes: 512,
-            limits: Limits {
+            limits: IoLimits {
                 transfer_bytes_max: TRANSFER_BYTES_MAX,
                 segments_max: SEGMENTS_MAX,
                 memory_align: 4,
             },
-            contents: Contents::Nothing,
+            contents: ModelContents::Nothing,
             service: None,
-            arbitration: Arbitration::RoundRobin,
+            arbitration: ArbitrationMode::RoundRobin,
         }
     }
 
     /// Returns the settings of a latency model.
     #[must_use]
-    pub fn timed(bytes: u64, service: Service) -> Self {
+    pub fn timed(bytes: u64, service: ServiceTimes) -> Self {
         Self { service: Some(service), ..Self::null(bytes) }
     }
 }
 
 /// A model device. A clone is the same device.
 #[derive(Clone, Debug)]
-pub struct Model {
-    limits: Limits,
-    facts: NamespaceFacts,
-    blocks: Arc<Mutex<Blocks>>,
+pub struct ModelDevice {
+    limits: IoLimits,
+    facts: ClientNamespace,
+    blocks: Arc<Mutex<ModelBlocks>>,
     core: Option<Arc<Mutex<ModelCore>>>,
-    time: Timepiece,
+    time: IoClock,
     pool: Pool,
 }
 
-impl Model {
+impl ModelDevice {
     /// Creates a model in the machine's time.
     ///
     /// # Errors
     /// [`IoError`] for an invalid block size, or when memory is exhausted.
     pub fn new(settings: ModelSettings) -> Result<Self, IoError> {
-        Self::in_time(settings, Timepiece::machine())
+        Self::in_time(settings, IoClock::machine())
     }
 
     /// Creates a model with this clock.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn in_time(settings: ModelSettings, time: Timepiece) -> Result<Self, IoError> {
+    pub fn in_time(settings: ModelSettings, time: IoClock) -> Result<Self, IoError> {
         let block_bytes = settings.block_bytes;
         let power_of_two = block_bytes.is_power_of_two() && (512..=65_536).contains(&block_bytes);
         let size = settings.bytes / u64::from(block_bytes.max(1));
@@ -116,13 +116,13 @@ impl Model {
                 block_bytes: usize::try_from(block_bytes).unwrap_or(usize::MAX),
             });
         }
-        let facts = NamespaceFacts { id: NAMESPACE, block_bytes, size, writable: true, blocks: None };
+        let facts = ClientNamespace { id: NAMESPACE, block_bytes, size, writable: true, blocks: None };
         let core = settings
             .service
             .map(|service| Arc::new(Mutex::new(ModelCore::new(service, settings.arbitration))));
         Ok(Self {
             limits: settings.limits,
-            blocks: Arc::new(Mutex::new(Blocks::new(size, block_bytes, settings.contents)?)),
+            blocks: Arc::new(Mutex::new(ModelBlocks::new(size, block_bytes, settings.contents)?)),
             facts,
             core,
             time,
@@ -132,22 +132,22 @@ impl Model {
 
     /// Returns the namespace.
     #[must_use]
-    pub fn facts(&self) -> &NamespaceFacts {
+    pub fn facts(&self) -> &ClientNamespace {
         &self.facts
     }
 
     /// Sets the blocks whose commands fail from now on; not supported by the null device.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: BlockFaults) {
         contents::locked(&self.blocks).set_faults(faults);
     }
 }
 
-impl Backend for Model {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for ModelDevice {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         Ok(vec![self.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
         Err(IoError::Refused { reason: "a model has a fixed namespace; set it in ModelSettings".to_owned() })
     }
 
@@ -155,12 +155,12 @@ impl Backend for Model {
         Ok(Buffer::pooled(self.pool.buffer(bytes)?))
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
-        self.queue_of(depth, Priority::Medium)
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
+        self.queue_of(depth, QueuePriority::Medium)
     }
 
     /// Ignores the class under round robin.
-    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
         Ok(match &self.core {
             None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
             Some(core) => Box::new(TimedQueue::new(

@@ -1,6 +1,6 @@
 //! A device on a network: NVMe over TCP as a backend.
 //!
-//! Input: an address and the name of a subsystem. Output: a [`Backend`] whose queues are connections. The controller
+//! Input: an address and the name of a subsystem. Output: a [`DeviceBackend`] whose queues are connections. The controller
 //! lives as long as the backend and its queues; a thread sends Keep Alive. After a connection loss the backend
 //! reconnects and resubmits commands that had not completed ([`Device`](crate::Device) states the consequences). Data
 //! moves directly between socket and [`Buffer`], except for the short start of a payload that arrives together with
@@ -8,24 +8,24 @@
 //!
 //! With a key the connections use TLS 1.3 (in builds with the feature `tls`), which copies the data once more.
 
-mod control;
+mod admin_connection;
 pub mod key_file;
 mod link;
 mod queue;
 mod secure_link;
 mod session;
 
-use crate::attach::admin::NamespaceWish;
-use crate::backend::{Backend, Transport};
+use crate::attach::admin::NamespaceRequest;
+use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
+use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::fabrics::DISCOVERY_NAME;
 use headwater_nvme::tcp::psk::{ConfiguredKey, HostKey};
-use headwater_nvme::tcp::{Digests, Lent};
-use session::{Again, Session};
+use headwater_nvme::tcp::{DigestSettings, LentBytes};
+use session::{RetryPolicy, TcpSession};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct NvmeTcpTarget {
     /// The HOSTID.
     pub host_identifier: [u8; 16],
     /// The digests to request.
-    pub digests: Digests,
+    pub digests: DigestSettings,
     /// The time that the device keeps a controller whose host is silent (KATO); [`Nanos::ZERO`] for no limit.
     pub keep_alive: Nanos,
     /// The time for reconnecting to a lost device; [`Nanos::ZERO`] tries once.
@@ -68,7 +68,7 @@ impl NvmeTcpTarget {
             subsystem_name: subsystem_name.to_owned(),
             host_name: format!("nqn.2026-01.io.headwater:host:{}", std::process::id()),
             host_identifier,
-            digests: Digests::default(),
+            digests: DigestSettings::default(),
             keep_alive: KEEP_ALIVE,
             retry_for: RETRY_FOR,
             key: None,
@@ -85,7 +85,7 @@ impl NvmeTcpTarget {
 /// A connected controller of a device.
 #[derive(Debug)]
 pub struct NvmeTcp {
-    session: Arc<Session>,
+    session: Arc<TcpSession>,
 }
 
 impl NvmeTcp {
@@ -94,7 +94,7 @@ impl NvmeTcp {
     /// # Errors
     /// [`IoError::Gone`] when the device does not respond, [`IoError::Refused`] when it refuses, with its reason.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
-        Ok(Self { session: Session::open(target)? })
+        Ok(Self { session: TcpSession::open(target)? })
     }
 
     /// Returns the names of the subsystems that a discovery controller at `address` lists.
@@ -110,18 +110,21 @@ impl NvmeTcp {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn discover_as(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
-        control::discover(&NvmeTcpTarget { subsystem_name: DISCOVERY_NAME.to_owned(), ..target.clone() })
+        admin_connection::discover(&NvmeTcpTarget {
+            subsystem_name: DISCOVERY_NAME.to_owned(),
+            ..target.clone()
+        })
     }
 }
 
-impl Backend for NvmeTcp {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
-        self.session.call(Again::May, control::Control::namespaces)
+impl DeviceBackend for NvmeTcp {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
+        self.session.call(RetryPolicy::May, admin_connection::AdminConnection::namespaces)
     }
 
-    fn change_namespace(&mut self, id: u8, wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError> {
         // Not retried: if the connection is lost after the namespace was created, a retry would create a second one.
-        self.session.call(Again::MustNot, |control| control.change_namespace(id, &wish))
+        self.session.call(RetryPolicy::MustNot, |control| control.change_namespace(id, &wish))
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
@@ -129,12 +132,12 @@ impl Backend for NvmeTcp {
         Ok(Buffer::pooled(Pool::of_process()?.buffer(bytes.max(1))?))
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         Ok(Box::new(queue::TcpQueue::open(Arc::clone(&self.session), depth)?))
     }
 }
 
-impl Lent for Buffer {
+impl LentBytes for Buffer {
     fn bytes(&self) -> usize {
         Self::bytes(self)
     }

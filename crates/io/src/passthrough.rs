@@ -1,30 +1,30 @@
 //! An NVMe namespace through the kernel's driver by passthrough commands on `/dev/ngXnY`.
 //!
-//! Input: a path, optionally a partition. Output: a [`Backend`] that passes commands of the NVM and the key-value set
+//! Input: a path, optionally a partition. Output: a [`DeviceBackend`] that passes commands of the NVM and the key-value set
 //! to the device unchanged, by io_uring with registered buffers, or by ioctl on threads if io_uring is refused.
 //! Invariant: every command is validated first: one that leaves the partition, or whose length differs from its data's,
 //! never reaches the device.
 //!
 //! Other users of the kernel's device, such as file systems on other partitions, are not affected.
 
+mod commands;
 mod device_file;
-mod judge;
-mod nvme_steps;
+mod validation;
 
-use crate::attach::admin::NamespaceWish;
-use crate::backend::{Backend, Transport};
+use crate::attach::admin::NamespaceRequest;
+use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
+use crate::client_namespace::ClientNamespace;
 use crate::command::Command;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
 use crate::queue::Queue;
 use crate::uring::pool::{RingPool, SLOTS};
 use crate::uring::queue::UringQueue;
+use commands::PassthroughCommands;
 use device_file::DeviceFile;
-use headwater_host::device_ring::{DeviceRing, NvmeWork, RingWish};
+use headwater_host::device_ring::{DeviceRing, NvmeWork, RingOptions};
 use headwater_host::uring::{RingKind, UringChoice};
 use headwater_nvme::spec::status::Status;
-use nvme_steps::NvmeSteps;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub struct PassthroughOptions {
 
 /// An open namespace.
 #[derive(Debug)]
-pub struct Passthrough {
+pub struct PassthroughDevice {
     file: Arc<DeviceFile>,
     pool: RingPool,
     options: PassthroughOptions,
@@ -53,7 +53,7 @@ pub struct Passthrough {
     note: Option<String>,
 }
 
-impl Passthrough {
+impl PassthroughDevice {
     /// Opens a namespace by its generic device.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Passthrough {
     }
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<NvmeWork>, IoError> {
-        let wish = RingWish {
+        let wish = RingOptions {
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             polled: self.options.poll,
             choice: self.options.uring,
@@ -153,12 +153,12 @@ impl Passthrough {
     }
 }
 
-impl Backend for Passthrough {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for PassthroughDevice {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         Ok(vec![self.file.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
         Err(IoError::Refused {
             reason: "this backend cannot change namespaces; use nvme-cli as administrator".to_owned(),
         })
@@ -168,9 +168,9 @@ impl Backend for Passthrough {
         self.pool.buffer(bytes)
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         let ring = self.ring(depth)?;
-        let steps = NvmeSteps { file: Arc::clone(&self.file), pool: self.pool.pool().clone() };
+        let steps = PassthroughCommands { file: Arc::clone(&self.file), pool: self.pool.pool().clone() };
         Ok(Box::new(UringQueue::new(ring, steps)))
     }
 }

@@ -3,9 +3,9 @@
 //! Input: commands with the caller's tokens. Output: the same tokens with the commands' results, in any order.
 //! Invariant: exactly one completion for each accepted command. One thread uses a queue at a time.
 
-use crate::backend::{Answer, Armed, Limits, Transport};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::Command;
-use crate::error::{IoError, Rejected};
+use crate::error::{IoError, RejectedCommand};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
@@ -39,7 +39,7 @@ impl Completion {
 /// One queue of a device.
 #[derive(Debug)]
 pub struct Queue {
-    transport: Box<dyn Transport>,
+    transport: Box<dyn QueueTransport>,
     clock: Clock,
     spin: Nanos,
 }
@@ -47,7 +47,7 @@ pub struct Queue {
 impl Queue {
     /// Returns a queue over a transport.
     #[must_use]
-    pub fn over(transport: Box<dyn Transport>) -> Self {
+    pub fn over(transport: Box<dyn QueueTransport>) -> Self {
         Self { transport, clock: Clock::start(), spin: SPIN }
     }
 
@@ -60,9 +60,9 @@ impl Queue {
     /// [`wait`](Self::wait), so that several are submitted together.
     ///
     /// # Errors
-    /// [`Rejected`], with the command: it had no effect, and no completion follows.
+    /// [`RejectedCommand`], with the command: it had no effect, and no completion follows.
     #[inline]
-    pub fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    pub fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         self.transport.submit(command, token)
     }
 
@@ -89,7 +89,7 @@ impl Queue {
     /// # Errors
     /// As for [`poll`](Self::poll).
     #[inline]
-    pub fn poll_with(&mut self) -> Result<Option<Answer>, IoError> {
+    pub fn poll_with(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         self.transport.ring()?;
         self.transport.reap()
     }
@@ -107,7 +107,7 @@ impl Queue {
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
-    pub fn wait_with(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+    pub fn wait_with(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         if self.spin == Nanos::ZERO && self.transport.sleep_rings() {
             return self.wait_asleep(longest);
         }
@@ -135,7 +135,7 @@ impl Queue {
     }
 
     /// Sleeps as soon as no completion is ready: the system call that sleeps also submits.
-    fn wait_asleep(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+    fn wait_asleep(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         let until = longest.map(|longest| self.clock.now().after(longest));
         loop {
             if let Some(answer) = self.transport.reap()? {
@@ -162,7 +162,7 @@ impl Queue {
 
     /// Returns the limits of one command.
     #[must_use]
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> IoLimits {
         self.transport.limits()
     }
 
@@ -176,7 +176,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone, or the backend has no descriptor.
-    pub fn arm(&mut self) -> Result<Armed, IoError> {
+    pub fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.transport.arm()
     }
 

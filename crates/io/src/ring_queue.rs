@@ -4,24 +4,24 @@
 //! numbering (PRP Entry 1; PRP Entry 2 is zero). Invariant: the entry of every command in flight is kept, so that it
 //! can be resubmitted to a device that returns.
 
-use crate::backend::{Answer, Armed, Limits, Transport};
-use crate::command::{Command, Data};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::command::{Command, TransferData};
 use crate::device::TRANSFER_BYTES_MAX;
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake::{WakeDescriptor, WakeError};
-use headwater_host::wake_line::{Line, WakeLine};
-use headwater_nvme::queue_pair::{CommandId, QueuePair, Sleep};
-use headwater_nvme::ring::Wake;
+use headwater_host::wake_line::{WakeEvent, WakeLine};
+use headwater_nvme::queue_pair::{CommandId, QueuePair, SleepDecision};
+use headwater_nvme::ring::WakeDecision;
 use headwater_nvme::spec::command::SubmissionEntry;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use zerocopy::little_endian::U64;
 
 /// The mechanism by which the two sides of a queue wake each other.
 #[derive(Debug)]
-pub enum Bells {
+pub enum QueueWakeups {
     /// Wake-up for sides that trust each other.
     Descriptors {
         /// The descriptor that this side sleeps on.
@@ -33,7 +33,7 @@ pub enum Bells {
     Line(WakeLine),
 }
 
-impl Bells {
+impl QueueWakeups {
     fn wake_device(&self) -> Result<(), WakeError> {
         match self {
             Self::Descriptors { device, .. } => device.wake(),
@@ -41,17 +41,17 @@ impl Bells {
         }
     }
 
-    fn wait(&self, longest: Option<Nanos>) -> Result<Line, WakeError> {
+    fn wait(&self, longest: Option<Nanos>) -> Result<WakeEvent, WakeError> {
         match self {
-            Self::Descriptors { own, .. } => own.wait(longest).map(|_| Line::Called),
+            Self::Descriptors { own, .. } => own.wait(longest).map(|_| WakeEvent::Woken),
             Self::Line(line) => line.wait(longest),
         }
     }
 
     /// Consumes pending wake-ups, so that the descriptor is no longer readable.
-    fn take(&self) -> Result<Line, WakeError> {
+    fn take(&self) -> Result<WakeEvent, WakeError> {
         match self {
-            Self::Descriptors { own, .. } => own.take().map(|_| Line::Called),
+            Self::Descriptors { own, .. } => own.take().map(|_| WakeEvent::Woken),
             Self::Line(line) => Ok(line.take()),
         }
     }
@@ -66,18 +66,18 @@ impl Bells {
 
 /// A command in flight.
 #[derive(Debug)]
-pub struct Unanswered {
+pub struct InFlightCommand {
     /// The caller's token.
     pub token: u64,
     /// The entry with its data pointer.
     pub entry: SubmissionEntry,
     /// The data it moves.
-    pub data: Data,
+    pub data: TransferData,
     /// The submission order.
     order: u64,
 }
 
-impl Unanswered {
+impl InFlightCommand {
     /// Returns its position in the order of submission.
     #[must_use]
     pub fn order(&self) -> u64 {
@@ -89,10 +89,10 @@ impl Unanswered {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
-    pair: QueuePair<ForeignWords>,
-    bells: Bells,
+    pair: QueuePair<SharedMemoryWords>,
+    bells: QueueWakeups,
     /// The commands in flight, by slot.
-    unanswered: Vec<Option<Unanswered>>,
+    unanswered: Vec<Option<InFlightCommand>>,
     submitted: u64,
     /// True if commands were submitted since the last doorbell.
     submitted_news: bool,
@@ -107,7 +107,7 @@ pub struct RingQueue {
 impl RingQueue {
     /// Returns a queue over the client's side of a pair.
     #[must_use]
-    pub fn new(pair: QueuePair<ForeignWords>, bells: Bells) -> Self {
+    pub fn new(pair: QueuePair<SharedMemoryWords>, bells: QueueWakeups) -> Self {
         let slots = usize::try_from(pair.depth()).unwrap_or(0);
         let unanswered = (0..slots).map(|_| None).collect();
         Self {
@@ -125,11 +125,11 @@ impl RingQueue {
     /// Submits a command.
     ///
     /// # Errors
-    /// [`Rejected`] when the queue is full, or the command's data is in several buffers.
+    /// [`RejectedCommand`] when the queue is full, or the command's data is in several buffers.
     #[inline]
-    pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if command.data.buffers().len() > 1 {
-            return Err(Rejected { command, reason: SubmitError::IN_PIECES });
+            return Err(RejectedCommand { command, reason: SubmitError::IN_PIECES });
         }
         let entry = entry_of(&command);
         match self.pair.submit(entry) {
@@ -137,7 +137,7 @@ impl RingQueue {
                 self.hold(id, entry, command.data, token);
                 Ok(())
             }
-            Err(_full) => Err(Rejected { command, reason: SubmitError::Full }),
+            Err(_full) => Err(RejectedCommand { command, reason: SubmitError::Full }),
         }
     }
 
@@ -145,7 +145,10 @@ impl RingQueue {
     ///
     /// # Errors
     /// [`SubmitError::Full`], with the remaining commands.
-    pub fn submit_again(&mut self, commands: Vec<Unanswered>) -> Result<(), (Vec<Unanswered>, SubmitError)> {
+    pub fn submit_again(
+        &mut self,
+        commands: Vec<InFlightCommand>,
+    ) -> Result<(), (Vec<InFlightCommand>, SubmitError)> {
         let mut rest = commands.into_iter();
         while let Some(command) = rest.next() {
             match self.pair.submit(command.entry) {
@@ -159,9 +162,10 @@ impl RingQueue {
     }
 
     #[inline]
-    fn hold(&mut self, id: CommandId, entry: SubmissionEntry, data: Data, token: u64) {
+    fn hold(&mut self, id: CommandId, entry: SubmissionEntry, data: TransferData, token: u64) {
         self.submitted += 1;
-        self.unanswered[self.pair.slot(id)] = Some(Unanswered { token, entry, data, order: self.submitted });
+        self.unanswered[self.pair.slot(id)] =
+            Some(InFlightCommand { token, entry, data, order: self.submitted });
         self.submitted_news = true;
     }
 
@@ -170,7 +174,7 @@ impl RingQueue {
     /// # Errors
     /// [`IoError::Controller`] for a completion that violates the protocol.
     #[inline]
-    pub fn reap_with(&mut self) -> Result<Option<(Completion, Unanswered)>, IoError> {
+    pub fn reap_with(&mut self) -> Result<Option<(Completion, InFlightCommand)>, IoError> {
         if self.armed {
             self.disarm();
         }
@@ -189,11 +193,11 @@ impl RingQueue {
     }
 
     /// Rings, and requests a wake-up with the next completion.
-    fn prepare_sleep(&mut self) -> Sleep {
+    fn prepare_sleep(&mut self) -> SleepDecision {
         let (wake, sleep) = self.pair.prepare_sleep();
         self.submitted_news = false;
         self.reaped_news = false;
-        if wake == Wake::Needed && self.bells.wake_device().is_err() {
+        if wake == WakeDecision::Needed && self.bells.wake_device().is_err() {
             self.hung_up = true;
         }
         sleep
@@ -203,7 +207,7 @@ impl RingQueue {
     fn disarm(&mut self) {
         self.armed = false;
         self.pair.awake();
-        self.hung_up |= !matches!(self.bells.take(), Ok(Line::Called | Line::Quiet));
+        self.hung_up |= !matches!(self.bells.take(), Ok(WakeEvent::Woken | WakeEvent::Empty));
     }
 
     /// Shows the device submitted commands and reaped completions.
@@ -211,14 +215,14 @@ impl RingQueue {
     fn show(&mut self) {
         self.submitted_news = false;
         self.reaped_news = false;
-        if self.pair.ring() == Wake::Needed && self.bells.wake_device().is_err() {
+        if self.pair.ring() == WakeDecision::Needed && self.bells.wake_device().is_err() {
             self.hung_up = true;
         }
     }
 
     /// Removes and returns the commands in flight, in the order of submission.
-    pub fn take_unanswered(&mut self) -> Vec<Unanswered> {
-        let mut all: Vec<Unanswered> = self.unanswered.iter_mut().filter_map(Option::take).collect();
+    pub fn take_unanswered(&mut self) -> Vec<InFlightCommand> {
+        let mut all: Vec<InFlightCommand> = self.unanswered.iter_mut().filter_map(Option::take).collect();
         all.sort_by_key(|command| command.order);
         all
     }
@@ -232,8 +236,8 @@ impl RingQueue {
     /// Checks, by a system call, whether the other side has closed its end.
     #[must_use]
     pub fn look_for_hang_up(&mut self) -> bool {
-        if let Bells::Line(line) = &self.bells {
-            self.hung_up |= line.take() == Line::HungUp;
+        if let QueueWakeups::Line(line) = &self.bells {
+            self.hung_up |= line.take() == WakeEvent::HungUp;
         }
         self.hung_up
     }
@@ -249,13 +253,13 @@ pub(crate) fn entry_of(command: &Command) -> SubmissionEntry {
     entry
 }
 
-impl Transport for RingQueue {
-    fn limits(&self) -> Limits {
-        Limits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+impl QueueTransport for RingQueue {
+    fn limits(&self) -> IoLimits {
+        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
     }
 
     #[inline]
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         self.submit_command(command, token)
     }
 
@@ -268,13 +272,13 @@ impl Transport for RingQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
-        Ok(self.reap_with()?.map(|(completion, command)| Answer { completion, data: command.data }))
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        Ok(self.reap_with()?.map(|(completion, command)| CompletedCommand { completion, data: command.data }))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        if self.prepare_sleep() == Sleep::Until && !self.hung_up {
-            self.hung_up = self.bells.wait(longest)? == Line::HungUp;
+        if self.prepare_sleep() == SleepDecision::Until && !self.hung_up {
+            self.hung_up = self.bells.wait(longest)? == WakeEvent::HungUp;
             self.pair.awake();
         }
         Ok(())
@@ -284,12 +288,12 @@ impl Transport for RingQueue {
         Some(self.bells.descriptor())
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
-        if self.prepare_sleep() == Sleep::No || self.hung_up {
-            return Ok(Armed::Ready);
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
+        if self.prepare_sleep() == SleepDecision::No || self.hung_up {
+            return Ok(ArmResult::Ready);
         }
         self.armed = true;
-        Ok(Armed::Waiting)
+        Ok(ArmResult::Waiting)
     }
 
     fn in_flight(&self) -> u32 {

@@ -1,6 +1,6 @@
 //! Chooses the next of the requests that wait in a handle.
 //!
-//! Input: requests as [`Waiting`] (a slot, a class, bytes, a deadline), and the time as an argument. Output: slots, one
+//! Input: requests as [`WaitingRequest`] (a slot, a class, bytes, a deadline), and the time as an argument. Output: slots, one
 //! at a time. Invariant: each pushed request comes out exactly once, by [`pop`](Scheduler::pop) or
 //! [`remove`](Scheduler::remove), also across changes of policy; no policy lets a request wait for ever while it serves
 //! later ones.
@@ -18,22 +18,22 @@ mod priority;
 mod share;
 mod window;
 
-use deadline::Deadlines;
+use deadline::DeadlineQueue;
 use headwater_host::clock::Nanos;
-pub use merge::{Extent, Joined, Merger, Merging, Side};
-use priority::Priorities;
-use share::Shares;
+pub use merge::{MergeExtent, MergePolicy, MergeResult, MergeSide, RequestMerger};
+use priority::PriorityQueues;
+use share::FairShares;
 use std::collections::VecDeque;
-pub use window::Window;
+pub use window::InFlightWindow;
 
 /// The number of request classes of a handle.
 pub const CLASSES: usize = 8;
 
 /// A class of requests, used by shares, priorities, deadlines and selectors. The policy defines its meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Class(u8);
+pub struct RequestClass(u8);
 
-impl Class {
+impl RequestClass {
     /// The default class. By priority the most urgent.
     pub const FIRST: Self = Self(0);
     /// The last class. By priority the least urgent.
@@ -61,7 +61,7 @@ impl Class {
 
 /// The treatment of a request that was not submitted by its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Late {
+pub enum LatePolicy {
     /// The request is still served, before all later ones.
     #[default]
     Serve,
@@ -73,7 +73,7 @@ pub enum Late {
 
 /// A scheduling policy with its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Scheduling {
+pub enum SchedulingPolicy {
     /// First come, first served. It costs nothing while the queues have room.
     #[default]
     Fifo,
@@ -82,7 +82,7 @@ pub enum Scheduling {
         /// The default deadline of each class, relative to arrival.
         within: [Nanos; CLASSES],
         /// The treatment of late requests.
-        late: Late,
+        late: LatePolicy,
     },
     /// Bytes in proportion to weights, among the classes with waiting requests.
     Share {
@@ -96,11 +96,11 @@ pub enum Scheduling {
     },
 }
 
-impl Scheduling {
+impl SchedulingPolicy {
     /// Returns an earliest-deadline-first policy with one deadline for all classes, which serves late requests.
     #[must_use]
     pub const fn deadline(within: Nanos) -> Self {
-        Self::Deadline { within: [within; CLASSES], late: Late::Serve }
+        Self::Deadline { within: [within; CLASSES], late: LatePolicy::Serve }
     }
 
     /// Returns a policy of weighted shares: one weight for each class, in order; remaining classes have 1.
@@ -116,11 +116,11 @@ impl Scheduling {
 
 /// A waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingRequest {
     /// The slot that identifies it.
     pub slot: u32,
     /// Its class.
-    pub class: Class,
+    pub class: RequestClass,
     /// The bytes it moves, or its nominal cost if it moves none.
     pub bytes: u64,
     /// The time of arrival.
@@ -131,7 +131,7 @@ pub struct Waiting {
 
 /// The scheduler's decision for the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum SchedulerDecision {
     /// Submit this request.
     Serve(u32),
     /// Cancel this request without submission: its deadline has passed.
@@ -140,49 +140,51 @@ pub enum Next {
 
 /// A waiting request with its arrival number.
 #[derive(Clone, Copy, Debug)]
-struct Queued {
-    waiting: Waiting,
+struct QueuedRequest {
+    waiting: WaitingRequest,
     order: u64,
 }
 
 #[derive(Debug)]
-enum State {
-    Fifo(VecDeque<Queued>),
-    Deadline(Deadlines),
-    Share(Shares),
-    Priority(Priorities),
+enum SchedulerState {
+    Fifo(VecDeque<QueuedRequest>),
+    Deadline(DeadlineQueue),
+    Share(FairShares),
+    Priority(PriorityQueues),
 }
 
-impl State {
-    fn of(scheduling: &Scheduling) -> Self {
+impl SchedulerState {
+    fn of(scheduling: &SchedulingPolicy) -> Self {
         match scheduling {
-            Scheduling::Fifo => Self::Fifo(VecDeque::new()),
-            Scheduling::Deadline { within, late } => Self::Deadline(Deadlines::new(*within, *late)),
-            Scheduling::Share { weights } => Self::Share(Shares::new(*weights)),
-            Scheduling::Priority { overtakes_max } => Self::Priority(Priorities::new(*overtakes_max)),
+            SchedulingPolicy::Fifo => Self::Fifo(VecDeque::new()),
+            SchedulingPolicy::Deadline { within, late } => Self::Deadline(DeadlineQueue::new(*within, *late)),
+            SchedulingPolicy::Share { weights } => Self::Share(FairShares::new(*weights)),
+            SchedulingPolicy::Priority { overtakes_max } => {
+                Self::Priority(PriorityQueues::new(*overtakes_max))
+            }
         }
     }
 }
 
 /// The waiting requests under one policy.
 #[derive(Debug)]
-pub struct Scheduler {
-    scheduling: Scheduling,
-    state: State,
+pub struct RequestScheduler {
+    scheduling: SchedulingPolicy,
+    state: SchedulerState,
     waiting: usize,
     arrivals: u64,
 }
 
-impl Scheduler {
+impl RequestScheduler {
     /// Returns an empty scheduler.
     #[must_use]
-    pub fn new(scheduling: Scheduling) -> Self {
-        Self { state: State::of(&scheduling), scheduling, waiting: 0, arrivals: 0 }
+    pub fn new(scheduling: SchedulingPolicy) -> Self {
+        Self { state: SchedulerState::of(&scheduling), scheduling, waiting: 0, arrivals: 0 }
     }
 
     /// Returns the policy.
     #[must_use]
-    pub fn scheduling(&self) -> &Scheduling {
+    pub fn scheduling(&self) -> &SchedulingPolicy {
         &self.scheduling
     }
 
@@ -201,15 +203,15 @@ impl Scheduler {
     }
 
     /// Changes the policy; waiting requests move to it in the order of arrival.
-    pub fn change(&mut self, scheduling: Scheduling) {
+    pub fn change(&mut self, scheduling: SchedulingPolicy) {
         let mut all = match &mut self.state {
-            State::Fifo(queue) => std::mem::take(queue).into(),
-            State::Deadline(deadlines) => deadlines.take_all(),
-            State::Share(shares) => shares.take_all(),
-            State::Priority(priorities) => priorities.take_all(),
+            SchedulerState::Fifo(queue) => std::mem::take(queue).into(),
+            SchedulerState::Deadline(deadlines) => deadlines.take_all(),
+            SchedulerState::Share(shares) => shares.take_all(),
+            SchedulerState::Priority(priorities) => priorities.take_all(),
         };
-        all.sort_unstable_by_key(|queued: &Queued| queued.order);
-        self.state = State::of(&scheduling);
+        all.sort_unstable_by_key(|queued: &QueuedRequest| queued.order);
+        self.state = SchedulerState::of(&scheduling);
         self.scheduling = scheduling;
         for queued in all {
             self.put(queued);
@@ -217,35 +219,37 @@ impl Scheduler {
     }
 
     /// Adds a request.
-    pub fn push(&mut self, waiting: Waiting) {
+    pub fn push(&mut self, waiting: WaitingRequest) {
         self.arrivals += 1;
         self.waiting += 1;
-        self.put(Queued { waiting, order: self.arrivals });
+        self.put(QueuedRequest { waiting, order: self.arrivals });
     }
 
-    fn put(&mut self, queued: Queued) {
+    fn put(&mut self, queued: QueuedRequest) {
         match &mut self.state {
-            State::Fifo(queue) => queue.push_back(queued),
-            State::Deadline(deadlines) => deadlines.push(queued),
-            State::Share(shares) => shares.push(queued),
-            State::Priority(priorities) => priorities.push(queued),
+            SchedulerState::Fifo(queue) => queue.push_back(queued),
+            SchedulerState::Deadline(deadlines) => deadlines.push(queued),
+            SchedulerState::Share(shares) => shares.push(queued),
+            SchedulerState::Priority(priorities) => priorities.push(queued),
         }
     }
 
     /// Charges a class for bytes that were merged into a waiting request.
-    pub fn extend(&mut self, class: Class, bytes: u64) {
-        if let State::Share(shares) = &mut self.state {
+    pub fn extend(&mut self, class: RequestClass, bytes: u64) {
+        if let SchedulerState::Share(shares) = &mut self.state {
             shares.charge(class, bytes);
         }
     }
 
     /// Removes and returns the next request, for a device with room.
-    pub fn pop(&mut self, now: Nanos) -> Option<Next> {
+    pub fn pop(&mut self, now: Nanos) -> Option<SchedulerDecision> {
         let next = match &mut self.state {
-            State::Fifo(queue) => queue.pop_front().map(|queued| Next::Serve(queued.waiting.slot)),
-            State::Deadline(deadlines) => deadlines.pop(now),
-            State::Share(shares) => shares.pop().map(Next::Serve),
-            State::Priority(priorities) => priorities.pop().map(Next::Serve),
+            SchedulerState::Fifo(queue) => {
+                queue.pop_front().map(|queued| SchedulerDecision::Serve(queued.waiting.slot))
+            }
+            SchedulerState::Deadline(deadlines) => deadlines.pop(now),
+            SchedulerState::Share(shares) => shares.pop().map(SchedulerDecision::Serve),
+            SchedulerState::Priority(priorities) => priorities.pop().map(SchedulerDecision::Serve),
         };
         self.waiting -= usize::from(next.is_some());
         next
@@ -254,10 +258,10 @@ impl Scheduler {
     /// Removes a cancelled request. Returns false if it does not wait here.
     pub fn remove(&mut self, slot: u32) -> bool {
         let removed = match &mut self.state {
-            State::Fifo(queue) => take_from(queue, slot),
-            State::Deadline(deadlines) => deadlines.remove(slot),
-            State::Share(shares) => shares.remove(slot),
-            State::Priority(priorities) => priorities.remove(slot),
+            SchedulerState::Fifo(queue) => take_from(queue, slot),
+            SchedulerState::Deadline(deadlines) => deadlines.remove(slot),
+            SchedulerState::Share(shares) => shares.remove(slot),
+            SchedulerState::Priority(priorities) => priorities.remove(slot),
         };
         self.waiting -= usize::from(removed);
         removed
@@ -267,7 +271,7 @@ impl Scheduler {
     #[must_use]
     pub fn device_target(&self) -> Option<Nanos> {
         match &self.scheduling {
-            Scheduling::Deadline { within, .. } => {
+            SchedulingPolicy::Deadline { within, .. } => {
                 let shortest = within.iter().min().copied().unwrap_or_default();
                 Some(Nanos(shortest.0 / 2))
             }
@@ -276,7 +280,7 @@ impl Scheduler {
     }
 }
 
-fn take_from(queue: &mut VecDeque<Queued>, slot: u32) -> bool {
+fn take_from(queue: &mut VecDeque<QueuedRequest>, slot: u32) -> bool {
     let at = queue.iter().position(|queued| queued.waiting.slot == slot);
     at.and_then(|at| queue.remove(at)).is_some()
 }

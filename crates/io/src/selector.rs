@@ -3,8 +3,8 @@
 //! Input: a request's properties and the queues' loads. Output: a queue's name. Invariant: the entry goes to the queue
 //! named; a name that the handle does not have is an error, and the request is not submitted.
 
-use crate::completion::Direction;
-use crate::scheduler::{CLASSES, Class};
+use crate::completion::TransferDirection;
+use crate::scheduler::{CLASSES, RequestClass};
 use std::fmt;
 
 /// The name of a handle's queue, returned by [`attach`](crate::Handle::attach). A handle never reuses a name.
@@ -24,11 +24,11 @@ pub struct QueueLoad {
 
 /// A request, as a selector sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice<'a> {
+pub struct SelectionContext<'a> {
     /// The direction of its data transfer.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// Its class.
-    pub class: Class,
+    pub class: RequestClass,
     /// The first byte on the device.
     pub offset: u64,
     /// The length in bytes.
@@ -38,11 +38,11 @@ pub struct Choice<'a> {
 }
 
 /// A selection function of the application.
-pub type SelectorFunction = Box<dyn FnMut(&Choice<'_>) -> QueueName + Send>;
+pub type SelectorFunction = Box<dyn FnMut(&SelectionContext<'_>) -> QueueName + Send>;
 
 /// The policy that chooses a queue.
 #[derive(Default)]
-pub enum Selector {
+pub enum QueueSelector {
     /// The queue that was attached first.
     #[default]
     First,
@@ -61,9 +61,9 @@ pub enum Selector {
     Function(SelectorFunction),
 }
 
-impl Selector {
+impl QueueSelector {
     /// Returns the queue for a request, or `None` if the handle has none.
-    pub fn choose(&mut self, choice: &Choice<'_>) -> Option<QueueName> {
+    pub fn choose(&mut self, choice: &SelectionContext<'_>) -> Option<QueueName> {
         let first = choice.queues.first()?;
         Some(match self {
             Self::First => first.name,
@@ -73,8 +73,8 @@ impl Selector {
                 choice.queues.iter().rev().max_by_key(|load| room(load))?.name
             }
             Self::ReadsApart { reads, others } => match choice.direction {
-                Direction::Read => *reads,
-                Direction::Write | Direction::Other => *others,
+                TransferDirection::Read => *reads,
+                TransferDirection::Write | TransferDirection::Other => *others,
             },
             Self::ByClass(names) => names[choice.class.place()],
             Self::Function(function) => function(choice),
@@ -82,7 +82,7 @@ impl Selector {
     }
 }
 
-impl fmt::Debug for Selector {
+impl fmt::Debug for QueueSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::First => f.write_str("First"),
@@ -102,24 +102,25 @@ mod tests {
     fn each_selector_names_its_queue() {
         let load = |name, in_flight| QueueLoad { name: QueueName(name), in_flight, depth: 8 };
         let queues = [load(3, 5), load(4, 2), load(9, 2)];
-        let choice = |direction, class| Choice {
+        let choice = |direction, class| SelectionContext {
             direction,
-            class: Class::new(class).unwrap(),
+            class: RequestClass::new(class).unwrap(),
             offset: 0,
             bytes: 512,
             queues: &queues,
         };
-        let read = choice(Direction::Read, 2);
-        assert_eq!(Selector::First.choose(&read), Some(QueueName(3)));
-        assert_eq!(Selector::MostRoom.choose(&read), Some(QueueName(4)));
-        let mut apart = Selector::ReadsApart { reads: QueueName(9), others: QueueName(4) };
+        let read = choice(TransferDirection::Read, 2);
+        assert_eq!(QueueSelector::First.choose(&read), Some(QueueName(3)));
+        assert_eq!(QueueSelector::MostRoom.choose(&read), Some(QueueName(4)));
+        let mut apart = QueueSelector::ReadsApart { reads: QueueName(9), others: QueueName(4) };
         assert_eq!(apart.choose(&read), Some(QueueName(9)));
-        assert_eq!(apart.choose(&choice(Direction::Write, 0)), Some(QueueName(4)));
+        assert_eq!(apart.choose(&choice(TransferDirection::Write, 0)), Some(QueueName(4)));
         let mut by_class =
-            Selector::ByClass(std::array::from_fn(|class| QueueName(u32::try_from(class).unwrap())));
+            QueueSelector::ByClass(std::array::from_fn(|class| QueueName(u32::try_from(class).unwrap())));
         assert_eq!(by_class.choose(&read), Some(QueueName(2)));
-        let mut last = Selector::Function(Box::new(|choice| choice.queues[choice.queues.len() - 1].name));
+        let mut last =
+            QueueSelector::Function(Box::new(|choice| choice.queues[choice.queues.len() - 1].name));
         assert_eq!(last.choose(&read), Some(QueueName(9)));
-        assert_eq!(last.choose(&Choice { queues: &[], ..read }), None);
+        assert_eq!(last.choose(&SelectionContext { queues: &[], ..read }), None);
     }
 }

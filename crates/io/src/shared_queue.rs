@@ -1,6 +1,6 @@
 //! A queue that several handles on several threads share.
 //!
-//! Input: commands of many `Seat`s. Output: each seat's own completions. Invariant: a completion goes to the seat that
+//! Input: commands of many `QueueUser`s. Output: each seat's own completions. Invariant: a completion goes to the seat that
 //! submitted the command, also if another thread found it; no waiter is missed (`exchange` holds the argument, and
 //! `loom` checks it).
 //!
@@ -8,44 +8,44 @@
 //! for all seats.
 
 mod exchange;
-mod line;
+mod paced_queue;
 mod polling_thread;
 
-use crate::backend::{Answer, Armed, Limits};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits};
+use crate::clock::IoClock;
 use crate::command::Command;
-use crate::completion::{Aggregation, Pace};
-use crate::error::{IoError, Rejected};
+use crate::completion::{CompletionAggregation, PollPace};
+use crate::error::{IoError, RejectedCommand};
 use crate::queue::Queue;
-use crate::timepiece::Timepiece;
-use exchange::{Call, Exchange};
+use exchange::{CompletionExchange, WakeCallback};
 use headwater_host::clock::Nanos;
 use headwater_host::sync::Mutex;
 use headwater_host::wake::WakeDescriptor;
-use line::{DeviceLine, Rest};
+use paced_queue::{PacedQueue, QueueSleep};
 use polling_thread::PollingThread;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 #[derive(Debug)]
-struct Shared {
-    exchange: Arc<Exchange<DeviceLine>>,
+struct SharedQueueState {
+    exchange: Arc<CompletionExchange<PacedQueue>>,
     thread: Mutex<Option<PollingThread>>,
-    rest: Rest,
-    limits: Limits,
+    rest: QueueSleep,
+    limits: IoLimits,
     depth: u32,
 }
 
 /// A queue for several handles. A clone is the same queue; dropping the last clone closes it.
 #[derive(Clone, Debug)]
 pub struct SharedQueue {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueueState>,
 }
 
 /// One user of a shared queue.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    shared: Arc<Shared>,
+pub(crate) struct QueueUser {
+    shared: Arc<SharedQueueState>,
     number: u32,
     bell: Option<WakeDescriptor>,
 }
@@ -54,13 +54,15 @@ impl SharedQueue {
     /// Shares a queue.
     #[must_use]
     pub fn new(queue: Queue) -> Self {
-        let (limits, depth, rest) = (queue.limits(), queue.depth(), Rest::of(&queue));
-        let exchange = Arc::new(Exchange::new(DeviceLine::over(queue)));
-        Self { shared: Arc::new(Shared { exchange, thread: Mutex::new(None), rest, limits, depth }) }
+        let (limits, depth, rest) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
+        let exchange = Arc::new(CompletionExchange::new(PacedQueue::over(queue)));
+        Self {
+            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), rest, limits, depth }),
+        }
     }
 
     /// Shares a queue with commands in flight, which belong to the returned seat.
-    pub(crate) fn adopting(queue: Queue) -> Seat {
+    pub(crate) fn adopting(queue: Queue) -> QueueUser {
         let in_flight = queue.in_flight();
         let shared = Self::new(queue);
         let seat = shared.seat();
@@ -69,8 +71,8 @@ impl SharedQueue {
     }
 
     /// Adds a user.
-    pub(crate) fn seat(&self) -> Seat {
-        Seat { shared: self.shared.clone(), number: self.shared.exchange.sit_down(), bell: None }
+    pub(crate) fn seat(&self) -> QueueUser {
+        QueueUser { shared: self.shared.clone(), number: self.shared.exchange.sit_down(), bell: None }
     }
 
     /// Starts a thread that polls for completions at this pace, and notifies each user as `aggregation` says. A running
@@ -80,9 +82,9 @@ impl SharedQueue {
     /// [`IoError`] when the kernel creates no thread.
     pub fn start_thread(
         &self,
-        pace: Pace,
-        aggregation: Aggregation,
-        time: &Timepiece,
+        pace: PollPace,
+        aggregation: CompletionAggregation,
+        time: &IoClock,
     ) -> Result<(), IoError> {
         let mut thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.exchange.with_line(|line| line.set_pace(pace, time.clone()));
@@ -112,14 +114,14 @@ impl SharedQueue {
     pub fn into_queue(self) -> Result<Queue, Self> {
         self.stop_thread();
         let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
-        let Shared { exchange, rest, limits, depth, .. } = shared;
+        let SharedQueueState { exchange, rest, limits, depth, .. } = shared;
         Arc::try_unwrap(exchange).map(|exchange| exchange.into_line().into_queue()).map_err(|exchange| Self {
-            shared: Arc::new(Shared { exchange, thread: Mutex::new(None), rest, limits, depth }),
+            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), rest, limits, depth }),
         })
     }
 }
 
-impl Seat {
+impl QueueUser {
     /// Returns the queue.
     pub(crate) fn queue(&self) -> SharedQueue {
         SharedQueue { shared: self.shared.clone() }
@@ -146,7 +148,7 @@ impl Seat {
         shared.into_queue().map_err(|shared| shared.seat())
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> IoLimits {
         self.shared.limits
     }
 
@@ -158,7 +160,7 @@ impl Seat {
         self.shared.exchange.owed(self.number)
     }
 
-    pub(crate) fn submit(&mut self, command: Command, slot: u32) -> Result<(), Rejected> {
+    pub(crate) fn submit(&mut self, command: Command, slot: u32) -> Result<(), RejectedCommand> {
         self.shared.exchange.submit(self.number, command, slot)
     }
 
@@ -166,7 +168,7 @@ impl Seat {
         self.shared.exchange.with_line(|line| line.ring())
     }
 
-    pub(crate) fn poll(&mut self) -> Result<Option<Answer>, IoError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let answer = self.shared.exchange.take(self.number)?;
         Ok(answer.map(|(slot, mut answer)| {
             answer.completion.token = slot.into();
@@ -191,7 +193,7 @@ impl Seat {
             let bell = WakeDescriptor::new()?;
             let rung = bell.clone();
             // If the kernel refuses this wake-up, there is no other way to notify the sleeper.
-            self.call(Some(Call::new(move || {
+            self.call(Some(WakeCallback::new(move || {
                 let _ = rung.wake();
             })));
             self.bell = Some(bell);
@@ -202,10 +204,10 @@ impl Seat {
     /// Sets the waker that is notified of completions for this seat.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
         self.bell = None;
-        self.call(Some(Call::new(move || waker.wake_by_ref())));
+        self.call(Some(WakeCallback::new(move || waker.wake_by_ref())));
     }
 
-    fn call(&self, call: Option<Call>) {
+    fn call(&self, call: Option<WakeCallback>) {
         self.shared.exchange.set_call(self.number, call);
     }
 
@@ -215,7 +217,7 @@ impl Seat {
 
     /// Arms the descriptor. Only the queue's thread signals it: without one this is refused, and the waiter has to
     /// poll.
-    pub(crate) fn arm(&mut self) -> Result<Armed, IoError> {
+    pub(crate) fn arm(&mut self) -> Result<ArmResult, IoError> {
         if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             let reason = "this shared queue has no completion thread; start one".to_owned();
             return Err(IoError::Refused { reason });
@@ -224,11 +226,11 @@ impl Seat {
         if let Some(bell) = &self.bell {
             bell.take()?;
         }
-        Ok(if self.shared.exchange.has_answer(self.number) { Armed::Ready } else { Armed::Waiting })
+        Ok(if self.shared.exchange.has_answer(self.number) { ArmResult::Ready } else { ArmResult::Waiting })
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueUser {
     fn drop(&mut self) {
         self.shared.exchange.stand_up(self.number);
     }

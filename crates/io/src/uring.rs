@@ -1,13 +1,13 @@
 //! A file or a block device as one block namespace, by io_uring with direct I/O.
 //!
-//! Input: a path and options. Output: a [`Backend`]. Buffers and the file are registered with every queue, so that the
+//! Input: a path and options. Output: a [`DeviceBackend`]. Buffers and the file are registered with every queue, so that the
 //! kernel neither pins pages nor looks up the file for a transfer; a batch is one system call. If io_uring is refused,
 //! threads make plain system calls. Invariant: no command leaves the blocks of the file.
 //!
 //! # Limits of this backend
 //! It takes no lock on the file: other processes that may open the file may write to it.
 
-mod block_steps;
+mod block_commands;
 mod file;
 pub(crate) mod pool;
 pub(crate) mod queue;
@@ -16,14 +16,14 @@ pub(crate) mod translate;
 
 pub use file::UringOptions;
 
-use crate::attach::admin::NamespaceWish;
-use crate::backend::{Backend, Transport};
+use crate::attach::admin::NamespaceRequest;
+use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
+use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use block_steps::BlockSteps;
+use block_commands::BlockCommands;
 use file::BlockFile;
-use headwater_host::device_ring::{BlockWork, DeviceRing, RingWish};
+use headwater_host::device_ring::{BlockWork, DeviceRing, RingOptions};
 use headwater_host::uring::RingKind;
 use pool::RingPool;
 use queue::UringQueue;
@@ -85,7 +85,7 @@ impl UringDevice {
     }
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<BlockWork>, IoError> {
-        let wish = RingWish {
+        let wish = RingOptions {
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             polled: self.options.poll,
             choice: self.options.uring,
@@ -106,12 +106,12 @@ impl UringDevice {
     }
 }
 
-impl Backend for UringDevice {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for UringDevice {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         Ok(vec![self.file.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
         Err(IoError::Refused {
             reason: "this backend cannot change namespaces; resize the file or the block device".to_owned(),
         })
@@ -121,9 +121,9 @@ impl Backend for UringDevice {
         self.pool.buffer(bytes)
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         let ring = self.ring(depth)?;
-        let steps = BlockSteps::new(Arc::clone(&self.file), self.pool.pool().clone());
+        let steps = BlockCommands::new(Arc::clone(&self.file), self.pool.pool().clone());
         Ok(Box::new(UringQueue::new(ring, steps)))
     }
 }

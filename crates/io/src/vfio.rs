@@ -1,7 +1,7 @@
 //! An NVMe SSD by Headwater's own driver: queues in this process's memory, doorbells in mapped registers, no kernel
 //! calls.
 //!
-//! Input: the address of a PCI function bound to vfio-pci. Output: a [`Backend`]. Each queue has its own interrupt
+//! Input: the address of a PCI function bound to vfio-pci. Output: a [`DeviceBackend`]. Each queue has its own interrupt
 //! vector, connected at the first interrupt wait. Invariant: the controller accesses this device's pool memory and
 //! nothing else; a command in flight completes once, also across failures and resets of the controller.
 //!
@@ -14,36 +14,36 @@
 //! # Limits of this backend
 //! It does not bind devices to vfio-pci: that removes them from the kernel, which the operator decides.
 
-mod control;
-mod entry;
-mod keeper;
 mod pool;
 mod queue;
+mod queue_owner;
+mod shared_controller;
+mod validation;
 mod vectors;
 
-pub use control::Control;
-pub use keeper::{Keeper, Kept, OwnController};
 pub use queue::NvmeQueue;
+pub use queue_owner::{LocalQueueOwner, OwnedQueue, QueueOwner};
+pub use shared_controller::SharedController;
 pub use vectors::{NoVectors, VectorSource};
 
-use crate::attach::admin::NamespaceWish;
-use crate::backend::{Backend, Transport};
+use crate::attach::admin::NamespaceRequest;
+use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
+use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use headwater_host::pinning::vfio::{Container, PciClass};
-use headwater_nvme::controller::Priority;
+use headwater_host::pinning::vfio::{PciClass, VfioContainer};
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
-    Controller, ControllerFacts, DriverConfig, Namespace, NamespaceKind, PoolMemory, VfioFunction,
+    ControllerInfo, DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, ScannedNamespace, VfioFunction,
 };
 use std::sync::Arc;
-use vectors::Vectors;
+use vectors::DeviceVectors;
 
 /// An open controller.
 #[derive(Debug)]
 pub struct VfioDevice {
-    control: Arc<Control<VfioFunction, PoolMemory>>,
+    control: Arc<SharedController<VfioFunction, PoolMemory>>,
     pool: BufferPool,
 }
 
@@ -57,7 +57,7 @@ impl VfioDevice {
         let failed = |reason: String| IoError::Device { reason: format!("{address}: {reason}") };
         let opened =
             |error: headwater_host::pinning::vfio::OpenError| IoError::Device { reason: error.to_string() };
-        let container = Arc::new(Container::open(&[address]).map_err(opened)?);
+        let container = Arc::new(VfioContainer::open(&[address]).map_err(opened)?);
         let device = Arc::new(container.device(address).map_err(opened)?);
         match device.class().map_err(|error| failed(error.to_string()))? {
             Some(PciClass::NVME) => {}
@@ -69,13 +69,13 @@ impl VfioDevice {
             None => return Err(failed("the device is gone: its configuration reads as all ones".to_owned())),
         }
         let pool = pool::open(&container)?;
-        let vectors = Vectors::allocate(Arc::clone(&device), u32::from(config.io_queues) + 1);
+        let vectors = DeviceVectors::allocate(Arc::clone(&device), u32::from(config.io_queues) + 1);
         let vectors =
             vectors.map_err(|error| failed(format!("its interrupts cannot be allocated: {error}")))?;
         let function = VfioFunction::new(device)
             .map_err(|error| failed(format!("its registers cannot be mapped: {error}")))?;
-        let driver = Controller::new(function, PoolMemory::new(pool.pool().clone()), config);
-        let control = Control::new(address, driver, Box::new(vectors), Some(container));
+        let driver = NvmeDriver::new(function, PoolMemory::new(pool.pool().clone()), config);
+        let control = SharedController::new(address, driver, Box::new(vectors), Some(container));
         control.start()?;
         if config.weights.is_some() && !control.facts()?.weighted_round_robin {
             return Err(failed("it has no weighted round robin (CAP.AMS); omit weights=".to_owned()));
@@ -87,13 +87,13 @@ impl VfioDevice {
     ///
     /// # Errors
     /// [`IoError::Device`] when it is gone.
-    pub fn facts(&self) -> Result<ControllerFacts, IoError> {
+    pub fn facts(&self) -> Result<ControllerInfo, IoError> {
         self.control.facts()
     }
 
     /// Returns all namespaces, including unusable ones with the reason.
     #[must_use]
-    pub fn all_namespaces(&self) -> Vec<Namespace> {
+    pub fn all_namespaces(&self) -> Vec<ScannedNamespace> {
         self.control.namespaces()
     }
 
@@ -118,13 +118,13 @@ impl VfioDevice {
     }
 }
 
-impl Backend for VfioDevice {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for VfioDevice {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         self.control.until_ready()?;
         Ok(self.control.namespaces().iter().filter_map(facts_of).collect())
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
         Err(IoError::Refused {
             reason: "this backend cannot change namespaces; bind the SSD to the kernel and use nvme-cli"
                 .to_owned(),
@@ -135,24 +135,24 @@ impl Backend for VfioDevice {
         Ok(self.pool.buffer(bytes)?)
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
-        Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control), depth)?))
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
+        Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control), depth)?))
     }
 
-    fn queue_of(&mut self, depth: u32, priority: Priority) -> Result<Box<dyn Transport>, IoError> {
+    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
         if !self.facts()?.weighted_round_robin {
             let reason = "the controller arbitrates by round robin; open it with weights=".to_owned();
             return Err(IoError::Refused { reason });
         }
-        Ok(Box::new(NvmeQueue::open(OwnController::new(&self.control).of_class(priority), depth)?))
+        Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control).of_class(priority), depth)?))
     }
 }
 
 /// Returns the client's view of a namespace; `None` for an unusable one.
-pub(crate) fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
+pub(crate) fn facts_of(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
     let writable = namespace.is_writable;
     match namespace.kind {
-        NamespaceKind::Block { block_shift, blocks } => Some(NamespaceFacts {
+        NamespaceKind::Block { block_shift, blocks } => Some(ClientNamespace {
             id: namespace.id,
             block_bytes: 1 << block_shift,
             size: blocks,
@@ -160,7 +160,7 @@ pub(crate) fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
             blocks: None,
         }),
         NamespaceKind::KeyValue { bytes, .. } => {
-            Some(NamespaceFacts { size: bytes, writable, ..NamespaceFacts::key_space(namespace.id) })
+            Some(ClientNamespace { size: bytes, writable, ..ClientNamespace::key_space(namespace.id) })
         }
         NamespaceKind::Unusable(_) => None,
     }

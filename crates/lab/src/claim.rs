@@ -9,14 +9,14 @@ use std::fmt;
 
 /// The bound that a value must meet for its claim to hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
+pub enum ClaimGoal {
     /// No more than this.
     AtMost(f64),
     /// No less than this.
     AtLeast(f64),
 }
 
-impl Goal {
+impl ClaimGoal {
     /// Returns true if a value meets the goal.
     #[must_use]
     pub fn is_met_by(self, value: f64) -> bool {
@@ -27,7 +27,7 @@ impl Goal {
     }
 }
 
-impl fmt::Display for Goal {
+impl fmt::Display for ClaimGoal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtMost(limit) => write!(f, "<= {limit}"),
@@ -36,7 +36,7 @@ impl fmt::Display for Goal {
     }
 }
 
-impl Serialize for Goal {
+impl Serialize for ClaimGoal {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -45,7 +45,7 @@ impl Serialize for Goal {
 /// The kind of evidence behind a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Label {
+pub enum EvidenceLabel {
     /// Measured on this machine, in this run.
     Measured,
     /// The mechanism ran and worked, on a substitute whose speed is not representative.
@@ -54,7 +54,7 @@ pub enum Label {
     Model,
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for EvidenceLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Measured => "MEASURED",
@@ -66,17 +66,17 @@ impl fmt::Display for Label {
 
 /// One promise and its measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Claim {
+pub struct LabClaim {
     /// Its name, prefixed with the number of its part: `p1.resp.p16.get.100`.
     pub name: String,
     /// The bound that the value must meet.
-    pub goal: Goal,
+    pub goal: ClaimGoal,
     /// The measured value; `None` if the comparison could not run.
     pub value: Option<f64>,
     /// The unit of the value.
     pub unit: &'static str,
     /// The kind of evidence.
-    pub label: Label,
+    pub label: EvidenceLabel,
     /// The baseline, with its own figure.
     pub baseline: String,
     /// True if the value meets the goal.
@@ -86,14 +86,14 @@ pub struct Claim {
     pub why: Option<String>,
 }
 
-impl Claim {
+impl LabClaim {
     /// Creates a claim with a measured value. A value that is not finite counts as none.
     #[must_use]
     pub fn found(
         name: impl Into<String>,
-        goal: Goal,
+        goal: ClaimGoal,
         (value, unit): (f64, &'static str),
-        label: Label,
+        label: EvidenceLabel,
         baseline: impl Into<String>,
     ) -> Self {
         let baseline = baseline.into();
@@ -118,13 +118,18 @@ impl Claim {
 
     /// Creates a claim whose comparison could not run, with the reason.
     #[must_use]
-    pub fn not_run(name: impl Into<String>, goal: Goal, unit: &'static str, why: impl Into<String>) -> Self {
+    pub fn not_run(
+        name: impl Into<String>,
+        goal: ClaimGoal,
+        unit: &'static str,
+        why: impl Into<String>,
+    ) -> Self {
         Self {
             name: name.into(),
             goal,
             value: None,
             unit,
-            label: Label::Measured,
+            label: EvidenceLabel::Measured,
             baseline: "not run".to_owned(),
             holds: false,
             why: Some(why.into()),
@@ -138,27 +143,36 @@ mod tests {
 
     #[test]
     fn claim_holds_only_if_its_value_meets_its_goal() {
-        let at = |goal, value| Claim::found("p1.x", goal, (value, "ratio"), Label::Measured, "floor").holds;
-        assert!(at(Goal::AtMost(0.8), 0.8));
-        assert!(!at(Goal::AtMost(0.8), 0.81));
-        assert!(at(Goal::AtLeast(1.15), 1.15));
-        assert!(!at(Goal::AtLeast(1.15), 1.14));
+        let at = |goal, value| {
+            LabClaim::found("p1.x", goal, (value, "ratio"), EvidenceLabel::Measured, "floor").holds
+        };
+        assert!(at(ClaimGoal::AtMost(0.8), 0.8));
+        assert!(!at(ClaimGoal::AtMost(0.8), 0.81));
+        assert!(at(ClaimGoal::AtLeast(1.15), 1.15));
+        assert!(!at(ClaimGoal::AtLeast(1.15), 1.14));
     }
 
     #[test]
     fn claim_with_a_non_finite_value_never_holds() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let claim = Claim::found("p1.x", Goal::AtMost(1.0), (value, "ratio"), Label::Model, "floor");
+            let claim = LabClaim::found(
+                "p1.x",
+                ClaimGoal::AtMost(1.0),
+                (value, "ratio"),
+                EvidenceLabel::Model,
+                "floor",
+            );
             assert!(!claim.holds);
             assert_eq!(claim.value, None);
-            assert_eq!(claim.label, Label::Model);
+            assert_eq!(claim.label, EvidenceLabel::Model);
             assert!(claim.why.is_some());
         }
     }
 
     #[test]
     fn claim_serializes_to_the_documented_json_object() {
-        let claim = Claim::found("p1.x", Goal::AtMost(0.8), (0.5, "ratio"), Label::Measured, "redis");
+        let claim =
+            LabClaim::found("p1.x", ClaimGoal::AtMost(0.8), (0.5, "ratio"), EvidenceLabel::Measured, "redis");
         let json = serde_json::to_value(&claim).unwrap();
         assert_eq!(
             json,
@@ -168,7 +182,8 @@ mod tests {
             })
         );
         let missing =
-            serde_json::to_value(Claim::not_run("p1.y", Goal::AtLeast(1.0), "ratio", "no peer")).unwrap();
+            serde_json::to_value(LabClaim::not_run("p1.y", ClaimGoal::AtLeast(1.0), "ratio", "no peer"))
+                .unwrap();
         assert_eq!(missing["value"], serde_json::Value::Null);
         assert_eq!(missing["holds"], false);
         assert_eq!(missing["why"], "no peer");

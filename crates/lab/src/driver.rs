@@ -7,7 +7,7 @@
 //! another length ends the run.
 
 use crate::experiment::LabError;
-use crate::load::{KEYS, Load, Ran, Verb};
+use crate::resp_load::{KEYS, LoadCommand, LoadResult, RespLoad};
 use headwater_host::clock::{Clock, Nanos};
 use rustix::event::epoll;
 use std::io::{self, Read, Write};
@@ -22,45 +22,45 @@ const SILENCE_MAX: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 1
 const SEED: u64 = 7;
 
 /// Sends batches for `span`, then waits for the outstanding replies.
-pub(crate) fn drive(load: Load, address: SocketAddr, span: Nanos) -> Result<Ran, LabError> {
-    Run::open(load, address)
+pub(crate) fn drive(load: RespLoad, address: SocketAddr, span: Nanos) -> Result<LoadResult, LabError> {
+    DriverRun::open(load, address)
         .and_then(|mut run| run.until(span))
         .map_err(|error| LabError::Measure { program: address.to_string(), reason: error.to_string() })
 }
 
-struct Run {
-    load: Load,
+struct DriverRun {
+    load: RespLoad,
     poll: rustix::fd::OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<DriverConnection>,
     batches: Vec<Vec<u8>>,
     /// Bytes of the replies to one batch.
     answer_bytes: usize,
     next_batch: usize,
 }
 
-struct Connection {
+struct DriverConnection {
     stream: TcpStream,
     /// Reply bytes that are still outstanding; 0 if the connection is idle.
     waits_for: usize,
     sent: Nanos,
 }
 
-impl Run {
-    fn open(load: Load, address: SocketAddr) -> io::Result<Self> {
+impl DriverRun {
+    fn open(load: RespLoad, address: SocketAddr) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::new();
         for index in 0..load.clients {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
             epoll::add(&poll, &stream, epoll::EventData::new_u64(index), epoll::EventFlags::IN)?;
-            connections.push(Connection { stream, waits_for: 0, sent: Nanos::ZERO });
+            connections.push(DriverConnection { stream, waits_for: 0, sent: Nanos::ZERO });
         }
         let mut random = fastrand::Rng::with_seed(SEED);
         let batches = (0..BATCHES).map(|_| render(load, &mut random)).collect();
         Ok(Self { load, poll, connections, batches, answer_bytes: answer_bytes(load), next_batch: 0 })
     }
 
-    fn until(&mut self, end: Nanos) -> io::Result<Ran> {
+    fn until(&mut self, end: Nanos) -> io::Result<LoadResult> {
         let clock = Clock::start();
         for index in 0..self.connections.len() {
             self.send(index, clock.now())?;
@@ -108,7 +108,7 @@ impl Run {
     }
 }
 
-impl Connection {
+impl DriverConnection {
     /// Reads once. Returns true if the replies to the batch are complete.
     fn read(&mut self, input: &mut [u8]) -> io::Result<bool> {
         let read = self.stream.read(input)?;
@@ -121,53 +121,60 @@ impl Connection {
     }
 }
 
-fn render(load: Load, random: &mut fastrand::Rng) -> Vec<u8> {
+fn render(load: RespLoad, random: &mut fastrand::Rng) -> Vec<u8> {
     let value = "x".repeat(load.value_bytes);
     let mut batch = Vec::new();
     for _ in 0..load.pipeline {
         let key = format!("key:{:012}", random.u64(0..KEYS));
         let command = match load.verb {
-            Verb::Set => format!("*3\r\n$3\r\nSET\r\n$16\r\n{key}\r\n${}\r\n{value}\r\n", load.value_bytes),
-            Verb::Get => format!("*2\r\n$3\r\nGET\r\n$16\r\n{key}\r\n"),
+            LoadCommand::Set => {
+                format!("*3\r\n$3\r\nSET\r\n$16\r\n{key}\r\n${}\r\n{value}\r\n", load.value_bytes)
+            }
+            LoadCommand::Get => format!("*2\r\n$3\r\nGET\r\n$16\r\n{key}\r\n"),
         };
         batch.extend_from_slice(command.as_bytes());
     }
     batch
 }
 
-fn answer_bytes(load: Load) -> usize {
+fn answer_bytes(load: RespLoad) -> usize {
     let one = match load.verb {
-        Verb::Set => "+OK\r\n".len(),
-        Verb::Get => format!("${}\r\n", load.value_bytes).len() + load.value_bytes + 2,
+        LoadCommand::Set => "+OK\r\n".len(),
+        LoadCommand::Get => format!("${}\r\n", load.value_bytes).len() + load.value_bytes + 2,
     };
     one * usize::try_from(load.pipeline).unwrap_or(1)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of operations is far below 2^52")]
-fn ran(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> Ran {
+fn ran(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> LoadResult {
     latencies.sort_unstable();
     let at = |percent: usize| {
         let index = (latencies.len() * percent / 100).min(latencies.len().saturating_sub(1));
         latencies.get(index).map_or(f64::NAN, |latency| latency.to_duration().as_secs_f64() * 1e3)
     };
-    Ran { ops, ops_per_s: ops as f64 / elapsed.to_duration().as_secs_f64(), p50_ms: at(50), p99_ms: at(99) }
+    LoadResult {
+        ops,
+        ops_per_s: ops as f64 / elapsed.to_duration().as_secs_f64(),
+        p50_ms: at(50),
+        p99_ms: at(99),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::canned::Canned;
-    use crate::load::Client;
+    use crate::canned_server::CannedServer;
+    use crate::resp_load::LoadClient;
 
-    fn load(verb: Verb) -> Load {
-        Load { client: Client::Lab, verb, value_bytes: 100, pipeline: 16, clients: 3 }
+    fn load(verb: LoadCommand) -> RespLoad {
+        RespLoad { client: LoadClient::Lab, verb, value_bytes: 100, pipeline: 16, clients: 3 }
     }
 
     #[test]
     fn every_sent_command_receives_a_reply() {
-        let canned = Canned::start().unwrap();
+        let canned = CannedServer::start().unwrap();
         canned.answer_with(100);
-        for verb in [Verb::Set, Verb::Get] {
+        for verb in [LoadCommand::Set, LoadCommand::Get] {
             let ran = drive(load(verb), canned.address(), Nanos::from_millis(2)).unwrap();
             assert!(ran.ops >= 48, "each client sends a batch");
             assert_eq!(ran.ops % 16, 0, "batches are whole");
@@ -177,9 +184,9 @@ mod tests {
 
     #[test]
     fn reply_of_another_length_ends_the_run() {
-        let canned = Canned::start().unwrap();
+        let canned = CannedServer::start().unwrap();
         canned.answer_with(200);
-        let error = drive(load(Verb::Get), canned.address(), Nanos::ZERO).unwrap_err();
+        let error = drive(load(LoadCommand::Get), canned.address(), Nanos::ZERO).unwrap_err();
         assert!(error.to_string().contains("unexpected reply"), "{error}");
     }
 }

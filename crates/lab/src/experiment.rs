@@ -1,11 +1,11 @@
 //! The interface of an experiment: its description, its context and its findings.
 //!
-//! Input: [`Options`] from the command line.
-//! Output: [`Findings`], or a [`LabError`] that says what to do.
-//! Invariant: an experiment writes only below [`Context::scratch`], which is removed at the end of the run.
+//! Input: [`RunOptions`] from the command line.
+//! Output: [`ExperimentFindings`], or a [`LabError`] that says what to do.
+//! Invariant: an experiment writes only below [`RunContext::scratch`], which is removed at the end of the run.
 
-use crate::claim::Claim;
-use crate::report::Row;
+use crate::claim::LabClaim;
+use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub const QUICK_MAX: Nanos = Nanos::from_millis(20_000);
 
 /// One experiment of the table.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Experiment {
+pub struct LabExperiment {
     /// Its name on the command line.
     pub name: &'static str,
     /// A sentence that says what it measures.
@@ -28,12 +28,12 @@ pub struct Experiment {
     pub claims: &'static [&'static str],
     /// The function that runs it.
     #[serde(skip)]
-    pub run: fn(&Context) -> Result<Findings, LabError>,
+    pub run: fn(&RunContext) -> Result<ExperimentFindings, LabError>,
 }
 
 /// The options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// True to end within [`QUICK_MAX`]: fewer rounds, the same claims.
     pub quick: bool,
     /// The seed of all randomness.
@@ -44,7 +44,7 @@ pub struct Options {
     pub scratch: Option<PathBuf>,
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     fn default() -> Self {
         Self { quick: false, seed: 1, binary: None, scratch: None }
     }
@@ -52,11 +52,11 @@ impl Default for Options {
 
 /// The findings of an experiment.
 #[derive(Clone, Debug, Default)]
-pub struct Findings {
+pub struct ExperimentFindings {
     /// The measured rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
     /// The evaluated claims.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<LabClaim>,
 }
 
 /// The reason why an experiment has no outcome.
@@ -105,15 +105,15 @@ pub enum LabError {
 
 /// The context of one run of an experiment: options, clock and scratch folder.
 #[derive(Debug)]
-pub struct Context {
-    options: Options,
+pub struct RunContext {
+    options: RunOptions,
     clock: Clock,
     scratch: PathBuf,
 }
 
-impl Context {
+impl RunContext {
     /// Creates the scratch folder and starts the clock.
-    pub(crate) fn open(options: Options) -> Result<Self, LabError> {
+    pub(crate) fn open(options: RunOptions) -> Result<Self, LabError> {
         // The process id and wall clock make the name unique among processes, the count among runs of one process.
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let parent = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
@@ -167,7 +167,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for RunContext {
     fn drop(&mut self) {
         // On failure only scratch files remain, which the system cleans up; the error cannot be returned here.
         let _ = fs::remove_dir_all(&self.scratch);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn scratch_folder_is_removed_with_the_context() {
-        let context = Context::open(Options::default()).unwrap();
+        let context = RunContext::open(RunOptions::default()).unwrap();
         let path = context.scratch().to_owned();
         fs::write(path.join("file"), b"x").unwrap();
         assert!(path.is_dir());
@@ -190,17 +190,17 @@ mod tests {
 
     #[test]
     fn scratch_error_names_the_folder_and_tmpdir() {
-        let options = Options { scratch: Some(PathBuf::from("/proc/nowhere")), ..Options::default() };
-        let error = Context::open(options).unwrap_err();
+        let options = RunOptions { scratch: Some(PathBuf::from("/proc/nowhere")), ..RunOptions::default() };
+        let error = RunContext::open(options).unwrap_err();
         assert!(error.to_string().contains("/proc/nowhere"));
         assert!(error.to_string().contains("TMPDIR"));
     }
 
     #[test]
     fn only_a_quick_run_has_a_time_limit() {
-        let full = Context::open(Options::default()).unwrap();
+        let full = RunContext::open(RunOptions::default()).unwrap();
         assert_eq!(full.time_left(QUICK_MAX), Nanos(u64::MAX));
-        let quick = Context::open(Options { quick: true, ..Options::default() }).unwrap();
+        let quick = RunContext::open(RunOptions { quick: true, ..RunOptions::default() }).unwrap();
         assert!(quick.time_left(Nanos::ZERO) <= QUICK_MAX);
         assert_eq!(quick.time_left(QUICK_MAX), Nanos::ZERO);
     }

@@ -9,14 +9,15 @@ mod io;
 mod pool;
 mod recovery;
 mod resp;
+mod source;
 mod tcp;
 mod udma;
 mod waf;
 
-use crate::experiment::Experiment;
+use crate::experiment::LabExperiment;
 
 /// All experiments, in the order of the list.
-pub(crate) const TABLE: &[Experiment] = &[
+pub(crate) const TABLE: &[LabExperiment] = &[
     copy::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
@@ -29,6 +30,7 @@ pub(crate) const TABLE: &[Experiment] = &[
     waf::EXPERIMENT,
     index::EXPERIMENT,
     recovery::EXPERIMENT,
+    source::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A description of the machine on which a figure was measured.
 //!
-//! Input: files of `/proc` and `/sys`. Output: [`Machine`]; a value that cannot be read is "unknown".
+//! Input: files of `/proc` and `/sys`. Output: [`MachineInfo`]; a value that cannot be read is "unknown".
 
 use serde::Serialize;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The machine on which an experiment ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Model name of the processor.
     pub cpu: String,
     /// Number of cores that this process may use.
@@ -27,7 +27,7 @@ pub struct Machine {
     pub load_1m: f64,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Reads the description from the kernel.
     pub(crate) fn read(scratch: &Path) -> Self {
         let cpuinfo = text("/proc/cpuinfo");
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn machine_has_a_core_and_memory() {
-        let machine = Machine::read(Path::new("/"));
+        let machine = MachineInfo::read(Path::new("/"));
         assert!(machine.cores >= 1);
         assert!(machine.ram_bytes > 0);
         assert!(!machine.kernel.is_empty());

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// The median, minimum and maximum of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct SampleSpread {
     /// The median sample.
     pub median: f64,
     /// The lowest sample.
@@ -21,7 +21,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl SampleSpread {
     /// Computes the spread of these samples; `None` if there are none or one is not finite.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
@@ -52,14 +52,14 @@ impl Spread {
 }
 
 /// A unit of compared work, which returns the cost of one round.
-pub type Contestant<'a, T, E> = &'a mut dyn FnMut() -> Result<T, E>;
+pub type CompareCase<'a, T, E> = &'a mut dyn FnMut() -> Result<T, E>;
 
 /// Runs all contestants interleaved: one round unrecorded, then `rounds` recorded, each round starting with another
 /// contestant. Returns the samples of each, in the order given; samples with the same index are adjacent in time.
 ///
 /// # Errors
 /// The first error of any contestant.
-pub fn in_turns<T, E>(rounds: usize, contestants: &mut [Contestant<'_, T, E>]) -> Result<Vec<Vec<T>>, E> {
+pub fn in_turns<T, E>(rounds: usize, contestants: &mut [CompareCase<'_, T, E>]) -> Result<Vec<Vec<T>>, E> {
     let count = contestants.len();
     let mut samples: Vec<Vec<T>> = (0..count).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..=rounds {
@@ -89,7 +89,7 @@ pub fn cpu_ns_each(count: u64, work: impl FnOnce()) -> f64 {
 
 /// The state of the calling thread: pinned to one core or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Pinned {
+pub enum PinState {
     /// The thread is pinned.
     Yes,
     /// The kernel refused to pin it; figures vary more.
@@ -98,11 +98,11 @@ pub enum Pinned {
 
 /// A guard that pins the calling thread to its current core, if the kernel allows it, until the guard is dropped.
 #[derive(Debug)]
-pub struct Pin {
+pub struct CorePin {
     before: Option<CpuSet>,
 }
 
-impl Pin {
+impl CorePin {
     /// Pins the calling thread to the core it runs on.
     #[must_use]
     pub fn here() -> Self {
@@ -115,14 +115,14 @@ impl Pin {
         Self { before: pinned.then_some(before) }
     }
 
-    /// Returns [`Pinned::Yes`] if the kernel pinned the thread.
+    /// Returns [`PinState::Yes`] if the kernel pinned the thread.
     #[must_use]
-    pub fn is_pinned(&self) -> Pinned {
-        if self.before.is_some() { Pinned::Yes } else { Pinned::No }
+    pub fn is_pinned(&self) -> PinState {
+        if self.before.is_some() { PinState::Yes } else { PinState::No }
     }
 }
 
-impl Drop for Pin {
+impl Drop for CorePin {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // If the mask cannot be restored, the thread stays pinned.
@@ -139,19 +139,19 @@ mod tests {
 
     #[test]
     fn spread_is_median_minimum_and_maximum() {
-        let odd = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
+        let odd = SampleSpread::of(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.min, odd.median, odd.max), (1.0, 2.0, 3.0));
-        let even = Spread::of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
+        let even = SampleSpread::of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
         assert!((even.median - 2.5).abs() < 1e-12);
-        assert_eq!(Spread::of(&[]), None);
-        assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
-        assert_eq!(Spread::of_ratios(&[1.0], &[0.0]), None);
+        assert_eq!(SampleSpread::of(&[]), None);
+        assert_eq!(SampleSpread::of(&[1.0, f64::NAN]), None);
+        assert_eq!(SampleSpread::of_ratios(&[1.0], &[0.0]), None);
     }
 
     #[test]
     fn ratios_pair_samples_of_the_same_round() {
         // Other load doubled the cost of the second round of both: the ratio is unaffected.
-        let ratio = Spread::of_ratios(&[1.0, 2.0], &[2.0, 4.0]).unwrap();
+        let ratio = SampleSpread::of_ratios(&[1.0, 2.0], &[2.0, 4.0]).unwrap();
         assert_eq!((ratio.min, ratio.max), (0.5, 0.5));
     }
 
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn dropped_pin_restores_the_affinity() {
         let before = rustix::thread::sched_getaffinity(None).unwrap().count();
-        let pin = Pin::here();
-        if pin.is_pinned() == Pinned::Yes {
+        let pin = CorePin::here();
+        if pin.is_pinned() == PinState::Yes {
             assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);
         }
         drop(pin);

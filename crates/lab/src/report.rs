@@ -3,16 +3,16 @@
 //! Input: rows of named cells; the name of a number ends with its unit.
 //! Output: JSON objects, or tables with aligned columns. Consecutive rows with the same columns share a table.
 
-use crate::Outcome;
-use crate::claim::Claim;
-use crate::experiment::Experiment;
-use crate::measure::Spread;
+use crate::ExperimentOutcome;
+use crate::claim::LabClaim;
+use crate::experiment::LabExperiment;
+use crate::measure::SampleSpread;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt::Write as _;
 
 /// One value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cell {
+pub enum RowCell {
     /// A text.
     Text(String),
     /// A count.
@@ -20,12 +20,12 @@ pub enum Cell {
     /// A measured number.
     Number(f64),
     /// A median with its lowest and highest; in JSON an object of the three.
-    Spread(Spread),
+    Spread(SampleSpread),
     /// Not measured.
     Missing,
 }
 
-impl Cell {
+impl RowCell {
     fn show(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -39,7 +39,7 @@ impl Cell {
     }
 }
 
-impl Serialize for Cell {
+impl Serialize for RowCell {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Text(text) => serializer.serialize_str(text),
@@ -51,47 +51,47 @@ impl Serialize for Cell {
     }
 }
 
-impl From<&str> for Cell {
+impl From<&str> for RowCell {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
 
-impl From<String> for Cell {
+impl From<String> for RowCell {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<u64> for Cell {
+impl From<u64> for RowCell {
     fn from(count: u64) -> Self {
         Self::Count(count)
     }
 }
 
-impl From<f64> for Cell {
+impl From<f64> for RowCell {
     fn from(number: f64) -> Self {
         Self::Number(number)
     }
 }
 
-impl<T: Into<Cell>> From<Option<T>> for Cell {
+impl<T: Into<RowCell>> From<Option<T>> for RowCell {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Missing, Into::into)
     }
 }
 
-impl From<Spread> for Cell {
-    fn from(spread: Spread) -> Self {
+impl From<SampleSpread> for RowCell {
+    fn from(spread: SampleSpread) -> Self {
         Self::Spread(spread)
     }
 }
 
 /// One measurement, as named cells in display order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row(Vec<(&'static str, Cell)>);
+pub struct ReportRow(Vec<(&'static str, RowCell)>);
 
-impl Row {
+impl ReportRow {
     /// Creates a row without cells.
     #[must_use]
     pub fn new() -> Self {
@@ -100,14 +100,14 @@ impl Row {
 
     /// Returns the row with one more cell.
     #[must_use]
-    pub fn with(mut self, column: &'static str, cell: impl Into<Cell>) -> Self {
+    pub fn with(mut self, column: &'static str, cell: impl Into<RowCell>) -> Self {
         self.0.push((column, cell.into()));
         self
     }
 
     /// Returns the cell of a column.
     #[must_use]
-    pub fn get(&self, column: &str) -> Option<&Cell> {
+    pub fn get(&self, column: &str) -> Option<&RowCell> {
         self.0.iter().find(|(name, _)| *name == column).map(|(_, cell)| cell)
     }
 
@@ -116,7 +116,7 @@ impl Row {
     }
 }
 
-impl Serialize for Row {
+impl Serialize for ReportRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (name, cell) in &self.0 {
@@ -128,7 +128,7 @@ impl Serialize for Row {
 
 /// Renders an outcome for a terminal.
 #[must_use]
-pub fn render_table(outcome: &Outcome) -> String {
+pub fn render_table(outcome: &ExperimentOutcome) -> String {
     let machine = &outcome.machine;
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -163,7 +163,7 @@ pub fn render_table(outcome: &Outcome) -> String {
 
 /// Renders the list of experiments for a terminal.
 #[must_use]
-pub fn render_list(experiments: &[Experiment]) -> String {
+pub fn render_list(experiments: &[LabExperiment]) -> String {
     let head = ["experiment", "measures", "against", "claims"].map(str::to_owned);
     let body = experiments
         .iter()
@@ -172,7 +172,7 @@ pub fn render_list(experiments: &[Experiment]) -> String {
     align(&head, body)
 }
 
-fn claim_cells(claim: &Claim) -> Vec<String> {
+fn claim_cells(claim: &LabClaim) -> Vec<String> {
     vec![
         claim.name.clone(),
         claim.goal.to_string(),
@@ -185,7 +185,7 @@ fn claim_cells(claim: &Claim) -> Vec<String> {
 }
 
 /// Formats a number with about three significant digits.
-fn short(number: f64) -> String {
+pub(crate) fn short(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 || !number.is_finite() || size >= 1_000.0 {
         format!("{number:.0}")
@@ -224,19 +224,19 @@ mod tests {
 
     #[test]
     fn row_serializes_to_an_object_in_column_order() {
-        let row = Row::new()
+        let row = ReportRow::new()
             .with("server", "ours")
             .with("ops", 3_u64)
             .with("cpu_us", 1.5)
             .with("flushes_per_s", None::<f64>);
         let json = serde_json::to_string(&row).unwrap();
         assert_eq!(json, r#"{"server":"ours","ops":3,"cpu_us":1.5,"flushes_per_s":null}"#);
-        assert_eq!(row.get("ops"), Some(&Cell::Count(3)));
+        assert_eq!(row.get("ops"), Some(&RowCell::Count(3)));
     }
 
     #[test]
     fn non_finite_number_serializes_to_null() {
-        assert_eq!(serde_json::to_string(&Cell::Number(f64::NAN)).unwrap(), "null");
+        assert_eq!(serde_json::to_string(&RowCell::Number(f64::NAN)).unwrap(), "null");
     }
 
     #[test]

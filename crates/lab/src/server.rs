@@ -5,8 +5,8 @@
 //! Invariant: dropping the handle of a server ends exactly that process, by its process id.
 
 use crate::cpu_account::CpuAccount;
-use crate::experiment::{Context, LabError};
-use crate::load::ping;
+use crate::experiment::{LabError, RunContext};
+use crate::resp_load::ping;
 use headwater_host::clock::{Clock, Nanos};
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
 
 /// The durability of acknowledged writes, in modes that both servers support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum RespDurability {
     /// At a time that the system chooses.
     OnFlush,
     /// Within a second.
@@ -29,7 +29,7 @@ pub(crate) enum Mode {
     Always,
 }
 
-impl Mode {
+impl RespDurability {
     /// Returns the value of Headwater's `--durability`.
     pub(crate) fn ours(self) -> &'static str {
         match self {
@@ -51,15 +51,15 @@ impl Mode {
 
 /// A child process that serves RESP.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct RespServer {
     child: Child,
     address: SocketAddr,
     folder: PathBuf,
 }
 
-impl Server {
+impl RespServer {
     /// Starts a Headwater node on an empty data directory.
-    pub(crate) fn ours(context: &Context, mode: Mode) -> Result<Self, LabError> {
+    pub(crate) fn ours(context: &RunContext, mode: RespDurability) -> Result<Self, LabError> {
         let program = context.binary()?;
         let folder = folder_for(context, &format!("headwater-{}", mode.ours().replace('=', "-")))?;
         let ready = folder.join("ready.json");
@@ -72,13 +72,13 @@ impl Server {
             .arg(folder.join("data"))
             .arg("--ready-file")
             .arg(&ready);
-        let mut starting = Starting::spawn("headwater serve", command, &folder)?;
+        let mut starting = StartingServer::spawn("headwater serve", command, &folder)?;
         let address = starting.until(|| resp_address(&ready))?;
         starting.into_server(address, folder)
     }
 
     /// Starts a redis-server on an empty folder, with its append-only file on and no snapshots or rewrites.
-    pub(crate) fn redis(context: &Context, mode: Mode) -> Result<Self, LabError> {
+    pub(crate) fn redis(context: &RunContext, mode: RespDurability) -> Result<Self, LabError> {
         let folder = folder_for(context, &format!("redis-{}", mode.redis()))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let mut command = Command::new("redis-server");
@@ -88,7 +88,7 @@ impl Server {
             .args(["--auto-aof-rewrite-percentage", "0", "--daemonize", "no"])
             .arg("--dir")
             .arg(&folder);
-        let mut starting = Starting::spawn("redis-server", command, &folder)?;
+        let mut starting = StartingServer::spawn("redis-server", command, &folder)?;
         starting.until(|| ping(address).then_some(()))?;
         starting.into_server(address, folder)
     }
@@ -114,7 +114,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RespServer {
     fn drop(&mut self) {
         stop(&mut self.child);
     }
@@ -135,13 +135,13 @@ pub(crate) fn redis_version() -> Result<String, String> {
 
 /// A child process that is not ready yet. Dropping it stops the process.
 #[derive(Debug)]
-struct Starting {
+struct StartingServer {
     program: &'static str,
     child: Option<Child>,
     log: PathBuf,
 }
 
-impl Starting {
+impl StartingServer {
     fn spawn(program: &'static str, mut command: Command, folder: &Path) -> Result<Self, LabError> {
         let failed = |reason: String| LabError::Start { program: program.to_owned(), reason };
         let log = folder.join("log");
@@ -184,13 +184,13 @@ impl Starting {
         }
     }
 
-    fn into_server(mut self, address: SocketAddr, folder: PathBuf) -> Result<Server, LabError> {
+    fn into_server(mut self, address: SocketAddr, folder: PathBuf) -> Result<RespServer, LabError> {
         let child = self.child.take().ok_or_else(|| self.failed("it is gone"))?;
-        Ok(Server { child, address, folder })
+        Ok(RespServer { child, address, folder })
     }
 }
 
-impl Drop for Starting {
+impl Drop for StartingServer {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut() {
             stop(child);
@@ -205,7 +205,7 @@ fn stop(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn folder_for(context: &Context, name: &str) -> Result<PathBuf, LabError> {
+fn folder_for(context: &RunContext, name: &str) -> Result<PathBuf, LabError> {
     let folder = context.scratch().join(name);
     fs::create_dir_all(&folder).map_err(|source| LabError::Scratch { path: folder.clone(), source })?;
     Ok(folder)
@@ -228,11 +228,11 @@ fn resp_address(ready: &Path) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Options;
+    use crate::experiment::RunOptions;
 
     #[test]
     fn incomplete_ready_file_is_ignored() {
-        let context = Context::open(Options::default()).unwrap();
+        let context = RunContext::open(RunOptions::default()).unwrap();
         let path = context.scratch().join("ready.json");
         assert_eq!(resp_address(&path), None);
         fs::write(&path, r#"{"resp": "127.0.0."#).unwrap();
@@ -244,21 +244,22 @@ mod tests {
     #[test]
     fn start_error_of_a_program_that_exits_quotes_its_log() {
         let context =
-            Context::open(Options { binary: Some(PathBuf::from("/bin/sh")), ..Options::default() }).unwrap();
+            RunContext::open(RunOptions { binary: Some(PathBuf::from("/bin/sh")), ..RunOptions::default() })
+                .unwrap();
         // A shell that is started with a script named `serve` prints that it cannot find it, and ends.
-        let error = Server::ours(&context, Mode::Always).unwrap_err().to_string();
+        let error = RespServer::ours(&context, RespDurability::Always).unwrap_err().to_string();
         assert!(error.contains("it ended with"), "{error}");
         assert!(error.contains("serve"), "{error}");
     }
 
     #[test]
     fn missing_program_is_a_start_error() {
-        let context = Context::open(Options {
+        let context = RunContext::open(RunOptions {
             binary: Some(PathBuf::from("/nowhere/headwater")),
-            ..Options::default()
+            ..RunOptions::default()
         })
         .unwrap();
-        let error = Server::ours(&context, Mode::OnFlush).unwrap_err();
+        let error = RespServer::ours(&context, RespDurability::OnFlush).unwrap_err();
         assert!(matches!(error, LabError::Start { .. }), "{error}");
     }
 }

@@ -1,8 +1,8 @@
-//! `headwater bench`: load on a live node, and how long each answer took.
+//! `headwater bench`: puts load on a live node and measures the latency of each command.
 //!
-//! In: a [`Plan`]. Out: a [`Report`]. Closed loop: each connection sends `depth` commands and waits for their answers.
-//! Open loop: commands are due at a fixed rate whatever the node does, and latency counts from the moment a command was
-//! due, so that a stall shows in every command it delayed (no coordinated omission).
+//! Input: a [`BenchPlan`]. Output: a [`BenchReport`]. Closed loop: each connection sends `depth` commands and waits for their
+//! replies. Open loop: commands are due at a fixed rate, independent of the node, and latency counts from the time a
+//! command was due, so that a stall shows in every command that it delayed (no coordinated omission).
 
 pub mod device;
 pub mod latency;
@@ -10,92 +10,92 @@ pub mod report;
 pub mod worker;
 pub mod workload;
 
-pub use latency::{Latencies, Latency};
-pub use report::Report;
-pub use workload::{Distribution, Workload};
+pub use latency::{LatencyHistogram, LatencySummary};
+pub use report::BenchReport;
+pub use workload::{KeyDistribution, BenchWorkload};
 
 use crate::kv::resp_client::{ClientError, Endpoint};
 use headwater_host::clock::{Clock, Nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use worker::{Tally, Worker};
+use worker::{WorkerTally, BenchWorker};
 
-/// How commands are timed.
+/// The timing of commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// The next when the last was answered.
+pub enum LoadPacing {
+    /// Closed loop: new commands after the replies of the previous ones.
     Closed,
-    /// So many a second, from all threads together.
+    /// Open loop: this number of commands a second, of all threads together.
     Open(f64),
 }
 
-/// When a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// After this long.
+pub enum RunEnd {
+    /// After this time.
     Elapsed(Nanos),
-    /// After so many commands.
+    /// After this number of commands.
     Commands(u64),
 }
 
-/// Whether values that are read are compared with what they must be.
+/// The check of values that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verify {
-    /// Byte for byte.
+pub enum VerifyMode {
+    /// Every value is compared with the expected bytes.
     Yes,
-    /// Only counted.
+    /// Values are only counted.
     No,
 }
 
-/// What a benchmark does.
+/// The parameters of a benchmark.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// The node.
     pub endpoint: Endpoint,
     /// Namespace, from 1.
     pub namespace: u8,
     /// Keys, sizes, mix.
-    pub workload: Workload,
-    /// Commands on the way on each connection.
+    pub workload: BenchWorkload,
+    /// Commands in flight on each connection.
     pub depth: usize,
-    /// Threads of this program.
+    /// Threads of the benchmark.
     pub threads: usize,
-    /// Connections, over all threads; at least one a thread.
+    /// Connections of all threads together; at least one a thread.
     pub connections: usize,
     /// Closed or open loop.
-    pub pace: Pace,
-    /// When to end.
-    pub until: Until,
-    /// Whether to compare values.
-    pub verify: Verify,
-    /// Longest wait for one answer.
+    pub pace: LoadPacing,
+    /// End of the run.
+    pub until: RunEnd,
+    /// Check of values that are read.
+    pub verify: VerifyMode,
+    /// Maximum wait for one reply.
     pub limit: Duration,
 }
 
-/// Why a benchmark ended early.
+/// The error of a benchmark that ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The node.
+    /// The node or the connection to it failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A socket or thread of this program.
-    #[error("the benchmark cannot go on: {0}")]
+    /// A socket or thread of the benchmark failed.
+    #[error("the benchmark failed: {0}")]
     Local(#[from] std::io::Error),
-    /// A thread of this program died.
-    #[error("a benchmark thread panicked: this is a bug of headwater, please report it")]
+    /// A thread of the benchmark panicked.
+    #[error("a benchmark thread panicked: this is a bug in headwater, please report it")]
     Thread,
 }
 
-/// Runs a plan; `progress` hears now and then how many commands were answered.
+/// Runs a plan; `progress` receives the number of answered commands at intervals.
 ///
 /// # Errors
 /// [`BenchError`] when the node cannot be reached or stops answering.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(u64)) -> Result<Report, BenchError> {
+pub fn run(plan: &BenchPlan, progress: &mut dyn FnMut(u64)) -> Result<BenchReport, BenchError> {
     let done = AtomicU64::new(0);
     let clock = Clock::start();
     let mut workers = Vec::with_capacity(plan.threads);
     for index in 0..plan.threads {
-        workers.push(Worker::connect(plan, index, clock)?);
+        workers.push(BenchWorker::connect(plan, index, clock)?);
     }
     let cpu = Clock::process_cpu();
     let begun = clock.now();
@@ -106,29 +106,29 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(u64)) -> Result<Report, BenchEr
             Clock::sleep(Nanos::from_millis(20));
             progress(done.load(Ordering::Relaxed));
         }
-        let mut total = Tally::default();
+        let mut total = WorkerTally::default();
         for thread in running {
             total.add(thread.join().map_err(|_panic| BenchError::Thread)??);
         }
         Ok::<_, BenchError>(total)
     })?;
     let cpu = Clock::process_cpu().since(cpu);
-    Ok(Report::of(plan, tally, cpu))
+    Ok(BenchReport::of(plan, tally, cpu))
 }
 
-/// Stores every key of the workload once, so that reads find something.
+/// Stores every key of the workload once, so that reads find values.
 ///
 /// # Errors
 /// As [`run`].
-pub fn fill(plan: &Plan, progress: &mut dyn FnMut(u64)) -> Result<Report, BenchError> {
+pub fn fill(plan: &BenchPlan, progress: &mut dyn FnMut(u64)) -> Result<BenchReport, BenchError> {
     let mut workload = plan.workload.clone();
     workload.read_share = 0.0;
-    workload.distribution = Distribution::EachOnce;
-    let fill = Plan {
-        until: Until::Commands(workload.keys),
+    workload.distribution = KeyDistribution::EachOnce;
+    let fill = BenchPlan {
+        until: RunEnd::Commands(workload.keys),
         workload,
         depth: plan.depth.max(64),
-        pace: Pace::Closed,
+        pace: LoadPacing::Closed,
         ..plan.clone()
     };
     run(&fill, progress)

@@ -1,105 +1,105 @@
-//! `headwater device check`: what the flash of a stopped node holds, looked at without a write.
+//! `headwater device check`: checks the flash file of a stopped node without a write.
 //!
-//! In: a flash file, opened to be read. Out: a [`CheckReport`]: every record that the index names read, summed and its key
-//! hashed; the checkpoint; and whether the index that it gives is the one that the whole log gives. Of keys and values
-//! only hashes, places and lengths are told.
+//! Input: a flash file, opened read-only. Output: a [`CheckReport`]: the checksum and key hash of every record that the
+//! index names, the checkpoint, and the comparison of its index with the index of the whole log. The report holds
+//! hashes, locations and lengths, no bytes of keys or values.
 
 use headwater_ssd::engine::inspection::{
-    CheckpointFound, Difference, Inspection, RecordFault, Whereabouts, inspect,
+    CheckpointFound, IndexDifference, MediumInspection, RecordFault, RecordLocation, inspect,
 };
-use headwater_ssd::engine::{DeviceConfig, Start};
+use headwater_ssd::engine::{DeviceConfig, StartTime};
 use headwater_ssd::media::Media;
 use serde::Serialize;
 use std::fmt;
 
-/// What was found in one namespace.
+/// The results for one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NamespaceCheck {
-    /// Its number, from 1; the last one is the table of namespaces itself.
+    /// Number of the namespace, from 1; the last one is the table of namespaces itself.
     pub namespace: usize,
     /// Keys or blocks that the index names.
     pub counted: u64,
-    /// Those whose record is whole.
+    /// Keys or blocks whose record is whole.
     pub whole: u64,
     /// Bytes of their values.
     pub bytes: u64,
-    /// Those whose record is damaged, or another key's.
+    /// Keys or blocks whose record is damaged, or belongs to another key.
     pub damaged: u64,
-    /// Those that have ceased to exist, and whose record is whole.
+    /// Expired keys whose record is whole.
     pub expired: u64,
 }
 
-/// Where a record lies.
+/// The location of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
-    /// Whose it is.
+pub struct CheckLocation {
+    /// Number of its namespace.
     pub namespace: u8,
-    /// The hash of its key, or the place of its block, in hexadecimal.
+    /// Hash of its key, or number of its logical block, in hexadecimal.
     pub hash: String,
-    /// The block.
+    /// The flash block.
     pub block: u32,
-    /// The page of the block on which it begins.
+    /// The page of the block on which the record begins.
     pub page: u8,
-    /// Where in the block it begins, in bytes.
+    /// Offset of the record in the block, in bytes.
     pub offset: usize,
 }
 
-/// A record that is not what the index says.
+/// A record that does not match the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fault {
-    /// `damaged`, or `foreign`: whole, and another key's.
+pub struct CheckFault {
+    /// `damaged`, or `foreign`: a whole record of another key.
     pub fault: &'static str,
-    /// Where.
+    /// Location of the record.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: CheckLocation,
 }
 
-/// A record that the checkpoint and the log have in different places.
+/// A record for which the checkpoint and the log give different locations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Disagreement {
-    /// Where the checkpoint, and the log behind it, have it.
-    pub by_checkpoint: Option<Place>,
-    /// Where the whole log has it.
-    pub by_log: Option<Place>,
+pub struct IndexDisagreement {
+    /// Location by the checkpoint and the log after it.
+    pub by_checkpoint: Option<CheckLocation>,
+    /// Location by the whole log.
+    pub by_log: Option<CheckLocation>,
 }
 
-/// What was found on a device.
+/// The results of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// Whether nothing is wrong.
+    /// True if the check found no fault.
     pub is_whole: bool,
-    /// Each namespace that has keys or blocks.
+    /// Every namespace that has keys or blocks.
     pub namespaces: Vec<NamespaceCheck>,
-    /// Records that are not what the index says: how many.
+    /// Number of records that do not match the index.
     pub faults: u64,
     /// The first of them.
-    pub first_faults: Vec<Fault>,
-    /// `whole`, `none`, `unfinished` (a power cut came first; nothing is lost) or `damaged`.
+    pub first_faults: Vec<CheckFault>,
+    /// `whole`, `none`, `unfinished` (interrupted by a power cut; nothing is lost) or `damaged`.
     pub checkpoint: &'static str,
-    /// Entries on which the checkpoint and the whole log disagree: how many.
+    /// Number of entries that differ between the checkpoint and the whole log.
     pub disagreements: u64,
     /// The first of them.
-    pub first_disagreements: Vec<Disagreement>,
-    /// Records anywhere that do not carry their checksum, whether a key needs them or not.
+    pub first_disagreements: Vec<IndexDisagreement>,
+    /// Records with a wrong checksum in the whole log, live or not.
     pub damaged_records: u64,
     /// Records of batches that a power cut left incomplete.
     pub discarded_records: u64,
-    /// Blocks that hold something of which no page can be read.
+    /// Blocks that hold data of which no page can be read.
     pub unreadable_blocks: u32,
     /// Bytes of live records.
     pub live_bytes: u64,
-    /// Blocks that hold nothing.
+    /// Free blocks.
     pub free_blocks: u32,
 }
 
-/// Reads everything; `progress` hears what is being done, how far it is, and how far it has to go.
+/// Checks a device; `progress` receives the stage, the steps done and their total.
 ///
 /// # Errors
-/// When the medium cannot be read, or is no device.
+/// When the medium cannot be read, or holds no device.
 pub fn check<M: Media>(
     media: M,
     config: &DeviceConfig,
-    start: Start,
+    start: StartTime,
     progress: &mut dyn FnMut(&'static str, u64, u64),
 ) -> Result<CheckReport, String> {
     let found = inspect(media, config, start, &mut |step| progress(step.stage, step.done, step.total));
@@ -107,7 +107,7 @@ pub fn check<M: Media>(
 }
 
 impl CheckReport {
-    fn of(found: &Inspection) -> Self {
+    fn of(found: &MediumInspection) -> Self {
         let namespaces: Vec<NamespaceCheck> = (1..)
             .zip(&found.namespaces)
             .filter(|(_, found)| found.counted > 0)
@@ -147,8 +147,8 @@ impl CheckReport {
     }
 }
 
-fn place(found: &Whereabouts) -> Place {
-    Place {
+fn place(found: &RecordLocation) -> CheckLocation {
+    CheckLocation {
         namespace: found.namespace,
         hash: format!("{:#018x}", found.hash.0),
         block: found.page.block.0,
@@ -157,30 +157,30 @@ fn place(found: &Whereabouts) -> Place {
     }
 }
 
-fn fault_of(found: &Whereabouts, fault: RecordFault) -> Fault {
+fn fault_of(found: &RecordLocation, fault: RecordFault) -> CheckFault {
     let fault = match fault {
         RecordFault::Damaged => "damaged",
         RecordFault::Foreign => "foreign",
     };
-    Fault { fault, place: place(found) }
+    CheckFault { fault, place: place(found) }
 }
 
-fn disagreement(found: &Difference) -> Disagreement {
-    Disagreement {
+fn disagreement(found: &IndexDifference) -> IndexDisagreement {
+    IndexDisagreement {
         by_checkpoint: found.by_checkpoint.as_ref().map(place),
         by_log: found.by_log.as_ref().map(place),
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CheckLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, hash, block, page, offset } = self;
         write!(f, "namespace {namespace} hash {hash} at block {block} page {page} byte {offset}")
     }
 }
 
-fn or_nowhere(place: Option<&Place>) -> String {
-    place.map_or_else(|| "nowhere".to_owned(), Place::to_string)
+fn or_nowhere(place: Option<&CheckLocation>) -> String {
+    place.map_or_else(|| "nowhere".to_owned(), CheckLocation::to_string)
 }
 
 impl fmt::Display for CheckReport {
@@ -204,16 +204,16 @@ impl fmt::Display for CheckReport {
         for found in &self.first_disagreements {
             let (by_checkpoint, by_log) = (found.by_checkpoint.as_ref(), found.by_log.as_ref());
             let (by_checkpoint, by_log) = (or_nowhere(by_checkpoint), or_nowhere(by_log));
-            writeln!(f, "the checkpoint has it {by_checkpoint}, the log {by_log}")?;
+            writeln!(f, "locations differ: checkpoint {by_checkpoint}, log {by_log}")?;
         }
         writeln!(
             f,
-            "checkpoint {}, {} faults, {} disagreements of checkpoint and log, {} unreadable blocks",
+            "checkpoint {}, {} faults, {} differences between checkpoint and log, {} unreadable blocks",
             self.checkpoint, self.faults, self.disagreements, self.unreadable_blocks
         )?;
         write!(
             f,
-            "{} records without their checksum, {} of incomplete batches, {} bytes live, {} blocks free: {}",
+            "{} records with a wrong checksum, {} of incomplete batches, {} bytes live, {} blocks free: {}",
             self.damaged_records,
             self.discarded_records,
             self.live_bytes,

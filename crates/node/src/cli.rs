@@ -1,7 +1,6 @@
-//! The command line: what a newcomer types first.
+//! The command line: parses the arguments and runs the command.
 //!
-//! In: arguments. Out: an exit code: 0 done, 1 failed, 2 asked for wrongly. Each command lives in a file of its own; this
-//! one only tells them apart.
+//! Input: arguments. Output: an exit code: 0 success, 1 failure, 2 usage error. Each command has its own file.
 
 pub mod attach;
 pub mod bench;
@@ -18,7 +17,7 @@ pub mod serve;
 pub mod sim;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use failure::Failure;
+use failure::CommandFailure;
 use std::process::ExitCode;
 
 /// A key-value device on log-structured flash, served to Redis clients.
@@ -31,48 +30,48 @@ use std::process::ExitCode;
     after_help = "\
 Start here:
   headwater serve                       start a node in ./data (Ctrl-C stops it)
-  redis-cli -p 7379 set greeting hello  any Redis client works
-  headwater kv get greeting             so does this one
-  headwater doctor                      what this machine offers and what is used
+  redis-cli -p 7379 set greeting hello  use any Redis client
+  headwater kv get greeting             or the one built in
+  headwater doctor                      show the features of this machine and which of them are used
 Each command has its own --help with examples."
 )]
 pub struct Cli {
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Start a node
     Serve(serve::ServeArgs),
     /// Read and write keys, load and dump folders
     Kv(kv::KvArgs),
-    /// Say who may attach to a live node, and who does
+    /// Manage the rights of processes that attach to a live node, and list its clients
     Attach(attach::AttachArgs),
-    /// Make, change and remove namespaces
+    /// Create, change and delete namespaces
     Namespace(namespace::NamespaceArgs),
-    /// List devices, ask one what it is, check the data directory of a stopped node
+    /// List devices, describe one, check the data directory of a stopped node
     Device(device::DeviceArgs),
-    /// Say what this machine offers, what is used, why not, and what would change it
+    /// Show which features of this machine are used, which are not and why, and how to enable them
     Doctor(doctor::DoctorArgs),
-    /// Put load on a live node and say how long the answers took
+    /// Put load on a live node or a device and measure latencies
     Bench(bench::BenchArgs),
     /// Run the simulator
     Sim(sim::SimArgs),
-    /// Run the experiments behind every figure
+    /// Run the experiments behind the published figures
     Lab(lab::LabArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  headwater completions bash > ~/.local/share/bash-completion/completions/headwater"
     )]
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
 
-/// Runs the command that the process was started with.
+/// Runs the command named by the process's arguments.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -83,18 +82,18 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<(), Failure> {
+fn dispatch(command: CliCommand) -> Result<(), CommandFailure> {
     match command {
-        Command::Serve(args) => serve::run(args),
-        Command::Kv(args) => kv::run(args),
-        Command::Attach(args) => attach::run(args),
-        Command::Namespace(args) => namespace::run(args),
-        Command::Device(args) => device::run(args),
-        Command::Sim(args) => sim::run(args),
-        Command::Lab(args) => lab::run(args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Completions { shell } => {
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Kv(args) => kv::run(args),
+        CliCommand::Attach(args) => attach::run(args),
+        CliCommand::Namespace(args) => namespace::run(args),
+        CliCommand::Device(args) => device::run(args),
+        CliCommand::Sim(args) => sim::run(args),
+        CliCommand::Lab(args) => lab::run(args),
+        CliCommand::Doctor(args) => doctor::run(&args),
+        CliCommand::Bench(args) => bench::run(&args),
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "headwater", &mut script);
             failure::answer(&script)
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_tree_is_consistent() {
+    fn command_tree_is_consistent() {
         Cli::command().debug_assert();
     }
 }

@@ -1,7 +1,8 @@
-//! What a node is told: built-in defaults, under the configuration file, under the command line.
+//! The configuration of a node: the command line overrides the configuration file, which overrides the defaults.
 //!
-//! In: [`Overrides`] from the command line and the text of a file. Out: one [`Config`] without an optional left in it
-//! that the node would have to guess. Invariant: whatever is in a [`Config`] has been checked.
+//! Input: [`ConfigOverrides`] from the command line and the text of a file. Output: one [`NodeConfig`] with the defaults filled
+//! in.
+//! Invariant: every value in a [`NodeConfig`] has been checked.
 
 pub mod attach;
 pub mod device;
@@ -9,97 +10,98 @@ pub mod durability;
 pub mod file;
 pub mod size;
 
-pub use attach::AttachPlace;
+pub use attach::AttachLocation;
 pub use device::OwnedDevice;
 pub use durability::DurabilityMode;
-pub use size::Bytes;
+pub use size::ByteSize;
 
-use headwater_io::attach::admin::Grant;
+use headwater_io::attach::admin::AccessGrant;
 use headwater_ssd::engine::Durability;
 use headwater_ssd::limits::NAMESPACES;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Flash of a node that was told no capacity, unless half of the free space is less.
-pub const CAPACITY_DEFAULT: Bytes = Bytes(8 << 30);
-/// Least flash a node accepts: 64 blocks of 64 page slots.
-pub const CAPACITY_MIN: Bytes = Bytes(64 * 64 * 4_608);
+/// Default capacity of the flash, unless half of the free space is less.
+pub const CAPACITY_DEFAULT: ByteSize = ByteSize(8 << 30);
+/// Minimum capacity of the flash: 64 blocks of 64 page slots.
+pub const CAPACITY_MIN: ByteSize = ByteSize(64 * 64 * 4_608);
 /// Bytes of one frame of device DRAM: a page slot.
 pub const FRAME_BYTES: u64 = 4_608;
-/// Device DRAM of a node that was told no size: the least in which a value of 16 MiB finds room.
-pub const MEMORY_DEFAULT: Bytes = Bytes(16_384 * FRAME_BYTES);
-/// Least device DRAM a node accepts.
-pub const MEMORY_MIN: Bytes = Bytes(4 << 20);
-/// RESP port of a node that was told none: not Redis's own, so that both can run.
+/// Default size of device DRAM: the minimum that has room for a value of 16 MiB.
+pub const MEMORY_DEFAULT: ByteSize = ByteSize(16_384 * FRAME_BYTES);
+/// Minimum size of device DRAM.
+pub const MEMORY_MIN: ByteSize = ByteSize(4 << 20);
+/// Default RESP port: not the port of Redis, so that both can run.
 pub const RESP_PORT_DEFAULT: u16 = 7_379;
-/// Metrics port of a node that was told none.
+/// Default metrics port.
 pub const METRICS_PORT_DEFAULT: u16 = 7_380;
 
-/// What the command line says; `None` leaves it to the file or the default.
+/// The settings of the command line; `None` selects the setting of the file or the default.
 #[derive(Clone, Debug, Default)]
-pub struct Overrides {
+pub struct ConfigOverrides {
     /// Data directory.
     pub data: Option<PathBuf>,
-    /// A controller to own.
+    /// NVMe controller that the node owns and shares.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP face.
+    /// Address of the RESP front end.
     pub resp: Option<SocketAddr>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
-    /// Path of a Unix socket for the RESP face.
+    /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
-    /// Where other processes attach.
-    pub attach: Option<AttachPlace>,
+    /// Location of the attach socket.
+    pub attach: Option<AttachLocation>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
-    /// Address of the NVMe/TCP face.
+    /// Address of the NVMe/TCP front end.
     pub nvme_tcp: Option<SocketAddr>,
     /// File of keys of NVMe/TCP hosts.
     pub nvme_tcp_psk: Option<PathBuf>,
     /// Bytes of flash.
-    pub capacity: Option<Bytes>,
+    pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
-    pub memory: Option<Bytes>,
+    pub memory: Option<ByteSize>,
     /// Durability of every namespace that has no table of its own in the file.
     pub durability: Option<DurabilityMode>,
-    /// Where the ready file goes.
+    /// Path of the ready file.
     pub ready_file: Option<PathBuf>,
 }
 
-/// Everything a node needs to know to start.
+/// The complete configuration of a node.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct NodeConfig {
     /// Data directory.
     pub data: PathBuf,
-    /// The controller that the node owns and shares, instead of flash of its own.
+    /// NVMe controller that the node owns and shares, instead of a flash file.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP face; port 0 picks one.
+    /// Address of the RESP front end; port 0 picks one.
     pub resp: SocketAddr,
     /// Address of metrics and health; port 0 picks one.
     pub metrics: SocketAddr,
-    /// Path of a Unix socket for the RESP face.
+    /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
     /// Path of the socket where other processes attach.
     pub attach: Option<PathBuf>,
-    /// Who may attach, beside the node's own user and root.
-    pub grants: Vec<Grant>,
+    /// Grants of users and groups other than the node's own user and root.
+    pub grants: Vec<AccessGrant>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
-    /// Address of the NVMe/TCP face, of the loopback unless there are keys; port 0 picks one. `None` for no such face.
+    /// Address of the NVMe/TCP front end, a loopback address unless there are keys; port 0 picks one. `None` for no
+    /// front end.
     pub nvme_tcp: Option<SocketAddr>,
-    /// File of keys of NVMe/TCP hosts, which then connect inside TLS.
+    /// File of keys of NVMe/TCP hosts, which then connect over TLS.
     pub nvme_tcp_psk: Option<PathBuf>,
-    /// Bytes of flash; `None` takes what the data directory has, or the default when it is new.
-    pub capacity: Option<Bytes>,
+    /// Bytes of flash; `None` for the capacity of the data directory, or the default when it is new.
+    pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
-    pub memory: Bytes,
+    pub memory: ByteSize,
     /// Durability of each namespace.
     pub durability: [Durability; NAMESPACES],
-    /// Where the ready file goes.
+    /// Path of the ready file.
     pub ready_file: Option<PathBuf>,
 }
 
-/// Why a configuration was refused.
+/// The error of a configuration that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -118,53 +120,54 @@ pub enum ConfigError {
     Namespace {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The name of the namespace in the file.
         name: String,
     },
-    /// A grant that cannot be given.
+    /// An invalid grant.
     #[error("{}: [[grant]] {number}: {reason}", path.display())]
     Grant {
         /// The file.
         path: PathBuf,
-        /// Which one, from 1.
+        /// Number of the grant, from 1.
         number: usize,
-        /// What is impossible.
+        /// The reason.
         reason: String,
     },
-    /// A setting that a node with a controller of its own has no use for.
+    /// A setting that has no effect on a node with an NVMe controller.
     #[error(
-        "{setting} with device {device}: a controller is shared by its attach socket alone; leave {setting} out"
+        "{setting} with device {device}: a controller is shared only through its attach socket; leave {setting} out"
     )]
     NotWithDevice {
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
         /// The controller.
         device: OwnedDevice,
     },
-    /// Keys for a face that is not there.
-    #[error("nvme-tcp-psk {}: keys, and no address to use them on; give --nvme-tcp ADDR too", path.display())]
+    /// Keys for an NVMe/TCP front end that is not configured.
+    #[error("nvme-tcp-psk {}: keys without an address to listen on; give --nvme-tcp ADDR too", path.display())]
     KeysWithoutAddress {
         /// The file of keys.
         path: PathBuf,
     },
-    /// A size below the least that works.
+    /// A size below the minimum.
     #[error("{setting} {found} is too small: give at least {least}")]
     TooSmall {
-        /// Which setting.
+        /// The setting.
         setting: &'static str,
-        /// What was asked for.
-        found: Bytes,
-        /// The least that works.
-        least: Bytes,
+        /// The given size.
+        found: ByteSize,
+        /// The minimum.
+        least: ByteSize,
     },
 }
 
-impl Config {
-    /// Puts defaults, the file (if one is named) and the command line on top of each other.
+impl NodeConfig {
+    /// Returns the configuration of the command line, the file (if one is named) and the defaults, in this order of
+    /// precedence.
     ///
     /// # Errors
-    /// [`ConfigError`] names what was refused and where it stands.
-    pub fn assemble(path: Option<&Path>, over: Overrides) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] names the setting and the file.
+    pub fn assemble(path: Option<&Path>, over: ConfigOverrides) -> Result<Self, ConfigError> {
         let mut from_file = file::FileConfig::default();
         if let Some(path) = path {
             let text = std::fs::read_to_string(path)
@@ -174,12 +177,12 @@ impl Config {
         let everywhere = over.durability.or(from_file.durability);
         let mut durability = [everywhere.map_or(Durability::Always, |mode| mode.0); NAMESPACES];
         for (name, namespace) in &from_file.namespace {
-            let place = match name.parse::<usize>() {
+            let index = match name.parse::<usize>() {
                 Ok(number) if number.to_string() == *name => number.checked_sub(1),
                 _ => None,
             };
-            let slot = place.and_then(|place| durability.get_mut(place));
-            *slot.ok_or_else(|| ConfigError::Namespace {
+            let mode = index.and_then(|index| durability.get_mut(index));
+            *mode.ok_or_else(|| ConfigError::Namespace {
                 path: path.map(Path::to_owned).unwrap_or_default(),
                 name: name.clone(),
             })? = namespace.durability.0;
@@ -225,9 +228,9 @@ impl Config {
     }
 }
 
-/// The first setting that is given and means nothing to a node with a controller of its own.
-fn without_use(over: &Overrides, file: &file::FileConfig) -> Option<&'static str> {
-    let off = |place: Option<&AttachPlace>| place == Some(&AttachPlace::Off);
+/// Returns the first given setting that has no effect on a node with an NVMe controller.
+fn without_use(over: &ConfigOverrides, file: &file::FileConfig) -> Option<&'static str> {
+    let off = |place: Option<&AttachLocation>| place == Some(&AttachLocation::Off);
     let given = [
         ("attach off", off(over.attach.as_ref().or(file.attach.as_ref()))),
         ("resp", over.resp.or(file.resp).is_some()),
@@ -241,7 +244,7 @@ fn without_use(over: &Overrides, file: &file::FileConfig) -> Option<&'static str
     given.into_iter().find_map(|(setting, is_given)| is_given.then_some(setting))
 }
 
-fn at_least(setting: &'static str, found: Bytes, least: Bytes) -> Result<(), ConfigError> {
+fn at_least(setting: &'static str, found: ByteSize, least: ByteSize) -> Result<(), ConfigError> {
     if found < least {
         return Err(ConfigError::TooSmall { setting, found, least });
     }
@@ -252,10 +255,10 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// The flash of a new node: [`CAPACITY_DEFAULT`], or half of the free space if that is less.
+/// Returns the capacity of a new node: [`CAPACITY_DEFAULT`], or half of the free space if that is less.
 #[must_use]
-pub fn capacity_for(free: Bytes) -> Bytes {
-    CAPACITY_DEFAULT.min(Bytes(free.0 / 2))
+pub fn capacity_for(free: ByteSize) -> ByteSize {
+    CAPACITY_DEFAULT.min(ByteSize(free.0 / 2))
 }
 
 #[cfg(test)]
@@ -270,72 +273,68 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file_and_the_file_over_defaults() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let file = file(
             "version = 1\ndata = \"from-file\"\ncapacity = \"1G\"\n[namespace.2]\ndurability = \"on-flush\"\n",
         );
-        let over = Overrides {
-            capacity: Some(Bytes(2 << 30)),
+        let over = ConfigOverrides {
+            capacity: Some(ByteSize(2 << 30)),
             durability: Some(DurabilityMode(Durability::Interval(
                 headwater_host::clock::Nanos::from_millis(5),
             ))),
-            ..Overrides::default()
+            ..ConfigOverrides::default()
         };
-        let config = Config::assemble(Some(file.path()), over).unwrap();
+        let config = NodeConfig::assemble(Some(file.path()), over).unwrap();
         assert_eq!(config.data, Path::new("from-file"));
-        assert_eq!(config.capacity, Some(Bytes(2 << 30)));
+        assert_eq!(config.capacity, Some(ByteSize(2 << 30)));
         assert_eq!(config.resp.port(), RESP_PORT_DEFAULT);
         assert_eq!(DurabilityMode(config.durability[0]).to_string(), "interval=5");
-        assert_eq!(
-            config.durability[1],
-            Durability::OnFlush,
-            "a namespace's own table is more precise than a flag"
-        );
+        assert_eq!(config.durability[1], Durability::OnFlush, "the table of a namespace overrides a flag");
     }
 
     #[test]
-    fn namespaces_that_do_not_exist_are_named() {
+    fn error_names_a_namespace_that_does_not_exist() {
         for name in ["0", "17", "one", "01"] {
             let file = file(&format!("version = 1\n[namespace.{name}]\ndurability = \"always\"\n"));
-            let error = Config::assemble(Some(file.path()), Overrides::default()).unwrap_err();
+            let error = NodeConfig::assemble(Some(file.path()), ConfigOverrides::default()).unwrap_err();
             assert!(error.to_string().contains(&format!("[namespace.{name}]")), "{error}");
         }
     }
 
     #[test]
-    fn too_small_says_what_is_enough() {
-        let over = Overrides { capacity: Some(Bytes(4096)), ..Overrides::default() };
-        let error = Config::assemble(None, over).unwrap_err().to_string();
+    fn error_of_a_small_size_names_the_minimum() {
+        let over = ConfigOverrides { capacity: Some(ByteSize(4096)), ..ConfigOverrides::default() };
+        let error = NodeConfig::assemble(None, over).unwrap_err().to_string();
         assert!(error.starts_with("capacity 4 KiB is too small: give at least"), "{error}");
     }
 
     #[test]
-    fn keys_without_an_address_are_refused_rather_than_forgotten() {
-        let over = Overrides { nvme_tcp_psk: Some("keys".into()), ..Overrides::default() };
-        let error = Config::assemble(None, over).unwrap_err().to_string();
+    fn keys_without_an_address_are_refused() {
+        let over = ConfigOverrides { nvme_tcp_psk: Some("keys".into()), ..ConfigOverrides::default() };
+        let error = NodeConfig::assemble(None, over).unwrap_err().to_string();
         assert!(error.contains("--nvme-tcp ADDR"), "{error}");
     }
 
     #[test]
-    fn what_means_nothing_beside_a_device_is_refused_by_name() {
+    fn settings_without_effect_beside_a_device_are_refused_by_name() {
         let device: OwnedDevice = "vfio:0000:00:04.0".parse().unwrap();
         let with =
-            |over: Overrides| Config::assemble(None, Overrides { device: Some(device.clone()), ..over });
-        assert_eq!(with(Overrides::default()).unwrap().device, Some(device.clone()));
+            |over: ConfigOverrides| NodeConfig::assemble(None, ConfigOverrides { device: Some(device.clone()), ..over });
+        assert_eq!(with(ConfigOverrides::default()).unwrap().device, Some(device.clone()));
         let resp = Some(loopback(1));
-        let error = with(Overrides { resp, ..Overrides::default() }).unwrap_err().to_string();
+        let error = with(ConfigOverrides { resp, ..ConfigOverrides::default() }).unwrap_err().to_string();
         assert!(error.starts_with("resp with device vfio:0000:00:04.0"), "{error}");
-        let attach = Some(AttachPlace::Off);
-        let error = with(Overrides { attach, ..Overrides::default() }).unwrap_err().to_string();
+        let attach = Some(AttachLocation::Off);
+        let error = with(ConfigOverrides { attach, ..ConfigOverrides::default() }).unwrap_err().to_string();
         assert!(error.contains("leave attach off out"), "{error}");
         let file = file("version = 1\ndevice = \"vfio:0000:00:04.0\"\ncapacity = \"1G\"\n");
-        let error = Config::assemble(Some(file.path()), Overrides::default()).unwrap_err().to_string();
+        let error = NodeConfig::assemble(Some(file.path()), ConfigOverrides::default()).unwrap_err().to_string();
         assert!(error.starts_with("capacity with device"), "{error}");
     }
 
     #[test]
-    fn a_small_disk_is_half_used() {
-        assert_eq!(capacity_for(Bytes(1 << 40)), CAPACITY_DEFAULT);
-        assert_eq!(capacity_for(Bytes(4 << 30)), Bytes(2 << 30));
+    fn capacity_is_at_most_half_of_the_free_space() {
+        assert_eq!(capacity_for(ByteSize(1 << 40)), CAPACITY_DEFAULT);
+        assert_eq!(capacity_for(ByteSize(4 << 30)), ByteSize(2 << 30));
     }
 }

@@ -1,6 +1,7 @@
-//! `headwater doctor`: what this machine offers, what of it is used, why not, and the command that would change it.
+//! `headwater doctor`: reports the features of this machine that are used or not, the reasons, and commands to enable
+//! them.
 //!
-//! In: the system's own words: /proc, /sys, system calls. Out: [`Finding`]s. Nothing is changed and nothing needs root.
+//! Input: /proc, /sys and system calls. Output: [`Finding`]s. Nothing is changed and nothing needs root.
 
 pub mod device_scan;
 pub mod machine;
@@ -11,51 +12,51 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 
-/// Whether something is used.
+/// The assessment of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is there and used.
+    /// Available and used.
     Active,
-    /// It is not; something slower stands in.
+    /// Not available; a slower substitute is used.
     StandIn,
-    /// It only informs.
+    /// For information.
     Note,
-    /// It will get in the way.
+    /// An invalid setting, or a fault that keeps a node from working.
     Problem,
 }
 
-/// One thing looked at.
+/// The result for one feature or limit of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What.
+    /// Name of the feature or limit.
     pub what: &'static str,
-    /// Whether it is used.
+    /// Its assessment.
     pub verdict: Verdict,
-    /// What was found.
+    /// Its state.
     pub found: String,
-    /// Why it matters or why it is not used.
+    /// The reason why it matters or why it is not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The command that would change it.
+    /// The command that changes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }
 
 impl Finding {
-    /// Something found.
+    /// Returns a finding without a reason and a command.
     pub fn new(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
         Self { what, verdict, found: found.into(), why: None, change: None }
     }
 
-    /// With a reason.
+    /// Adds a reason.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {
         self.why = Some(why.into());
         self
     }
 
-    /// With the command that would change it.
+    /// Adds the command that changes the state.
     #[must_use]
     pub fn change(mut self, change: impl Into<String>) -> Self {
         self.change = Some(change.into());
@@ -63,7 +64,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything; `data` is where a node's data would lie.
+/// Examines the machine and the disk under `data`, the data directory of a node.
 #[must_use]
 pub fn examine(data: &Path) -> Vec<Finding> {
     let mut findings = machine::examine();

@@ -1,4 +1,4 @@
-//! The tools that read and write keys of a node, live or stopped: RESP client, pipeline, target.
+//! Access to the keys of a live or stopped node: RESP client, pipeline, targets.
 
 pub mod pipeline;
 pub mod resp_client;

@@ -1,7 +1,7 @@
 //! The daemon and the command line of Headwater.
 //!
-//! In: arguments, a configuration file, signals, client connections. Out: a node that serves, and the answers of every
-//! `headwater` command. Nothing of the device's own behaviour is decided here.
+//! Input: arguments, a configuration file, signals, client connections. Output: a node that serves, and the output of
+//! every `headwater` command. Device behaviour is decided in the crate `ssd`, not here.
 #![forbid(unsafe_code)]
 
 pub mod bench;

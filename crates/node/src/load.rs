@@ -1,8 +1,9 @@
-//! `kv load`: records from a folder or a record file into a target.
+//! `kv load`: loads records from a folder or a record file into a target.
 //!
-//! In: a [`Source`] and a [`KvTarget`]. Out: a [`LoadReport`] and, if asked for, a manifest of everything acknowledged.
-//! Invariant: a line of the manifest is written only after the record was acknowledged, and reaches the system before
-//! the next batch is sent, so that a manifest never promises what the target did not.
+//! Input: a [`Source`] and a [`KvTarget`]. Output: a [`LoadReport`] and optionally a manifest of all acknowledged
+//! records.
+//! Invariant: a line of the manifest is written after the acknowledgement of its record, and reaches the kernel before
+//! the next batch is sent, so that a manifest lists only acknowledged records.
 
 pub mod dump;
 pub mod manifest;
@@ -17,60 +18,60 @@ use source::Piece;
 use std::io::Write;
 use std::path::Path;
 
-/// Complaints kept word for word; more are only counted.
+/// Maximum number of complaints in a report; further ones are only counted.
 pub const COMPLAINTS_MAX: usize = 20;
 
-/// What a load did.
+/// The results of a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoadReport {
     /// Records acknowledged.
     pub stored: u64,
     /// Bytes of their values.
     pub bytes: u64,
-    /// Left out because they are larger than a value may be.
+    /// Skipped: larger than the maximum size of a value.
     pub too_large: u64,
-    /// Left out because they are links or special files.
+    /// Skipped: links or special files.
     pub not_files: u64,
-    /// Could not be read, or are no records.
+    /// Unreadable files and malformed records.
     pub unreadable: u64,
-    /// Refused by the target.
+    /// Records refused by the target.
     pub refused: u64,
-    /// The first complaints, word for word.
+    /// The first complaints.
     pub complaints: Vec<String>,
 }
 
-/// What a load is told.
+/// The parameters of a load.
 #[derive(Debug)]
 pub struct LoadPlan<'a> {
-    /// What to read.
+    /// The source of records.
     pub source: &'a Source,
-    /// Put before every key.
+    /// Prefix of every key.
     pub prefix: &'a [u8],
-    /// Where acknowledged records are listed.
+    /// Path of the manifest of acknowledged records.
     pub manifest: Option<&'a Path>,
 }
 
-/// Hears how far a load has come: items and bytes done of those expected.
+/// A receiver of the progress of a load.
 pub trait LoadProgress {
-    /// Before the first record.
+    /// Receives the expected items and bytes, before the first record.
     fn expect(&mut self, items: Option<u64>, bytes: Option<u64>);
-    /// After a batch.
+    /// Receives the items and bytes of a finished batch.
     fn advance(&mut self, items: u64, bytes: u64);
 }
 
-/// Why a load ended early. What was acknowledged before is in the report and the manifest.
+/// The error of a load that ended early. Records acknowledged before it are in the report and the manifest.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason} ({} records were acknowledged before)", report.stored)]
 pub struct LoadError {
-    /// What had been done.
+    /// The results until the error.
     pub report: LoadReport,
     reason: String,
 }
 
-/// Loads everything.
+/// Loads all records of the source.
 ///
 /// # Errors
-/// [`LoadError`] when the source or the target cannot go on.
+/// [`LoadError`] when the source or the target fails.
 pub fn load(
     target: &mut dyn KvTarget,
     plan: &LoadPlan<'_>,
@@ -138,7 +139,7 @@ fn store(
         }
         Ok(())
     });
-    // Also when the batch broke off: what was acknowledged is on record.
+    // Also when the batch failed: the manifest lists the records acknowledged before the failure.
     if let Some(manifest) = manifest {
         manifest.write_all(&lines)?;
     }
@@ -146,7 +147,7 @@ fn store(
 }
 
 impl LoadReport {
-    /// Whether everything that was meant to be loaded was.
+    /// Returns true if every record was loaded, apart from those that may be skipped.
     #[must_use]
     pub fn complete(&self, large: IfLarge) -> bool {
         self.unreadable == 0 && self.refused == 0 && (self.too_large == 0 || large == IfLarge::Skip)
@@ -156,7 +157,7 @@ impl LoadReport {
         match why {
             LeftOut::TooLarge => self.too_large += 1,
             LeftOut::NotAFile => {
-                // Links and sockets in a folder are no surprise: counted, not complained about.
+                // Links and sockets in a folder are expected: counted, without a complaint.
                 self.not_files += 1;
                 return;
             }
@@ -172,12 +173,12 @@ impl LoadReport {
     }
 }
 
-/// Whether files above the largest value are a failure of the load.
+/// The treatment of files above the maximum size of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfLarge {
-    /// They are.
+    /// They make the load fail.
     Fail,
-    /// They are left out without one.
+    /// They are skipped.
     Skip,
 }
 

@@ -1,4 +1,4 @@
-//! The binary `headwater`: hands its arguments to the command line and its verdict to the shell.
+//! The binary `headwater`: runs the command line and returns its exit code.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,5 +1,5 @@
-//! What the command line does with what it is asked wrongly: a clear sentence and the right exit code.
-#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
+//! The command line answers wrong arguments with a clear sentence and the right exit code.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn config(folder: &Path, text: &str) -> String {
 }
 
 #[test]
-fn no_command_teaches_and_exits_with_usage() {
+fn missing_or_unknown_command_prints_help_and_exits_with_2() {
     refused(&[], 2, "Start here:");
     refused(&["nonsense"], 2, "nonsense");
     refused(&["kv"], 2, "load");
@@ -49,43 +49,43 @@ fn every_command_has_help_with_exit_code_0() {
 }
 
 #[test]
-fn bad_arguments_are_named() {
-    refused(&["serve", "--capacity", "8 GiB"], 2, "`8 GiB` is no size");
+fn error_names_an_invalid_argument() {
+    refused(&["serve", "--capacity", "8 GiB"], 2, "`8 GiB` is not a size");
     refused(&["serve", "--capacity", "1K"], 2, "capacity 1 KiB is too small");
     refused(&["serve", "--memory", "-1"], 2, "-1");
-    refused(&["serve", "--durability", "sometimes"], 2, "`sometimes` is no durability mode");
+    refused(&["serve", "--durability", "sometimes"], 2, "`sometimes` is not a durability mode");
     refused(&["serve", "--resp", "localhost"], 2, "--resp");
     refused(&["kv", "--namespace", "17", "get", "a"], 2, "17");
     refused(&["kv", "put", "", "value"], 2, "1 to 65535 bytes");
     refused(&["bench", "--dist", "zipf:2"], 2, "zipf:2");
     refused(&["bench", "--read-share", "1.5"], 2, "between 0 and 1");
     refused(&["bench", "--sizes", "17M"], 2, "at most 16 MiB");
-    refused(&["bench", "--verify", "--sizes", "4"], 2, "cannot be told apart");
-    refused(&["bench", "--threads", "4", "--connections", "2"], 2, "each thread needs one");
+    refused(&["bench", "--verify", "--sizes", "4"], 2, "cannot be verified");
+    refused(&["bench", "--threads", "4", "--connections", "2"], 2, "each thread needs a connection");
     refused(&["bench", "--rate", "0"], 2, "at least 1 command a second");
 }
 
 #[test]
-fn a_configuration_that_is_not_understood_is_refused_with_its_line() {
+fn invalid_configuration_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
     for (text, what) in [
         ("version = 1\ncapcity = \"1G\"\n", "node.toml:2: capcity: unknown field"),
         ("version = 9\n", "node.toml:1: version 9 is unknown"),
-        ("data = \"x\"\n", "says no format version"),
-        ("version = 1\nmemory = \"lots\"\n", "node.toml:2: memory: `lots` is no size"),
+        ("data = \"x\"\n", "no format version"),
+        ("version = 1\nmemory = \"lots\"\n", "node.toml:2: memory: `lots` is not a size"),
         ("version = 1\n[namespace.17]\ndurability = \"always\"\n", "[namespace.17]"),
     ] {
         let path = config(dir.path(), text);
         refused(&["serve", "--data", data, "--config", &path], 2, what);
     }
     refused(&["serve", "--data", data, "--config", "/nonexistent.toml"], 2, "/nonexistent.toml");
-    assert!(!Path::new(data).exists(), "a refused configuration makes nothing");
+    assert!(!Path::new(data).exists(), "a refused configuration created the data directory");
 }
 
 #[test]
-fn nobody_to_talk_to_says_what_to_do() {
+fn error_without_a_node_names_the_remedy() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for args in [
         &["kv", "--resp", &free, "get", "a"][..],
@@ -101,21 +101,21 @@ fn nobody_to_talk_to_says_what_to_do() {
 }
 
 #[test]
-fn a_stranger_at_the_address_is_told_from_a_node() {
+fn server_that_is_not_resp_is_detected() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let stranger = std::thread::spawn(move || {
+    let server = std::thread::spawn(move || {
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // Held open until the client is done with it.
+        // The connection stays open until the client closes it.
         std::io::copy(&mut peer, &mut std::io::sink()).unwrap_or(0)
     });
     refused(&["kv", "--resp", &address, "get", "a"], 1, "does not speak RESP2");
-    stranger.join().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
-fn doctor_and_completions_answer_in_json_and_shell() {
+fn doctor_prints_json_and_completions_print_a_script() {
     let dir = tempfile::tempdir().unwrap();
     let output = headwater(&["doctor", "--json", "--data", dir.path().to_str().unwrap()]);
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

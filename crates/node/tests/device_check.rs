@@ -1,7 +1,7 @@
-//! `headwater device check` on the directory of a stopped node: it changes nothing, and what is wrong ends it with 1.
-#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
+//! `headwater device check` on the directory of a stopped node: it changes nothing, and exits with 1 on a fault.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-use headwater_ssd::media::Geometry;
+use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const RECORDS: usize = 50;
-/// Where the first page slot of a file of so few blocks begins, and how long one is (`docs/formats/flash-file.md`).
+/// Offset of the first page slot in a file of this size, and bytes of a slot (`docs/formats/flash-file.md`).
 const SLOTS_OFFSET: usize = 20_480;
 const SLOT_BYTES: usize = 4_608;
-/// Where in a slot the life of its block is noted, and how long the note is.
+/// Offset and bytes of the stamp of the block's erase cycle in a slot.
 const STAMP_OFFSET: usize = 4_224;
 const STAMP_BYTES: usize = 16;
 
@@ -23,7 +23,7 @@ fn headwater(args: &[&str]) -> Output {
     command.args(args).env_remove("HEADWATER_RESP").stdin(Stdio::null()).output().expect("the binary starts")
 }
 
-/// A directory that a node was stopped on.
+/// The data directory of a stopped node.
 struct Stopped {
     folder: TempDir,
 }
@@ -33,7 +33,7 @@ impl Stopped {
         let folder = tempfile::tempdir().unwrap();
         let stopped = Self { folder };
         fs::create_dir(stopped.data()).unwrap();
-        let geometry = Geometry::with_blocks(40);
+        let geometry = FlashGeometry::with_blocks(40);
         drop(FileMedia::create(&stopped.data(), geometry, [7; 16], FileOptions::default()).unwrap());
         let records = stopped.folder.path().join("records.jsonl");
         let lines = (0..RECORDS).map(|number| {
@@ -51,34 +51,34 @@ impl Stopped {
         self.folder.path().join("data")
     }
 
-    /// Every file of the directory.
+    /// Returns the bytes of every file of the directory.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = fs::read_dir(self.data()).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
     }
 
-    /// Checks, makes sure that nothing changed, and returns the exit code and the report.
+    /// Runs the check, asserts that no file changed, and returns the exit code and the report.
     fn check(&self) -> (Option<i32>, Value) {
         let before = self.files();
         let output = headwater(&["device", "check", self.data().to_str().unwrap(), "--json"]);
-        assert!(self.files() == before, "looking changed something");
+        assert!(self.files() == before, "the check changed a file");
         let complaint = String::from_utf8_lossy(&output.stderr);
         let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{complaint}"));
         (output.status.code(), report)
     }
 
-    /// Hands the bytes of the flash to `change`, with the last place where they read like this.
-    fn damage(&self, words: &str, change: impl Fn(&mut [u8], usize)) {
+    /// Passes the bytes of the flash file to `change`, with the last offset of `text` in them.
+    fn damage(&self, text: &str, change: impl Fn(&mut [u8], usize)) {
         let path = self.data().join("flash");
         let mut bytes = fs::read(&path).unwrap();
-        let at = bytes.windows(words.len()).rposition(|window| window == words.as_bytes()).unwrap();
+        let at = bytes.windows(text.len()).rposition(|window| window == text.as_bytes()).unwrap();
         change(&mut bytes, at);
         fs::write(path, bytes).unwrap();
     }
 }
 
 #[test]
-fn a_device_in_good_order_passes_and_not_a_byte_of_its_directory_changes() {
+fn whole_device_passes_and_no_file_changes() {
     let stopped = Stopped::new();
     let (code, report) = stopped.check();
     assert_eq!(code, Some(0), "{report}");
@@ -90,7 +90,7 @@ fn a_device_in_good_order_passes_and_not_a_byte_of_its_directory_changes() {
 }
 
 #[test]
-fn a_directory_that_nobody_may_write_can_be_checked() {
+fn directory_without_a_lock_file_can_be_checked() {
     let stopped = Stopped::new();
     fs::remove_file(stopped.data().join("lock")).unwrap();
     let (code, report) = stopped.check();
@@ -99,7 +99,7 @@ fn a_directory_that_nobody_may_write_can_be_checked() {
 }
 
 #[test]
-fn a_damaged_record_is_named_by_its_place_and_not_by_its_bytes() {
+fn damaged_record_is_shown_by_location_without_its_bytes() {
     let stopped = Stopped::new();
     stopped.damage("value 007", |bytes, at| bytes[at] ^= 1);
     let (code, report) = stopped.check();
@@ -115,7 +115,7 @@ fn a_damaged_record_is_named_by_its_place_and_not_by_its_bytes() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_reported_though_every_record_is_whole() {
+fn damaged_checkpoint_is_reported_even_if_every_record_is_whole() {
     let stopped = Stopped::new();
     stopped.damage("HWCK", |bytes, at| bytes[at + 24] ^= 1);
     let (code, report) = stopped.check();
@@ -126,7 +126,7 @@ fn a_damaged_checkpoint_is_reported_though_every_record_is_whole() {
 }
 
 #[test]
-fn a_page_that_the_checkpoint_knows_and_the_log_lacks_is_a_disagreement() {
+fn page_in_the_checkpoint_but_not_in_the_log_is_reported() {
     let stopped = Stopped::new();
     stopped.damage("value 020", |bytes, at| {
         let slot = SLOTS_OFFSET + (at - SLOTS_OFFSET) / SLOT_BYTES * SLOT_BYTES;

@@ -7,7 +7,7 @@
 #![expect(clippy::print_stdout, reason = "this program prints its figures")]
 
 use headwater_host::clock::Clock;
-use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
+use headwater_nvme::controller::{ControllerQueuePair, QueueArbiter, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
@@ -20,11 +20,11 @@ const ROUNDS: usize = 300;
 fn main() -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     for (queues, depth) in [(1_u16, 1_u32), (1, 32), (4, 32), (64, 8)] {
-        let mut arbiter = Arbiter::new(NonZeroU16::try_from(32)?);
+        let mut arbiter = QueueArbiter::new(NonZeroU16::try_from(32)?);
         let mut hosts = Vec::new();
         for id in 1..=queues {
             let (host, end) = QueuePair::new(depth)?;
-            arbiter.add(IoQueue::new(QueueId(id), QueueKind::Standard, end))?;
+            arbiter.add(ControllerQueuePair::new(QueueId(id), QueueKind::Standard, end))?;
             hosts.push(host);
         }
         let mut least = u64::MAX;

@@ -9,16 +9,16 @@
 #![expect(clippy::print_stdout, reason = "this program prints its observations")]
 
 use headwater_dma::iova::{Iova, IovaRange};
-use headwater_dma::pool::{Pool, PoolConfig, VfioType1};
+use headwater_dma::pool::{Pool, PoolConfig, VfioPinner};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::pinning::vfio::{Container, PciClass};
+use headwater_host::pinning::vfio::{PciClass, VfioContainer};
 use headwater_host::registers::MappedRegisters;
-use headwater_host::ring_memory::{ForeignWords, RingMemory};
+use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
-    Block, Controller, DriverConfig, Fate, HostMemory, NamespaceKind, Phase, PoolMemory, QueueSpec, SglUse,
-    VfioFunction,
+    DmaBlock, DriverConfig, DriverPhase, HostMemory, IoQueueState, NamespaceKind, NvmeDriver, PoolMemory,
+    QueueSpec, SglUse, VfioFunction,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
@@ -28,8 +28,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-type Driver = Controller<VfioFunction, PoolMemory>;
-type Queue = headwater_nvme::driver::IoQueue<ForeignWords, MappedRegisters>;
+type VfioDriver = NvmeDriver<VfioFunction, PoolMemory>;
+type VfioQueue = headwater_nvme::driver::IoQueue<SharedMemoryWords, MappedRegisters>;
 
 /// Bytes of each namespace in use.
 const AREA: u64 = 24 << 20;
@@ -46,16 +46,16 @@ fn word(namespace: u32, at: u64) -> u64 {
     (at ^ u64::from(namespace) << 56).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
-struct Machine {
-    driver: Driver,
+struct VfioHarness {
+    driver: VfioDriver,
     memory: PoolMemory,
     clock: Clock,
     bells: Vec<WakeDescriptor>,
 }
 
-impl Machine {
+impl VfioHarness {
     fn open(name: &str) -> Result<Self> {
-        let container = Arc::new(Container::open(&[name])?);
+        let container = Arc::new(VfioContainer::open(&[name])?);
         let device = Arc::new(container.device(name)?);
         if device.class()? != Some(PciClass::NVME) {
             return Err(format!("{name} is not an NVMe controller: {:?}", device.class()?).into());
@@ -63,7 +63,7 @@ impl Machine {
         let config = PoolConfig {
             chunk: 8 << 20,
             cap: 128 << 20,
-            pinner: Arc::new(VfioType1::new(Arc::clone(&container))),
+            pinner: Arc::new(VfioPinner::new(Arc::clone(&container))),
             ..PoolConfig::default()
         };
         let memory = PoolMemory::new(Pool::open(config)?);
@@ -75,7 +75,7 @@ impl Machine {
             device.connect_vector(vector, Some(bell))?;
         }
         let config = DriverConfig { io_queues: QUEUES, sgl: SglUse::Never, ..DriverConfig::default() };
-        let driver = Controller::new(VfioFunction::new(device)?, memory.clone(), config);
+        let driver = NvmeDriver::new(VfioFunction::new(device)?, memory.clone(), config);
         let mut machine = Self { driver, memory, clock: Clock::start(), bells };
         machine.driver.start(machine.clock.now());
         machine.until_ready()?;
@@ -87,8 +87,8 @@ impl Machine {
         loop {
             let now = self.clock.now();
             match self.driver.poll(now) {
-                Phase::Ready => return Ok(()),
-                Phase::Dead => {
+                DriverPhase::Ready => return Ok(()),
+                DriverPhase::Dead => {
                     return Err(format!("the controller is dead: {:?}", self.driver.death()).into());
                 }
                 _ if now.since(start) > PATIENCE => return Err("the controller is not ready in time".into()),
@@ -97,8 +97,8 @@ impl Machine {
         }
     }
 
-    fn queue(&mut self, vector: u16) -> Result<Queue> {
-        let spec = QueueSpec { depth: DEPTH, vector: Some(vector), priority: Priority::Medium };
+    fn queue(&mut self, vector: u16) -> Result<VfioQueue> {
+        let spec = QueueSpec { depth: DEPTH, vector: Some(vector), priority: QueuePriority::Medium };
         let ticket = self.driver.make_queue(spec, self.clock.now())?;
         loop {
             self.driver.poll(self.clock.now());
@@ -108,14 +108,14 @@ impl Machine {
         }
     }
 
-    fn buffer(&mut self, bytes: u64) -> Result<Block<ForeignWords>> {
+    fn buffer(&mut self, bytes: u64) -> Result<DmaBlock<SharedMemoryWords>> {
         self.memory.take(usize::try_from(bytes)?, 4_096).ok_or_else(|| "no memory for a buffer".into())
     }
 
     /// Transfers bytes of a namespace by one command of a queue, and sleeps until its interrupt.
     fn one(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut VfioQueue,
         vector: u16,
         entry: SubmissionEntry,
         at: u64,
@@ -142,7 +142,7 @@ impl Machine {
     }
 
     /// Writes or verifies the area of a namespace with commands of varying length, on all queues in turn.
-    fn go_over(&mut self, namespace: u32, shift: u32, queues: &mut [Queue], writes: bool) -> Result<()> {
+    fn go_over(&mut self, namespace: u32, shift: u32, queues: &mut [VfioQueue], writes: bool) -> Result<()> {
         let (mut at, mut round) = (0, 0);
         while at < AREA {
             let (length, offset) = LENGTHS[round % LENGTHS.len()];
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     /// Fills every queue with reads and resets the controller while they are in flight.
-    fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<Queue>) -> Result<()> {
+    fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<VfioQueue>) -> Result<()> {
         let buffer = self.buffer(64 * 4_096)?;
         let mut submitted = 0;
         for queue in &mut queues {
@@ -191,7 +191,7 @@ impl Machine {
             while queue.reap().is_some() {
                 answered += 1;
             }
-            if queue.fate() != Fate::Lost {
+            if queue.fate() != IoQueueState::Lost {
                 return Err("a queue is still live after a reset".into());
             }
             lost += queue.abandon().map_err(|_| "a lost queue cannot be abandoned")?.len();
@@ -205,7 +205,7 @@ impl Machine {
 
     fn close(mut self) -> Result<()> {
         self.driver.close(self.clock.now());
-        while self.driver.poll(self.clock.now()) != Phase::Dead {
+        while self.driver.poll(self.clock.now()) != DriverPhase::Dead {
             Clock::sleep(Nanos::from_micros(100));
         }
         println!("closed: {:?}", self.driver.death());
@@ -223,13 +223,19 @@ fn half(namespace: u32, at: u64) -> u32 {
     u32::from_le_bytes(if at.is_multiple_of(8) { [a, b, c, d] } else { [e, f, g, h] })
 }
 
-fn store(buffer: &Block<ForeignWords>, first: usize, namespace: u32, at: u64, bytes: u64) {
+fn store(buffer: &DmaBlock<SharedMemoryWords>, first: usize, namespace: u32, at: u64, bytes: u64) {
     for (cell, offset) in words(first, bytes) {
         buffer.words.store_cell_relaxed(cell, half(namespace, at + offset));
     }
 }
 
-fn compare(buffer: &Block<ForeignWords>, first: usize, namespace: u32, at: u64, bytes: u64) -> Result<()> {
+fn compare(
+    buffer: &DmaBlock<SharedMemoryWords>,
+    first: usize,
+    namespace: u32,
+    at: u64,
+    bytes: u64,
+) -> Result<()> {
     for (cell, offset) in words(first, bytes) {
         let found = buffer.words.load_cell_acquire(cell);
         if found != half(namespace, at + offset) {
@@ -267,7 +273,7 @@ fn run() -> Result<()> {
     if first == "pattern" {
         return pattern(second.parse()?);
     }
-    let mut machine = Machine::open(first)?;
+    let mut machine = VfioHarness::open(first)?;
     println!("{:?}", machine.driver.facts().ok_or("a ready controller has facts")?);
     let namespaces = machine.driver.namespaces().to_vec();
     let mut queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<Result<Vec<_>>>()?;

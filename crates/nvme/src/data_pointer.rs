@@ -22,14 +22,14 @@ pub use sgl::sgl_ranges;
 
 /// The length in bytes and the direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
+pub enum HostTransfer {
     /// From host to controller.
     FromHost(u32),
     /// From controller to host.
     ToHost(u32),
 }
 
-impl Transfer {
+impl HostTransfer {
     /// Returns the length, for either direction.
     #[must_use]
     #[inline]
@@ -102,7 +102,7 @@ pub enum DataRange {
 #[inline]
 pub fn data_ranges(
     entry: &SubmissionEntry,
-    transfer: Transfer,
+    transfer: HostTransfer,
     page: PageBytes,
     read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
     ranges: &mut Vec<DataRange>,

@@ -1,8 +1,8 @@
 //! The host side of a controller behind PCIe: a state machine without clock, thread or descriptor.
 //!
-//! Input: a [`Function`] with registers, [`HostMemory`] that the controller reaches, and time as an argument. Output:
+//! Input: a [`PciFunction`] with registers, [`HostMemory`] that the controller reaches, and time as an argument. Output:
 //! I/O queues, each for one thread, and the outcome of each of their commands. Every value from a controller is
-//! untrusted and checked: a violation of the protocol leads to a reset, and too many resets in a row to a [`Death`]
+//! untrusted and checked: a violation of the protocol leads to a reset, and too many resets in a row to a [`DeathCause`]
 //! with its reason.
 //!
 //! ```text
@@ -25,36 +25,38 @@ mod admin_queue;
 mod bring_up;
 mod capabilities;
 mod config;
-mod controller;
-mod describe;
+mod controller_info;
 mod entries;
 mod error;
 mod events;
-mod facts;
-mod function;
 mod io_queue;
 mod lent;
-mod life;
+mod lifecycle;
 mod list_pages;
 mod memory;
-mod pair;
+mod nvme_driver;
+mod pci_function;
+mod pointer_builder;
 mod recovery;
 mod requests;
+mod ring_pair;
 
 pub use bring_up::NAMESPACES_MAX;
-pub use capabilities::{Capabilities, CapabilityFault};
-pub use config::{DriverConfig, Weights};
-pub use controller::Controller;
-pub use describe::{DescribeError, SglUse, describe};
-pub use error::{Death, QueueError, RequestError, Trouble};
+pub use capabilities::{CapabilityFault, ControllerCapabilities};
+pub use config::{ArbitrationWeights, DriverConfig};
+pub use controller_info::{
+    ControllerInfo, NamespaceFault, NamespaceKind, OptionalCommands, ScannedNamespace,
+};
+pub use error::{DeathCause, QueueError, RequestError, ResetCause};
 pub use events::AsyncNotice;
-pub use facts::{ControllerFacts, Namespace, NamespaceFault, NamespaceKind, OptionalCommands};
-pub use function::{Function, FunctionError, RegistersFile, VfioFunction};
-pub use io_queue::{IoQueue, Overdue, QueueFault, SubmitFault};
-pub use lent::{Lease, LentFault, LentLayout, LentMemory, LentQueue, LentTerms, QueueRules};
-pub use life::{Fate, Life, Phase};
-pub use list_pages::{Chain, ListPages};
+pub use io_queue::{IoQueue, OverdueCommand, QueueFault, SubmitFault};
+pub use lent::{LentFault, LentLayout, LentMemory, LentQueue, LentTerms, QueueLease, QueueRules};
+pub use lifecycle::{DriverPhase, IoQueueState, SharedLifecycle};
+pub use list_pages::{ListPages, PageChain};
 #[cfg(not(loom))]
 pub use memory::PoolMemory;
-pub use memory::{Block, HostMemory};
-pub use requests::{AdminBytes, AdminReply, MadeQueue, QueueSpec, Ticket};
+pub use memory::{DmaBlock, HostMemory};
+pub use nvme_driver::NvmeDriver;
+pub use pci_function::{PciFunction, PciFunctionError, RegistersFile, VfioFunction};
+pub use pointer_builder::{DataPointerError, SglUse, describe};
+pub use requests::{AdminReply, AdminRequestData, QueueResult, QueueSpec, RequestTicket};

@@ -1,6 +1,6 @@
 //! Associations of hosts over a fabric: Connect creates a controller for each host and attaches queues to it.
 //!
-//! Input: Fabrics commands with their data, the connections that carried them, and the time. Output: [`Joined`] queues,
+//! Input: Fabrics commands with their data, the connections that carried them, and the time. Output: [`JoinedQueue`] queues,
 //! register values, and connections to close. Invariant: a connection is at most one queue of one controller; a
 //! controller lives as long as its admin queue; a queue number of a controller belongs to one connection.
 //!
@@ -11,17 +11,17 @@ mod connect;
 
 use crate::controller::QueueId;
 use crate::controller::admin::{
-    AsyncAnswer, Controller, ControllerConfig, ControllerKind, Subsystem, Vitality,
+    AsyncEventCompletion, ControllerConfig, ControllerKind, DeviceController, KeepAliveStatus, NvmSubsystem,
 };
 use crate::controller::registers::RegisterEffect;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::fabrics::PropertyFields;
-use crate::spec::register::Register;
+use crate::spec::register::ControllerRegister;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 
-pub use connect::{Joined, Refusal};
+pub use connect::{ConnectRefusal, JoinedQueue};
 
 /// The id of a connection, assigned by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ const CONTROLLER_LAST: u16 = 0xFFEF;
 #[derive(Debug)]
 pub struct Association {
     /// The controller.
-    pub controller: Controller,
+    pub controller: DeviceController,
     host_name: String,
     host_identifier: [u8; 16],
     admin: ConnectionId,
@@ -117,42 +117,42 @@ impl Association {
 
 /// The outcome of a property command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PropertyAnswer {
+pub struct PropertyOutcome {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
     /// The remaining action for the caller.
-    pub demand: PropertyDemand,
+    pub demand: PropertyAction,
 }
 
 /// The action that a property write requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PropertyDemand {
+pub enum PropertyAction {
     /// Nothing.
     Nothing,
     /// Close these connections.
     Close(Vec<ConnectionId>),
-    /// Make every acknowledged write durable, then call [`Controller::shut_down`].
+    /// Make every acknowledged write durable, then call [`DeviceController::shut_down`].
     Shutdown,
 }
 
-/// The outcome of [`Associations::poll`].
+/// The outcome of [`AssociationTable::poll`].
 #[derive(Debug, Default)]
-pub struct Findings {
+pub struct AssociationEvents {
     /// Connections of hosts that were silent for longer than their Keep Alive timeout.
     pub expired: Vec<ConnectionId>,
     /// Completions of Asynchronous Event Requests, with their admin connections.
-    pub events: Vec<(ConnectionId, AsyncAnswer)>,
+    pub events: Vec<(ConnectionId, AsyncEventCompletion)>,
 }
 
 /// All associations of a subsystem.
 #[derive(Debug)]
-pub struct Associations {
+pub struct AssociationTable {
     config: FabricsConfig,
     all: BTreeMap<ControllerId, Association>,
     next: u16,
 }
 
-impl Associations {
+impl AssociationTable {
     /// Creates an empty set of associations.
     #[must_use]
     pub fn new(config: FabricsConfig) -> Self {
@@ -197,14 +197,14 @@ impl Associations {
     ///
     /// # Errors
     /// [`Status::INVALID_FIELD`] for any other offset or width.
-    pub fn property_get(&self, id: ControllerId, entry: &SubmissionEntry) -> Result<PropertyAnswer, Status> {
+    pub fn property_get(&self, id: ControllerId, entry: &SubmissionEntry) -> Result<PropertyOutcome, Status> {
         let fields = PropertyFields::of(entry);
         let association = self.all.get(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        let register = Register::at(fields.offset).filter(|register| is_property(*register));
+        let register = ControllerRegister::at(fields.offset).filter(|register| is_property(*register));
         let register = register.filter(|register| fields.bytes == Some(register.bytes()));
         let register = register.ok_or(Status::INVALID_FIELD)?;
         let result = association.controller.read_register(register.offset(), register.bytes());
-        Ok(PropertyAnswer { result, demand: PropertyDemand::Nothing })
+        Ok(PropertyOutcome { result, demand: PropertyAction::Nothing })
     }
 
     /// Executes Property Set (Base 2.0 section 6.6): CC and NSSR.
@@ -216,31 +216,32 @@ impl Associations {
         id: ControllerId,
         entry: &SubmissionEntry,
         now: Nanos,
-    ) -> Result<PropertyAnswer, Status> {
+    ) -> Result<PropertyOutcome, Status> {
         let fields = PropertyFields::of(entry);
         let association = self.all.get_mut(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        let writable = [Register::Configuration.offset(), Register::SubsystemReset.offset()];
+        let writable =
+            [ControllerRegister::Configuration.offset(), ControllerRegister::SubsystemReset.offset()];
         if fields.bytes != Some(4) || !writable.contains(&fields.offset) {
             return Err(Status::INVALID_FIELD);
         }
         let controller = &mut association.controller;
         let demand = match controller.write_register(fields.offset, 4, fields.value, now) {
-            RegisterEffect::None | RegisterEffect::InterruptMask => PropertyDemand::Nothing,
+            RegisterEffect::None | RegisterEffect::InterruptMask => PropertyAction::Nothing,
             RegisterEffect::Enable(_) => {
                 controller.enabled();
-                PropertyDemand::Nothing
+                PropertyAction::Nothing
             }
             RegisterEffect::Disable => {
                 controller.disabled();
-                PropertyDemand::Close(std::mem::take(&mut association.io).into_values().collect())
+                PropertyAction::Close(std::mem::take(&mut association.io).into_values().collect())
             }
-            RegisterEffect::Shutdown(_) => PropertyDemand::Shutdown,
+            RegisterEffect::Shutdown(_) => PropertyAction::Shutdown,
             // A reset ends every association of the subsystem (Base 2.0 section 3.7.1.1).
-            RegisterEffect::SubsystemReset => PropertyDemand::Close(
+            RegisterEffect::SubsystemReset => PropertyAction::Close(
                 std::mem::take(&mut self.all).values().flat_map(Association::connections).collect(),
             ),
         };
-        Ok(PropertyAnswer { result: 0, demand })
+        Ok(PropertyOutcome { result: 0, demand })
     }
 
     /// Removes a closed connection. If it was an admin queue, also removes its controller and returns the connections
@@ -258,14 +259,14 @@ impl Associations {
 
     /// Polls controllers whose Keep Alive timer is due or whose subsystem changed. Removes associations whose timer
     /// expired.
-    pub fn poll(&mut self, subsystem: &impl Subsystem, now: Nanos) -> Findings {
-        let mut findings = Findings::default();
+    pub fn poll(&mut self, subsystem: &impl NvmSubsystem, now: Nanos) -> AssociationEvents {
+        let mut findings = AssociationEvents::default();
         let generation = subsystem.generation();
         self.all.retain(|_, association| {
             let due = association.controller.next_deadline().is_some_and(|deadline| deadline < now);
             if due || association.seen != generation {
                 association.seen = generation;
-                if association.controller.poll(subsystem, now) == Vitality::KeepAliveExpired {
+                if association.controller.poll(subsystem, now) == KeepAliveStatus::KeepAliveExpired {
                     findings.expired.extend(association.connections());
                     return false;
                 }
@@ -298,26 +299,26 @@ impl Associations {
         }
     }
 
-    fn make_controller(&self, id: ControllerId, kind: ControllerKind) -> Controller {
+    fn make_controller(&self, id: ControllerId, kind: ControllerKind) -> DeviceController {
         let config = match kind {
             ControllerKind::Io => ControllerConfig::fabrics(id.0),
             ControllerKind::Discovery => ControllerConfig::discovery(id.0),
         };
         let io_queues_max = config.io_queues_max.min(self.config.io_queues_max);
         let queue_slots_max = u32::from(self.config.queue_entries_max);
-        Controller::new(ControllerConfig { io_queues_max, queue_slots_max, ..config })
+        DeviceController::new(ControllerConfig { io_queues_max, queue_slots_max, ..config })
     }
 }
 
 /// Registers that are properties of a fabrics controller (Base 2.0 figure 35).
-fn is_property(register: Register) -> bool {
+fn is_property(register: ControllerRegister) -> bool {
     matches!(
         register,
-        Register::Capabilities
-            | Register::Version
-            | Register::Configuration
-            | Register::Status
-            | Register::SubsystemReset
-            | Register::ReadyTimeouts
+        ControllerRegister::Capabilities
+            | ControllerRegister::Version
+            | ControllerRegister::Configuration
+            | ControllerRegister::Status
+            | ControllerRegister::SubsystemReset
+            | ControllerRegister::ReadyTimeouts
     )
 }

@@ -1,23 +1,23 @@
 //! The host side of an I/O queue pair: submit, ring, reap, and sleep in between.
 //!
-//! Input: entries without a command id. Output: one [`Completion`] for each accepted entry, identified by the
+//! Input: entries without a command id. Output: one [`CommandCompletion`] for each accepted entry, identified by the
 //! [`CommandId`] that submit returned. Invariant: a completion of a command that is not in flight, stale or duplicate,
 //! is never passed on: an id carries the generation of its slot, and a slot gets a new generation each time it is
 //! freed.
 //!
 //! # Limits
-//! It holds no context of a command and wakes no thread: [`Wake`] tells the owner to do so.
+//! It holds no context of a command and wakes no thread: [`WakeDecision`] tells the owner to do so.
 
 pub(crate) mod command_ids;
 
 use crate::ring::completion::{CompletionConsumer, CompletionProducer};
-use crate::ring::doorbell::Wake;
+use crate::ring::doorbell::WakeDecision;
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::ring::submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use crate::spec::status::Status;
 use command_ids::CommandIds;
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use std::fmt;
 
 /// Most commands in flight on one queue pair: 12 bits of a command id name the slot, the rest its generation.
@@ -53,7 +53,7 @@ impl fmt::Debug for CommandId {
 
 /// The completion of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct CommandCompletion {
     /// The command; its slot may be used again from now on, with another generation.
     pub command: CommandId,
     /// Slot of the command in a table of [`QueuePair::depth`] entries; free again.
@@ -106,7 +106,7 @@ pub enum ControllerFault {
 /// The result of a preparation to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "pending work must be done before sleeping"]
-pub enum Sleep {
+pub enum SleepDecision {
     /// There is no work: sleep; the other side sends a wake-up.
     Until,
     /// Work has arrived: do not sleep.
@@ -115,7 +115,7 @@ pub enum Sleep {
 
 /// The controller side, the input of a [`crate::controller::queue::IoQueue`].
 #[derive(Debug)]
-pub struct DeviceEnd<M> {
+pub struct ControllerEnd<M> {
     pub(crate) submissions: SubmissionConsumer<M>,
     pub(crate) completions: CompletionProducer<M>,
     pub(crate) layout: RingLayout,
@@ -131,18 +131,18 @@ pub struct QueuePair<M> {
     depth: u32,
 }
 
-impl QueuePair<SharedWords> {
+impl QueuePair<HeapWords> {
     /// Creates both sides of a pair in this process, for up to `depth` commands in flight.
     ///
     /// # Errors
     /// [`QueuePairError::Depth`] outside 1 to [`QUEUE_DEPTH_MAX`].
-    pub fn new(depth: u32) -> Result<(Self, DeviceEnd<SharedWords>), QueuePairError> {
+    pub fn new(depth: u32) -> Result<(Self, ControllerEnd<HeapWords>), QueuePairError> {
         let layout = layout_for(depth)?;
-        Self::over(SharedWords::zeroed(layout.words()), depth)
+        Self::over(HeapWords::zeroed(layout.words()), depth)
     }
 }
 
-impl<M: RingMemory + Clone> DeviceEnd<M> {
+impl<M: RingMemory + Clone> ControllerEnd<M> {
     /// Creates only the controller side, if another process creates the host side. Memory that was never used as this
     /// pair must be zero.
     ///
@@ -163,8 +163,8 @@ impl<M: RingMemory + Clone> QueuePair<M> {
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
-    pub fn over(memory: M, depth: u32) -> Result<(Self, DeviceEnd<M>), QueuePairError> {
-        let device = DeviceEnd::over(memory.clone(), depth)?;
+    pub fn over(memory: M, depth: u32) -> Result<(Self, ControllerEnd<M>), QueuePairError> {
+        let device = ControllerEnd::over(memory.clone(), depth)?;
         Ok((Self::host_half(memory, depth)?, device))
     }
 
@@ -230,7 +230,7 @@ impl<M: RingMemory> QueuePair<M> {
 
     /// Publishes the submitted commands, frees reaped slots, fences, and returns whether the controller must be woken.
     #[inline]
-    pub fn ring(&mut self) -> Wake {
+    pub fn ring(&mut self) -> WakeDecision {
         // The head first: a controller that sees the new commands also sees the free slots for their completions.
         let reaped = self.completions.publish();
         let submitted = self.submissions.publish();
@@ -246,7 +246,7 @@ impl<M: RingMemory> QueuePair<M> {
     /// # Errors
     /// [`ControllerFault`] for a completion that no correct controller posts; it is consumed and not passed on.
     #[inline]
-    pub fn reap(&mut self) -> Result<Option<Completion>, ControllerFault> {
+    pub fn reap(&mut self) -> Result<Option<CommandCompletion>, ControllerFault> {
         let Some(entry) = self.completions.reap() else {
             return Ok(None);
         };
@@ -255,7 +255,7 @@ impl<M: RingMemory> QueuePair<M> {
             return Err(ControllerFault::UnknownCommand { command_id });
         };
         // A wrong head costs free slots, not the completion: the command is complete in either case.
-        let completion = Completion {
+        let completion = CommandCompletion {
             command: CommandId(command_id),
             slot,
             result: entry.result.get(),
@@ -277,16 +277,16 @@ impl<M: RingMemory> QueuePair<M> {
         self.depth
     }
 
-    /// Rings, then requests a wake-up by the next completion. The owner wakes the controller if [`Wake`] requires it;
-    /// on [`Sleep::Until`] it then sleeps, and calls [`awake`](Self::awake) after the wake-up.
-    pub fn prepare_sleep(&mut self) -> (Wake, Sleep) {
+    /// Rings, then requests a wake-up by the next completion. The owner wakes the controller if [`WakeDecision`] requires it;
+    /// on [`SleepDecision::Until`] it then sleeps, and calls [`awake`](Self::awake) after the wake-up.
+    pub fn prepare_sleep(&mut self) -> (WakeDecision, SleepDecision) {
         let wake = self.ring();
         self.completions.arm();
         if self.completions.has_work() {
             self.completions.disarm();
-            return (wake, Sleep::No);
+            return (wake, SleepDecision::No);
         }
-        (wake, Sleep::Until)
+        (wake, SleepDecision::Until)
     }
 
     /// Announces that this side is awake, so that completions cost no system call.

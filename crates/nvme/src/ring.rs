@@ -41,7 +41,7 @@ mod shadow_models;
 pub use completion::{CompletionConsumer, CompletionFull, CompletionProducer};
 pub(crate) use host_doorbell::DoorbellCell;
 
-pub use doorbell::{DoorbellFault, DoorbellName, Wake};
+pub use doorbell::{DoorbellFault, DoorbellName, WakeDecision};
 pub use layout::{QueueSlots, QueueSlotsError, RingLayout};
 pub use submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};
 

@@ -2,8 +2,8 @@
 //!
 //! Input: bytes that the peer sent, in pieces of any size.
 //! Output: for a controller, commands whose data is complete ([`TargetConnection`]); for a host, completions with their
-//! data ([`InitiatorConnection`]); for both, bytes to send ([`Outgoing`]).
-//! Invariant: after a [`Fault`] no more input is read, and the last PDU sent is the termination request that reports
+//! data ([`InitiatorConnection`]); for both, bytes to send ([`SendQueue`]).
+//! Invariant: after a [`TcpFault`] no more input is read, and the last PDU sent is the termination request that reports
 //! it.
 //! Clauses are those of the NVMe TCP Transport Specification 1.0.
 //!
@@ -17,28 +17,28 @@ pub mod fault;
 pub mod header;
 pub mod initiator;
 pub mod limits;
-pub mod outgoing;
 pub mod psk;
 pub mod secure;
+pub mod send_queue;
 pub mod target;
 
-pub use fault::{Fault, FaultKind};
-pub use initiator::{CommandId, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
-pub use outgoing::{Lent, Outgoing};
-pub use target::{Slot, TargetConnection, TargetParameters, TargetStep};
+pub use fault::{TcpFault, TcpFaultKind};
+pub use initiator::{CommandId, CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
+pub use send_queue::{LentBytes, SendQueue};
+pub use target::{ExchangeSlot, TargetConnection, TargetParameters, TargetStep};
 
 /// The digests negotiated for a connection (sections 3.3.1.1 and 3.3.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Digests {
+pub struct DigestSettings {
     /// CRC-32C of each header.
-    pub header: Digest,
+    pub header: DigestMode,
     /// CRC-32C of each PDU's data.
-    pub data: Digest,
+    pub data: DigestMode,
 }
 
 /// The presence of a digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Digest {
+pub enum DigestMode {
     /// No digest.
     #[default]
     Off,
@@ -46,7 +46,7 @@ pub enum Digest {
     On,
 }
 
-impl Digest {
+impl DigestMode {
     /// Returns the bytes that the digest adds after the bytes it covers.
     #[must_use]
     #[inline]

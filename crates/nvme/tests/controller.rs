@@ -4,25 +4,26 @@
 #[path = "controller/raw_host.rs"]
 mod raw_host;
 
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::HeapWords;
 use headwater_nvme::controller::{
-    Arbiter, ArbiterError, CommandToken, Drain, Fetch, IoQueue, QueueId, QueueState,
+    ArbiterError, CommandToken, ControllerQueuePair, DrainProgress, FetchOutcome, QueueArbiter, QueueId,
+    QueueState,
 };
-use headwater_nvme::queue_pair::Sleep;
+use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::ring::{DoorbellName, RingLayout};
 use headwater_nvme::spec::status::Status;
 use raw_host::{arbiter, raw_queue};
 
 /// Fetches all available commands and completes them with success.
-fn serve(arbiter: &mut Arbiter<SharedWords>) {
+fn serve(arbiter: &mut QueueArbiter<HeapWords>) {
     while let Some(fetched) = arbiter.fetch() {
         arbiter.complete(fetched.token, 0, Status::SUCCESS);
     }
 }
 
-fn fetch_one(queue: &mut IoQueue<SharedWords>) -> CommandToken {
+fn fetch_one(queue: &mut ControllerQueuePair<HeapWords>) -> CommandToken {
     match queue.fetch() {
-        Fetch::Command(fetched) => fetched.token,
+        FetchOutcome::Command(fetched) => fetched.token,
         other => panic!("a command was submitted, but fetch returned {other:?}"),
     }
 }
@@ -135,10 +136,10 @@ fn full_completion_queue_delays_completions_and_loses_none() {
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 3);
     (6..9).for_each(|id| host.push(id));
     assert!(arbiter.fetch().is_none(), "nothing is fetched while an answer waits");
-    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the host can free slots");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until, "only the host can free slots");
     let ids = |answers: Vec<(u16, Status)>| answers.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(host.reap_all()), [0, 1, 2]);
-    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the host made room");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the host made room");
     serve(&mut arbiter);
     assert_eq!(ids(host.reap_all()), [3, 4, 5]);
     serve(&mut arbiter);
@@ -192,11 +193,11 @@ fn completion_queue_size_bounds_commands_in_flight() {
     (0..2).for_each(|id| host.push(id));
     let (first, second) = (fetch_one(&mut queue), fetch_one(&mut queue));
     (2..4).for_each(|id| host.push(id));
-    assert!(matches!(queue.fetch(), Fetch::Empty));
+    assert!(matches!(queue.fetch(), FetchOutcome::Empty));
     assert!(!queue.has_work());
     queue.complete(first, 0, Status::SUCCESS);
     let third = fetch_one(&mut queue);
-    assert!(matches!(queue.fetch(), Fetch::Empty));
+    assert!(matches!(queue.fetch(), FetchOutcome::Empty));
     queue.complete(second, 0, Status::SUCCESS);
     queue.complete(third, 0, Status::SUCCESS);
     assert_eq!(host.reap_all().len(), 2);
@@ -275,15 +276,15 @@ fn a_deletion_waits_for_room_in_the_completion_queue() {
     for round in 0..2 {
         (0..2).for_each(|id| host.push(10 * round + id));
         if round == 0 {
-            while let Fetch::Command(fetched) = queue.fetch() {
+            while let FetchOutcome::Command(fetched) = queue.fetch() {
                 queue.complete(fetched.token, 0, Status::SUCCESS);
             }
         }
     }
     queue.begin_delete();
-    assert_eq!(queue.drain(), Drain::Waiting { live: 0, unposted: 1 });
+    assert_eq!(queue.drain(), DrainProgress::Waiting { live: 0, unposted: 1 });
     assert_eq!(host.reap_all(), [(0, Status::SUCCESS), (1, Status::SUCCESS)]);
-    assert_eq!(queue.drain(), Drain::Done);
+    assert_eq!(queue.drain(), DrainProgress::Done);
     let aborted = Status::ABORTED_SQ_DELETION;
     assert_eq!(host.reap_all(), [(10, aborted), (11, aborted)]);
 }

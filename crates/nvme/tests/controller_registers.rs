@@ -3,7 +3,7 @@
 #![cfg(not(loom))]
 
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::{AdminQueuePlaces, Controller, ControllerConfig, RegisterEffect};
+use headwater_nvme::controller::{AdminQueueAddresses, ControllerConfig, DeviceController, RegisterEffect};
 use headwater_nvme::spec::register::ShutdownKind;
 
 const ENABLE: u64 = 0x0046_0061;
@@ -18,21 +18,21 @@ const ACQ: u32 = 0x30;
 const READY: u64 = 1;
 const FATAL: u64 = 2;
 
-fn controller() -> Controller {
-    let mut controller = Controller::new(ControllerConfig::pcie(1));
+fn controller() -> DeviceController {
+    let mut controller = DeviceController::new(ControllerConfig::pcie(1));
     write(&mut controller, AQA, 0x001F_000F);
     controller
 }
 
-fn write(controller: &mut Controller, offset: u32, value: u64) -> RegisterEffect {
+fn write(controller: &mut DeviceController, offset: u32, value: u64) -> RegisterEffect {
     controller.write_register(offset, 4, value, Nanos::ZERO)
 }
 
-fn status(controller: &Controller) -> u64 {
+fn status(controller: &DeviceController) -> u64 {
     controller.read_register(CSTS, 4)
 }
 
-fn ready() -> Controller {
+fn ready() -> DeviceController {
     let mut controller = controller();
     assert!(matches!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(_)));
     controller.enabled();
@@ -62,7 +62,7 @@ fn ready_is_set_with_the_admin_queues_and_cleared_after_all_queues_are_gone() {
     let effect = write(&mut controller, CC, ENABLE);
     assert_eq!(
         effect,
-        RegisterEffect::Enable(AdminQueuePlaces {
+        RegisterEffect::Enable(AdminQueueAddresses {
             submission_base: 0x9_1234_5000,
             completion_base: 0x8_7654_3000,
             submission_slots: 16,
@@ -106,7 +106,7 @@ fn enabling_unsupported_settings_is_fatal_until_the_next_reset() {
 #[test]
 fn an_admin_queue_of_one_slot_is_fatal() {
     for attributes in [0, 0x001F_0000, 0x0000_001F] {
-        let mut controller = Controller::new(ControllerConfig::pcie(1));
+        let mut controller = DeviceController::new(ControllerConfig::pcie(1));
         write(&mut controller, AQA, attributes);
         assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::None);
         assert_eq!(status(&controller), FATAL);
@@ -221,12 +221,12 @@ fn eight_byte_write_covers_two_registers() {
 
 #[test]
 fn fabrics_controller_has_no_admin_queue_registers_and_no_interrupt_mask() {
-    let mut controller = Controller::new(ControllerConfig::fabrics(9));
+    let mut controller = DeviceController::new(ControllerConfig::fabrics(9));
     for offset in [INTMS, AQA, ASQ, ACQ] {
         assert_eq!(write(&mut controller, offset, 0x00FF_00FF), RegisterEffect::None);
         assert_eq!(controller.read_register(offset, 4), 0);
     }
-    assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(AdminQueuePlaces::default()));
+    assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(AdminQueueAddresses::default()));
     controller.enabled();
     assert_eq!(status(&controller), READY);
 }

@@ -4,9 +4,9 @@
 #![cfg(loom)]
 
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
-use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
-use headwater_nvme::queue_pair::{QueuePair, Sleep};
-use headwater_nvme::ring::Wake;
+use headwater_nvme::controller::{ControllerQueuePair, QueueArbiter, QueueId, QueueKind};
+use headwater_nvme::queue_pair::{QueuePair, SleepDecision};
+use headwater_nvme::ring::WakeDecision;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use std::num::NonZeroU16;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 const COMMANDS: u32 = 3;
 
 #[derive(Default)]
-struct Bell {
+struct WakeFlag {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl WakeFlag {
     fn ring(&self) {
         *self.rung.lock().expect("no thread panicked") = true;
         self.changed.notify_one();
@@ -42,8 +42,8 @@ fn loom_host_and_arbiter_that_both_sleep_lose_no_wake_up() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let (mut host, end) = QueuePair::new(1).unwrap();
-        let to_controller = Arc::new(Bell::default());
-        let to_host = Arc::new(Bell::default());
+        let to_controller = Arc::new(WakeFlag::default());
+        let to_host = Arc::new(WakeFlag::default());
         let (bell, host_bell) = (Arc::clone(&to_controller), Arc::clone(&to_host));
         let controller = thread::spawn(move || {
             let mut arbiter = Arbiter::new(NonZeroU16::MIN);

@@ -1,13 +1,15 @@
 //! Tests of the host side of a queue pair: a full queue is an error value, stale ids are dropped, no wake-up is lost.
 #![cfg(not(loom))]
 
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
-use headwater_nvme::queue_pair::{ControllerFault, QUEUE_DEPTH_MAX, QueuePair, QueuePairError, Sleep};
-use headwater_nvme::ring::{QueueFull, QueueSlots, RingLayout, Wake};
+use headwater_nvme::controller::{ControllerQueuePair, QueueArbiter, QueueId, QueueKind};
+use headwater_nvme::queue_pair::{
+    ControllerFault, QUEUE_DEPTH_MAX, QueuePair, QueuePairError, SleepDecision,
+};
+use headwater_nvme::ring::{QueueFull, QueueSlots, RingLayout, WakeDecision};
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
 use headwater_nvme::spec::status::Status;
 use std::num::NonZeroU16;
 use zerocopy::little_endian::{U16, U32};
@@ -18,14 +20,14 @@ fn layout(depth: u32) -> RingLayout {
 }
 
 /// Writes a completion at a controller's position, valid or not.
-fn forge(memory: &SharedWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
+fn forge(memory: &HeapWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
     let word = layout(depth).completion_word(position);
     let entry = CompletionEntry {
         command_id: U16::new(command_id),
         submission_head: U16::new(submission_head),
         ..CompletionEntry::default()
     };
-    let [first, second] = entry.with_phase(Phase::One).to_words();
+    let [first, second] = entry.with_phase(PhaseTag::One).to_words();
     memory.store_relaxed(word, first);
     memory.store_release(word + 1, second);
 }
@@ -36,7 +38,7 @@ fn depths_out_of_range_are_refused() {
         assert_eq!(QueuePair::new(depth).err(), Some(QueuePairError::Depth { depth }));
     }
     assert!(QueuePair::new(QUEUE_DEPTH_MAX).is_ok());
-    let small = QueuePair::over(SharedWords::zeroed(8), 4).err();
+    let small = QueuePair::over(HeapWords::zeroed(8), 4).err();
     assert!(matches!(small, Some(QueuePairError::Memory { given: 8, .. })));
 }
 
@@ -44,7 +46,7 @@ fn depths_out_of_range_are_refused() {
 fn a_full_queue_is_an_error_value_and_loses_no_command() {
     for depth in [1, 2, 5] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
-        let mut queue = IoQueue::new(QueueId(1), QueueKind::Standard, end);
+        let mut queue = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
         for _ in 0..20 {
             for _ in 0..depth {
                 host.submit(SubmissionEntry::default()).unwrap();
@@ -52,7 +54,7 @@ fn a_full_queue_is_an_error_value_and_loses_no_command() {
             assert_eq!(host.submit(SubmissionEntry::default()), Err(QueueFull));
             assert_eq!(host.in_flight(), depth);
             let _ = host.ring();
-            while let headwater_nvme::controller::Fetch::Command(fetched) = queue.fetch() {
+            while let headwater_nvme::controller::FetchOutcome::Command(fetched) = queue.fetch() {
                 queue.complete(fetched.token, 0, Status::SUCCESS);
             }
             let mut reaped = 0;
@@ -67,7 +69,7 @@ fn a_full_queue_is_an_error_value_and_loses_no_command() {
 
 #[test]
 fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
-    let memory = SharedWords::zeroed(layout(4).words());
+    let memory = HeapWords::zeroed(layout(4).words());
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
     let first = host.submit(SubmissionEntry::default()).unwrap();
     let second = host.submit(SubmissionEntry::default()).unwrap();
@@ -92,7 +94,7 @@ fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
 
 #[test]
 fn an_impossible_submission_head_is_reported() {
-    let memory = SharedWords::zeroed(layout(4).words());
+    let memory = HeapWords::zeroed(layout(4).words());
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
     let command = host.submit(SubmissionEntry::default()).unwrap();
     let _ = host.ring();
@@ -104,14 +106,14 @@ fn an_impossible_submission_head_is_reported() {
 #[test]
 fn a_side_that_is_awake_is_not_woken() {
     let (mut host, end) = QueuePair::new(8).unwrap();
-    let mut arbiter = Arbiter::new(NonZeroU16::MIN);
-    arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
+    let mut arbiter = QueueArbiter::new(NonZeroU16::MIN);
+    arbiter.add(ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end)).unwrap();
     host.submit(SubmissionEntry::default()).unwrap();
-    assert_eq!(host.ring(), Wake::NotNeeded);
+    assert_eq!(host.ring(), WakeDecision::NotNeeded);
     let fetched = arbiter.fetch().unwrap();
-    assert_eq!(arbiter.prepare_sleep(), Sleep::Until);
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until);
     let (wake, sleep) = host.prepare_sleep();
-    assert_eq!((wake, sleep), (Wake::NotNeeded, Sleep::Until));
+    assert_eq!((wake, sleep), (WakeDecision::NotNeeded, SleepDecision::Until));
     arbiter.complete(fetched.token, 0, Status::SUCCESS);
     let mut woken = Vec::new();
     arbiter.ring(|id| woken.push(id));
@@ -120,7 +122,7 @@ fn a_side_that_is_awake_is_not_woken() {
     host.awake();
     assert!(host.reap().unwrap().is_some());
     host.submit(SubmissionEntry::default()).unwrap();
-    assert_eq!(host.ring(), Wake::Needed, "the arbiter still sleeps");
+    assert_eq!(host.ring(), WakeDecision::Needed, "the arbiter still sleeps");
     arbiter.awake();
     let fetched = arbiter.fetch().unwrap();
     arbiter.complete(fetched.token, 0, Status::SUCCESS);
@@ -131,7 +133,7 @@ fn a_side_that_is_awake_is_not_woken() {
 const COMMANDS: u32 = 50_000;
 
 /// Runs the controller's thread: serves commands, and sleeps on the bell if there is no work.
-fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bell: &WakeDescriptor) {
+fn controller(mut arbiter: QueueArbiter<HeapWords>, bell: &WakeDescriptor, host_bell: &WakeDescriptor) {
     let mut served = 0;
     while served < COMMANDS {
         let before = served;
@@ -141,7 +143,7 @@ fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bel
             served += 1;
         }
         arbiter.ring(|_| host_bell.wake().expect("an eventfd can be written"));
-        if served == before && arbiter.prepare_sleep() == Sleep::Until {
+        if served == before && arbiter.prepare_sleep() == SleepDecision::Until {
             bell.wait(None).expect("an eventfd can be waited for");
             arbiter.awake();
         }
@@ -152,8 +154,8 @@ fn controller(mut arbiter: Arbiter<SharedWords>, bell: &WakeDescriptor, host_bel
 fn two_threads_that_sleep_when_idle_lose_no_command_and_no_wake_up() {
     for depth in [1, 3, 32] {
         let (mut host, end) = QueuePair::new(depth).unwrap();
-        let mut arbiter = Arbiter::new(NonZeroU16::new(4).unwrap());
-        arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
+        let mut arbiter = QueueArbiter::new(NonZeroU16::new(4).unwrap());
+        arbiter.add(ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end)).unwrap();
         let bell = WakeDescriptor::new().unwrap();
         let host_bell = WakeDescriptor::new().unwrap();
         let (their_bell, their_host_bell) = (bell.clone(), host_bell.clone());
@@ -168,10 +170,10 @@ fn two_threads_that_sleep_when_idle_lose_no_command_and_no_wake_up() {
                 submitted += 1;
             }
             let (wake, sleep) = host.prepare_sleep();
-            if wake == Wake::Needed {
+            if wake == WakeDecision::Needed {
                 bell.wake().unwrap();
             }
-            if sleep == Sleep::Until {
+            if sleep == SleepDecision::Until {
                 host_bell.wait(None).unwrap();
                 host.awake();
             }

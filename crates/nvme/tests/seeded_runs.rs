@@ -4,7 +4,7 @@
 #[path = "controller/raw_host.rs"]
 mod raw_host;
 
-use headwater_nvme::controller::{IoQueue, QueueId, QueueKind};
+use headwater_nvme::controller::{ControllerQueuePair, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
@@ -13,7 +13,7 @@ use raw_host::{arbiter, raw_queue};
 
 /// One step of a run.
 #[derive(Clone, Debug)]
-enum Step {
+enum PairStep {
     Submit(usize),
     HostRing(usize),
     Reap(usize),
@@ -22,14 +22,14 @@ enum Step {
     Ring,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PairStep> {
     prop_oneof![
-        4 => (0..3_usize).prop_map(Step::Submit),
-        2 => (0..3_usize).prop_map(Step::HostRing),
-        2 => (0..3_usize).prop_map(Step::Reap),
-        4 => Just(Step::Fetch),
-        4 => (0..64_usize).prop_map(Step::Complete),
-        1 => Just(Step::Ring),
+        4 => (0..3_usize).prop_map(PairStep::Submit),
+        2 => (0..3_usize).prop_map(PairStep::HostRing),
+        2 => (0..3_usize).prop_map(PairStep::Reap),
+        4 => Just(PairStep::Fetch),
+        4 => (0..64_usize).prop_map(PairStep::Complete),
+        1 => Just(PairStep::Ring),
     ]
 }
 
@@ -42,13 +42,13 @@ proptest! {
         let mut hosts = Vec::new();
         for id in 1..=3_u16 {
             let (host, end) = QueuePair::new(u32::from(id)).unwrap();
-            arbiter.add(IoQueue::new(QueueId(id), QueueKind::Standard, end)).unwrap();
+            arbiter.add(ControllerQueuePair::new(QueueId(id), QueueKind::Standard, end)).unwrap();
             hosts.push((host, Vec::new()));
         }
         let mut live = Vec::new();
-        let mut run = |step: Step| {
+        let mut run = |step: PairStep| {
             match step {
-                Step::Submit(which) => {
+                PairStep::Submit(which) => {
                     let (host, waiting) = &mut hosts[which];
                     match host.submit(SubmissionEntry::default()) {
                         Ok(id) => {
@@ -58,8 +58,8 @@ proptest! {
                         Err(_) => assert!(!waiting.is_empty(), "full without commands in flight"),
                     }
                 }
-                Step::HostRing(which) => drop(hosts[which].0.ring()),
-                Step::Reap(which) => {
+                PairStep::HostRing(which) => drop(hosts[which].0.ring()),
+                PairStep::Reap(which) => {
                     let (host, waiting) = &mut hosts[which];
                     while let Some(done) = host.reap().expect("valid completions") {
                         let at = waiting.iter().position(|&id| id == done.command);
@@ -68,23 +68,23 @@ proptest! {
                     }
                     assert_eq!(host.in_flight() as usize, waiting.len());
                 }
-                Step::Fetch => live.extend(arbiter.fetch()),
-                Step::Complete(at) => {
+                PairStep::Fetch => live.extend(arbiter.fetch()),
+                PairStep::Complete(at) => {
                     if !live.is_empty() {
                         let done = live.swap_remove(at % live.len());
                         let result = u32::from(done.token.command_id()) + 1;
                         arbiter.complete(done.token, result, Status::SUCCESS);
                     }
                 }
-                Step::Ring => arbiter.ring(|_| ()),
+                PairStep::Ring => arbiter.ring(|_| ()),
             }
         };
         steps.into_iter().for_each(&mut run);
         for _ in 0..64 {
-            (0..3).for_each(|which| run(Step::HostRing(which)));
-            run(Step::Fetch);
-            run(Step::Complete(0));
-            (0..3).for_each(|which| run(Step::Reap(which)));
+            (0..3).for_each(|which| run(PairStep::HostRing(which)));
+            run(PairStep::Fetch);
+            run(PairStep::Complete(0));
+            (0..3).for_each(|which| run(PairStep::Reap(which)));
         }
         prop_assert!(live.is_empty());
         for (_, waiting) in &hosts {

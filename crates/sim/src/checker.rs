@@ -3,7 +3,7 @@
 //!
 //! Input: every submitted command, every completion, every power cut, and after each recovery the contents of every
 //! key.
-//! Output: the first [`Violation`].
+//! Output: the first [`PromiseViolation`].
 //! Invariants checked: exactly one completion a command; acknowledged durable writes survive a cut, deletes do not come
 //! back, and what a read returned survives too (the release rule); a batch is present as a whole or not at all; no
 //! value that was never written, no state older than the last durable one; conditions evaluated on a possible state;
@@ -11,55 +11,56 @@
 //! Time is a counter of submissions and completions, so "before" means what a client can observe.
 
 mod blocks;
-mod judge;
+mod describe;
 mod keys;
 mod listing;
-mod settle;
+mod recovery;
+mod validate;
 mod violation;
-mod words;
 
-use blocks::BlockLook;
+use blocks::BlockCheck;
 pub use blocks::block_key;
-pub use keys::Fingerprint;
-pub use violation::Violation;
+pub use keys::ValueFingerprint;
+pub use violation::PromiseViolation;
 
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Payload, Release, Sequence,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSource,
+    WriteCondition,
 };
 use headwater_ssd::engine::Durability;
 use headwater_ssd::limits::{NAMESPACES, OPERATIONS_MAX};
-use keys::{Effect, Group, Groups, Interval, KeyHistory, Lifetime, Write};
+use keys::{KeyHistory, KeyWrite, ObservationSpan, RecordLifetime, WriteEffect, WriteGroup, WriteGroups};
 use std::collections::BTreeMap;
 
 /// The group of the initial state.
 const GENESIS: u64 = 0;
 
 #[derive(Clone, Debug)]
-struct KeyAsked {
+struct KeyRequest {
     key: Bytes,
-    condition: Condition,
-    effect: Effect,
+    condition: WriteCondition,
+    effect: WriteEffect,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum CheckedKind {
     /// Writes of one group.
     Write {
         group: u64,
-        keys: Vec<KeyAsked>,
+        keys: Vec<KeyRequest>,
         alone: bool,
-        durable: Durable,
+        durable: DurabilityPoint,
     },
     Read {
         key: Bytes,
         whole_below: u32,
-        release: Release,
+        release: ReadRelease,
     },
     Exist {
         key: Bytes,
-        release: Release,
+        release: ReadRelease,
     },
     List,
     Flush,
@@ -67,13 +68,13 @@ enum Kind {
     /// A Read, Compare or Verify of blocks.
     Blocks {
         start: u64,
-        blocks: BlockLook,
+        blocks: BlockCheck,
     },
 }
 
 /// The point from which an acknowledged write must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Durable {
+enum DurabilityPoint {
     /// As the durability mode of the namespace promises.
     Promised,
     /// From the acknowledgement, in every durability mode.
@@ -82,9 +83,9 @@ enum Durable {
 
 /// A command as the checker records it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct CheckedCommand {
     namespace: NamespaceId,
-    kind: Kind,
+    kind: CheckedKind,
     tick: u64,
     wall: UnixMillis,
     highest_acked: u64,
@@ -101,17 +102,17 @@ pub struct WallSpan {
 }
 
 #[derive(Debug)]
-struct Space {
+struct KeySpace {
     durability: Durability,
     keys: BTreeMap<Bytes, KeyHistory>,
 }
 
 /// The model of one device and the checks against it.
 #[derive(Debug)]
-pub struct Checker {
-    spaces: Vec<Space>,
-    groups: Groups,
-    open: BTreeMap<u64, Asked>,
+pub struct DeviceChecker {
+    spaces: Vec<KeySpace>,
+    groups: WriteGroups,
+    open: BTreeMap<u64, CheckedCommand>,
     tick: u64,
     next_group: u64,
     highest_acked: u64,
@@ -124,14 +125,14 @@ pub struct Checker {
     block_bytes: usize,
 }
 
-impl Checker {
+impl DeviceChecker {
     /// Creates a checker for an empty device with these durability modes.
     #[must_use]
     pub fn new(durability: &[Durability; NAMESPACES]) -> Self {
-        let space = |&durability: &Durability| Space { durability, keys: BTreeMap::new() };
+        let space = |&durability: &Durability| KeySpace { durability, keys: BTreeMap::new() };
         let mut checker = Self {
             spaces: durability.iter().map(space).collect(),
-            groups: Groups::new(),
+            groups: WriteGroups::new(),
             open: BTreeMap::new(),
             tick: 0,
             next_group: GENESIS,
@@ -147,21 +148,29 @@ impl Checker {
 
     /// Describes a command before its submission. The checker records nothing until [`Self::accepted`].
     #[must_use]
-    pub fn prepare(&self, namespace: NamespaceId, command: &Command, wall: UnixMillis) -> Asked {
-        let write =
-            |keys: Vec<KeyAsked>, alone| Kind::Write { group: 0, keys, alone, durable: Durable::Promised };
+    pub fn prepare(&self, namespace: NamespaceId, command: &SsdCommand, wall: UnixMillis) -> CheckedCommand {
+        let write = |keys: Vec<KeyRequest>, alone| CheckedKind::Write {
+            group: 0,
+            keys,
+            alone,
+            durable: DurabilityPoint::Promised,
+        };
         let store = |key: &Bytes, value: &[u8], condition, expiry| {
             let lifetime = self.lifetime(namespace, key, expiry);
-            KeyAsked { key: key.clone(), condition, effect: Effect::Store(Fingerprint::of(value), lifetime) }
+            KeyRequest {
+                key: key.clone(),
+                condition,
+                effect: WriteEffect::Store(ValueFingerprint::of(value), lifetime),
+            }
         };
         let delete =
-            |key: &Bytes, condition| KeyAsked { key: key.clone(), condition, effect: Effect::Delete };
+            |key: &Bytes, condition| KeyRequest { key: key.clone(), condition, effect: WriteEffect::Delete };
         let kind = match command {
-            Command::Store { key, value, condition, expiry } => {
+            SsdCommand::Store { key, value, condition, expiry } => {
                 write(vec![store(key, payload_bytes(value), *condition, *expiry)], true)
             }
-            Command::Delete { key, condition } => write(vec![delete(key, *condition)], true),
-            Command::Batch { writes } => {
+            SsdCommand::Delete { key, condition } => write(vec![delete(key, *condition)], true),
+            SsdCommand::Batch { writes } => {
                 let keys = writes.iter().map(|one| match one {
                     BatchWrite::Store { key, value, condition, expiry } => {
                         store(key, value, *condition, *expiry)
@@ -170,22 +179,22 @@ impl Checker {
                 });
                 write(keys.collect(), false)
             }
-            Command::Clear => {
+            SsdCommand::Clear => {
                 let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
-                write(keys.map(|key| delete(key, Condition::Always)).collect(), false)
+                write(keys.map(|key| delete(key, WriteCondition::Always)).collect(), false)
             }
-            Command::Retrieve { key, bytes_max, release, .. } => {
-                Kind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
+            SsdCommand::Retrieve { key, bytes_max, release, .. } => {
+                CheckedKind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
             }
-            Command::Exist { key, release } => Kind::Exist { key: key.clone(), release: *release },
-            Command::List { .. } => Kind::List,
-            Command::Flush => Kind::Flush,
-            Command::Fence { up_to } => Kind::Fence(*up_to),
+            SsdCommand::Exist { key, release } => CheckedKind::Exist { key: key.clone(), release: *release },
+            SsdCommand::List { .. } => CheckedKind::List,
+            SsdCommand::Flush => CheckedKind::Flush,
+            SsdCommand::Fence { up_to } => CheckedKind::Fence(*up_to),
             on_blocks => self.prepare_blocks(namespace, on_blocks),
         };
         {
-            let changes_table = matches!(command, Command::Namespace(_));
-            Asked { namespace, kind, tick: 0, wall, highest_acked: 0, changes_table }
+            let changes_table = matches!(command, SsdCommand::Namespace(_));
+            CheckedCommand { namespace, kind, tick: 0, wall, highest_acked: 0, changes_table }
         }
     }
 
@@ -193,15 +202,15 @@ impl Checker {
     ///
     /// # Errors
     /// More commands are in flight than the limit.
-    pub fn accepted(&mut self, token: u64, mut asked: Asked) -> Result<(), Violation> {
+    pub fn accepted(&mut self, token: u64, mut asked: CheckedCommand) -> Result<(), PromiseViolation> {
         self.tick += 1;
         asked.tick = self.tick;
         asked.highest_acked = self.highest_acked;
         let namespace = asked.namespace;
-        if let Kind::Write { group, keys, .. } = &mut asked.kind {
+        if let CheckedKind::Write { group, keys, .. } = &mut asked.kind {
             self.next_group += 1;
             *group = self.next_group;
-            let record = Group {
+            let record = WriteGroup {
                 namespace,
                 submitted: self.tick,
                 done: None,
@@ -215,24 +224,24 @@ impl Checker {
                 self.change = Some((namespace, *group));
             }
             for asked in keys.iter() {
-                let write = Write {
+                let write = KeyWrite {
                     group: *group,
                     effect: asked.effect,
                     sequence: None,
                     replaces: match asked.condition {
-                        Condition::IfSequence(Sequence(base)) => Some(base),
+                        WriteCondition::IfSequence(Sequence(base)) => Some(base),
                         _ => None,
                     },
                 };
                 self.key(namespace, &asked.key).writes.push(write);
             }
-        } else if let Kind::Read { key, .. } | Kind::Exist { key, .. } = &asked.kind {
+        } else if let CheckedKind::Read { key, .. } | CheckedKind::Exist { key, .. } = &asked.kind {
             self.key(namespace, key);
         }
         self.open.insert(token, asked);
         let (in_flight, limit) = (self.open.len(), OPERATIONS_MAX);
         if in_flight > limit {
-            return Err(Violation::OverBound { in_flight, limit });
+            return Err(PromiseViolation::OverBound { in_flight, limit });
         }
         Ok(())
     }
@@ -243,18 +252,18 @@ impl Checker {
     /// The promise that it breaks.
     pub fn completed(
         &mut self,
-        completion: &Completion,
+        completion: &SsdCompletion,
         now: Nanos,
         wall: UnixMillis,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), PromiseViolation> {
         let token = completion.token;
         let Some(asked) = self.open.remove(&token) else {
-            return Err(Violation::UnaskedCompletion { token });
+            return Err(PromiseViolation::UnaskedCompletion { token });
         };
         self.tick += 1;
-        let when = Interval { asked: asked.tick, wall_asked: asked.wall, wall_answered: wall };
+        let when = ObservationSpan { asked: asked.tick, wall_asked: asked.wall, wall_answered: wall };
         match &asked.kind {
-            Kind::Write { group, keys, alone, .. } => {
+            CheckedKind::Write { group, keys, alone, .. } => {
                 self.write_completed((&asked, *group, keys), completion, now, when)?;
                 self.change = self.change.filter(|_| !asked.changes_table);
                 if *alone && completion.status.is_success() {
@@ -262,23 +271,23 @@ impl Checker {
                     self.check_replaced(asked.namespace, &keys[0].key)?;
                 }
             }
-            Kind::Read { key, whole_below, release } => {
+            CheckedKind::Read { key, whole_below, release } => {
                 let whole = completion.value_bytes <= *whole_below;
-                let hash = whole.then(|| Fingerprint::of(&completion.sink).hash);
+                let hash = whole.then(|| ValueFingerprint::of(&completion.sink).hash);
                 self.read_completed((asked.namespace, key, *release), completion, hash, when)?;
             }
-            Kind::Exist { key, release } => {
+            CheckedKind::Exist { key, release } => {
                 self.read_completed((asked.namespace, key, *release), completion, None, when)?;
             }
-            Kind::List => self.list_completed(asked.namespace, completion, when)?,
-            Kind::Flush | Kind::Fence(_) if !completion.status.is_success() => {
+            CheckedKind::List => self.list_completed(asked.namespace, completion, when)?,
+            CheckedKind::Flush | CheckedKind::Fence(_) if !completion.status.is_success() => {
                 return Err(unexpected(completion));
             }
-            Kind::Flush => self.keep(asked.namespace, |group| {
+            CheckedKind::Flush => self.keep(asked.namespace, |group| {
                 group.acked_at.is_some() && group.done.is_some_and(|done| done < asked.tick)
             }),
-            Kind::Fence(up_to) => self.fence_completed(asked.namespace, *up_to),
-            Kind::Blocks { start, blocks } => {
+            CheckedKind::Fence(up_to) => self.fence_completed(asked.namespace, *up_to),
+            CheckedKind::Blocks { start, blocks } => {
                 self.blocks_completed((asked.namespace, *start, blocks), completion, when)?;
             }
         }
@@ -289,10 +298,10 @@ impl Checker {
     ///
     /// # Errors
     /// The command is not in flight.
-    pub fn failed(&mut self, token: u64) -> Result<(), Violation> {
+    pub fn failed(&mut self, token: u64) -> Result<(), PromiseViolation> {
         self.tick += 1;
         let asked = self.open.remove(&token);
-        asked.map(drop).ok_or(Violation::UnaskedCompletion { token })
+        asked.map(drop).ok_or(PromiseViolation::UnaskedCompletion { token })
     }
 
     /// Returns the number of commands accepted and not completed.
@@ -305,10 +314,10 @@ impl Checker {
     ///
     /// # Errors
     /// Commands were never completed.
-    pub fn quiet(&self) -> Result<(), Violation> {
+    pub fn quiet(&self) -> Result<(), PromiseViolation> {
         match self.open.first_key_value() {
             None => Ok(()),
-            Some((&first, _)) => Err(Violation::NeverCompleted { count: self.open.len(), first }),
+            Some((&first, _)) => Err(PromiseViolation::NeverCompleted { count: self.open.len(), first }),
         }
     }
 
@@ -351,7 +360,7 @@ impl Checker {
             .collect()
     }
 
-    fn space(&self, namespace: NamespaceId) -> Option<&Space> {
+    fn space(&self, namespace: NamespaceId) -> Option<&KeySpace> {
         self.spaces.get(namespace.index())
     }
 
@@ -360,7 +369,12 @@ impl Checker {
         let number = space.keys.len();
         space.keys.entry(key.clone()).or_insert_with(|| KeyHistory {
             number,
-            writes: vec![Write { group: GENESIS, effect: Effect::Delete, sequence: Some(0), replaces: None }],
+            writes: vec![KeyWrite {
+                group: GENESIS,
+                effect: WriteEffect::Delete,
+                sequence: Some(0),
+                replaces: None,
+            }],
             past: Vec::new(),
         })
     }
@@ -368,7 +382,7 @@ impl Checker {
     fn certain_group(&mut self, namespace: NamespaceId) -> u64 {
         let id = if self.groups.is_empty() { GENESIS } else { self.next_group + 1 };
         self.next_group = id;
-        let group = Group {
+        let group = WriteGroup {
             namespace,
             submitted: self.tick,
             done: Some(self.tick),
@@ -381,20 +395,20 @@ impl Checker {
         id
     }
 
-    fn lifetime(&self, namespace: NamespaceId, key: &Bytes, expiry: Expiry) -> Lifetime {
+    fn lifetime(&self, namespace: NamespaceId, key: &Bytes, expiry: RecordExpiry) -> RecordLifetime {
         match expiry {
-            Expiry::Never => Lifetime::Until(0),
-            Expiry::At(end) => Lifetime::Until(end),
-            Expiry::Keep => {
+            RecordExpiry::Never => RecordLifetime::Until(0),
+            RecordExpiry::At(end) => RecordLifetime::Until(end),
+            RecordExpiry::Keep => {
                 let writes = self.space(namespace).and_then(|space| space.keys.get(key));
                 let writes = writes.map_or(&[][..], |history| &history.writes);
                 let ends = writes.iter().map(|write| match write.effect {
-                    Effect::Delete => Some(0),
-                    Effect::Store(_, Lifetime::Until(end)) => Some(end),
-                    Effect::Store(_, Lifetime::Inherited(known)) => known,
+                    WriteEffect::Delete => Some(0),
+                    WriteEffect::Store(_, RecordLifetime::Until(end)) => Some(end),
+                    WriteEffect::Store(_, RecordLifetime::Inherited(known)) => known,
                 });
                 let all_for_ever = ends.into_iter().all(|end| end == Some(0));
-                Lifetime::Inherited(all_for_ever.then_some(0))
+                RecordLifetime::Inherited(all_for_ever.then_some(0))
             }
         }
     }
@@ -409,7 +423,7 @@ impl Checker {
         }
     }
 
-    fn keep(&mut self, namespace: NamespaceId, covered: impl Fn(&Group) -> bool) {
+    fn keep(&mut self, namespace: NamespaceId, covered: impl Fn(&WriteGroup) -> bool) {
         for group in self.groups.values_mut() {
             if group.namespace == namespace && covered(group) {
                 group.kept = true;
@@ -433,13 +447,13 @@ impl Checker {
 }
 
 /// Returns the bytes of a payload. Simulated clients pass bytes inline; the simulator maps no client memory.
-fn payload_bytes(value: &Payload) -> &[u8] {
+fn payload_bytes(value: &ValueSource) -> &[u8] {
     match value {
-        Payload::Bytes(bytes) => bytes,
-        Payload::Client(_) => &[],
+        ValueSource::Bytes(bytes) => bytes,
+        ValueSource::Client(_) => &[],
     }
 }
 
-fn unexpected(completion: &Completion) -> Violation {
-    Violation::UnexpectedStatus { token: completion.token, status: completion.status }
+fn unexpected(completion: &SsdCompletion) -> PromiseViolation {
+    PromiseViolation::UnexpectedStatus { token: completion.token, status: completion.status }
 }

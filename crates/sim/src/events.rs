@@ -9,27 +9,27 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 #[derive(Debug)]
-struct Entry<T> {
+struct TimedEvent<T> {
     at: Nanos,
     number: u64,
     payload: T,
 }
 
-impl<T> PartialEq for Entry<T> {
+impl<T> PartialEq for TimedEvent<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
 
-impl<T> Eq for Entry<T> {}
+impl<T> Eq for TimedEvent<T> {}
 
-impl<T> PartialOrd for Entry<T> {
+impl<T> PartialOrd for TimedEvent<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Entry<T> {
+impl<T> Ord for TimedEvent<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
@@ -38,7 +38,7 @@ impl<T> Ord for Entry<T> {
 /// A queue of events ordered by time, then by insertion.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    heap: BinaryHeap<Reverse<Entry<T>>>,
+    heap: BinaryHeap<Reverse<TimedEvent<T>>>,
     next_number: u64,
 }
 
@@ -59,7 +59,7 @@ impl<T> EventQueue<T> {
     pub fn push(&mut self, at: Nanos, payload: T) {
         let number = self.next_number;
         self.next_number += 1;
-        self.heap.push(Reverse(Entry { at, number, payload }));
+        self.heap.push(Reverse(TimedEvent { at, number, payload }));
     }
 
     /// Returns the time at which the next event is due.

@@ -8,11 +8,11 @@
 
 use crate::timeline::SlowDie;
 use headwater_host::clock::Nanos;
-use headwater_ssd::media::Geometry;
+use headwater_ssd::media::FlashGeometry;
 
 /// The moment of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum PowerCut {
     /// Not in this boot.
     Never,
     /// At the n-th point from now, counted from 1. Every accepted operation is a point (the cut finds it in flight),
@@ -24,7 +24,7 @@ pub enum Cut {
 
 /// The outcome of an operation that was not durable when the power was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CutOutcome {
     /// The operation took effect completely.
     Whole,
     /// The operation took no effect.
@@ -71,14 +71,14 @@ impl DamagePlan {
 
     /// Draws the outcome of one operation.
     #[must_use]
-    pub fn fate(&self, rng: &mut fastrand::Rng) -> Fate {
+    pub fn fate(&self, rng: &mut fastrand::Rng) -> CutOutcome {
         let roll = rng.u8(0..100);
         if roll < self.whole_percent {
-            Fate::Whole
+            CutOutcome::Whole
         } else if roll < self.whole_percent.saturating_add(self.torn_percent) {
-            Fate::Torn
+            CutOutcome::Torn
         } else {
-            Fate::Lost
+            CutOutcome::Lost
         }
     }
 }
@@ -87,7 +87,7 @@ impl DamagePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
     /// The moment of the power cut.
-    pub cut: Cut,
+    pub cut: PowerCut,
     /// A die that is slower than the rest.
     pub slow_die: Option<SlowDie>,
     /// The damage that the cut does.
@@ -96,17 +96,17 @@ pub struct FaultPlan {
 
 impl FaultPlan {
     /// No faults.
-    pub const NONE: Self = Self { cut: Cut::Never, slow_die: None, damage: DamagePlan::CLEAN };
+    pub const NONE: Self = Self { cut: PowerCut::Never, slow_die: None, damage: DamagePlan::CLEAN };
 
     /// Draws a plan from a random stream. The cut falls within `points_max` points, spread evenly over orders of
     /// magnitude, so that recovery is cut as often as service.
     #[must_use]
-    pub fn draw(rng: &mut fastrand::Rng, points_max: u64, geometry: Geometry) -> Self {
+    pub fn draw(rng: &mut fastrand::Rng, points_max: u64, geometry: FlashGeometry) -> Self {
         let magnitude = rng.u32(3..=points_max.max(8).ilog2());
         let reach = (2_u64 << magnitude).min(points_max.max(1));
         let slow_die = rng.u8(0..8) == 0;
         Self {
-            cut: Cut::Point(rng.u64(1..=reach)),
+            cut: PowerCut::Point(rng.u64(1..=reach)),
             slow_die: slow_die.then(|| SlowDie { die: rng.u32(0..geometry.dies()), factor: rng.u32(2..=50) }),
             damage: DamagePlan::draw(rng),
         }
@@ -121,7 +121,7 @@ mod tests {
     fn the_same_seed_draws_the_same_plan() {
         let draw = |seed| {
             let mut rng = fastrand::Rng::with_seed(seed);
-            FaultPlan::draw(&mut rng, 5_000, Geometry::with_blocks(16))
+            FaultPlan::draw(&mut rng, 5_000, FlashGeometry::with_blocks(16))
         };
         assert!((0..64).all(|seed| draw(seed) == draw(seed)));
         assert!((1..64).any(|seed| draw(seed) != draw(0)));
@@ -131,9 +131,9 @@ mod tests {
     fn a_cut_falls_within_points_max() {
         for seed in 0..1_000 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let plan = FaultPlan::draw(&mut rng, 300, Geometry::with_blocks(16));
+            let plan = FaultPlan::draw(&mut rng, 300, FlashGeometry::with_blocks(16));
             assert!(
-                matches!(plan.cut, Cut::Point(point) if (1..=300).contains(&point)),
+                matches!(plan.cut, PowerCut::Point(point) if (1..=300).contains(&point)),
                 "seed {seed}: {plan:?}"
             );
         }
@@ -142,6 +142,6 @@ mod tests {
     #[test]
     fn clean_damage_loses_every_operation_and_tears_none() {
         let mut rng = fastrand::Rng::with_seed(1);
-        assert!((0..1_000).all(|_| DamagePlan::CLEAN.fate(&mut rng) == Fate::Lost));
+        assert!((0..1_000).all(|_| DamagePlan::CLEAN.fate(&mut rng) == CutOutcome::Lost));
     }
 }

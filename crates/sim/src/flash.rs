@@ -2,12 +2,12 @@
 //!
 //! Input: programs and erases in the order of acceptance, the finish and completion of each, and flushes.
 //! Output: page images.
-//! Invariant: durable pages change only by [`Flash::make_durable`] (or, without a volatile cache, by
-//! [`Flash::finish`]); a cut affects only the operations in between and the neighbours that the media traits expose.
+//! Invariant: durable pages change only by [`SimFlash::make_durable`] (or, without a volatile cache, by
+//! [`SimFlash::finish`]); a cut affects only the operations in between and the neighbours that the media traits expose.
 
-use crate::faults::{DamagePlan, Fate};
+use crate::faults::{CutOutcome, DamagePlan};
 use headwater_ssd::media::{
-    BlockId, Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+    BlockId, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,35 +47,35 @@ impl PageImage {
     }
 }
 
-type Slot = Option<Arc<PageImage>>;
+type PageSlot = Option<Arc<PageImage>>;
 
 #[derive(Clone, Debug)]
-enum Change {
+enum FlashChange {
     Program { page: PageAddress, image: Arc<PageImage> },
     Erase { block: BlockId },
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
-    change: Change,
+struct PendingChange {
+    change: FlashChange,
     answered: bool,
 }
 
 /// The pages of one medium.
 #[derive(Clone, Debug)]
-pub struct Flash {
-    geometry: Geometry,
+pub struct SimFlash {
+    geometry: FlashGeometry,
     volatile: bool,
-    addressing: Addressing,
-    now: Vec<Slot>,
-    durable: Vec<Slot>,
-    pending: BTreeMap<u64, Pending>,
+    addressing: PageAddressing,
+    now: Vec<PageSlot>,
+    durable: Vec<PageSlot>,
+    pending: BTreeMap<u64, PendingChange>,
 }
 
-impl Flash {
+impl SimFlash {
     /// Creates flash whose pages are all blank. With a volatile cache, finished work stays in the cache until a flush.
     #[must_use]
-    pub fn blank(geometry: Geometry, cache: CacheKind, addressing: Addressing) -> Self {
+    pub fn blank(geometry: FlashGeometry, cache: CacheKind, addressing: PageAddressing) -> Self {
         let pages = geometry.blocks as usize * PAGES_PER_BLOCK;
         Self {
             geometry,
@@ -102,20 +102,20 @@ impl Flash {
     /// Accepts a program. The page must lie inside the geometry.
     pub fn begin_program(&mut self, id: u64, page: PageAddress, image: PageImage) {
         let image = Arc::new(image);
-        self.begin(id, Change::Program { page, image });
+        self.begin(id, FlashChange::Program { page, image });
     }
 
     /// Accepts an erase. The block must lie inside the geometry.
     pub fn begin_erase(&mut self, id: u64, block: BlockId) {
-        self.begin(id, Change::Erase { block });
+        self.begin(id, FlashChange::Erase { block });
     }
 
-    fn begin(&mut self, id: u64, change: Change) {
-        if self.addressing == Addressing::InPlace {
+    fn begin(&mut self, id: u64, change: FlashChange) {
+        if self.addressing == PageAddressing::InPlace {
             apply(&mut self.now, &change);
         }
         let answered = false;
-        self.pending.insert(id, Pending { change, answered });
+        self.pending.insert(id, PendingChange { change, answered });
     }
 
     /// Returns true if a program of this block is accepted and not completed; an erase of the block would race it.
@@ -124,8 +124,8 @@ impl Flash {
         self.pending.values().any(|pending| {
             !pending.answered
                 && match &pending.change {
-                    Change::Program { page, .. } => page.block == block,
-                    Change::Erase { .. } => false,
+                    FlashChange::Program { page, .. } => page.block == block,
+                    FlashChange::Erase { .. } => false,
                 }
         })
     }
@@ -135,7 +135,7 @@ impl Flash {
         let Some(pending) = self.pending.get(&id) else {
             return;
         };
-        if self.addressing == Addressing::ByRead {
+        if self.addressing == PageAddressing::ByRead {
             apply(&mut self.now, &pending.change);
         }
         if !self.volatile {
@@ -173,16 +173,16 @@ impl Flash {
     pub fn cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan, guard_pages: u8) {
         let pending = std::mem::take(&mut self.pending);
         let mut not_erased: Vec<BlockId> = Vec::new();
-        for (_, Pending { change, .. }) in pending {
+        for (_, PendingChange { change, .. }) in pending {
             let outcome = damage.fate(rng);
             match change {
-                Change::Program { page, image } => {
+                FlashChange::Program { page, image } => {
                     if self.volatile || !not_erased.contains(&page.block) {
                         self.cut_program(rng, damage, guard_pages, (page, image, outcome));
                     }
                 }
-                Change::Erase { block } => {
-                    if outcome != Fate::Whole {
+                FlashChange::Erase { block } => {
+                    if outcome != CutOutcome::Whole {
                         not_erased.push(block);
                     }
                     self.cut_erase(rng, block, outcome);
@@ -197,12 +197,12 @@ impl Flash {
         rng: &mut fastrand::Rng,
         damage: &DamagePlan,
         guard_pages: u8,
-        (page, image, outcome): (PageAddress, Arc<PageImage>, Fate),
+        (page, image, outcome): (PageAddress, Arc<PageImage>, CutOutcome),
     ) {
         match outcome {
-            Fate::Whole => self.durable[page.index()] = Some(image),
-            Fate::Lost => {}
-            Fate::Torn => {
+            CutOutcome::Whole => self.durable[page.index()] = Some(image),
+            CutOutcome::Lost => {}
+            CutOutcome::Torn => {
                 let before = self.durable[page.index()].as_deref();
                 let torn = tear(rng, before, &image, damage.unreadable_percent);
                 self.durable[page.index()] = Some(Arc::new(torn));
@@ -216,14 +216,14 @@ impl Flash {
         }
     }
 
-    fn cut_erase(&mut self, rng: &mut fastrand::Rng, block: BlockId, outcome: Fate) {
-        if outcome == Fate::Lost {
+    fn cut_erase(&mut self, rng: &mut fastrand::Rng, block: BlockId, outcome: CutOutcome) {
+        if outcome == CutOutcome::Lost {
             return;
         }
         for page in pages_of(block) {
             match (outcome, rng.u8(0..3)) {
-                (Fate::Torn, 0) => {}
-                (Fate::Torn, 1) => self.garble(rng, page),
+                (CutOutcome::Torn, 0) => {}
+                (CutOutcome::Torn, 1) => self.garble(rng, page),
                 _ => self.durable[page.index()] = None,
             }
         }
@@ -263,14 +263,14 @@ impl Flash {
 
     /// Returns the geometry of the medium.
     #[must_use]
-    pub fn geometry(&self) -> Geometry {
+    pub fn geometry(&self) -> FlashGeometry {
         self.geometry
     }
 }
 
 /// The way in which the CPU accesses pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressing {
+pub enum PageAddressing {
     /// Pages are addressable in place, and are visible from the moment at which their program is accepted.
     InPlace,
     /// Pages must be read, and are visible when their program has finished.
@@ -290,10 +290,10 @@ fn pages_of(block: BlockId) -> impl Iterator<Item = PageAddress> {
     (0..u8::MAX).take(PAGES_PER_BLOCK).map(move |page| PageAddress::new(block, page))
 }
 
-fn apply(slots: &mut [Slot], change: &Change) {
+fn apply(slots: &mut [PageSlot], change: &FlashChange) {
     match change {
-        Change::Program { page, image } => slots[page.index()] = Some(Arc::clone(image)),
-        Change::Erase { block } => {
+        FlashChange::Program { page, image } => slots[page.index()] = Some(Arc::clone(image)),
+        FlashChange::Erase { block } => {
             for page in pages_of(*block) {
                 slots[page.index()] = None;
             }

@@ -9,13 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod checker;
-pub mod engine;
 pub mod events;
 pub mod faults;
 pub mod flash;
 pub mod media;
 pub mod presets;
 pub mod replay;
+pub mod simulated_device;
 pub mod timeline;
 pub mod workload;
 pub mod world;

@@ -1,26 +1,26 @@
 //! An implementation of [`Media`] over simulated flash, in virtual time, with power cuts.
 //!
-//! Input: media operations with the time of their submission, and a [`Cut`].
+//! Input: media operations with the time of their submission, and a [`PowerCut`].
 //! Output: completions when channels and dies have finished.
 //! Invariant: each accepted operation completes once, with or without power; a broken rule of NAND is recorded even if
 //! the device hides the refusal.
 //! After a power cut, operations in flight and all later ones complete with an input/output error, so that a device in
-//! the middle of recovery terminates. The flash itself stays in the [`Wreck`], whose [`Wreck::next_boot`] returns the
+//! the middle of recovery terminates. The flash itself stays in the [`CrashImage`], whose [`CrashImage::next_boot`] returns the
 //! medium as the next boot finds it.
 
-mod wreck;
+mod crash_image;
 
-pub use wreck::{Misuse, Wreck};
+pub use crash_image::{CrashImage, FlashMisuse};
 
-use crate::faults::{Cut, DamagePlan};
-use crate::flash::{Addressing, CacheKind, Flash, PageImage, SLOT_BYTES};
+use crate::faults::{DamagePlan, PowerCut};
+use crate::flash::{CacheKind, PageAddressing, PageImage, SLOT_BYTES, SimFlash};
 use crate::presets::TimingPreset;
-use crate::timeline::{SlowDie, Timeline, Work};
-use headwater_dma::frame::Frame;
+use crate::timeline::{FlashOperation, FlashTimeline, SlowDie};
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::{
-    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
-    PageAddress, PageState, Refused, RefusedReason,
+    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
+    PageAddress, PageState, RefusalReason, RefusedOp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,13 +34,13 @@ pub struct SimMediaConfig {
     /// Timing, and presence of a volatile cache.
     pub preset: TimingPreset,
     /// Channels, dies, blocks.
-    pub geometry: Geometry,
+    pub geometry: FlashGeometry,
     /// Number of pages before a torn program that may be damaged with it.
     pub guard_pages: u8,
     /// Maximum number of operations in flight.
     pub queue_max: usize,
     /// The way in which the CPU accesses pages.
-    pub addressing: Addressing,
+    pub addressing: PageAddressing,
 }
 
 impl SimMediaConfig {
@@ -53,7 +53,7 @@ impl SimMediaConfig {
             geometry: preset.geometry(blocks),
             guard_pages: 0,
             queue_max: 256,
-            addressing: Addressing::ByRead,
+            addressing: PageAddressing::ByRead,
         }
     }
 
@@ -66,14 +66,14 @@ impl SimMediaConfig {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum MediaRequest {
     Read(PageAddress),
     Program(PageAddress),
     Erase(BlockId),
     Flush(Vec<u64>),
 }
 
-impl Asked {
+impl MediaRequest {
     fn page(&self) -> PageAddress {
         match self {
             Self::Read(page) | Self::Program(page) => *page,
@@ -86,42 +86,42 @@ impl Asked {
 #[derive(Debug)]
 struct InFlight {
     token: MediaToken,
-    frame: Option<Frame>,
-    asked: Asked,
+    frame: Option<MediaFrame>,
+    asked: MediaRequest,
 }
 
 /// Simulated flash.
 #[derive(Debug)]
 pub struct SimMedia {
     config: SimMediaConfig,
-    flash: Option<Flash>,
+    flash: Option<SimFlash>,
     rules: NandRules,
-    timeline: Timeline,
+    timeline: FlashTimeline,
     in_flight: BTreeMap<u64, InFlight>,
-    ready: VecDeque<(u64, MediaDone)>,
+    ready: VecDeque<(u64, MediaCompletion)>,
     next_id: u64,
     points: u64,
     cut_point: Option<u64>,
     cut_time: Option<Nanos>,
     last_event: Nanos,
     dead: bool,
-    wreck: Wreck,
+    wreck: CrashImage,
 }
 
 impl SimMedia {
     /// Creates a medium on which every block is erased.
     #[must_use]
     pub fn new(config: SimMediaConfig) -> Self {
-        let flash = Flash::blank(config.geometry, config.cache(), config.addressing);
+        let flash = SimFlash::blank(config.geometry, config.cache(), config.addressing);
         Self::with_flash(config, flash, NandRules::erased(config.geometry))
     }
 
-    fn with_flash(config: SimMediaConfig, flash: Flash, rules: NandRules) -> Self {
+    fn with_flash(config: SimMediaConfig, flash: SimFlash, rules: NandRules) -> Self {
         Self {
             config,
             flash: Some(flash),
             rules,
-            timeline: Timeline::new(config.preset, config.geometry, None),
+            timeline: FlashTimeline::new(config.preset, config.geometry, None),
             in_flight: BTreeMap::new(),
             ready: VecDeque::new(),
             next_id: 0,
@@ -130,7 +130,7 @@ impl SimMedia {
             cut_time: None,
             last_event: Nanos::ZERO,
             dead: false,
-            wreck: Wreck { config, remains: Arc::default() },
+            wreck: CrashImage { config, remains: Arc::default() },
         }
     }
 
@@ -142,24 +142,24 @@ impl SimMedia {
     }
 
     /// Sets the moment of the power cut, counted from now.
-    pub fn arm(&mut self, cut: Cut) {
+    pub fn arm(&mut self, cut: PowerCut) {
         self.cut_point = None;
         self.cut_time = None;
         match cut {
-            Cut::Never => {}
-            Cut::Point(point) => self.cut_point = Some(self.points.saturating_add(point.max(1))),
-            Cut::Time(at) => self.cut_time = Some(at),
+            PowerCut::Never => {}
+            PowerCut::Point(point) => self.cut_point = Some(self.points.saturating_add(point.max(1))),
+            PowerCut::Time(at) => self.cut_time = Some(at),
         }
     }
 
     /// Makes one die slow. Call before the first operation.
     pub fn slow_down(&mut self, slow: Option<SlowDie>) {
-        self.timeline = Timeline::new(self.config.preset, self.config.geometry, slow);
+        self.timeline = FlashTimeline::new(self.config.preset, self.config.geometry, slow);
     }
 
     /// Returns the handle to this medium while a device owns it, and to its flash afterwards.
     #[must_use]
-    pub fn wreck(&self) -> Wreck {
+    pub fn wreck(&self) -> CrashImage {
         self.wreck.clone()
     }
 
@@ -179,7 +179,7 @@ impl SimMedia {
 
     /// Returns the contents of the flash.
     #[must_use]
-    pub fn flash(&self) -> Option<&Flash> {
+    pub fn flash(&self) -> Option<&SimFlash> {
         self.flash.as_ref()
     }
 
@@ -236,12 +236,12 @@ impl SimMedia {
         };
         let Some(flash) = self.flash.as_mut() else { return };
         let result = match &op.asked {
-            Asked::Read(page) => read(flash, *page, op.frame.as_mut()),
-            Asked::Program(_) | Asked::Erase(_) => {
+            MediaRequest::Read(page) => read(flash, *page, op.frame.as_mut()),
+            MediaRequest::Program(_) | MediaRequest::Erase(_) => {
                 flash.finish(id);
                 Ok(PageState::Programmed)
             }
-            Asked::Flush(covered) => {
+            MediaRequest::Flush(covered) => {
                 flash.make_durable(covered);
                 Ok(PageState::Programmed)
             }
@@ -252,14 +252,14 @@ impl SimMedia {
             self.ready.push_back((id, without_power(op)));
         } else {
             let (token, frame) = (op.token, op.frame);
-            self.ready.push_back((id, MediaDone { token, frame, result }));
+            self.ready.push_back((id, MediaCompletion { token, frame, result }));
         }
         self.pass_point();
     }
 
-    fn check(&mut self, op: &MediaOp) -> Result<(), RefusedReason> {
+    fn check(&mut self, op: &MediaOp) -> Result<(), RefusalReason> {
         if self.in_flight.len() + self.ready.len() >= self.config.queue_max {
-            return Err(RefusedReason::QueueFull);
+            return Err(RefusalReason::QueueFull);
         }
         if self.dead {
             return Ok(());
@@ -270,47 +270,47 @@ impl SimMedia {
             MediaOp::Erase { block } => {
                 let races = self.flash.as_ref().is_some_and(|flash| flash.has_unanswered(*block));
                 if races {
-                    self.accuse(Misuse::EraseRacesProgram { block: *block });
+                    self.accuse(FlashMisuse::EraseRacesProgram { block: *block });
                 }
                 (self.rules.erase(*block), PageAddress::new(*block, 0))
             }
             MediaOp::Flush => return Ok(()),
         };
         checked.map_err(|rule| {
-            self.accuse(Misuse::Rule { rule, page });
-            RefusedReason::Rule(rule)
+            self.accuse(FlashMisuse::Rule { rule, page });
+            RefusalReason::Rule(rule)
         })
     }
 
-    fn accuse(&self, misuse: Misuse) {
+    fn accuse(&self, misuse: FlashMisuse) {
         self.wreck.lock().misuse.get_or_insert(misuse);
     }
 
-    fn begin(&mut self, id: u64, op: MediaOp, now: Nanos) -> (Option<Frame>, Asked) {
+    fn begin(&mut self, id: u64, op: MediaOp, now: Nanos) -> (Option<MediaFrame>, MediaRequest) {
         let timeline = &mut self.timeline;
         match op {
             MediaOp::Read { page, frame } => {
-                timeline.start(id, page.block, Work::Read(page.page), now);
-                (Some(frame), Asked::Read(page))
+                timeline.start(id, page.block, FlashOperation::Read(page.page), now);
+                (Some(frame), MediaRequest::Read(page))
             }
             MediaOp::Program { page, frame } => {
-                timeline.start(id, page.block, Work::Program(page.page), now);
+                timeline.start(id, page.block, FlashOperation::Program(page.page), now);
                 if let Some(flash) = self.flash.as_mut() {
                     flash.begin_program(id, page, PageImage::from_frame(&frame));
                 }
-                (Some(frame), Asked::Program(page))
+                (Some(frame), MediaRequest::Program(page))
             }
             MediaOp::Erase { block } => {
-                timeline.start(id, block, Work::Erase, now);
+                timeline.start(id, block, FlashOperation::Erase, now);
                 if let Some(flash) = self.flash.as_mut() {
                     flash.begin_erase(id, block);
                 }
-                (None, Asked::Erase(block))
+                (None, MediaRequest::Erase(block))
             }
             MediaOp::Flush => {
                 timeline.flush(id, now);
-                let covered = self.flash.as_ref().map(Flash::covered_by_flush);
-                (None, Asked::Flush(covered.unwrap_or_default()))
+                let covered = self.flash.as_ref().map(SimFlash::covered_by_flush);
+                (None, MediaRequest::Flush(covered.unwrap_or_default()))
             }
         }
     }
@@ -325,7 +325,7 @@ impl Drop for SimMedia {
 }
 
 impl Media for SimMedia {
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> FlashGeometry {
         self.config.geometry
     }
 
@@ -333,12 +333,12 @@ impl Media for SimMedia {
         MediaTraits {
             volatile_cache: self.config.cache() == CacheKind::Volatile,
             guard_pages: self.config.guard_pages,
-            addressable: self.config.addressing == Addressing::InPlace,
+            addressable: self.config.addressing == PageAddressing::InPlace,
             queue_max: self.config.queue_max,
         }
     }
 
-    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), Refused> {
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
         self.advance(now);
         self.last_event = self.last_event.max(now);
         let armed = self.wreck.lock().cut.take();
@@ -346,16 +346,16 @@ impl Media for SimMedia {
             self.arm(cut);
         }
         if let Err(reason) = self.check(&op) {
-            return Err(Refused { op, reason });
+            return Err(RefusedOp { op, reason });
         }
         self.next_id += 1;
         let id = self.next_id;
         if self.dead {
             let (frame, asked) = match op {
-                MediaOp::Read { page, frame } => (Some(frame), Asked::Read(page)),
-                MediaOp::Program { page, frame } => (Some(frame), Asked::Program(page)),
-                MediaOp::Erase { block } => (None, Asked::Erase(block)),
-                MediaOp::Flush => (None, Asked::Flush(Vec::new())),
+                MediaOp::Read { page, frame } => (Some(frame), MediaRequest::Read(page)),
+                MediaOp::Program { page, frame } => (Some(frame), MediaRequest::Program(page)),
+                MediaOp::Erase { block } => (None, MediaRequest::Erase(block)),
+                MediaOp::Flush => (None, MediaRequest::Flush(Vec::new())),
             };
             self.ready.push_back((id, without_power(InFlight { token, frame, asked })));
             return Ok(());
@@ -366,7 +366,7 @@ impl Media for SimMedia {
         Ok(())
     }
 
-    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaDone>) {
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
         self.advance(now);
         for (id, answer) in self.ready.drain(..) {
             if let (Some(flash), Ok(_)) = (self.flash.as_mut(), &answer.result) {
@@ -403,7 +403,7 @@ impl Media for SimMedia {
     }
 
     fn view(&self, page: PageAddress) -> Option<&[u8]> {
-        if self.config.addressing == Addressing::ByRead || self.dead {
+        if self.config.addressing == PageAddressing::ByRead || self.dead {
             return None;
         }
         let image = self.flash.as_ref()?.page(page)?;
@@ -411,15 +411,19 @@ impl Media for SimMedia {
     }
 }
 
-fn without_power(op: InFlight) -> MediaDone {
-    MediaDone {
+fn without_power(op: InFlight) -> MediaCompletion {
+    MediaCompletion {
         token: op.token,
         result: Err(MediaError::Io { errno: EIO, page: op.asked.page() }),
         frame: op.frame,
     }
 }
 
-fn read(flash: &Flash, page: PageAddress, frame: Option<&mut Frame>) -> Result<PageState, MediaError> {
+fn read(
+    flash: &SimFlash,
+    page: PageAddress,
+    frame: Option<&mut MediaFrame>,
+) -> Result<PageState, MediaError> {
     let Some(image) = flash.page(page) else {
         return Ok(PageState::Blank);
     };

@@ -6,7 +6,7 @@
 //! of a word line; page `p` of a block takes entry `p mod len`.
 
 use headwater_host::clock::Nanos;
-use headwater_ssd::media::Geometry;
+use headwater_ssd::media::FlashGeometry;
 
 /// The timing of a simulated part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,8 +171,8 @@ impl TimingPreset {
 
     /// Returns the geometry of a medium of `blocks` blocks on this preset's channels and dies.
     #[must_use]
-    pub const fn geometry(&self, blocks: u32) -> Geometry {
-        Geometry { channels: self.channels, dies_per_channel: self.dies_per_channel, blocks }
+    pub const fn geometry(&self, blocks: u32) -> FlashGeometry {
+        FlashGeometry { channels: self.channels, dies_per_channel: self.dies_per_channel, blocks }
     }
 
     /// Returns the time for which a transfer of `bytes` occupies the channel.

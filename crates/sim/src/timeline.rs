@@ -18,12 +18,12 @@
 use crate::events::EventQueue;
 use crate::presets::TimingPreset;
 use headwater_host::clock::Nanos;
-use headwater_ssd::media::{BlockId, Geometry, PAGE_DATA_BYTES};
+use headwater_ssd::media::{BlockId, FlashGeometry, PAGE_DATA_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An operation on a die or its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum FlashOperation {
     /// Read the page.
     Read(u8),
     /// Program the page.
@@ -42,15 +42,15 @@ pub struct SlowDie {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
-    work: Work,
+struct DieJob {
+    work: FlashOperation,
     die: usize,
     channel: usize,
 }
 
 /// A step of a job or flush that ends at its time.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum TimelineStep {
     Die(u64),
     Transfer(u64),
     Cache(u64),
@@ -58,32 +58,32 @@ enum Step {
 }
 
 #[derive(Debug, Default)]
-struct Resource {
+struct FifoResource {
     busy: bool,
     waiting: VecDeque<u64>,
 }
 
 /// The channels and dies of one medium.
 #[derive(Debug)]
-pub struct Timeline {
+pub struct FlashTimeline {
     preset: TimingPreset,
-    geometry: Geometry,
+    geometry: FlashGeometry,
     slow: Option<SlowDie>,
-    channels: Vec<Resource>,
-    dies: Vec<Resource>,
-    jobs: BTreeMap<u64, Job>,
+    channels: Vec<FifoResource>,
+    dies: Vec<FifoResource>,
+    jobs: BTreeMap<u64, DieJob>,
     /// Jobs that have finished for the caller while the die still works on them.
     behind: BTreeSet<u64>,
     /// Flushes, each with the newest job that it waits for.
     flushes: Vec<(u64, Option<u64>)>,
-    steps: EventQueue<Step>,
+    steps: EventQueue<TimelineStep>,
 }
 
-impl Timeline {
+impl FlashTimeline {
     /// Creates a timeline with idle channels and dies.
     #[must_use]
-    pub fn new(preset: TimingPreset, geometry: Geometry, slow: Option<SlowDie>) -> Self {
-        let idle = |count: u32| (0..count).map(|_| Resource::default()).collect();
+    pub fn new(preset: TimingPreset, geometry: FlashGeometry, slow: Option<SlowDie>) -> Self {
+        let idle = |count: u32| (0..count).map(|_| FifoResource::default()).collect();
         Self {
             preset,
             geometry,
@@ -98,20 +98,20 @@ impl Timeline {
     }
 
     /// Starts a job on a block. `id` must be higher than every id before.
-    pub fn start(&mut self, id: u64, block: BlockId, work: Work, now: Nanos) {
-        let job = Job {
+    pub fn start(&mut self, id: u64, block: BlockId, work: FlashOperation, now: Nanos) {
+        let job = DieJob {
             work,
             die: self.geometry.die_of(block) as usize,
             channel: self.geometry.channel_of(block) as usize,
         };
         self.jobs.insert(id, job);
         match work {
-            Work::Read(_) => self.want_die(id, now),
-            Work::Program(_) => self.want_channel(id, now),
-            Work::Erase => {
+            FlashOperation::Read(_) => self.want_die(id, now),
+            FlashOperation::Program(_) => self.want_channel(id, now),
+            FlashOperation::Erase => {
                 if let Some(cached) = self.preset.cached {
                     self.behind.insert(id);
-                    self.steps.push(now.after(cached), Step::Cache(id));
+                    self.steps.push(now.after(cached), TimelineStep::Cache(id));
                 }
                 self.want_die(id, now);
             }
@@ -134,9 +134,9 @@ impl Timeline {
     pub fn step(&mut self, now: Nanos) -> Option<(Nanos, Option<u64>)> {
         let (at, step) = self.steps.pop_due(now)?;
         let finished = match step {
-            Step::Die(id) => self.die_done(id, at),
-            Step::Transfer(id) => self.transfer_done(id, at),
-            Step::Cache(id) | Step::Flush(id) => Some(id),
+            TimelineStep::Die(id) => self.die_done(id, at),
+            TimelineStep::Transfer(id) => self.transfer_done(id, at),
+            TimelineStep::Cache(id) | TimelineStep::Flush(id) => Some(id),
         };
         Some((at, finished))
     }
@@ -152,7 +152,7 @@ impl Timeline {
         if let Some(next) = self.dies[job.die].waiting.pop_front() {
             self.want_die(next, at);
         }
-        if let Work::Read(_) = job.work {
+        if let FlashOperation::Read(_) = job.work {
             self.want_channel(id, at);
             return None;
         }
@@ -170,13 +170,13 @@ impl Timeline {
         if let Some(next) = self.channels[job.channel].waiting.pop_front() {
             self.want_channel(next, at);
         }
-        if let Work::Read(_) = job.work {
+        if let FlashOperation::Read(_) = job.work {
             self.jobs.remove(&id);
             return Some(id);
         }
         if let Some(cached) = self.preset.cached {
             self.behind.insert(id);
-            self.steps.push(at.after(cached), Step::Cache(id));
+            self.steps.push(at.after(cached), TimelineStep::Cache(id));
         }
         self.want_die(id, at);
         None
@@ -193,16 +193,16 @@ impl Timeline {
         }
         die.busy = true;
         let span = match job.work {
-            Work::Read(page) => self.preset.read_time(page),
-            Work::Program(page) => self.preset.program_time(page),
-            Work::Erase => self.preset.erase,
+            FlashOperation::Read(page) => self.preset.read_time(page),
+            FlashOperation::Program(page) => self.preset.program_time(page),
+            FlashOperation::Erase => self.preset.erase,
         };
         let factor = match self.slow {
             Some(slow) if slow.die as usize == job.die => u64::from(slow.factor),
             _ => 1,
         };
         let span = Nanos(span.0.saturating_mul(factor));
-        self.steps.push(now.after(span), Step::Die(id));
+        self.steps.push(now.after(span), TimelineStep::Die(id));
     }
 
     fn want_channel(&mut self, id: u64, now: Nanos) {
@@ -216,7 +216,7 @@ impl Timeline {
         }
         channel.busy = true;
         let span = self.preset.transfer(PAGE_DATA_BYTES as u64);
-        self.steps.push(now.after(span), Step::Transfer(id));
+        self.steps.push(now.after(span), TimelineStep::Transfer(id));
     }
 
     fn release_flushes(&mut self, at: Nanos) {
@@ -225,7 +225,7 @@ impl Timeline {
         self.flushes.retain(|&(id, waits_for)| {
             let waits = matches!((waits_for, oldest_behind), (Some(last), Some(oldest)) if oldest <= last);
             if !waits {
-                steps.push(at.after(flush), Step::Flush(id));
+                steps.push(at.after(flush), TimelineStep::Flush(id));
             }
             waits
         });

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{
-    BatchWrite, Command, Condition, Expiry, ListPosition, NamespaceId, Release, Sequence,
+    BatchWrite, ListPosition, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, WriteCondition,
 };
 
 /// The mixture of commands, keys and values.
@@ -23,12 +23,12 @@ pub struct WorkloadConfig {
     /// One in this many values of the first two keys is longer than a block; 0 for never.
     pub chained_every: u32,
     /// Shares of the commands.
-    pub shares: Shares,
+    pub shares: CommandShares,
 }
 
 /// Shares of the commands; only their ratios count.
 #[derive(Clone, Copy, Debug)]
-pub struct Shares {
+pub struct CommandShares {
     /// Stores of one key.
     pub store: u32,
     /// Retrieves.
@@ -49,7 +49,7 @@ pub struct Shares {
     pub clear: u32,
 }
 
-impl Shares {
+impl CommandShares {
     /// Half writes, and some of every kind of command.
     pub const MIXED: Self = Self {
         store: 400,
@@ -66,25 +66,25 @@ impl Shares {
 
 /// One command for one namespace.
 #[derive(Debug)]
-pub struct Request {
+pub struct WorkloadRequest {
     /// The namespace that it is for.
     pub namespace: NamespaceId,
     /// The command.
-    pub command: Command,
+    pub command: SsdCommand,
 }
 
 /// A seeded stream of requests.
 #[derive(Debug)]
-pub struct Workload {
+pub struct CommandStream {
     rng: fastrand::Rng,
     config: WorkloadConfig,
     values: u64,
 }
 
 /// The lookup of the sequence of a key's record, as far as the client has learnt it.
-pub type Known<'a> = &'a dyn Fn(NamespaceId, &[u8]) -> Option<Sequence>;
+pub type KnownSequence<'a> = &'a dyn Fn(NamespaceId, &[u8]) -> Option<Sequence>;
 
-impl Workload {
+impl CommandStream {
     /// Creates a stream from a seed.
     #[must_use]
     pub fn new(seed: u64, config: WorkloadConfig) -> Self {
@@ -92,7 +92,7 @@ impl Workload {
     }
 
     /// Returns the next request.
-    pub fn next(&mut self, wall: UnixMillis, known: Known<'_>) -> Request {
+    pub fn next(&mut self, wall: UnixMillis, known: KnownSequence<'_>) -> WorkloadRequest {
         let namespace = NamespaceId(self.rng.u8(1..=self.config.namespaces.max(1)));
         let shares = self.config.shares;
         let kinds = [
@@ -109,26 +109,26 @@ impl Workload {
         let command = match self.pick(&kinds) {
             0 => self.store(namespace, wall, known),
             1 => self.retrieve(),
-            2 => Command::Exist { key: self.any_key().1, release: self.release() },
+            2 => SsdCommand::Exist { key: self.any_key().1, release: self.release() },
             3 => {
                 let key = self.any_key().1;
                 let condition = self.delete_condition(namespace, &key, known);
-                Command::Delete { key, condition }
+                SsdCommand::Delete { key, condition }
             }
             4 => self.batch(namespace, wall, known),
-            5 => Command::List {
+            5 => SsdCommand::List {
                 from: if self.rng.bool() { ListPosition::START } else { ListPosition(self.rng.u64(..)) },
                 keys_max: self.rng.u32(1..=64),
             },
-            6 => Command::Flush,
+            6 => SsdCommand::Flush,
             7 => {
                 let key = self.any_key().1;
                 let up_to = known(namespace, &key).unwrap_or_default();
-                Command::Fence { up_to }
+                SsdCommand::Fence { up_to }
             }
-            _ => Command::Clear,
+            _ => SsdCommand::Clear,
         };
-        Request { namespace, command }
+        WorkloadRequest { namespace, command }
     }
 
     fn pick(&mut self, shares: &[u32]) -> usize {
@@ -150,29 +150,34 @@ impl Workload {
         (number, key_bytes(number))
     }
 
-    fn store(&mut self, namespace: NamespaceId, wall: UnixMillis, known: Known<'_>) -> Command {
+    fn store(&mut self, namespace: NamespaceId, wall: UnixMillis, known: KnownSequence<'_>) -> SsdCommand {
         let (number, key) = self.any_key();
         let condition = match self.rng.u8(0..16) {
-            0 => Condition::IfExists,
-            1 => Condition::IfAbsent,
-            2 | 3 => Condition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
-            4 => Condition::IfSequence(Sequence(self.rng.u64(1..1_000))),
-            _ => Condition::Always,
+            0 => WriteCondition::IfExists,
+            1 => WriteCondition::IfAbsent,
+            2 | 3 => WriteCondition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
+            4 => WriteCondition::IfSequence(Sequence(self.rng.u64(1..1_000))),
+            _ => WriteCondition::Always,
         };
-        Command::Store { value: self.value(number).into(), expiry: self.expiry(wall), key, condition }
+        SsdCommand::Store { value: self.value(number).into(), expiry: self.expiry(wall), key, condition }
     }
 
-    fn delete_condition(&mut self, namespace: NamespaceId, key: &[u8], known: Known<'_>) -> Condition {
+    fn delete_condition(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        known: KnownSequence<'_>,
+    ) -> WriteCondition {
         match self.rng.u8(0..8) {
-            0 => Condition::IfSequence(known(namespace, key).unwrap_or(Sequence(1))),
-            1 => Condition::IfExists,
-            _ => Condition::Always,
+            0 => WriteCondition::IfSequence(known(namespace, key).unwrap_or(Sequence(1))),
+            1 => WriteCondition::IfExists,
+            _ => WriteCondition::Always,
         }
     }
 
-    fn retrieve(&mut self) -> Command {
+    fn retrieve(&mut self) -> SsdCommand {
         let short = self.rng.u8(0..10) == 0;
-        Command::Retrieve {
+        SsdCommand::Retrieve {
             key: self.any_key().1,
             sink: Vec::new().into(),
             bytes_max: if short { self.rng.u32(0..64) } else { u32::MAX },
@@ -180,11 +185,11 @@ impl Workload {
         }
     }
 
-    fn release(&mut self) -> Release {
-        if self.rng.u8(0..12) == 0 { Release::Speculative } else { Release::WhenDurable }
+    fn release(&mut self) -> ReadRelease {
+        if self.rng.u8(0..12) == 0 { ReadRelease::Speculative } else { ReadRelease::WhenDurable }
     }
 
-    fn batch(&mut self, namespace: NamespaceId, wall: UnixMillis, known: Known<'_>) -> Command {
+    fn batch(&mut self, namespace: NamespaceId, wall: UnixMillis, known: KnownSequence<'_>) -> SsdCommand {
         let mut numbers = Vec::new();
         let length = self.rng.usize(2..=6);
         while numbers.len() < length.min(self.config.keys as usize) {
@@ -199,29 +204,30 @@ impl Workload {
         for number in numbers {
             let key = key_bytes(number);
             let condition = match (conditions, self.rng.u8(0..6)) {
-                (true, 0) => Condition::IfExists,
-                (true, 1) => Condition::IfAbsent,
-                (true, 2) => Condition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
-                _ => Condition::Always,
+                (true, 0) => WriteCondition::IfExists,
+                (true, 1) => WriteCondition::IfAbsent,
+                (true, 2) => WriteCondition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
+                _ => WriteCondition::Always,
             };
             writes.push(if self.rng.u8(0..5) == 0 {
-                let condition = if condition == Condition::IfAbsent { Condition::Always } else { condition };
+                let condition =
+                    if condition == WriteCondition::IfAbsent { WriteCondition::Always } else { condition };
                 BatchWrite::Delete { key, condition }
             } else {
                 let (value, expiry) = (self.value(number), self.expiry(wall));
                 BatchWrite::Store { key, value, condition, expiry }
             });
         }
-        Command::Batch { writes }
+        SsdCommand::Batch { writes }
     }
 
-    fn expiry(&mut self, wall: UnixMillis) -> Expiry {
+    fn expiry(&mut self, wall: UnixMillis) -> RecordExpiry {
         match self.rng.u8(0..24) {
-            0 => Expiry::Keep,
-            1 => Expiry::At(wall.0 + self.rng.u64(1..50)),
-            2 => Expiry::At(wall.0 + self.rng.u64(50..5_000)),
-            3 => Expiry::At(wall.0 + 10_000_000),
-            _ => Expiry::Never,
+            0 => RecordExpiry::Keep,
+            1 => RecordExpiry::At(wall.0 + self.rng.u64(1..50)),
+            2 => RecordExpiry::At(wall.0 + self.rng.u64(50..5_000)),
+            3 => RecordExpiry::At(wall.0 + 10_000_000),
+            _ => RecordExpiry::Never,
         }
     }
 
@@ -270,12 +276,12 @@ mod tests {
             keys: 40,
             value_bytes_max: 12_000,
             chained_every: 16,
-            shares: Shares::MIXED,
+            shares: CommandShares::MIXED,
         }
     }
 
     fn stream(seed: u64, length: usize) -> Vec<String> {
-        let mut workload = Workload::new(seed, config());
+        let mut workload = CommandStream::new(seed, config());
         (0..length)
             .map(|_| format!("{:?}", workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))))
             .collect()
@@ -302,9 +308,9 @@ mod tests {
     fn keys_are_distinct_and_no_batch_names_one_twice() {
         let keys: std::collections::BTreeSet<_> = (0..200).map(key_bytes).collect();
         assert_eq!(keys.len(), 200);
-        let mut workload = Workload::new(3, config());
+        let mut workload = CommandStream::new(3, config());
         for _ in 0..2_000 {
-            if let Command::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
+            if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
                 let keys: std::collections::BTreeSet<_> = (writes.iter())
                     .map(|write| match write {
                         BatchWrite::Store { key, .. } | BatchWrite::Delete { key, .. } => key.clone(),

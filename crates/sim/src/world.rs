@@ -1,29 +1,31 @@
 //! A simulation of a device with its flash, clients and faults, in one loop of virtual time.
 //!
-//! Input: a seed. Output: a [`Report`] or a [`Failure`].
+//! Input: a seed. Output: a [`RunReport`] or a [`RunFailure`].
 //! Invariant: nothing here reads a clock or any random source but the seed.
 //! A run is a sequence of boots on one medium. Each boot opens the device (recovery), reads every key, submits commands
 //! until the power is cut, and leaves the crash image to the next boot. The last boot has no fault.
 
+mod block_namespace;
 mod config;
-mod disk;
 mod report;
 
-pub use config::{BLOCK_SEEDS, DiskConfig, WorldConfig};
-pub use report::{Cause, Failure, Report};
+pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, WorldConfig};
+pub use report::{FailureCause, RunFailure, RunReport};
 
-use crate::checker::{Asked, Checker, Fingerprint, WallSpan};
-use crate::engine::{BootTime, Engine};
-use crate::faults::{Cut, FaultPlan};
-use crate::media::{SimMedia, Wreck};
+use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint, WallSpan};
+use crate::faults::{FaultPlan, PowerCut};
+use crate::media::{CrashImage, SimMedia};
+use crate::simulated_device::{BootTime, SimulatedDevice};
 use crate::timeline::SlowDie;
-use crate::workload::Workload;
+use crate::workload::CommandStream;
+use block_namespace::BlockNamespaceModel;
 use bytes::Bytes;
 use config::DISK;
-use disk::Disk;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, ListPosition, NamespaceId, Release, SubmitError};
+use headwater_ssd::command::{
+    ListPosition, NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError,
+};
 use headwater_ssd::limits::LIST_KEYS_MAX;
 use std::marker::PhantomData;
 
@@ -41,18 +43,18 @@ const FAILURES: &[Status] = &[
 ];
 
 /// The receiver of the lines of a verbose run.
-pub type Sink<'a> = &'a mut dyn FnMut(&str);
+pub type LineSink<'a> = &'a mut dyn FnMut(&str);
 
 /// The state of the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Power {
+enum SimPower {
     On,
     Gone,
 }
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum WorldStep {
     Moved,
     /// Nothing will happen until a command is submitted.
     Idle,
@@ -60,26 +62,26 @@ enum Step {
 }
 
 /// One simulated world.
-pub struct World<'a, E> {
+pub struct SimWorld<'a, E> {
     seed: u64,
     config: WorldConfig,
     rng: fastrand::Rng,
-    checker: Checker,
-    workload: Workload,
-    disk: Option<Disk>,
-    sink: Option<Sink<'a>>,
-    first_cut: Option<Cut>,
+    checker: DeviceChecker,
+    workload: CommandStream,
+    disk: Option<BlockNamespaceModel>,
+    sink: Option<LineSink<'a>>,
+    first_cut: Option<PowerCut>,
     now: Nanos,
     wall_offset: u64,
     next_token: u64,
     boot: u32,
     idle_polls: u32,
-    answers: Vec<(Completion, UnixMillis)>,
-    report: Report,
+    answers: Vec<(SsdCompletion, UnixMillis)>,
+    report: RunReport,
     engine: PhantomData<E>,
 }
 
-impl<E> std::fmt::Debug for World<'_, E> {
+impl<E> std::fmt::Debug for SimWorld<'_, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World")
             .field("seed", &self.seed)
@@ -89,16 +91,16 @@ impl<E> std::fmt::Debug for World<'_, E> {
     }
 }
 
-impl<'a, E: Engine> World<'a, E> {
+impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     /// Creates a world before its first boot.
     #[must_use]
     pub fn new(seed: u64, config: WorldConfig) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         Self {
             seed,
-            checker: Checker::new(&config.device.durability),
-            workload: Workload::new(rng.u64(..), config.workload.clone()),
-            disk: config.disk.map(Disk::new),
+            checker: DeviceChecker::new(&config.device.durability),
+            workload: CommandStream::new(rng.u64(..), config.workload.clone()),
+            disk: config.disk.map(BlockNamespaceModel::new),
             config,
             rng,
             sink: None,
@@ -109,7 +111,7 @@ impl<'a, E: Engine> World<'a, E> {
             boot: 0,
             idle_polls: 0,
             answers: Vec::new(),
-            report: Report {
+            report: RunReport {
                 seed,
                 commands: 0,
                 completions: 0,
@@ -126,14 +128,14 @@ impl<'a, E: Engine> World<'a, E> {
     /// Cuts the power of the first boot at `cut`, counted from the start of the boot. A test uses it to cut one run at
     /// every point.
     #[must_use]
-    pub fn cut_at(mut self, cut: Cut) -> Self {
+    pub fn cut_at(mut self, cut: PowerCut) -> Self {
         self.first_cut = Some(cut);
         self
     }
 
     /// Writes one line to `sink` for every command, completion and cut.
     #[must_use]
-    pub fn verbose(mut self, sink: Sink<'a>) -> Self {
+    pub fn verbose(mut self, sink: LineSink<'a>) -> Self {
         self.sink = Some(sink);
         self
     }
@@ -142,13 +144,13 @@ impl<'a, E: Engine> World<'a, E> {
     ///
     /// # Errors
     /// The first promise that the device broke.
-    pub fn run(mut self) -> Result<Report, Failure> {
+    pub fn run(mut self) -> Result<RunReport, RunFailure> {
         match self.all_boots() {
             Ok(()) => {
                 self.report.virtual_time = self.now;
                 Ok(self.report)
             }
-            Err(cause) => Err(Failure {
+            Err(cause) => Err(RunFailure {
                 seed: self.seed,
                 boot: self.boot,
                 commands: self.report.commands,
@@ -158,7 +160,7 @@ impl<'a, E: Engine> World<'a, E> {
         }
     }
 
-    fn all_boots(&mut self) -> Result<(), Cause> {
+    fn all_boots(&mut self) -> Result<(), FailureCause> {
         let mut media = SimMedia::new(self.config.media);
         for boot in 0..self.config.rounds {
             self.boot = boot;
@@ -169,14 +171,14 @@ impl<'a, E: Engine> World<'a, E> {
         self.one_boot(media, FaultPlan::NONE).map(drop)
     }
 
-    fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, Cause> {
+    fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, FailureCause> {
         media.slow_down(plan.slow_die);
         // One boot in four may lose its power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
         if let (Some(first), 0) = (self.first_cut, self.boot) {
             (early, cut) = (true, first);
         }
-        media.arm(if early { cut } else { Cut::Never });
+        media.arm(if early { cut } else { PowerCut::Never });
         let image = media.wreck();
         let (boot, now) = (self.boot, self.now);
         self.tell(|| format!("boot {boot} at {now}, faults {plan:?}"));
@@ -185,10 +187,12 @@ impl<'a, E: Engine> World<'a, E> {
         if self.seed.is_multiple_of(4)
             && let Some(copy) = media.copied()
         {
-            E::inspect(copy, &self.config.device, at).map_err(Cause::Inspection)?;
+            E::inspect(copy, &self.config.device, at).map_err(FailureCause::Inspection)?;
         }
         match E::open(media, &self.config.device, at) {
-            Err(why) if !image.is_dead() => return Err(image.misuse().map_or(Cause::Open(why), Cause::from)),
+            Err(why) if !image.is_dead() => {
+                return Err(image.misuse().map_or(FailureCause::Open(why), FailureCause::from));
+            }
             Err(_) => self.report.cuts_in_recovery += 1,
             Ok(mut engine) => {
                 self.now = self.now.max(image.now());
@@ -209,12 +213,12 @@ impl<'a, E: Engine> World<'a, E> {
         self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
         self.tell(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
-        image.next_boot(&mut self.rng, &plan.damage).ok_or(Cause::MediumLost)
+        image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)
     }
 
     /// Drives the device from the end of recovery to the loss of power.
-    fn live(&mut self, engine: &mut E, image: &Wreck) -> Result<(), Cause> {
-        if self.settle(engine, image)? == Power::Gone {
+    fn live(&mut self, engine: &mut E, image: &CrashImage) -> Result<(), FailureCause> {
+        if self.settle(engine, image)? == SimPower::Gone {
             return Ok(());
         }
         let mut left = self.rng.u32(0..=self.config.commands_max);
@@ -223,8 +227,8 @@ impl<'a, E: Engine> World<'a, E> {
             while left > 0 && self.checker.in_flight() < wanted {
                 left -= 1;
                 if let Some(command) = self.next_on_disk() {
-                    let changes = matches!(command, Command::Namespace(_));
-                    if changes && self.drain(engine, image)? == Power::Gone {
+                    let changes = matches!(command, SsdCommand::Namespace(_));
+                    if changes && self.drain(engine, image)? == SimPower::Gone {
                         return Ok(());
                     }
                     if self.ask(engine, DISK, command)?.is_none() {
@@ -240,7 +244,7 @@ impl<'a, E: Engine> World<'a, E> {
                     break;
                 }
             }
-            if self.step(engine, image)? == Step::Gone {
+            if self.step(engine, image)? == WorldStep::Gone {
                 return Ok(());
             }
             if self.rng.u8(0..64) == 0 {
@@ -254,7 +258,7 @@ impl<'a, E: Engine> World<'a, E> {
         if self.boot < self.config.rounds && self.rng.bool() {
             return Ok(());
         }
-        if self.drain(engine, image)? == Power::On && self.rng.bool() {
+        if self.drain(engine, image)? == SimPower::On && self.rng.bool() {
             let at = self.boot_time();
             if let Some(now) = engine.shut_down(at)
                 && !image.is_dead()
@@ -267,48 +271,48 @@ impl<'a, E: Engine> World<'a, E> {
     }
 
     /// Checks every key that was ever used and the listings, before any new command is submitted.
-    fn settle(&mut self, engine: &mut E, image: &Wreck) -> Result<Power, Cause> {
+    fn settle(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
         self.settle_table(engine)?;
         for (namespace, key) in self.checker.keys() {
             if self.disk.is_some() && namespace == DISK {
-                if self.settle_block(engine, image, &key)? == Power::Gone {
-                    return Ok(Power::Gone);
+                if self.settle_block(engine, image, &key)? == SimPower::Gone {
+                    return Ok(SimPower::Gone);
                 }
                 continue;
             }
-            let retrieve = Command::Retrieve {
+            let retrieve = SsdCommand::Retrieve {
                 key: key.clone(),
                 sink: Vec::new().into(),
                 bytes_max: u32::MAX,
-                release: Release::WhenDurable,
+                release: ReadRelease::WhenDurable,
             };
             let asked = self.wall();
             let Some((completion, answered)) = self.ask_alone(engine, image, namespace, retrieve)? else {
-                return Ok(Power::Gone);
+                return Ok(SimPower::Gone);
             };
             let wall = WallSpan { asked, answered };
             self.checker.settle(namespace, &key, &completion, wall)?;
         }
         for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
             let Some(listed) = self.list_all(engine, image, namespace)? else {
-                return Ok(Power::Gone);
+                return Ok(SimPower::Gone);
             };
             self.checker.check_listing(namespace, &listed, self.wall())?;
         }
         self.checker.settled();
-        Ok(Power::On)
+        Ok(SimPower::On)
     }
 
     fn list_all(
         &mut self,
         engine: &mut E,
-        image: &Wreck,
+        image: &CrashImage,
         namespace: NamespaceId,
-    ) -> Result<Option<Vec<Bytes>>, Cause> {
+    ) -> Result<Option<Vec<Bytes>>, FailureCause> {
         let mut listed = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
-            let list = Command::List { from: position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
+            let list = SsdCommand::List { from: position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
             let Some((completion, _)) = self.ask_alone(engine, image, namespace, list)? else {
                 return Ok(None);
             };
@@ -322,37 +326,42 @@ impl<'a, E: Engine> World<'a, E> {
     fn ask_alone(
         &mut self,
         engine: &mut E,
-        image: &Wreck,
+        image: &CrashImage,
         namespace: NamespaceId,
-        command: Command,
-    ) -> Result<Option<(Completion, UnixMillis)>, Cause> {
+        command: SsdCommand,
+    ) -> Result<Option<(SsdCompletion, UnixMillis)>, FailureCause> {
         self.answers.clear();
         if self.ask(engine, namespace, command)?.is_none() {
-            return Err(Cause::Stuck { in_flight: 0 });
+            return Err(FailureCause::Stuck { in_flight: 0 });
         }
         Ok(match self.drain(engine, image)? {
-            Power::On => self.answers.pop(),
-            Power::Gone => None,
+            SimPower::On => self.answers.pop(),
+            SimPower::Gone => None,
         })
     }
 
-    fn drain(&mut self, engine: &mut E, image: &Wreck) -> Result<Power, Cause> {
+    fn drain(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
         while self.checker.in_flight() > 0 {
             match self.step(engine, image)? {
-                Step::Moved => {}
-                Step::Idle => self.checker.quiet()?,
-                Step::Gone => return Ok(Power::Gone),
+                WorldStep::Moved => {}
+                WorldStep::Idle => self.checker.quiet()?,
+                WorldStep::Gone => return Ok(SimPower::Gone),
             }
         }
-        Ok(Power::On)
+        Ok(SimPower::On)
     }
 
     /// Submits a command; `None` if the device is busy.
-    fn ask(&mut self, engine: &mut E, namespace: NamespaceId, command: Command) -> Result<Option<()>, Cause> {
+    fn ask(
+        &mut self,
+        engine: &mut E,
+        namespace: NamespaceId,
+        command: SsdCommand,
+    ) -> Result<Option<()>, FailureCause> {
         let token = self.next_token;
-        let asked: Asked = self.checker.prepare(namespace, &command, self.wall());
+        let asked: CheckedCommand = self.checker.prepare(namespace, &command, self.wall());
         self.tell(|| format!("{token} {namespace} submits {}", asked.words()));
-        let asked_of = if let Command::Namespace(change) = &command { Some(change.clone()) } else { None };
+        let asked_of = if let SsdCommand::Namespace(change) = &command { Some(change.clone()) } else { None };
         match engine.submit(namespace, token, command) {
             Ok(()) => {
                 if let Some(disk) = &mut self.disk {
@@ -365,11 +374,11 @@ impl<'a, E: Engine> World<'a, E> {
             }
             // A value may be too long for a small device.
             Err(SubmitError::Busy(_) | SubmitError::Refused(Status::INVALID_VALUE_SIZE)) => Ok(None),
-            Err(refused) => Err(Cause::Refused(refused)),
+            Err(refused) => Err(FailureCause::Refused(refused)),
         }
     }
 
-    fn step(&mut self, engine: &mut E, image: &Wreck) -> Result<Step, Cause> {
+    fn step(&mut self, engine: &mut E, image: &CrashImage) -> Result<WorldStep, FailureCause> {
         let moved = engine.poll(self.now, self.wall());
         let mut answered = false;
         while let Some(completion) = engine.next_completion() {
@@ -380,27 +389,27 @@ impl<'a, E: Engine> World<'a, E> {
             return Err(misuse.into());
         }
         if image.is_dead() {
-            return Ok(Step::Gone);
+            return Ok(WorldStep::Gone);
         }
         if moved || answered {
             self.idle_polls = 0;
-            return Ok(Step::Moved);
+            return Ok(WorldStep::Moved);
         }
         self.idle_polls += 1;
         if self.idle_polls > IDLE_POLLS_MAX {
-            return Err(Cause::Stuck { in_flight: self.checker.in_flight() });
+            return Err(FailureCause::Stuck { in_flight: self.checker.in_flight() });
         }
         match engine.next_deadline() {
-            None => Ok(Step::Idle),
+            None => Ok(WorldStep::Idle),
             Some(at) => {
                 // Time advances even if the deadline has passed without progress.
                 self.now = at.max(self.now.after(Nanos(1)));
-                Ok(Step::Moved)
+                Ok(WorldStep::Moved)
             }
         }
     }
 
-    fn take(&mut self, completion: Completion, image: &Wreck) -> Result<(), Cause> {
+    fn take(&mut self, completion: SsdCompletion, image: &CrashImage) -> Result<(), FailureCause> {
         let wall = self.wall();
         self.report.completions += 1;
         self.tell(|| {
@@ -414,7 +423,7 @@ impl<'a, E: Engine> World<'a, E> {
             u64::from(completion.status.code_type) << 8 | u64::from(completion.status.code),
             completion.sequence.0,
             u64::from(completion.value_bytes),
-            Fingerprint::of(&completion.sink).hash,
+            ValueFingerprint::of(&completion.sink).hash,
             completion.keys.len() as u64,
             self.now.0,
         ] {

@@ -4,45 +4,47 @@
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
-use headwater_ssd::command::{BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release};
-use headwater_ssd::engine::{Device, DeviceConfig, Durability};
+use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
+use headwater_ssd::command::{
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice};
 
 const WALL: UnixMillis = UnixMillis(1_000);
 const LATER: UnixMillis = UnixMillis(2_000);
 
-fn submit(device: &mut Device<SimMedia>, command: Command) {
-    Engine::submit(device, NamespaceId::FIRST, 0, command).unwrap();
+fn submit(device: &mut SsdDevice<SimMedia>, command: SsdCommand) {
+    SimulatedDevice::submit(device, NamespaceId::FIRST, 0, command).unwrap();
 }
 
-fn ask(device: &mut Device<SimMedia>, wall: UnixMillis, command: Command) -> Completion {
+fn ask(device: &mut SsdDevice<SimMedia>, wall: UnixMillis, command: SsdCommand) -> SsdCompletion {
     submit(device, command);
     let mut now = Nanos::ZERO;
     loop {
-        let moved = Engine::poll(device, now, wall);
-        if let Some(completion) = Engine::next_completion(device) {
+        let moved = SimulatedDevice::poll(device, now, wall);
+        if let Some(completion) = SimulatedDevice::next_completion(device) {
             return completion;
         }
         if !moved {
-            now = Engine::next_deadline(device).expect("a command is in flight").max(now);
+            now = SimulatedDevice::next_deadline(device).expect("a command is in flight").max(now);
         }
     }
 }
 
-fn put(key: &'static [u8], bytes: usize, expiry: Expiry) -> BatchWrite {
+fn put(key: &'static [u8], bytes: usize, expiry: RecordExpiry) -> BatchWrite {
     let (key, value) = (Bytes::from_static(key), Bytes::from(vec![7; bytes]));
-    BatchWrite::Store { key, value, condition: Condition::Always, expiry }
+    BatchWrite::Store { key, value, condition: WriteCondition::Always, expiry }
 }
 
-fn value_bytes(device: &mut Device<SimMedia>, key: &'static [u8]) -> Option<u32> {
-    let command = Command::Retrieve {
+fn value_bytes(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<u32> {
+    let command = SsdCommand::Retrieve {
         key: Bytes::from_static(key),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     };
     let answer = ask(device, LATER, command);
     (answer.status == Status::SUCCESS).then_some(answer.value_bytes)
@@ -61,22 +63,23 @@ fn lost_batch_with_an_expired_key_leaves_earlier_values() {
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
         let image = media.wreck();
         let start = BootTime { now: Nanos::ZERO, wall: WALL };
-        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
-        let before = Command::Batch { writes: vec![put(b"brief", 10, Expiry::Never)] };
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
+        let before = SsdCommand::Batch { writes: vec![put(b"brief", 10, RecordExpiry::Never)] };
         assert_eq!(ask(&mut device, WALL, before).status, Status::SUCCESS);
-        assert_eq!(ask(&mut device, WALL, Command::Flush).status, Status::SUCCESS);
+        assert_eq!(ask(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
         // The batch spans several pages, so that the tombstone lies on another page than most of it.
-        let writes = vec![put(b"brief", 20, Expiry::At(WALL.0 + 1)), put(b"long", 20_000, Expiry::Never)];
-        assert_eq!(ask(&mut device, WALL, Command::Batch { writes }).status, Status::SUCCESS);
-        Engine::poll(&mut device, Nanos::ZERO, LATER);
-        submit(&mut device, Command::Flush);
+        let writes =
+            vec![put(b"brief", 20, RecordExpiry::At(WALL.0 + 1)), put(b"long", 20_000, RecordExpiry::Never)];
+        assert_eq!(ask(&mut device, WALL, SsdCommand::Batch { writes }).status, Status::SUCCESS);
+        SimulatedDevice::poll(&mut device, Nanos::ZERO, LATER);
+        submit(&mut device, SsdCommand::Flush);
         for _ in 0..20 {
-            Engine::poll(&mut device, Nanos::ZERO, LATER);
+            SimulatedDevice::poll(&mut device, Nanos::ZERO, LATER);
         }
         drop(device);
         let media = image.next_boot(&mut rng, &damage).unwrap();
         let start = BootTime { now: Nanos::ZERO, wall: LATER };
-        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
         match (value_bytes(&mut device, b"brief"), value_bytes(&mut device, b"long")) {
             (Some(10), None) => lost += 1,
             (None, Some(20_000)) => happened += 1,
@@ -99,25 +102,26 @@ fn write_conditional_on_a_batch_never_outlives_it() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
         let image = media.wreck();
-        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
-        assert_eq!(ask(&mut device, WALL, Command::Flush).status, Status::SUCCESS);
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
+        assert_eq!(ask(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
         // The batch spans several pages, so that the write after it lies on another page.
-        let writes = vec![put(b"counter", 10, Expiry::Never), put(b"long", 20_000, Expiry::Never)];
-        submit(&mut device, Command::Batch { writes });
+        let writes =
+            vec![put(b"counter", 10, RecordExpiry::Never), put(b"long", 20_000, RecordExpiry::Never)];
+        submit(&mut device, SsdCommand::Batch { writes });
         let (key, value) = (Bytes::from_static(b"counter"), Bytes::from(vec![8; 11]).into());
-        let condition = Condition::IfExists;
-        submit(&mut device, Command::Store { key, value, condition, expiry: Expiry::Never });
-        submit(&mut device, Command::Flush);
+        let condition = WriteCondition::IfExists;
+        submit(&mut device, SsdCommand::Store { key, value, condition, expiry: RecordExpiry::Never });
+        submit(&mut device, SsdCommand::Flush);
         // The power is cut after a random number of polls.
         let mut now = Nanos::ZERO;
         for _ in 0..rng.u32(1..60) {
-            if !Engine::poll(&mut device, now, WALL) {
-                now = Engine::next_deadline(&device).unwrap_or(now).max(now);
+            if !SimulatedDevice::poll(&mut device, now, WALL) {
+                now = SimulatedDevice::next_deadline(&device).unwrap_or(now).max(now);
             }
         }
         drop(device);
         let media = image.next_boot(&mut rng, &damage).unwrap();
-        let mut device = <Device<SimMedia> as Engine>::open(media, &config, start).unwrap();
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
         match (value_bytes(&mut device, b"counter"), value_bytes(&mut device, b"long")) {
             (None, None) => neither += 1,
             (Some(10 | 11), Some(20_000)) => both += 1,

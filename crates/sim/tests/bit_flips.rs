@@ -4,28 +4,30 @@
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FEMU;
-use headwater_ssd::command::{Command, Completion, Condition, Expiry, NamespaceId, Release};
-use headwater_ssd::engine::{Device, DeviceConfig};
+use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
+use headwater_ssd::command::{
+    NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::log::page::PageSpare;
 use headwater_ssd::media::{BlockId, PAGE_DATA_BYTES, PageAddress};
 
 const START: BootTime = BootTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
 const KEYS: u64 = 60;
 
-fn ask(device: &mut Device<SimMedia>, command: Command) -> Completion {
-    Engine::submit(device, NamespaceId::FIRST, 0, command).unwrap();
+fn ask(device: &mut SsdDevice<SimMedia>, command: SsdCommand) -> SsdCompletion {
+    SimulatedDevice::submit(device, NamespaceId::FIRST, 0, command).unwrap();
     let mut now = Nanos::ZERO;
     loop {
-        let moved = Engine::poll(device, now, START.wall);
-        if let Some(completion) = Engine::next_completion(device) {
+        let moved = SimulatedDevice::poll(device, now, START.wall);
+        if let Some(completion) = SimulatedDevice::next_completion(device) {
             return completion;
         }
         if !moved {
-            now = Engine::next_deadline(device).expect("a command is in flight").max(now);
+            now = SimulatedDevice::next_deadline(device).expect("a command is in flight").max(now);
         }
     }
 }
@@ -37,21 +39,21 @@ fn value_of(key: u64) -> Vec<u8> {
     value
 }
 
-fn store(key: u64) -> Command {
-    Command::Store {
+fn store(key: u64) -> SsdCommand {
+    SsdCommand::Store {
         key: Bytes::from(key.to_string()),
         value: value_of(key).into(),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     }
 }
 
-fn get(key: u64) -> Command {
-    Command::Retrieve {
+fn get(key: u64) -> SsdCommand {
+    SsdCommand::Retrieve {
         key: Bytes::from(key.to_string()),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     }
 }
 
@@ -63,7 +65,7 @@ fn flipped_bits_never_reach_a_client() {
         let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
         let mut image = media.wreck();
         let config = DeviceConfig::default();
-        let mut device = <Device<SimMedia> as Engine>::open(media, &config, START).unwrap();
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, START).unwrap();
         for key in 0..KEYS {
             assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS, "seed {seed}");
         }
@@ -79,7 +81,7 @@ fn flipped_bits_never_reach_a_client() {
             media.flip_bits(&mut rng, page, flips);
         }
         image = media.wreck();
-        let mut device = match <Device<SimMedia> as Engine>::open(media, &config, START) {
+        let mut device = match <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, START) {
             Ok(device) => device,
             Err(why) => panic!("seed {seed}: the device does not open after bit flips: {why}"),
         };
@@ -101,7 +103,8 @@ fn stored(keys: u64, seed: u64) -> SimMedia {
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
     let image = media.wreck();
-    let mut device = <Device<SimMedia> as Engine>::open(media, &DeviceConfig::default(), START).unwrap();
+    let mut device =
+        <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &DeviceConfig::default(), START).unwrap();
     for key in 0..keys {
         assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS);
     }
@@ -139,7 +142,8 @@ fn damage_first_page(seed: u64, flips: usize) -> (u32, u32, bool) {
     let before = bytes(&media, victim);
     media.flip_bits(&mut rng, PageAddress::new(victim, 0), flips);
     let spared = bytes(&media, victim) == before;
-    let mut device = <Device<SimMedia> as Engine>::open(media, &DeviceConfig::default(), START).unwrap();
+    let mut device =
+        <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &DeviceConfig::default(), START).unwrap();
     let (mut damaged, mut absent) = (0, 0);
     for key in 0..MANY {
         let answer = ask(&mut device, get(key));

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_sim::checker::{Checker, Violation, WallSpan};
+use headwater_sim::checker::{DeviceChecker, PromiseViolation, WallSpan};
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Release,
-    Sequence,
+    BatchWrite, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand,
+    SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 
@@ -15,61 +15,65 @@ const ALWAYS: NamespaceId = NamespaceId(1);
 const INTERVAL: NamespaceId = NamespaceId(2);
 const ON_FLUSH: NamespaceId = NamespaceId(3);
 
-type Judged = Result<(), Violation>;
+type CheckResult = Result<(), PromiseViolation>;
 
 /// A history under construction, token by token, at one wall time unless a test changes it.
-struct History {
-    checker: Checker,
+struct CheckedHistory {
+    checker: DeviceChecker,
     now: Nanos,
     wall: UnixMillis,
 }
 
-fn history() -> History {
+fn history() -> CheckedHistory {
     let mut config = DeviceConfig::default();
     config.durability[INTERVAL.index()] = Durability::Interval(Nanos::from_millis(10));
     config.durability[ON_FLUSH.index()] = Durability::OnFlush;
-    History { checker: Checker::new(&config.durability), now: Nanos::ZERO, wall: UnixMillis(1_000) }
+    CheckedHistory {
+        checker: DeviceChecker::new(&config.durability),
+        now: Nanos::ZERO,
+        wall: UnixMillis(1_000),
+    }
 }
 
 fn key(name: &'static str) -> Bytes {
     Bytes::from_static(name.as_bytes())
 }
 
-fn store(name: &'static str, value: &'static str) -> Command {
-    Command::Store {
+fn store(name: &'static str, value: &'static str) -> SsdCommand {
+    SsdCommand::Store {
         key: key(name),
         value: key(value).into(),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     }
 }
 
-fn delete(name: &'static str) -> Command {
-    let condition = Condition::Always;
-    Command::Delete { key: key(name), condition }
+fn delete(name: &'static str) -> SsdCommand {
+    let condition = WriteCondition::Always;
+    SsdCommand::Delete { key: key(name), condition }
 }
 
-fn batch(values: &[(&'static str, &'static str)]) -> Command {
+fn batch(values: &[(&'static str, &'static str)]) -> SsdCommand {
     let writes = values.iter().map(|(name, value)| BatchWrite::Store {
         key: key(name),
         value: key(value),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     });
-    Command::Batch { writes: writes.collect() }
+    SsdCommand::Batch { writes: writes.collect() }
 }
 
-fn get(name: &'static str) -> Command {
-    Command::Retrieve {
+fn get(name: &'static str) -> SsdCommand {
+    SsdCommand::Retrieve {
         key: key(name),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     }
 }
 
-fn answer(token: u64, status: Status, sequence: u64) -> Completion {
-    Completion {
+fn answer(token: u64, status: Status, sequence: u64) -> SsdCompletion {
+    SsdCompletion {
         token,
         status,
         value_bytes: 0,
@@ -82,29 +86,29 @@ fn answer(token: u64, status: Status, sequence: u64) -> Completion {
     }
 }
 
-fn found(token: u64, value: &str, sequence: u64) -> Completion {
-    Completion {
+fn found(token: u64, value: &str, sequence: u64) -> SsdCompletion {
+    SsdCompletion {
         value_bytes: u32::try_from(value.len()).unwrap(),
         sink: value.as_bytes().to_vec(),
         ..answer(token, Status::SUCCESS, sequence)
     }
 }
 
-fn nothing(token: u64) -> Completion {
+fn nothing(token: u64) -> SsdCompletion {
     answer(token, Status::KEY_DOES_NOT_EXIST, 0)
 }
 
-impl History {
-    fn ask(&mut self, namespace: NamespaceId, token: u64, command: &Command) {
+impl CheckedHistory {
+    fn ask(&mut self, namespace: NamespaceId, token: u64, command: &SsdCommand) {
         let asked = self.checker.prepare(namespace, command, self.wall);
         self.checker.accepted(token, asked).unwrap();
     }
 
-    fn answer(&mut self, completion: &Completion) -> Judged {
+    fn answer(&mut self, completion: &SsdCompletion) -> CheckResult {
         self.checker.completed(completion, self.now, self.wall)
     }
 
-    fn write(&mut self, namespace: NamespaceId, token: u64, command: &Command, sequence: u64) {
+    fn write(&mut self, namespace: NamespaceId, token: u64, command: &SsdCommand, sequence: u64) {
         self.ask(namespace, token, command);
         self.answer(&answer(token, Status::SUCCESS, sequence)).unwrap();
     }
@@ -113,7 +117,7 @@ impl History {
         self.checker.power_cut(self.now, Nanos::from_millis(100));
     }
 
-    fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &Completion) -> Judged {
+    fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &SsdCompletion) -> CheckResult {
         let wall = WallSpan { asked: self.wall, answered: self.wall };
         self.checker.settle(namespace, &key(name), seen, wall)
     }
@@ -124,7 +128,7 @@ fn lost_acknowledged_write_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
-    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(Violation::Lost { .. })));
+    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(PromiseViolation::Lost { .. })));
 }
 
 #[test]
@@ -135,7 +139,7 @@ fn returned_older_value_is_reported() {
     run.write(ALWAYS, 3, &store("a", "two"), 2);
     run.cut();
     let back = run.settle(ALWAYS, "a", &found(0, "one", 1));
-    assert!(matches!(back, Err(Violation::CameBack { .. })), "{back:?}");
+    assert!(matches!(back, Err(PromiseViolation::CameBack { .. })), "{back:?}");
 }
 
 #[test]
@@ -146,7 +150,7 @@ fn resurrected_delete_is_reported() {
     run.write(ALWAYS, 11, &delete("a"), 2);
     run.cut();
     let back = run.settle(ALWAYS, "a", &found(0, "one", 1));
-    assert!(matches!(back, Err(Violation::CameBack { .. })), "{back:?}");
+    assert!(matches!(back, Err(PromiseViolation::CameBack { .. })), "{back:?}");
 }
 
 #[test]
@@ -154,14 +158,14 @@ fn second_completion_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     let second = run.answer(&answer(1, Status::SUCCESS, 1));
-    assert_eq!(second, Err(Violation::UnaskedCompletion { token: 1 }));
+    assert_eq!(second, Err(PromiseViolation::UnaskedCompletion { token: 1 }));
 }
 
 #[test]
 fn missing_completion_is_reported() {
     let mut run = history();
     run.ask(ALWAYS, 4, &store("a", "one"));
-    let missing = Violation::NeverCompleted { count: 1, first: 4 };
+    let missing = PromiseViolation::NeverCompleted { count: 1, first: 4 };
     assert_eq!(run.checker.quiet(), Err(missing));
 }
 
@@ -171,7 +175,7 @@ fn value_never_written_is_reported() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.cut();
     let unknown = run.settle(ALWAYS, "a", &found(0, "eno", 1));
-    assert!(matches!(unknown, Err(Violation::NeverWritten { .. })), "{unknown:?}");
+    assert!(matches!(unknown, Err(PromiseViolation::NeverWritten { .. })), "{unknown:?}");
 }
 
 #[test]
@@ -197,7 +201,7 @@ fn value_returned_by_a_read_must_survive() {
     run.ask(ALWAYS, 2, &get("a"));
     run.answer(&found(2, "one", 1)).unwrap();
     run.cut();
-    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(Violation::Lost { .. })));
+    assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(PromiseViolation::Lost { .. })));
 }
 
 #[test]
@@ -205,17 +209,17 @@ fn speculative_read_promises_nothing_until_a_fence() {
     for fenced in [false, true] {
         let mut run = history();
         run.ask(ALWAYS, 1, &store("a", "one"));
-        let command = Command::Retrieve {
+        let command = SsdCommand::Retrieve {
             key: key("a"),
             sink: Vec::new().into(),
             bytes_max: u32::MAX,
-            release: Release::Speculative,
+            release: ReadRelease::Speculative,
         };
         run.ask(ALWAYS, 2, &command);
         run.answer(&found(2, "one", 1)).unwrap();
         if fenced {
             let up_to = Sequence(1);
-            run.write(ALWAYS, 3, &Command::Fence { up_to }, 0);
+            run.write(ALWAYS, 3, &SsdCommand::Fence { up_to }, 0);
         }
         run.cut();
         assert_eq!(run.settle(ALWAYS, "a", &nothing(0)).is_err(), fenced);
@@ -253,7 +257,7 @@ fn whole_batch_or_none_of_it_is_accepted() {
 fn on_flush_may_lose_only_unflushed_writes() {
     let mut run = history();
     run.write(ON_FLUSH, 1, &store("a", "one"), 1);
-    run.write(ON_FLUSH, 2, &Command::Flush, 0);
+    run.write(ON_FLUSH, 2, &SsdCommand::Flush, 0);
     run.write(ON_FLUSH, 3, &store("a", "two"), 2);
     run.cut();
     run.settle(ON_FLUSH, "a", &found(0, "one", 1)).unwrap();
@@ -261,7 +265,7 @@ fn on_flush_may_lose_only_unflushed_writes() {
     let mut run = history();
     run.write(ON_FLUSH, 1, &store("a", "zero"), 1);
     run.write(ON_FLUSH, 2, &store("a", "one"), 2);
-    run.write(ON_FLUSH, 3, &Command::Flush, 0);
+    run.write(ON_FLUSH, 3, &SsdCommand::Flush, 0);
     run.cut();
     assert!(run.settle(ON_FLUSH, "a", &found(0, "zero", 1)).is_err());
 }
@@ -279,13 +283,13 @@ fn interval_may_lose_only_its_own_length() {
 
 #[test]
 fn expired_key_must_be_absent_and_unexpired_key_present() {
-    let store = Command::Store {
+    let store = SsdCommand::Store {
         key: key("a"),
         value: key("one").into(),
-        condition: Condition::Always,
-        expiry: Expiry::At(2_000),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::At(2_000),
     };
-    let there = Completion { expiry_ms: 2_000, ..found(2, "one", 1) };
+    let there = SsdCompletion { expiry_ms: 2_000, ..found(2, "one", 1) };
     for (wall, living) in [(1_999, true), (2_000, false)] {
         for (seen, fits) in [(&there, living), (&nothing(2), !living)] {
             let mut run = history();
@@ -320,21 +324,21 @@ fn read_concurrent_with_a_write_may_return_either_value() {
 
 #[test]
 fn misjudged_condition_is_reported() {
-    let absent = Command::Store {
+    let absent = SsdCommand::Store {
         key: key("a"),
         value: key("two").into(),
-        condition: Condition::IfAbsent,
-        expiry: Expiry::Never,
+        condition: WriteCondition::IfAbsent,
+        expiry: RecordExpiry::Never,
     };
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.ask(ALWAYS, 2, &absent);
     let judged = run.answer(&answer(2, Status::SUCCESS, 2));
-    assert!(matches!(judged, Err(Violation::ConditionMisjudged { .. })), "{judged:?}");
+    assert!(matches!(judged, Err(PromiseViolation::ConditionMisjudged { .. })), "{judged:?}");
     let mut run = history();
     run.ask(ALWAYS, 1, &absent);
     let judged = run.answer(&answer(1, Status::KEY_EXISTS, 0));
-    assert!(matches!(judged, Err(Violation::ConditionMisjudged { .. })), "{judged:?}");
+    assert!(matches!(judged, Err(PromiseViolation::ConditionMisjudged { .. })), "{judged:?}");
 }
 
 #[test]
@@ -343,11 +347,11 @@ fn wrong_listings_are_reported() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "two"), 2);
     run.write(ALWAYS, 3, &delete("b"), 3);
-    run.ask(ALWAYS, 4, &Command::List { from: ListPosition::START, keys_max: 9 });
+    run.ask(ALWAYS, 4, &SsdCommand::List { from: ListPosition::START, keys_max: 9 });
     let listed = |name| ListedKey { key: key(name), value_bytes: 3, expiry_ms: 0 };
     let mut gone = answer(4, Status::SUCCESS, 0);
     gone.keys = vec![listed("a"), listed("b")];
-    assert!(matches!(run.answer(&gone), Err(Violation::Listing { .. })));
+    assert!(matches!(run.answer(&gone), Err(PromiseViolation::Listing { .. })));
     run.cut();
     run.settle(ALWAYS, "a", &found(0, "one", 1)).unwrap();
     run.settle(ALWAYS, "b", &nothing(0)).unwrap();
@@ -359,11 +363,11 @@ fn wrong_listings_are_reported() {
 
 #[test]
 fn lost_update_is_reported() {
-    let replace = |value: &'static str| Command::Store {
+    let replace = |value: &'static str| SsdCommand::Store {
         key: key("a"),
         value: key(value).into(),
-        condition: Condition::IfSequence(Sequence(1)),
-        expiry: Expiry::Never,
+        condition: WriteCondition::IfSequence(Sequence(1)),
+        expiry: RecordExpiry::Never,
     };
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
@@ -371,11 +375,11 @@ fn lost_update_is_reported() {
     run.ask(ALWAYS, 3, &replace("three"));
     run.answer(&answer(3, Status::SUCCESS, 3)).unwrap();
     let lost = run.answer(&answer(2, Status::SUCCESS, 2));
-    assert!(matches!(lost, Err(Violation::LostUpdate { .. })), "{lost:?}");
+    assert!(matches!(lost, Err(PromiseViolation::LostUpdate { .. })), "{lost:?}");
 }
 
-fn store_if(condition: Condition) -> Command {
-    Command::Store { key: key("a"), value: key("two").into(), condition, expiry: Expiry::Never }
+fn store_if(condition: WriteCondition) -> SsdCommand {
+    SsdCommand::Store { key: key("a"), value: key("two").into(), condition, expiry: RecordExpiry::Never }
 }
 
 #[test]
@@ -384,12 +388,12 @@ fn batch_that_decided_an_acknowledged_write_must_survive_whole() {
         let mut run = history();
         run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         // The key was absent before: only the batch, which was not acknowledged, can have stored a record.
-        run.write(ALWAYS, 2, &store_if(Condition::IfExists), 3);
+        run.write(ALWAYS, 2, &store_if(WriteCondition::IfExists), 3);
         run.cut();
         run.settle(ALWAYS, "a", &found(0, "two", 3)).unwrap();
         let other = if lost { nothing(0) } else { found(0, "from the batch too", 2) };
         let judged = run.settle(ALWAYS, "b", &other);
-        assert_eq!(matches!(judged, Err(Violation::Lost { .. })), lost, "{judged:?}");
+        assert_eq!(matches!(judged, Err(PromiseViolation::Lost { .. })), lost, "{judged:?}");
     }
 }
 
@@ -398,11 +402,11 @@ fn clear_that_decided_an_acknowledged_write_must_survive() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "one"), 2);
-    run.ask(ALWAYS, 3, &Command::Clear);
-    run.write(ALWAYS, 4, &store_if(Condition::IfAbsent), 4);
+    run.ask(ALWAYS, 3, &SsdCommand::Clear);
+    run.write(ALWAYS, 4, &store_if(WriteCondition::IfAbsent), 4);
     run.cut();
     run.settle(ALWAYS, "a", &found(0, "two", 4)).unwrap();
-    assert!(matches!(run.settle(ALWAYS, "b", &found(0, "one", 2)), Err(Violation::CameBack { .. })));
+    assert!(matches!(run.settle(ALWAYS, "b", &found(0, "one", 2)), Err(PromiseViolation::CameBack { .. })));
 }
 
 #[test]
@@ -412,11 +416,11 @@ fn write_that_outlives_the_batch_it_replaced_is_reported() {
         run.write(ON_FLUSH, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]), 2);
         run.ask(ON_FLUSH, 2, &get("a"));
         run.answer(&found(2, "from the batch", 1)).unwrap();
-        run.ask(ON_FLUSH, 3, &store_if(Condition::IfSequence(Sequence(1))));
+        run.ask(ON_FLUSH, 3, &store_if(WriteCondition::IfSequence(Sequence(1))));
         run.cut();
         run.settle(ON_FLUSH, "a", &found(0, "two", 3)).unwrap();
         let other = if lost { nothing(0) } else { found(0, "from the batch too", 2) };
         let judged = run.settle(ON_FLUSH, "b", &other);
-        assert_eq!(matches!(judged, Err(Violation::TornBatch { .. })), lost, "{judged:?}");
+        assert_eq!(matches!(judged, Err(PromiseViolation::TornBatch { .. })), lost, "{judged:?}");
     }
 }

@@ -4,14 +4,15 @@
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_sim::engine::{BootTime, Engine};
 use headwater_sim::faults::DamagePlan;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
+use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, Fua, Lba, LbaRange, NamespaceId, Release,
+    BatchWrite, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
-use headwater_ssd::engine::{Device, DeviceConfig, Durability};
+use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 
 const WALL: UnixMillis = UnixMillis(1_000);
@@ -26,76 +27,76 @@ const COPY: LbaRange = LbaRange { start: Lba(500), blocks: 1 };
 const ROUNDS: u64 = 400;
 
 /// A command and its namespace.
-type Ask = (NamespaceId, Command);
+type TargetedCommand = (NamespaceId, SsdCommand);
 
 fn start() -> BootTime {
     BootTime { now: Nanos::ZERO, wall: WALL }
 }
 
-fn ask(device: &mut Device<SimMedia>, (namespace, command): Ask) -> Completion {
-    Engine::submit(device, namespace, 0, command).unwrap();
+fn ask(device: &mut SsdDevice<SimMedia>, (namespace, command): TargetedCommand) -> SsdCompletion {
+    SimulatedDevice::submit(device, namespace, 0, command).unwrap();
     let mut now = Nanos::ZERO;
     loop {
-        let moved = Engine::poll(device, now, WALL);
-        if let Some(completion) = Engine::next_completion(device) {
+        let moved = SimulatedDevice::poll(device, now, WALL);
+        if let Some(completion) = SimulatedDevice::next_completion(device) {
             return completion;
         }
         if !moved {
-            now = Engine::next_deadline(device).expect("a command is in flight").max(now);
+            now = SimulatedDevice::next_deadline(device).expect("a command is in flight").max(now);
         }
     }
 }
 
 /// Runs the `durable` commands, submits the `racing` ones, and cuts the power after a random number of polls. Returns
 /// the device as recovered after the cut.
-fn cut(seed: u64, durable: Vec<Ask>, racing: Vec<Ask>) -> Device<SimMedia> {
+fn cut(seed: u64, durable: Vec<TargetedCommand>, racing: Vec<TargetedCommand>) -> SsdDevice<SimMedia> {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
     let damage =
         DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
     let image = media.wreck();
-    let mut device = <Device<SimMedia> as Engine>::open(media, &config, start()).unwrap();
-    for command in durable.into_iter().chain([(KEYS, Command::Flush)]) {
+    let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start()).unwrap();
+    for command in durable.into_iter().chain([(KEYS, SsdCommand::Flush)]) {
         assert_eq!(ask(&mut device, command).status, Status::SUCCESS);
     }
-    for (namespace, command) in racing.into_iter().chain([(KEYS, Command::Flush)]) {
-        Engine::submit(&mut device, namespace, 0, command).unwrap();
+    for (namespace, command) in racing.into_iter().chain([(KEYS, SsdCommand::Flush)]) {
+        SimulatedDevice::submit(&mut device, namespace, 0, command).unwrap();
     }
     let mut now = Nanos::ZERO;
     for turn in 1..rng.u32(2..120) {
         // Commands that waited for the first flush need another one.
         if turn % 20 == 0 {
-            Engine::submit(&mut device, KEYS, 0, Command::Flush).unwrap();
+            SimulatedDevice::submit(&mut device, KEYS, 0, SsdCommand::Flush).unwrap();
         }
-        if !Engine::poll(&mut device, now, WALL) {
-            now = Engine::next_deadline(&device).unwrap_or(now).max(now);
+        if !SimulatedDevice::poll(&mut device, now, WALL) {
+            now = SimulatedDevice::next_deadline(&device).unwrap_or(now).max(now);
         }
     }
     drop(device);
     let media = image.next_boot(&mut rng, &damage).unwrap();
-    <Device<SimMedia> as Engine>::open(media, &config, start()).unwrap()
+    <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start()).unwrap()
 }
 
-fn create() -> Ask {
+fn create() -> TargetedCommand {
     let kind = NamespaceKind::Block(FORMAT);
     let disk = Namespace { kind, size: 1_000, uuid: [2; 16], ..Namespace::IMPLICIT };
-    (KEYS, Command::Namespace(NamespaceChange::Create(disk)))
+    (KEYS, SsdCommand::Namespace(NamespaceChange::Create(disk)))
 }
 
-fn write(start: u64, blocks: u32, byte: u8) -> Ask {
+fn write(start: u64, blocks: u32, byte: u8) -> TargetedCommand {
     let data = Bytes::from(vec![byte; blocks as usize * FORMAT.bytes()]).into();
-    (DISK, Command::Write { start: Lba(start), data, fua: Fua::No })
+    (DISK, SsdCommand::Write { start: Lba(start), data, fua: Fua::No })
 }
 
-fn copy(start: u64) -> Ask {
+fn copy(start: u64) -> TargetedCommand {
     let sources = vec![LbaRange { start: Lba(start), blocks: 1 }];
-    (DISK, Command::Copy { sources, destination: COPY.start, fua: Fua::No })
+    (DISK, SsdCommand::Copy { sources, destination: COPY.start, fua: Fua::No })
 }
 
 /// Returns the first byte of each block.
-fn blocks(device: &mut Device<SimMedia>, range: LbaRange) -> Vec<u8> {
-    let done = ask(device, (DISK, Command::Read { range, sink: Vec::new().into() }));
+fn blocks(device: &mut SsdDevice<SimMedia>, range: LbaRange) -> Vec<u8> {
+    let done = ask(device, (DISK, SsdCommand::Read { range, sink: Vec::new().into() }));
     assert_eq!(done.status, Status::SUCCESS);
     done.sink.iter().step_by(FORMAT.bytes()).copied().collect()
 }
@@ -126,7 +127,7 @@ fn copy_of_a_deallocated_block_never_outlives_the_deallocate() {
     for seed in 0..ROUNDS {
         let durable = vec![create(), write(0, 100, 7), write(COPY.start.0, 1, 9)];
         let ranges = vec![LbaRange { start: Lba(0), blocks: 100 }];
-        let racing = vec![(DISK, Command::Deallocate { ranges, fua: Fua::No }), copy(0)];
+        let racing = vec![(DISK, SsdCommand::Deallocate { ranges, fua: Fua::No }), copy(0)];
         let mut device = cut(seed, durable, racing);
         let left = blocks(&mut device, LbaRange { start: Lba(0), blocks: 100 });
         match (left.iter().all(|byte| *byte == 0), blocks(&mut device, COPY)[0]) {
@@ -139,12 +140,12 @@ fn copy_of_a_deallocated_block_never_outlives_the_deallocate() {
     assert!(copied > 0 && neither > 0, "both existed {copied} times, neither {neither} times");
 }
 
-fn look(device: &mut Device<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
-    let command = Command::Retrieve {
+fn look(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
+    let command = SsdCommand::Retrieve {
         key: Bytes::from_static(key),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     };
     let answer = ask(device, (KEYS, command));
     (answer.status == Status::SUCCESS).then_some((answer.value_bytes, answer.expiry_ms))
@@ -158,16 +159,17 @@ fn kept_expiry_never_outlives_the_batch_that_set_it() {
     for seed in 0..ROUNDS {
         let put = |key, bytes: usize, expiry| {
             let (key, value) = (Bytes::from_static(key), Bytes::from(vec![7; bytes]));
-            BatchWrite::Store { key, value, condition: Condition::Always, expiry }
+            BatchWrite::Store { key, value, condition: WriteCondition::Always, expiry }
         };
         let store = |bytes: usize, expiry| {
             let (key, value) = (Bytes::from_static(b"brief"), Bytes::from(vec![8; bytes]).into());
-            (KEYS, Command::Store { key, value, condition: Condition::Always, expiry })
+            (KEYS, SsdCommand::Store { key, value, condition: WriteCondition::Always, expiry })
         };
         // The long value comes first, so that the page shared with the later store holds only part of the batch.
-        let writes = vec![put(b"long", 20_000, Expiry::Never), put(b"brief", 10, Expiry::At(MUCH_LATER))];
-        let racing = vec![(KEYS, Command::Batch { writes }), store(11, Expiry::Keep)];
-        let mut device = cut(seed, vec![store(9, Expiry::Never)], racing);
+        let writes =
+            vec![put(b"long", 20_000, RecordExpiry::Never), put(b"brief", 10, RecordExpiry::At(MUCH_LATER))];
+        let racing = vec![(KEYS, SsdCommand::Batch { writes }), store(11, RecordExpiry::Keep)];
+        let mut device = cut(seed, vec![store(9, RecordExpiry::Never)], racing);
         match (look(&mut device, b"brief"), look(&mut device, b"long")) {
             (Some((11, MUCH_LATER)), Some((20_000, 0))) => kept += 1,
             (Some((10, MUCH_LATER)), Some((20_000, 0))) => {}

@@ -1,14 +1,14 @@
 //! A power cut loses only what was not durable.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
-use headwater_sim::faults::{Cut, DamagePlan};
+use headwater_sim::faults::{DamagePlan, PowerCut};
 use headwater_sim::flash::{SECTOR_BYTES, SLOT_BYTES};
-use headwater_sim::media::{Misuse, SimMedia, SimMediaConfig};
+use headwater_sim::media::{FlashMisuse, SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, INSTANT, TimingPreset};
 use headwater_ssd::media::{
-    BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusedReason,
+    BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusalReason,
 };
 
 const ALL_TORN: DamagePlan =
@@ -25,7 +25,7 @@ fn page(block: u32, page: u8) -> PageAddress {
 }
 
 fn program(at: PageAddress, fill: u8) -> MediaOp {
-    let mut frame = Frame::zeroed();
+    let mut frame = MediaFrame::zeroed();
     frame.fill(fill);
     MediaOp::Program { page: at, frame }
 }
@@ -87,7 +87,7 @@ fn flush_cut_before_its_end_promises_nothing() {
     let mut media = media(FILE, 0);
     submit(&mut media, program(page(0, 0), 1));
     settle(&mut media);
-    media.arm(Cut::Point(1));
+    media.arm(PowerCut::Point(1));
     submit(&mut media, MediaOp::Flush);
     assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
@@ -98,7 +98,7 @@ fn flush_cut_before_its_end_promises_nothing() {
 fn cut_at_the_end_of_an_operation_keeps_it_and_loses_its_completion() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FEMU, 0);
-    media.arm(Cut::Point(2));
+    media.arm(PowerCut::Point(2));
     submit(&mut media, program(page(0, 0), 1));
     assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
@@ -109,7 +109,7 @@ fn cut_at_the_end_of_an_operation_keeps_it_and_loses_its_completion() {
 fn cut_by_time_keeps_everything_due_before() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut media = media(FEMU, 0);
-    media.arm(Cut::Time(Nanos(205_120)));
+    media.arm(PowerCut::Time(Nanos(205_120)));
     submit(&mut media, program(page(0, 0), 1));
     submit(&mut media, program(page(0, 1), 2));
     assert!(matches!(settle(&mut media)[..], [Ok(_), Err(_)]));
@@ -180,8 +180,8 @@ fn the_next_boot_must_erase_before_it_programs() {
     let mut rng = fastrand::Rng::with_seed(3);
     let mut media = media(INSTANT, 0).power_cut(&mut rng, &DamagePlan::CLEAN);
     let refused = media.submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO).unwrap_err();
-    assert_eq!(refused.reason, RefusedReason::Rule(NandRule::NotErased));
-    assert!(matches!(media.wreck().misuse(), Some(Misuse::Rule { .. })));
+    assert_eq!(refused.reason, RefusalReason::Rule(NandRule::NotErased));
+    assert!(matches!(media.wreck().misuse(), Some(FlashMisuse::Rule { .. })));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });
     submit(&mut media, program(page(0, 0), 1));
     assert!(settle(&mut media).iter().all(Result::is_ok));
@@ -190,7 +190,7 @@ fn the_next_boot_must_erase_before_it_programs() {
 #[test]
 fn every_operation_completes_after_a_power_cut() {
     let mut media = media(FEMU, 0);
-    media.arm(Cut::Point(3));
+    media.arm(PowerCut::Point(3));
     for at in 0..6 {
         submit(&mut media, program(page(0, at), 1));
     }
@@ -218,6 +218,6 @@ fn erase_that_races_a_program_is_reported() {
     let mut media = media(FEMU, 0);
     submit(&mut media, program(page(0, 0), 1));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });
-    let race = Misuse::EraseRacesProgram { block: BlockId(0) };
+    let race = FlashMisuse::EraseRacesProgram { block: BlockId(0) };
     assert_eq!(media.wreck().misuse(), Some(race));
 }

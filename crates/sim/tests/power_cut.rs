@@ -5,13 +5,13 @@
 #![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
 use headwater_host::clock::Clock;
-use headwater_sim::faults::Cut;
-use headwater_sim::flash::Addressing;
+use headwater_sim::faults::PowerCut;
+use headwater_sim::flash::PageAddressing;
 use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
-use headwater_sim::world::{BLOCK_SEEDS, DiskConfig, World, WorldConfig};
-use headwater_ssd::engine::Device;
+use headwater_sim::world::{BLOCK_SEEDS, BlockNamespaceConfig, SimWorld, WorldConfig};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::namespace::BlockFormat;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -125,12 +125,12 @@ fn the_same_seed_gives_the_same_completions() {
 }
 
 fn cut_everywhere(config: &WorldConfig, seed: u64) {
-    let world = || World::<Device<SimMedia>>::new(seed, config.clone());
-    let whole = world().cut_at(Cut::Never).run().unwrap_or_else(|failure| panic!("{failure}"));
+    let world = || SimWorld::<SsdDevice<SimMedia>>::new(seed, config.clone());
+    let whole = world().cut_at(PowerCut::Never).run().unwrap_or_else(|failure| panic!("{failure}"));
     let points = whole.first_boot_points;
     assert!(points > 30, "{points}");
     on_all_cores(1..points + 1, |point| {
-        let run = world().cut_at(Cut::Point(point)).run();
+        let run = world().cut_at(PowerCut::Point(point)).run();
         run.map(drop).map_err(|failure| format!("cut at point {point} of {points}: {failure}"))
     });
 }
@@ -138,7 +138,7 @@ fn cut_everywhere(config: &WorldConfig, seed: u64) {
 fn small_world(seed: u64) -> WorldConfig {
     let mut config = WorldConfig::from_seed(seed);
     config.media.geometry.blocks = 20;
-    config.media.addressing = Addressing::ByRead;
+    config.media.addressing = PageAddressing::ByRead;
     config.rounds = 1;
     config.commands_max = 120;
     config
@@ -160,7 +160,7 @@ fn promises_hold_with_a_cut_at_every_point_of_namespace_changes() {
         config.workload.value_bytes_max = 200;
         config.workload.chained_every = 0;
         config.commands_max = 90;
-        config.disk = Some(DiskConfig { format: BlockFormat::B512, blocks: 200, changes_every: 6 });
+        config.disk = Some(BlockNamespaceConfig { format: BlockFormat::B512, blocks: 200, changes_every: 6 });
         cut_everywhere(&config, seed);
     }
 }

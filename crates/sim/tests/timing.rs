@@ -1,13 +1,13 @@
 //! Simulated flash takes the time that the closed formulas give.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, TimingPreset};
 use headwater_sim::timeline::SlowDie;
 use headwater_ssd::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress,
+    BlockId, FlashGeometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 
 fn media(preset: TimingPreset, blocks: u32) -> SimMedia {
@@ -21,12 +21,12 @@ fn page(block: u32, page: u8) -> PageAddress {
 }
 
 fn read(at: PageAddress) -> MediaOp {
-    let frame = Frame::zeroed();
+    let frame = MediaFrame::zeroed();
     MediaOp::Read { page: at, frame }
 }
 
 fn program(at: PageAddress) -> MediaOp {
-    let frame = Frame::zeroed();
+    let frame = MediaFrame::zeroed();
     MediaOp::Program { page: at, frame }
 }
 
@@ -156,7 +156,7 @@ fn file_flush_takes_its_own_time() {
 fn programs_of_a_block_complete_in_order() {
     for preset in headwater_sim::presets::PRESETS {
         let mut media = SimMedia::new(SimMediaConfig {
-            geometry: Geometry::with_blocks(32),
+            geometry: FlashGeometry::with_blocks(32),
             ..SimMediaConfig::new(*preset, 32)
         });
         media.submit(MediaToken(0), MediaOp::Erase { block: BlockId(9) }, Nanos::ZERO).unwrap();

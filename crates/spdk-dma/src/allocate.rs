@@ -7,7 +7,7 @@
 //! It reports no physical addresses: a call that requests one gets null. Memory is not shared with other processes.
 
 use crate::process_pool::{guarded, pool};
-use headwater_dma::pool::{NodeId, Request};
+use headwater_dma::pool::{NodeId, PoolRequest};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -20,14 +20,14 @@ pub const SPDK_MALLOC_SHARE: u32 = 0x02;
 
 /// The initial contents of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fill {
+enum InitialFill {
     Nothing,
     Zeroes,
 }
 
 /// Builds the pool's request; `None` for arguments that cannot be met.
 #[inline]
-fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option<Request> {
+fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option<PoolRequest> {
     if !physical.is_null() {
         return None;
     }
@@ -35,14 +35,14 @@ fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option
         SPDK_ENV_SOCKET_ID_ANY => None,
         node => Some(NodeId(u32::try_from(node).ok()?)),
     };
-    Some(Request { node, ..Request::bytes(size).aligned(align.max(1)) })
+    Some(PoolRequest { node, ..PoolRequest::bytes(size).aligned(align.max(1)) })
 }
 
 #[inline]
-fn allocate(size: usize, align: usize, physical: *const u64, node: i32, fill: Fill) -> *mut c_void {
+fn allocate(size: usize, align: usize, physical: *const u64, node: i32, fill: InitialFill) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         let Some(request) = request(size, align, physical, node) else { return ptr::null_mut() };
-        let request = if fill == Fill::Zeroes { request.zeroed() } else { request };
+        let request = if fill == InitialFill::Zeroes { request.zeroed() } else { request };
         let address = pool().and_then(|pool| pool.allocate_raw(&request).ok());
         address.map_or(ptr::null_mut(), |address| address.as_ptr().cast())
     })
@@ -62,7 +62,11 @@ pub extern "C" fn spdk_malloc(
     numa_id: i32,
     flags: u32,
 ) -> *mut c_void {
-    if flags_fit(flags) { allocate(size, align, unused, numa_id, Fill::Nothing) } else { ptr::null_mut() }
+    if flags_fit(flags) {
+        allocate(size, align, unused, numa_id, InitialFill::Nothing)
+    } else {
+        ptr::null_mut()
+    }
 }
 
 /// Allocates as [`spdk_malloc`] does, zeroed.
@@ -74,19 +78,23 @@ pub extern "C" fn spdk_zmalloc(
     numa_id: i32,
     flags: u32,
 ) -> *mut c_void {
-    if flags_fit(flags) { allocate(size, align, unused, numa_id, Fill::Zeroes) } else { ptr::null_mut() }
+    if flags_fit(flags) {
+        allocate(size, align, unused, numa_id, InitialFill::Zeroes)
+    } else {
+        ptr::null_mut()
+    }
 }
 
 /// Allocates page-aligned memory for a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_malloc(size: usize, align: usize, unused: *mut u64) -> *mut c_void {
-    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, Fill::Nothing)
+    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, InitialFill::Nothing)
 }
 
 /// Allocates as [`spdk_dma_malloc`] does, zeroed.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_zmalloc(size: usize, align: usize, unused: *mut u64) -> *mut c_void {
-    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, Fill::Zeroes)
+    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, InitialFill::Zeroes)
 }
 
 /// Allocates memory of one node.
@@ -97,7 +105,7 @@ pub extern "C" fn spdk_dma_malloc_socket(
     unused: *mut u64,
     numa_id: i32,
 ) -> *mut c_void {
-    allocate(size, align, unused, numa_id, Fill::Nothing)
+    allocate(size, align, unused, numa_id, InitialFill::Nothing)
 }
 
 /// Allocates as [`spdk_dma_malloc_socket`] does, zeroed.
@@ -108,5 +116,5 @@ pub extern "C" fn spdk_dma_zmalloc_socket(
     unused: *mut u64,
     numa_id: i32,
 ) -> *mut c_void {
-    allocate(size, align, unused, numa_id, Fill::Zeroes)
+    allocate(size, align, unused, numa_id, InitialFill::Zeroes)
 }

@@ -1,15 +1,15 @@
 //! The configuration of the process pool: environment variables, each of them optional.
 //!
-//! Input: `HEADWATER_POOL_*`. Output: a [`Settings`]. Invariant: an invalid variable is an error that names it, never
+//! Input: `HEADWATER_POOL_*`. Output: a [`PoolSettings`]. Invariant: an invalid variable is an error that names it, never
 //! ignored.
 
-use headwater_dma::pool::{ChunkRule, Mlock, Pinner, PoolConfig, Unpinned};
+use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig};
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
 /// The reaction to a wrong free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misuse {
+pub(crate) enum MisusePolicy {
     /// A line on standard error; the program continues.
     Report,
     /// A line on standard error, and the end of the program.
@@ -18,15 +18,15 @@ pub(crate) enum Misuse {
 
 /// The configuration of the pool and the reaction to misuse.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct PoolSettings {
     pub(crate) config: PoolConfig,
-    pub(crate) misuse: Misuse,
+    pub(crate) misuse: MisusePolicy,
 }
 
 /// An invalid environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is \"{value}\": set it to {choice}, or unset it")]
-pub(crate) struct Unreadable {
+pub(crate) struct InvalidVariable {
     name: &'static str,
     value: String,
     choice: &'static str,
@@ -34,9 +34,9 @@ pub(crate) struct Unreadable {
 
 const BYTES: &str = "a number of bytes, as 268435456, 256M or 1G";
 
-impl Settings {
+impl PoolSettings {
     /// Reads the variables that `variable` returns.
-    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Unreadable> {
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let mut config = PoolConfig::default();
         if let Some(cap) = parsed(&variable, "HEADWATER_POOL_CAP", BYTES, bytes)? {
             config.cap = cap;
@@ -51,17 +51,17 @@ impl Settings {
             config.idle = Nanos::from_millis(idle);
         }
         let pinner = parsed(&variable, "HEADWATER_POOL_PIN", "none or locked", |text| match text {
-            "none" => Some(Arc::new(Unpinned) as Arc<dyn Pinner>),
-            "locked" => Some(Arc::new(Mlock) as Arc<dyn Pinner>),
+            "none" => Some(Arc::new(NoPinning) as Arc<dyn MemoryPinner>),
+            "locked" => Some(Arc::new(MlockPinner) as Arc<dyn MemoryPinner>),
             _ => None,
         })?;
         config.pinner = pinner.unwrap_or(config.pinner);
         let misuse = parsed(&variable, "HEADWATER_POOL_MISUSE", "report or abort", |text| match text {
-            "report" => Some(Misuse::Report),
-            "abort" => Some(Misuse::Abort),
+            "report" => Some(MisusePolicy::Report),
+            "abort" => Some(MisusePolicy::Abort),
             _ => None,
         })?;
-        Ok(Self { config, misuse: misuse.unwrap_or(Misuse::Report) })
+        Ok(Self { config, misuse: misuse.unwrap_or(MisusePolicy::Report) })
     }
 }
 
@@ -70,11 +70,11 @@ fn parsed<T>(
     name: &'static str,
     choice: &'static str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, Unreadable> {
+) -> Result<Option<T>, InvalidVariable> {
     let Some(value) = variable(name) else { return Ok(None) };
     match parse(&value) {
         Some(parsed) => Ok(Some(parsed)),
-        None => Err(Unreadable { name, value, choice }),
+        None => Err(InvalidVariable { name, value, choice }),
     }
 }
 
@@ -92,8 +92,8 @@ fn bytes(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn read(name: &str, value: &str) -> Result<Settings, Unreadable> {
-        Settings::read(|asked| (asked == name).then(|| value.to_owned()))
+    fn read(name: &str, value: &str) -> Result<PoolSettings, InvalidVariable> {
+        PoolSettings::read(|asked| (asked == name).then(|| value.to_owned()))
     }
 
     #[test]
@@ -105,8 +105,8 @@ mod tests {
         assert_eq!((settings.config.chunk, settings.config.chunk_rule), (1 << 20, ChunkRule::Fixed));
         let idle = read("HEADWATER_POOL_IDLE_MS", "250").unwrap().config.idle;
         assert_eq!(idle, Nanos::from_millis(250));
-        assert_eq!(read("HEADWATER_POOL_PIN", "locked").unwrap().config.pinner.name(), Mlock.name());
-        assert_eq!(read("HEADWATER_POOL_MISUSE", "abort").unwrap().misuse, Misuse::Abort);
+        assert_eq!(read("HEADWATER_POOL_PIN", "locked").unwrap().config.pinner.name(), MlockPinner.name());
+        assert_eq!(read("HEADWATER_POOL_MISUSE", "abort").unwrap().misuse, MisusePolicy::Abort);
     }
 
     #[test]

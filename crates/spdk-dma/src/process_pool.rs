@@ -3,34 +3,34 @@
 //! Input: the first call. Output: the pool, or `None` if it could not be opened. Invariant: it is opened once and never
 //! closed; a failure to open is reported once, on standard error, because SPDK's functions return no error.
 
-use crate::environment::{Misuse, Settings};
-use headwater_dma::pool::{Pool, PoolError, Ticker};
+use crate::environment::{MisusePolicy, PoolSettings};
+use headwater_dma::pool::{Pool, PoolError, PoolTicker};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 #[derive(Debug)]
-struct Process {
+struct ProcessPool {
     pool: Pool,
-    misuse: Misuse,
+    misuse: MisusePolicy,
     /// Dropped with the pool.
-    _ticker: Option<Ticker>,
+    _ticker: Option<PoolTicker>,
 }
 
-static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+static PROCESS: OnceLock<Option<ProcessPool>> = OnceLock::new();
 
-fn process() -> Option<&'static Process> {
+fn process() -> Option<&'static ProcessPool> {
     PROCESS.get_or_init(open).as_ref()
 }
 
 #[cold]
-fn open() -> Option<Process> {
-    let settings = Settings::read(|name| std::env::var(name).ok());
+fn open() -> Option<ProcessPool> {
+    let settings = PoolSettings::read(|name| std::env::var(name).ok());
     let settings = settings.map_err(|error| say(&error)).ok()?;
     let pool = Pool::open(settings.config).map_err(|error| say(&error)).ok()?;
     // Without the thread idle chunks stay allocated, and everything else works.
     let ticker = pool.ticker().map_err(|error| say(&error)).ok();
-    Some(Process { pool, misuse: settings.misuse, _ticker: ticker })
+    Some(ProcessPool { pool, misuse: settings.misuse, _ticker: ticker })
 }
 
 /// Returns the pool, opening it on the first call.
@@ -51,7 +51,7 @@ fn say(what: &dyn Display) {
 #[cold]
 pub(crate) fn misused(function: &str, address: usize, error: &PoolError) {
     say(&format_args!("{function}({address:#x}): {error}"));
-    if process().is_some_and(|process| process.misuse == Misuse::Abort) {
+    if process().is_some_and(|process| process.misuse == MisusePolicy::Abort) {
         std::process::abort();
     }
 }

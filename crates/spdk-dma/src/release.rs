@@ -4,8 +4,8 @@
 //! buffer or freed before changes nothing and is reported on standard error.
 
 use crate::process_pool::{guarded, misused, pool};
-use headwater_dma::buffer::Buffer;
-use headwater_dma::pool::{Pool, Request};
+use headwater_dma::buffer::PoolBuffer;
+use headwater_dma::pool::{Pool, PoolRequest};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -38,7 +38,7 @@ pub extern "C" fn spdk_dma_free(buf: *mut c_void) {
 fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -> *mut c_void {
     let moved = guarded(None, || {
         let pool = pool()?;
-        let request = Request::bytes(size).aligned(align.max(1));
+        let request = PoolRequest::bytes(size).aligned(align.max(1));
         if address.is_null() {
             return pool.allocate_raw(&request).ok();
         }
@@ -49,7 +49,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
                 if let Some(old) = kept {
                     let _ = old.leak();
                 }
-                moved.map(Buffer::leak)
+                moved.map(PoolBuffer::leak)
             }
             Err(error) => {
                 misused(function, address.addr(), &error);
@@ -61,14 +61,19 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
 }
 
 /// Returns the buffer in its new length, in place if it has the capacity; or `None`, and the old buffer.
-fn grown(pool: &Pool, mut old: Buffer, request: &Request) -> (Option<Buffer>, Option<Buffer>) {
+fn grown(
+    pool: &Pool,
+    mut old: PoolBuffer,
+    request: &PoolRequest,
+) -> (Option<PoolBuffer>, Option<PoolBuffer>) {
     let fits =
         old.as_ptr().addr().is_multiple_of(request.align) && (1..=old.capacity()).contains(&request.bytes);
     if fits && request.align.is_power_of_two() {
         old.resize(request.bytes);
         return (Some(old), None);
     }
-    let Ok(Ok(mut new)) = pool.allocate(request).map(headwater_dma::buffer::Payload::contiguous) else {
+    let Ok(Ok(mut new)) = pool.allocate(request).map(headwater_dma::buffer::PoolAllocation::contiguous)
+    else {
         return (None, Some(old));
     };
     let both = old.len().min(new.len());

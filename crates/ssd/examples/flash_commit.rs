@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a benchmark that a person runs and reads")]
 
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::DirectChoice;
 use headwater_host::uring::UringChoice;
-use headwater_ssd::media::file::{FileMedia, FileOptions, Prepare};
-use headwater_ssd::media::{BlockId, Geometry, Media, MediaOp, MediaToken, PageAddress};
+use headwater_ssd::media::file::{FileMedia, FileOptions, ZeroFillMode};
+use headwater_ssd::media::{BlockId, FlashGeometry, Media, MediaOp, MediaToken, PageAddress};
 use std::error::Error;
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn pass(media: &mut FileMedia, clock: &Clock) -> Result<Vec<u64>, Box<dyn Error>
             let before = clock.now();
             for page in [page, page + 1] {
                 let page = PageAddress::new(BlockId(block), page);
-                let frame = Frame::zeroed();
+                let frame = MediaFrame::zeroed();
                 submit(media, MediaOp::Program { page, frame }, before)?;
             }
             drain(media, before)?;
@@ -57,7 +57,7 @@ fn pass(media: &mut FileMedia, clock: &Clock) -> Result<Vec<u64>, Box<dyn Error>
 /// Reads every page back, as recovery does, and returns pages a second.
 fn scan(media: &mut FileMedia, clock: &Clock) -> Result<u64, Box<dyn Error>> {
     let before = clock.now();
-    let mut frames: Vec<Frame> = (0..512).map(|_| Frame::zeroed()).collect();
+    let mut frames: Vec<MediaFrame> = (0..512).map(|_| MediaFrame::zeroed()).collect();
     let mut pages =
         (0..BLOCKS).flat_map(|block| (0..64).map(move |page| PageAddress::new(BlockId(block), page)));
     let mut left = u64::from(BLOCKS) * 64;
@@ -84,11 +84,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{:<44} {:>8} {:>8} {:>8} us", "", "p50", "p99", "max");
     for uring in [UringChoice::Auto, UringChoice::Never] {
         for direct in [DirectChoice::Auto, DirectChoice::Never] {
-            for prepare in [Prepare::Never, Prepare::Ahead] {
+            for prepare in [ZeroFillMode::Never, ZeroFillMode::Ahead] {
                 let options = FileOptions { direct, uring, prepare };
-                let place = tempfile::TempDir::new_in(Path::new(&directory))?;
-                let mut media =
-                    FileMedia::create(place.path(), Geometry::with_blocks(BLOCKS), [1; 16], options)?;
+                let work_directory = tempfile::TempDir::new_in(Path::new(&directory))?;
+                let mut media = FileMedia::create(
+                    work_directory.path(),
+                    FlashGeometry::with_blocks(BLOCKS),
+                    [1; 16],
+                    options,
+                )?;
                 for round in ["first use", "overwrite"] {
                     let spans = pass(&mut media, &clock)?;
                     let at = |share: usize| spans[(spans.len() - 1) * share / 100];

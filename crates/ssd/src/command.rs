@@ -1,12 +1,12 @@
 //! Commands to the device and their completions, independent of queue format and front end.
 //!
-//! Input: a [`Command`] with the bytes it carries or the buffer its bytes go to. Output: one [`Completion`] with the
+//! Input: a [`SsdCommand`] with the bytes it carries or the buffer its bytes go to. Output: one [`SsdCompletion`] with the
 //! same token.
 //! Invariant: if `submit` returns `Ok`, exactly one completion follows; if it returns `Err`, none follows.
 
 use crate::namespace::NamespaceChange;
 use bytes::Bytes;
-use headwater_dma::iova::Segments;
+use headwater_dma::iova::ClientSegments;
 use headwater_nvme::spec::status::Status;
 use std::fmt;
 
@@ -66,7 +66,7 @@ pub enum Fua {
 
 /// The front end that submitted a command and receives its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FaceId(pub u16);
+pub struct FrontEndId(pub u16);
 
 /// Position of a record in the order of all writes of a device. A moved record keeps its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,7 +74,7 @@ pub struct Sequence(pub u64);
 
 /// The time at which a record expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
+pub enum RecordExpiry {
     /// Never.
     Never,
     /// At this wall time, in milliseconds since the epoch; never zero.
@@ -85,7 +85,7 @@ pub enum Expiry {
 
 /// The condition of a store or a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum WriteCondition {
     /// No condition.
     Always,
     /// The key exists (KV 1.0d: store option bit 8), else [`Status::KEY_DOES_NOT_EXIST`].
@@ -98,14 +98,14 @@ pub enum Condition {
 
 /// The bytes of a value to be stored.
 #[derive(Clone, Debug)]
-pub enum Payload {
+pub enum ValueSource {
     /// Bytes that the command owns.
     Bytes(Bytes),
     /// Bytes in client memory. They are copied once, straight into the record.
-    Client(Segments),
+    Client(ClientSegments),
 }
 
-impl Payload {
+impl ValueSource {
     /// Returns the number of bytes.
     #[must_use]
     #[inline]
@@ -123,7 +123,7 @@ impl Payload {
     }
 }
 
-impl<B: Into<Bytes>> From<B> for Payload {
+impl<B: Into<Bytes>> From<B> for ValueSource {
     fn from(bytes: B) -> Self {
         Self::Bytes(bytes.into())
     }
@@ -131,14 +131,14 @@ impl<B: Into<Bytes>> From<B> for Payload {
 
 /// The destination of a value that is read.
 #[derive(Clone, Debug)]
-pub enum Sink {
+pub enum ValueSink {
     /// A vector that the value is appended to. It comes back with the completion, also after an error.
     Bytes(Vec<u8>),
     /// Client memory, which receives as many bytes as fit.
-    Client(Segments),
+    Client(ClientSegments),
 }
 
-impl From<Vec<u8>> for Sink {
+impl From<Vec<u8>> for ValueSink {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes)
     }
@@ -146,15 +146,15 @@ impl From<Vec<u8>> for Sink {
 
 /// The point at which a read may complete, relative to the durability of the record it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub enum ReadRelease {
     /// Once the record is durable (the release rule).
     WhenDurable,
-    /// At once. Only for a front end that holds the result back: it feeds a store with [`Condition::IfSequence`], or a
-    /// [`Command::Fence`] follows.
+    /// At once. Only for a front end that holds the result back: it feeds a store with [`WriteCondition::IfSequence`], or a
+    /// [`SsdCommand::Fence`] follows.
     Speculative,
 }
 
-/// One write of an all-or-nothing [`Command::Batch`].
+/// One write of an all-or-nothing [`SsdCommand::Batch`].
 #[derive(Clone, Debug)]
 pub enum BatchWrite {
     /// Stores a value.
@@ -164,32 +164,32 @@ pub enum BatchWrite {
         /// Value bytes.
         value: Bytes,
         /// The condition of the store.
-        condition: Condition,
+        condition: WriteCondition,
         /// The time at which the record expires.
-        expiry: Expiry,
+        expiry: RecordExpiry,
     },
     /// Removes a key. A missing key is no failure unless the condition requires the key.
     Delete {
         /// Key bytes.
         key: Bytes,
         /// The condition of the delete.
-        condition: Condition,
+        condition: WriteCondition,
     },
 }
 
 /// A request to the device.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum SsdCommand {
     /// Stores a value under a key (KV Store 01h; UIO put 81h).
     Store {
         /// Key bytes, 1 to [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
         key: Bytes,
         /// Value bytes, up to [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX).
-        value: Payload,
+        value: ValueSource,
         /// The condition of the store.
-        condition: Condition,
+        condition: WriteCondition,
         /// The time at which the record expires.
-        expiry: Expiry,
+        expiry: RecordExpiry,
     },
     /// Reads the value of a key (KV Retrieve 02h; UIO get 82h). The completion carries at most `bytes_max` bytes in
     /// `sink`, and the value's full length.
@@ -197,18 +197,18 @@ pub enum Command {
         /// Key bytes.
         key: Bytes,
         /// The destination of the value.
-        sink: Sink,
+        sink: ValueSink,
         /// Most bytes to read, from the start of the value.
         bytes_max: u32,
         /// The point at which the read may complete.
-        release: Release,
+        release: ReadRelease,
     },
     /// Checks that a key exists and returns length, sequence and expiry of its record (KV Exist 14h).
     Exist {
         /// Key bytes.
         key: Bytes,
         /// The point at which the command may complete.
-        release: Release,
+        release: ReadRelease,
     },
     /// Removes a key (KV Delete 10h). A missing key completes with [`Status::KEY_DOES_NOT_EXIST`]; the front end
     /// decides what it reports to its client.
@@ -216,7 +216,7 @@ pub enum Command {
         /// Key bytes.
         key: Bytes,
         /// The condition of the delete.
-        condition: Condition,
+        condition: WriteCondition,
     },
     /// Executes several writes of one namespace, all or nothing, also across a power cut. If a condition fails, the
     /// completion carries its status, and the index of the failed write in `position`.
@@ -247,14 +247,14 @@ pub enum Command {
         /// The blocks to read.
         range: LbaRange,
         /// The destination of the bytes, with room for all of the blocks.
-        sink: Sink,
+        sink: ValueSink,
     },
     /// Writes blocks (NVM Write 01h), all or nothing, also across a power cut.
     Write {
         /// The first block.
         start: Lba,
         /// Their bytes, a whole number of blocks and at least one.
-        data: Payload,
+        data: ValueSource,
         /// Force Unit Access.
         fua: Fua,
     },
@@ -270,7 +270,7 @@ pub enum Command {
         /// The first block.
         start: Lba,
         /// The expected bytes, a whole number of blocks.
-        data: Payload,
+        data: ValueSource,
     },
     /// Reads blocks and checks their checksums, without a data transfer (NVM Verify 0Ch).
     Verify {
@@ -301,7 +301,7 @@ impl ListPosition {
     pub const START: Self = Self(0);
 }
 
-/// One key in the completion of a [`Command::List`].
+/// One key in the completion of a [`SsdCommand::List`].
 #[derive(Clone, Debug)]
 pub struct ListedKey {
     /// Key bytes.
@@ -314,7 +314,7 @@ pub struct ListedKey {
 
 /// The completion of an accepted command.
 #[derive(Debug)]
-pub struct Completion {
+pub struct SsdCompletion {
     /// The submitter's token.
     pub token: u64,
     /// The result of the command.
@@ -327,7 +327,7 @@ pub struct Completion {
     pub expiry_ms: u64,
     /// Batch: index of the write whose condition failed. Clear: number of keys removed, capped.
     pub position: u32,
-    /// Retrieve: the vector of [`Sink::Bytes`], with the value appended on success.
+    /// Retrieve: the vector of [`ValueSink::Bytes`], with the value appended on success.
     pub sink: Vec<u8>,
     /// List: the keys found.
     pub keys: Vec<ListedKey>,
@@ -335,7 +335,7 @@ pub struct Completion {
     pub next: Option<ListPosition>,
 }
 
-impl Completion {
+impl SsdCompletion {
     /// Returns a completion that carries only a status.
     #[must_use]
     pub fn new(token: u64, status: Status) -> Self {

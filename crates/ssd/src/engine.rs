@@ -1,8 +1,8 @@
 //! The device that every front end submits commands to and takes completions from.
 //!
 //! Input: commands from front ends, time, and a medium. Output: one completion a command, released as the durability of
-//! its namespace requires. One call of [`Device::poll`] runs each stage once: media completions, waiting operations, new
-//! operations, expiry, collection, commit, release. Invariant: [`Device::poll`] never blocks, sleeps or reads a clock.
+//! its namespace requires. One call of [`SsdDevice::poll`] runs each stage once: media completions, waiting operations,
+//! new operations, expiry, collection, commit, release. Invariant: a turn never blocks, sleeps or reads a clock.
 
 mod abort;
 pub mod administration;
@@ -18,82 +18,83 @@ mod throttle;
 pub mod trace;
 mod validate;
 
-use crate::command::{Command, Completion, FaceId, NamespaceId, Sequence, SubmitError};
+use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
 use crate::engine::checkpoint::Checkpointer;
-use crate::engine::execute::{Gate, Outcome};
-use crate::engine::operation::{Operation, Slab, Span, Work};
-use crate::engine::release::Release;
-use crate::engine::trace::{Trace, Tracer};
-use crate::ftl::namespace_table::Slot;
-use crate::ftl::{Ftl, Stall};
-use crate::index::Index;
+use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
+use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, OperationWork};
+use crate::engine::release::ReleaseQueue;
+use crate::engine::trace::{StageTrace, StageTracer};
+use crate::ftl::namespace_table::NamespaceDefinition;
+use crate::ftl::{Ftl, StallReason};
+use crate::index::RecordIndex;
 use crate::limits::{NAMESPACES, OPERATIONS_MAX};
-use crate::log::reads::Waiter;
+use crate::log::reads::ReadWaiter;
 use crate::media::{Media, MediaError};
 use crate::namespace::{Namespace, NamespaceKind};
-use administration::Administration;
+use administration::AdminState;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use schedule::Schedule;
-use throttle::Throttle;
+use schedule::OperationSchedule;
+use throttle::CommandThrottle;
 
 pub use crate::config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
 pub(crate) use open::layer;
-pub use open::{OpenError, OpenReason, Progress, Start};
+pub use open::{OpenError, OpenProgress, OpenReason, StartTime};
 
 /// A key-value and block device on one medium.
 #[derive(Debug)]
-pub struct Device<M> {
+pub struct SsdDevice<M> {
     ftl: Ftl<M>,
-    slab: Slab,
-    schedule: Schedule,
-    throttle: Throttle,
-    release: Release,
+    slab: OperationSlab,
+    schedule: OperationSchedule,
+    throttle: CommandThrottle,
+    release: ReleaseQueue,
     /// Durability of the namespaces whose own settings give none.
     durability: [Durability; NAMESPACES],
     interval_due: Option<Nanos>,
     checkpointer: Checkpointer,
-    tracer: Tracer,
-    awake: Vec<Waiter>,
+    tracer: StageTracer,
+    awake: Vec<ReadWaiter>,
     now: Nanos,
-    administration: Administration,
+    administration: AdminState,
 }
 
-impl<M: Media> Device<M> {
+impl<M: Media> SsdDevice<M> {
     fn over(ftl: Ftl<M>, config: &DeviceConfig) -> Self {
         Self {
             ftl,
-            slab: Slab::default(),
-            schedule: Schedule::default(),
-            throttle: Throttle::default(),
-            release: Release::default(),
+            slab: OperationSlab::default(),
+            schedule: OperationSchedule::default(),
+            throttle: CommandThrottle::default(),
+            release: ReleaseQueue::default(),
             durability: config.durability,
             interval_due: None,
             checkpointer: Checkpointer::default(),
-            tracer: Tracer::default(),
+            tracer: StageTracer::default(),
             awake: Vec::new(),
             now: Nanos::ZERO,
-            administration: Administration::default(),
+            administration: AdminState::default(),
         }
     }
 
     /// Submits a command for a front end. `Ok` means that exactly one completion follows; `Err` means that none does.
     ///
     /// # Errors
-    /// [`SubmitError::Busy`] if the caller must retry later, [`SubmitError::Refused`] for a command that can never work.
+    /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
     pub fn submit(
         &mut self,
-        face: FaceId,
+        face: FrontEndId,
         namespace: NamespaceId,
         token: u64,
-        command: Command,
+        command: SsdCommand,
     ) -> Result<(), SubmitError> {
         self.check(namespace, &command).map_err(SubmitError::Refused)?;
         if self.slab.is_full() {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
         self.throttle.has_room(namespace, &command)?;
-        let mut operation = Operation::new(face, token, namespace, Work::Command(command), self.now);
+        let mut operation =
+            DeviceOperation::new(face, token, namespace, OperationWork::Command(command), self.now);
         operation.format = self.ftl.table.format(namespace);
         operation.find_keys(&self.ftl.hasher);
         let at = self.slab.insert(operation);
@@ -144,7 +145,7 @@ impl<M: Media> Device<M> {
     }
 
     /// Ends an operation and queues its completion for release.
-    fn finish(&mut self, at: usize, Outcome { mut completion, gate }: Outcome) {
+    fn finish(&mut self, at: usize, ExecutionOutcome { mut completion, gate }: ExecutionOutcome) {
         let Some(operation) = self.slab.get_mut(at) else {
             return;
         };
@@ -152,16 +153,16 @@ impl<M: Media> Device<M> {
         operation.answer(&mut completion);
         let (face, namespace) = (operation.face, operation.namespace);
         let gate = match gate {
-            Gate::Durable(sequence) => sequence,
-            Gate::Open => Sequence(0),
-            Gate::Promise(sequence) => self.promised(namespace, sequence),
+            ReleaseGate::Durable(sequence) => sequence,
+            ReleaseGate::Open => Sequence(0),
+            ReleaseGate::Promise(sequence) => self.promised(namespace, sequence),
         };
         self.ftl.commit.want(gate);
         let Some(operation) = self.slab.get(at) else {
             return;
         };
         self.tracer.executed(operation, completion.status, gate, self.now);
-        if let Work::Command(command) = &operation.work {
+        if let OperationWork::Command(command) = &operation.work {
             self.administration.traffic.count(command, &completion);
         }
         if self.slab.vacate(at) {
@@ -170,7 +171,7 @@ impl<M: Media> Device<M> {
         }
     }
 
-    /// Returns the sequence that must be durable first, under the namespace's durability, for a command that saw `sequence`.
+    /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace.
     fn promised(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
         match self.durability(namespace) {
             Durability::Always => sequence,
@@ -186,13 +187,13 @@ impl<M: Media> Device<M> {
 
     /// Takes the next released completion of one front end.
     #[inline]
-    pub fn next_completion(&mut self, face: FaceId) -> Option<Completion> {
+    pub fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
         self.release.pop(face)
     }
 
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, or a simulated media event. `None` if only a command or a media completion
-    /// creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
+    /// waits for the limits of its namespace, or a simulated media event. `None` if only a command or a media
+    /// completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
@@ -227,9 +228,9 @@ impl<M: Media> Device<M> {
         }
         let seen = namespace == NamespaceId::FIRST || self.keys(namespace) > 0;
         match self.ftl.table.shown(namespace) {
-            Slot::Implicit => seen.then_some(Namespace::IMPLICIT),
-            Slot::Made(made) => Some(made),
-            Slot::Damaged => None,
+            NamespaceDefinition::Implicit => seen.then_some(Namespace::IMPLICIT),
+            NamespaceDefinition::Made(made) => Some(made),
+            NamespaceDefinition::Damaged => None,
         }
     }
 
@@ -245,7 +246,7 @@ impl<M: Media> Device<M> {
     pub fn namespace_usage(&self, namespace: NamespaceId) -> u64 {
         let state = self.ftl.namespaces.get(namespace.index()).copied().unwrap_or_default();
         match self.ftl.table.get(namespace) {
-            Slot::Made(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
+            NamespaceDefinition::Made(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
             _ => state.bytes,
         }
     }
@@ -268,7 +269,7 @@ impl<M: Media> Device<M> {
         self.slab.len()
     }
 
-    /// Requests a checkpoint, which later calls of [`poll`](Self::poll) write.
+    /// Schedules a checkpoint, which later calls of [`poll`](Self::poll) write.
     pub fn request_checkpoint(&mut self) {
         self.checkpointer.request();
     }
@@ -287,7 +288,7 @@ impl<M: Media> Device<M> {
 
     /// Returns the stage times of the last sampled request.
     #[must_use]
-    pub fn trace(&self) -> Option<Trace> {
+    pub fn trace(&self) -> Option<StageTrace> {
         self.tracer.last()
     }
 
@@ -302,12 +303,12 @@ impl<M: Media> Device<M> {
     }
 
     /// Returns the state that no single namespace owns.
-    pub(crate) fn administration(&self) -> &Administration {
+    pub(crate) fn administration(&self) -> &AdminState {
         &self.administration
     }
 
     /// Returns the state that no single namespace owns.
-    pub(crate) fn administration_mut(&mut self) -> &mut Administration {
+    pub(crate) fn administration_mut(&mut self) -> &mut AdminState {
         &mut self.administration
     }
 
@@ -383,7 +384,7 @@ impl<M: Media> Device<M> {
     }
 }
 
-impl<M: Media> Device<M> {
+impl<M: Media> SsdDevice<M> {
     /// Removes expired keys, at most `AT_ONCE` at a time, so that many expiries at once do not delay commands.
     fn expire(&mut self) -> bool {
         const AT_ONCE: usize = 128;
@@ -399,9 +400,14 @@ impl<M: Media> Device<M> {
                 self.ftl.commit.want(unsure);
                 break;
             }
-            let mut operation =
-                Operation::new(FaceId(0), 0, NamespaceId::FIRST, Work::Expire { address }, self.now);
-            operation.span = Span::one(hash);
+            let mut operation = DeviceOperation::new(
+                FrontEndId(0),
+                0,
+                NamespaceId::FIRST,
+                OperationWork::Expire { address },
+                self.now,
+            );
+            operation.span = KeySpan::one(hash);
             let at = self.slab.insert(operation);
             // The expiry queue must not return it again while the operation runs.
             self.ftl.expiry.remove(expiry_ms, hash, address);
@@ -415,13 +421,13 @@ impl<M: Media> Device<M> {
     fn collect(&mut self) -> bool {
         match self.ftl.collect() {
             Ok(moved) => moved,
-            Err(Stall::Pages(pages)) => {
+            Err(StallReason::Pages(pages)) => {
                 for page in pages {
-                    self.ftl.reads.request(page, Waiter::Collector, &self.ftl.blocks);
+                    self.ftl.reads.request(page, ReadWaiter::Collector, &self.ftl.blocks);
                 }
                 true
             }
-            Err(Stall::Room { .. } | Stall::Durable(_)) => false,
+            Err(StallReason::Room { .. } | StallReason::Durable(_)) => false,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The flash translation layer (the UIO paper's UTL): keys to records on flash, and back (UIO paper section 3.4.3).
 //!
 //! Input: keys, values, addresses. Output: records found, written and accounted for. Every call completes at once in
-//! device memory, or returns the pages it needs first ([`Stall`]); the caller repeats the whole call when they are
+//! device memory, or returns the pages it needs first ([`StallReason`]); the caller repeats the whole call when they are
 //! cached. Invariant: the index names exactly the newest record of every existing key, and the block table, the expiry
 //! queue and the key counts agree with it.
 
-mod collect;
 mod find;
+mod garbage_collector;
 mod incomplete_batches;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -14,31 +14,31 @@ mod purge;
 pub(crate) mod sanitize_mark;
 mod write;
 
-pub(crate) use collect::Collector;
-pub(crate) use find::{Found, Gather, Reach, Window};
-pub(crate) use incomplete_batches::Debris;
+pub(crate) use find::{FoundRecord, RecordPart, RecordPieces, SinkRange};
+pub(crate) use garbage_collector::GarbageCollector;
+pub(crate) use incomplete_batches::IncompleteBatches;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};
 use crate::config::{DeviceConfig, DeviceStats};
-use crate::ftl::namespace_table::{Slot, Table};
+use crate::ftl::namespace_table::{NamespaceDefinition, NamespaceTable};
 use crate::index::expiry::ExpiryQueue;
-use crate::index::{CompositeIndex, Entry, Index, KeyHasher};
+use crate::index::{CompositeIndex, IndexEntry, KeyHasher, RecordIndex};
 use crate::limits::{RECOVERY_FRAMES, SPACES};
-use crate::log::Log;
-use crate::log::blocks::Blocks;
-use crate::log::commit::{Commit, CommitState, Target};
-use crate::log::dram::Dram;
-use crate::log::reads::{Reads, Waiter};
+use crate::log::RecordLog;
+use crate::log::blocks::BlockTable;
+use crate::log::group_commit::{CommitState, CommitTarget, GroupCommit};
+use crate::log::page_cache::PageCache;
+use crate::log::reads::{PageReads, ReadWaiter};
 use crate::log::record::UNIT_BYTES;
-use crate::media::geometry::{BLOCK_DATA_BYTES, Geometry, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::token::MediaPurpose;
-use crate::media::{BlockId, Media, MediaDone, MediaOp, MediaTraits};
+use crate::media::{BlockId, Media, MediaCompletion, MediaOp, MediaTraits};
 use crate::namespace::NamespaceKind;
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
-use prefetch::Ahead;
+use prefetch::PendingPrefetch;
 use std::cell::Cell;
 
 /// Blocks that only the collector may open.
@@ -50,7 +50,7 @@ const READY_BLOCKS: usize = 4;
 
 /// The reason why a call cannot complete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stall {
+pub(crate) enum StallReason {
     /// These pages must be read from the medium first.
     Pages(Vec<PageAddress>),
     /// Blocks must become ready, or frames free, first.
@@ -75,13 +75,13 @@ pub(crate) struct NamespaceState {
 
 impl NamespaceState {
     /// Counts a key or block that was created with this record.
-    pub(crate) fn add(&mut self, entry: Entry) {
+    pub(crate) fn add(&mut self, entry: IndexEntry) {
         self.keys += 1;
         self.bytes += u64::from(entry.units) * UNIT_BYTES as u64;
     }
 
     /// Uncounts a key or block whose record was removed.
-    pub(crate) fn remove(&mut self, entry: Entry) {
+    pub(crate) fn remove(&mut self, entry: IndexEntry) {
         self.keys -= 1;
         self.bytes -= u64::from(entry.units) * UNIT_BYTES as u64;
     }
@@ -91,24 +91,24 @@ impl NamespaceState {
 #[derive(Debug)]
 pub(crate) struct Ftl<M> {
     pub(crate) media: M,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: FlashGeometry,
     pub(crate) traits: MediaTraits,
-    pub(crate) dram: Dram,
+    pub(crate) dram: PageCache,
     /// Frames that recovery reads into; empty while the device serves commands.
     pub(crate) recovery_frames: FramePool,
-    pub(crate) blocks: Blocks,
-    pub(crate) log: Log,
+    pub(crate) blocks: BlockTable,
+    pub(crate) log: RecordLog,
     pub(crate) index: CompositeIndex,
     pub(crate) hasher: KeyHasher,
     pub(crate) expiry: ExpiryQueue,
     pub(crate) namespaces: [NamespaceState; SPACES],
-    pub(crate) table: Table,
-    pub(crate) reads: Reads,
-    pub(crate) commit: Commit,
-    pub(crate) collector: Collector,
+    pub(crate) table: NamespaceTable,
+    pub(crate) reads: PageReads,
+    pub(crate) commit: GroupCommit,
+    pub(crate) collector: GarbageCollector,
     pub(crate) stats: DeviceStats,
     pub(crate) wall_ms: u64,
-    /// Sequence of the last tombstone or clear: the one that a command reports which found no record.
+    /// Sequence of the last tombstone or clear, which a command reports if it finds no record.
     pub(crate) last_removal: Sequence,
     /// Sequence of the last record that removed more than its own key: a clear, or a delete of a batch.
     pub(crate) last_joint_removal: Sequence,
@@ -123,8 +123,8 @@ pub(crate) struct Ftl<M> {
     /// Pages of a checkpoint that were programmed since the checkpointer last polled.
     pub(crate) checkpoint_done: usize,
     /// The rest of the next record to read that is not prefetched yet.
-    ahead: Cell<Ahead>,
-    done: Vec<MediaDone>,
+    ahead: Cell<PendingPrefetch>,
+    done: Vec<MediaCompletion>,
 }
 
 impl<M: Media> Ftl<M> {
@@ -134,18 +134,18 @@ impl<M: Media> Ftl<M> {
         Self {
             geometry,
             traits,
-            dram: Dram::new(geometry, config.frames_max, pool.clone()),
+            dram: PageCache::new(geometry, config.frames_max, pool.clone()),
             recovery_frames: FramePool::new(pool.clone(), RECOVERY_FRAMES),
-            blocks: Blocks::new(geometry),
-            log: Log::new(traits.guard_pages, traits.addressable),
+            blocks: BlockTable::new(geometry),
+            log: RecordLog::new(traits.guard_pages, traits.addressable),
             index: CompositeIndex::default(),
             hasher: KeyHasher::new(config.hash_seed, config.hash_bits),
             expiry: ExpiryQueue::default(),
             namespaces: [NamespaceState::default(); SPACES],
-            table: Table::default(),
-            reads: Reads::default(),
-            commit: Commit::new(Sequence(0), Sequence(0), 0),
-            collector: Collector::new(config.victim),
+            table: NamespaceTable::default(),
+            reads: PageReads::default(),
+            commit: GroupCommit::new(Sequence(0), Sequence(0), 0),
+            collector: GarbageCollector::new(config.victim),
             stats: DeviceStats::default(),
             wall_ms: 0,
             last_removal: Sequence(0),
@@ -155,7 +155,7 @@ impl<M: Media> Ftl<M> {
             set_aside: 0,
             failed: None,
             checkpoint_done: 0,
-            ahead: Cell::new(Ahead::NOTHING),
+            ahead: Cell::new(PendingPrefetch::NOTHING),
             done: Vec::new(),
             media,
         }
@@ -217,7 +217,7 @@ impl<M: Media> Ftl<M> {
     /// Returns true if the records of a key space may grow by `more` bytes and shrink by `less` within its quota.
     pub(crate) fn has_quota(&self, namespace: NamespaceId, more: usize, less: usize) -> bool {
         match self.table.get(namespace) {
-            Slot::Made(made) if made.size > 0 && made.kind == NamespaceKind::Kv => {
+            NamespaceDefinition::Made(made) if made.size > 0 && made.kind == NamespaceKind::Kv => {
                 let bytes = self.namespaces[namespace.index()].bytes;
                 more <= less || bytes + more as u64 <= made.size + less as u64
             }
@@ -227,7 +227,7 @@ impl<M: Media> Ftl<M> {
 
     /// Advances filled pages, reads, erases and commits as far as possible. Returns true if anything moved; appends the
     /// waiters of completed reads to `awake`.
-    pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<Waiter>) -> bool {
+    pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<ReadWaiter>) -> bool {
         let mut moved = self.reap(now, awake);
         moved |= self.log.submit(&mut self.media, &mut self.dram, now);
         moved |= self.reads.submit(&mut self.media, &mut self.dram, now);
@@ -236,7 +236,7 @@ impl<M: Media> Ftl<M> {
         moved
     }
 
-    fn reap(&mut self, now: Nanos, awake: &mut Vec<Waiter>) -> bool {
+    fn reap(&mut self, now: Nanos, awake: &mut Vec<ReadWaiter>) -> bool {
         let mut done = std::mem::take(&mut self.done);
         self.media.poll(now, &mut done);
         let moved = !done.is_empty();
@@ -358,7 +358,7 @@ impl<M: Media> Ftl<M> {
         let barrier = self.log.seal(&mut self.dram, &mut self.blocks);
         let order = self.log.begun_order(&self.blocks);
         let stamp = self.log.durable_stamp();
-        self.commit.begin(Target { sequence, barrier, order, stamp });
+        self.commit.begin(CommitTarget { sequence, barrier, order, stamp });
         self.log.submit(&mut self.media, &mut self.dram, now);
         true
     }
@@ -373,7 +373,7 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    fn end_commit(&mut self, target: Target) {
+    fn end_commit(&mut self, target: CommitTarget) {
         self.commit.finish(target);
         if !self.collector.holds_stamp() {
             self.log.stamp_durable(self.commit.durable, self.commit.durable_order);
@@ -381,11 +381,11 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Checks that a client or the collector can append this many bytes now.
-    pub(crate) fn room(&mut self, bytes: usize, reserve: usize) -> Result<(), Stall> {
+    pub(crate) fn room(&mut self, bytes: usize, reserve: usize) -> Result<(), StallReason> {
         let blocks = self.log.blocks_for(bytes);
         let frames = self.log.frames_for(bytes) + usize::from(self.traits.guard_pages);
         if (blocks > 0 && self.blocks.ready() < blocks + reserve) || !self.dram.secure(frames) {
-            return Err(Stall::Room { blocks });
+            return Err(StallReason::Room { blocks });
         }
         Ok(())
     }

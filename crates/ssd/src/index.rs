@@ -1,6 +1,6 @@
 //! The index: the address of each live record, by the hash of its key.
 //!
-//! Input: a [`KeyHash`] and an [`Entry`]. Output: candidates; the caller always compares the full key with the record,
+//! Input: a [`KeyHash`] and an [`IndexEntry`]. Output: candidates; the caller always compares the full key with the record,
 //! because different keys may have the same hash. Keys are in a [`hashed`] index, blocks in a [`flat`] one by their
 //! position; the [`CompositeIndex`] combines both. Invariant: an entry is found by its hash from its insertion to its
 //! removal, whatever is inserted, moved or removed in between; entries are in the order of their hashes.
@@ -122,7 +122,7 @@ impl KeyHasher {
 
 /// The presence of an expiry on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
+pub enum EntryLifetime {
     /// No expiry.
     Unlimited,
     /// The header carries an expiry, and the expiry queue holds the record.
@@ -131,7 +131,7 @@ pub enum Lifetime {
 
 /// The address and the properties of a live record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Address of its header.
     pub address: RecordAddress,
     /// Its length in 16-byte units.
@@ -139,13 +139,13 @@ pub struct Entry {
     /// Namespace of its key.
     pub namespace: NamespaceId,
     /// Presence of an expiry.
-    pub lifetime: Lifetime,
+    pub lifetime: EntryLifetime,
 }
 
 /// The operations that the FTL needs of an index.
-pub trait Index {
+pub trait RecordIndex {
     /// Returns the `nth` entry with this hash; entries of one hash have no particular order.
-    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry>;
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry>;
 
     /// Returns true if exactly this record is live.
     fn contains(&self, hash: KeyHash, address: RecordAddress) -> bool {
@@ -153,17 +153,17 @@ pub trait Index {
     }
 
     /// Adds an entry.
-    fn insert(&mut self, hash: KeyHash, entry: Entry);
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry);
 
     /// Replaces the entry at `old` by `new` (compare and swap). Returns false, without a change, if there is no such
     /// entry.
-    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool;
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool;
 
     /// Removes the entry at this address. Returns false if there is none.
     fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool;
 
     /// Returns the first entry whose hash is `from` or higher.
-    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)>;
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)>;
 
     /// Prefetches the memory that [`find`](Self::find) will read.
     fn prefetch(&self, hash: KeyHash) {

@@ -9,31 +9,31 @@
 //! The callers decide when to seal, flush and collect.
 
 pub mod blocks;
-pub mod commit;
-pub mod dram;
+pub mod group_commit;
 pub mod page;
+pub mod page_cache;
 pub mod reads;
 pub mod record;
-mod source;
-mod writer;
+mod record_source;
+mod record_writer;
 
 use crate::command::Sequence;
-use crate::log::blocks::Blocks;
-use crate::log::dram::Dram;
+use crate::log::blocks::BlockTable;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::page_cache::PageCache;
 use crate::log::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{
     BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaOp, Refused};
-use headwater_dma::frame::Frame;
+use crate::media::{Media, MediaOp, RefusedOp};
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::{copy_streaming, crc32c};
+use record_writer::RecordWriter;
 use std::collections::{BTreeMap, VecDeque};
-use writer::Writer;
 
-pub use source::Source;
+pub use record_source::RecordSource;
 
 /// A longer record continues in the next block if the open block has too little room; a shorter one is placed whole in
 /// the next block.
@@ -44,7 +44,7 @@ const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 
 /// The state of the checksum in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
+pub enum ChecksumMode {
     /// Missing: it is computed while the bytes are copied.
     Compute,
     /// Valid: the record is moved unchanged, and was verified before.
@@ -60,21 +60,21 @@ struct OpenBlock {
     page: usize,
     offset: usize,
     first: u16,
-    frame: Option<Frame>,
+    frame: Option<MediaFrame>,
 }
 
 #[derive(Debug)]
-struct Filled {
+struct FilledPage {
     id: u64,
     page: PageAddress,
-    frame: Frame,
+    frame: MediaFrame,
 }
 
 /// The log of a device, with its one write frontier.
 #[derive(Debug)]
-pub struct Log {
+pub struct RecordLog {
     open: Option<OpenBlock>,
-    filled: VecDeque<Filled>,
+    filled: VecDeque<FilledPage>,
     in_flight: BTreeMap<u64, PageAddress>,
     program_next: u64,
     guard_pages: u8,
@@ -87,7 +87,7 @@ pub struct Log {
     programmed_pages: u64,
 }
 
-impl Log {
+impl RecordLog {
     /// Makes a log with no open block, for a medium with these traits.
     #[must_use]
     pub fn new(guard_pages: u8, addressable: bool) -> Self {
@@ -115,7 +115,7 @@ impl Log {
 
     /// Returns the order up to which every block has got its first page.
     #[must_use]
-    pub fn begun_order(&self, blocks: &Blocks) -> u64 {
+    pub fn begun_order(&self, blocks: &BlockTable) -> u64 {
         match &self.open {
             Some(open) if open.page == 0 => open.order - 1,
             _ => blocks.order_next() - 1,
@@ -168,7 +168,7 @@ impl Log {
 
     /// Returns the order of the open block, or the order of the next one.
     #[must_use]
-    pub fn order(&self, blocks: &Blocks) -> u64 {
+    pub fn order(&self, blocks: &BlockTable) -> u64 {
         self.open.as_ref().map_or(blocks.order_next(), |open| open.order)
     }
 
@@ -192,11 +192,11 @@ impl Log {
     /// There is no room: the caller did not check it.
     pub fn append(
         &mut self,
-        dram: &mut Dram,
-        blocks: &mut Blocks,
+        dram: &mut PageCache,
+        blocks: &mut BlockTable,
         header: &RecordHeader,
-        checksum: Checksum,
-        payload: &[Source<'_>],
+        checksum: ChecksumMode,
+        payload: &[RecordSource<'_>],
     ) -> RecordAddress {
         let units = header.units() as usize;
         let left = self.open.as_ref().map_or(0, left_in);
@@ -209,25 +209,29 @@ impl Log {
         let mut header = *header;
         let chained = chain || bytes > BLOCK_DATA_BYTES;
         let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
-        let checksum = if flags == header.flags { checksum } else { Checksum::Compute };
+        let checksum = if flags == header.flags { checksum } else { ChecksumMode::Compute };
         header.flags = flags;
         let address = self.start_record(dram);
         blocks.saw_sequence(address.block(), header.sequence);
         let filled_before = self.filled.len();
         let encoded = header.encode();
-        let mut writer = Writer { log: self, dram, blocks, head: address, sequence: header.sequence };
+        let mut writer = RecordWriter { log: self, dram, blocks, head: address, sequence: header.sequence };
         writer.put(&encoded);
         match checksum {
-            Checksum::Known => payload.iter().for_each(|piece| match piece {
-                Source::Bytes(bytes) => writer.put(bytes),
-                Source::Client(_) | Source::Part { .. } => unreachable!("a moved record has no client source"),
+            ChecksumMode::Known => payload.iter().for_each(|piece| match piece {
+                RecordSource::Bytes(bytes) => writer.put(bytes),
+                RecordSource::Client(_) | RecordSource::Part { .. } => {
+                    unreachable!("a moved record has no client source")
+                }
             }),
-            Checksum::Compute => {
+            ChecksumMode::Compute => {
                 let mut crc = crc32c(0, &encoded[4..]);
                 payload.iter().for_each(|piece| match piece {
-                    Source::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
-                    Source::Client(segments) => crc = writer.put_client(segments, 0..segments.bytes(), crc),
-                    Source::Part { segments, at, len } => {
+                    RecordSource::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
+                    RecordSource::Client(segments) => {
+                        crc = writer.put_client(segments, 0..segments.bytes(), crc)
+                    }
+                    RecordSource::Part { segments, at, len } => {
                         crc = writer.put_client(segments, *at..at + len, crc);
                     }
                 });
@@ -242,7 +246,7 @@ impl Log {
     }
 
     /// Makes sure that a page with room is open and returns the address of the next record.
-    fn start_record(&mut self, dram: &mut Dram) -> RecordAddress {
+    fn start_record(&mut self, dram: &mut PageCache) -> RecordAddress {
         let open = self.open.as_mut().expect("a block was opened for the record");
         if open.frame.is_none() {
             open.frame = Some(dram.take_frame().expect("frames were counted before the append"));
@@ -274,14 +278,14 @@ impl Log {
         }
     }
 
-    fn close_full_page(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+    fn close_full_page(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.offset == PAGE_DATA_BYTES) {
             self.fill_page(PageKind::Log);
             self.close_full_block(dram, blocks);
         }
     }
 
-    fn close_full_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+    fn close_full_block(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.page == PAGES_PER_BLOCK) {
             self.finish_block(dram, blocks);
         }
@@ -309,7 +313,7 @@ impl Log {
             context: self.accepted_order,
         };
         spare.encode(&mut frame);
-        self.filled.push_back(Filled { id: self.program_next, page, frame });
+        self.filled.push_back(FilledPage { id: self.program_next, page, frame });
         self.program_next += 1;
         self.unguarded = kind == PageKind::Log;
         open.page += 1;
@@ -317,9 +321,9 @@ impl Log {
         open.first = NO_RECORD;
     }
 
-    /// Queues the open page before it is full, with guard pages after it, so that everything appended so far can become
-    /// durable and stay so. Returns the barrier: it is durable once every program with a lower id completed.
-    pub fn seal(&mut self, dram: &mut Dram, blocks: &mut Blocks) -> u64 {
+    /// Closes the open page before it is full and queues it, with guard pages after it, so that everything appended so
+    /// far can become durable and stay so. Returns the barrier: every program with a lower id must complete for that.
+    pub fn seal(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) -> u64 {
         if self.open.as_ref().is_some_and(|open| open.offset > 0) {
             self.fill_page(PageKind::Log);
             self.close_full_block(dram, blocks);
@@ -340,7 +344,7 @@ impl Log {
     }
 
     /// Fills the open page, with or without records, so that its durable stamp gets on the medium.
-    pub fn witness(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+    pub fn witness(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.is_none() {
             self.open_block(blocks, 0);
         }
@@ -355,7 +359,7 @@ impl Log {
     }
 
     /// Closes the open block, full or not.
-    pub fn finish_block(&mut self, dram: &mut Dram, blocks: &mut Blocks) {
+    pub fn finish_block(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.offset > 0) {
             self.fill_page(PageKind::Log);
         }
@@ -369,7 +373,7 @@ impl Log {
         }
     }
 
-    fn open_block(&mut self, blocks: &mut Blocks, continues: u64) {
+    fn open_block(&mut self, blocks: &mut BlockTable, continues: u64) {
         let open_sequence = self.sequence_next;
         let block = blocks.open(open_sequence, false).expect("ready blocks were counted before the append");
         let order = blocks.get(block).order;
@@ -389,12 +393,12 @@ impl Log {
     ///
     /// # Panics
     /// The medium reports a NAND rule: the log broke its invariant.
-    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
+    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
         let mut moved = false;
-        while let Some(Filled { id, page, frame }) = self.filled.pop_front() {
+        while let Some(FilledPage { id, page, frame }) = self.filled.pop_front() {
             if !self.addressable {
                 let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(Filled { id, page, frame });
+                    self.filled.push_front(FilledPage { id, page, frame });
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
@@ -408,14 +412,14 @@ impl Log {
                     self.programmed_pages += 1;
                     moved = true;
                 }
-                Err(Refused { op, reason }) => {
+                Err(RefusedOp { op, reason }) => {
                     let MediaOp::Program { frame, .. } = op else {
                         unreachable!("the medium returned another operation")
                     };
                     dram.unpin(page);
-                    self.filled.push_front(Filled { id, page, frame });
+                    self.filled.push_front(FilledPage { id, page, frame });
                     assert!(
-                        reason == crate::media::RefusedReason::QueueFull,
+                        reason == crate::media::RefusalReason::QueueFull,
                         "the log broke a NAND rule at {page}: {reason:?}"
                     );
                     break;
@@ -426,7 +430,7 @@ impl Log {
     }
 
     /// Completes a program: unpins its page and returns its frame.
-    pub fn programmed(&mut self, id: u64, frame: Option<Frame>, dram: &mut Dram) {
+    pub fn programmed(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
         if let Some(page) = self.in_flight.remove(&id) {
             dram.unpin(page);
         }

@@ -1,7 +1,7 @@
 //! The medium beneath the FTL: pages that are programmed once, in order, after an erase.
 //!
-//! Input: [`MediaOp`]s, each with a token and, if bytes move, a [`Frame`] that the medium owns until the completion.
-//! Output: exactly one [`MediaDone`] for every accepted operation, with its frame, also after an error. Invariant: a
+//! Input: [`MediaOp`]s, each with a token and, if bytes move, a [`MediaFrame`] that the medium owns until the completion.
+//! Output: exactly one [`MediaCompletion`] for every accepted operation, with its frame, also after an error. Invariant: a
 //! medium never reorders the programs of one block, and rejects what NAND cannot do ([`NandRule`]).
 //!
 //! Time is an argument: real media ignore it, simulated media complete by it.
@@ -12,11 +12,11 @@ pub mod memory;
 pub mod rules;
 pub mod token;
 
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::fmt;
 
-pub use geometry::{BlockId, Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
+pub use geometry::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
 pub use rules::{NandRule, NandRules};
 
 /// The token of one operation in flight; the caller chooses it and the completion returns it unchanged.
@@ -31,14 +31,14 @@ pub enum MediaOp {
         /// The page.
         page: PageAddress,
         /// The destination: data at 0, spare at [`PAGE_DATA_BYTES`].
-        frame: Frame,
+        frame: MediaFrame,
     },
     /// Programs one page from the frame.
     Program {
         /// The page; must be the next one of its block.
         page: PageAddress,
         /// Data at 0, spare at [`PAGE_DATA_BYTES`]. The bytes behind the spare belong to the medium.
-        frame: Frame,
+        frame: MediaFrame,
     },
     /// Erases one block. Durable after the next flush.
     Erase {
@@ -60,11 +60,11 @@ pub enum PageState {
 
 /// The completion of one operation.
 #[derive(Debug)]
-pub struct MediaDone {
+pub struct MediaCompletion {
     /// The caller's token.
     pub token: MediaToken,
     /// The operation's frame, if it had one.
-    pub frame: Option<Frame>,
+    pub frame: Option<MediaFrame>,
     /// [`PageState::Programmed`] for everything except a read of a blank page.
     pub result: Result<PageState, MediaError>,
 }
@@ -98,14 +98,14 @@ pub enum MediaError {
 }
 
 /// An operation that the medium did not accept. Nothing happened, and no completion follows.
-pub struct Refused {
+pub struct RefusedOp {
     /// The operation, with its frame.
     pub op: MediaOp,
     /// The reason.
-    pub reason: RefusedReason,
+    pub reason: RefusalReason,
 }
 
-impl fmt::Debug for Refused {
+impl fmt::Debug for RefusedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused").field("op", &self.op).field("reason", &self.reason).finish()
     }
@@ -113,7 +113,7 @@ impl fmt::Debug for Refused {
 
 /// The reason why an operation was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedReason {
+pub enum RefusalReason {
     /// The limit of operations in flight is reached; retry after a completion.
     QueueFull,
     /// The operation breaks a NAND rule or names a page that does not exist.
@@ -137,19 +137,19 @@ pub struct MediaTraits {
 /// A flash medium, real or simulated.
 pub trait Media {
     /// Returns the shape of the medium; it never changes.
-    fn geometry(&self) -> Geometry;
+    fn geometry(&self) -> FlashGeometry;
 
     /// Returns the guarantees of the medium; they never change.
     fn traits(&self) -> MediaTraits;
 
-    /// Submits an operation. `Ok` means that exactly one [`MediaDone`] follows; `Err` means that none follows.
+    /// Submits an operation. `Ok` means that exactly one [`MediaCompletion`] follows; `Err` means that none follows.
     ///
     /// # Errors
-    /// [`Refused`] returns the operation with the reason.
-    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), Refused>;
+    /// [`RefusedOp`] returns the operation with the reason.
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp>;
 
     /// Appends every completion that is ready at `now` to `done`. Never blocks.
-    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaDone>);
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>);
 
     /// Waits until a completion is ready and returns the time then; simulated media return the time of their next
     /// event. Returns `now` at once when nothing is in flight.

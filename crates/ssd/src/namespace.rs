@@ -10,7 +10,7 @@
 //! into a created one.
 
 pub(crate) mod attachment;
-pub(crate) mod bucket;
+pub(crate) mod rate_limiter;
 pub mod sanitize;
 
 use crate::config::Durability;

@@ -1,6 +1,6 @@
-//! The NVMe side of the device: entries to commands, their data, completions to answers, administration.
+//! The NVMe side of the device: decoding of entries, their data, completions, rings and administration.
 
 pub mod administration;
-pub mod interpreter;
+pub mod decoder;
 pub mod request;
 pub mod rings;

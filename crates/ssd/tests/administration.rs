@@ -1,36 +1,39 @@
-//! What a controller and its device do together: namespaces made and taken away by NVMe hosts, and a sanitize that leaves
-//! nothing on the medium.
+//! Tests of a controller with its device: namespace management by NVMe hosts, and sanitize, which leaves no data.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::controller::admin::{AsyncAnswer, NamespaceFacts, NamespaceFormat, SanitizeState};
+use headwater_nvme::controller::admin::{
+    AsyncEventCompletion, NamespaceFormat, NamespaceProperties, SanitizeState,
+};
 use headwater_nvme::controller::{
-    AdminAnswer, AdminStep, Controller, ControllerConfig, RegisterEffect, Subsystem,
+    AdminCompletion, AdminStep, ControllerConfig, DeviceController, NvmSubsystem, RegisterEffect,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, Condition, Expiry, FaceId, NamespaceId};
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+};
 use headwater_ssd::engine::administration::{AdminTicket, identity};
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
-use headwater_ssd::media::{BlockId, Geometry, Media, PageAddress};
+use headwater_ssd::media::{BlockId, FlashGeometry, Media, PageAddress};
 use headwater_ssd::namespace::{BlockFormat, MissingKey, NamespaceKind};
 use zerocopy::little_endian::U32;
 
-const FACE: FaceId = FaceId(1);
-const ADMIN: FaceId = FaceId(2);
+const FACE: FrontEndId = FrontEndId(1);
+const ADMIN: FrontEndId = FrontEndId(2);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
-struct Host {
-    device: Device<MemoryMedia>,
-    controller: Controller,
+struct SubsystemHost {
+    device: SsdDevice<MemoryMedia>,
+    controller: DeviceController,
     token: u64,
 }
 
-fn enabled(id: u16) -> Controller {
-    let mut controller = Controller::new(ControllerConfig::pcie(id));
+fn enabled(id: u16) -> DeviceController {
+    let mut controller = DeviceController::new(ControllerConfig::pcie(id));
     assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
     let effect = controller.write_register(0x14, 4, 0x0046_0061, Nanos::ZERO);
     assert!(matches!(effect, RegisterEffect::Enable(_)));
@@ -38,34 +41,34 @@ fn enabled(id: u16) -> Controller {
     controller
 }
 
-impl Host {
+impl SubsystemHost {
     fn new() -> Self {
-        let media = MemoryMedia::erased(Geometry::with_blocks(32)).unwrap();
-        let start = Start { now: Nanos::ZERO, wall: WALL };
-        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(32)).unwrap();
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         device.set_identity(identity([5; 16]));
         assert!(device.add_controller(1));
         assert!(device.add_controller(2));
         Self { device, controller: enabled(1), token: 0 }
     }
 
-    /// Stops in good order, and opens again.
+    /// Shuts the device down, and opens the medium again.
     fn restarted(mut self) -> Self {
         self.device.shutdown(Nanos::ZERO, WALL).unwrap();
         self.reopened()
     }
 
-    /// Opens what a power cut would leave.
+    /// Opens the medium as after a power cut.
     fn reopened(self) -> Self {
         let media = self.device.into_media().reopened();
-        let start = Start { now: Nanos::ZERO, wall: WALL };
-        let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         assert!(device.add_controller(1));
         assert!(device.add_controller(2));
         Self { device, controller: enabled(1), token: 0 }
     }
 
-    fn admin(&mut self, opcode: AdminOpcode, nsid: u32, dwords: [u32; 2], data: &[u8]) -> AdminAnswer {
+    fn admin(&mut self, opcode: AdminOpcode, nsid: u32, dwords: [u32; 2], data: &[u8]) -> AdminCompletion {
         let entry = SubmissionEntry {
             opcode: opcode.number(),
             namespace: U32::new(nsid),
@@ -82,17 +85,20 @@ impl Host {
                     self.device.poll(Nanos::ZERO, WALL);
                     if let Some((token, answer)) = self.device.next_administered(ADMIN) {
                         assert_eq!(token, self.token);
-                        assert!(self.device.next_administered(ADMIN).is_none(), "one answer an action");
+                        assert!(
+                            self.device.next_administered(ADMIN).is_none(),
+                            "an action has a second answer"
+                        );
                         return answer;
                     }
                 }
-                panic!("no answer came");
+                panic!("action {} has no answer", self.token);
             }
-            other => panic!("not an answer: {other:?}"),
+            other => panic!("the controller gave no answer: {other:?}"),
         }
     }
 
-    fn create(&mut self, size: u64, format: u8, command_set: u32) -> AdminAnswer {
+    fn create(&mut self, size: u64, format: u8, command_set: u32) -> AdminCompletion {
         let mut data = vec![0; 4096];
         data[..8].copy_from_slice(&size.to_le_bytes());
         data[8..16].copy_from_slice(&size.to_le_bytes());
@@ -103,20 +109,20 @@ impl Host {
     fn attach(&mut self, nsid: u32, select: u32, controllers: &[u16]) -> Status {
         let mut data = vec![0; 4096];
         data[0] = u8::try_from(controllers.len()).unwrap();
-        for (place, id) in controllers.iter().enumerate() {
-            data[2 + 2 * place..4 + 2 * place].copy_from_slice(&id.to_le_bytes());
+        for (index, id) in controllers.iter().enumerate() {
+            data[2 + 2 * index..4 + 2 * index].copy_from_slice(&id.to_le_bytes());
         }
         self.admin(AdminOpcode::NamespaceAttachment, nsid, [select, 0], &data).status
     }
 
-    /// The active namespaces as Identify CNS 02h lists them.
+    /// Returns the active namespaces that Identify CNS 02h lists.
     fn active(&mut self) -> Vec<u32> {
         let page = self.admin(AdminOpcode::Identify, 0, [0x02, 0], &[]).data;
         let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
         words.take_while(|&nsid| nsid != 0).collect()
     }
 
-    fn run(&mut self, namespace: NamespaceId, command: Command) -> Completion {
+    fn run(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
         self.device.submit(FACE, namespace, 7, command).unwrap();
         for _ in 0..100_000 {
             self.device.poll(Nanos::ZERO, WALL);
@@ -124,24 +130,24 @@ impl Host {
                 return completion;
             }
         }
-        panic!("no completion came");
+        panic!("a command of {namespace} has no completion");
     }
 
     fn set(&mut self, namespace: NamespaceId, key: &[u8], value: &[u8]) {
-        let command = Command::Store {
+        let command = SsdCommand::Store {
             key: Bytes::copy_from_slice(key),
             value: Bytes::copy_from_slice(value).into(),
-            condition: Condition::Always,
-            expiry: Expiry::Never,
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
         };
         assert_eq!(self.run(namespace, command).status, Status::SUCCESS);
     }
 
-    fn facts(&self, nsid: u32) -> Option<NamespaceFacts> {
-        Subsystem::namespace(&self.device, nsid)
+    fn facts(&self, nsid: u32) -> Option<NamespaceProperties> {
+        NvmSubsystem::namespace(&self.device, nsid)
     }
 
-    /// Whether the medium holds these bytes anywhere.
+    /// Returns true if the medium holds these bytes anywhere.
     fn medium_holds(&mut self, needle: &[u8]) -> bool {
         let pages: Vec<Vec<u8>> = self.pages();
         pages.iter().any(|page| page.windows(needle.len()).any(|window| window == needle))
@@ -155,19 +161,19 @@ impl Host {
         pages.filter_map(|page| media.view(page).map(<[u8]>::to_vec)).collect()
     }
 
-    fn next_event(&mut self) -> Option<AsyncAnswer> {
+    fn next_event(&mut self) -> Option<AsyncEventCompletion> {
         self.controller.poll(&self.device, Nanos::ZERO);
         self.controller.take_async_event()
     }
 }
 
 #[test]
-fn a_created_namespace_is_seen_by_the_controllers_it_is_attached_to_and_no_other() {
-    let mut host = Host::new();
+fn created_namespace_is_active_only_for_controllers_it_is_attached_to() {
+    let mut host = SubsystemHost::new();
     assert_eq!(host.active(), [1]);
     let created = host.create(64, 1, 0);
     assert_eq!((created.status, created.result), (Status::SUCCESS, 2));
-    assert_eq!(host.active(), [1], "created, and attached to nobody");
+    assert_eq!(host.active(), [1], "a created namespace is attached");
     assert_eq!(host.facts(2).unwrap().format, NamespaceFormat::Block { index: 1 });
     assert_eq!(host.attach(2, 1, &[1]), Status::NAMESPACE_NOT_ATTACHED);
     assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
@@ -184,27 +190,27 @@ fn a_created_namespace_is_seen_by_the_controllers_it_is_attached_to_and_no_other
 
 #[test]
 fn attachments_survive_a_power_cut_and_a_restart() {
-    let mut host = Host::new();
+    let mut host = SubsystemHost::new();
     for nsid in 2..=4 {
         assert_eq!(host.create(64, 1, 0).result, nsid);
     }
     assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
     assert_eq!(host.attach(3, 0, &[1, 2]), Status::SUCCESS);
     assert_eq!(host.attach(3, 1, &[1]), Status::SUCCESS);
-    assert_eq!(host.attach(1, 1, &[2]), Status::SUCCESS, "of the one that nobody made, too");
-    for way in 0..4 {
-        host = if way % 2 == 0 { host.reopened() } else { host.restarted() };
-        let seen = |host: &Host, controller| {
-            let numbers = (1..=4).filter(|&nsid| Subsystem::is_attached(&host.device, nsid, controller));
+    assert_eq!(host.attach(1, 1, &[2]), Status::SUCCESS, "the implicit namespace cannot be detached");
+    for round in 0..4 {
+        host = if round % 2 == 0 { host.reopened() } else { host.restarted() };
+        let seen = |host: &SubsystemHost, controller| {
+            let numbers = (1..=4).filter(|&nsid| NvmSubsystem::is_attached(&host.device, nsid, controller));
             numbers.collect::<Vec<u32>>()
         };
-        assert_eq!(host.active(), [1, 2], "way {way}");
-        assert_eq!(seen(&host, 2), [3], "way {way}");
-        assert_eq!(seen(&host, 3), [1], "a controller to come, way {way}");
+        assert_eq!(host.active(), [1, 2], "round {round}");
+        assert_eq!(seen(&host, 2), [3], "round {round}");
+        assert_eq!(seen(&host, 3), [1], "a controller not added yet, round {round}");
         assert_eq!(
             host.facts(4).unwrap().format,
             NamespaceFormat::Block { index: 1 },
-            "and nobody's is there"
+            "the detached namespace is lost"
         );
     }
     assert_eq!(host.attach(1, 0, &[2]), Status::SUCCESS);
@@ -215,8 +221,8 @@ fn attachments_survive_a_power_cut_and_a_restart() {
 }
 
 #[test]
-fn a_first_namespace_that_a_host_deleted_stays_hidden_until_it_is_attached_again() {
-    let mut host = Host::new();
+fn deleted_first_namespace_stays_hidden_until_it_is_attached_again() {
+    let mut host = SubsystemHost::new();
     host.set(NamespaceId::FIRST, b"key", b"value");
     assert_eq!(host.admin(AdminOpcode::NamespaceManagement, 1, [1, 0], &[]).status, Status::SUCCESS);
     for _ in 0..2 {
@@ -231,8 +237,8 @@ fn a_first_namespace_that_a_host_deleted_stays_hidden_until_it_is_attached_again
 }
 
 #[test]
-fn controllers_of_hosts_that_connect_have_attachments_while_they_are_connected() {
-    let mut host = Host::new();
+fn attachments_of_dynamic_controllers_end_with_a_restart() {
+    let mut host = SubsystemHost::new();
     let dynamic = headwater_nvme::fabrics::DYNAMIC_CONTROLLERS;
     assert!(host.device.add_controller(dynamic));
     assert_eq!(host.create(64, 1, 0).result, 2);
@@ -241,13 +247,13 @@ fn controllers_of_hosts_that_connect_have_attachments_while_they_are_connected()
     assert_eq!(host.attach(3, 0, &[1, dynamic]), Status::SUCCESS);
     assert_eq!(host.active(), [1, 3]);
     let mut host = host.reopened();
-    assert_eq!(host.active(), [1, 2, 3], "what only it had is found by whoever comes");
+    assert_eq!(host.active(), [1, 2, 3], "a namespace without controllers is not active");
     assert!(!host.device.is_attached(NamespaceId(3), dynamic));
 }
 
 #[test]
-fn a_namespace_that_does_not_fit_is_refused_and_changes_nothing() {
-    let mut host = Host::new();
+fn namespace_that_does_not_fit_is_refused_and_changes_nothing() {
+    let mut host = SubsystemHost::new();
     let generation = host.device.generation();
     assert_eq!(host.create(1 << 30, 0, 0).status, Status::NAMESPACE_INSUFFICIENT_CAPACITY);
     assert_eq!(host.create(64, 2, 0).status, Status::INVALID_FORMAT);
@@ -257,8 +263,8 @@ fn a_namespace_that_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_format_empties_a_namespace_and_gives_it_other_blocks_of_the_same_bytes() {
-    let mut host = Host::new();
+fn format_empties_a_namespace_and_keeps_its_size_in_bytes() {
+    let mut host = SubsystemHost::new();
     assert_eq!(host.create(64, 1, 0).status, Status::SUCCESS);
     assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
     assert_eq!(host.admin(AdminOpcode::FormatNvm, 2, [0, 0], &[]).status, Status::SUCCESS);
@@ -272,8 +278,8 @@ fn a_format_empties_a_namespace_and_gives_it_other_blocks_of_the_same_bytes() {
 }
 
 #[test]
-fn what_deleting_a_missing_key_means_survives_a_restart() {
-    let mut host = Host::new();
+fn missing_key_setting_survives_a_power_cut() {
+    let mut host = SubsystemHost::new();
     let set = host.admin(AdminOpcode::SetFeatures, 1, [0x20, 1], &[]);
     assert_eq!(set.status, Status::SUCCESS);
     let mut host = host.reopened();
@@ -283,8 +289,8 @@ fn what_deleting_a_missing_key_means_survives_a_restart() {
 }
 
 #[test]
-fn a_host_that_waits_is_told_that_namespaces_changed_once_until_it_looks() {
-    let mut host = Host::new();
+fn namespace_change_event_is_sent_once_until_the_log_page_is_read() {
+    let mut host = SubsystemHost::new();
     assert_eq!(host.admin(AdminOpcode::SetFeatures, 0, [0x0B, 0x100], &[]).status, Status::SUCCESS);
     for command_id in [40, 41] {
         let request = SubmissionEntry {
@@ -306,33 +312,37 @@ fn a_host_that_waits_is_told_that_namespaces_changed_once_until_it_looks() {
 }
 
 #[test]
-fn a_sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
-    let mut host = Host::new();
+fn sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
+    let mut host = SubsystemHost::new();
     let secret = b"never to be read again";
     for round in 0..300_u32 {
         host.set(NamespaceId(1 + u8::try_from(round % 3).unwrap()), &round.to_le_bytes(), secret);
     }
     assert!(host.medium_holds(secret));
     let started = host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]);
-    assert_eq!(started, AdminAnswer::SUCCESS);
+    assert_eq!(started, AdminCompletion::SUCCESS);
     for _ in 0..100_000 {
         host.device.poll(Nanos::ZERO, WALL);
         if !host.device.is_sanitizing() {
             break;
         }
     }
-    assert_eq!(Subsystem::sanitize(&host.device).state, SanitizeState::Completed);
+    assert_eq!(NvmSubsystem::sanitize(&host.device).state, SanitizeState::Completed);
     assert!(!host.medium_holds(secret));
     let log = host.admin(AdminOpcode::GetLogPage, 0, [0x0007_0081, 0], &[]).data;
-    assert_eq!(log[..8], [0xFF, 0xFF, 1, 1, 2, 0, 0, 0], "idle, completed, all erased, as commanded");
+    assert_eq!(
+        log[..8],
+        [0xFF, 0xFF, 1, 1, 2, 0, 0, 0],
+        "not idle, completed, all erased, with the command's dword"
+    );
     let mut host = host.reopened();
     assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
     assert!(!host.medium_holds(secret));
     host.set(NamespaceId::FIRST, b"key", b"value");
 }
 
-impl Host {
-    /// Turns until no sanitize operation goes on.
+impl SubsystemHost {
+    /// Polls until no sanitize operation runs, and returns its state.
     fn sanitized(&mut self) -> SanitizeState {
         for _ in 0..100_000 {
             if !self.device.is_sanitizing() {
@@ -340,20 +350,20 @@ impl Host {
             }
             self.device.poll(Nanos::ZERO, WALL);
         }
-        Subsystem::sanitize(&self.device).state
+        NvmSubsystem::sanitize(&self.device).state
     }
 }
 
 #[test]
-fn a_sanitize_that_a_power_cut_interrupts_goes_on_by_itself_until_nothing_is_left() {
+fn interrupted_sanitize_resumes_after_a_power_cut_and_completes() {
     let secret = b"never to be read again";
     let (mut cuts, mut resumed) = (0, 0);
     for turns in 0.. {
-        let mut host = Host::new();
+        let mut host = SubsystemHost::new();
         for round in 0..300_u32 {
             host.set(NamespaceId(1 + u8::try_from(round % 3).unwrap()), &round.to_le_bytes(), secret);
         }
-        assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminAnswer::SUCCESS);
+        assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminCompletion::SUCCESS);
         for _ in 0..turns {
             host.device.poll(Nanos::ZERO, WALL);
         }
@@ -361,14 +371,14 @@ fn a_sanitize_that_a_power_cut_interrupts_goes_on_by_itself_until_nothing_is_lef
         let mut host = if turns % 2 == 0 { host.reopened() } else { host.reopened().reopened() };
         cuts += 1;
         resumed += usize::from(host.device.is_sanitizing());
-        assert!(!(was_over && host.device.is_sanitizing()), "what was told is not taken back, {turns} turns");
+        assert!(!(was_over && host.device.is_sanitizing()), "a completed sanitize runs again, {turns} turns");
         assert_eq!(host.sanitized(), SanitizeState::Completed, "cut after {turns} turns");
         assert!(!host.medium_holds(secret), "cut after {turns} turns");
         let log = host.admin(AdminOpcode::GetLogPage, 0, [0x0007_0081, 0], &[]).data;
         assert_eq!(
             (&log[..3], &log[4..8]),
             (&[0xFF, 0xFF, 1][..], &[2, 0, 0, 0][..]),
-            "completed, as commanded"
+            "not completed, with the command's dword"
         );
         if was_over {
             break;
@@ -378,27 +388,27 @@ fn a_sanitize_that_a_power_cut_interrupts_goes_on_by_itself_until_nothing_is_lef
 }
 
 #[test]
-fn what_a_sanitize_came_to_is_told_after_a_restart_and_so_is_that_something_was_written_since() {
-    let mut host = Host::new();
+fn sanitize_result_and_later_writes_are_reported_after_a_restart() {
+    let mut host = SubsystemHost::new();
     host.set(NamespaceId::FIRST, b"key", b"value");
-    assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminAnswer::SUCCESS);
+    assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminCompletion::SUCCESS);
     assert_eq!(host.sanitized(), SanitizeState::Completed);
     let mut host = host.restarted();
-    let facts = Subsystem::sanitize(&host.device);
+    let facts = NvmSubsystem::sanitize(&host.device);
     assert_eq!((facts.state, facts.command, facts.written_since), (SanitizeState::Completed, 2, false));
     host.set(NamespaceId::FIRST, b"key", b"value");
-    assert!(Subsystem::sanitize(&host.device).written_since);
+    assert!(NvmSubsystem::sanitize(&host.device).written_since);
     let host = host.restarted();
-    let facts = Subsystem::sanitize(&host.device);
+    let facts = NvmSubsystem::sanitize(&host.device);
     assert_eq!((facts.state, facts.written_since), (SanitizeState::Completed, true));
 }
 
 #[test]
-fn health_and_media_pages_tell_what_hosts_wrote_and_what_the_medium_did_for_it() {
-    let mut host = Host::new();
+fn health_and_media_pages_count_host_and_media_writes() {
+    let mut host = SubsystemHost::new();
     let value = vec![7; 10_000];
     for round in 0..600_u32 {
-        // Few keys over and over, and some that stay between them, so that collection has something to move.
+        // A few keys are overwritten many times, with lasting keys between them, so that collection must move records.
         let key = if round % 8 == 0 { 1_000 + round } else { round % 20 };
         host.set(NamespaceId::FIRST, &key.to_le_bytes(), &value);
     }
@@ -411,14 +421,14 @@ fn health_and_media_pages_tell_what_hosts_wrote_and_what_the_medium_did_for_it()
     let (client, programmed) = (count(&media, 8), count(&media, 16));
     assert_eq!((client, programmed), (stats.client_bytes, stats.programmed_bytes));
     assert!(client > 6_000_000 && programmed > client, "{client} bytes became {programmed}");
-    assert!(count(&media, 24) > 0 && count(&media, 32) > 0, "collection moved and erased");
+    assert!(count(&media, 24) > 0 && count(&media, 32) > 0, "collection moved or erased nothing");
     let amplification = u32::from_le_bytes(media[4..8].try_into().unwrap());
     assert_eq!(u64::from(amplification), programmed * 1_000 / client);
 }
 
 #[test]
-fn while_a_sanitize_goes_on_nothing_else_changes_namespaces() {
-    let mut host = Host::new();
+fn namespace_changes_are_refused_during_a_sanitize() {
+    let mut host = SubsystemHost::new();
     host.set(NamespaceId::FIRST, b"key", b"value");
     assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]).status, Status::SUCCESS);
     if host.device.is_sanitizing() {

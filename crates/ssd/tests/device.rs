@@ -1,42 +1,43 @@
-//! What a device promises to every face, against a naive model: values, conditions, lists, batches, collection.
+//! Tests of the device against a simple model: values, conditions, lists, batches, collection.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, NamespaceId, Release,
+    BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
-use headwater_ssd::engine::{Device, DeviceConfig, Durability, Start, VictimPolicy};
-use headwater_ssd::media::Geometry;
+use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime, VictimPolicy};
+use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::collections::BTreeMap;
 
-const FACE: FaceId = FaceId(1);
+const FACE: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
-struct Host {
-    device: Device<MemoryMedia>,
+struct DeviceHost {
+    device: SsdDevice<MemoryMedia>,
     token: u64,
     wall: UnixMillis,
 }
 
-impl Host {
+impl DeviceHost {
     fn new(blocks: u32, config: DeviceConfig) -> Self {
-        Self::on(MemoryMedia::erased(Geometry::with_blocks(blocks)).unwrap(), config)
+        Self::on(MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap(), config)
     }
 
     fn on(media: MemoryMedia, config: DeviceConfig) -> Self {
-        let start = Start { now: Nanos::ZERO, wall: WALL };
-        Self { device: Device::open(media, config, start, &mut |_| {}).unwrap(), token: 0, wall: WALL }
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        Self { device: SsdDevice::open(media, config, start, &mut |_| {}).unwrap(), token: 0, wall: WALL }
     }
 
-    fn run(&mut self, command: Command) -> Completion {
+    fn run(&mut self, command: SsdCommand) -> SsdCompletion {
         self.run_in(NamespaceId::FIRST, command)
     }
 
-    fn run_in(&mut self, namespace: NamespaceId, command: Command) -> Completion {
+    fn run_in(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
         self.token += 1;
         self.device.submit(FACE, namespace, self.token, command).unwrap();
         for _ in 0..100_000 {
@@ -46,11 +47,11 @@ impl Host {
                 return completion;
             }
         }
-        panic!("no completion came");
+        panic!("command {} of {namespace} has no completion", self.token);
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Status {
-        self.run(store(key, value, Condition::Always, Expiry::Never)).status
+        self.run(store(key, value, WriteCondition::Always, RecordExpiry::Never)).status
     }
 
     fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
@@ -65,7 +66,7 @@ impl Host {
         }
     }
 
-    /// Bytes of live records. Tombstones in a block that was evacuated and not yet erased are counted again.
+    /// Returns the bytes of live records, without tombstones: those in an evacuated block count twice until its erase.
     fn records_bytes(&self) -> u64 {
         let stats = self.device.stats();
         stats.live_bytes - stats.tombstone_bytes
@@ -75,7 +76,7 @@ impl Host {
         let mut keys = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
-            let completion = self.run(Command::List { from: position, keys_max: 7 });
+            let completion = self.run(SsdCommand::List { from: position, keys_max: 7 });
             keys.extend(completion.keys.iter().map(|listed| listed.key.to_vec()));
             from = completion.next;
         }
@@ -84,8 +85,8 @@ impl Host {
     }
 }
 
-fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Command {
-    Command::Store {
+fn store(key: &[u8], value: &[u8], condition: WriteCondition, expiry: RecordExpiry) -> SsdCommand {
+    SsdCommand::Store {
         key: Bytes::copy_from_slice(key),
         value: Bytes::copy_from_slice(value).into(),
         condition,
@@ -93,17 +94,17 @@ fn store(key: &[u8], value: &[u8], condition: Condition, expiry: Expiry) -> Comm
     }
 }
 
-fn retrieve(key: &[u8]) -> Command {
-    Command::Retrieve {
+fn retrieve(key: &[u8]) -> SsdCommand {
+    SsdCommand::Retrieve {
         key: Bytes::copy_from_slice(key),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     }
 }
 
-fn delete(key: &[u8]) -> Command {
-    Command::Delete { key: Bytes::copy_from_slice(key), condition: Condition::Always }
+fn delete(key: &[u8]) -> SsdCommand {
+    SsdCommand::Delete { key: Bytes::copy_from_slice(key), condition: WriteCondition::Always }
 }
 
 fn value(random: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
@@ -111,65 +112,69 @@ fn value(random: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn conditions_hold_as_the_specification_says() {
-    let mut host = Host::new(32, DeviceConfig::default());
-    let condition = |host: &mut Host, condition| host.run(store(b"k", b"v", condition, Expiry::Never)).status;
-    assert_eq!(condition(&mut host, Condition::IfExists), Status::KEY_DOES_NOT_EXIST);
-    assert_eq!(condition(&mut host, Condition::IfAbsent), Status::SUCCESS);
-    assert_eq!(condition(&mut host, Condition::IfAbsent), Status::KEY_EXISTS);
-    assert_eq!(condition(&mut host, Condition::IfExists), Status::SUCCESS);
+fn conditional_stores_follow_the_specification() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
+    let condition =
+        |host: &mut DeviceHost, condition| host.run(store(b"k", b"v", condition, RecordExpiry::Never)).status;
+    assert_eq!(condition(&mut host, WriteCondition::IfExists), Status::KEY_DOES_NOT_EXIST);
+    assert_eq!(condition(&mut host, WriteCondition::IfAbsent), Status::SUCCESS);
+    assert_eq!(condition(&mut host, WriteCondition::IfAbsent), Status::KEY_EXISTS);
+    assert_eq!(condition(&mut host, WriteCondition::IfExists), Status::SUCCESS);
     let sequence = host.run(retrieve(b"k")).sequence;
-    assert_eq!(condition(&mut host, Condition::IfSequence(sequence)), Status::SUCCESS);
-    assert_eq!(condition(&mut host, Condition::IfSequence(sequence)), Status::SEQUENCE_MISMATCH);
+    assert_eq!(condition(&mut host, WriteCondition::IfSequence(sequence)), Status::SUCCESS);
+    assert_eq!(condition(&mut host, WriteCondition::IfSequence(sequence)), Status::SEQUENCE_MISMATCH);
     assert_eq!(host.run(delete(b"k")).status, Status::SUCCESS);
     assert_eq!(host.run(delete(b"k")).status, Status::KEY_DOES_NOT_EXIST);
     assert_eq!(host.get(b"k"), None);
 }
 
 #[test]
-fn limits_are_refused_at_submission() {
-    let mut host = Host::new(32, DeviceConfig::default());
+fn commands_above_limits_are_refused_at_submission() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
     let device = &mut host.device;
     assert!(device.submit(FACE, NamespaceId(0), 1, retrieve(b"k")).is_err());
     assert!(device.submit(FACE, NamespaceId(17), 1, retrieve(b"k")).is_err());
     assert!(device.submit(FACE, NamespaceId::FIRST, 1, retrieve(b"")).is_err());
     assert!(device.submit(FACE, NamespaceId::FIRST, 1, retrieve(&[0; 65_536])).is_err());
     let twice = vec![
-        BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: Condition::Always },
-        BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: Condition::Always },
+        BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: WriteCondition::Always },
+        BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: WriteCondition::Always },
     ];
-    assert!(device.submit(FACE, NamespaceId::FIRST, 1, Command::Batch { writes: twice }).is_err());
+    assert!(device.submit(FACE, NamespaceId::FIRST, 1, SsdCommand::Batch { writes: twice }).is_err());
     device.poll(Nanos::ZERO, WALL);
-    assert!(device.next_completion(FACE).is_none(), "a refused command has no completion");
+    assert!(device.next_completion(FACE).is_none(), "a refused command has a completion");
 }
 
 #[test]
-fn a_batch_is_all_or_nothing() {
-    let mut host = Host::new(32, DeviceConfig::default());
+fn batch_is_all_or_nothing() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
     host.set(b"a", b"1");
     let writes = |condition| {
         vec![
             BatchWrite::Store {
                 key: Bytes::from_static(b"b"),
                 value: Bytes::from_static(b"2"),
-                condition: Condition::Always,
-                expiry: Expiry::Never,
+                condition: WriteCondition::Always,
+                expiry: RecordExpiry::Never,
             },
             BatchWrite::Delete { key: Bytes::from_static(b"a"), condition },
         ]
     };
-    let refused = host.run(Command::Batch { writes: writes(Condition::IfAbsent) });
+    let refused = host.run(SsdCommand::Batch { writes: writes(WriteCondition::IfAbsent) });
     assert_eq!((refused.status, refused.position), (Status::KEY_EXISTS, 1));
     assert_eq!((host.get(b"a"), host.get(b"b")), (Some(b"1".to_vec()), None));
-    assert_eq!(host.run(Command::Batch { writes: writes(Condition::IfExists) }).status, Status::SUCCESS);
+    assert_eq!(
+        host.run(SsdCommand::Batch { writes: writes(WriteCondition::IfExists) }).status,
+        Status::SUCCESS
+    );
     assert_eq!((host.get(b"a"), host.get(b"b")), (None, Some(b"2".to_vec())));
 }
 
 #[test]
-fn keys_cease_on_time_and_their_space_comes_back() {
-    let mut host = Host::new(32, DeviceConfig::default());
+fn keys_expire_on_time_and_free_their_space() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
     let live = host.device.stats().live_bytes;
-    host.run(store(b"k", &[7; 5_000], Condition::Always, Expiry::At(WALL.0 + 10)));
+    host.run(store(b"k", &[7; 5_000], WriteCondition::Always, RecordExpiry::At(WALL.0 + 10)));
     assert_eq!(host.device.next_expiry(), Some(UnixMillis(WALL.0 + 10)));
     host.wall = UnixMillis(WALL.0 + 9);
     assert!(host.get(b"k").is_some());
@@ -177,26 +182,29 @@ fn keys_cease_on_time_and_their_space_comes_back() {
     assert!(host.get(b"k").is_none());
     assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
     assert!(host.keys().is_empty());
-    assert!(host.device.stats().live_bytes - live < 100, "only the tombstone is left");
-    assert_eq!(host.run(store(b"k", b"x", Condition::IfAbsent, Expiry::Never)).status, Status::SUCCESS);
+    assert!(host.device.stats().live_bytes - live < 100, "more than the tombstone is left");
+    assert_eq!(
+        host.run(store(b"k", b"x", WriteCondition::IfAbsent, RecordExpiry::Never)).status,
+        Status::SUCCESS
+    );
 }
 
 #[test]
-fn namespaces_do_not_see_each_other() {
-    let mut host = Host::new(32, DeviceConfig::default());
+fn namespaces_are_separate_key_spaces() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
     host.set(b"k", b"first");
-    host.run_in(NamespaceId(2), store(b"k", b"second", Condition::IfAbsent, Expiry::Never));
+    host.run_in(NamespaceId(2), store(b"k", b"second", WriteCondition::IfAbsent, RecordExpiry::Never));
     assert_eq!(host.get(b"k"), Some(b"first".to_vec()));
     assert_eq!(host.run_in(NamespaceId(2), retrieve(b"k")).sink, b"second");
-    assert_eq!(host.run_in(NamespaceId(2), Command::Clear).position, 1);
+    assert_eq!(host.run_in(NamespaceId(2), SsdCommand::Clear).position, 1);
     assert_eq!(host.run_in(NamespaceId(2), retrieve(b"k")).status, Status::KEY_DOES_NOT_EXIST);
     assert_eq!(host.get(b"k"), Some(b"first".to_vec()));
     assert_eq!((host.device.keys(NamespaceId::FIRST), host.device.keys(NamespaceId(2))), (1, 0));
 }
 
 #[test]
-fn values_longer_than_a_block_are_chained_and_come_back() {
-    let mut host = Host::new(64, DeviceConfig::default());
+fn values_longer_than_a_block_are_chained_and_returned() {
+    let mut host = DeviceHost::new(64, DeviceConfig::default());
     let mut random = fastrand::Rng::with_seed(3);
     let big = value(&mut random, 1_000_003);
     for round in 0..20u8 {
@@ -205,13 +213,13 @@ fn values_longer_than_a_block_are_chained_and_come_back() {
     }
     assert_eq!(host.get(b"big").unwrap(), big[19..]);
     let media = host.device.into_media().reopened();
-    let mut host = Host::on(media, DeviceConfig::default());
+    let mut host = DeviceHost::on(media, DeviceConfig::default());
     assert_eq!(host.get(b"big").unwrap(), big[19..]);
 }
 
 fn churn(seed: u64, config: &DeviceConfig) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut host = Host::new(48, config.clone());
+    let mut host = DeviceHost::new(48, config.clone());
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for round in 0..4 {
         for _ in 0..2_500 {
@@ -242,12 +250,12 @@ fn churn(seed: u64, config: &DeviceConfig) {
         }
         let before = host.records_bytes();
         let checkpoints = host.device.stats().checkpoints;
-        assert!(!clean || checkpoints > 0, "seed {seed}: a clean stop writes a checkpoint");
-        host = Host::on(host.device.into_media().reopened(), config.clone());
+        assert!(!clean || checkpoints > 0, "seed {seed}: a shutdown wrote no checkpoint");
+        host = DeviceHost::on(host.device.into_media().reopened(), config.clone());
         assert_eq!(
             host.records_bytes(),
             before,
-            "seed {seed} round {round}: live bytes are recounted exactly"
+            "seed {seed} round {round}: live bytes differ after recovery"
         );
         for (key, value) in &model {
             assert_eq!(host.get(key).as_ref(), Some(value), "seed {seed} round {round}");
@@ -257,30 +265,30 @@ fn churn(seed: u64, config: &DeviceConfig) {
 }
 
 #[test]
-fn churn_with_greedy_collection_agrees_with_a_model() {
+fn churn_with_greedy_collection_matches_a_model() {
     for seed in 0..4 {
         churn(seed, &DeviceConfig::default());
     }
 }
 
 #[test]
-fn churn_with_fifo_collection_agrees_with_a_model() {
+fn churn_with_fifo_collection_matches_a_model() {
     for seed in 10..14 {
         churn(seed, &DeviceConfig { victim: VictimPolicy::Fifo, ..DeviceConfig::default() });
     }
 }
 
 #[test]
-fn churn_with_colliding_hashes_agrees_with_a_model() {
+fn churn_with_colliding_hashes_matches_a_model() {
     for seed in 20..22 {
         churn(seed, &DeviceConfig { hash_bits: 6, ..DeviceConfig::default() });
     }
 }
 
 #[test]
-fn a_full_device_says_so_and_serves_on() {
+fn full_device_refuses_stores_and_keeps_serving() {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
-    let mut host = Host::new(32, config);
+    let mut host = DeviceHost::new(32, config);
     let mut stored = 0u32;
     while host.set(&stored.to_le_bytes(), &[1; 4_000]) == Status::SUCCESS {
         stored += 1;
@@ -293,7 +301,7 @@ fn a_full_device_says_so_and_serves_on() {
         assert_eq!(host.run(delete(&key.to_le_bytes())).status, Status::SUCCESS);
     }
     for key in 0..stored / 3 {
-        assert_eq!(host.set(&key.to_le_bytes(), &[2; 4_000]), Status::SUCCESS, "deleting makes room");
+        assert_eq!(host.set(&key.to_le_bytes(), &[2; 4_000]), Status::SUCCESS, "deletes freed no room");
     }
     for key in stored / 2..stored {
         assert_eq!(host.get(&key.to_le_bytes()).unwrap(), [1; 4_000]);

@@ -1,24 +1,25 @@
-//! Media of every format version that was ever written open for ever: the fixture holds the pages of a device that was
-//! stopped cleanly, and of the same device as a power cut would have left it, without its checkpoint.
+//! Tests that media of every released format version still open. Each fixture holds the pages of a device after a
+//! shutdown; without its checkpoint pages it is the same device after a power cut.
 //!
-//! The fixture is a run of pages: number of the page over the medium (u32, little-endian), then data and spare (4,224
+//! A fixture is a sequence of pages: number of the page on the medium (u32, little-endian), then data and spare (4,224
 //! bytes). `record-v1.bin` was written by [`write_the_fixture`], `blocks-v1.bin` by [`write_the_fixture_with_blocks`],
 //! `attached-v2.bin` by [`write_the_fixture_with_attachments`]; they are run by hand when a version is added.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 use bytes::Bytes;
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, FaceId, Fua, Lba, LbaRange, NamespaceId, Release,
+    BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
+    SsdCompletion, WriteCondition,
 };
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    BlockId, FlashGeometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
     PageAddress,
 };
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
@@ -26,60 +27,65 @@ use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, Namespac
 const BLOCKS: u32 = 32;
 const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
-const FACE: FaceId = FaceId(1);
+const FACE: FrontEndId = FrontEndId(1);
 
-fn open(media: MemoryMedia) -> Device<MemoryMedia> {
-    let start = Start { now: Nanos::ZERO, wall: WALL };
-    Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
+fn open(media: MemoryMedia) -> SsdDevice<MemoryMedia> {
+    let start = StartTime { now: Nanos::ZERO, wall: WALL };
+    SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
 }
 
-fn run(device: &mut Device<MemoryMedia>, namespace: u8, command: Command) -> Completion {
+fn run(device: &mut SsdDevice<MemoryMedia>, namespace: u8, command: SsdCommand) -> SsdCompletion {
     device.submit(FACE, NamespaceId(namespace), 1, command).unwrap();
     (0..10_000)
         .find_map(|_| {
             device.poll(Nanos::ZERO, WALL);
             device.next_completion(FACE)
         })
-        .expect("a completion comes")
+        .expect("a completion within 10,000 polls")
 }
 
-fn store(key: &'static str, value: Vec<u8>, expiry: Expiry) -> Command {
-    Command::Store { key: Bytes::from(key), value: value.into(), condition: Condition::Always, expiry }
+fn store(key: &'static str, value: Vec<u8>, expiry: RecordExpiry) -> SsdCommand {
+    SsdCommand::Store {
+        key: Bytes::from(key),
+        value: value.into(),
+        condition: WriteCondition::Always,
+        expiry,
+    }
 }
 
-fn get(device: &mut Device<MemoryMedia>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
-    let command = Command::Retrieve {
+fn get(device: &mut SsdDevice<MemoryMedia>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
+    let command = SsdCommand::Retrieve {
         key: Bytes::from(key),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     };
     let completion = run(device, namespace, command);
     if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
 }
 
-/// What the fixture's device was told.
-fn fill(device: &mut Device<MemoryMedia>) {
-    run(device, 1, store("plain", b"value".to_vec(), Expiry::Never));
-    run(device, 1, store("overwritten", b"old".to_vec(), Expiry::Never));
-    run(device, 1, store("overwritten", b"new".to_vec(), Expiry::Never));
-    run(device, 1, store("spanning", vec![7; 10_000], Expiry::Never));
-    run(device, 1, store("mortal", b"soon".to_vec(), Expiry::At(WALL.0 + 1_000)));
-    run(device, 1, store("deleted", b"gone".to_vec(), Expiry::Never));
-    run(device, 1, Command::Delete { key: Bytes::from("deleted"), condition: Condition::Always });
+/// Runs the commands of the fixture `record-v1.bin`.
+fn fill(device: &mut SsdDevice<MemoryMedia>) {
+    run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
+    run(device, 1, store("overwritten", b"old".to_vec(), RecordExpiry::Never));
+    run(device, 1, store("overwritten", b"new".to_vec(), RecordExpiry::Never));
+    run(device, 1, store("spanning", vec![7; 10_000], RecordExpiry::Never));
+    run(device, 1, store("mortal", b"soon".to_vec(), RecordExpiry::At(WALL.0 + 1_000)));
+    run(device, 1, store("deleted", b"gone".to_vec(), RecordExpiry::Never));
+    run(device, 1, SsdCommand::Delete { key: Bytes::from("deleted"), condition: WriteCondition::Always });
     let write = |key: &'static str| BatchWrite::Store {
         key: Bytes::from(key),
         value: Bytes::from(key),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     };
-    run(device, 1, Command::Batch { writes: vec![write("left"), write("middle"), write("right")] });
-    run(device, 2, store("cleared", b"gone".to_vec(), Expiry::Never));
-    run(device, 2, Command::Clear);
-    run(device, 2, store("after", b"clear".to_vec(), Expiry::Never));
+    run(device, 1, SsdCommand::Batch { writes: vec![write("left"), write("middle"), write("right")] });
+    run(device, 2, store("cleared", b"gone".to_vec(), RecordExpiry::Never));
+    run(device, 2, SsdCommand::Clear);
+    run(device, 2, store("after", b"clear".to_vec(), RecordExpiry::Never));
 }
 
-fn check(device: &mut Device<MemoryMedia>) {
+fn check(device: &mut SsdDevice<MemoryMedia>) {
     assert_eq!(get(device, 1, "plain").unwrap(), b"value");
     assert_eq!(get(device, 1, "overwritten").unwrap(), b"new");
     assert_eq!(get(device, 1, "spanning").unwrap(), vec![7; 10_000]);
@@ -94,9 +100,9 @@ fn check(device: &mut Device<MemoryMedia>) {
     assert_eq!(device.next_expiry(), Some(UnixMillis(WALL.0 + 1_000)));
 }
 
-/// A medium with the fixture's pages; `keep` says which.
+/// Returns a medium with the fixture's pages for which `keep` returns true.
 fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
-    let mut media = MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).unwrap();
+    let mut media = MemoryMedia::erased(FlashGeometry::with_blocks(BLOCKS)).unwrap();
     let mut done = Vec::new();
     for page in fixture.chunks_exact(4 + PAGE_BYTES) {
         let (number, bytes) = page.split_first_chunk::<4>().unwrap();
@@ -105,7 +111,7 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
         if !keep(&PageSpare::decode(bytes, address.page).expect("the fixture is whole")) {
             continue;
         }
-        let mut frame = Frame::zeroed();
+        let mut frame = MediaFrame::zeroed();
         frame[..PAGE_BYTES].copy_from_slice(bytes);
         media.submit(MediaToken(0), MediaOp::Program { page: address, frame }, Nanos::ZERO).unwrap();
         media.poll(Nanos::ZERO, &mut done);
@@ -114,12 +120,12 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
 }
 
 const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
-/// With a block namespace: records of blocks, the table of namespaces version 1, a checkpoint version 2.
+/// Fixture with a block namespace: records of blocks, namespace table version 1, checkpoint version 2.
 const BLOCKS_FIXTURE: &[u8] = include_bytes!("fixtures/blocks-v1.bin");
-/// The same, with the table of namespaces version 2.
+/// The same, with namespace table version 2.
 const ATTACHED_FIXTURE: &[u8] = include_bytes!("fixtures/attached-v2.bin");
 const DISK: u8 = 2;
-/// A namespace that nobody has but the controllers 1 and 3.
+/// A namespace attached only to controllers 1 and 3.
 const SHARED: u8 = 3;
 
 fn made() -> Namespace {
@@ -128,39 +134,39 @@ fn made() -> Namespace {
     Namespace { kind, size: 100, limits, uuid: [0xAB; 16], ..Namespace::IMPLICIT }
 }
 
-fn write(lba: u64, byte: u8, blocks: usize) -> Command {
-    Command::Write { start: Lba(lba), data: vec![byte; blocks * 512].into(), fua: Fua::No }
+fn write(lba: u64, byte: u8, blocks: usize) -> SsdCommand {
+    SsdCommand::Write { start: Lba(lba), data: vec![byte; blocks * 512].into(), fua: Fua::No }
 }
 
-fn read(device: &mut Device<MemoryMedia>, lba: u64) -> Vec<u8> {
+fn read(device: &mut SsdDevice<MemoryMedia>, lba: u64) -> Vec<u8> {
     let range = LbaRange { start: Lba(lba), blocks: 1 };
-    let completion = run(device, DISK, Command::Read { range, sink: Vec::new().into() });
+    let completion = run(device, DISK, SsdCommand::Read { range, sink: Vec::new().into() });
     assert_eq!(completion.status, Status::SUCCESS);
     completion.sink
 }
 
-/// What the device of the fixture with blocks was told.
-fn fill_blocks(device: &mut Device<MemoryMedia>) {
-    run(device, 1, store("plain", b"value".to_vec(), Expiry::Never));
-    let create = run(device, 1, Command::Namespace(NamespaceChange::Create(made())));
+/// Runs the commands of the fixture `blocks-v1.bin`.
+fn fill_blocks(device: &mut SsdDevice<MemoryMedia>) {
+    run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
+    let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(made())));
     assert_eq!(create.position, u32::from(DISK));
     run(device, DISK, write(0, 1, 20));
     run(device, DISK, write(5, 2, 3));
     let ranges = vec![LbaRange { start: Lba(10), blocks: 4 }];
-    run(device, DISK, Command::Deallocate { ranges, fua: Fua::No });
+    run(device, DISK, SsdCommand::Deallocate { ranges, fua: Fua::No });
     run(device, DISK, write(99, 9, 1));
 }
 
-/// What the device of the fixture with attachments was told.
-fn fill_attached(device: &mut Device<MemoryMedia>) {
+/// Runs the commands of the fixture `attached-v2.bin`.
+fn fill_attached(device: &mut SsdDevice<MemoryMedia>) {
     fill_blocks(device);
-    let create = run(device, 1, Command::Namespace(NamespaceChange::CreateDetached(Namespace::IMPLICIT)));
+    let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::CreateDetached(Namespace::IMPLICIT)));
     assert_eq!(create.position, u32::from(SHARED));
-    run(device, SHARED, Command::Namespace(NamespaceChange::Attach(vec![3, 1])));
-    run(device, DISK, Command::Namespace(NamespaceChange::Detach(vec![2])));
+    run(device, SHARED, SsdCommand::Namespace(NamespaceChange::Attach(vec![3, 1])));
+    run(device, DISK, SsdCommand::Namespace(NamespaceChange::Detach(vec![2])));
 }
 
-fn check_attached(device: &mut Device<MemoryMedia>) {
+fn check_attached(device: &mut SsdDevice<MemoryMedia>) {
     check_blocks(device);
     let has = |namespace, controllers: [u16; 4]| {
         controllers.map(|controller| device.is_attached(NamespaceId(namespace), controller))
@@ -176,7 +182,7 @@ fn attachments_of_version_2_open_with_and_without_a_checkpoint() {
     check_attached(&mut open(medium(ATTACHED_FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
 }
 
-fn check_blocks(device: &mut Device<MemoryMedia>) {
+fn check_blocks(device: &mut SsdDevice<MemoryMedia>) {
     assert_eq!(get(device, 1, "plain").unwrap(), b"value");
     assert_eq!(device.namespace(NamespaceId(DISK)), Some(made()));
     assert_eq!(device.namespace_usage(NamespaceId(DISK)), 17);
@@ -196,7 +202,7 @@ fn blocks_open_by_scanning_their_records() {
 }
 
 #[test]
-fn a_namespace_whose_record_is_damaged_is_nobodys_until_it_is_deleted() {
+fn namespace_with_a_damaged_record_is_unusable_until_it_is_deleted() {
     for checkpoint in [true, false] {
         let mut fixture = BLOCKS_FIXTURE.to_vec();
         let uuid = made().uuid;
@@ -207,10 +213,13 @@ fn a_namespace_whose_record_is_damaged_is_nobodys_until_it_is_deleted() {
         let disk = NamespaceId(DISK);
         assert_eq!(device.namespace(disk), None);
         assert_eq!(get(device, DISK, "k"), Err(Status::NAMESPACE_NOT_READY));
-        assert_eq!(run(device, DISK, store("k", vec![1], Expiry::Never)).status, Status::NAMESPACE_NOT_READY);
-        let create = run(device, 1, Command::Namespace(NamespaceChange::Create(made())));
-        assert_eq!(create.position, 3, "its number is not given away");
-        assert_eq!(run(device, DISK, Command::Namespace(NamespaceChange::Delete)).status, Status::SUCCESS);
+        assert_eq!(
+            run(device, DISK, store("k", vec![1], RecordExpiry::Never)).status,
+            Status::NAMESPACE_NOT_READY
+        );
+        let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(made())));
+        assert_eq!(create.position, 3, "the number of the damaged namespace was reused");
+        assert_eq!(run(device, DISK, SsdCommand::Namespace(NamespaceChange::Delete)).status, Status::SUCCESS);
         assert_eq!(get(device, DISK, "k"), Err(Status::KEY_DOES_NOT_EXIST));
         assert_eq!(device.namespace_usage(disk), 0);
     }
@@ -244,9 +253,9 @@ fn write_the_fixture_with_attachments() {
     write_what(fill_attached);
 }
 
-fn write_what(fill: fn(&mut Device<MemoryMedia>)) {
+fn write_what(fill: fn(&mut SsdDevice<MemoryMedia>)) {
     let out = std::env::var("FIXTURE_OUT").expect("FIXTURE_OUT names the file to write");
-    let mut device = open(MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).unwrap());
+    let mut device = open(MemoryMedia::erased(FlashGeometry::with_blocks(BLOCKS)).unwrap());
     fill(&mut device);
     device.shutdown(Nanos::ZERO, WALL).unwrap();
     let media = device.into_media();

@@ -1,8 +1,9 @@
 //! A subsystem whose properties the test sets.
 
-use headwater_nvme::controller::Subsystem;
+use headwater_nvme::controller::NvmSubsystem;
 use headwater_nvme::controller::admin::{
-    Capacity, CommandLimits, Health, Identity, NamespaceFacts, NamespaceFormat, SanitizeFacts,
+    CommandLimits, NamespaceFormat, NamespaceProperties, SanitizeStatus, SubsystemCapacity, SubsystemHealth,
+    SubsystemIdentity,
 };
 use headwater_nvme::spec::log_page::MediaLog;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +13,9 @@ use zerocopy::FromZeros;
 #[derive(Clone, Debug)]
 pub struct FakeSubsystem {
     /// Identify Controller's identity.
-    pub identity: Identity,
+    pub identity: SubsystemIdentity,
     /// Namespaces by their number.
-    pub namespaces: BTreeMap<u32, NamespaceFacts>,
+    pub namespaces: BTreeMap<u32, NamespaceProperties>,
     /// Pairs of namespace and controller that are not attached.
     pub detached: BTreeSet<(u32, u16)>,
     /// Controllers of the subsystem.
@@ -24,15 +25,15 @@ pub struct FakeSubsystem {
     /// A volatile write cache is reported.
     pub write_cache: bool,
     /// State of the last sanitize operation.
-    pub sanitize: SanitizeFacts,
+    pub sanitize: SanitizeStatus,
     /// SMART counters.
-    pub health: Health,
+    pub health: SubsystemHealth,
 }
 
 impl FakeSubsystem {
     /// Creates namespace 1 of keys, 2 of 4 KiB blocks and 3 of 512-byte blocks, and controllers 1 and 2.
     pub fn new() -> Self {
-        let facts = |format, size, number| NamespaceFacts {
+        let facts = |format, size, number| NamespaceProperties {
             format,
             size,
             utilization: 10,
@@ -45,7 +46,7 @@ impl FakeSubsystem {
             (3, facts(NamespaceFormat::Block { index: 0 }, 1 << 19, 3)),
         ]);
         Self {
-            identity: Identity {
+            identity: SubsystemIdentity {
                 serial: *b"HW123456789012345678",
                 model: [b'm'; 40],
                 firmware: *b"1.2.3   ",
@@ -57,19 +58,19 @@ impl FakeSubsystem {
             controllers: vec![1, 2],
             generation: 1,
             write_cache: false,
-            sanitize: SanitizeFacts::default(),
-            health: Health {
+            sanitize: SanitizeStatus::default(),
+            health: SubsystemHealth {
                 available_spare: 100,
                 host_bytes_written: 512_001,
                 host_writes: 3,
-                ..Health::default()
+                ..SubsystemHealth::default()
             },
         }
     }
 }
 
-impl Subsystem for FakeSubsystem {
-    fn identity(&self) -> &Identity {
+impl NvmSubsystem for FakeSubsystem {
+    fn identity(&self) -> &SubsystemIdentity {
         &self.identity
     }
 
@@ -77,7 +78,7 @@ impl Subsystem for FakeSubsystem {
         16
     }
 
-    fn namespace(&self, nsid: u32) -> Option<NamespaceFacts> {
+    fn namespace(&self, nsid: u32) -> Option<NamespaceProperties> {
         self.namespaces.get(&nsid).copied()
     }
 
@@ -102,11 +103,11 @@ impl Subsystem for FakeSubsystem {
         }
     }
 
-    fn capacity(&self) -> Capacity {
-        Capacity { total_bytes: 1 << 40, unallocated_bytes: 1 << 39 }
+    fn capacity(&self) -> SubsystemCapacity {
+        SubsystemCapacity { total_bytes: 1 << 40, unallocated_bytes: 1 << 39 }
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> SubsystemHealth {
         self.health
     }
 
@@ -114,7 +115,7 @@ impl Subsystem for FakeSubsystem {
         self.write_cache
     }
 
-    fn sanitize(&self) -> SanitizeFacts {
+    fn sanitize(&self) -> SanitizeStatus {
         self.sanitize
     }
 

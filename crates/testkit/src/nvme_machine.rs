@@ -10,23 +10,23 @@ mod page;
 use crate::fake_subsystem::FakeSubsystem;
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
-use headwater_host::pinning::vfio::Mastering;
-use headwater_host::registers::Registers;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::pinning::vfio::BusMastering;
+use headwater_host::registers::DeviceRegisters;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_nvme::controller::{
-    AdminAnswer, AdminData, AdminQueuePlaces, AdminQueues, AdminStep, Arbiter, ArbiterError, CommandToken,
-    CompletionQueueSpec, Controller, ControllerConfig, Fetched, QueueId, QueueKind, QueueLimits,
-    RegisterEffect, SubmissionQueueSpec,
+    AdminCompletion, AdminData, AdminQueueAddresses, AdminQueues, AdminStep, ArbiterError, CommandToken,
+    CompletionQueueSpec, ControllerConfig, DeviceController, FetchedCommand, QueueArbiter, QueueId,
+    QueueKind, QueueLimits, RegisterEffect, SubmissionQueueSpec,
 };
-use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
-use headwater_nvme::driver::{Block, Function, FunctionError, HostMemory, RegistersFile};
+use headwater_nvme::data_pointer::{DataRange, HostTransfer, PageBytes, data_ranges};
+use headwater_nvme::driver::{DmaBlock, HostMemory, PciFunction, PciFunctionError, RegistersFile};
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
-use page::{DoorbellPage, Rung};
+use page::{DoorbellPage, RungDoorbell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ const DOORBELLS: usize = 0x1000;
 /// The injected faults of the function.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the faults are independent and can be combined")]
-pub struct Faults {
+pub struct InjectedFaults {
     /// The device is removed.
     pub removed: bool,
     /// CSTS.CFS.
@@ -68,15 +68,15 @@ pub struct Faults {
 }
 
 /// The machine: one function, its controller, and the memory that it may access.
-pub struct Machine {
+pub struct NvmeMachine {
     /// Injected faults.
-    pub faults: Faults,
+    pub faults: InjectedFaults,
     /// The subsystem behind the controller.
     pub subsystem: FakeSubsystem,
     /// The controller under test.
-    pub controller: Controller,
+    pub controller: DeviceController,
     /// Its queues.
-    pub arbiter: Arbiter<ForeignWords>,
+    pub arbiter: QueueArbiter<SharedMemoryWords>,
     /// The bytes of each block namespace, by NSID.
     pub blocks: BTreeMap<u32, Vec<u8>>,
     /// Virtual time.
@@ -86,10 +86,10 @@ pub struct Machine {
     /// Function resets so far.
     pub function_resets: u32,
     /// The memory that the controller reaches, from [`MEMORY_AT`] on.
-    pub memory: Foreign,
+    pub memory: SharedMemory,
     taken: usize,
     /// Lent memory of other processes that the controller reaches, by the bus address of its first byte.
-    pub lent: BTreeMap<u64, Foreign>,
+    pub lent: BTreeMap<u64, SharedMemory>,
     /// True if it runs at every register access, and not only on a call of [`work`](Self::work).
     pub is_awake: bool,
     /// The receivers of interrupts, by vector.
@@ -99,41 +99,41 @@ pub struct Machine {
     events: Vec<CommandToken>,
     deletions: Vec<(QueueId, CommandToken)>,
     /// Commands that were fetched and are held back.
-    pub held: Vec<Fetched>,
+    pub held: Vec<FetchedCommand>,
     /// The doorbells as a process that maps BAR0 sees them.
     page: DoorbellPage,
 }
 
 /// A handle to the machine, shared by its driver, its memory and the test.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Machine>>);
+pub struct SharedMachine(Arc<Mutex<NvmeMachine>>);
 
-impl Shared {
+impl SharedMachine {
     /// Locks the machine; a panic of an earlier holder is ignored.
-    pub fn lock(&self) -> MutexGuard<'_, Machine> {
+    pub fn lock(&self) -> MutexGuard<'_, NvmeMachine> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for NvmeMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Machine")
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shared")
     }
 }
 
-impl Machine {
+impl NvmeMachine {
     /// Creates a machine whose controller has this configuration.
     ///
     /// # Panics
     /// The configuration has no queue slots, or there is no memory for the machine.
     #[must_use]
-    pub fn with(config: ControllerConfig) -> Shared {
+    pub fn with(config: ControllerConfig) -> SharedMachine {
         let limits = QueueLimits {
             submission_queues: config.io_queues_max,
             completion_queues: config.io_queues_max,
@@ -141,16 +141,16 @@ impl Machine {
             vectors: config.interrupt_vectors,
         };
         let blocks = BTreeMap::from([(2, vec![0; 8 << 20]), (3, vec![0; 8 << 20])]);
-        Shared(Arc::new(Mutex::new(Self {
-            faults: Faults::default(),
+        SharedMachine(Arc::new(Mutex::new(Self {
+            faults: InjectedFaults::default(),
             subsystem: FakeSubsystem::new(),
-            controller: Controller::new(config),
-            arbiter: Arbiter::for_host(limits),
+            controller: DeviceController::new(config),
+            arbiter: QueueArbiter::for_host(limits),
             blocks,
             now: Nanos::ZERO,
             mastering: false,
             function_resets: 0,
-            memory: Foreign::anonymous(MEMORY_BYTES).unwrap(),
+            memory: SharedMemory::anonymous(MEMORY_BYTES).unwrap(),
             taken: 0,
             lent: BTreeMap::new(),
             is_awake: false,
@@ -171,7 +171,7 @@ impl Machine {
     }
 
     /// Returns the memory at an address, the machine's or lent, and the offset in it.
-    fn reach(&self, at: u64, bytes: usize) -> Option<(&Foreign, usize)> {
+    fn reach(&self, at: u64, bytes: usize) -> Option<(&SharedMemory, usize)> {
         let lent = self.lent.range(..=at).next_back().and_then(|(start, memory)| {
             let offset = usize::try_from(at - start).ok()?;
             (offset.checked_add(bytes)? <= memory.bytes()).then_some((memory, offset))
@@ -179,9 +179,9 @@ impl Machine {
         lent.filter(|_| self.mastering).or_else(|| Some((&self.memory, self.place(at, bytes)?)))
     }
 
-    fn ring_at(&self, base: u64, words: usize) -> Option<ForeignWords> {
+    fn ring_at(&self, base: u64, words: usize) -> Option<SharedMemoryWords> {
         let (memory, offset) = self.reach(base, words * 8)?;
-        ForeignWords::new(memory.clone(), offset, words).ok()
+        SharedMemoryWords::new(memory.clone(), offset, words).ok()
     }
 
     /// Copies bytes at a bus address into a slice.
@@ -202,7 +202,7 @@ impl Machine {
         memory.copy_out(offset, from).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
-    fn ranges(&self, entry: &SubmissionEntry, transfer: Transfer) -> Result<Vec<IovaRange>, Status> {
+    fn ranges(&self, entry: &SubmissionEntry, transfer: HostTransfer) -> Result<Vec<IovaRange>, Status> {
         let mut found = Vec::new();
         let read = |at: Iova, into: &mut [u8]| self.read_memory(at.0, into);
         data_ranges(entry, transfer, PageBytes::MIN, read, &mut found)?;
@@ -231,7 +231,7 @@ impl Machine {
         }
     }
 
-    fn enable(&mut self, places: &AdminQueuePlaces) -> Option<()> {
+    fn enable(&mut self, places: &AdminQueueAddresses) -> Option<()> {
         self.arbiter.reset(self.controller.mechanism());
         let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
         let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
@@ -263,8 +263,8 @@ impl Machine {
         for rung in self.page.rung() {
             // A doorbell of a deleted queue has no effect.
             let _ = match rung {
-                Rung::Tail(queue, tail) => self.arbiter.ring_submission(queue, tail),
-                Rung::Head(queue, head) => self.arbiter.ring_completion(queue, head),
+                RungDoorbell::Tail(queue, tail) => self.arbiter.ring_submission(queue, tail),
+                RungDoorbell::Head(queue, head) => self.arbiter.ring_completion(queue, head),
             };
         }
         while let Some(fetched) = self.arbiter.fetch() {
@@ -277,7 +277,7 @@ impl Machine {
             }
         }
         let vitality = self.controller.poll(&self.subsystem, self.now);
-        assert_eq!(vitality, headwater_nvme::controller::admin::Vitality::Alive);
+        assert_eq!(vitality, headwater_nvme::controller::admin::KeepAliveStatus::Alive);
         while let Some(answer) = self.controller.take_async_event() {
             let at = self.events.iter().position(|token| token.command_id() == answer.command_id).unwrap();
             let token = self.events.swap_remove(at);
@@ -296,17 +296,17 @@ impl Machine {
         }
     }
 
-    fn admin(&mut self, fetched: Fetched) {
-        let Fetched { entry, token, .. } = fetched;
+    fn admin(&mut self, fetched: FetchedCommand) {
+        let FetchedCommand { entry, token, .. } = fetched;
         if let Some(&status) = self.faults.refuses.get(&entry.opcode) {
             return self.arbiter.complete(token, 0, status);
         }
         if entry.opcode == AdminOpcode::Abort.number() && self.faults.ignores_aborts {
-            return self.held.push(Fetched { entry, token, kind: QueueKind::Standard });
+            return self.held.push(FetchedCommand { entry, token, kind: QueueKind::Standard });
         }
         let data = match self.controller.admin_data(&entry) {
-            Ok(AdminData::ToHost(bytes)) => Ok((self.ranges(&entry, Transfer::ToHost(bytes)), 0)),
-            Ok(AdminData::FromHost(bytes)) => Ok((self.ranges(&entry, Transfer::FromHost(bytes)), bytes)),
+            Ok(AdminData::ToHost(bytes)) => Ok((self.ranges(&entry, HostTransfer::ToHost(bytes)), 0)),
+            Ok(AdminData::FromHost(bytes)) => Ok((self.ranges(&entry, HostTransfer::FromHost(bytes)), bytes)),
             Ok(AdminData::None) => Ok((Ok(Vec::new()), 0)),
             Err(status) => Err(status),
         };
@@ -372,7 +372,7 @@ impl Machine {
         &mut self,
         entry: &SubmissionEntry,
         token: CommandToken,
-        answer: &AdminAnswer,
+        answer: &AdminCompletion,
         ranges: &[IovaRange],
     ) {
         if entry.opcode == AdminOpcode::SetFeatures.number() {
@@ -389,7 +389,7 @@ impl Machine {
     }
 
     fn abort(&mut self, queue: QueueId, command: u16) -> bool {
-        let is_it = |held: &Fetched| held.token.queue() == queue && held.token.command_id() == command;
+        let is_it = |held: &FetchedCommand| held.token.queue() == queue && held.token.command_id() == command;
         match self.held.iter().position(is_it) {
             Some(at) => {
                 let held = self.held.swap_remove(at);
@@ -408,7 +408,7 @@ impl Machine {
         }
     }
 
-    fn io(&mut self, fetched: Fetched) {
+    fn io(&mut self, fetched: FetchedCommand) {
         let status = self.carry_out(&fetched.entry).err().unwrap_or(Status::SUCCESS);
         if self.faults.lost > 0 {
             self.faults.lost -= 1;
@@ -419,13 +419,13 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for NvmeMachine {
     fn drop(&mut self) {
         self.forget();
     }
 }
 
-impl Registers for Shared {
+impl DeviceRegisters for SharedMachine {
     fn bytes(&self) -> usize {
         BAR_BYTES
     }
@@ -465,49 +465,49 @@ impl Registers for Shared {
         }
     }
 
-    fn ring32(&self, at: usize, value: u32) {
+    fn store32_release(&self, at: usize, value: u32) {
         self.store32(at, value);
     }
 }
 
-impl Function for Shared {
+impl PciFunction for SharedMachine {
     type Registers = Self;
 
     fn registers(&self) -> &Self {
         self
     }
 
-    fn registers_file(&self) -> Result<RegistersFile, FunctionError> {
+    fn registers_file(&self) -> Result<RegistersFile, PciFunctionError> {
         Ok(RegistersFile { file: self.lock().page.file(), offset: 0 })
     }
 
-    fn set_mastering(&mut self, mastering: Mastering) -> Result<(), FunctionError> {
+    fn set_mastering(&mut self, mastering: BusMastering) -> Result<(), PciFunctionError> {
         let mut machine = self.lock();
         if machine.faults.no_mastering {
-            return Err(FunctionError { errno: 5 });
+            return Err(PciFunctionError { errno: 5 });
         }
-        machine.mastering = mastering == Mastering::On && !machine.faults.removed;
+        machine.mastering = mastering == BusMastering::On && !machine.faults.removed;
         Ok(())
     }
 
-    fn reset(&mut self) -> Result<(), FunctionError> {
+    fn reset(&mut self) -> Result<(), PciFunctionError> {
         let mut machine = self.lock();
         if machine.faults.no_reset {
-            return Err(FunctionError { errno: 95 });
+            return Err(PciFunctionError { errno: 95 });
         }
         machine.function_resets += 1;
         machine.mastering = false;
         machine.forget();
         let config = *machine.controller.config();
-        machine.controller = Controller::new(config);
+        machine.controller = DeviceController::new(config);
         Ok(())
     }
 }
 
-impl HostMemory for Shared {
-    type Words = ForeignWords;
+impl HostMemory for SharedMachine {
+    type Words = SharedMemoryWords;
 
-    fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
+    fn take(&mut self, bytes: usize, align: usize) -> Option<DmaBlock<SharedMemoryWords>> {
         let mut machine = self.lock();
         let start = machine.taken.checked_next_multiple_of(align)?;
         let bytes = bytes.checked_next_multiple_of(4_096)?;
@@ -517,7 +517,7 @@ impl HostMemory for Shared {
         // The content is arbitrary: fresh memory must not look like zeroes.
         machine.memory.copy_out(start, &vec![0xA5; bytes]).ok()?;
         machine.taken = start + bytes;
-        let words = ForeignWords::new(machine.memory.clone(), start, bytes / 8).ok()?;
-        Some(Block { words, address: MEMORY_AT + u64::try_from(start).ok()? })
+        let words = SharedMemoryWords::new(machine.memory.clone(), start, bytes / 8).ok()?;
+        Some(DmaBlock { words, address: MEMORY_AT + u64::try_from(start).ok()? })
     }
 }

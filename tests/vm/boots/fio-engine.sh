@@ -1,5 +1,5 @@
-# fio through our engine on the ways to a real SSD that need a kernel with NVMe: passthrough and block device under the kernel's
-# driver, and our own driver over VFIO behind an IOMMU. What it writes it verifies, with several jobs and block sizes.
+# fio through our engine on the I/O paths to an NVMe SSD that need a guest: passthrough and block device under the kernel's
+# driver, and our own driver over VFIO behind an IOMMU. fio verifies what it writes, with several jobs and block sizes.
 #: iommu
 #: kernel intel_iommu=on iommu=nopt
 #: memory 768
@@ -22,7 +22,7 @@ for number in 0 1; do
     HWFIO0002*) OURS=$(basename $(readlink /sys/class/nvme/nvme$number/device)) ;;
   esac
 done
-promise "one SSD stays the kernel's, the other is ours" give $OURS vfio-pci
+promise "one SSD stays with the kernel's driver, the other is bound to vfio-pci" bind_driver $OURS vfio-pci
 
 job() {
   local url=$1
@@ -31,10 +31,10 @@ job() {
 }
 for url in nvme-ng:/dev/ng${KERNEL}n1 io-uring:/dev/nvme${KERNEL}n1 vfio:$OURS; do
   promise "$url: 4 KiB" job $url --rw=randwrite --bs=4k --size=4m --iodepth=16
-  promise "$url: 1 MiB, more than one list of pages" job $url --rw=write --bs=1m --size=16m --iodepth=4
+  promise "$url: 1 MiB, more than one PRP list page" job $url --rw=write --bs=1m --size=16m --iodepth=4
   promise "$url: three jobs" job $url --rw=randwrite --bs=16k --size=2m --offset_increment=4m --numjobs=3 --iodepth=4
-  promise "$url: asleep until the device calls" job $url --completion=interrupt --rw=randwrite --bs=8k --size=2m --iodepth=4
-  promise "$url: a thread looks" job $url --completion=thread --rw=randwrite --bs=8k --size=2m --iodepth=4
+  promise "$url: completions by interrupt" job $url --completion=interrupt --rw=randwrite --bs=8k --size=2m --iodepth=4
+  promise "$url: completions by a polling thread" job $url --completion=thread --rw=randwrite --bs=8k --size=2m --iodepth=4
 done
-promise "the kernel has no complaint" kernel_is_content bogus
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean bogus
 promise "the IOMMU refused nothing" sh -c '! dmesg | grep -E "DMAR: .*([^e]fault|DMA (Read|Write))"'

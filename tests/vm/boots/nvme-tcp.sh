@@ -1,12 +1,12 @@
 # The device on a network: the kernel's own NVMe/TCP initiator discovers, connects, reads and writes keys and blocks, with and
-# without digests, and finds the device again after it was killed.
+# without digests, and reconnects after the node was killed.
 #: net
 #: modules nvme-tcp ext4 crc32c_generic
 #: tools nvme fio mkfs.ext4
 #: host serve tcp --nvme-tcp 127.0.0.1:0 --capacity 1GiB --durability on-flush
 #: timeout 300
 
-# What the kernel says of the subsystem that nobody has, of our RTD3E, and of its own clock under emulation.
+# Expected messages of the kernel: on the unknown subsystem, on the controller's RTD3E, and on its own clock under emulation.
 EXPECTED='Connect Invalid Data Parameter|failed to connect queue: 0 ret=|Shutdown timeout set|loops_per_jiffy'
 at=$(host address tcp nvme-tcp)
 where="-t tcp -a ${at%:*} -s ${at#*:}"
@@ -24,8 +24,8 @@ connect() { nvme connect $where -n "$NAME" --reconnect-delay=1 --ctrl-loss-tmo=1
 appeared() { CONTROLLER=$(ls -d /dev/nvme[0-9] 2>/dev/null | head -n 1); KEYS=$(ls /dev/ng*n1 2>/dev/null | head -n 1); [ -n "$KEYS" ]; }
 promise "connect" connect --nr-io-queues=2
 queues() { dmesg | grep -E 'creating [12] I/O queues'; }
-promise "several I/O queues" queues
-refused_name() { refused nvme connect $where -n nqn.2026-01.io.headwater:nobody; }
+promise "several I/O queues are created" queues
+refused_name() { refused nvme connect $where -n nqn.2026-01.io.headwater:unknown; }
 promise "a subsystem of another name is refused" refused_name
 promise "nvme id-ctrl" nvme id-ctrl $CONTROLLER
 optimized() { nvme list-subsys && nvme list-subsys -o json | grep -q live; }
@@ -43,10 +43,10 @@ megabyte() {
   kv 0x01 4 1000000 -l 1000000 -w -i /tmp/large && kv 0x02 4 1000000 -l 1000000 -r -b 2>/dev/null >/tmp/back
   cmp /tmp/large /tmp/back && is "$(redis strlen tcp1)" 1000000
 }
-promise "a value of a megabyte goes there and back" megabyte
-promise "a key that exists exists" kv 0x14 4 0
+promise "a value of a megabyte is stored and retrieved" megabyte
+promise "exist finds a stored key" kv 0x14 4 0
 promise "a key is deleted" kv 0x10 4 0
-promise "and does not exist" refused kv 0x14 4 0
+promise "exist does not find the deleted key" refused kv 0x14 4 0
 
 created() {
   nvme create-ns $CONTROLLER --nsze=65536 --ncap=65536 --flbas=1 --csi=0 || return
@@ -66,24 +66,24 @@ filed() {
 }
 promise "a file system is made and filled" filed
 unharmed() { mount -t ext4 $DISK /mnt/disk && (cd /mnt/disk && md5sum -c -s sums) && umount /mnt/disk; }
-promise "and every file is as it was" unharmed
-promise "nothing is wrong in the kernel's log" kernel_is_content "$EXPECTED"
+promise "and every file is unchanged" unharmed
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean "$EXPECTED"
 
 promise "disconnect" nvme disconnect -n "$NAME"
 gone() { [ ! -e "$DISK" ]; }
-promise "the block device goes" until_true 10 gone
+promise "the block device disappears" until_true 10 gone
 promise "connect with header and data digests" connect --hdr-digest --data-digest
-promise "the disk is there again" until_true 10 disk
+promise "the disk appears again" until_true 10 disk
 promise "fio verifies with digests" verify --ioengine=io_uring --iodepth=16 --rw=randwrite --bsrange=4k-128k --size=16m --offset=64m
-promise "every file is as it was" unharmed
+promise "every file is unchanged" unharmed
 promise "a value is stored with digests" store 'digested'
-promise "and flushed, as a disk would be" nvme flush $KEYS -n 1
-promise "nothing is wrong in the kernel's log" kernel_is_content "$EXPECTED"
+promise "and flushed" nvme flush $KEYS -n 1
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean "$EXPECTED"
 
 restarted() { host kill tcp && host serve tcp --nvme-tcp 127.0.0.1:${at#*:} --capacity 1GiB --durability on-flush; }
 promise "the node is killed and started again" restarted
-promise "the initiator finds it again and every file is as it was" until_true 60 unharmed
+promise "the initiator reconnects and every file is unchanged" until_true 60 unharmed
 digested() { is "$(retrieve 8)" digested; }
-promise "and the key" digested
+promise "and so is the value with digests" digested
 promise "disconnect" nvme disconnect -n "$NAME"
-promise "the block device goes" until_true 10 gone
+promise "the block device disappears" until_true 10 gone

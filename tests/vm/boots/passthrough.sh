@@ -1,5 +1,5 @@
-# An SSD that the kernel drives, used beside it: every block command by passthrough against what the kernel's block device reads,
-# keys of a key-value namespace, and our program on partition 2 while the kernel has a file system on partition 1.
+# An SSD that the kernel drives, used at the same time by our program: every block command by passthrough, compared with the
+# kernel's block device; keys of a key-value namespace; and partition 2 while the kernel has a file system on partition 1.
 #: host serve kv --vfio-user kv.sock
 #: vfio-user kv.sock
 #: drive whole 32M
@@ -24,15 +24,15 @@ found() {
 promise "the kernel has the SSD and a key-value namespace" found
 said() { sed 's/^/        | /' /tmp/said; }
 
-promise "every block command by passthrough, as the block device reads it" nvme_ng golden nvme-ng:${NG}1 $WHOLE
+promise "every block command by passthrough, compared with the block device" nvme_ng golden nvme-ng:${NG}1 $WHOLE
 said
 promise "the same with an ioctl for each command" nvme_ng golden "nvme-ng:${NG}1?plain=1" $WHOLE
-promise "the same with completions that are polled" nvme_ng golden "nvme-ng:${NG}1?poll=1" $WHOLE
+promise "the same with polled completions" nvme_ng golden "nvme-ng:${NG}1?poll=1" $WHOLE
 promise "the same on the block device by io_uring" nvme_ng golden io-uring:$WHOLE $WHOLE
 promise "the same on the block device, polled" nvme_ng golden "io-uring:$WHOLE?poll=1" $WHOLE
 promise "values and keys by passthrough" device_keys nvme-ng:$KEYS try
 said
-promise "and with an ioctl for each command" device_keys "nvme-ng:$KEYS?plain=1" try
+promise "the same with an ioctl for each command" device_keys "nvme-ng:$KEYS?plain=1" try
 
 # Two partitions of an MBR, which counts in blocks of 4,096 bytes here: 16,384 blocks from 256 on, 14,336 from 16,640 on.
 entry() { printf '\0\0\0\0\203\0\0\0'; printf "$1"; }
@@ -48,7 +48,7 @@ OURS="nvme-ng:${NG}2?partition=2"
 mounted() { mkfs.ext4 -q ${DISK}p1 && mkdir -p /mnt/disk && mount -t ext4 ${DISK}p1 /mnt/disk; }
 promise "ext4 is made on partition 1 and mounted" mounted
 promise "every block command on partition 2 by passthrough" nvme_ng golden "$OURS" ${DISK}p2
-# together URL: fio verifies files of partition 1 while our program writes and reads the other one.
+# together URL: fio verifies files of partition 1 while our program writes and reads partition 2.
 together() {
   nvme_ng traffic "$1" 12 >/tmp/traffic 2>&1 & local ours=$!
   fio --name=kernel --directory=/mnt/disk --size=6m --numjobs=2 --direct=1 --ioengine=io_uring --iodepth=8 --rw=randwrite \
@@ -57,7 +57,7 @@ together() {
 }
 promise "fio verifies files of partition 1 while partition 2 is used by passthrough" together "$OURS"
 said
-promise "and while it is used by io_uring past the page cache" together io-uring:${DISK}p2
+promise "and while it is used by io_uring, bypassing the page cache" together io-uring:${DISK}p2
 said
 filled() { head -c 20000000 /dev/urandom >/mnt/disk/file && (cd /mnt/disk && md5sum file kernel* >/tmp/sums) && umount /mnt/disk; }
 promise "files are written and the file system unmounted" filled
@@ -66,15 +66,15 @@ fresh() { echo 3 >/proc/sys/vm/drop_caches; blockdev --flushbufs $DISK; }
 fresh; sum_outside >/tmp/before
 promise "every command that leaves partition 2 is refused, each range of a discard too" nvme_ng outside "$OURS"
 said
-promise "and by io_uring" nvme_ng outside io-uring:${DISK}p2
+promise "the same by io_uring" nvme_ng outside io-uring:${DISK}p2
 no_partition() { refused nvme_ng outside "nvme-ng:${NG}2?partition=3" && nvme_ng outside "nvme-ng:${NG}2?partition=3" 2>&1 | grep 'no partition 3'; }
 promise "a partition that is not there is refused" no_partition
 wiped() { nvme_ng golden "$OURS" ${DISK}p2 && nvme_ng traffic "$OURS" 2; }
 promise "partition 2 is written once more" wiped
 untouched() { fresh; sum_outside >/tmp/after; cmp /tmp/before /tmp/after; }
-promise "not a byte outside of it has changed" untouched
+promise "no byte outside partition 2 has changed" untouched
 promise "the file system is clean" e2fsck -f -n ${DISK}p1
 unharmed() { mount -t ext4 ${DISK}p1 /mnt/disk && (cd /mnt/disk && md5sum -c -s /tmp/sums) && umount /mnt/disk; }
-promise "and every file is as it was" unharmed
+promise "and every file is unchanged" unharmed
 # QEMU's namespaces have no identifiers that would be the same after a reboot.
-promise "nothing is wrong in the kernel's log" kernel_is_content 'bogus Namespace Identifiers'
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean 'bogus Namespace Identifiers'

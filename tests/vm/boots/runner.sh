@@ -1,9 +1,9 @@
-# What every other boot relies on: a script's output, its dialogue with the host, and refusals that are noticed.
+# The functions that every other boot uses: a script's output, its dialogue with the host, and the detection of failures.
 #: net
 
-promise "the guest runs a kernel of the archive" grep -q Debian /proc/version
+promise "the guest runs Debian's kernel" grep -q Debian /proc/version
 answers() { [ "$(host 'echo one; echo two')" = "one
 two" ]; }
-promise "the host answers with its output" answers
-promise "the host's status comes back" refused host 'exit 3'
-promise "nothing is wrong in the kernel's log" kernel_is_content
+promise "the host returns the output of a command" answers
+promise "the host returns the status of a command" refused host 'exit 3'
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean

@@ -1,4 +1,4 @@
-# A block namespace as a PCIe SSD: file system, fio, discard, reboot, and the removal of a server that was killed.
+# A block namespace as a PCIe SSD: file system, fio, discard, reboot, and the removal after its server was killed.
 #: host serve disk --vfio-user disk.sock --capacity 1GiB --durability on-flush
 #: vfio-user disk.sock
 #: modules nvme ext4
@@ -35,7 +35,7 @@ fi
 
 promise "the driver takes the device after the reboot" until_true 10 test -b $DISK
 promise "the file system mounts again" mount_it $DISK
-promise "every file is as it was" unharmed
+promise "every file is unchanged" unharmed
 promise "fstrim" fstrim -v /mnt/disk
 promise "and nothing but free space was discarded" unharmed
 umount /mnt/disk
@@ -58,19 +58,19 @@ odd() {
   head -c 512 /dev/urandom >/tmp/sector
   dd if=/tmp/sector of=$DISK bs=512 seek=7 oflag=direct && dd if=$DISK bs=512 skip=7 count=1 iflag=direct | cmp - /tmp/sector
 }
-promise "a single sector goes there and back" odd
+promise "a single sector is written and read back" odd
 promise "nvme write-zeroes" nvme write-zeroes $DISK -s 7 -c 0
 promise "nvme compare notices the difference" refused nvme compare $DISK -s 7 -c 0 -z 512 -d /tmp/sector
 promise "nvme smart-log" nvme smart-log /dev/nvme0
 promise "nvme detach-ns" nvme detach-ns /dev/nvme0 -n 2 -c 1
 gone() { [ ! -e $DISK ]; }
-promise "the block device goes" until_true 10 gone
+promise "the block device disappears" until_true 10 gone
 promise "nvme attach-ns" nvme attach-ns /dev/nvme0 -n 2 -c 1
-promise "and comes back" until_true 10 test -b $DISK
+promise "the block device appears again" until_true 10 test -b $DISK
 promise "nvme delete-ns" nvme delete-ns /dev/nvme0 -n 2
 promise "the block device is gone" until_true 10 gone
-promise "nothing is wrong in the kernel's log" kernel_is_content
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean
 
-promise "a server that is killed" host kill disk
+promise "the server is killed" host kill disk
 dead() { [ ! -e /dev/nvme0 ] || ! nvme id-ctrl /dev/nvme0 >/dev/null 2>&1; }
-promise "is removed by the driver, and the guest goes on" until_true 60 dead
+promise "the driver removes the device, and the guest continues" until_true 60 dead

@@ -1,5 +1,5 @@
 # A key space as a PCIe SSD: Linux's driver, nvme-cli's passthrough, and the same bytes for Redis clients on the host.
-# The virtual IOMMU makes the firmware's queues lose their memory before the kernel's driver comes.
+# With the virtual IOMMU the firmware's queues lose their memory before the kernel's driver takes the device.
 #: host serve kv --vfio-user kv.sock --capacity 256MiB
 #: vfio-user kv.sock
 #: modules nvme
@@ -33,10 +33,10 @@ from_cli() { is "$(host '$HEADWATER kv --resp $kv_RESP get greeting')" 'hello fr
 promise "and by headwater kv get" from_cli
 to_guest() { redis set answer forty-two; is "$(retrieve answer 9)" forty-two; }
 promise "what Redis stored is retrieved by the guest" to_guest
-promise "a key that exists exists" kv 0x14 8 0 $(key greeting)
-promise "a key that does not exist does not" refused kv 0x14 6 0 $(key absent)
+promise "exist finds a stored key" kv 0x14 8 0 $(key greeting)
+promise "exist does not find an absent key" refused kv 0x14 6 0 $(key absent)
 absent_only() { printf x >/tmp/value; refused kv 0x01 $((8 | 0x200)) 1 $(key greeting) -l 1 -w -i /tmp/value; }
-promise "a store only if absent is refused for a key that is there" absent_only
+promise "a store only if absent is refused for a stored key" absent_only
 listed() { kv 0x06 0 4096 -l 4096 -r -b 2>/dev/null >/tmp/list; grep -q greeting /tmp/list && grep -q answer /tmp/list; }
 promise "list names both keys" listed
 deleted() { kv 0x10 8 0 $(key greeting) && is "$(redis exists greeting)" 0; }
@@ -47,7 +47,7 @@ megabyte() {
   kv 0x02 5 1000000 $(key large) -l 1000000 -r -b 2>/dev/null >/tmp/back
   cmp /tmp/large /tmp/back && is "$(redis strlen large)" 1000000
 }
-promise "a value of a megabyte goes there and back" megabyte
+promise "a value of a megabyte is stored and retrieved" megabyte
 
 # Ticks of processor time that the node has used.
 ticks() { host 'cut -d" " -f14,15 /proc/$(sed "s/.*\"pid\":\([0-9]*\).*/\1/" kv.ready)/stat' | awk '{print $1 + $2}'; }
@@ -56,7 +56,7 @@ idle() {
   sleep 3; used=$(($(ticks) - before))
   echo "$used hundredths of a second in 3 s"; [ $used -lt 30 ]
 }
-promise "a guest that does nothing lets the node sleep" idle
+promise "an idle guest lets the node sleep" idle
 
 promise "nvme list" nvme list
 promise "nvme id-ctrl" nvme id-ctrl /dev/nvme0
@@ -64,9 +64,9 @@ promise "nvme smart-log" nvme smart-log /dev/nvme0
 promise "nvme error-log" nvme error-log /dev/nvme0
 promise "nvme get-feature, number of queues" nvme get-feature /dev/nvme0 -f 7
 feature() { nvme set-feature /dev/nvme0 -f 4 --value=0x150 && nvme get-feature /dev/nvme0 -f 4 | grep -i 0x0*150; }
-promise "nvme set-feature, and the value comes back" feature
+promise "nvme set-feature, and the value reads back" feature
 coalesced() { nvme set-feature /dev/nvme0 -f 8 --value=0x0203 && kv 0x14 6 0 $(key answer); }
-promise "interrupts that are coalesced still come" coalesced
+promise "coalesced interrupts still arrive" coalesced
 promise "nvme reset" nvme reset /dev/nvme0
 promise "the device serves after the reset" until_true 10 kv 0x14 6 0 $(key answer)
 unbound() {
@@ -75,4 +75,4 @@ unbound() {
 }
 promise "the driver can be unbound and bound again" unbound
 promise "the value is still there" to_guest
-promise "nothing is wrong in the kernel's log" kernel_is_content 'resetting controller'
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean 'resetting controller'

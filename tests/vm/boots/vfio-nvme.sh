@@ -1,5 +1,5 @@
-# Our own NVMe driver over VFIO: what it writes the kernel's driver reads, and the other way round; long lists, several
-# queues, interrupts, a reset under commands; and not one access that the IOMMU refuses.
+# Our own NVMe driver over VFIO: the kernel's driver reads what it writes, and it reads what the kernel's driver writes; long
+# PRP lists, several queues, interrupts, a reset with commands in flight; and no access that the IOMMU refuses.
 #: iommu
 #: kernel intel_iommu=on iommu=nopt
 #: timeout 180
@@ -13,8 +13,8 @@
 #: example device_blocks
 
 DEVICE=$(basename $(dirname $(grep -l 0x010802 /sys/bus/pci/devices/*/class)))
-to_vfio() { give $DEVICE vfio-pci; }
-to_kernel() { give $DEVICE nvme && until_true 10 test -b /dev/nvme0n1 -a -b /dev/nvme0n2; }
+to_vfio() { bind_driver $DEVICE vfio-pci; }
+to_kernel() { bind_driver $DEVICE nvme && until_true 10 test -b /dev/nvme0n1 -a -b /dev/nvme0n2; }
 kernel_reads() { vfio_nvme pattern $1 >/tmp/expected && dd if=/dev/nvme0n$1 bs=1M count=24 2>/dev/null | cmp - /tmp/expected; }
 kernel_writes() { vfio_nvme pattern $1 | dd of=/dev/nvme0n$1 bs=64k oflag=direct conv=fsync 2>/dev/null; }
 kernel_wipes() { for id; do dd if=/dev/zero of=/dev/nvme0n$id bs=1M count=24 oflag=direct 2>/dev/null || return; done; }
@@ -25,26 +25,26 @@ promise "without vfio-pci the refusal says how to bind the device" says driver_o
 promise "the controller is bound to vfio-pci" to_vfio
 promise "our driver writes every length on four queues" vfio_nvme $DEVICE write
 sed 's/^/        | /' /tmp/said
-promise "and reads it again" vfio_nvme $DEVICE verify
-promise "a reset under commands answers each once, and what was written is still there" vfio_nvme $DEVICE reset
+promise "and reads it back" vfio_nvme $DEVICE verify
+promise "a reset with commands in flight answers each once and keeps written data" vfio_nvme $DEVICE reset
 sed 's/^/        | /' /tmp/said
 promise "the kernel's driver takes the controller back" to_kernel
-promise "and finds blocks of 512 bytes as ours wrote them" kernel_reads 1
+promise "and reads the blocks of 512 bytes that ours wrote" kernel_reads 1
 promise "and blocks of 4096 bytes" kernel_reads 2
 promise "the kernel wipes both" kernel_wipes 1 2
-promise "which leaves nothing of ours" refused kernel_reads 1
-promise "and writes the pattern itself, 512 bytes a block" kernel_writes 1
-promise "and 4096" kernel_writes 2
-promise "ours takes it again" to_vfio
+promise "our pattern is gone" refused kernel_reads 1
+promise "the kernel writes the pattern, 512 bytes a block" kernel_writes 1
+promise "and 4096 bytes a block" kernel_writes 2
+promise "our driver takes it again" to_vfio
 promise "and reads what the kernel wrote" vfio_nvme $DEVICE verify
 promise "the device by its URL: many queues, every command, misuse, closed and opened again" device_blocks vfio:$DEVICE try
-promise "of blocks of 4096 bytes too" device_blocks "vfio:$DEVICE?ns=2" try
-promise "it writes" device_blocks vfio:$DEVICE write
-promise "both" device_blocks "vfio:$DEVICE?ns=2" write
+promise "the same with blocks of 4096 bytes" device_blocks "vfio:$DEVICE?ns=2" try
+promise "it writes blocks of 512 bytes" device_blocks vfio:$DEVICE write
+promise "and of 4096 bytes" device_blocks "vfio:$DEVICE?ns=2" write
 promise "a namespace that is not there is refused" refused device_blocks "vfio:$DEVICE?ns=3" verify
-promise "the kernel's driver has it again" to_kernel
+promise "the kernel's driver takes it again" to_kernel
 promise "and io_uring reads what ours wrote" device_blocks io-uring:/dev/nvme0n1 verify
-promise "of both" device_blocks io-uring:/dev/nvme0n2 verify
-promise "the IOMMU saw no address that was not mapped" refused faults
+promise "from both namespaces" device_blocks io-uring:/dev/nvme0n2 verify
+promise "the IOMMU refused no access" refused iommu_faults
 # QEMU's namespaces have no identifiers that would be the same after a reboot.
-promise "nothing is wrong in the kernel's log" kernel_is_content 'bogus Namespace Identifiers'
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean 'bogus Namespace Identifiers'

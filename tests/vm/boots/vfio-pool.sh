@@ -1,4 +1,4 @@
-# A buffer pool whose memory a PCI device reaches through an IOMMU: mapped, used, unmapped, and no fault but the last one.
+# A buffer pool whose memory a PCI device reaches through an IOMMU: mapped, used, unmapped, with no fault but the expected last one.
 #: iommu
 #: kernel intel_iommu=on iommu=nopt
 #: device edu,dma_mask=0xffffffff
@@ -8,10 +8,10 @@
 edu() { basename $(dirname $(grep -l 0x11e8 /sys/bus/pci/devices/*/device)); }
 DEVICE=$(edu)
 
-promise "the device stands behind an IOMMU, alone in a group" give $DEVICE vfio-pci
-promise "a pool's chunks are mapped, a device copies between their buffers, all is unmapped" vfio_pool $DEVICE
+promise "the device is behind an IOMMU, alone in its group" bind_driver $DEVICE vfio-pci
+promise "a pool's chunks are mapped, a device copies between their buffers, all chunks are unmapped" vfio_pool $DEVICE
 sed 's/^/        | /' /tmp/said
-promise "the IOMMU saw no address that was not mapped" refused faults
-promise "a container can be opened again, and the device reads what was unmapped" vfio_pool $DEVICE stale
-promise "which the IOMMU refuses, and the kernel tells" until_true 5 faults
-promise "nothing is wrong in the kernel's log" kernel_is_content
+promise "the IOMMU refused no access" refused iommu_faults
+promise "a container is opened again, and the device reads an unmapped address" vfio_pool $DEVICE stale
+promise "the IOMMU refuses it, and the kernel logs the fault" until_true 5 iommu_faults
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean

@@ -1,8 +1,8 @@
-# Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by one thread, by the ways there are, at
-# several depths of the queue, in turns. Everything here is emulated, device and processor: only the order of the lines and
-# their ratios say anything; of the mediated lines at small depths only on a quiet machine, because process, node and emulated device
-# poll in turns on two processors (the longer the node polls, the slower they get). It checks nothing but that each way works.
-# By name, with a release build (make build), six minutes:
+# Figure 2 of the NVMeDirect paper on an emulated SSD: random reads and writes of 4 KiB by one thread, on every I/O path, at
+# several queue depths, in several rounds. Device and processor are emulated: only the order of the lines and their ratios are
+# meaningful, and those of mediated sharing at small depths only on a quiet machine, because process, node and emulated device
+# take turns to poll on two processors (the longer the node polls, the slower they get). It only checks that each path works.
+# Run it by name, with a release build (make build); it takes six minutes:
 # tests/vm/run.py --program target/release/headwater tests/vm/more/figure2.sh
 #: iommu
 #: kernel intel_iommu=on iommu=nopt nvme.poll_queues=1
@@ -20,9 +20,9 @@ until_true 20 test -b /dev/nvme0n1
 DEVICE=$(basename $(readlink /sys/class/nvme/nvme0/device))
 SOCKET=/tmp/ssd.sock
 ROUNDS="1 2 3" DEPTHS="1 8 64" SECONDS_EACH=2
-to_vfio() { give $DEVICE vfio-pci; }
-to_kernel() { give $DEVICE nvme; until_true 10 test -b /dev/nvme0n1; }
-# A node owns the SSD; the process that attaches is mediated, or has a queue of the SSD's.
+to_vfio() { bind_driver $DEVICE vfio-pci; }
+to_kernel() { bind_driver $DEVICE nvme; until_true 10 test -b /dev/nvme0n1; }
+# A node owns the SSD; an attached process uses mediated sharing, or has a hardware queue.
 shared() {
   rm -f /tmp/ready
   headwater serve --data /tmp/node --device vfio:$DEVICE --attach $SOCKET --metrics 127.0.0.1:0 --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
@@ -31,7 +31,7 @@ shared() {
 }
 stopped() { kill -TERM $NODE && wait $NODE; }
 
-# found WAY DIRECTION DEPTH IOPS: a row for the table.
+# found PATH DIRECTION DEPTH IOPS: adds a row of the table.
 found() { [ "$4" -gt 0 ] && echo "$1 $2 $3 $4" >>/tmp/rows; }
 by_fio() {
   local field=8
@@ -44,7 +44,7 @@ by_us() {
   [ $3 = write ] && share=0
   found "$1" $3 $4 $(headwater bench --device "$2" --depth $4 --read-share $share --duration $SECONDS_EACH --json | sed -n 's/.*"rate": *\([0-9]*\).*/\1/p')
 }
-# each WAY HOW ARGUMENT: one round of a way, both directions at every depth.
+# each PATH FUNCTION ARGUMENT [DEPTHS]: one round of an I/O path, both directions at every depth.
 each() {
   local direction depth
   for direction in read write; do
@@ -56,7 +56,7 @@ for round in $ROUNDS; do
   promise "round $round: the kernel, pread and pwrite" each pread by_fio psync 1
   promise "round $round: the kernel, libaio" each libaio by_fio libaio
   promise "round $round: the kernel, io_uring by fio" each fio-io_uring by_fio io_uring
-  promise "round $round: the kernel, io_uring by us" each io-uring: by_us io-uring:/dev/nvme0n1
+  promise "round $round: the kernel, io_uring by headwater bench" each io-uring: by_us io-uring:/dev/nvme0n1
   promise "round $round: the same, polled" each io-uring:?poll=1 by_us "io-uring:/dev/nvme0n1?poll=1"
   promise "round $round: passthrough" each nvme-ng: by_us nvme-ng:/dev/ng0n1
   promise "round $round: the same, polled" each nvme-ng:?poll=1 by_us "nvme-ng:/dev/ng0n1?poll=1"
@@ -64,12 +64,12 @@ for round in $ROUNDS; do
   promise "round $round: our driver" each vfio: by_us vfio:$DEVICE
   promise "round $round: a node takes the SSD" shared
   promise "round $round: attached to it, mediated" each attach: by_us attach:$SOCKET
-  promise "round $round: attached to it, with a queue of the SSD's" each attach:?direct=1 by_us "attach:$SOCKET?direct=1"
-  promise "round $round: the node gives it back" stopped
+  promise "round $round: attached to it, with a hardware queue" each attach:?direct=1 by_us "attach:$SOCKET?direct=1"
+  promise "round $round: the node releases it" stopped
   promise "round $round: back to the kernel" to_kernel
 done
 
-# The rows as the lab has them, and a table of medians, each beside fio's io_uring.
+# Rows in the lab's form, and a table of medians, each relative to fio's io_uring.
 sort -k2,2 -k3,3n -k1,1 -k4,4n /tmp/rows | awk '
   function end() {
     if (!count) return

@@ -1,9 +1,9 @@
-# Figure 4 of the NVMeDirect paper in a guest: four users who each keep four random writes of 4 KiB in flight, one of them to be
-# served better. On QEMU's SSD and on a node's device behind vfio-user: by the kernel (four jobs of fio) and by our driver,
-# boosted or not; on the latter, whose controller can, by weights too. Device and processor are emulated, and both devices
-# take every command as soon as it is there: nothing waits in a queue, where a turn would count, so nobody is boosted. The same
-# program on an SSD that has more to do than it can shows it: `differentiated vfio:ADDR?weights=3:2:1 10`. It checks nothing
-# but that each way works. By name, with a release build, one minute:
+# Figure 4 of the NVMeDirect paper in a guest: four users that each keep four random writes of 4 KiB in flight, one of them to be
+# boosted. On QEMU's SSD and on a node's device behind vfio-user: by the kernel (four jobs of fio) and by our driver, boosted or
+# not; on the node's device, whose controller has weighted round robin, by weights too. Device and processor are emulated, and
+# both devices take every command at once: no command waits in a queue, so arbitration has no effect and no user is boosted. An
+# overloaded SSD shows the effect: `differentiated vfio:ADDR?weights=3:2:1 10`. It only checks that each path works. Run it by
+# name, with a release build; it takes one minute:
 # cargo build --release --package headwater-node --package headwater --example differentiated --bin headwater
 # tests/vm/run.py --program target/release/headwater tests/vm/more/figure4.sh
 #: host serve node --vfio-user node.sock --capacity 512MiB --durability on-flush
@@ -23,7 +23,7 @@ ulimit -l unlimited
 SECONDS_EACH=4
 # on SERIAL-PATTERN: the controller of that serial number.
 on() { basename $(dirname $(grep -l "$1" /sys/class/nvme/nvme*/serial)); }
-promise "a namespace of blocks is made on the host" host '$HEADWATER namespace create --socket node/attach.sock --blocks 4096 --size 128MiB'
+promise "a namespace of blocks is created on the host" host '$HEADWATER namespace create --socket node/attach.sock --blocks 4096 --size 128MiB'
 until_true 20 test -b /dev/nvme0n1 -a -d /sys/class/nvme/nvme1
 QEMU=$(on HWFIG0004)
 OURS=$([ $QEMU = nvme0 ] && echo nvme1 || echo nvme0)
@@ -50,7 +50,7 @@ $device
 END
   : >/tmp/rows
   promise "$name: the kernel" kernel /dev/${name}n$namespace
-  promise "$name: to our driver" give $at vfio-pci
+  promise "$name: to our driver" bind_driver $at vfio-pci
   promise "$name: by our driver" ours "vfio:$at?ns=$namespace$weights"
   sed 's/^/        | /' /tmp/rows
 done

@@ -16,10 +16,10 @@ promise "and redis-cli reads it" from_redis
 retrieved() { redis set answer forty-two && tool retrieve --key answer | grep -q forty-two; }
 promise "kvs retrieve finds what Redis stored" retrieved
 promise "kvs exist" tool exist --key greeting
-promise "kvs exist, of a key that is not there" refused tool exist --key absent
-promise "kvs store --only-add, of a key that is there" refused tool store --key greeting --value again --only-add
+promise "kvs exist, of an absent key" refused tool exist --key absent
+promise "kvs store --only-add, of a stored key" refused tool store --key greeting --value again --only-add
 promise "kvs store --only-update" tool store --key greeting --value again --only-update
 promise "kvs list" tool list --key greeting
 deleted() { tool delete --key greeting && is "$(redis exists greeting)" 0; }
 promise "kvs delete, and the key is gone for Redis" deleted
-promise "nothing is wrong in the kernel's log" kernel_is_content
+promise "nothing is wrong in the kernel's log" kernel_log_is_clean

@@ -9,12 +9,19 @@ const FLOORS: &[&[&str]] = &[
     &["dma"],
     &["nvme"],
     &["io"],
-    &["converged", "volume"],
+    &["ssd", "volume"],
     &["headwater"],
+    &["frontend"],
     &["sim"],
     &["lab"],
     &["node", "capi", "spdk-dma", "python"],
+    // Fixtures; see FIXTURES.
+    &["testkit"],
+    &["fuzz-bodies"],
 ];
+
+/// Crates of fixtures that any room may name in `[dev-dependencies]`, and nowhere else.
+const FIXTURES: &[&str] = &["testkit"];
 
 /// Who may name the simulator. A test that needs it lives in it.
 const SIM_USERS: &[&str] = &["lab", "node"];
@@ -37,7 +44,13 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
             });
             continue;
         };
-        for (line, other) in edges_of(text) {
+        for (line, other, dependencies) in edges_of(text) {
+            if FIXTURES.contains(&other) {
+                if dependencies != Dependencies::OfTests && room != "fuzz-bodies" {
+                    found.push(violation(path, line, &format!("{room} ships the fixtures of {other}")));
+                }
+                continue;
+            }
             if floor_of(other).is_none_or(|below| below >= floor) {
                 found.push(violation(path, line, &format!("{room} depends on {other}")));
             } else if other == "sim" && !SIM_USERS.contains(&room) {
@@ -52,24 +65,47 @@ fn floor_of(room: &str) -> Option<usize> {
     FLOORS.iter().position(|floor| floor.contains(&room))
 }
 
-/// The rooms that a manifest names in any of its dependency tables, with the line of each.
-fn edges_of(manifest: &str) -> Vec<(usize, &str)> {
-    let mut in_dependencies = false;
+/// Which build a dependency belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dependencies {
+    OfTheCrate,
+    OfTests,
+}
+
+impl Dependencies {
+    /// Returns the dependencies that a manifest's table names, if it is such a table.
+    fn of_table(table: &str) -> Option<Self> {
+        if !table.contains("dependencies") {
+            None
+        } else if table.contains("dev-dependencies") {
+            Some(Self::OfTests)
+        } else {
+            Some(Self::OfTheCrate)
+        }
+    }
+}
+
+/// Returns the rooms that a manifest names in any of its dependency tables, with the line and the table of each.
+fn edges_of(manifest: &str) -> Vec<(usize, &str, Dependencies)> {
+    let mut current = None;
     let mut edges = Vec::new();
     for (index, line) in manifest.lines().enumerate() {
         let line = line.trim();
         if let Some(table) = line.strip_prefix('[') {
             let table = table.trim_end_matches(']');
-            in_dependencies = table.ends_with("dependencies");
+            current = Dependencies::of_table(table);
             // [dependencies.headwater-sim] is a table of its own.
             if let Some((_, name)) = table.split_once("dependencies.")
                 && let Some(room) = name.strip_prefix("headwater-")
+                && let Some(dependencies) = current
             {
-                edges.push((index + 1, room));
+                edges.push((index + 1, room, dependencies));
             }
-        } else if in_dependencies && let Some(rest) = line.strip_prefix("headwater-") {
+        } else if let Some(dependencies) = current
+            && let Some(rest) = line.strip_prefix("headwater-")
+        {
             let end = rest.find(['.', ' ', '=']).unwrap_or(rest.len());
-            edges.push((index + 1, &rest[..end]));
+            edges.push((index + 1, &rest[..end], dependencies));
         }
     }
     edges
@@ -94,19 +130,19 @@ mod tests {
         let tree = Tree::of(&[
             ("crates/nvme/Cargo.toml", "[dependencies]\nheadwater-dma.workspace = true\n"),
             ("crates/dma/Cargo.toml", "[dependencies]\nheadwater-nvme = { path = \"../nvme\" }\n"),
-            ("crates/volume/Cargo.toml", "[dependencies.headwater-converged]\npath = \"x\"\n"),
+            ("crates/volume/Cargo.toml", "[dependencies.headwater-ssd]\npath = \"x\"\n"),
         ]);
         let found = check(&tree);
         let whats: Vec<&str> = found.iter().map(|violation| violation.what.as_str()).collect();
-        assert_eq!(whats, ["dma depends on nvme", "volume depends on converged"]);
+        assert_eq!(whats, ["dma depends on nvme", "volume depends on ssd"]);
         assert_eq!(found[0].line, 2);
     }
 
     #[test]
     fn tests_are_no_excuse_to_look_up() {
         let tree = Tree::of(&[(
-            "crates/converged/Cargo.toml",
-            "[package]\nname = \"headwater-converged\"\n[dev-dependencies]\nheadwater-sim.workspace = true\n",
+            "crates/ssd/Cargo.toml",
+            "[package]\nname = \"headwater-ssd\"\n[dev-dependencies]\nheadwater-sim.workspace = true\n",
         )]);
         assert_eq!(check(&tree)[0].line, 4);
     }
@@ -122,6 +158,14 @@ mod tests {
         let found = check(&tree);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].path, "crates/capi/Cargo.toml");
+    }
+
+    #[test]
+    fn fixtures_are_for_tests_only() {
+        let manifest = "[dependencies]\nheadwater-testkit.workspace = true\n[dev-dependencies]\nheadwater-testkit.workspace = true\n";
+        let found = check(&Tree::of(&[("crates/nvme/Cargo.toml", manifest)]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 2);
     }
 
     #[test]

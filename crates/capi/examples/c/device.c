@@ -1,7 +1,7 @@
 /*
- * The device calls, which follow NVMeDirect's, on a file: open, facts, queues, handles over one queue and over several with
- * a selector, parameters, buffers, reads and writes at offsets and at a position, flush, discard, and asynchronous requests.
- * Then misuse.
+ * The device calls, which follow NVMeDirect's, on a file: open, facts, queues, handles over one queue and over several
+ * with a selector, parameters, buffers, reads and writes at offsets and at a position, flush, discard, and asynchronous
+ * requests. Then misuse.
  *
  * HEADWATER_EXAMPLE_FOLDER names a folder for the file.
  */

@@ -1,4 +1,4 @@
-/* `pairs BYTES COUNT` allocates and frees BYTES bytes COUNT times. The difference of two runs is the cost of the pairs. */
+/* `pairs BYTES COUNT` allocates and frees BYTES bytes COUNT times. The difference of two runs is the cost of pairs. */
 #include "check.h"
 
 int main(int arguments, char **argument) {

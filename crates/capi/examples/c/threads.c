@@ -1,4 +1,4 @@
-/* Buffers that one thread allocates and another frees, and one buffer that all threads free at once: exactly one succeeds. */
+/* Buffers that one thread allocates and another frees, and one buffer that all threads free: exactly one succeeds. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 

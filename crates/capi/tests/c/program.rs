@@ -1,7 +1,7 @@
 //! A C program: compiled by gcc against a library of this build, and run.
 //!
-//! Input: a source file, and how to link. Output: the output of the program, as an error if it fails. Invariant: warnings are
-//! errors, and a program that hangs is killed.
+//! Input: a source file, and how to link. Output: the output of the program, as an error if it fails. Invariant:
+//! warnings are errors, and a program that hangs is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

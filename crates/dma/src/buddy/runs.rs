@@ -4,18 +4,18 @@
 //! one run regardless of their orders.
 
 use super::leaf::LEAF_PAGES;
-use super::{Buddy, PageRun, Words};
+use super::{BitmapWords, BuddyAllocator, PageRun};
 
 /// An iterator over the free runs. Skips regions without a free page by their summary.
 #[derive(Debug)]
 pub struct FreeRuns<'a, W> {
-    buddy: &'a Buddy<W>,
+    buddy: &'a BuddyAllocator<W>,
     /// The first page not yet examined.
     at: u32,
 }
 
-impl<'a, W: Words> FreeRuns<'a, W> {
-    pub(super) fn new(buddy: &'a Buddy<W>) -> Self {
+impl<'a, W: BitmapWords> FreeRuns<'a, W> {
+    pub(super) fn new(buddy: &'a BuddyAllocator<W>) -> Self {
         Self { buddy, at: 0 }
     }
 
@@ -52,7 +52,7 @@ impl<'a, W: Words> FreeRuns<'a, W> {
     }
 }
 
-impl<W: Words> Iterator for FreeRuns<'_, W> {
+impl<W: BitmapWords> Iterator for FreeRuns<'_, W> {
     type Item = PageRun;
 
     fn next(&mut self) -> Option<PageRun> {

@@ -3,9 +3,9 @@
 use super::*;
 
 /// A model with one boolean per page and linear search.
-struct Naive(Vec<bool>);
+struct NaiveModel(Vec<bool>);
 
-impl Naive {
+impl NaiveModel {
     fn all(&self, first: usize, pages: usize, free: bool) -> bool {
         self.0.get(first..first + pages).is_some_and(|row| row.iter().all(|&page| page == free))
     }
@@ -36,13 +36,13 @@ impl Naive {
     }
 }
 
-fn full(pages: u32) -> Buddy<Vec<u64>> {
-    let mut buddy = Buddy::new(pages);
+fn full(pages: u32) -> BuddyAllocator<Vec<u64>> {
+    let mut buddy = BuddyAllocator::new(pages);
     buddy.free(PageRun { first: 0, pages }).unwrap();
     buddy
 }
 
-fn check(buddy: &Buddy<Vec<u64>>, naive: &Naive) {
+fn check(buddy: &BuddyAllocator<Vec<u64>>, naive: &NaiveModel) {
     let runs = naive.runs();
     assert_eq!(buddy.free_runs().collect::<Vec<_>>(), runs);
     assert_eq!(buddy.free_pages(), runs.iter().map(|run| run.pages).sum::<u32>());
@@ -56,7 +56,7 @@ fn matches_a_vector_of_booleans_over_random_histories() {
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     for pages in [1, 63, 64, 65, 200, 1_024, 3_000, 5_000] {
-        let (mut buddy, mut naive) = (full(pages), Naive(vec![true; pages as usize]));
+        let (mut buddy, mut naive) = (full(pages), NaiveModel(vec![true; pages as usize]));
         let mut held: Vec<PageRun> = Vec::new();
         for _ in 0..1_200 {
             let part = random.u32(1..=40);
@@ -111,7 +111,7 @@ fn matches_a_vector_of_booleans_over_random_histories() {
             }
             check(&buddy, &naive);
         }
-        let reopened = Buddy::open(buddy.words.clone(), pages);
+        let reopened = BuddyAllocator::open(buddy.words.clone(), pages);
         check(&reopened, &naive);
         for run in held {
             buddy.free(run).unwrap();
@@ -126,7 +126,7 @@ fn a_reopened_buddy_continues_from_its_stored_bits() {
     let first = buddy.allocate(100).unwrap();
     let second = buddy.allocate(7).unwrap();
     buddy.free(first).unwrap();
-    let mut reopened = Buddy::open(buddy.words.clone(), 1_000);
+    let mut reopened = BuddyAllocator::open(buddy.words.clone(), 1_000);
     for pages in [1, 5, 64, 70, 128, 300] {
         assert_eq!(reopened.allocate(pages), buddy.allocate(pages), "{pages} pages");
     }
@@ -135,7 +135,7 @@ fn a_reopened_buddy_continues_from_its_stored_bits() {
 
 #[test]
 fn bits_past_the_last_page_are_ignored() {
-    let buddy = Buddy::open(vec![u64::MAX; 2], 70);
+    let buddy = BuddyAllocator::open(vec![u64::MAX; 2], 70);
     assert_eq!(buddy.free_pages(), 70);
     assert_eq!(buddy.free_runs().collect::<Vec<_>>(), [PageRun { first: 0, pages: 70 }]);
 }

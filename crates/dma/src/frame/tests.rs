@@ -7,7 +7,7 @@ fn pool(cap: usize) -> Pool {
     Pool::open(PoolConfig { cap, cap_max: cap, ..PoolConfig::default() }).unwrap()
 }
 
-fn taken(stock: &mut FramePool, frames: usize) -> Vec<Frame> {
+fn taken(stock: &mut FramePool, frames: usize) -> Vec<MediaFrame> {
     (0..frames).map(|_| stock.take().unwrap()).collect()
 }
 
@@ -32,11 +32,11 @@ fn a_frame_converts_to_a_ring_buffer_and_back() {
     let mut stock = FramePool::new(pool(4 << 20), 2);
     let mut frame = stock.take().unwrap();
     frame[4_607] = 7;
-    let frame = Frame::from_sectors(frame.into_sectors()).unwrap();
+    let frame = MediaFrame::from_sectors(frame.into_sectors()).unwrap();
     assert_eq!(frame[4_607], 7);
     stock.put_back(frame);
     assert_eq!((stock.kept(), stock.in_use()), (2, 0));
-    assert!(Frame::from_sectors(SectorBuffer::zeroed(10)).is_err());
+    assert!(MediaFrame::from_sectors(SectorBuffer::zeroed(10)).is_err());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_frame_of_another_pool_is_not_kept() {
     let mut stock = FramePool::new(pool.clone(), 4);
     let mut other = FramePool::new(pool, 4);
     let (_mine, theirs) = (taken(&mut stock, 2), other.take().unwrap());
-    stock.put_back(Frame::zeroed());
+    stock.put_back(MediaFrame::zeroed());
     stock.put_back(theirs);
     assert_eq!((stock.kept(), stock.in_use()), (2, 2));
 }
@@ -148,7 +148,7 @@ fn a_seeded_run_never_hands_out_a_frame_twice() {
     let pool = pool(8 << 20);
     let mut stock = FramePool::new(pool.clone(), 1_500);
     let mut rng = fastrand::Rng::with_seed(7);
-    let mut out: Vec<(Frame, u8)> = Vec::new();
+    let mut out: Vec<(MediaFrame, u8)> = Vec::new();
     for round in 0..40 {
         for _ in 0..rng.usize(0..1_500) {
             let Some(mut frame) = stock.take() else { break };

@@ -3,20 +3,20 @@
 //! Input: pieces in data order. Output: copies of bytes, or the device's addresses of them. Invariant: the regions of a
 //! range stay mapped, here and for a device, as long as the range is held.
 
-use super::{Iova, IovaRange, Region, addresses};
-use headwater_host::foreign::OutOfRegion;
+use super::{ClientRegion, Iova, IovaRange, addresses};
+use headwater_host::shared_memory::OutOfRegion;
 use std::sync::Arc;
 
 /// An error for memory that the device has no mapping of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device has no mapping of this memory; register the region with a device mapping")]
-pub struct OutOfReach;
+pub struct NotDeviceMapped;
 
 /// A piece of a resolved range that lies in one region and keeps it mapped.
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub struct ClientSegment {
     /// `None` for discarded bytes: reads give zeroes, writes are dropped.
-    region: Option<Arc<Region>>,
+    region: Option<Arc<ClientRegion>>,
     offset: usize,
     bytes: usize,
     /// Bytes of the pieces before this one.
@@ -25,14 +25,14 @@ pub struct Segment {
 
 /// Resolved ranges: pieces in data order. Empty for an empty range.
 #[derive(Clone, Debug, Default)]
-pub struct Segments {
+pub struct ClientSegments {
     /// Almost every range lies in one region; only ranges over several regions cost an allocation.
-    first: Option<Segment>,
-    rest: Vec<Segment>,
+    first: Option<ClientSegment>,
+    rest: Vec<ClientSegment>,
     bytes: usize,
 }
 
-impl Segments {
+impl ClientSegments {
     /// Returns the length of the range in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -72,13 +72,14 @@ impl Segments {
     /// device mapping](super::ClientMemory::register_with), and are valid as long as `self` is held.
     ///
     /// # Errors
-    /// [`OutOfReach`] if a piece has no device mapping; then `into` must not be used.
+    /// [`NotDeviceMapped`] if a piece has no device mapping; then `into` must not be used.
     #[inline]
-    pub fn runs(&self, into: &mut Vec<IovaRange>) -> Result<(), OutOfReach> {
+    pub fn runs(&self, into: &mut Vec<IovaRange>) -> Result<(), NotDeviceMapped> {
         for piece in self.first.iter().chain(&self.rest) {
-            let reach = piece.region.as_ref().and_then(|region| region.reach.as_ref()).ok_or(OutOfReach)?;
+            let reach =
+                piece.region.as_ref().and_then(|region| region.reach.as_ref()).ok_or(NotDeviceMapped)?;
             let start = Iova(reach.address() + addresses(piece.offset));
-            into.push(IovaRange { start, bytes: u32::try_from(piece.bytes).map_err(|_| OutOfReach)? });
+            into.push(IovaRange { start, bytes: u32::try_from(piece.bytes).map_err(|_| NotDeviceMapped)? });
         }
         Ok(())
     }
@@ -97,7 +98,7 @@ impl Segments {
         &self,
         skip: usize,
         wanted: usize,
-        mut each: impl FnMut(Option<&Region>, usize, usize, usize) -> Result<(), OutOfRegion>,
+        mut each: impl FnMut(Option<&ClientRegion>, usize, usize, usize) -> Result<(), OutOfRegion>,
     ) -> usize {
         let mut done = 0;
         // A value is copied in many calls, and may lie in thousands of pieces.
@@ -122,8 +123,8 @@ impl Segments {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, region: Option<Arc<Region>>, offset: usize, bytes: usize) {
-        let segment = Segment { region, offset, bytes, before: self.bytes };
+    pub(super) fn push(&mut self, region: Option<Arc<ClientRegion>>, offset: usize, bytes: usize) {
+        let segment = ClientSegment { region, offset, bytes, before: self.bytes };
         self.bytes += bytes;
         match self.first {
             None => self.first = Some(segment),

@@ -7,26 +7,28 @@
 //! # What this does not do
 //! It decides nothing about caches, waiters or other nodes, and takes no lock itself.
 
-use super::aside::Aside;
-use super::budget::{Budget, Tier};
-use super::cache::Class;
-use super::chunks::{ChunkId, Chunks};
-use super::config::{PoolConfig, Sharing};
+use super::budget::{PinBudget, PinTier};
+use super::cache::CacheClass;
+use super::chunks::{ChunkId, ChunkTable};
+use super::config::{PoolConfig, PoolSharing};
+use super::deferred::DeferredSpans;
 use super::error::PoolError;
-use super::pinner::{Grounds, PinToken};
+use super::pinner::{NodeRange, PinToken};
 use super::placement::NodeId;
 use super::planner;
-use super::statistics::{Histogram, Steps};
-use super::want::Want;
-use crate::buddy::{Buddy, PageRun};
+use super::statistics::{DurationHistogram, ServeCounts};
+use super::validated_request::ValidatedRequest;
+use crate::buddy::{BuddyAllocator, PageRun};
 use headwater_host::clock::Nanos;
-use headwater_host::reservation::{Backing, CommitError, PAGE_BYTES, PageTable, Reservation, Span, Wish};
+use headwater_host::reservation::{
+    Backing, BackingOrder, CommitError, PAGE_BYTES, PageSpan, PageTable, Reservation,
+};
 use headwater_host::sync::{AtomicU64, Ordering};
 
 /// Device addresses of each granule. Written before the first buffer of a chunk is handed out and read by the holder of
 /// such a buffer, so the lock of the arena orders the two.
 #[derive(Debug)]
-pub(super) struct Bindings {
+pub(super) struct DeviceBindings {
     granule_pages: u32,
     /// Device address of the granule plus one; 0 for none.
     iova: Box<[AtomicU64]>,
@@ -35,7 +37,7 @@ pub(super) struct Bindings {
     slot: Box<[AtomicU64]>,
 }
 
-impl Bindings {
+impl DeviceBindings {
     fn new(granules: u32, granule_pages: u32) -> Self {
         let zeroes = || (0..granules).map(|_| AtomicU64::new(0)).collect();
         Self { granule_pages, iova: zeroes(), slot: zeroes() }
@@ -81,68 +83,71 @@ pub(super) enum GrowError {
 
 /// The state of an arena, protected by its lock.
 #[derive(Debug)]
-pub(super) struct Arena {
+pub(super) struct NodeArena {
     node: NodeId,
     pub(super) reservation: Reservation,
-    pub(super) buddy: Buddy<Vec<u64>>,
-    pub(super) chunks: Chunks,
-    aside: Aside,
+    pub(super) buddy: BuddyAllocator<Vec<u64>>,
+    pub(super) chunks: ChunkTable,
+    aside: DeferredSpans,
     /// Granules without a chunk.
-    places: Buddy<Vec<u64>>,
+    places: BuddyAllocator<Vec<u64>>,
     granule_pages: u32,
     /// Granules left empty after each chunk, where chunks must not be merged.
     gap: u32,
-    pub(super) steps: Steps,
-    pub(super) pinning: Histogram,
+    pub(super) steps: ServeCounts,
+    pub(super) pinning: DurationHistogram,
     /// Chunks pinned and chunks unpinned since the pool was opened.
     pub(super) grown: u64,
     pub(super) retired: u64,
 }
 
-impl Arena {
+impl NodeArena {
     /// Opens an arena. Reserves twice the largest possible cap, so that fragmentation of the address space does not
     /// matter.
-    pub(super) fn open(config: &PoolConfig, node: NodeId) -> Result<(Self, PageTable, Bindings), PoolError> {
+    pub(super) fn open(
+        config: &PoolConfig,
+        node: NodeId,
+    ) -> Result<(Self, PageTable, DeviceBindings), PoolError> {
         let granule = config.granule();
         let bytes = config.ceiling().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
         let mut reservation = match config.sharing {
-            Sharing::Private => Reservation::new(bytes)?,
-            Sharing::Shared => Reservation::shared(bytes)?,
+            PoolSharing::Private => Reservation::new(bytes)?,
+            PoolSharing::Shared => Reservation::shared(bytes)?,
         };
         if config.placement.binds() {
             reservation.bind(node)?;
         }
         let (address, descriptor) = (reservation.address(), reservation.descriptor());
-        config.pinner.settle(Grounds { node, address, bytes, descriptor })?;
+        config.pinner.settle(NodeRange { node, address, bytes, descriptor })?;
         let table = reservation.table().clone();
         let granule_pages = page_count(granule);
         let granules = reservation.pages() / granule_pages;
-        let mut places = Buddy::new(granules);
+        let mut places = BuddyAllocator::new(granules);
         // There is at least one granule, and none is free yet.
         let _ = places.free(PageRun { first: 0, pages: granules });
-        let buddy = Buddy::new(reservation.pages());
+        let buddy = BuddyAllocator::new(reservation.pages());
         let arena = Self {
             node,
             reservation,
             buddy,
-            chunks: Chunks::new(granules, granule_pages),
-            aside: Aside::new(),
+            chunks: ChunkTable::new(granules, granule_pages),
+            aside: DeferredSpans::new(),
             places,
             granule_pages,
             gap: u32::from(!config.pinner.joins()),
-            steps: Steps::default(),
-            pinning: Histogram::default(),
+            steps: ServeCounts::default(),
+            pinning: DurationHistogram::default(),
             grown: 0,
             retired: 0,
         };
-        Ok((arena, table, Bindings::new(granules, granule_pages)))
+        Ok((arena, table, DeviceBindings::new(granules, granule_pages)))
     }
 
     /// Allocates a contiguous run.
     #[inline]
-    pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+    pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
         if align_pages == 1
-            && let Some(class) = Class::exactly(pages)
+            && let Some(class) = CacheClass::exactly(pages)
             && let Some(span) = self.aside.take(class)
         {
             return Some(span);
@@ -150,19 +155,19 @@ impl Arena {
         self.cut_out(pages, align_pages)
     }
 
-    fn cut_out(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+    fn cut_out(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
         let run = self.buddy.allocate_aligned(pages, align_pages)?;
         Some(self.claim(run))
     }
 
     /// Allocates a contiguous run across buddy blocks, by scanning every free run.
-    pub(super) fn joined(&mut self, pages: u32, align_pages: u32) -> Option<Span> {
+    pub(super) fn joined(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
         let run = self.buddy.allocate_joined(pages, align_pages)?;
         Some(self.claim(run))
     }
 
     /// Allocates several runs that have the requested pages in total.
-    pub(super) fn scattered(&mut self, want: &Want) -> Option<Vec<Span>> {
+    pub(super) fn scattered(&mut self, want: &ValidatedRequest) -> Option<Vec<PageSpan>> {
         if want.segments_max < 2 || self.buddy.free_pages() < want.pages {
             return None;
         }
@@ -177,8 +182,8 @@ impl Arena {
 
     /// Takes a span back, and keeps it unmerged until the next span of its class is returned.
     #[inline]
-    pub(super) fn put(&mut self, span: Span) {
-        let other = match Class::exactly(span.pages()) {
+    pub(super) fn put(&mut self, span: PageSpan) {
+        let other = match CacheClass::exactly(span.pages()) {
             Some(class) => self.aside.keep(class, span),
             None => Some(span),
         };
@@ -197,7 +202,7 @@ impl Arena {
         any
     }
 
-    fn join(&mut self, span: Span) {
+    fn join(&mut self, span: PageSpan) {
         let run = self.reservation.release(span);
         let freed = self.buddy.free(run);
         assert!(freed.is_ok(), "a span is returned once");
@@ -208,24 +213,24 @@ impl Arena {
     /// more.
     pub(super) fn grow(
         &mut self,
-        want: &Want,
+        want: &ValidatedRequest,
         chunk: usize,
         config: &PoolConfig,
-        budget: &Budget,
-        bindings: &Bindings,
+        budget: &PinBudget,
+        bindings: &DeviceBindings,
     ) -> Result<(), GrowError> {
         let least = want.pages.next_multiple_of(self.granule_pages);
         let usual = page_count(chunk).max(least);
         let mut last = GrowError::Full;
         for pages in [Some(usual), Some(least).filter(|&least| least < usual)].into_iter().flatten() {
             let bytes = pages as usize * PAGE_BYTES;
-            if !budget.reserve(Tier::Pool, bytes) {
+            if !budget.reserve(PinTier::Pool, bytes) {
                 continue;
             }
             match self.add_chunk(pages, want.align_pages, config, bindings) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    budget.release(Tier::Pool, bytes);
+                    budget.release(PinTier::Pool, bytes);
                     last = if matches!(error, GrowError::Full) { last } else { error };
                 }
             }
@@ -238,7 +243,7 @@ impl Arena {
         pages: u32,
         align_pages: u32,
         config: &PoolConfig,
-        bindings: &Bindings,
+        bindings: &DeviceBindings,
     ) -> Result<(), GrowError> {
         let granules = pages / self.granule_pages + self.gap;
         let align = (align_pages / self.granule_pages).max(1);
@@ -285,9 +290,9 @@ impl Arena {
     /// Commits a run with the first kind of pages that its node admits and the kernel provides.
     fn commit(&mut self, run: PageRun, config: &PoolConfig) -> Result<Backing, PoolError> {
         let mut refusal = None;
-        for backing in config.backing.order() {
+        for backing in config.backing.kinds() {
             let admitted = config.placement.admit(self.node, run.bytes(), backing).map_err(PoolError::from);
-            let request = Wish::only(backing);
+            let request = BackingOrder::only(backing);
             match admitted.and_then(|()| Ok(self.reservation.commit(run, request)?)) {
                 Ok(backing) => return Ok(backing),
                 // A misalignment for huge pages is less informative than the earlier refusal.
@@ -304,7 +309,7 @@ impl Arena {
         &mut self,
         bytes_max: usize,
         config: &PoolConfig,
-        budget: &Budget,
+        budget: &PinBudget,
         mut choose: impl FnMut(Option<Nanos>, usize) -> bool,
     ) -> usize {
         self.join_aside();
@@ -325,7 +330,7 @@ impl Arena {
     }
 
     /// Unpins one empty chunk. Returns the bytes released: 0 if the device or the kernel did not release it.
-    fn remove_chunk(&mut self, id: ChunkId, run: PageRun, config: &PoolConfig, budget: &Budget) -> usize {
+    fn remove_chunk(&mut self, id: ChunkId, run: PageRun, config: &PoolConfig, budget: &PinBudget) -> usize {
         let taken = self.buddy.take(run);
         assert!(taken.is_ok(), "all pages of an empty chunk are free");
         let Some(chunk) = self.chunks.remove(id) else { return 0 };
@@ -336,7 +341,7 @@ impl Arena {
             return 0;
         }
         self.give_place_back(run);
-        budget.release(Tier::Pool, run.bytes());
+        budget.release(PinTier::Pool, run.bytes());
         self.retired += 1;
         run.bytes()
     }
@@ -351,7 +356,7 @@ impl Arena {
     }
 
     #[inline]
-    fn claim(&mut self, run: PageRun) -> Span {
+    fn claim(&mut self, run: PageRun) -> PageSpan {
         self.chunks.take(run);
         match self.reservation.claim(run) {
             Ok(span) => span,

@@ -8,7 +8,7 @@ use headwater_host::sync::{AtomicUsize, Ordering};
 
 /// A part of the memory system that pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub enum PinTier {
     /// Blocks pinned for the lifetime of their owner.
     Static,
     /// Chunks of the pool.
@@ -17,14 +17,14 @@ pub enum Tier {
     Dynamic,
 }
 
-impl Tier {
+impl PinTier {
     /// All tiers.
     pub const ALL: [Self; 3] = [Self::Static, Self::Pool, Self::Dynamic];
 }
 
 /// Counters of pinned bytes against the cap.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct PinBudget {
     cap: AtomicUsize,
     pinned: AtomicUsize,
     tiers: [AtomicUsize; 3],
@@ -32,7 +32,7 @@ pub(super) struct Budget {
     lost: AtomicUsize,
 }
 
-impl Budget {
+impl PinBudget {
     pub(super) fn new(cap: usize) -> Self {
         let zero = || AtomicUsize::new(0);
         Self { cap: AtomicUsize::new(cap), pinned: zero(), tiers: [zero(), zero(), zero()], lost: zero() }
@@ -54,7 +54,7 @@ impl Budget {
     }
 
     /// Returns the pinned bytes of one tier.
-    pub(super) fn of(&self, tier: Tier) -> usize {
+    pub(super) fn of(&self, tier: PinTier) -> usize {
         self.tiers[tier as usize].load(Ordering::Relaxed)
     }
 
@@ -65,7 +65,7 @@ impl Budget {
 
     /// Returns the size of the largest request that could be served under this cap.
     pub(super) fn most(&self) -> usize {
-        self.cap().saturating_sub(self.of(Tier::Static)).saturating_sub(self.lost())
+        self.cap().saturating_sub(self.of(PinTier::Static)).saturating_sub(self.lost())
     }
 
     /// Returns the bytes that no request can get any more.
@@ -79,7 +79,7 @@ impl Budget {
     }
 
     /// Reserves bytes to pin; returns `false` if that would exceed the cap.
-    pub(super) fn reserve(&self, tier: Tier, bytes: usize) -> bool {
+    pub(super) fn reserve(&self, tier: PinTier, bytes: usize) -> bool {
         let cap = self.cap();
         let within = |pinned: usize| pinned.checked_add(bytes).filter(|&pinned| pinned <= cap);
         let had = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok();
@@ -90,7 +90,7 @@ impl Budget {
     }
 
     /// Releases a reservation.
-    pub(super) fn release(&self, tier: Tier, bytes: usize) {
+    pub(super) fn release(&self, tier: PinTier, bytes: usize) {
         self.tiers[tier as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.pinned.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -102,15 +102,15 @@ mod tests {
 
     #[test]
     fn every_tier_counts_against_the_cap() {
-        let budget = Budget::new(100);
-        assert!(budget.reserve(Tier::Static, 30) && budget.reserve(Tier::Pool, 50));
-        assert!(!budget.reserve(Tier::Dynamic, 21));
-        assert!(budget.reserve(Tier::Dynamic, 20));
+        let budget = PinBudget::new(100);
+        assert!(budget.reserve(PinTier::Static, 30) && budget.reserve(PinTier::Pool, 50));
+        assert!(!budget.reserve(PinTier::Dynamic, 21));
+        assert!(budget.reserve(PinTier::Dynamic, 20));
         assert_eq!((budget.left(), budget.pinned(), budget.most()), (0, 100, 70));
         budget.set_cap(60);
-        assert!(!budget.reserve(Tier::Pool, 1));
-        budget.release(Tier::Pool, 50);
-        assert_eq!((budget.of(Tier::Pool), budget.left()), (0, 10));
-        assert!(!budget.reserve(Tier::Pool, usize::MAX));
+        assert!(!budget.reserve(PinTier::Pool, 1));
+        budget.release(PinTier::Pool, 50);
+        assert_eq!((budget.of(PinTier::Pool), budget.left()), (0, 10));
+        assert!(!budget.reserve(PinTier::Pool, usize::MAX));
     }
 }

@@ -51,9 +51,9 @@ const _: () = assert!(PAGES[7] == 8 && PAGES[8] == 10 && PAGES[12] == 20 && PAGE
 
 /// A size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Class(u8);
+pub(super) struct CacheClass(u8);
 
-impl Class {
+impl CacheClass {
     /// Returns the smallest class for `bytes` bytes, `None` for 0 and for more than the largest class.
     #[inline]
     pub(super) fn serving(bytes: usize) -> Option<Self> {
@@ -101,7 +101,7 @@ const STEPS_UP: usize = 2;
 
 /// A cache of spans of one arena.
 #[derive(Debug)]
-pub(super) struct Cache<T> {
+pub(super) struct ThreadCache<T> {
     stacks: [Vec<T>; CLASSES],
     bytes: usize,
     quota: usize,
@@ -112,7 +112,7 @@ pub(super) struct Cache<T> {
     hits_seen: u64,
 }
 
-impl<T> Cache<T> {
+impl<T> ThreadCache<T> {
     /// Creates an empty cache for spans of an arena.
     pub(super) fn new(arena: usize) -> Self {
         Self { stacks: std::array::from_fn(|_| Vec::new()), bytes: 0, quota: 0, arena, hits: 0, hits_seen: 0 }
@@ -126,7 +126,7 @@ impl<T> Cache<T> {
 
     /// Takes a span of the class and counts a hit.
     #[inline]
-    pub(super) fn pop(&mut self, class: Class) -> Option<T> {
+    pub(super) fn pop(&mut self, class: CacheClass) -> Option<T> {
         let span = self.stacks[class.0 as usize].pop()?;
         self.bytes -= class.bytes();
         self.hits += 1;
@@ -135,10 +135,10 @@ impl<T> Cache<T> {
 
     /// Takes a span of the class, or of one of the next [`STEPS_UP`] if that wastes little, and counts a hit. The pages
     /// beyond the request stay unused until the span returns to its own class.
-    pub(super) fn pop_near(&mut self, class: Class) -> Option<T> {
+    pub(super) fn pop_near(&mut self, class: CacheClass) -> Option<T> {
         (class.0..)
             .take(1 + STEPS_UP)
-            .map(Class)
+            .map(CacheClass)
             .take_while(|near| near.serves(class))
             .find_map(|near| self.pop(near))
     }
@@ -147,7 +147,9 @@ impl<T> Cache<T> {
     #[inline]
     pub(super) fn push(&mut self, pages: u32, span: T) -> Option<T> {
         let bytes = self.bytes + pages as usize * PAGE_BYTES;
-        let (true, Some(class)) = (bytes <= self.quota, Class::exactly(pages)) else { return Some(span) };
+        let (true, Some(class)) = (bytes <= self.quota, CacheClass::exactly(pages)) else {
+            return Some(span);
+        };
         self.bytes = bytes;
         self.stacks[class.0 as usize].push(span);
         None
@@ -220,22 +222,22 @@ mod tests {
 
     #[test]
     fn every_size_has_the_smallest_sufficient_class() {
-        assert_eq!(Class::serving(0), None);
-        assert_eq!(Class::serving((1 << 20) + 1), None);
+        assert_eq!(CacheClass::serving(0), None);
+        assert_eq!(CacheClass::serving((1 << 20) + 1), None);
         for pages in 1..=256_u32 {
-            let class = Class::serving(pages as usize * PAGE_BYTES).unwrap();
+            let class = CacheClass::serving(pages as usize * PAGE_BYTES).unwrap();
             assert!(class.pages() >= pages && class.pages() * 4 <= pages * 5 + 3, "{pages} pages");
-            assert_eq!(Class::serving((pages as usize - 1) * PAGE_BYTES + 1), Some(class));
-            assert_eq!(Class::exactly(pages), Some(class).filter(|class| class.pages() == pages));
+            assert_eq!(CacheClass::serving((pages as usize - 1) * PAGE_BYTES + 1), Some(class));
+            assert_eq!(CacheClass::exactly(pages), Some(class).filter(|class| class.pages() == pages));
         }
-        assert_eq!(Class::exactly(0), None);
-        assert_eq!(Class::exactly(257), None);
+        assert_eq!(CacheClass::exactly(0), None);
+        assert_eq!(CacheClass::exactly(257), None);
     }
 
     #[test]
     fn cached_bytes_never_exceed_the_quota() {
-        let mut cache = Cache::new(0);
-        let class = Class::serving(8_192).unwrap();
+        let mut cache = ThreadCache::new(0);
+        let class = CacheClass::serving(8_192).unwrap();
         assert_eq!(cache.push(2, 1), Some(1));
         cache.grant(20_000);
         assert_eq!((cache.push(2, 1), cache.push(2, 2), cache.push(2, 3)), (None, None, Some(3)));
@@ -247,9 +249,9 @@ mod tests {
 
     #[test]
     fn an_empty_class_is_served_by_a_slightly_larger_one() {
-        let mut cache = Cache::new(0);
+        let mut cache = ThreadCache::new(0);
         cache.grant(1 << 20);
-        let class = |pages| Class::exactly(pages).unwrap();
+        let class = |pages| CacheClass::exactly(pages).unwrap();
         cache.push(2, 2);
         cache.push(28, 28);
         cache.push(32, 32);
@@ -263,9 +265,9 @@ mod tests {
 
     #[test]
     fn a_spill_takes_the_oldest_half_of_the_fullest_class() {
-        let mut cache = Cache::new(0);
+        let mut cache = ThreadCache::new(0);
         cache.grant(1 << 20);
-        let four = Class::exactly(4).unwrap();
+        let four = CacheClass::exactly(4).unwrap();
         for span in 0..5 {
             cache.push(1, span);
         }

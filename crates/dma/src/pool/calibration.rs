@@ -1,17 +1,17 @@
 //! The choice of a tier per request size: copy or pin, from measurements of this machine or from configuration.
 //!
-//! Input: [`MemoryCosts`] of this host, m, and the operator's setting. Output: a [`Choice`] with its origin. Invariant:
+//! Input: [`MemoryCosts`] of this host, m, and the operator's setting. Output: a [`TierChoice`] with its origin. Invariant:
 //! a request is never imported at a size where copying was measured to be cheaper.
 //!
 //! One setting applies to the whole process: [`TIERS_VARIABLE`], unless a pool was opened with its own thresholds.
-//! [`Choice::of`] resolves both.
+//! [`TierChoice::of`] resolves both.
 //!
 //! Rule of `calibrated`. Small: one page, which is one entry of a PRP list, if copying a page is cheaper than every way
 //! of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself. Import: the smallest
 //! measured size from which on, at every measured size, preparing the caller's resident memory for the device was
 //! cheaper than copying it to prepared memory, both with cold caches; never, if there is no such size.
 
-use super::{PoolConfig, TierBorders};
+use super::{PoolConfig, TierThresholds};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
 use headwater_host::clock::Clock;
 use std::fmt;
@@ -26,7 +26,7 @@ const SMALL: usize = 4_096;
 
 /// A method to prepare resident memory for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PrepareMethod {
     /// Locking it.
     Lock,
     /// Registering it with `io_uring`, in pages of 4 KiB.
@@ -35,7 +35,7 @@ pub enum Way {
     RegisterHuge,
 }
 
-impl Way {
+impl PrepareMethod {
     /// All methods.
     pub const ALL: [Self; 3] = [Self::Lock, Self::RegisterSmall, Self::RegisterHuge];
 
@@ -65,7 +65,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PrepareMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lock => "locking it",
@@ -77,7 +77,7 @@ impl fmt::Display for Way {
 
 /// The origin of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChosenBy {
+pub enum ChoiceOrigin {
     /// Measurements of this machine.
     Calibration,
     /// Section 4.1 of the paper.
@@ -88,7 +88,7 @@ pub enum ChosenBy {
     Numbers,
 }
 
-impl fmt::Display for ChosenBy {
+impl fmt::Display for ChoiceOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Calibration => "calibrated",
@@ -101,13 +101,13 @@ impl fmt::Display for ChosenBy {
 
 /// The tier thresholds, and the size from which on the caller's memory is used in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct TierChoice {
     /// Thresholds of the tiers.
-    pub borders: TierBorders,
+    pub borders: TierThresholds,
     /// Smallest request whose memory, if the caller provides it, is used in place instead of copied; `None` for never.
     pub import_min: Option<usize>,
     /// The origin of the choice.
-    pub chosen_by: ChosenBy,
+    pub chosen_by: ChoiceOrigin,
 }
 
 /// An error for a value of [`TIERS_VARIABLE`] that is not valid.
@@ -116,7 +116,7 @@ pub struct Choice {
     "{TIERS_VARIABLE}={text} is not a tier setting: \
      use calibrated, paper-4.1, paper-5.2, or SMALL:LARGE in bytes with SMALL below LARGE"
 )]
-pub struct NotBorders {
+pub struct InvalidThresholds {
     /// The value.
     pub text: String,
 }
@@ -130,65 +130,65 @@ pub fn told() -> Option<String> {
 /// Checks that the value of [`TIERS_VARIABLE`], if set, is valid.
 ///
 /// # Errors
-/// [`NotBorders`] if it is not.
-pub fn check_told() -> Result<(), NotBorders> {
-    told().map_or(Ok(()), |text| TierBorders::named(&text).map(|_| ()))
+/// [`InvalidThresholds`] if it is not.
+pub fn check_told() -> Result<(), InvalidThresholds> {
+    told().map_or(Ok(()), |text| TierThresholds::named(&text).map(|_| ()))
 }
 
-impl Choice {
+impl TierChoice {
     /// Returns the choice for a pool: its configured thresholds, else those of [`TIERS_VARIABLE`], else the measured
     /// ones; measuring takes less than 50 ms if it was never done on this machine.
     ///
     /// # Errors
-    /// [`NotBorders`] if the variable is not valid.
-    pub fn of(config: &PoolConfig) -> Result<Self, NotBorders> {
+    /// [`InvalidThresholds`] if the variable is not valid.
+    pub fn of(config: &PoolConfig) -> Result<Self, InvalidThresholds> {
         if let Some(borders) = config.tiers {
             return Ok(Self::told(borders));
         }
-        if let Some(borders) = told().map_or(Ok(None), |text| TierBorders::named(&text))? {
+        if let Some(borders) = told().map_or(Ok(None), |text| TierThresholds::named(&text))? {
             return Ok(Self::told(borders));
         }
         static COSTS: OnceLock<MemoryCosts> = OnceLock::new();
         let costs = COSTS.get_or_init(|| MemoryCosts::load_or_measure(&Clock::start()));
-        Ok(Self::calibrated(costs, config.chunk, Way::usual(costs)))
+        Ok(Self::calibrated(costs, config.chunk, PrepareMethod::usual(costs)))
     }
 
     /// Returns the choice for given thresholds. The paper has no import: its presets and plain numbers import from the
     /// large threshold on.
-    fn told(borders: TierBorders) -> Self {
+    fn told(borders: TierThresholds) -> Self {
         let chosen_by = match borders {
-            TierBorders::PAPER_4_1 => ChosenBy::Paper41,
-            TierBorders::PAPER_5_2 => ChosenBy::Paper52,
-            _ => ChosenBy::Numbers,
+            TierThresholds::PAPER_4_1 => ChoiceOrigin::Paper41,
+            TierThresholds::PAPER_5_2 => ChoiceOrigin::Paper52,
+            _ => ChoiceOrigin::Numbers,
         };
         Self { borders, import_min: Some(borders.large_min), chosen_by }
     }
 
     /// Returns the choice by measured costs, for chunks of `chunk` bytes and memory imported by the method `way`.
     #[must_use]
-    pub fn calibrated(costs: &MemoryCosts, chunk: usize, way: Way) -> Self {
+    pub fn calibrated(costs: &MemoryCosts, chunk: usize, way: PrepareMethod) -> Self {
         let copies = |row: &MemoryCost| {
-            let pin = Way::ALL.into_iter().filter_map(|way| way.cost(row)).min();
+            let pin = PrepareMethod::ALL.into_iter().filter_map(|way| way.cost(row)).min();
             row.copy_hot_ns.is_some_and(|copy| pin.is_none_or(|pin| copy <= pin))
         };
         let page = costs.rows.first();
         let small_max = if page.is_none_or(copies) { SMALL } else { 0 };
-        let borders = TierBorders { small_max, large_min: chunk.max(small_max + 1) };
+        let borders = TierThresholds { small_max, large_min: chunk.max(small_max + 1) };
         let import_min = way.wins_from(costs).map(|bytes| bytes.max(small_max + 1));
-        Self { borders, import_min, chosen_by: ChosenBy::Calibration }
+        Self { borders, import_min, chosen_by: ChoiceOrigin::Calibration }
     }
 
     /// Returns the choice for a value of [`TIERS_VARIABLE`], or the measured one if it is unset or `calibrated`.
     ///
     /// # Errors
-    /// [`NotBorders`] if the text is not valid.
+    /// [`InvalidThresholds`] if the text is not valid.
     pub fn resolve(
         text: Option<&str>,
         costs: &MemoryCosts,
         chunk: usize,
-        way: Way,
-    ) -> Result<Self, NotBorders> {
-        let told = text.map_or(Ok(None), TierBorders::named)?;
+        way: PrepareMethod,
+    ) -> Result<Self, InvalidThresholds> {
+        let told = text.map_or(Ok(None), TierThresholds::named)?;
         Ok(told.map_or_else(|| Self::calibrated(costs, chunk, way), Self::told))
     }
 }
@@ -196,7 +196,7 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_host::calibration::Origin;
+    use headwater_host::calibration::CalibrationOrigin;
     use headwater_host::clock::Nanos;
 
     const CHUNK: usize = 4 << 20;
@@ -211,7 +211,7 @@ mod tests {
             register_small_ns: Some(register),
             ..MemoryCost::default()
         });
-        MemoryCosts { rows: rows.collect(), origin: Origin::Cached, took: Nanos::ZERO }
+        MemoryCosts { rows: rows.collect(), origin: CalibrationOrigin::Cached, took: Nanos::ZERO }
     }
 
     /// Returns measurements of the reference machine: copying 4 KiB beats every pin, registering wins from 16 KiB on.
@@ -227,58 +227,59 @@ mod tests {
 
     #[test]
     fn memory_is_imported_only_where_cheaper_than_copying() {
-        let choice = Choice::calibrated(&measured(), CHUNK, Way::RegisterSmall);
-        assert_eq!(choice.borders, TierBorders { small_max: 4_096, large_min: CHUNK });
+        let choice = TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterSmall);
+        assert_eq!(choice.borders, TierThresholds { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, Some(16 << 10));
-        assert_eq!(Choice::calibrated(&measured(), CHUNK, Way::Lock).import_min, None);
+        assert_eq!(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::Lock).import_min, None);
         // An unmeasured method is not cheaper.
-        assert_eq!(Choice::calibrated(&measured(), CHUNK, Way::RegisterHuge).import_min, None);
+        assert_eq!(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterHuge).import_min, None);
     }
 
     #[test]
     fn a_win_below_a_larger_loss_is_ignored() {
         let costs = costs(&[[4_096, 1, 900, 1, 800], [16_384, 1, 900, 1, 1_000], [65_536, 1, 900, 1, 800]]);
-        assert_eq!(Way::RegisterSmall.wins_from(&costs), Some(65_536));
+        assert_eq!(PrepareMethod::RegisterSmall.wins_from(&costs), Some(65_536));
     }
 
     #[test]
     fn there_is_no_static_tier_if_pinning_a_page_is_cheaper_than_copying() {
         let costs = costs(&[[4_096, 900, 900, 5_000, 800]]);
-        let choice = Choice::calibrated(&costs, CHUNK, Way::RegisterSmall);
+        let choice = TierChoice::calibrated(&costs, CHUNK, PrepareMethod::RegisterSmall);
         assert_eq!((choice.borders.small_max, choice.import_min), (0, Some(4_096)));
     }
 
     #[test]
     fn a_machine_without_measurements_copies() {
-        let choice = Choice::calibrated(&MemoryCosts::default(), CHUNK, Way::RegisterHuge);
-        assert_eq!(choice.borders, TierBorders { small_max: 4_096, large_min: CHUNK });
+        let choice = TierChoice::calibrated(&MemoryCosts::default(), CHUNK, PrepareMethod::RegisterHuge);
+        assert_eq!(choice.borders, TierThresholds { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, None);
     }
 
     #[test]
     fn the_two_settings_of_the_paper_are_presets_that_differ() {
-        let of = |text| Choice::resolve(Some(text), &measured(), CHUNK, Way::Lock).unwrap().borders;
+        let of =
+            |text| TierChoice::resolve(Some(text), &measured(), CHUNK, PrepareMethod::Lock).unwrap().borders;
         // Section 4.1: "greater than or equal to 4 MB". Section 5.2: "larger than 128 KB".
-        assert_eq!(of("paper-4.1"), TierBorders { small_max: 4_096, large_min: 4 << 20 });
-        assert_eq!(of("paper-5.2"), TierBorders { small_max: 4_096, large_min: (128 << 10) + 1 });
+        assert_eq!(of("paper-4.1"), TierThresholds { small_max: 4_096, large_min: 4 << 20 });
+        assert_eq!(of("paper-5.2"), TierThresholds { small_max: 4_096, large_min: (128 << 10) + 1 });
     }
 
     #[test]
     fn configured_thresholds_need_no_measurement() {
-        let of = |tiers| Choice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
-        let told = of(TierBorders::PAPER_5_2);
-        assert_eq!((told.chosen_by, told.import_min), (ChosenBy::Paper52, Some((128 << 10) + 1)));
-        assert_eq!(of(TierBorders { small_max: 0, large_min: 9 }).chosen_by, ChosenBy::Numbers);
+        let of = |tiers| TierChoice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
+        let told = of(TierThresholds::PAPER_5_2);
+        assert_eq!((told.chosen_by, told.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
+        assert_eq!(of(TierThresholds { small_max: 0, large_min: 9 }).chosen_by, ChoiceOrigin::Numbers);
     }
 
     #[test]
     fn the_override_wins_and_invalid_values_are_refused() {
-        let of = |text| Choice::resolve(text, &measured(), CHUNK, Way::RegisterSmall);
-        assert_eq!(of(None), Ok(Choice::calibrated(&measured(), CHUNK, Way::RegisterSmall)));
+        let of = |text| TierChoice::resolve(text, &measured(), CHUNK, PrepareMethod::RegisterSmall);
+        assert_eq!(of(None), Ok(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterSmall)));
         assert_eq!(of(Some("calibrated")), of(None));
         let told = of(Some("512: 65536")).unwrap();
-        assert_eq!(told.borders, TierBorders { small_max: 512, large_min: 65_536 });
-        assert_eq!((told.import_min, told.chosen_by), (Some(65_536), ChosenBy::Numbers));
+        assert_eq!(told.borders, TierThresholds { small_max: 512, large_min: 65_536 });
+        assert_eq!((told.import_min, told.chosen_by), (Some(65_536), ChoiceOrigin::Numbers));
         for nonsense in ["", "paper", "4096", "9:9", "9:8", "-1:8", "1:2:3", "x:y"] {
             let error = of(Some(nonsense)).unwrap_err();
             assert!(error.to_string().contains("paper-5.2"), "{error}");

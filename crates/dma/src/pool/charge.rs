@@ -1,23 +1,23 @@
 //! Permission for other tiers to pin: their part of the cap.
 //!
-//! Input: a tier and a length. Output: a [`Charge`]. Invariant: the cap counts the bytes exactly as long as the charge
+//! Input: a tier and a length. Output: a [`CapCharge`]. Invariant: the cap counts the bytes exactly as long as the charge
 //! lives.
 
-use super::budget::Tier;
-use super::depot::Depot;
+use super::budget::PinTier;
 use super::error::PoolError;
+use super::state::PoolState;
 use std::fmt;
 
 /// Bytes of the cap that are pinned outside the pool's chunks.
 #[must_use = "a charge that is dropped no longer counts"]
-pub struct Charge {
-    depot: &'static Depot,
-    tier: Tier,
+pub struct CapCharge {
+    depot: &'static PoolState,
+    tier: PinTier,
     bytes: usize,
 }
 
-impl Charge {
-    pub(super) fn take(depot: &'static Depot, tier: Tier, bytes: usize) -> Result<Self, PoolError> {
+impl CapCharge {
+    pub(super) fn take(depot: &'static PoolState, tier: PinTier, bytes: usize) -> Result<Self, PoolError> {
         if !depot.is_ours() {
             return Err(PoolError::Forked);
         }
@@ -44,12 +44,12 @@ impl Charge {
 
     /// Returns the tier charged.
     #[must_use]
-    pub fn tier(&self) -> Tier {
+    pub fn tier(&self) -> PinTier {
         self.tier
     }
 }
 
-impl Drop for Charge {
+impl Drop for CapCharge {
     fn drop(&mut self) {
         if self.depot.is_ours() {
             self.depot.budget.release(self.tier, self.bytes);
@@ -58,7 +58,7 @@ impl Drop for Charge {
     }
 }
 
-impl fmt::Debug for Charge {
+impl fmt::Debug for CapCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Charge({:?}, {} bytes)", self.tier, self.bytes)
     }

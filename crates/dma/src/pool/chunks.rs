@@ -10,7 +10,7 @@ use headwater_host::reservation::{Backing, PageRun};
 
 /// A range of memory that was committed and pinned as one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
+pub(super) struct PinnedChunk {
     pub(super) run: PageRun,
     pub(super) token: PinToken,
     pub(super) backing: Backing,
@@ -29,18 +29,18 @@ const NONE: u32 = u32::MAX;
 
 /// The chunk table of an arena.
 #[derive(Debug)]
-pub(super) struct Chunks {
+pub(super) struct ChunkTable {
     granule_shift: u32,
     /// Index of the chunk, by granule.
     by_granule: Vec<u32>,
-    slots: Vec<Option<Chunk>>,
+    slots: Vec<Option<PinnedChunk>>,
     spare: Vec<u32>,
     empty: Vec<u32>,
     empty_pages: u64,
     pages: u64,
 }
 
-impl Chunks {
+impl ChunkTable {
     /// Creates a table for `granules` granules of `granule_pages` pages, a power of two.
     pub(super) fn new(granules: u32, granule_pages: u32) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Chunks {
         });
         let among_empty = self.empty.len();
         self.slots[index as usize] =
-            Some(Chunk { run, token, backing, empty_since: None, used: 0, among_empty });
+            Some(PinnedChunk { run, token, backing, empty_since: None, used: 0, among_empty });
         self.empty.push(index);
         let granules = self.granules(run);
         self.by_granule[granules].fill(index);
@@ -71,7 +71,7 @@ impl Chunks {
     }
 
     /// Removes an empty chunk. Returns `None` if it is used or does not exist.
-    pub(super) fn remove(&mut self, id: ChunkId) -> Option<Chunk> {
+    pub(super) fn remove(&mut self, id: ChunkId) -> Option<PinnedChunk> {
         let chunk = self.slots.get(id.0 as usize).copied().flatten().filter(|chunk| chunk.used == 0)?;
         self.leave_empty(chunk);
         self.slots[id.0 as usize] = None;
@@ -120,13 +120,13 @@ impl Chunks {
     }
 
     /// Returns the chunk that contains a page.
-    pub(super) fn at(&self, page: u32) -> Option<&Chunk> {
+    pub(super) fn at(&self, page: u32) -> Option<&PinnedChunk> {
         let index = *self.by_granule.get((page >> self.granule_shift) as usize)?;
         self.slots.get(index as usize)?.as_ref()
     }
 
     /// Returns the empty chunks.
-    pub(super) fn empty(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
+    pub(super) fn empty(&self) -> impl Iterator<Item = (ChunkId, &PinnedChunk)> {
         self.empty
             .iter()
             .filter_map(|&index| self.slots[index as usize].as_ref().map(|chunk| (ChunkId(index), chunk)))
@@ -162,7 +162,7 @@ impl Chunks {
         self.slots.len() - self.spare.len()
     }
 
-    fn leave_empty(&mut self, chunk: Chunk) {
+    fn leave_empty(&mut self, chunk: PinnedChunk) {
         self.empty.swap_remove(chunk.among_empty);
         if let Some(&moved) = self.empty.get(chunk.among_empty) {
             chunk_of(&mut self.slots, moved).among_empty = chunk.among_empty;
@@ -178,7 +178,7 @@ impl Chunks {
 
 /// Returns the chunk of an index taken from the table.
 #[inline]
-fn chunk_of(slots: &mut [Option<Chunk>], index: u32) -> &mut Chunk {
+fn chunk_of(slots: &mut [Option<PinnedChunk>], index: u32) -> &mut PinnedChunk {
     let slot = slots.get_mut(index as usize).and_then(Option::as_mut);
     slot.unwrap_or_else(|| unreachable!("every page handed out lies in a chunk"))
 }
@@ -187,15 +187,15 @@ fn chunk_of(slots: &mut [Option<Chunk>], index: u32) -> &mut Chunk {
 mod tests {
     use super::*;
 
-    fn table() -> Chunks {
-        let mut chunks = Chunks::new(8, 16);
+    fn table() -> ChunkTable {
+        let mut chunks = ChunkTable::new(8, 16);
         for (first, pages) in [(0, 16), (16, 48), (96, 32)] {
             chunks.add(PageRun { first, pages }, PinToken::at(0, 0), Backing::Small);
         }
         chunks
     }
 
-    fn empty_of(chunks: &Chunks) -> Vec<u32> {
+    fn empty_of(chunks: &ChunkTable) -> Vec<u32> {
         let mut found: Vec<u32> = chunks.empty().map(|(_, chunk)| chunk.run.first).collect();
         found.sort_unstable();
         found

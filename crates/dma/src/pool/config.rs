@@ -3,23 +3,23 @@
 //! Input: the operator's numbers. Output: a consistent [`PoolConfig`]. Invariant: a pool can be opened with a
 //! configuration that passes [`PoolConfig::check`].
 
-use super::calibration::NotBorders;
-use super::pinner::{Pinner, Time, Unpinned};
-use super::placement::{Placement, usual_placement};
+use super::calibration::InvalidThresholds;
+use super::pinner::{MemoryPinner, NoPinning, PoolClock};
+use super::placement::{NodePlacement, usual_placement};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::reservation::{PAGE_BYTES, Wish};
+use headwater_host::reservation::{BackingOrder, PAGE_BYTES};
 use std::sync::Arc;
 
 /// The request sizes at which the tier changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierBorders {
+pub struct TierThresholds {
     /// Largest request that the static tier copies through its blocks, in bytes.
     pub small_max: usize,
     /// Smallest request that the dynamic tier pins separately, in bytes.
     pub large_min: usize,
 }
 
-impl TierBorders {
+impl TierThresholds {
     /// Section 4.1 of the paper: small up to 4 KB, big from 4 MB.
     pub const PAPER_4_1: Self = Self { small_max: 4 << 10, large_min: 4 << 20 };
     /// Section 5.2 of the paper: small up to 4 KB, big above 128 KB.
@@ -29,9 +29,9 @@ impl TierBorders {
     /// `calibrated`, which means the measured thresholds.
     ///
     /// # Errors
-    /// [`NotBorders`] for any other text.
-    pub fn named(text: &str) -> Result<Option<Self>, NotBorders> {
-        let not = || NotBorders { text: text.to_owned() };
+    /// [`InvalidThresholds`] for any other text.
+    pub fn named(text: &str) -> Result<Option<Self>, InvalidThresholds> {
+        let not = || InvalidThresholds { text: text.to_owned() };
         match text.trim() {
             "calibrated" => Ok(None),
             "paper-4.1" => Ok(Some(Self::PAPER_4_1)),
@@ -129,7 +129,7 @@ pub enum ConfigError {
 
 /// Visibility of the pool's memory to other processes and devices by a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharing {
+pub enum PoolSharing {
     /// Memory of this process alone.
     #[default]
     Private,
@@ -161,20 +161,20 @@ pub struct PoolConfig {
     pub min_idle: usize,
     /// Tier thresholds. `None`: those of `HEADWATER_TIERS`, else the measured ones of this machine; see
     /// [`Choice::of`](super::calibration::Choice::of).
-    pub tiers: Option<TierBorders>,
+    pub tiers: Option<TierThresholds>,
     /// Kinds of pages, in the order to try.
-    pub backing: Wish,
+    pub backing: BackingOrder,
     /// Memory nodes: one arena each, the closest first. The default is [`MachineNodes`](super::MachineNodes) where
     /// several nodes of the machine have memory, else [`OneNode`](super::OneNode), which costs nothing.
-    pub placement: Arc<dyn Placement>,
+    pub placement: Arc<dyn NodePlacement>,
     /// Method by which chunks are made visible to devices.
-    pub pinner: Arc<dyn Pinner>,
+    pub pinner: Arc<dyn MemoryPinner>,
     /// Visibility of the memory to other processes.
-    pub sharing: Sharing,
+    pub sharing: PoolSharing,
     /// Limit of the memory in all thread caches together, in thousandths of the cap, at most 50.
     pub cache_per_mille: u32,
     /// The clock of the pool.
-    pub time: Arc<dyn Time>,
+    pub time: Arc<dyn PoolClock>,
 }
 
 impl Default for PoolConfig {
@@ -189,10 +189,10 @@ impl Default for PoolConfig {
             idle: Nanos::from_millis(10_000),
             min_idle: 0,
             tiers: None,
-            backing: Wish::default(),
+            backing: BackingOrder::default(),
             placement: usual_placement(),
-            pinner: Arc::new(Unpinned),
-            sharing: Sharing::Private,
+            pinner: Arc::new(NoPinning),
+            sharing: PoolSharing::Private,
             cache_per_mille: 50,
             time: Arc::new(Clock::start()),
         }
@@ -238,7 +238,7 @@ impl PoolConfig {
         if self.cache_per_mille > 50 {
             return Err(ConfigError::CacheShare { per_mille: self.cache_per_mille });
         }
-        if let Some(TierBorders { small_max, large_min }) = self.tiers
+        if let Some(TierThresholds { small_max, large_min }) = self.tiers
             && small_max >= large_min
         {
             return Err(ConfigError::Borders { small_max, large_min });

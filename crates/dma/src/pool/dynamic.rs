@@ -1,24 +1,24 @@
 //! The dynamic tier: memory pinned for one request (uDMA, section 4.1), or the caller's own memory, used in place.
 //!
-//! Input: lengths, or memory by value. Output: [`Pinned`] memory, which counts against the pool's cap and is pinned
+//! Input: lengths, or memory by value. Output: [`PinnedMemory`] memory, which counts against the pool's cap and is pinned
 //! exactly as long as it lives. Invariant: memory that a device may still access is never reused: memory that is lent
 //! and not completed, or cannot be unpinned, stays pinned, counted and unused.
 //!
 //! Imported memory is taken by value, not borrowed: a borrow ends when its value is forgotten, but a device's access
 //! does not. So two imports never overlap, and as only whole pages are accepted, their pins do not overlap either.
 
-use super::{Charge, PinError, PinToken, Pinner, Pool, PoolError, Tier};
-use crate::buffer::{DeviceSegment, Lendable, Lent};
+use super::{CapCharge, MemoryPinner, PinError, PinTier, PinToken, Pool, PoolError};
+use crate::buffer::{DeviceSegment, LendableMemory, LentBuffer};
 use crate::pool::staging::StagingMemory;
-use headwater_host::foreign::Foreign;
-use headwater_host::region::{Region, RegionError};
+use headwater_host::mapped_region::{MappedRegion, RegionError};
 use headwater_host::reservation::PAGE_BYTES;
+use headwater_host::shared_memory::SharedMemory;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Memory whose address is stable when its value is moved, and that has no other user while the value lives.
-pub trait Pinnable: Send + 'static {
+pub trait PinnableMemory: Send + 'static {
     /// Returns the first address.
     fn address(&self) -> usize;
     /// Returns the bytes to pin: whole pages that belong to the value, if the address is page-aligned.
@@ -26,7 +26,7 @@ pub trait Pinnable: Send + 'static {
 }
 
 /// A mapping of whole pages, whatever its length.
-impl Pinnable for Region {
+impl PinnableMemory for MappedRegion {
     fn address(&self) -> usize {
         self.as_ptr().addr()
     }
@@ -36,7 +36,7 @@ impl Pinnable for Region {
     }
 }
 
-impl Pinnable for Foreign {
+impl PinnableMemory for SharedMemory {
     fn address(&self) -> usize {
         Self::address(self)
     }
@@ -46,7 +46,7 @@ impl Pinnable for Foreign {
     }
 }
 
-impl Pinnable for Vec<u8> {
+impl PinnableMemory for Vec<u8> {
     fn address(&self) -> usize {
         self.as_ptr().addr()
     }
@@ -56,7 +56,7 @@ impl Pinnable for Vec<u8> {
     }
 }
 
-impl Pinnable for Box<[u8]> {
+impl PinnableMemory for Box<[u8]> {
     fn address(&self) -> usize {
         self.as_ptr().addr()
     }
@@ -92,17 +92,17 @@ pub enum DynamicError {
 }
 
 /// The state of a pin: its token, its pinner and its charge.
-struct Hold {
+struct PinHold {
     token: PinToken,
-    pinner: Arc<dyn Pinner>,
-    charge: Charge,
+    pinner: Arc<dyn MemoryPinner>,
+    charge: CapCharge,
 }
 
 /// Memory that is pinned as long as this value lives. Derefs to its bytes.
-pub struct Pinned<M: Pinnable> {
+pub struct PinnedMemory<M: PinnableMemory> {
     /// Both fields are `None` only while the value is taken apart.
     memory: Option<M>,
-    hold: Option<Hold>,
+    hold: Option<PinHold>,
 }
 
 impl Pool {
@@ -110,7 +110,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`DynamicError`]: nothing is pinned, nothing is counted.
-    pub fn pin_for_request(&self, bytes: usize) -> Result<Pinned<Region>, DynamicError> {
+    pub fn pin_for_request(&self, bytes: usize) -> Result<PinnedMemory<MappedRegion>, DynamicError> {
         // The cap is checked before the kernel allocates.
         let Some(pin_bytes) = bytes.checked_next_multiple_of(PAGE_BYTES) else {
             return Err(PoolError::Overflow { bytes }.into());
@@ -118,20 +118,24 @@ impl Pool {
         if bytes == 0 {
             return Err(DynamicError::Empty);
         }
-        let charge = self.charge(Tier::Dynamic, pin_bytes)?;
-        Ok(self.pin(Region::zeroed(bytes)?, charge).map_err(|(_, error)| error)?)
+        let charge = self.charge(PinTier::Dynamic, pin_bytes)?;
+        Ok(self.pin(MappedRegion::zeroed(bytes)?, charge).map_err(|(_, error)| error)?)
     }
 
-    /// Pins the caller's memory in place. [`Pinned::into_memory`] returns it.
+    /// Pins the caller's memory in place. [`PinnedMemory::into_memory`] returns it.
     ///
     /// # Errors
     /// [`DynamicError`] with the memory: nothing is pinned, nothing is counted.
-    pub fn import<M: Pinnable>(&self, memory: M) -> Result<Pinned<M>, (M, DynamicError)> {
-        self.pin_as(Tier::Dynamic, memory)
+    pub fn import<M: PinnableMemory>(&self, memory: M) -> Result<PinnedMemory<M>, (M, DynamicError)> {
+        self.pin_as(PinTier::Dynamic, memory)
     }
 
     /// Pins memory for a tier.
-    pub(super) fn pin_as<M: Pinnable>(&self, tier: Tier, memory: M) -> Result<Pinned<M>, (M, DynamicError)> {
+    pub(super) fn pin_as<M: PinnableMemory>(
+        &self,
+        tier: PinTier,
+        memory: M,
+    ) -> Result<PinnedMemory<M>, (M, DynamicError)> {
         let bytes = memory.pin_bytes();
         let off = memory.address() % PAGE_BYTES;
         if bytes == 0 {
@@ -146,22 +150,28 @@ impl Pool {
         }
     }
 
-    fn pin<M: Pinnable>(&self, memory: M, charge: Charge) -> Result<Pinned<M>, (M, PoolError)> {
+    fn pin<M: PinnableMemory>(
+        &self,
+        memory: M,
+        charge: CapCharge,
+    ) -> Result<PinnedMemory<M>, (M, PoolError)> {
         let pinner = Arc::clone(&self.config().pinner);
         match pinner.pin(memory.address(), charge.bytes()) {
-            Ok(token) => Ok(Pinned { memory: Some(memory), hold: Some(Hold { token, pinner, charge }) }),
+            Ok(token) => {
+                Ok(PinnedMemory { memory: Some(memory), hold: Some(PinHold { token, pinner, charge }) })
+            }
             Err(error) => Err((memory, error.into())),
         }
     }
 }
 
-impl<M: Pinnable> Pinned<M> {
+impl<M: PinnableMemory> PinnedMemory<M> {
     /// Lends the bytes to a device.
-    pub fn lend(self) -> Lent<Self>
+    pub fn lend(self) -> LentBuffer<Self>
     where
         M: Deref<Target = [u8]>,
     {
-        Lent::new(self)
+        LentBuffer::new(self)
     }
 
     /// Unpins the memory and returns it.
@@ -215,7 +225,7 @@ fn keep_for_good<T>(thing: T) {
     std::mem::forget(thing);
 }
 
-impl<M: Pinnable> Drop for Pinned<M> {
+impl<M: PinnableMemory> Drop for PinnedMemory<M> {
     fn drop(&mut self) {
         let memory = self.memory.take();
         if self.unpin().is_err() {
@@ -224,7 +234,7 @@ impl<M: Pinnable> Drop for Pinned<M> {
     }
 }
 
-impl<M: Pinnable + Deref<Target = [u8]>> Deref for Pinned<M> {
+impl<M: PinnableMemory + Deref<Target = [u8]>> Deref for PinnedMemory<M> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -232,13 +242,13 @@ impl<M: Pinnable + Deref<Target = [u8]>> Deref for Pinned<M> {
     }
 }
 
-impl<M: Pinnable + DerefMut<Target = [u8]>> DerefMut for Pinned<M> {
+impl<M: PinnableMemory + DerefMut<Target = [u8]>> DerefMut for PinnedMemory<M> {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.memory.as_deref_mut().unwrap_or_default()
     }
 }
 
-impl<M: Pinnable + Deref<Target = [u8]>> Lendable for Pinned<M> {
+impl<M: PinnableMemory + Deref<Target = [u8]>> LendableMemory for PinnedMemory<M> {
     fn bytes(&self) -> usize {
         self.len()
     }
@@ -253,9 +263,9 @@ impl<M: Pinnable + Deref<Target = [u8]>> Lendable for Pinned<M> {
 }
 
 /// A block of the static tier: accessed by copies only, as devices use other slots of it.
-impl StagingMemory for Pinned<Foreign> {
+impl StagingMemory for PinnedMemory<SharedMemory> {
     fn bytes(&self) -> usize {
-        self.memory.as_ref().map_or(0, Foreign::bytes)
+        self.memory.as_ref().map_or(0, SharedMemory::bytes)
     }
 
     fn copy_to(&self, at: usize, into: &mut [u8]) {
@@ -271,7 +281,7 @@ impl StagingMemory for Pinned<Foreign> {
     }
 }
 
-impl<M: Pinnable> fmt::Debug for Pinned<M> {
+impl<M: PinnableMemory> fmt::Debug for PinnedMemory<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pinned({} bytes)", self.hold.as_ref().map_or(0, |hold| hold.token.bytes))
     }

@@ -5,7 +5,7 @@
 
 use super::config::ConfigError;
 use super::pinner::PinError;
-use super::placement::{NodeId, PlaceError};
+use super::placement::{AdmitError, NodeId};
 use headwater_host::clock::Nanos;
 use headwater_host::numa::BindError;
 use headwater_host::reservation::{AdoptError, CommitError, ReserveError};
@@ -96,7 +96,7 @@ pub enum PoolError {
     Bind(#[from] BindError),
     /// The node has no memory available.
     #[error("{0}")]
-    Place(#[from] PlaceError),
+    Place(#[from] AdmitError),
     /// The address is not one that this pool leaked.
     #[error("{0}")]
     Adopt(#[from] AdoptError),

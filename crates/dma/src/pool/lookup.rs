@@ -3,12 +3,12 @@
 //! Input: any address. Output: its node, chunk and buffer. Invariant: an address is only compared, never dereferenced;
 //! the result was correct at some moment during the call.
 
-use super::depot::Depot;
 use super::error::PoolError;
-use super::home::Home;
 use super::placement::NodeId;
-use crate::buffer::{Buffer, DeviceSegment};
-use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, Span};
+use super::release::ReleaseTarget;
+use super::state::PoolState;
+use crate::buffer::{DeviceSegment, PoolBuffer};
+use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, PageSpan};
 
 /// The owner of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum PageState {
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lookup {
+pub struct AddressLookup {
     /// The node.
     pub node: NodeId,
     /// The chunk, if the address has memory. Page numbers start at the node's first address.
@@ -36,7 +36,7 @@ pub struct Lookup {
     pub state: PageState,
 }
 
-pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> {
+pub(super) fn find(depot: &'static PoolState, address: *const u8) -> Option<AddressLookup> {
     let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
     let (found, page, offset, chunk) = depot.look(node, |arena| {
         let found = node.table.find(address);
@@ -52,10 +52,10 @@ pub(super) fn find(depot: &'static Depot, address: *const u8) -> Option<Lookup> 
         Some(ClaimState::Owned | ClaimState::Adopted) => PageState::Owned,
     };
     let buffer = found.map(|found| found.run).filter(|run| run.first <= page);
-    Some(Lookup { node: node.id, chunk, buffer, offset, state })
+    Some(AddressLookup { node: node.id, chunk, buffer, offset, state })
 }
 
-pub(super) fn segment(depot: &'static Depot, address: *const u8) -> Option<DeviceSegment> {
+pub(super) fn segment(depot: &'static PoolState, address: *const u8) -> Option<DeviceSegment> {
     if !depot.is_ours() {
         return None;
     }
@@ -69,19 +69,19 @@ pub(super) fn segment(depot: &'static Depot, address: *const u8) -> Option<Devic
     Some(DeviceSegment { address: address.addr(), bytes: run.bytes() - within, iova, slot })
 }
 
-pub(super) fn adopt(depot: &'static Depot, address: *const u8) -> Result<Buffer, PoolError> {
+pub(super) fn adopt(depot: &'static PoolState, address: *const u8) -> Result<PoolBuffer, PoolError> {
     let (arena, span) = take(depot, address)?;
     let bytes = span.bytes();
-    Ok(Buffer::new(span, bytes, Home::new(depot, arena)))
+    Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(depot, arena)))
 }
 
 /// Adopts the span that was leaked at an address, and returns it with its arena.
 #[inline]
-pub(super) fn take(depot: &'static Depot, address: *const u8) -> Result<(usize, Span), PoolError> {
+pub(super) fn take(depot: &'static PoolState, address: *const u8) -> Result<(usize, PageSpan), PoolError> {
     if !depot.is_ours() {
         return Err(PoolError::Forked);
     }
     let arena = depot.nodes.iter().position(|node| node.table.contains(address));
-    let arena = arena.ok_or(PoolError::Adopt(AdoptError::Foreign))?;
+    let arena = arena.ok_or(PoolError::Adopt(AdoptError::Outside))?;
     Ok((arena, depot.nodes[arena].table.adopt(address)?))
 }

@@ -14,25 +14,25 @@ use std::time::Duration;
 const PREEMPTIONS: usize = 2;
 
 /// A pool of single units: the wait queue, and shared stock under a lock.
-struct Shop {
-    line: Line<u32, Units>,
+struct ModelPool {
+    line: Line<u32, ModelUnits>,
     stock: Mutex<u32>,
 }
 
 /// A grant: like a payload it returns to the pool when it is dropped.
-struct Units {
+struct ModelUnits {
     count: u32,
-    shop: Option<Arc<Shop>>,
+    shop: Option<Arc<ModelPool>>,
 }
 
-impl Units {
+impl ModelUnits {
     fn keep(mut self) -> u32 {
         self.shop = None;
         self.count
     }
 }
 
-impl Drop for Units {
+impl Drop for ModelUnits {
     fn drop(&mut self) {
         if let Some(pool) = self.shop.take() {
             pool.put(self.count);
@@ -40,7 +40,7 @@ impl Drop for Units {
     }
 }
 
-impl Shop {
+impl ModelPool {
     fn new(stock: u32) -> Arc<Self> {
         Arc::new(Self { line: Line::new(), stock: Mutex::new(stock) })
     }
@@ -49,7 +49,7 @@ impl Shop {
         self.line.serve(|&wanted| {
             let mut stock = self.stock.lock().unwrap();
             *stock = stock.checked_sub(wanted)?;
-            Some(Units { count: wanted, shop: Some(Arc::clone(self)) })
+            Some(ModelUnits { count: wanted, shop: Some(Arc::clone(self)) })
         });
     }
 
@@ -76,7 +76,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn loom_no_waiter_is_forgotten() {
     model(|| {
-        let pool = Shop::new(0);
+        let pool = ModelPool::new(0);
         let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
         assert_eq!(pool.wait_for(1), 1);
@@ -88,22 +88,22 @@ fn loom_no_waiter_is_forgotten() {
 #[test]
 fn loom_the_head_is_served_before_later_requests() {
     model(|| {
-        let pool = Shop::new(0);
+        let pool = ModelPool::new(0);
         let (large, small) = (pool.line.join(2), pool.line.join(1));
         let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
         pool.put(1);
         freer.join().unwrap();
-        assert_eq!((large.take().map(Units::keep), small.take().map(Units::keep)), (Some(2), None));
+        assert_eq!((large.take().map(ModelUnits::keep), small.take().map(ModelUnits::keep)), (Some(2), None));
         pool.put(1);
-        assert_eq!(small.take().map(Units::keep), Some(1));
+        assert_eq!(small.take().map(ModelUnits::keep), Some(1));
     });
 }
 
 #[test]
 fn loom_a_slot_is_either_cancelled_or_served() {
     model(|| {
-        let pool = Shop::new(0);
+        let pool = ModelPool::new(0);
         let (first, second) = (pool.line.join(1), pool.line.join(1));
         let theirs = Arc::clone(&pool);
         let freer = thread::spawn(move || theirs.put(1));
@@ -113,14 +113,14 @@ fn loom_a_slot_is_either_cancelled_or_served() {
         }
         freer.join().unwrap();
         // In either order, the one unit has gone to the second.
-        assert_eq!((second.take().map(Units::keep), pool.line.waiting()), (Some(1), 0));
+        assert_eq!((second.take().map(ModelUnits::keep), pool.line.waiting()), (Some(1), 0));
     });
 }
 
 #[test]
 fn loom_a_waiter_finds_spans_that_an_owner_caches() {
     model(|| {
-        let pool = Shop::new(0);
+        let pool = ModelPool::new(0);
         let lock = Arc::new(OwnerLock::new(Cache::new(0)));
         let (theirs, cache) = (Arc::clone(&pool), Arc::clone(&lock));
         let owner = thread::spawn(move || {
@@ -138,7 +138,7 @@ fn loom_a_waiter_finds_spans_that_an_owner_caches() {
         let mut found = Vec::new();
         lock.visit(|cache| cache.empty(0, &mut found)).unwrap();
         pool.put(found.iter().sum());
-        assert_eq!(place.wait(Duration::ZERO).map(Units::keep), Some(1));
+        assert_eq!(place.wait(Duration::ZERO).map(ModelUnits::keep), Some(1));
         owner.join().unwrap();
     });
 }

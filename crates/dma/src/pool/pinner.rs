@@ -9,11 +9,11 @@ use headwater_host::pinning::{self, MemlockBudget};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-pub use mlock::Mlock;
-pub use shared::{SharedRange, SharedRegion};
-pub use simulated::{SimulatedCosts, SimulatedPinner, Stuck};
-pub use uring::UringBuffers;
-pub use vfio::VfioType1;
+pub use mlock::MlockPinner;
+pub use shared::{SharedPinner, SharedRange};
+pub use simulated::{SimulatedCosts, SimulatedPinner, UnpinFailure};
+pub use uring::UringPinner;
+pub use vfio::VfioPinner;
 
 mod mlock;
 mod shared;
@@ -151,7 +151,7 @@ fn within_memlock(bytes: usize) -> Result<(), PinError> {
 
 /// The address range of a node of the pool. All memory pinned for the node lies in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Grounds<'a> {
+pub struct NodeRange<'a> {
     /// The node.
     pub node: NodeId,
     /// First address in this process.
@@ -184,7 +184,7 @@ impl PinToken {
 }
 
 /// A method to pin memory.
-pub trait Pinner: Send + Sync + fmt::Debug {
+pub trait MemoryPinner: Send + Sync + fmt::Debug {
     /// Returns its name in statistics: `mlock`, `vfio`.
     fn name(&self) -> &'static str;
 
@@ -201,7 +201,7 @@ pub trait Pinner: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// No part of the memory can be pinned by this pinner; the pool is not opened.
-    fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
+    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
         let _ = grounds;
         Ok(())
     }
@@ -227,9 +227,9 @@ pub trait Pinner: Send + Sync + fmt::Debug {
 
 /// A pinner that pins nothing: for memory that only processors and the kernel's own copies access.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unpinned;
+pub struct NoPinning;
 
-impl Pinner for Unpinned {
+impl MemoryPinner for NoPinning {
     fn name(&self) -> &'static str {
         "unpinned"
     }
@@ -244,12 +244,12 @@ impl Pinner for Unpinned {
 }
 
 /// The clock of a pool, for decay, deadlines and the histogram of pinning.
-pub trait Time: Send + Sync + fmt::Debug {
+pub trait PoolClock: Send + Sync + fmt::Debug {
     /// Returns the monotonic time.
     fn now(&self) -> Nanos;
 }
 
-impl Time for headwater_host::clock::Clock {
+impl PoolClock for headwater_host::clock::Clock {
     fn now(&self) -> Nanos {
         Self::now(self)
     }

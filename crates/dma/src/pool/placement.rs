@@ -1,6 +1,6 @@
 //! Memory nodes: their list, their distances, and admission of more memory.
 //!
-//! Input: the machine's topology, or a test's. Output: a [`Placement`]. Invariant: the pool asks for admission before
+//! Input: the machine's topology, or a test's. Output: a [`NodePlacement`]. Invariant: the pool asks for admission before
 //! it commits memory, so a node can refuse without a cost.
 
 use headwater_host::numa::{self, BindError};
@@ -17,7 +17,7 @@ pub use headwater_host::numa::NodeId;
 #[error(
     "node {node} refused {bytes} bytes, it has {available} available: free memory there, or allow other nodes"
 )]
-pub struct PlaceError {
+pub struct AdmitError {
     /// The node.
     pub node: NodeId,
     /// Requested bytes.
@@ -27,7 +27,7 @@ pub struct PlaceError {
 }
 
 /// The memory nodes of a pool.
-pub trait Placement: Send + Sync + fmt::Debug {
+pub trait NodePlacement: Send + Sync + fmt::Debug {
     /// Returns the nodes that have memory, at least one.
     fn nodes(&self) -> Vec<NodeId>;
 
@@ -47,14 +47,14 @@ pub trait Placement: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The node has fewer bytes available.
-    fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), PlaceError>;
+    fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), AdmitError>;
 }
 
 /// A machine with uniform memory, or whose nodes do not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OneNode;
 
-impl Placement for OneNode {
+impl NodePlacement for OneNode {
     fn nodes(&self) -> Vec<NodeId> {
         vec![NodeId(0)]
     }
@@ -67,7 +67,7 @@ impl Placement for OneNode {
         10
     }
 
-    fn admit(&self, _node: NodeId, _bytes: usize, _backing: Backing) -> Result<(), PlaceError> {
+    fn admit(&self, _node: NodeId, _bytes: usize, _backing: Backing) -> Result<(), AdmitError> {
         Ok(())
     }
 }
@@ -79,13 +79,13 @@ impl Placement for OneNode {
 /// itself refuses them without harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineNodes {
-    nodes: Vec<Node>,
+    nodes: Vec<MachineNode>,
     /// Index of the closest node with memory, by processor. A processor not listed has the first.
     closest: BTreeMap<usize, usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Node {
+struct MachineNode {
     id: NodeId,
     /// Bytes that stay free.
     spared: u64,
@@ -116,7 +116,7 @@ impl MachineNodes {
         }
         let distance =
             |from: u32, to: u32| topology.distance(from, to).unwrap_or(if from == to { 10 } else { REMOTE });
-        let node = |node: &&headwater_host::topology::MemoryNode| Node {
+        let node = |node: &&headwater_host::topology::MemoryNode| MachineNode {
             id: NodeId(node.number),
             spared: node.memory_bytes / 32,
             distances: known.iter().map(|other| distance(node.number, other.number)).collect(),
@@ -125,7 +125,7 @@ impl MachineNodes {
         let mut closest = BTreeMap::new();
         for home in &topology.nodes {
             // A node without memory uses its closest node that has some.
-            let order = topology.nodes_from(home.number);
+            let order = topology.nodes_by_distance(home.number);
             let place = order.iter().find_map(|&number| known.iter().position(|node| node.number == number));
             closest.extend(home.cpus.iter().map(|&cpu| (cpu, place.unwrap_or(0))));
         }
@@ -137,11 +137,11 @@ impl MachineNodes {
         self.nodes[place].id
     }
 
-    fn judge(&self, node: NodeId, bytes: usize, available: u64) -> Result<(), PlaceError> {
+    fn judge(&self, node: NodeId, bytes: usize, available: u64) -> Result<(), AdmitError> {
         let spared = self.place(node).map_or(0, |place| self.nodes[place].spared);
         let available = available.saturating_sub(spared);
         let enough = u64::try_from(bytes).is_ok_and(|bytes| bytes <= available);
-        if enough { Ok(()) } else { Err(PlaceError { node, bytes, available }) }
+        if enough { Ok(()) } else { Err(AdmitError { node, bytes, available }) }
     }
 
     fn place(&self, node: NodeId) -> Option<usize> {
@@ -149,7 +149,7 @@ impl MachineNodes {
     }
 }
 
-impl Placement for MachineNodes {
+impl NodePlacement for MachineNodes {
     fn nodes(&self) -> Vec<NodeId> {
         self.nodes.iter().map(|node| node.id).collect()
     }
@@ -167,7 +167,7 @@ impl Placement for MachineNodes {
         true
     }
 
-    fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), PlaceError> {
+    fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), AdmitError> {
         if backing.is_pooled() {
             return Ok(());
         }
@@ -179,10 +179,10 @@ impl Placement for MachineNodes {
 /// Returns the default placement: [`MachineNodes`] if several nodes have memory and memory can be bound to them, else
 /// [`OneNode`]. The machine is inspected once.
 #[must_use]
-pub fn usual_placement() -> Arc<dyn Placement> {
-    static USUAL: OnceLock<Arc<dyn Placement>> = OnceLock::new();
+pub fn usual_placement() -> Arc<dyn NodePlacement> {
+    static USUAL: OnceLock<Arc<dyn NodePlacement>> = OnceLock::new();
     let usual = || match MachineNodes::find() {
-        Ok(Some(nodes)) => Arc::new(nodes) as Arc<dyn Placement>,
+        Ok(Some(nodes)) => Arc::new(nodes) as Arc<dyn NodePlacement>,
         Ok(None) | Err(_) => Arc::new(OneNode),
     };
     Arc::clone(USUAL.get_or_init(usual))

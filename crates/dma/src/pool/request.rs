@@ -1,6 +1,6 @@
 //! A request for memory.
 //!
-//! Input: a length and, if needed, alignment, zeroing, node and shape. Output: a [`Request`]. Invariant: it is a plain
+//! Input: a length and, if needed, alignment, zeroing, node and shape. Output: a [`PoolRequest`]. Invariant: it is a plain
 //! value; the pool validates it.
 
 use super::placement::NodeId;
@@ -8,7 +8,7 @@ use headwater_host::reservation::PAGE_BYTES;
 
 /// Zeroing of the bytes. A buffer that is not zeroed holds bytes this process wrote there earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Zeroed {
+pub enum ZeroPolicy {
     /// Bytes are not cleared.
     #[default]
     No,
@@ -18,7 +18,7 @@ pub enum Zeroed {
 
 /// Contiguity of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
+pub enum RequestShape {
     /// One contiguous run.
     #[default]
     Contiguous,
@@ -32,25 +32,25 @@ pub enum Shape {
 
 /// A request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct PoolRequest {
     /// Length in bytes, at least 1.
     pub bytes: usize,
     /// Alignment of the buffer, or of its first segment: a power of two. Buffers are always page-aligned.
     pub align: usize,
     /// Zeroing of the bytes.
-    pub zeroed: Zeroed,
+    pub zeroed: ZeroPolicy,
     /// The memory node, or `None` for the closest to the calling thread.
     pub node: Option<NodeId>,
     /// One piece or several.
-    pub shape: Shape,
+    pub shape: RequestShape,
 }
 
-impl Request {
+impl PoolRequest {
     /// Creates a request for `bytes` contiguous bytes, page-aligned, from the closest node.
     #[must_use]
     #[inline]
     pub const fn bytes(bytes: usize) -> Self {
-        Self { bytes, align: 1, zeroed: Zeroed::No, node: None, shape: Shape::Contiguous }
+        Self { bytes, align: 1, zeroed: ZeroPolicy::No, node: None, shape: RequestShape::Contiguous }
     }
 
     /// Returns the request with an alignment of `align` bytes.
@@ -62,7 +62,7 @@ impl Request {
     /// Returns the request with zeroed bytes.
     #[must_use]
     pub const fn zeroed(self) -> Self {
-        Self { zeroed: Zeroed::Yes, ..self }
+        Self { zeroed: ZeroPolicy::Yes, ..self }
     }
 
     /// Returns the request limited to this node.
@@ -74,7 +74,7 @@ impl Request {
     /// Returns the request with up to `segments_max` pieces allowed.
     #[must_use]
     pub const fn scattered(self, segments_max: u32) -> Self {
-        Self { shape: Shape::ScatterGather { segments_max }, ..self }
+        Self { shape: RequestShape::ScatterGather { segments_max }, ..self }
     }
 
     /// Returns true if any pages of its length will do: alignment up to a page, no zeroing, no node.
@@ -82,7 +82,7 @@ impl Request {
     pub(super) fn is_plain(&self) -> bool {
         self.align.is_power_of_two()
             && self.align <= PAGE_BYTES
-            && self.zeroed == Zeroed::No
+            && self.zeroed == ZeroPolicy::No
             && self.node.is_none()
     }
 }

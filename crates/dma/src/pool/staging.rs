@@ -5,7 +5,7 @@
 //! write reaches the device after every older one that overlaps it; a slot completes separately, with its own result.
 //!
 //! A write is copied to a slot of the filling block. A batch of slots closes by count, bytes or age, or by a flush, and
-//! [`Staging::drain`] then hands it out. When a block is full, an empty one replaces it; it is empty again when its
+//! [`StagingTier::drain`] then hands it out. When a block is full, an empty one replaces it; it is empty again when its
 //! slots have completed. If no block is empty, [`StageError::Full`] says when to retry.
 //!
 //! # What this does not do
@@ -15,7 +15,7 @@
 mod config;
 mod memory;
 mod reads;
-mod visible;
+mod visible_writes;
 mod writes;
 
 #[cfg(test)]
@@ -26,10 +26,10 @@ mod tests;
 pub use config::{BatchLimits, StageError, StagingConfig, StagingConfigError};
 pub use memory::StagingMemory;
 
-use config::Shape;
+use config::StagingShape;
 use headwater_host::clock::Nanos;
-use reads::Reads;
-use writes::Writes;
+use reads::ReadSlots;
+use writes::WriteSlots;
 
 /// The identifier of a staged write, valid until it has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,9 +45,9 @@ pub struct ReadId {
     generation: u32,
 }
 
-/// The location of a slot: a block of [`Staging::write_memory`] or [`Staging::read_memory`], and the offset in it.
+/// The location of a slot: a block of [`StagingTier::write_memory`] or [`StagingTier::read_memory`], and the offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SlotLocation {
     /// Number of the block.
     pub block: usize,
     /// Offset of the slot in the block, a multiple of 4,096.
@@ -63,7 +63,7 @@ pub struct DeviceRange {
     pub bytes: usize,
 }
 
-/// A write to submit to the device now. Pass its result to [`Staging::complete`].
+/// A write to submit to the device now. Pass its result to [`StagingTier::complete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainWrite {
     /// Identifier of the write.
@@ -71,7 +71,7 @@ pub struct DrainWrite {
     /// Destination on the device.
     pub range: DeviceRange,
     /// Location of its bytes.
-    pub place: Place,
+    pub place: SlotLocation,
 }
 
 /// The start of a read.
@@ -79,20 +79,20 @@ pub struct DrainWrite {
 pub enum ReadStart {
     /// All bytes were staged: the read is done, and no device access follows.
     Staged,
-    /// The device fills a slot; pass its result to [`Staging::finish_read`].
+    /// The device fills a slot; pass its result to [`StagingTier::finish_read`].
     Device {
         /// Identifier of the read.
         read: ReadId,
         /// Range to read from the device.
         range: DeviceRange,
         /// Destination slot.
-        place: Place,
+        place: SlotLocation,
     },
 }
 
 /// The completion of a staged write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completed<E> {
+pub struct StagedCompletion<E> {
     /// The caller's tag of the write.
     pub tag: u64,
     /// The device's result.
@@ -127,7 +127,7 @@ pub enum ReadError<E> {
 
 /// A point in the order of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Barrier(u64);
+pub struct FlushBarrier(u64);
 
 /// Statistics of the static tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,10 +158,10 @@ pub struct StagingStatistics {
 
 /// The static tier.
 #[derive(Debug)]
-pub struct Staging<M> {
-    writes: Writes<M>,
-    reads: Reads<M>,
-    shape: Shape,
+pub struct StagingTier<M> {
+    writes: WriteSlots<M>,
+    reads: ReadSlots<M>,
+    shape: StagingShape,
     limits: BatchLimits,
     /// Slots and bytes of the open batch, and the time it was opened.
     open_slots: u32,
@@ -170,7 +170,7 @@ pub struct Staging<M> {
     counted: StagingStatistics,
 }
 
-impl<M: StagingMemory> Staging<M> {
+impl<M: StagingMemory> StagingTier<M> {
     /// Opens a tier over blocks that `block` creates, each of the length passed to it, pinned for their lifetime.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ impl<M: StagingMemory> Staging<M> {
     where
         E: From<StagingConfigError>,
     {
-        let shape = Shape::of(config)?;
+        let shape = StagingShape::of(config)?;
         let mut blocks = |count: u32| {
             (0..count)
                 .map(|_| {
@@ -197,8 +197,8 @@ impl<M: StagingMemory> Staging<M> {
         let bytes: usize = writes.iter().chain(&reads).map(StagingMemory::bytes).sum();
         let pinned_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         Ok(Self {
-            writes: Writes::new(writes, shape),
-            reads: Reads::new(reads, shape),
+            writes: WriteSlots::new(writes, shape),
+            reads: ReadSlots::new(reads, shape),
             shape,
             limits: config.batch,
             open_slots: 0,
@@ -232,20 +232,20 @@ impl<M: StagingMemory> Staging<M> {
         Ok(slot)
     }
 
-    /// Closes the open batch at once. The flush is done when [`Staging::is_settled`] returns true for this barrier and
+    /// Closes the open batch at once. The flush is done when [`StagingTier::is_settled`] returns true for this barrier and
     /// the device has been flushed afterwards.
-    pub fn flush(&mut self) -> Barrier {
+    pub fn flush(&mut self) -> FlushBarrier {
         self.counted.closed_by_flush += self.close();
-        Barrier(self.writes.next_sequence())
+        FlushBarrier(self.writes.next_sequence())
     }
 
     /// Returns true if every write staged before the barrier has completed.
     #[must_use]
-    pub fn is_settled(&self, barrier: Barrier) -> bool {
+    pub fn is_settled(&self, barrier: FlushBarrier) -> bool {
         self.writes.oldest().is_none_or(|oldest| oldest >= barrier.0)
     }
 
-    /// Returns the time at which the open batch closes by age, if there is one: call [`Staging::drain`] then.
+    /// Returns the time at which the open batch closes by age, if there is one: call [`StagingTier::drain`] then.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         (self.open_slots > 0).then(|| self.open_since.after(self.limits.age))
@@ -269,7 +269,7 @@ impl<M: StagingMemory> Staging<M> {
         &mut self,
         slot: SlotId,
         result: Result<(), E>,
-    ) -> Result<Completed<E>, NotWithDevice> {
+    ) -> Result<StagedCompletion<E>, NotWithDevice> {
         let reads = &mut self.reads;
         let written = result.is_ok();
         let tag = self.writes.complete(slot, |range, memory, at| {
@@ -279,7 +279,7 @@ impl<M: StagingMemory> Staging<M> {
         });
         let tag = tag.ok_or(NotWithDevice)?;
         self.counted.failed += u64::from(!written);
-        Ok(Completed { tag, result })
+        Ok(StagedCompletion { tag, result })
     }
 
     /// Starts a read, or serves it at once if every byte is staged.

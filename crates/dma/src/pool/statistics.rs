@@ -1,6 +1,6 @@
 //! Statistics of the pool, for metrics, `doctor` and tuning.
 //!
-//! Input: counters that each arena and each thread keeps for itself. Output: a [`Statistics`], read at one moment.
+//! Input: counters that each arena and each thread keeps for itself. Output: a [`PoolStatistics`], read at one moment.
 //! Invariant: reading never stops the owner of a cache, and counting never shares a cache line between threads on the
 //! cached path.
 
@@ -9,7 +9,7 @@ use headwater_host::clock::Nanos;
 
 /// Numbers of requests by the step that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
+pub struct ServeCounts {
     /// Served by the calling thread's cache.
     pub cache: u64,
     /// Served by a free run.
@@ -22,7 +22,7 @@ pub struct Steps {
     pub waited: u64,
 }
 
-impl Steps {
+impl ServeCounts {
     /// Returns the requests served in total.
     #[must_use]
     pub fn total(&self) -> u64 {
@@ -44,24 +44,24 @@ impl Steps {
     }
 }
 
-/// Number of buckets of a [`Histogram`].
+/// Number of buckets of a [`DurationHistogram`].
 pub const BUCKETS: usize = 40;
 
 /// A histogram of durations by powers of two: bucket `i` counts those from 2^(i-1) to 2^i - 1 nanoseconds, bucket 0
 /// those of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Histogram {
+pub struct DurationHistogram {
     /// The counts. The last bucket includes everything longer.
     pub buckets: [u64; BUCKETS],
 }
 
-impl Default for Histogram {
+impl Default for DurationHistogram {
     fn default() -> Self {
         Self { buckets: [0; BUCKETS] }
     }
 }
 
-impl Histogram {
+impl DurationHistogram {
     /// Counts one duration.
     pub fn record(&mut self, span: Nanos) {
         let bucket = (u64::BITS - span.0.leading_zeros()) as usize;
@@ -115,7 +115,7 @@ pub struct NodeStatistics {
 
 /// Statistics of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statistics {
+pub struct PoolStatistics {
     /// M, the limit of pinned bytes.
     pub cap_bytes: u64,
     /// m, the size of the next chunk.
@@ -133,11 +133,11 @@ pub struct Statistics {
     /// Bytes lost because a device or the kernel did not release them.
     pub stuck_bytes: u64,
     /// Requests by the step that served them.
-    pub steps: Steps,
+    pub steps: ServeCounts,
     /// Requests refused.
     pub refused: u64,
     /// Duration of pinning, for each chunk.
-    pub pinning: Histogram,
+    pub pinning: DurationHistogram,
     /// Chunks pinned since the pool was opened.
     pub grown_chunks: u64,
     /// Chunks unpinned since the pool was opened.
@@ -150,7 +150,7 @@ pub struct Statistics {
     pub nodes: Vec<NodeStatistics>,
 }
 
-impl Statistics {
+impl PoolStatistics {
     /// Returns the external fragmentation in thousandths: 1 - longest free run / free bytes, the largest of all nodes;
     /// 0 when nothing is free.
     #[must_use]
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_quantile_is_the_upper_bound_of_its_bucket() {
-        let mut histogram = Histogram::default();
+        let mut histogram = DurationHistogram::default();
         assert_eq!(histogram.at_most(500), Nanos::ZERO);
         for nanos in [0, 1, 2, 3, 1_000, u64::MAX] {
             histogram.record(Nanos(nanos));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn rates_without_requests_are_zero() {
-        assert_eq!(Steps::default().cache_per_mille(), 0);
-        assert_eq!(Steps { cache: 9, contiguous: 1, ..Steps::default() }.cache_per_mille(), 900);
+        assert_eq!(ServeCounts::default().cache_per_mille(), 0);
+        assert_eq!(ServeCounts { cache: 9, contiguous: 1, ..ServeCounts::default() }.cache_per_mille(), 900);
     }
 }

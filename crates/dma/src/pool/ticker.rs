@@ -10,13 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// A ticking thread. Dropping this ends it.
-pub struct Ticker {
-    stop: Arc<Stop>,
+pub struct PoolTicker {
+    stop: Arc<TickerStop>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Stop {
+struct TickerStop {
     stopped: Mutex<bool>,
     bell: Condvar,
 }
@@ -27,9 +27,9 @@ const TICKS: u64 = 16;
 /// Shortest time between two ticks.
 const SHORTEST: Nanos = Nanos::from_millis(1);
 
-impl Ticker {
+impl PoolTicker {
     pub(super) fn start(pool: Pool) -> std::io::Result<Self> {
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(TickerStop::default());
         let between = Nanos(pool.config().idle.0 / TICKS).max(SHORTEST).to_duration();
         let theirs = Arc::clone(&stop);
         let run = move || loop {
@@ -47,7 +47,7 @@ impl Ticker {
     }
 }
 
-impl Drop for Ticker {
+impl Drop for PoolTicker {
     fn drop(&mut self) {
         *self.stop.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.bell.notify_all();
@@ -58,7 +58,7 @@ impl Drop for Ticker {
     }
 }
 
-impl fmt::Debug for Ticker {
+impl fmt::Debug for PoolTicker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ticker")
     }

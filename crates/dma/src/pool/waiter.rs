@@ -4,12 +4,12 @@
 //! that arrived by then returns to the pool and is offered to the next request; a cancelled request never delays later
 //! ones.
 
-use super::depot::{Depot, Grant, Which};
+use super::allocate::finish;
 use super::error::PoolError;
-use super::line::{GaveUp, Place};
-use super::request::Request;
-use super::trial::finish;
-use super::want::Want;
+use super::request::PoolRequest;
+use super::state::{AllocationResult, CacheSelection, PoolState};
+use super::validated_request::ValidatedRequest;
+use super::wait_queue::{CancelOutcome, WaitSlot};
 use super::{Nanos, Pool};
 use std::fmt;
 use std::future::Future;
@@ -19,21 +19,21 @@ use std::task::{Context, Poll};
 
 /// A waiting request.
 #[must_use = "dropping a waiter cancels its request"]
-pub struct Waiter {
-    depot: &'static Depot,
-    place: Arc<Place<Want, Grant>>,
+pub struct PoolWaiter {
+    depot: &'static PoolState,
+    place: Arc<WaitSlot<ValidatedRequest, AllocationResult>>,
     since: Nanos,
     deadline: Option<Nanos>,
     /// True once the grant was taken or the request cancelled.
     over: bool,
 }
 
-impl Waiter {
-    pub(super) fn join(depot: &'static Depot, want: Want) -> Self {
+impl PoolWaiter {
+    pub(super) fn join(depot: &'static PoolState, want: ValidatedRequest) -> Self {
         let since = depot.config.time.now();
         let place = depot.line.join(want);
         // From here on, released spans go where `serve` finds them; spans cached earlier are drained now.
-        depot.steal(Which::All);
+        depot.steal(CacheSelection::All);
         depot.serve();
         Self { depot, place, since, deadline: None, over: false }
     }
@@ -46,7 +46,7 @@ impl Waiter {
 
     /// Returns the outcome if there is one now: `None` means that the request is still waiting, or that the outcome was
     /// already returned.
-    pub fn poll(&mut self, now: Nanos) -> Option<Result<super::Payload, PoolError>> {
+    pub fn poll(&mut self, now: Nanos) -> Option<Result<super::PoolAllocation, PoolError>> {
         if self.over {
             return None;
         }
@@ -57,7 +57,7 @@ impl Waiter {
     }
 
     /// Waits on this thread for the outcome, at most for `span`.
-    pub(super) fn wait(mut self, span: Nanos) -> Result<super::Payload, PoolError> {
+    pub(super) fn wait(mut self, span: Nanos) -> Result<super::PoolAllocation, PoolError> {
         let deadline = self.depot.config.time.now().after(span);
         loop {
             let now = self.depot.config.time.now();
@@ -73,18 +73,18 @@ impl Waiter {
         }
     }
 
-    fn finish(&mut self, grant: Grant) -> Grant {
+    fn finish(&mut self, grant: AllocationResult) -> AllocationResult {
         self.over = true;
         let zeroed = self.place.request().zeroed;
         grant.map(|payload| finish(payload, zeroed))
     }
 
     /// Cancels the request; a grant that arrived just before is still taken.
-    fn leave(&mut self, now: Nanos) -> Grant {
+    fn leave(&mut self, now: Nanos) -> AllocationResult {
         self.over = true;
         match self.depot.line.give_up(&self.place) {
-            GaveUp::Granted(grant) => self.finish(grant),
-            GaveUp::Left => {
+            CancelOutcome::Granted(grant) => self.finish(grant),
+            CancelOutcome::Left => {
                 self.depot.serve();
                 let bytes = self.place.request().bytes;
                 Err(PoolError::Timeout { bytes, waited: now.since(self.since) })
@@ -93,7 +93,7 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
+impl Drop for PoolWaiter {
     fn drop(&mut self) {
         if !self.over && self.depot.is_ours() {
             // Dropping a grant returns its memory to the pool.
@@ -103,7 +103,7 @@ impl Drop for Waiter {
     }
 }
 
-impl fmt::Debug for Waiter {
+impl fmt::Debug for PoolWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Waiter({} bytes)", self.place.request().bytes)
     }
@@ -112,20 +112,20 @@ impl fmt::Debug for Waiter {
 /// A future for the memory of a request. Dropping it cancels the request in any state.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
-pub struct Allocation {
+pub struct AllocationFuture {
     pool: Pool,
-    request: Request,
-    waiter: Option<Waiter>,
+    request: PoolRequest,
+    waiter: Option<PoolWaiter>,
 }
 
-impl Allocation {
-    pub(super) fn new(pool: Pool, request: Request) -> Self {
+impl AllocationFuture {
+    pub(super) fn new(pool: Pool, request: PoolRequest) -> Self {
         Self { pool, request, waiter: None }
     }
 }
 
-impl Future for Allocation {
-    type Output = Result<super::Payload, PoolError>;
+impl Future for AllocationFuture {
+    type Output = Result<super::PoolAllocation, PoolError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.waiter.is_none() {

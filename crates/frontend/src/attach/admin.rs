@@ -1,23 +1,24 @@
 //! Administration over the attach socket: grants, clients, namespaces.
 //!
-//! In: wishes of the daemon's own user or root. Out: changes that hold for the next command of every client, and answers.
+//! Input: requests of the daemon's own user or root. Output: changes that apply from the next command of every client
+//! on, and replies.
 
-use super::AttachFace;
-use super::client::{AttachedClient, ClientKey, Waiting};
-use super::executor::Executor;
-use headwater_io::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
+use super::AttachFrontEnd;
+use super::client::{AttachedClient, ClientKey, DeferredReply};
+use super::executor::EntryExecutor;
+use headwater_io::attach::admin::{AdminAnswer, AdminRequest, NamespaceRequest};
 
-impl<E: Executor> AttachFace<E> {
-    /// Does what an administrator asks. `None` when the answer comes later.
+impl<E: EntryExecutor> AttachFrontEnd<E> {
+    /// Executes an administrator's request. Returns `None` when the reply follows later.
     pub(super) fn administer(
         &mut self,
         device: &mut E::Device,
         key: ClientKey,
         request: AdminRequest,
     ) -> Result<Option<AdminAnswer>, String> {
-        let person = self.clients.get(&key).ok_or("the client is gone")?.peer;
-        if !self.policy.is_administrator(person) {
-            return Err("only the daemon's own user and root administer it".to_owned());
+        let peer = self.clients.get(&key).ok_or("the client is gone")?.peer;
+        if !self.policy.is_administrator(peer) {
+            return Err("administration is for the daemon's own user and root only".to_owned());
         }
         let answer = match request {
             AdminRequest::List => AdminAnswer::List {
@@ -37,8 +38,8 @@ impl<E: Executor> AttachFace<E> {
                 AdminAnswer::Reached(self.apply_policy())
             }
             AdminRequest::Namespaces => AdminAnswer::Namespaces(self.executor.table(device)),
-            AdminRequest::Namespace { id, wish } => {
-                self.change_namespace(device, key, id, &wish)?;
+            AdminRequest::Namespace { id, wish: change } => {
+                self.change_namespace(device, key, id, &change)?;
                 return Ok(None);
             }
         };
@@ -50,12 +51,12 @@ impl<E: Executor> AttachFace<E> {
         device: &mut E::Device,
         key: ClientKey,
         id: u8,
-        wish: &NamespaceWish,
+        change: &NamespaceRequest,
     ) -> Result<(), String> {
-        let token = self.executor.change(device, id, wish)?;
+        let token = self.executor.change(device, id, change)?;
         if let Some(client) = self.clients.get_mut(&key) {
-            let id = if matches!(wish, NamespaceWish::Create(_)) { 0 } else { id };
-            client.waiting = Some(Waiting::Namespace { token, id });
+            let id = if matches!(change, NamespaceRequest::Create(_)) { 0 } else { id };
+            client.waiting = Some(DeferredReply::Namespace { token, id });
         }
         Ok(())
     }

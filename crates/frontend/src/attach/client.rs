@@ -1,39 +1,39 @@
-//! One attached client: its socket, what it holds, what it waits for.
+//! One attached client: its socket, its resources and its pending request.
 //!
-//! In: what the control plane did for it. Out: whether it is in trouble. Invariant: everything it holds stands in its
-//! tables, so forgetting them forgets it.
+//! Input: changes by the control plane. Output: the reason to evict it, if there is one. Invariant: its tables list all
+//! its resources, so dropping them releases the client.
 
-use super::policy::Person;
+use super::policy::PeerCredentials;
 use super::{SWEEP_EVERY, SWEEPS_MAX};
-use headwater_dma::iova::Revocation;
+use headwater_dma::iova::RegionRevocation;
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake_line::WakeLine;
-use headwater_io::attach::admin::{ClientFacts, Grant};
+use headwater_io::attach::admin::{AccessGrant, ClientInfo};
 use headwater_io::attach::connection::send_message;
-use headwater_io::attach::protocol::{Reply, encode};
+use headwater_io::attach::protocol::{AttachReply, encode};
 use headwater_nvme::controller::{QueueId, QueueState};
 use headwater_ssd::nvme::rings::{ClientId, ClientRings};
 use rustix::event::epoll;
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Names a client of this face; never given out twice.
+/// The identifier of a client; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClientKey(pub(super) u64);
 
-/// What an event of the control plane is about.
+/// The source of an event of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Somebody wants to come in.
+pub(super) enum ControlEventSource {
+    /// The listening socket: a new connection.
     Listener,
     /// A client's socket.
     Control(ClientKey),
-    /// The line of a client's queue.
+    /// The wake line of a client's queue.
     Line(ClientKey, u16),
 }
 
-impl Place {
+impl ControlEventSource {
     pub(super) fn data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Self::Listener => u64::MAX,
@@ -57,9 +57,9 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct HeldQueue {
     pub(super) line: WakeLine,
-    /// Bytes of ring memory, which count as the client's.
+    /// Bytes of ring memory, which count against the client's grant.
     pub(super) bytes: u64,
-    /// Looks in a row that found answers it does not take.
+    /// Consecutive sweeps that found completions which the client does not reap.
     stuck: u32,
 }
 
@@ -69,53 +69,53 @@ impl HeldQueue {
     }
 }
 
-/// A request whose answer must wait.
+/// A request whose reply is pending.
 #[derive(Debug)]
-pub(super) enum Waiting {
-    /// For a region to be quiet.
-    Release(Revocation),
-    /// For a queue to be drained.
+pub(super) enum DeferredReply {
+    /// Until no command in flight uses a region.
+    Release(RegionRevocation),
+    /// Until a queue is drained.
     Delete(QueueId),
-    /// For a queue of the hardware's, by the token of the wish.
+    /// Until a hardware queue is created.
     Lend {
-        /// The token.
+        /// The token of the request.
         token: u64,
-        /// Our end of its line.
+        /// The node's end of the wake line.
         line: WakeLine,
-        /// The other.
+        /// The client's end.
         theirs: OwnedFd,
     },
-    /// For the hardware to have deleted a queue.
+    /// Until the hardware has deleted a queue.
     TakeBack(u16),
-    /// For the device's answer to a change of namespaces.
+    /// Until the device has completed a change of namespaces.
     Namespace {
         /// The device's token.
         token: u64,
-        /// Which one is changed; 0 when one is made.
+        /// The namespace to change; 0 to create one.
         id: u8,
     },
 }
 
-/// One client.
+/// A connected client.
 #[derive(Debug)]
 pub(super) struct AttachedClient {
     pub(super) socket: OwnedFd,
-    pub(super) peer: Person,
+    pub(super) peer: PeerCredentials,
     pub(super) since: Nanos,
-    /// After its hello: what it may do.
-    pub(super) grant: Option<Grant>,
-    /// After its hello: how the rings know it.
+    /// Its grant; `None` before its hello.
+    pub(super) grant: Option<AccessGrant>,
+    /// Its identifier in the rings; `None` before its hello.
     pub(super) rings: Option<ClientId>,
-    /// It drives queues of the hardware's, and has no others.
+    /// True if it drives hardware queues; it has no other queues.
     pub(super) is_direct: bool,
     pub(super) queues: BTreeMap<u16, HeldQueue>,
-    /// Bytes by first address.
+    /// Bytes of each region, by first address.
     pub(super) regions: BTreeMap<u64, u64>,
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<DeferredReply>,
 }
 
 impl AttachedClient {
-    pub(super) fn new(socket: OwnedFd, peer: Person, since: Nanos) -> Self {
+    pub(super) fn new(socket: OwnedFd, peer: PeerCredentials, since: Nanos) -> Self {
         Self {
             socket,
             peer,
@@ -129,23 +129,23 @@ impl AttachedClient {
         }
     }
 
-    /// Bytes that count against its grant.
+    /// Returns the bytes that count against its grant.
     pub(super) fn memory(&self) -> u64 {
         let rings = self.queues.values().map(|queue| queue.bytes);
         self.regions.values().copied().chain(rings).fold(0, u64::saturating_add)
     }
 
-    /// Whether its grant has room for ring memory.
+    /// Checks that its grant has room for ring memory.
     pub(super) fn check_rings(&self, bytes: u64) -> Result<(), String> {
-        let most = self.grant.as_ref().map_or(0, |grant| grant.memory);
-        if self.memory().saturating_add(bytes) > most {
-            return Err(format!("{bytes} bytes of rings are above the limit of {most}"));
+        let max = self.grant.as_ref().map_or(0, |grant| grant.memory);
+        if self.memory().saturating_add(bytes) > max {
+            return Err(format!("{bytes} bytes of rings exceed the limit of {max} bytes"));
         }
         Ok(())
     }
 
-    pub(super) fn facts(&self) -> ClientFacts {
-        ClientFacts {
+    pub(super) fn facts(&self) -> ClientInfo {
+        ClientInfo {
             pid: self.peer.pid,
             uid: self.peer.uid,
             gid: self.peer.gid,
@@ -154,54 +154,58 @@ impl AttachedClient {
         }
     }
 
-    /// Lets go of a queue's line.
+    /// Removes a queue and closes its wake line.
     pub(super) fn forget_queue(&mut self, queue: u16, epoll: &OwnedFd) {
         if let Some(held) = self.queues.remove(&queue) {
-            // Closing removes it anyway.
+            // Closing the descriptor removes it anyway.
             let _ = epoll::delete(epoll, &held.line);
         }
     }
 
-    /// Whether a request of its waits for the device.
+    /// Returns true if one of its requests waits for the device.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Whether the next sweep must look at it.
-    pub(super) fn is_suspect(&self, rings: &ClientRings<ForeignWords>) -> bool {
+    /// Returns true if the next sweep must check it.
+    pub(super) fn is_suspect(&self, rings: &ClientRings<SharedMemoryWords>) -> bool {
         self.grant.is_none() || self.has_suspect_queues(rings)
     }
 
-    /// Queues of the hardware's are not ours to look into.
-    fn has_suspect_queues(&self, rings: &ClientRings<ForeignWords>) -> bool {
+    /// Returns true if a queue has unreaped completions or failed. Hardware queues cannot be inspected here.
+    fn has_suspect_queues(&self, rings: &ClientRings<SharedMemoryWords>) -> bool {
         let failed = |id| matches!(rings.queue_state(id), Some(QueueState::Failed(_)));
         !self.is_direct
             && self.queues.keys().any(|&id| rings.unposted(QueueId(id)) > 0 || failed(QueueId(id)))
     }
 
-    /// Why the client must be reclaimed, if it must.
-    pub(super) fn trouble(&mut self, rings: &ClientRings<ForeignWords>, now: Nanos) -> Option<&'static str> {
+    /// Returns the reason to evict the client, if there is one.
+    pub(super) fn trouble(
+        &mut self,
+        rings: &ClientRings<SharedMemoryWords>,
+        now: Nanos,
+    ) -> Option<&'static str> {
         if self.grant.is_none() && now.since(self.since).0 >= SWEEP_EVERY.0 * u64::from(SWEEPS_MAX) {
-            return Some("no hello came");
+            return Some("the client sent no hello");
         }
         for (&id, queue) in self.queues.iter_mut().filter(|_| !self.is_direct) {
             let id = QueueId(id);
             if matches!(rings.queue_state(id), Some(QueueState::Failed(_))) {
-                return Some("a doorbell holds what no client writes");
+                return Some("a doorbell holds an invalid value");
             }
             queue.stuck = if rings.unposted(id) > 0 { queue.stuck + 1 } else { 0 };
             if queue.stuck >= SWEEPS_MAX {
-                return Some("answers are not taken");
+                return Some("the client does not reap completions");
             }
         }
         None
     }
 }
 
-/// Sends a reply without descriptors to somebody who may not listen.
-pub(super) fn say(socket: BorrowedFd<'_>, reply: &Reply) {
+/// Sends a reply without descriptors, best effort.
+pub(super) fn say(socket: BorrowedFd<'_>, reply: &AttachReply) {
     if let Ok(message) = encode(reply) {
-        // Whoever does not read it does not need it.
+        // The connection ends: a client that does not read the reply does not need it.
         let _ = send_message(socket, &message, &[]);
     }
 }
@@ -211,15 +215,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_comes_back_from_its_event() {
+    fn event_sources_survive_a_round_trip_through_epoll_data() {
         for place in [
-            Place::Listener,
-            Place::Control(ClientKey(0)),
-            Place::Control(ClientKey(70_000)),
-            Place::Line(ClientKey(70_000), 1),
-            Place::Line(ClientKey(3), u16::MAX),
+            ControlEventSource::Listener,
+            ControlEventSource::Control(ClientKey(0)),
+            ControlEventSource::Control(ClientKey(70_000)),
+            ControlEventSource::Line(ClientKey(70_000), 1),
+            ControlEventSource::Line(ClientKey(3), u16::MAX),
         ] {
-            assert_eq!(Place::of(place.data()), place);
+            assert_eq!(ControlEventSource::of(place.data()), place);
         }
     }
 }

@@ -1,96 +1,99 @@
 //! The control plane: requests of clients, one at a time.
 //!
-//! In: datagrams with descriptors, from whoever connected. Out: regions, queues and replies. Invariant: a request changes
-//! nothing that its client's grant does not cover; a descriptor that is not wanted is closed.
+//! Input: datagrams with descriptors from untrusted clients. Output: regions, queues and replies. Invariant: a request
+//! changes nothing that its client's grant does not cover; an unexpected descriptor is closed.
 
-use super::client::{ClientKey, HeldQueue, Place, Waiting, say};
+use super::client::{ClientKey, HeldQueue, ControlEventSource, DeferredReply, say};
 use super::direct::direct_rules;
-use super::executor::{Changed, Executor};
+use super::executor::{CompletedChange, EntryExecutor};
 use super::policy::rights_of;
-use super::{AttachFace, REGIONS_MAX, REGIONS_OF_ALL_MAX};
+use super::{AttachFrontEnd, REGIONS_MAX, REGIONS_OF_ALL_MAX};
 use headwater_dma::iova::Iova;
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::admin::AdminAnswer;
 use headwater_io::attach::connection::{receive_message, send_message};
-use headwater_io::attach::protocol::{Reply, Request, VERSION, decode_request, encode};
-use headwater_io::facts::NamespaceFacts;
+use headwater_io::attach::protocol::{AttachReply, AttachRequest, VERSION, decode_request, encode};
+use headwater_io::client_namespace::ClientNamespace;
 use headwater_nvme::controller::{QueueId, QueueKind};
-use headwater_nvme::queue_pair::{DeviceEnd, words_for};
+use headwater_nvme::queue_pair::{ControllerEnd, words_for};
 use headwater_ssd::command::NamespaceId;
-use headwater_ssd::nvme::rings::Bell;
-use headwater_ssd::nvme::rings::rights::Access;
+use headwater_ssd::nvme::rings::ClientWakeup;
+use headwater_ssd::nvme::rings::rights::AccessLevel;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// Requests of one client in one look.
+/// Maximum requests of one client in one poll.
 const REQUESTS_MAX: usize = 8;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4_096;
 
-/// Whether a look at the control plane goes on.
+/// The decision to continue or to end a poll of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// There is time for more.
+pub(super) enum PollDecision {
+    /// Continue with the next client.
     On,
-    /// What else has come waits for the next look.
+    /// End: further events wait for the next poll.
     Enough,
 }
 
-/// What became of a request.
-pub(super) type Answer = Result<Reply, String>;
+/// The result of a request.
+pub(super) type ControlResult = Result<AttachReply, String>;
 
-/// A range of a client's file, and where the client knows it.
-struct Range {
+/// A range of a client's memfd, and its first address in the client.
+struct RegionRange {
     start: u64,
     bytes: u64,
     offset: u64,
 }
 
-impl<E: Executor> AttachFace<E> {
-    /// Takes what a client sent. A region can take the kernel milliseconds, so after one the rings have their turn.
-    pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) -> Look {
+impl<E: EntryExecutor> AttachFrontEnd<E> {
+    /// Receives and serves requests of a client. A region can take the kernel milliseconds, so the poll ends after one
+    /// and the rings are polled.
+    pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) -> PollDecision {
         for _ in 0..REQUESTS_MAX {
             let Some(client) = self.clients.get(&key) else {
-                return Look::On;
+                return PollDecision::On;
             };
             if client.is_waited_for() {
-                // Replies come in order: this client is not heard until the one it waits for is sent, unless it is gone.
+                // Replies are in order: nothing is received from this client until the pending reply is sent. Only its
+                // end is detected.
                 self.look_for_end(key);
-                return Look::On;
+                return PollDecision::On;
             }
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let (bytes, descriptors) = match receive_message(client.socket.as_fd(), &mut self.room, flags) {
                 Ok(received @ (1.., _)) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return Look::On,
+                Err(Errno::AGAIN | Errno::INTR) => return PollDecision::On,
                 other => {
                     let too_long = matches!(other, Err(Errno::MSGSIZE));
                     self.evict(key, too_long.then_some("the message is too long"));
-                    return Look::On;
+                    return PollDecision::On;
                 }
             };
             let request = decode_request(self.room.get(..bytes).unwrap_or_default());
             match request {
                 Ok(request) => {
-                    let is_long = matches!(request, Request::Region { .. } | Request::Release { .. });
+                    let is_long =
+                        matches!(request, AttachRequest::Region { .. } | AttachRequest::Release { .. });
                     self.serve(device, key, request, descriptors);
                     if is_long {
-                        return Look::Enough;
+                        return PollDecision::Enough;
                     }
                 }
                 Err(error) => {
                     if let Some(client) = self.clients.get(&key) {
-                        say(client.socket.as_fd(), &Reply::Refused { reason: error.reason });
+                        say(client.socket.as_fd(), &AttachReply::Refused { reason: error.reason });
                     }
-                    self.evict(key, Some("the message makes no sense"));
-                    return Look::On;
+                    self.evict(key, Some("the message is malformed"));
+                    return PollDecision::On;
                 }
             }
         }
-        Look::On
+        PollDecision::On
     }
 
     fn look_for_end(&mut self, key: ClientKey) {
@@ -109,50 +112,52 @@ impl<E: Executor> AttachFace<E> {
         &mut self,
         device: &mut E::Device,
         key: ClientKey,
-        request: Request,
+        request: AttachRequest,
         mut descriptors: Vec<OwnedFd>,
     ) {
         let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
         let answer = match request {
-            Request::Hello { version, direct } => self.greet(device, key, version, direct),
-            _ if !greeted => Err("say hello first".to_owned()),
-            Request::Namespaces => Ok(self.namespaces(device, key)),
-            Request::Region { start, bytes, offset } => match descriptors.pop() {
-                Some(descriptor) => self.add_region(key, &descriptor, &Range { start, bytes, offset }),
-                None => Err("a region comes with its descriptor".to_owned()),
+            AttachRequest::Hello { version, direct } => self.greet(device, key, version, direct),
+            _ if !greeted => Err("the first request must be hello".to_owned()),
+            AttachRequest::Namespaces => Ok(self.namespaces(device, key)),
+            AttachRequest::Region { start, bytes, offset } => match descriptors.pop() {
+                Some(descriptor) => self.add_region(key, &descriptor, &RegionRange { start, bytes, offset }),
+                None => Err("the region request carries no memfd; send its descriptor with it".to_owned()),
             },
-            Request::Queue { depth } => match self.make_queue(device, key, depth) {
+            AttachRequest::Queue { depth } => match self.make_queue(device, key, depth) {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
-            Request::Release { start } => match self.release(key, start) {
+            AttachRequest::Release { start } => match self.release(key, start) {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
-            Request::DeleteQueue { id } => match self.delete_queue(key, id) {
+            AttachRequest::DeleteQueue { id } => match self.delete_queue(key, id) {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
-            Request::Interrupts { queue } => match descriptors.pop() {
+            AttachRequest::Interrupts { queue } => match descriptors.pop() {
                 Some(bell) => self.connect(key, queue, bell),
-                None => Err("an interrupt comes with its eventfd".to_owned()),
+                None => {
+                    Err("the interrupts request carries no eventfd; send its descriptor with it".to_owned())
+                }
             },
-            Request::Trouble { queue, trouble } => self.help(device, key, queue, trouble),
-            Request::Admin(request) => match self.administer(device, key, request) {
+            AttachRequest::Trouble { queue, trouble } => self.help(device, key, queue, trouble),
+            AttachRequest::Admin(request) => match self.administer(device, key, request) {
                 Ok(None) => return,
-                Ok(Some(answer)) => Ok(Reply::Admin(answer)),
+                Ok(Some(answer)) => Ok(AttachReply::Admin(answer)),
                 Err(reason) => Err(reason),
             },
         };
-        let refused_at_the_door = !greeted && answer.is_err();
-        self.reply(key, &answer.unwrap_or_else(|reason| Reply::Refused { reason }), &[]);
-        if refused_at_the_door {
+        let hello_refused = !greeted && answer.is_err();
+        self.reply(key, &answer.unwrap_or_else(|reason| AttachReply::Refused { reason }), &[]);
+        if hello_refused {
             self.evict(key, None);
         }
     }
 
-    /// Sends a reply. A client that does not take it is given up: it would miss every later one too.
-    pub(super) fn reply(&mut self, key: ClientKey, reply: &Reply, descriptors: &[&OwnedFd]) {
+    /// Sends a reply. A client that does not receive it is evicted: replies must stay in order.
+    pub(super) fn reply(&mut self, key: ClientKey, reply: &AttachReply, descriptors: &[&OwnedFd]) {
         let Some(client) = self.clients.get(&key) else {
             return;
         };
@@ -164,22 +169,24 @@ impl<E: Executor> AttachFace<E> {
         }
     }
 
-    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32, direct: bool) -> Answer {
+    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32, direct: bool) -> ControlResult {
         if version != VERSION {
-            return Err(format!("version {version} is unknown here; this daemon speaks version {VERSION}"));
+            return Err(format!(
+                "version {version} is not supported; this daemon supports version {VERSION}"
+            ));
         }
         let Some(client) = self.clients.get_mut(&key) else {
             return Err(GONE.to_owned());
         };
         if client.grant.is_some() {
-            return Err("hello was said before".to_owned());
+            return Err("hello was sent before; send it once".to_owned());
         }
-        let person = client.peer;
-        let Some(grant) = self.policy.find(person) else {
+        let peer = client.peer;
+        let Some(grant) = self.policy.find(peer) else {
             self.refused += 1;
             return Err(format!(
-                "nothing is granted to uid {} or gid {}; ask for `headwater attach grant --uid {}`",
-                person.uid, person.gid, person.uid
+                "nothing is granted to uid {} or gid {}; ask an administrator for `headwater attach grant --uid {}`",
+                peer.uid, peer.gid, peer.uid
             ));
         };
         let rules = if direct { Some(direct_rules(&mut self.executor, device, grant)?) } else { None };
@@ -187,7 +194,7 @@ impl<E: Executor> AttachFace<E> {
         client.grant = Some(grant.clone());
         client.is_direct = direct;
         let data = self.executor.data_rules(device);
-        Ok(Reply::Welcome {
+        Ok(AttachReply::Welcome {
             version: VERSION,
             queues: grant.queues,
             memory: grant.memory,
@@ -196,47 +203,56 @@ impl<E: Executor> AttachFace<E> {
         })
     }
 
-    fn namespaces(&self, device: &E::Device, key: ClientKey) -> Reply {
+    fn namespaces(&self, device: &E::Device, key: ClientKey) -> AttachReply {
         let rights = self.clients.get(&key).and_then(|client| client.grant.as_ref()).map(rights_of);
         let facts = self.executor.namespaces(device).into_iter().filter_map(|whole| {
             let own = rights.as_ref()?.of(NamespaceId(u8::try_from(whole.id).ok()?))?;
             let blocks = own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end));
-            Some(NamespaceFacts { writable: whole.writable && own.access == Access::Write, blocks, ..whole })
+            Some(ClientNamespace {
+                writable: whole.writable && own.access == AccessLevel::Write,
+                blocks,
+                ..whole
+            })
         });
-        Reply::Namespaces(facts.collect())
+        AttachReply::Namespaces(facts.collect())
     }
 
-    fn add_region(&mut self, key: ClientKey, descriptor: &OwnedFd, range: &Range) -> Answer {
-        let &Range { start, bytes, offset } = range;
+    fn add_region(&mut self, key: ClientKey, descriptor: &OwnedFd, range: &RegionRange) -> ControlResult {
+        let &RegionRange { start, bytes, offset } = range;
         if self.clients.values().map(|client| client.regions.len()).sum::<usize>() >= REGIONS_OF_ALL_MAX {
-            return Err(format!("all clients together have at most {REGIONS_OF_ALL_MAX} regions"));
+            return Err(format!(
+                "all clients together are limited to {REGIONS_OF_ALL_MAX} regions; register larger ones"
+            ));
         }
         let Some(client) = self.clients.get_mut(&key) else {
             return Err(GONE.to_owned());
         };
-        let most = client.grant.as_ref().map_or(0, |grant| grant.memory);
-        let have = client.memory();
-        if have.saturating_add(bytes) > most {
-            return Err(format!("{bytes} bytes more than {have} are above the limit of {most}"));
+        let max = client.grant.as_ref().map_or(0, |grant| grant.memory);
+        let used = client.memory();
+        if used.saturating_add(bytes) > max {
+            return Err(format!("{bytes} bytes in addition to {used} exceed the limit of {max} bytes"));
         }
         if client.regions.len() >= REGIONS_MAX {
-            return Err(format!("a client has at most {REGIONS_MAX} regions; register larger ones"));
+            return Err(format!("a client is limited to {REGIONS_MAX} regions; register larger ones"));
         }
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
-        let region = Foreign::take(descriptor.as_fd(), offset, length).map_err(|error| error.to_string())?;
+        let region = SharedMemory::map_descriptor(descriptor.as_fd(), offset, length)
+            .map_err(|error| error.to_string())?;
         self.executor.register(client.rings.ok_or(GONE)?, Iova(start), region)?;
         client.regions.insert(start, bytes);
-        if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(Reply::Done) }
+        if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(AttachReply::Done) }
     }
 
     fn make_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {
         if !self.has_descriptors() {
-            return Err("clients have as many queues as the node has descriptors for".to_owned());
+            return Err(
+                "no descriptor is left for another queue; raise the node's limit of open files".to_owned()
+            );
         }
         let client = self.clients.get(&key).ok_or(GONE)?;
         let grant = client.grant.as_ref().ok_or(GONE)?;
         if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
-            return Err(format!("a client has at most {} queues here", grant.queues));
+            return Err(format!("this client is limited to {} queues by its grant", grant.queues));
         }
         if client.is_direct { self.lend_queue(device, key, depth) } else { self.add_queue(key, depth) }
     }
@@ -247,25 +263,25 @@ impl<E: Executor> AttachFace<E> {
         let length = (words * 8).next_multiple_of(PAGE_BYTES);
         let bytes = u64::try_from(length).unwrap_or(u64::MAX);
         client.check_rings(bytes)?;
-        let (region, memory) = Foreign::memfd(length).map_err(|error| error.to_string())?;
-        let words = ForeignWords::new(region, 0, words).map_err(|error| error.to_string())?;
-        let end = DeviceEnd::over(words, depth).map_err(|error| error.to_string())?;
+        let (region, memory) = SharedMemory::memfd(length).map_err(|error| error.to_string())?;
+        let words = SharedMemoryWords::new(region, 0, words).map_err(|error| error.to_string())?;
+        let end = ControllerEnd::over(words, depth).map_err(|error| error.to_string())?;
         let (ours, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
         let rings = client.rings.ok_or(GONE)?;
         let id = self
             .executor
             .rings_mut()
-            .add_queue(rings, end, QueueKind::Uio, Bell::Line(ours.clone()))
+            .add_queue(rings, end, QueueKind::Uio, ClientWakeup::Line(ours.clone()))
             .map_err(|error| error.to_string())?;
         if let Err(errno) =
-            epoll::add(&self.epoll, &ours, Place::Line(key, id.0).data(), epoll::EventFlags::IN)
+            epoll::add(&self.epoll, &ours, ControlEventSource::Line(key, id.0).data(), epoll::EventFlags::IN)
         {
             self.executor.rings_mut().abandon_queue(id);
             return Err(format!("no descriptor is left to watch the queue: {errno}"));
         }
         client.queues.insert(id.0, HeldQueue::new(ours, bytes));
         let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        self.reply(key, &Reply::Queue { id: id.0, bytes, lent: None }, &[&memory, &theirs]);
+        self.reply(key, &AttachReply::Queue { id: id.0, bytes, lent: None }, &[&memory, &theirs]);
         Ok(())
     }
 
@@ -277,7 +293,7 @@ impl<E: Executor> AttachFace<E> {
         if let (Some(rings), Some(lending)) = (client.rings, self.executor.lending()) {
             lending.end_region(rings, Iova(start));
         }
-        client.waiting = Some(Waiting::Release(revocation));
+        client.waiting = Some(DeferredReply::Release(revocation));
         self.settle_client(key);
         Ok(())
     }
@@ -285,26 +301,26 @@ impl<E: Executor> AttachFace<E> {
     fn delete_queue(&mut self, key: ClientKey, id: u16) -> Result<(), String> {
         let client = self.clients.get_mut(&key).ok_or(GONE)?;
         if !client.queues.contains_key(&id) {
-            return Err(format!("queue {id} is not this client's"));
+            return Err(format!("queue {id} does not belong to this client"));
         }
         if client.is_direct {
-            client.waiting = Some(Waiting::TakeBack(id));
+            client.waiting = Some(DeferredReply::TakeBack(id));
             self.take_back(id);
             return Ok(());
         }
         self.executor.rings_mut().delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
-        client.waiting = Some(Waiting::Delete(QueueId(id)));
+        client.waiting = Some(DeferredReply::Delete(QueueId(id)));
         self.settle_client(key);
         Ok(())
     }
 
-    /// Answers requests that waited for the device. Returns whether one was answered.
+    /// Replies to requests that waited for the device. Returns true if there was one.
     pub(super) fn settle(&mut self, device: &mut E::Device) -> bool {
         let mut moved = false;
-        while let Some(Changed { token, made }) = self.executor.next_changed(device) {
+        while let Some(CompletedChange { token, made }) = self.executor.next_changed(device) {
             moved = true;
-            let waits = |waiting: &Option<Waiting>| match waiting {
-                Some(Waiting::Namespace { token: waited, id }) if *waited == token => Some(*id),
+            let waits = |waiting: &Option<DeferredReply>| match waiting {
+                Some(DeferredReply::Namespace { token: waited, id }) if *waited == token => Some(*id),
                 _ => None,
             };
             let found = self.clients.iter_mut().find_map(|(&key, client)| {
@@ -316,8 +332,8 @@ impl<E: Executor> AttachFace<E> {
                 continue;
             };
             let reply = match made {
-                Ok(made) => Reply::Admin(AdminAnswer::Namespace(if id == 0 { made } else { id })),
-                Err(status) => Reply::Refused { reason: status.to_string() },
+                Ok(made) => AttachReply::Admin(AdminAnswer::Namespace(if id == 0 { made } else { id })),
+                Err(status) => AttachReply::Refused { reason: status.to_string() },
             };
             self.reply(key, &reply, &[]);
         }
@@ -335,13 +351,13 @@ impl<E: Executor> AttachFace<E> {
             return false;
         };
         let done = match &client.waiting {
-            Some(Waiting::Release(revocation)) => revocation.is_quiet(),
-            Some(Waiting::Delete(id)) if self.executor.rings().queue_state(*id).is_none() => {
+            Some(DeferredReply::Release(revocation)) => revocation.is_quiet(),
+            Some(DeferredReply::Delete(id)) if self.executor.rings().queue_state(*id).is_none() => {
                 let id = id.0;
                 client.forget_queue(id, &self.epoll);
                 true
             }
-            &Some(Waiting::TakeBack(id))
+            &Some(DeferredReply::TakeBack(id))
                 if self.executor.lending().is_none_or(|lent| !lent.has_queue(id)) =>
             {
                 client.forget_queue(id, &self.epoll);
@@ -351,7 +367,7 @@ impl<E: Executor> AttachFace<E> {
         };
         if done {
             client.waiting = None;
-            self.reply(key, &Reply::Done, &[]);
+            self.reply(key, &AttachReply::Done, &[]);
         }
         done
     }

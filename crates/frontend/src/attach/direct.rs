@@ -1,49 +1,50 @@
-//! Clients that drive queues of the hardware's: their part of the control plane.
+//! The control plane for clients that drive hardware queues.
 //!
-//! In: requests of clients whose grant says `direct`. Out: queues that the [`Lending`] device made, and news of them. Invariant:
-//! only such a client gets the device's file; it is told of a queue at most as long as the hardware knows it.
+//! Input: requests of clients with a `direct` grant. Output: queues created by the [`Lending`] device, and changes of
+//! their state. Invariant: only such a client receives the device file, and a queue at most while the hardware holds
+//! it.
 
-use super::AttachFace;
-use super::client::{ClientKey, HeldQueue, Place, Waiting};
-use super::control::{Answer, GONE};
-use super::executor::Executor;
-use super::lending::Lent;
+use super::AttachFrontEnd;
+use super::client::{ClientKey, HeldQueue, ControlEventSource, DeferredReply};
+use super::control::{ControlResult, GONE};
+use super::executor::EntryExecutor;
+use super::lending::LentQueueHandover;
 use headwater_dma::iova::Iova;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
-use headwater_io::attach::admin::Grant;
-use headwater_io::attach::protocol::{DirectRules, QueueTrouble, Reply};
+use headwater_io::attach::admin::AccessGrant;
+use headwater_io::attach::protocol::{AttachReply, DirectRules, QueueTrouble};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 const NO_LENDING: &str = "this node's device has no queues to lend; attach without direct=1";
 
-/// How a client drives queues, if it may.
-pub(super) fn direct_rules<E: Executor>(
+/// Returns the rules for driving hardware queues, if the grant allows it.
+pub(super) fn direct_rules<E: EntryExecutor>(
     executor: &mut E,
     device: &E::Device,
-    grant: &Grant,
+    grant: &AccessGrant,
 ) -> Result<DirectRules, String> {
     let lending = executor.lending().ok_or(NO_LENDING)?;
     if !grant.direct {
         return Err(format!(
-            "queues of the hardware's are not granted to {}; ask for `headwater attach grant --direct`, or attach \
-             without direct=1",
+            "hardware queues are not granted to {}; ask an administrator for `headwater attach grant --direct`, \
+             or attach without direct=1",
             grant.who
         ));
     }
     lending.rules(device)
 }
 
-impl<E: Executor> AttachFace<E> {
-    /// Tells where the hardware knows a region that was registered.
-    pub(super) fn lend_region(&mut self, key: ClientKey, start: u64, bytes: u64) -> Answer {
+impl<E: EntryExecutor> AttachFrontEnd<E> {
+    /// Returns the hardware's address of a registered region.
+    pub(super) fn lend_region(&mut self, key: ClientKey, start: u64, bytes: u64) -> ControlResult {
         let rings = self.clients.get(&key).and_then(|client| client.rings).ok_or(GONE)?;
         let lending = self.executor.lending().ok_or(NO_LENDING)?;
-        Ok(Reply::Region { address: lending.lend_region(rings, Iova(start), bytes)? })
+        Ok(AttachReply::Region { address: lending.lend_region(rings, Iova(start), bytes)? })
     }
 
-    /// Begins to make a queue; its client is told when it is there.
+    /// Begins the creation of a queue; the reply follows when it exists.
     pub(super) fn lend_queue(
         &mut self,
         device: &mut E::Device,
@@ -57,26 +58,26 @@ impl<E: Executor> AttachFace<E> {
         let (line, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
         let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let token = lending.lend_queue(device, rings, depth, line.clone())?;
-        client.waiting = Some(Waiting::Lend { token, line, theirs });
+        client.waiting = Some(DeferredReply::Lend { token, line, theirs });
         Ok(())
     }
 
-    /// Tells clients of queues that were made, and hangs up on those that are no more.
+    /// Replies to clients whose queues were created, and closes the wake lines of lost queues.
     pub(super) fn settle_lent(&mut self) -> bool {
         let mut moved = false;
         while let Some((token, made)) = self.executor.lending().and_then(|lending| lending.next_made()) {
             moved = true;
-            let waits = |waiting: &mut Waiting| matches!(waiting, Waiting::Lend { token: waited, .. } if *waited == token);
+            let waits = |waiting: &mut DeferredReply| matches!(waiting, DeferredReply::Lend { token: waited, .. } if *waited == token);
             let found = self
                 .clients
                 .iter_mut()
                 .find_map(|(&key, client)| Some((key, client.waiting.take_if(|waiting| waits(waiting))?)));
             match (found, made) {
-                (Some((key, Waiting::Lend { line, theirs, .. })), Ok(lent)) => {
+                (Some((key, DeferredReply::Lend { line, theirs, .. })), Ok(lent)) => {
                     self.hand_over(key, lent, line, &theirs);
                 }
-                (Some((key, _)), Err(reason)) => self.reply(key, &Reply::Refused { reason }, &[]),
-                // Its client went meanwhile.
+                (Some((key, _)), Err(reason)) => self.reply(key, &AttachReply::Refused { reason }, &[]),
+                // Its client disconnected before.
                 (_, Ok(lent)) => self.take_back(lent.id),
                 (None, Err(_)) => {}
             }
@@ -93,46 +94,46 @@ impl<E: Executor> AttachFace<E> {
         moved
     }
 
-    fn hand_over(&mut self, key: ClientKey, lent: Lent, line: WakeLine, theirs: &OwnedFd) {
-        let Lent { id, bytes, text, memory, device } = lent;
-        let place = Place::Line(key, id).data();
+    fn hand_over(&mut self, key: ClientKey, lent: LentQueueHandover, line: WakeLine, theirs: &OwnedFd) {
+        let LentQueueHandover { id, bytes, text, memory, device } = lent;
+        let place = ControlEventSource::Line(key, id).data();
         if let Err(errno) = epoll::add(&self.epoll, &line, place, epoll::EventFlags::IN) {
             self.take_back(id);
             let reason = format!("no descriptor is left to watch the queue: {errno}");
-            return self.reply(key, &Reply::Refused { reason }, &[]);
+            return self.reply(key, &AttachReply::Refused { reason }, &[]);
         }
         if let Some(client) = self.clients.get_mut(&key) {
             client.queues.insert(id, HeldQueue::new(line, bytes));
         }
-        self.reply(key, &Reply::Queue { id, bytes, lent: Some(text) }, &[&memory, theirs, &device]);
+        self.reply(key, &AttachReply::Queue { id, bytes, lent: Some(text) }, &[&memory, theirs, &device]);
     }
 
-    /// Begins to take a queue back.
+    /// Begins to reclaim a queue.
     pub(super) fn take_back(&mut self, queue: u16) {
         if let Some(lending) = self.executor.lending() {
             lending.take_back(queue);
         }
     }
 
-    /// Lets a queue of the client ring its bell.
-    pub(super) fn connect(&mut self, key: ClientKey, queue: u16, bell: OwnedFd) -> Answer {
+    /// Connects completions of the client's queue to its eventfd.
+    pub(super) fn connect(&mut self, key: ClientKey, queue: u16, bell: OwnedFd) -> ControlResult {
         self.check_owner(key, queue)?;
         let bell = WakeDescriptor::adopt(bell).map_err(|error| error.to_string())?;
         self.executor.lending().ok_or(NO_LENDING)?.connect(queue, bell)?;
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
-    /// Does what helps a queue of the client.
+    /// Corrects a fault that the client reports of its queue.
     pub(super) fn help(
         &mut self,
         device: &mut E::Device,
         key: ClientKey,
         queue: u16,
         trouble: QueueTrouble,
-    ) -> Answer {
+    ) -> ControlResult {
         self.check_owner(key, queue)?;
         self.executor.lending().ok_or(NO_LENDING)?.help(device, queue, trouble)?;
-        Ok(Reply::Done)
+        Ok(AttachReply::Done)
     }
 
     fn check_owner(&self, key: ClientKey, queue: u16) -> Result<(), String> {
@@ -140,6 +141,6 @@ impl<E: Executor> AttachFace<E> {
         if client.is_direct && client.queues.contains_key(&queue) {
             return Ok(());
         }
-        Err(format!("queue {queue} is not one of the hardware's that this client drives"))
+        Err(format!("queue {queue} is not a hardware queue of this client"))
     }
 }

@@ -1,29 +1,30 @@
-//! The grants of a live node, kept in its data directory (`docs/formats/attach-grants.md`).
+//! The file of grants in a node's data directory (`docs/formats/attach-grants.md`).
 //!
-//! In: what administrators said of users and groups. Out: the same after a restart, however the node ended. Invariant: the
-//! file is as it was or as it was meant to be: written beside, made durable, renamed, and the directory made durable.
+//! Input: decisions of administrators about users and groups. Output: the same decisions after a restart, however the
+//! node ended. Invariant: the file holds the old or the new content, never a part: a temporary file is written, made
+//! durable and renamed, and the directory is made durable.
 
 use super::policy::check;
-use headwater_io::attach::admin::{Grant, Who};
+use headwater_io::attach::admin::{AccessGrant, GrantSubject};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 pub const GRANTS_FILE: &str = "grants.json";
 /// The version that is written.
 const VERSION: u32 = 1;
-/// Longest file that is read.
+/// Maximum bytes of a file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Most users and groups that are spoken of.
+/// Maximum users and groups in the file.
 const SAID_MAX: usize = 4_096;
 
-/// What was said last of each user or group: a grant, or `None` for a revocation.
-pub type Said = BTreeMap<Who, Option<Grant>>;
+/// The latest decision about each user or group: a grant, or `None` for a revocation.
+pub type GrantDecisions = BTreeMap<GrantSubject, Option<AccessGrant>>;
 
-/// Why grants could not be read or kept.
+/// An error of reading or writing the file of grants.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantFileError {
     /// The system refused.
@@ -31,61 +32,61 @@ pub enum GrantFileError {
     System {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// It is of a version that this program does not know.
+    /// The file has a version that this program does not support.
     #[error(
-        "{}: version {version} of the grants is unknown here, which is {VERSION}; start the program that wrote it, or move \
-         the file away and grant anew",
+        "{}: version {version} of the grants is not supported, only version {VERSION}; start the program that \
+         wrote it, or move the file away and repeat the grants",
         path.display()
     )]
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The version in the file.
         version: u32,
     },
-    /// It is not what any version of this program wrote.
-    #[error("{}: {reason}; mend the file, or move it away and grant anew", path.display())]
+    /// No version of this program wrote this content.
+    #[error("{}: {reason}; correct the file, or move it away and repeat the grants", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault and its position.
         reason: String,
     },
-    /// There would be too many.
-    #[error("grants speak of at most {SAID_MAX} users and groups; use groups")]
+    /// The limit of users and groups is reached.
+    #[error("grants are limited to {SAID_MAX} users and groups; grant to groups instead of users")]
     TooMany,
 }
 
-/// Any version: what all have in common.
+/// The part that all versions have in common.
 #[derive(Deserialize)]
-struct Versioned {
+struct VersionField {
     version: u32,
 }
 
-/// Version 1.
+/// The file in version 1.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct GrantFileText {
+struct GrantFileContent {
     version: u32,
-    granted: Vec<Grant>,
-    revoked: Vec<Who>,
+    granted: Vec<AccessGrant>,
+    revoked: Vec<GrantSubject>,
 }
 
-/// Reads what was said before; nothing if there is no file.
+/// Reads the decisions; none if there is no file.
 ///
 /// # Errors
-/// [`GrantFileError`] for a file that cannot be read, or says what no administrator can have said.
-pub fn read(path: &Path) -> Result<Said, GrantFileError> {
+/// [`GrantFileError`] for a file that cannot be read, or that holds a decision which no administrator can make.
+pub fn read(path: &Path) -> Result<GrantDecisions, GrantFileError> {
     let system = |source| GrantFileError::System { path: path.to_owned(), what: "read", source };
     let malformed = |reason: String| GrantFileError::Malformed { path: path.to_owned(), reason };
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Said::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(GrantDecisions::new()),
         Err(error) => return Err(system(error)),
     };
     let mut text = String::new();
@@ -93,43 +94,43 @@ pub fn read(path: &Path) -> Result<Said, GrantFileError> {
     if bytes as u64 > FILE_BYTES_MAX {
         return Err(malformed(format!("the file is longer than {FILE_BYTES_MAX} bytes")));
     }
-    let Versioned { version } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let VersionField { version } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if version != VERSION {
         return Err(GrantFileError::Version { path: path.to_owned(), version });
     }
-    let whole: GrantFileText = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-    let mut said = Said::new();
+    let whole: GrantFileContent = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let mut said = GrantDecisions::new();
     let revoked = whole.revoked.into_iter().map(|who| (who, None));
     for (who, grant) in whole.granted.into_iter().map(|grant| (grant.who, Some(grant))).chain(revoked) {
         grant.as_ref().map_or(Ok(()), check).map_err(malformed)?;
         if said.insert(who, grant).is_some() {
-            return Err(malformed(format!("{who} is spoken of twice")));
+            return Err(malformed(format!("{who} is listed twice")));
         }
     }
     Ok(said)
 }
 
-/// Keeps what was said, all of it, before it returns.
+/// Writes all decisions, durable when it returns.
 ///
 /// # Errors
-/// [`GrantFileError`]; then the file is as it was.
-pub fn write(path: &Path, said: &Said) -> Result<(), GrantFileError> {
+/// [`GrantFileError`]; then the file is unchanged.
+pub fn write(path: &Path, said: &GrantDecisions) -> Result<(), GrantFileError> {
     if said.len() > SAID_MAX {
         return Err(GrantFileError::TooMany);
     }
-    let whole = GrantFileText {
+    let whole = GrantFileContent {
         version: VERSION,
         granted: said.values().flatten().cloned().collect(),
         revoked: said.iter().filter(|(_, grant)| grant.is_none()).map(|(&who, _)| who).collect(),
     };
     replace(path, &whole).map_err(|source| GrantFileError::System {
         path: path.to_owned(),
-        what: "keep",
+        what: "write",
         source,
     })
 }
 
-fn replace(path: &Path, whole: &GrantFileText) -> std::io::Result<()> {
+fn replace(path: &Path, whole: &GrantFileContent) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut text = serde_json::to_vec_pretty(whole)?;
@@ -146,19 +147,19 @@ fn replace(path: &Path, whole: &GrantFileText) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    fn said() -> Said {
-        let part = Grant {
+    fn said() -> GrantDecisions {
+        let part = AccessGrant {
             namespaces: vec![2, 3],
             read_only: true,
             blocks: Some((1, 9)),
             queues: 2,
             memory: 1 << 20,
-            ..Grant::everything(Who::Uid(7))
+            ..AccessGrant::everything(GrantSubject::Uid(7))
         };
-        Said::from([
-            (Who::Uid(7), Some(part)),
-            (Who::Uid(8), None),
-            (Who::Gid(7), Some(Grant::everything(Who::Gid(7)))),
+        GrantDecisions::from([
+            (GrantSubject::Uid(7), Some(part)),
+            (GrantSubject::Uid(8), None),
+            (GrantSubject::Gid(7), Some(AccessGrant::everything(GrantSubject::Gid(7)))),
         ])
     }
 
@@ -166,28 +167,28 @@ mod tests {
     fn grants_and_revocations_read_back_as_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
-        assert!(read(&path).unwrap().is_empty(), "no file, nothing said");
-        for said in [Said::new(), said()] {
+        assert!(read(&path).unwrap().is_empty(), "without a file there are no decisions");
+        for said in [GrantDecisions::new(), said()] {
             write(&path, &said).unwrap();
             assert_eq!(read(&path).unwrap(), said);
         }
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
-        assert_eq!(files.len(), 1, "nothing is left beside it");
+        assert_eq!(files.len(), 1, "the temporary file is left behind");
     }
 
     #[test]
-    fn a_half_written_file_beside_it_says_nothing() {
+    fn an_incomplete_temporary_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
         write(&path, &said()).unwrap();
         std::fs::write(folder.path().join("grants.json.new"), b"{\"version\": 1, \"gran").unwrap();
         assert_eq!(read(&path).unwrap(), said());
-        write(&path, &Said::new()).unwrap();
+        write(&path, &GrantDecisions::new()).unwrap();
         assert!(read(&path).unwrap().is_empty());
     }
 
     #[test]
-    fn version_1_is_read_for_ever() {
+    fn version_1_remains_readable() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
         let text = include_str!("grant_file/grants-v1.json");
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_administrator_said_is_an_error_that_says_what_is_wrong() {
+    fn invalid_content_is_an_error_that_names_the_fault() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
         for (text, wanted) in [
@@ -213,6 +214,6 @@ mod tests {
             assert!(error.contains(wanted) && error.contains(GRANTS_FILE), "{error}");
         }
         std::fs::write(&path, [0xFF; 9]).unwrap();
-        assert!(matches!(read(&path), Err(GrantFileError::System { .. })), "no text");
+        assert!(matches!(read(&path), Err(GrantFileError::System { .. })), "not UTF-8");
     }
 }

@@ -1,61 +1,62 @@
-//! Queues of the hardware's, lent to clients who are trusted with them.
+//! The interface of devices that lend hardware queues to trusted clients.
 //!
-//! In: wishes of clients whose grant says `direct`. Out: queues over memory that such a client shares, and what becomes of them.
-//! Invariant: the memory of a lent queue, and every region of its client, stays the hardware's until the hardware is done with
-//! the queue; only then is the client's line hung up.
+//! Input: requests of clients with a `direct` grant. Output: queues in memory shared with such a client, and their end.
+//! Invariant: the memory of a lent queue and every region of its client stay mapped for the hardware until it has
+//! released the queue; only then is the client's wake line closed.
 
 use headwater_dma::iova::Iova;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
-use headwater_io::attach::protocol::{DirectRules, LentText, QueueTrouble};
+use headwater_io::attach::protocol::{DirectRules, LentQueueLayout, QueueTrouble};
 use headwater_ssd::nvme::rings::ClientId;
 use std::os::fd::OwnedFd;
 
-/// A queue that was made, as its client is to be told.
+/// A created queue, as its client receives it.
 #[derive(Debug)]
-pub struct Lent {
-    /// Its number at the hardware.
+pub struct LentQueueHandover {
+    /// Its number in the hardware.
     pub id: u16,
     /// Bytes of its memory.
     pub bytes: u64,
-    /// Where everything is.
-    pub text: LentText,
+    /// The layout of its memory.
+    pub text: LentQueueLayout,
     /// The memfd of its rings.
     pub memory: OwnedFd,
-    /// The device's file.
+    /// The device file.
     pub device: OwnedFd,
 }
 
-/// What became of a wish, by its token.
-pub type Made = (u64, Result<Lent, String>);
+/// The token of a request for a queue, and its result.
+pub type LendResult = (u64, Result<LentQueueHandover, String>);
 
-/// It lends queues of a device `D`.
-pub trait Lending<D> {
-    /// How clients drive them.
+/// A lender of queues of a device `D`.
+pub trait QueueLender<D> {
+    /// Returns the rules by which clients drive the queues.
     ///
     /// # Errors
-    /// Says why there are none.
+    /// The reason why no queue can be lent.
     fn rules(&self, device: &D) -> Result<DirectRules, String>;
 
-    /// The device's address of a region that the client has just registered; it stays the hardware's for the client's queues.
+    /// Returns the device's address of a region that the client has just registered; the region stays mapped for the
+    /// client's queues.
     ///
     /// # Errors
-    /// Says why there is none.
+    /// The reason why it has no address.
     fn lend_region(&mut self, client: ClientId, start: Iova, bytes: u64) -> Result<u64, String>;
 
-    /// The client names a region no more.
+    /// Ends the loan of a region that the client released.
     fn end_region(&mut self, client: ClientId, start: Iova);
 
-    /// Bytes of memory of a queue.
+    /// Returns the bytes of memory of a queue.
     ///
     /// # Errors
-    /// Says why there can be none so deep.
+    /// The reason why no queue can have this depth.
     fn queue_bytes(&self, device: &D, depth: u32) -> Result<u64, String>;
 
-    /// Begins to make a queue; `line` is hung up when it is over. Returns a token.
+    /// Begins the creation of a queue; `line` is closed when the queue ends. Returns a token.
     ///
     /// # Errors
-    /// Says why there can be none.
+    /// The reason of the refusal.
     fn lend_queue(
         &mut self,
         device: &mut D,
@@ -64,30 +65,30 @@ pub trait Lending<D> {
         line: WakeLine,
     ) -> Result<u64, String>;
 
-    /// The next wish that is fulfilled, or cannot be.
-    fn next_made(&mut self) -> Option<Made>;
+    /// Returns the next finished request for a queue.
+    fn next_made(&mut self) -> Option<LendResult>;
 
-    /// Begins to take a queue back.
+    /// Begins to reclaim a queue.
     fn take_back(&mut self, queue: u16);
 
-    /// Whether the hardware may still know a queue.
+    /// Returns true if the hardware may still hold the queue.
     fn has_queue(&self, queue: u16) -> bool;
 
-    /// The next queue that the hardware forgot of its own accord.
+    /// Returns the next queue that a reset or the end of the controller deleted.
     fn next_lost(&mut self) -> Option<u16>;
 
-    /// Lets completions of a queue ring a bell.
+    /// Connects completions of a queue to an eventfd.
     ///
     /// # Errors
-    /// Says why they cannot.
+    /// The reason why they cannot be connected.
     fn connect(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String>;
 
-    /// Does what helps a queue in trouble.
+    /// Corrects a fault of a queue: aborts a command, or resets the controller.
     ///
     /// # Errors
-    /// Says why nothing was done.
+    /// The reason why nothing was done.
     fn help(&mut self, device: &mut D, queue: u16, trouble: QueueTrouble) -> Result<(), String>;
 
-    /// A client is gone: what it borrowed is taken back.
+    /// Reclaims everything lent to a client that is gone.
     fn remove_client(&mut self, client: ClientId);
 }

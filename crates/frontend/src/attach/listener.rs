@@ -1,9 +1,9 @@
-//! The attach socket: where clients come in, and who they are.
+//! The listening attach socket.
 //!
-//! In: a path. Out: sockets that do not block, each with the user at its other end as the kernel knows it. A socket that
-//! nobody listens on any more is replaced; one that is alive is an error. Its file is removed when the listener is closed.
+//! Input: a path. Output: non-blocking sockets, each with its peer's credentials from the kernel. A stale socket file,
+//! on which no process listens, is replaced; a live one is an error. The file is removed when the listener is dropped.
 
-use super::policy::Person;
+use super::policy::PeerCredentials;
 use rustix::fs::{Mode, chmod};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -13,17 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-/// Connections that wait to be let in.
+/// Maximum connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A socket that listens.
+/// The listening socket.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct AttachListener {
     socket: OwnedFd,
     path: PathBuf,
 }
 
-impl Listener {
+impl AttachListener {
     pub(super) fn bind(path: &Path) -> std::io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -36,33 +36,33 @@ impl Listener {
         }
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&socket, &address)?;
-        // Anybody may knock: who may come in is decided by the user that the kernel names, not by the file's mode.
+        // Every user may connect: access is decided by the credentials that the kernel reports, not by the file's mode.
         chmod(path, Mode::from_raw_mode(0o666))?;
         listen(&socket, BACKLOG)?;
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// Takes the next client.
-    pub(super) fn accept(&self) -> std::io::Result<(OwnedFd, Person)> {
+    /// Accepts the next client.
+    pub(super) fn accept(&self) -> std::io::Result<(OwnedFd, PeerCredentials)> {
         let socket = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         let credentials = socket_peercred(&socket)?;
-        let person = Person {
+        let peer = PeerCredentials {
             pid: credentials.pid.as_raw_nonzero().get(),
             uid: credentials.uid.as_raw(),
             gid: credentials.gid.as_raw(),
         };
-        Ok((socket, person))
+        Ok((socket, peer))
     }
 }
 
-impl Drop for Listener {
+impl Drop for AttachListener {
     fn drop(&mut self) {
-        // Somebody else may have removed it; then it is gone, which is what is wanted.
+        // Another process may have removed it already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for AttachListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

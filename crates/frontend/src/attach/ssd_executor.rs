@@ -1,98 +1,103 @@
-//! Entries of attached clients, carried out by the device of this node.
+//! The executor of attached clients' entries on the node's own device.
 //!
-//! In: entries in rings. Out: commands to the device by its own ring face. Invariant: the two faces that the device knows
-//! are this executor's alone.
+//! Input: entries in rings. Output: commands to the device through its ring front end. Invariant: the two front-end
+//! identifiers of the device belong to this executor alone.
 
-use super::executor::{Changed, Executor};
+use super::executor::{CompletedChange, EntryExecutor};
 use headwater::namespace_wish::{change_of, facts_of, table};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeError;
-use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
-use headwater_io::facts::NamespaceFacts;
-use headwater_ssd::command::{Command, FaceId, NamespaceId};
-use headwater_ssd::engine::Device;
+use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::client_namespace::ClientNamespace;
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::Media;
 use headwater_ssd::namespace::Namespace;
-use headwater_ssd::nvme::rings::{ClientId, ClientRings, RingFace};
+use headwater_ssd::nvme::rings::{ClientId, ClientRings, RingFrontEnd};
 use std::marker::PhantomData;
 
-/// How the face is known to the device.
+/// The identifiers of the attach front end in the device.
 #[derive(Clone, Copy, Debug)]
-pub struct AttachFaces {
+pub struct AttachFrontEndIds {
     /// Commands of clients.
-    pub rings: FaceId,
+    pub rings: FrontEndId,
     /// Changes of the table of namespaces.
-    pub control: FaceId,
+    pub control: FrontEndId,
 }
 
-/// The rings of a converged device on a medium `M`.
+/// An executor over the node's SSD on a medium `M`.
 #[derive(Debug)]
-pub struct ConvergedExecutor<M> {
-    face: RingFace<ForeignWords>,
-    control: FaceId,
+pub struct SsdExecutor<M> {
+    face: RingFrontEnd<SharedMemoryWords>,
+    control: FrontEndId,
     next_token: u64,
     medium: PhantomData<fn(M)>,
 }
 
-impl<M: Media> ConvergedExecutor<M> {
-    /// No clients yet.
+impl<M: Media> SsdExecutor<M> {
+    /// Creates an executor without clients.
     ///
     /// # Errors
     /// [`WakeError`] when the system has no descriptor left.
-    pub fn new(faces: AttachFaces) -> Result<Self, WakeError> {
-        let face = RingFace::new(faces.rings)?;
+    pub fn new(faces: AttachFrontEndIds) -> Result<Self, WakeError> {
+        let face = RingFrontEnd::new(faces.rings)?;
         Ok(Self { face, control: faces.control, next_token: 0, medium: PhantomData })
     }
 }
 
-impl<M: Media> Executor for ConvergedExecutor<M> {
-    type Device = Device<M>;
+impl<M: Media> EntryExecutor for SsdExecutor<M> {
+    type Device = SsdDevice<M>;
 
-    fn rings(&self) -> &ClientRings<ForeignWords> {
+    fn rings(&self) -> &ClientRings<SharedMemoryWords> {
         &self.face.rings
     }
 
-    fn rings_mut(&mut self) -> &mut ClientRings<ForeignWords> {
+    fn rings_mut(&mut self) -> &mut ClientRings<SharedMemoryWords> {
         &mut self.face.rings
     }
 
-    fn poll(&mut self, device: &mut Device<M>, _now: Nanos) -> bool {
+    fn poll(&mut self, device: &mut SsdDevice<M>, _now: Nanos) -> bool {
         self.face.poll(device)
     }
 
-    fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String> {
+    fn register(&mut self, client: ClientId, start: Iova, region: SharedMemory) -> Result<(), String> {
         let memory = self.face.rings.memory(client).ok_or("the client is gone")?;
         memory.register(start, region).map_err(|error| error.to_string())
     }
 
-    fn namespaces(&self, device: &Device<M>) -> Vec<NamespaceFacts> {
+    fn namespaces(&self, device: &SsdDevice<M>) -> Vec<ClientNamespace> {
         let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
         all.map(|id| facts_of(id, &device.namespace(id).unwrap_or(Namespace::IMPLICIT))).collect()
     }
 
-    fn table(&self, device: &Device<M>) -> Vec<(u8, NamespaceText)> {
+    fn table(&self, device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
         table(device)
     }
 
-    fn change(&mut self, device: &mut Device<M>, id: u8, wish: &NamespaceWish) -> Result<u64, String> {
-        let (namespace, change) = change_of(id, wish)?;
+    fn change(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        id: u8,
+        request: &NamespaceRequest,
+    ) -> Result<u64, String> {
+        let (namespace, change) = change_of(id, request)?;
         let token = self.next_token;
         self.next_token += 1;
         device
-            .submit(self.control, namespace, token, Command::Namespace(change))
+            .submit(self.control, namespace, token, SsdCommand::Namespace(change))
             .map_err(|error| error.to_string())?;
         Ok(token)
     }
 
-    fn next_changed(&mut self, device: &mut Device<M>) -> Option<Changed> {
+    fn next_changed(&mut self, device: &mut SsdDevice<M>) -> Option<CompletedChange> {
         let completion = device.next_completion(self.control)?;
         let made = u8::try_from(completion.position).unwrap_or(0);
         let status = completion.status;
-        Some(Changed {
+        Some(CompletedChange {
             token: completion.token,
             made: if status.is_success() { Ok(made) } else { Err(status) },
         })

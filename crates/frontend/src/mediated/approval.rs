@@ -1,33 +1,33 @@
-//! Whether an entry of a client may reach the controller, and as what.
+//! Validation of a client's entry against its rights, and construction of the node's own entry.
 //!
-//! In: an entry as its client wrote it, the client's rights, the controller's namespaces. Out: an entry of the node's own,
-//! which holds nothing but what was checked, or the status that refuses the client's. Invariant: every block that an
-//! approved entry names lies in the namespace, and in the blocks that the client may touch.
+//! Input: an entry as its client wrote it, the client's rights, the controller's namespaces. Output: the node's own
+//! entry, which holds validated fields only, or the status that refuses the client's entry. Invariant: every block that
+//! an approved entry names lies in the namespace, and in the blocks that the client may access.
 
-use headwater_nvme::driver::{Namespace, NamespaceKind};
+use headwater_nvme::driver::{NamespaceKind, ScannedNamespace};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::NamespaceId;
-use headwater_ssd::nvme::rings::rights::{Access, Rights};
+use headwater_ssd::nvme::rings::rights::{AccessLevel, ClientRights};
 use std::mem::size_of;
 use std::ops::Range;
 use zerocopy::little_endian::U32;
 
-/// What may be asked beside the blocks.
+/// The command options that clients may set.
 const OPTIONS: BlockOptions = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
 
 /// The blocks that a client may name in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct GrantedBlocks {
     allowed: Option<Range<u64>>,
     /// Blocks of the namespace.
     size: u64,
 }
 
-impl Window {
-    /// Judges a range of blocks.
+impl GrantedBlocks {
+    /// Validates a range of blocks.
     fn check(&self, start: u64, blocks: u64) -> Result<(), Status> {
         let end = start.checked_add(blocks).ok_or(Status::LBA_OUT_OF_RANGE)?;
         if let Some(allowed) = &self.allowed
@@ -38,10 +38,10 @@ impl Window {
         if end > self.size { Err(Status::LBA_OUT_OF_RANGE) } else { Ok(()) }
     }
 
-    /// Judges the ranges of a Dataset Management, one by one, and takes out what is no block: hints.
+    /// Validates the ranges of a Dataset Management, and clears their context attributes, which are hints.
     ///
     /// # Errors
-    /// The status for the first that is not the client's.
+    /// The status for the first range outside the client's blocks.
     pub(super) fn check_ranges(&self, ranges: &mut [DatasetRange]) -> Result<(), Status> {
         for range in ranges {
             self.check(range.start.get(), range.blocks.get().into())?;
@@ -51,34 +51,34 @@ impl Window {
     }
 }
 
-/// The data of an approved entry.
+/// The data that an approved entry needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Need {
-    /// None.
+pub(super) enum DataRequirement {
+    /// No data.
     Nothing,
-    /// So many bytes of client memory, one way or the other.
+    /// Bytes of client memory to read or write.
     Blocks(u64),
-    /// So many ranges that lie in client memory, to be read once and judged by the window.
-    Ranges(u16, Window),
+    /// The number of ranges in client memory, to be copied once and validated by the window.
+    Ranges(u16, GrantedBlocks),
 }
 
-/// An entry that may be submitted once its data has a place.
+/// An entry that may be submitted once its data pointer is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Approved {
+pub(super) struct ApprovedEntry {
     pub(super) entry: SubmissionEntry,
-    pub(super) need: Need,
+    pub(super) need: DataRequirement,
 }
 
-/// Judges an entry. `transfer_bytes_max` is the most that one command moves.
+/// Validates an entry. `transfer_bytes_max` is the maximum length of one command's data.
 ///
 /// # Errors
-/// The status that the client gets.
+/// The status that the client receives.
 pub(super) fn approve(
     entry: &SubmissionEntry,
-    rights: &Rights,
-    namespaces: &[Namespace],
+    rights: &ClientRights,
+    namespaces: &[ScannedNamespace],
     transfer_bytes_max: u64,
-) -> Result<Approved, Status> {
+) -> Result<ApprovedEntry, Status> {
     let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
     let number = entry.namespace.get();
     let id = u8::try_from(number).map(NamespaceId).map_err(|_| Status::INVALID_NAMESPACE)?;
@@ -91,32 +91,32 @@ pub(super) fn approve(
     if entry.has_special_flags() {
         return Err(Status::INVALID_FIELD);
     }
-    let window = Window { allowed: own.blocks.clone(), size: *size };
+    let window = GrantedBlocks { allowed: own.blocks.clone(), size: *size };
     let range = BlockRange { start: entry.nvm_start(), blocks: entry.nvm_blocks() };
     let bytes = u64::from(range.blocks) << block_shift;
     let options = |allowed| options_of(entry, allowed);
     let (needs, approved) = match opcode {
-        NvmOpcode::Flush => (Access::Read, flush(number)),
+        NvmOpcode::Flush => (AccessLevel::Read, flush(number)),
         NvmOpcode::Read => {
             let entry = nvm::read(number, range, 0, options(OPTIONS)?);
-            (Access::Read, moving(entry, bytes, transfer_bytes_max)?)
+            (AccessLevel::Read, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::Compare => {
             let entry = nvm::compare(number, range, 0, options(OPTIONS)?);
-            (Access::Read, moving(entry, bytes, transfer_bytes_max)?)
+            (AccessLevel::Read, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::Write => {
             let entry = nvm::write(number, range, 0, options(OPTIONS)?);
-            (Access::Write, moving(entry, bytes, transfer_bytes_max)?)
+            (AccessLevel::Write, moving(entry, bytes, transfer_bytes_max)?)
         }
         NvmOpcode::WriteZeroes => {
             let entry = nvm::write_zeroes(number, range, options(OPTIONS.and(BlockOptions::DEALLOCATE))?);
-            (Access::Write, Approved { entry, need: Need::Nothing })
+            (AccessLevel::Write, ApprovedEntry { entry, need: DataRequirement::Nothing })
         }
-        NvmOpcode::DatasetManagement => (Access::Write, dataset(entry, number, window.clone())?),
+        NvmOpcode::DatasetManagement => (AccessLevel::Write, dataset(entry, number, window.clone())?),
         NvmOpcode::Verify | NvmOpcode::Copy => return Err(Status::INVALID_OPCODE),
     };
-    if needs == Access::Write && own.access == Access::Read {
+    if needs == AccessLevel::Write && own.access == AccessLevel::Read {
         return Err(Status::ACCESS_DENIED);
     }
     if !matches!(opcode, NvmOpcode::Flush | NvmOpcode::DatasetManagement) {
@@ -125,31 +125,31 @@ pub(super) fn approve(
     Ok(approved)
 }
 
-fn flush(namespace: u32) -> Approved {
+fn flush(namespace: u32) -> ApprovedEntry {
     let entry = SubmissionEntry {
         opcode: NvmOpcode::Flush.number(),
         namespace: U32::new(namespace),
         ..SubmissionEntry::default()
     };
-    Approved { entry, need: Need::Nothing }
+    ApprovedEntry { entry, need: DataRequirement::Nothing }
 }
 
-fn moving(entry: SubmissionEntry, bytes: u64, most: u64) -> Result<Approved, Status> {
-    if bytes > most { Err(Status::INVALID_FIELD) } else { Ok(Approved { entry, need: Need::Blocks(bytes) }) }
+fn moving(entry: SubmissionEntry, bytes: u64, max: u64) -> Result<ApprovedEntry, Status> {
+    if bytes > max { Err(Status::INVALID_FIELD) } else { Ok(ApprovedEntry { entry, need: DataRequirement::Blocks(bytes) }) }
 }
 
-fn dataset(entry: &SubmissionEntry, namespace: u32, window: Window) -> Result<Approved, Status> {
-    // A hint how ranges will be used changes nothing that anybody reads; the controller need not hear of it.
+fn dataset(entry: &SubmissionEntry, namespace: u32, window: GrantedBlocks) -> Result<ApprovedEntry, Status> {
+    // Only Deallocate is forwarded: the other attributes are access hints and change no data.
     if !entry.nvm_dataset_deallocate() {
         return Err(Status::INVALID_FIELD);
     }
     let ranges = entry.nvm_dataset_ranges();
     let bytes = u32::from(ranges) * u32::try_from(size_of::<DatasetRange>()).unwrap_or(u32::MAX);
     let entry = nvm::deallocate(namespace, headwater_nvme::spec::kv::DataPointer { address: 0, bytes });
-    Ok(Approved { entry, need: Need::Ranges(ranges, window) })
+    Ok(ApprovedEntry { entry, need: DataRequirement::Ranges(ranges, window) })
 }
 
-/// The options of a block command, if there are none but those that are allowed.
+/// Returns the options of a block command, if all of them are allowed.
 fn options_of(entry: &SubmissionEntry, allowed: BlockOptions) -> Result<BlockOptions, Status> {
     match entry.nvm_options() {
         asked if allowed.contains(asked) => Ok(asked),
@@ -166,22 +166,22 @@ mod tests {
 
     const MOST: u64 = 1 << 20;
 
-    type Maker = fn(u32, BlockRange, u64, BlockOptions) -> SubmissionEntry;
+    type EntryMaker = fn(u32, BlockRange, u64, BlockOptions) -> SubmissionEntry;
 
-    fn namespaces() -> Vec<Namespace> {
+    fn namespaces() -> Vec<ScannedNamespace> {
         let block = NamespaceKind::Block { block_shift: 12, blocks: 1_000 };
         let keys = NamespaceKind::KeyValue { bytes: 9, key_bytes_max: 16, value_bytes_max: 9 };
         [(1, block.clone()), (2, keys), (300, block)]
-            .map(|(id, kind)| Namespace { id, kind, is_writable: true })
+            .map(|(id, kind)| ScannedNamespace { id, kind, is_writable: true })
             .to_vec()
     }
 
-    fn part(access: Access) -> Rights {
+    fn part(access: AccessLevel) -> ClientRights {
         let part = NamespaceRights { access, blocks: Some(100..200) };
-        Rights::none().with(NamespaceId(1), part)
+        ClientRights::none().with(NamespaceId(1), part)
     }
 
-    fn judge(entry: &SubmissionEntry, rights: &Rights) -> Result<Approved, Status> {
+    fn judge(entry: &SubmissionEntry, rights: &ClientRights) -> Result<ApprovedEntry, Status> {
         approve(entry, rights, &namespaces(), MOST)
     }
 
@@ -190,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_blocks_of_the_grant_are_reached() {
-        let writer = part(Access::Write);
+    fn only_blocks_of_the_grant_are_accessible() {
+        let writer = part(AccessLevel::Write);
         let none = BlockOptions::NONE;
-        let zeroes: Maker = |namespace, range, _, options| nvm::write_zeroes(namespace, range, options);
-        let makers: [Maker; 4] = [nvm::read, nvm::write, nvm::compare, zeroes];
+        let zeroes: EntryMaker = |namespace, range, _, options| nvm::write_zeroes(namespace, range, options);
+        let makers: [EntryMaker; 4] = [nvm::read, nvm::write, nvm::compare, zeroes];
         for make in makers {
             for (start, blocks, fine) in [
                 (100, 100, true),
@@ -210,25 +210,28 @@ mod tests {
                 let verdict = judge(&make(1, range(start, blocks), 7, none), &writer);
                 assert_eq!(verdict.is_ok(), fine, "{start} {blocks}");
             }
-            assert!(judge(&make(1, range(0, 100), 7, none), &Rights::all()).is_ok());
-            let end = judge(&make(1, range(999, 2), 7, none), &Rights::all());
+            assert!(judge(&make(1, range(0, 100), 7, none), &ClientRights::all()).is_ok());
+            let end = judge(&make(1, range(999, 2), 7, none), &ClientRights::all());
             assert_eq!(end, Err(Status::LBA_OUT_OF_RANGE));
             for (namespace, status) in [
                 (2, Status::INVALID_NAMESPACE),
                 (3, Status::INVALID_NAMESPACE),
                 (u32::MAX, Status::INVALID_NAMESPACE),
             ] {
-                assert_eq!(judge(&make(namespace, range(0, 1), 7, none), &Rights::all()), Err(status));
+                assert_eq!(judge(&make(namespace, range(0, 1), 7, none), &ClientRights::all()), Err(status));
             }
-            assert_eq!(judge(&make(1, range(0, 1), 7, none), &Rights::none()), Err(Status::ACCESS_DENIED));
+            assert_eq!(
+                judge(&make(1, range(0, 1), 7, none), &ClientRights::none()),
+                Err(Status::ACCESS_DENIED)
+            );
         }
     }
 
     #[test]
-    fn every_range_of_a_discard_is_judged_and_loses_its_hints() {
+    fn every_range_of_a_discard_is_validated_and_its_hints_are_cleared() {
         let list = headwater_nvme::spec::kv::DataPointer { address: 7, bytes: 48 };
-        let approved = judge(&nvm::deallocate(1, list), &part(Access::Write)).unwrap();
-        let Need::Ranges(3, window) = approved.need else { panic!("{:?}", approved.need) };
+        let approved = judge(&nvm::deallocate(1, list), &part(AccessLevel::Write)).unwrap();
+        let DataRequirement::Ranges(3, window) = approved.need else { panic!("{:?}", approved.need) };
         let ranges = |places: &[(u64, u32)]| -> Vec<DatasetRange> {
             let one = |&(start, blocks): &(u64, u32)| DatasetRange {
                 context: U32::new(7),
@@ -247,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_changes_nothing() {
-        let reader = part(Access::Read);
+    fn a_read_only_client_cannot_change_data() {
+        let reader = part(AccessLevel::Read);
         let none = BlockOptions::NONE;
         let list = headwater_nvme::spec::kv::DataPointer { address: 7, bytes: 16 };
         assert!(judge(&nvm::read(1, range(100, 1), 7, none), &reader).is_ok());
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approved_entry_holds_nothing_that_was_not_checked() {
+    fn an_approved_entry_holds_validated_fields_only() {
         let options = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
         let clean = nvm::write(1, range(100, 9), 0, options);
         let noise = U32::new(0xDEAD_BEEF);
@@ -279,33 +282,33 @@ mod tests {
             cdw15: noise,
             ..clean
         };
-        let approved = judge(&dirty, &Rights::all()).unwrap();
-        assert_eq!((approved.entry, approved.need), (clean, Need::Blocks(9 * 4_096)));
+        let approved = judge(&dirty, &ClientRights::all()).unwrap();
+        assert_eq!((approved.entry, approved.need), (clean, DataRequirement::Blocks(9 * 4_096)));
         let flush = SubmissionEntry { opcode: 0, cdw10: noise, cdw12: noise, ..dirty };
-        let approved = judge(&flush, &Rights::all()).unwrap();
+        let approved = judge(&flush, &ClientRights::all()).unwrap();
         assert_eq!(approved.entry, SubmissionEntry { namespace: U32::new(1), ..SubmissionEntry::default() });
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_opcodes_flags_and_options_are_refused() {
         let clean = nvm::write(1, range(100, 1), 0, BlockOptions::NONE);
         for opcode in (0..=u8::MAX).filter(|opcode| ![0, 1, 2, 5, 8, 9].contains(opcode)) {
-            let verdict = judge(&SubmissionEntry { opcode, ..clean }, &Rights::all());
+            let verdict = judge(&SubmissionEntry { opcode, ..clean }, &ClientRights::all());
             assert_eq!(verdict, Err(Status::INVALID_OPCODE), "{opcode:#x}");
         }
         for flags in [1, 2, 0x40, 0x80, 0x20] {
-            let verdict = judge(&SubmissionEntry { flags, ..clean }, &Rights::all());
+            let verdict = judge(&SubmissionEntry { flags, ..clean }, &ClientRights::all());
             assert_eq!(verdict, Err(Status::INVALID_FIELD));
         }
         for bit in 16..30 {
             let cdw12 = U32::new(1 << bit);
-            assert!(judge(&SubmissionEntry { cdw12, ..clean }, &Rights::all()).is_err(), "bit {bit}");
+            assert!(judge(&SubmissionEntry { cdw12, ..clean }, &ClientRights::all()).is_err(), "bit {bit}");
         }
         let long = nvm::read(1, range(0, 257), 0, BlockOptions::NONE);
         assert_eq!(
-            judge(&long, &Rights::all()),
+            judge(&long, &ClientRights::all()),
             Err(Status::INVALID_FIELD),
-            "more than the controller takes"
+            "more bytes than the controller's limit"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! A controller of the node's own, with the one queue that carries the commands of all clients.
+//! The node's controller, with the one queue that carries the commands of all clients.
 //!
-//! In: entries with the runs of their data, under tokens. Out: each token once, with the controller's answer, or with
-//! [`Status::ABORTED_BY_HOST`] when a reset lost it. Invariant: a token comes back only when the controller certainly
-//! touches none of its data any more.
+//! Input: entries with the address runs of their data, under tokens. Output: each token once, with the controller's
+//! completion, or with [`Status::ABORTED_BY_HOST`] when a reset lost it. Invariant: a token is returned only when the
+//! controller certainly accesses none of its data any more.
 //!
 //! ```text
-//!   (driver ready) -> queue asked for -> queue stands --reset--> what was answered, then the rest as aborted -> (again)
+//!   (driver ready) -> queue requested -> queue live --reset--> completed commands, then the rest as aborted -> (again)
 //! ```
 
 use super::ranges::{PAGE_BYTES, PAGES, RangePage, RangePages};
@@ -13,10 +13,11 @@ use crate::core_device::CoreWork;
 use headwater_dma::iova::IovaRange;
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
-    Controller, Death, DescribeError, Fate, Function, HostMemory, IoQueue, Namespace, Overdue, Phase,
-    QueueError, QueueSpec, RequestError, SubmitFault, Ticket, Trouble,
+    DataPointerError, DeathCause, DriverPhase, HostMemory, IoQueue, IoQueueState, NvmeDriver, OverdueCommand,
+    PciFunction, QueueError, QueueSpec, RequestError, RequestTicket, ResetCause, ScannedNamespace,
+    SubmitFault,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
@@ -26,18 +27,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-/// Commands of all clients in flight at the controller.
+/// Maximum commands of all clients in flight at the controller.
 const DEPTH: u32 = 1_023;
-/// Between two looks at the bell while nothing comes.
+/// Minimum time between two resets of the interrupt eventfd.
 const BELL_EVERY: Nanos = Nanos::from_micros(50);
-/// Between two looks at a controller without interrupts, and at one that is to stop.
+/// Poll period for a controller without interrupts, and for one that shuts down or recovers.
 const LOOK: Nanos = Nanos::from_millis(1);
-/// How long a controller may take to come up or to stop, beyond what the driver allows it.
+/// Time limit for the controller to start or to shut down, on top of the driver's own limits.
 const PATIENCE: Nanos = Nanos::from_millis(120_000);
 
-/// What became of a command.
+/// The completion of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ControllerCompletion {
     /// The token it was submitted with.
     pub token: u64,
     /// Dword 0 of the completion.
@@ -46,50 +47,50 @@ pub struct Answer {
     pub status: Status,
 }
 
-/// A command that was not taken.
+/// The reason why a command was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
-    /// There is no room, or no queue just now: ask again.
+pub enum ControllerRefusal {
+    /// The queue is full or not live now: submit again later.
     Later,
-    /// It can never work.
+    /// The command is invalid and always refused.
     Refused(Status),
 }
 
-/// What rings when the controller has interrupted.
+/// The eventfd that the controller's interrupt signals.
 #[derive(Clone, Debug)]
-pub struct Bell {
+pub struct InterruptEventfd {
     /// The descriptor.
     pub descriptor: WakeDescriptor,
     /// The vector of the I/O queue.
     pub vector: u16,
 }
 
-/// The controller.
-pub struct HardwareDevice<F: Function, H: HostMemory> {
-    driver: Controller<F, H>,
+/// The node's NVMe controller.
+pub struct HardwareDevice<F: PciFunction, H: HostMemory> {
+    driver: NvmeDriver<F, H>,
     queue: Option<Box<IoQueue<H::Words, F::Registers>>>,
-    making: Option<Ticket>,
+    making: Option<RequestTicket>,
     depth: u32,
     /// Tokens of the queue's commands, by slot.
     tokens: Vec<u64>,
-    /// Answers that no queue holds any more.
-    late: VecDeque<Answer>,
+    /// Completions of a queue that a reset has ended.
+    late: VecDeque<ControllerCompletion>,
     pages: RangePages<H::Words>,
-    bell: Option<Bell>,
-    /// When the bell was last looked at.
+    bell: Option<InterruptEventfd>,
+    /// Time of the last reset of the eventfd.
     heard: Nanos,
     told_dead: bool,
 }
 
-impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
-    /// A controller that nothing was done with; `memory` is the driver's, or of the same kind.
+impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
+    /// Creates a device over a controller that was not started; `memory` is the driver's, or of the same kind.
     ///
     /// # Errors
     /// There is no memory for the lists of ranges.
-    pub fn new(driver: Controller<F, H>, memory: &mut H, bell: Option<Bell>) -> Result<Self, String> {
+    pub fn new(driver: NvmeDriver<F, H>, memory: &mut H, bell: Option<InterruptEventfd>) -> Result<Self, String> {
         let block = memory
             .take(PAGES * PAGE_BYTES, PAGE_BYTES)
-            .ok_or("there is no memory that the device reaches")?;
+            .ok_or("no memory that the device can access is left for the lists of ranges")?;
         Ok(Self {
             driver,
             queue: None,
@@ -104,10 +105,10 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
         })
     }
 
-    /// Brings the controller up. Waits until its queue stands.
+    /// Starts the controller. Blocks until its queue is live.
     ///
     /// # Errors
-    /// Says why it does not.
+    /// The reason of the failure.
     pub fn start(&mut self, clock: &Clock) -> Result<(), String> {
         let started = clock.now();
         self.driver.start(started);
@@ -118,139 +119,139 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
                 return Err(death.to_string());
             }
             if now.since(started) > PATIENCE {
-                return Err("the controller does not become ready".to_owned());
+                return Err(format!("the controller is not ready after {} s", PATIENCE.0 / 1_000_000_000));
             }
             Clock::sleep(Nanos::from_micros(100));
         }
         Ok(())
     }
 
-    /// Whether commands are taken now.
+    /// Returns true if commands are accepted now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.late.is_empty() && self.queue.as_ref().is_some_and(|queue| queue.fate() == Fate::Live)
+        self.late.is_empty() && self.queue.as_ref().is_some_and(|queue| queue.fate() == IoQueueState::Live)
     }
 
-    /// Why the controller is given up, if it is: no command works any more.
+    /// Returns the reason why the controller failed permanently, if it did: every command fails then.
     #[must_use]
-    pub fn death(&self) -> Option<Death> {
+    pub fn death(&self) -> Option<DeathCause> {
         self.driver.death()
     }
 
-    /// The namespaces; also those that cannot be used.
+    /// Returns the namespaces, including unusable ones.
     #[must_use]
-    pub fn namespaces(&self) -> &[Namespace] {
+    pub fn namespaces(&self) -> &[ScannedNamespace] {
         self.driver.namespaces()
     }
 
-    /// Most bytes of one command.
+    /// Returns the maximum bytes of one command.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u64 {
         self.driver.transfer_bytes_max()
     }
 
-    /// The driver.
+    /// Returns the driver.
     #[must_use]
-    pub fn driver(&self) -> &Controller<F, H> {
+    pub fn driver(&self) -> &NvmeDriver<F, H> {
         &self.driver
     }
 
-    /// The driver, to ask it for more than this device does of itself.
-    pub(super) fn driver_mut(&mut self) -> &mut Controller<F, H> {
+    /// Returns the driver, mutable, for operations beyond this device's queue.
+    pub(super) fn driver_mut(&mut self) -> &mut NvmeDriver<F, H> {
         &mut self.driver
     }
 
-    /// Submits a command. It is shown to the controller by [`ring`](Self::ring).
+    /// Submits a command. [`ring`](Self::ring) notifies the controller.
     ///
     /// # Errors
-    /// [`NotTaken`]: nothing happened.
-    pub fn submit(&mut self, token: u64, entry: SubmissionEntry, runs: &[IovaRange]) -> Result<(), NotTaken> {
-        let queue = self.queue.as_mut().filter(|_| self.late.is_empty()).ok_or(NotTaken::Later)?;
+    /// [`ControllerRefusal`]: the call had no effect.
+    pub fn submit(&mut self, token: u64, entry: SubmissionEntry, runs: &[IovaRange]) -> Result<(), ControllerRefusal> {
+        let queue = self.queue.as_mut().filter(|_| self.late.is_empty()).ok_or(ControllerRefusal::Later)?;
         match queue.submit(entry, runs) {
             Ok(command) => {
                 let slot = queue.slot(command);
                 self.tokens[slot] = token;
                 Ok(())
             }
-            Err(SubmitFault::Full | SubmitFault::NotLive) => Err(NotTaken::Later),
-            Err(SubmitFault::Data(DescribeError::Unaligned { .. } | DescribeError::Gap { .. })) => {
-                Err(NotTaken::Refused(Status::PRP_OFFSET_INVALID))
+            Err(SubmitFault::Full | SubmitFault::NotLive) => Err(ControllerRefusal::Later),
+            Err(SubmitFault::Data(DataPointerError::Unaligned { .. } | DataPointerError::Gap { .. })) => {
+                Err(ControllerRefusal::Refused(Status::PRP_OFFSET_INVALID))
             }
-            Err(_) => Err(NotTaken::Refused(Status::INVALID_FIELD)),
+            Err(_) => Err(ControllerRefusal::Refused(Status::INVALID_FIELD)),
         }
     }
 
-    /// Shows what was submitted, and gives the controller room for answers.
+    /// Rings the doorbells: new submissions, and free completion slots.
     pub fn ring(&mut self) {
         if let Some(queue) = &mut self.queue {
             queue.ring();
         }
     }
 
-    /// Takes the next answer.
+    /// Returns the next completion.
     #[inline]
-    pub fn next_answer(&mut self) -> Option<Answer> {
+    pub fn next_answer(&mut self) -> Option<ControllerCompletion> {
         if let Some(answer) = self.late.pop_front() {
             return Some(answer);
         }
         let done = self.queue.as_mut()?.reap()?;
-        Some(Answer { token: self.tokens[done.slot], result: done.result, status: done.status })
+        Some(ControllerCompletion { token: self.tokens[done.slot], result: done.result, status: done.status })
     }
 
-    /// Writes a list of ranges where the controller reads it; `None` when as many are in flight as can be.
+    /// Writes a list of ranges to memory that the controller reads; `None` when the maximum is in flight.
     pub fn put_ranges(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
         self.pages.put(ranges)
     }
 
-    /// The list's command is answered, or was not taken.
+    /// Returns a list's page to the pool, after its command completed or was not accepted.
     pub fn give_back(&mut self, page: RangePage) {
         self.pages.give_back(page);
     }
 
-    /// Keeps driver and queue going. Returns whether anything moved.
+    /// Polls the driver and the queue. Returns true if there was progress.
     pub fn turn(&mut self, now: Nanos) -> bool {
         let phase = self.driver.poll(now);
         if let Some(death) = self.driver.death()
             && !std::mem::replace(&mut self.told_dead, true)
         {
-            tracing::error!(%death, "the controller is given up; every command fails from now on");
+            tracing::error!(%death, "the controller failed permanently; every command fails from now on");
         }
         let moved = match self.queue.as_ref().map(|queue| queue.fate()) {
-            Some(Fate::Live) => self.watch(now),
-            Some(Fate::Waiting) => false,
-            Some(Fate::Lost | Fate::Dead) => self.lose_queue(),
-            None if phase == Phase::Ready => self.make_queue(now),
+            Some(IoQueueState::Live) => self.watch(now),
+            Some(IoQueueState::Waiting) => false,
+            Some(IoQueueState::Lost | IoQueueState::Dead) => self.lose_queue(),
+            None if phase == DriverPhase::Ready => self.make_queue(now),
             None => false,
         };
         moved | self.hear(now)
     }
 
-    /// Looks after commands that take too long, and after a controller that answers what nobody asked.
+    /// Reports overdue commands, and invalid completions of the controller, to the driver.
     fn watch(&mut self, now: Nanos) -> bool {
         let Some(queue) = &mut self.queue else { return false };
         let (driver, id) = (&mut self.driver, queue.id());
         if let Some(fault) = queue.fault() {
-            driver.report(Trouble::Queue { queue: id, fault }, now);
+            driver.report(ResetCause::Queue { queue: id, fault }, now);
             return true;
         }
         queue.watch(now, |overdue| match overdue {
-            // An abort for which there is no room is made up for by the reset that follows a timeout later.
-            Overdue::Abort(command) => drop(driver.abort(id, command, now)),
-            Overdue::Stuck(command) => driver.report(Trouble::Stuck { queue: id, command }, now),
+            // If there is no room for the abort, the reset follows one timeout later anyway.
+            OverdueCommand::Abort(command) => drop(driver.abort(id, command, now)),
+            OverdueCommand::Stuck(command) => driver.report(ResetCause::Stuck { queue: id, command }, now),
         });
         false
     }
 
-    /// The queue is forgotten by the controller: what it has not answered is over.
+    /// Ends a queue that the controller lost: its remaining commands complete as aborted.
     fn lose_queue(&mut self) -> bool {
         while let Some(answer) = self.queue.as_mut().and_then(|queue| queue.reap()) {
             let token = self.tokens[answer.slot];
-            self.late.push_back(Answer { token, result: answer.result, status: answer.status });
+            self.late.push_back(ControllerCompletion { token, result: answer.result, status: answer.status });
         }
         let Some(queue) = self.queue.take() else { return false };
         match queue.abandon() {
             Ok(slots) => {
-                let aborted = |slot: usize| Answer {
+                let aborted = |slot: usize| ControllerCompletion {
                     token: self.tokens[slot],
                     result: 0,
                     status: Status::ABORTED_BY_HOST,
@@ -266,11 +267,11 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
     fn make_queue(&mut self, now: Nanos) -> bool {
         let Some(ticket) = self.making else {
             let vector = self.bell.as_ref().map(|bell| bell.vector);
-            let spec = QueueSpec { depth: self.depth, vector, priority: Priority::Medium };
+            let spec = QueueSpec { depth: self.depth, vector, priority: QueuePriority::Medium };
             match self.driver.make_queue(spec, now) {
                 Ok(ticket) => self.making = Some(ticket),
                 Err(RequestError::Depth { most, .. }) if most < self.depth => self.depth = most,
-                // There will be room, memory or another phase; or the driver gives up.
+                // Retried by the next turn, until the driver has room and memory, or fails permanently.
                 Err(_) => return false,
             }
             return true;
@@ -283,14 +284,14 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
                 self.queue = Some(queue);
             }
             Err(QueueError::Refused(status)) => {
-                self.driver.report(Trouble::Refused { what: "an I/O queue", status }, now);
+                self.driver.report(ResetCause::Refused { what: "an I/O queue", status }, now);
             }
             Err(_) => {}
         }
         true
     }
 
-    /// Takes back what the bell says once nothing comes any more. What comes after that rings it again.
+    /// Resets the eventfd periodically. Later interrupts signal it again. Returns true if the queue has work.
     fn hear(&mut self, now: Nanos) -> bool {
         let Some(bell) = &self.bell else { return false };
         if now.since(self.heard) < BELL_EVERY {
@@ -302,7 +303,7 @@ impl<F: Function, H: HostMemory> HardwareDevice<F, H> {
     }
 }
 
-impl<F: Function, H: HostMemory> CoreWork for HardwareDevice<F, H> {
+impl<F: PciFunction, H: HostMemory> CoreWork for HardwareDevice<F, H> {
     fn poll(&mut self, now: Nanos, _wall: UnixMillis) -> bool {
         self.turn(now)
     }
@@ -311,9 +312,10 @@ impl<F: Function, H: HostMemory> CoreWork for HardwareDevice<F, H> {
         let busy = self.queue.as_ref().filter(|queue| queue.in_flight() > 0);
         let waits = !self.late.is_empty() || busy.is_some_and(|queue| queue.has_work());
         let late = waits.then_some(now);
-        // A controller that is being reset says by no interrupt that it is done.
+        // The end of a controller reset raises no interrupt.
         let phase = self.driver.life().phase();
-        let coming = phase == Phase::Recovering || (phase == Phase::Ready && self.queue.is_none());
+        let coming =
+            phase == DriverPhase::Recovering || (phase == DriverPhase::Ready && self.queue.is_none());
         let deaf = self.bell.is_none() && busy.is_some();
         let look = (coming || deaf).then(|| now.after(LOOK));
         let watch = busy.map(|queue| queue.next_watch());
@@ -329,26 +331,29 @@ impl<F: Function, H: HostMemory> CoreWork for HardwareDevice<F, H> {
         DeviceStats { in_flight, ..DeviceStats::default() }
     }
 
-    /// Shuts the controller down as the specification asks, so that it loses nothing that it acknowledged.
+    /// Shuts the controller down as the specification requires, so that acknowledged writes are durable.
     fn shutdown(&mut self, clock: &Clock) -> Result<(), String> {
         let started = clock.now();
         let before = self.death();
         self.driver.close(started);
-        while self.driver.poll(clock.now()) != Phase::Dead {
+        while self.driver.poll(clock.now()) != DriverPhase::Dead {
             if clock.now().since(started) > PATIENCE {
-                return Err("the controller does not shut down".to_owned());
+                return Err(format!(
+                    "the controller has not shut down after {} s",
+                    PATIENCE.0 / 1_000_000_000
+                ));
             }
             Clock::sleep(LOOK);
         }
         match (before, self.death()) {
             (Some(death), _) => Err(death.to_string()),
-            (None, Some(Death::Closed) | None) => Ok(()),
+            (None, Some(DeathCause::Closed) | None) => Ok(()),
             (None, Some(death)) => Err(death.to_string()),
         }
     }
 }
 
-impl<F: Function, H: HostMemory> fmt::Debug for HardwareDevice<F, H> {
+impl<F: PciFunction, H: HostMemory> fmt::Debug for HardwareDevice<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HardwareDevice")
             .field("driver", &self.driver)

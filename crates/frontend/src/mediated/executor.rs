@@ -1,95 +1,96 @@
-//! Entries of attached clients, handed to a controller of the node's own.
+//! The executor that submits attached clients' entries to the node's controller.
 //!
-//! In: entries in rings. Out: entries that were approved, at the controller, and its answers in the rings. Invariant: while
-//! a command is in flight its token lies in one place, whose number is the device's token, and the memory that it names
-//! stays mapped for the controller, whatever becomes of its client.
+//! Input: entries in rings. Output: approved entries in the controller's queue, and its completions in the rings.
+//! Invariant: while a command is in flight, its token is in one slot, whose number is the device's token, and the
+//! memory that it names stays mapped for the controller, even if its client is gone.
 
-use super::admission::{Admission, Admitted};
-use super::device::{Answer, HardwareDevice, NotTaken};
+use super::admission::{EntryAdmission, AdmittedEntry};
+use super::device::{ControllerCompletion, HardwareDevice, ControllerRefusal};
 use super::lent_queues::LentQueues;
 use super::ranges::RangePage;
-use super::reach::{Mapper, check_length};
-use crate::attach::executor::{Changed, Executor};
-use crate::attach::lending::Lending;
-use crate::in_flight::Flights;
-use headwater_dma::iova::{Iova, Segments};
+use super::reach::{MemoryMapper, check_length};
+use crate::attach::executor::{CompletedChange, EntryExecutor};
+use crate::attach::lending::QueueLender;
+use crate::in_flight::InFlightTable;
+use headwater_dma::iova::{ClientSegments, Iova};
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeError;
-use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::protocol::DataRules;
-use headwater_io::facts::NamespaceFacts;
-use headwater_nvme::controller::{CommandToken, Fetched};
-use headwater_nvme::driver::{Function, HostMemory, Namespace, NamespaceKind};
+use headwater_io::client_namespace::ClientNamespace;
+use headwater_nvme::controller::{CommandToken, FetchedCommand};
+use headwater_nvme::driver::{HostMemory, NamespaceKind, PciFunction, ScannedNamespace};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::nvme::rings::{ClientId, ClientRings};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Entries taken in one turn, so that clients who are refused all the time do not keep the controller from its work.
+/// Maximum entries fetched in one poll, so that clients with many refused entries do not delay the controller.
 const FETCHES_MAX: usize = 1_024;
-/// What PRPs ask of an address.
+/// Alignment of addresses in PRPs.
 const ALIGN: u32 = 4;
 
-/// A command at the controller.
+/// A command in flight at the controller.
 #[derive(Debug)]
-struct Flight {
+struct MediatedCommand {
     token: CommandToken,
     /// Keeps the client's memory mapped.
-    _data: Segments,
+    _data: ClientSegments,
     page: Option<RangePage>,
 }
 
-/// A command that is ready to be submitted.
-struct Ready {
+/// A validated command.
+struct PreparedCommand {
     entry: SubmissionEntry,
-    data: Segments,
+    data: ClientSegments,
     page: Option<RangePage>,
 }
 
-/// Why a command was not submitted.
-enum Unready {
+/// The reason why a command was not submitted.
+enum NotSubmitted {
     Later,
     Refused(Status),
 }
 
-/// Rings whose entries go to a controller behind `F`.
-pub struct ForwardingExecutor<F, H> {
-    pub(super) rings: ClientRings<ForeignWords>,
-    flights: Flights<Flight>,
-    /// Fetched when the controller took nothing.
-    held: Option<Fetched>,
-    admission: Admission,
-    pub(super) mapper: Box<dyn Mapper>,
+/// An executor that forwards entries of rings to a controller behind `F`.
+pub struct MediatedExecutor<F, H> {
+    pub(super) rings: ClientRings<SharedMemoryWords>,
+    flights: InFlightTable<MediatedCommand>,
+    /// An entry fetched while the controller accepted no command.
+    held: Option<FetchedCommand>,
+    admission: EntryAdmission,
+    pub(super) mapper: Box<dyn MemoryMapper>,
     pub(super) lent: LentQueues,
     device: PhantomData<fn(F, H)>,
 }
 
-impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
-    /// No clients yet. The controller reaches their memory by `mapper`; who is granted that drives queues of `lent`.
+impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
+    /// Creates an executor without clients. `mapper` maps their memory for the controller; clients with a direct grant
+    /// drive queues of `lent`.
     ///
     /// # Errors
     /// [`WakeError`] when the system has no descriptor left.
-    pub fn new(mapper: Box<dyn Mapper>, lent: LentQueues) -> Result<Self, WakeError> {
+    pub fn new(mapper: Box<dyn MemoryMapper>, lent: LentQueues) -> Result<Self, WakeError> {
         Ok(Self {
             rings: ClientRings::new()?,
-            flights: Flights::default(),
+            flights: InFlightTable::default(),
             held: None,
-            admission: Admission::default(),
+            admission: EntryAdmission::default(),
             mapper,
             lent,
             device: PhantomData,
         })
     }
 
-    /// Posts the controller's answers.
+    /// Posts the controller's completions.
     fn post(&mut self, device: &mut HardwareDevice<F, H>) -> bool {
         let mut moved = false;
-        while let Some(Answer { token, result, status }) = device.next_answer() {
+        while let Some(ControllerCompletion { token, result, status }) = device.next_answer() {
             moved = true;
-            // The device answers each command that it took once, so it is there.
+            // The device completes each accepted command once, so the slot is occupied.
             let Some(flight) = self.flights.remove(token) else { continue };
             if let Some(page) = flight.page {
                 device.give_back(page);
@@ -99,7 +100,7 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
         moved
     }
 
-    /// Takes entries in turn until there are none, the controller takes none, or it was enough.
+    /// Fetches entries until there are none, the controller accepts none, or the limit is reached.
     fn fetch(&mut self, device: &mut HardwareDevice<F, H>) -> bool {
         let is_dead = device.death().is_some();
         if !is_dead && !device.is_ready() {
@@ -122,8 +123,12 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
         moved
     }
 
-    /// Hands an entry on, or answers it. Gives it back when the controller takes none.
-    fn start(&mut self, device: &mut HardwareDevice<F, H>, fetched: Fetched) -> Result<(), Fetched> {
+    /// Submits an entry, or refuses it. Returns it as the error when the controller accepts no command.
+    fn start(
+        &mut self,
+        device: &mut HardwareDevice<F, H>,
+        fetched: FetchedCommand,
+    ) -> Result<(), FetchedCommand> {
         let submitted = self.prepare(device, &fetched).and_then(|ready| {
             let token = self.flights.next();
             match device.submit(token, ready.entry, self.admission.runs()) {
@@ -133,49 +138,53 @@ impl<F: Function, H: HostMemory> ForwardingExecutor<F, H> {
                         device.give_back(page);
                     }
                     Err(match not_taken {
-                        NotTaken::Later => Unready::Later,
-                        NotTaken::Refused(status) => Unready::Refused(status),
+                        ControllerRefusal::Later => NotSubmitted::Later,
+                        ControllerRefusal::Refused(status) => NotSubmitted::Refused(status),
                     })
                 }
             }
         });
         match submitted {
-            Ok(Ready { data, page, .. }) => {
-                self.flights.insert(Flight { token: fetched.token, _data: data, page });
+            Ok(PreparedCommand { data, page, .. }) => {
+                self.flights.insert(MediatedCommand { token: fetched.token, _data: data, page });
                 Ok(())
             }
-            // It is judged anew, from the same copy of the entry, when the controller takes commands.
-            Err(Unready::Later) => Err(fetched),
-            Err(Unready::Refused(status)) => {
+            // It is validated again, from the same copy of the entry, when the controller accepts commands.
+            Err(NotSubmitted::Later) => Err(fetched),
+            Err(NotSubmitted::Refused(status)) => {
                 self.rings.refuse(fetched.token, status);
                 Ok(())
             }
         }
     }
 
-    /// Judges an entry. The admission has the controller's addresses of its data then.
-    fn prepare(&mut self, device: &mut HardwareDevice<F, H>, fetched: &Fetched) -> Result<Ready, Unready> {
+    /// Validates an entry. Afterwards the admission holds the controller's addresses of its data.
+    fn prepare(
+        &mut self,
+        device: &mut HardwareDevice<F, H>,
+        fetched: &FetchedCommand,
+    ) -> Result<PreparedCommand, NotSubmitted> {
         let client = self.rings.client_of(fetched.token.queue());
-        let client = client.ok_or(Unready::Refused(Status::DATA_TRANSFER_ERROR))?;
-        let most = device.transfer_bytes_max();
-        let judged = self.admission.judge(&fetched.entry, client, device.namespaces(), most);
-        let Admitted { entry, data } = judged.map_err(Unready::Refused)?;
+        let client = client.ok_or(NotSubmitted::Refused(Status::DATA_TRANSFER_ERROR))?;
+        let max = device.transfer_bytes_max();
+        let admitted = self.admission.judge(&fetched.entry, client, device.namespaces(), max);
+        let AdmittedEntry { entry, data } = admitted.map_err(NotSubmitted::Refused)?;
         let page = match self.admission.ranges() {
             [] => None,
             ranges => {
-                let (page, run) = device.put_ranges(ranges).ok_or(Unready::Later)?;
+                let (page, run) = device.put_ranges(ranges).ok_or(NotSubmitted::Later)?;
                 self.admission.add_run(run);
                 Some(page)
             }
         };
-        Ok(Ready { entry, data, page })
+        Ok(PreparedCommand { entry, data, page })
     }
 }
 
-/// What a client is told of a namespace; `None` for one that is not shared.
-fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
+/// Describes a namespace for clients; `None` for one that is not shared.
+fn facts_of(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
     let NamespaceKind::Block { block_shift, blocks } = namespace.kind else { return None };
-    Some(NamespaceFacts {
+    Some(ClientNamespace {
         id: namespace.id,
         block_bytes: 1 << block_shift,
         size: blocks,
@@ -184,14 +193,14 @@ fn facts_of(namespace: &Namespace) -> Option<NamespaceFacts> {
     })
 }
 
-impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
+impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
     type Device = HardwareDevice<F, H>;
 
-    fn rings(&self) -> &ClientRings<ForeignWords> {
+    fn rings(&self) -> &ClientRings<SharedMemoryWords> {
         &self.rings
     }
 
-    fn rings_mut(&mut self) -> &mut ClientRings<ForeignWords> {
+    fn rings_mut(&mut self) -> &mut ClientRings<SharedMemoryWords> {
         &mut self.rings
     }
 
@@ -203,7 +212,7 @@ impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
         moved | self.rings.finish()
     }
 
-    fn lending(&mut self) -> Option<&mut dyn Lending<HardwareDevice<F, H>>> {
+    fn lending(&mut self) -> Option<&mut dyn QueueLender<HardwareDevice<F, H>>> {
         Some(self)
     }
 
@@ -220,7 +229,7 @@ impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
         self.rings.is_drained() && self.lent.is_empty()
     }
 
-    fn register(&mut self, client: ClientId, start: Iova, region: Foreign) -> Result<(), String> {
+    fn register(&mut self, client: ClientId, start: Iova, region: SharedMemory) -> Result<(), String> {
         check_length(&region)?;
         let memory = self.rings.memory(client).ok_or("the client is gone")?;
         let reach = self.mapper.map(&region)?;
@@ -231,36 +240,37 @@ impl<F: Function, H: HostMemory> Executor for ForwardingExecutor<F, H> {
         Some(DataRules { transfer: device.transfer_bytes_max(), align: ALIGN })
     }
 
-    fn namespaces(&self, device: &HardwareDevice<F, H>) -> Vec<NamespaceFacts> {
+    fn namespaces(&self, device: &HardwareDevice<F, H>) -> Vec<ClientNamespace> {
         device.namespaces().iter().filter_map(facts_of).collect()
     }
 
-    fn table(&self, device: &HardwareDevice<F, H>) -> Vec<(u8, NamespaceText)> {
+    fn table(&self, device: &HardwareDevice<F, H>) -> Vec<(u8, NamespaceSpec)> {
         let known = device.namespaces().iter().filter_map(facts_of);
         known
             .filter_map(|facts| {
-                let text = NamespaceText {
+                let text = NamespaceSpec {
                     block_bytes: facts.block_bytes,
                     size: facts.size,
-                    ..NamespaceText::keys()
+                    ..NamespaceSpec::keys()
                 };
                 Some((u8::try_from(facts.id).ok()?, text))
             })
             .collect()
     }
 
-    fn change(&mut self, _: &mut HardwareDevice<F, H>, _: u8, _: &NamespaceWish) -> Result<u64, String> {
-        Err("namespaces of an SSD are changed by nvme-cli (nvme create-ns, nvme format) while the kernel has it"
+    fn change(&mut self, _: &mut HardwareDevice<F, H>, _: u8, _: &NamespaceRequest) -> Result<u64, String> {
+        Err("namespaces of a shared SSD cannot be changed here; use nvme-cli (nvme create-ns, nvme format) while the \
+             kernel drives the SSD"
             .to_owned())
     }
 
-    fn next_changed(&mut self, _: &mut HardwareDevice<F, H>) -> Option<Changed> {
+    fn next_changed(&mut self, _: &mut HardwareDevice<F, H>) -> Option<CompletedChange> {
         None
     }
 }
 
-impl<F, H> Drop for ForwardingExecutor<F, H> {
-    /// The node goes down: nobody is there to read answers.
+impl<F, H> Drop for MediatedExecutor<F, H> {
+    /// Abandons all tokens: the node shuts down, and no completion is posted.
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             held.token.abandon();
@@ -269,7 +279,7 @@ impl<F, H> Drop for ForwardingExecutor<F, H> {
     }
 }
 
-impl<F, H> fmt::Debug for ForwardingExecutor<F, H> {
+impl<F, H> fmt::Debug for MediatedExecutor<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForwardingExecutor").field("flights", &self.flights.len()).finish_non_exhaustive()
     }

@@ -1,19 +1,19 @@
-//! How the executor in front of a controller lends the controller's queues.
+//! Lending of the controller's queues by the mediating executor.
 //!
-//! In: wishes of the attach face. Out: the same done by [`LentQueues`](super::LentQueues). Invariant: a region that a client's queues reach is one
-//! that the client has registered.
+//! Input: requests of the attach front end. Output: calls to [`LentQueues`](super::LentQueues). Invariant: the queues
+//! of a client can access only regions that the client has registered.
 
 use super::device::HardwareDevice;
-use super::executor::ForwardingExecutor;
-use crate::attach::lending::{Lending, Made};
+use super::executor::MediatedExecutor;
+use crate::attach::lending::{QueueLender, LendResult};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::protocol::{DirectRules, QueueTrouble};
-use headwater_nvme::driver::{Function, HostMemory, QueueRules, SglUse};
+use headwater_nvme::driver::{HostMemory, PciFunction, QueueRules, SglUse};
 use headwater_ssd::nvme::rings::ClientId;
 
-impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExecutor<F, H> {
+impl<F: PciFunction, H: HostMemory> QueueLender<HardwareDevice<F, H>> for MediatedExecutor<F, H> {
     fn rules(&self, device: &HardwareDevice<F, H>) -> Result<DirectRules, String> {
         let rules = device.driver().queue_rules().ok_or("the controller is not ready")?;
         let QueueRules { page, sgl, transfer_bytes_max, timeout } = rules;
@@ -31,7 +31,7 @@ impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExe
         let mut runs = Vec::new();
         region.runs(&mut runs).map_err(|error| error.to_string())?;
         let [IovaRange { start: address, .. }, ..] = runs[..] else {
-            return Err("a region without a byte".to_owned());
+            return Err("the region is empty; register one with at least one page".to_owned());
         };
         self.lent.keep(client, start.0, region);
         Ok(address.0)
@@ -57,7 +57,7 @@ impl<F: Function, H: HostMemory> Lending<HardwareDevice<F, H>> for ForwardingExe
         self.lent.want(client, depth, layout, line, self.mapper.as_ref())
     }
 
-    fn next_made(&mut self) -> Option<Made> {
+    fn next_made(&mut self) -> Option<LendResult> {
         self.lent.next_made()
     }
 

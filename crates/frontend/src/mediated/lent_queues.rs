@@ -1,29 +1,29 @@
 //! Queues of the controller that clients drive.
 //!
-//! In: clients, and the controller's driver. Out: queues with memory of their own, made, watched over and taken back. Invariant:
-//! a loan keeps its rings and its client's regions mapped until the controller has deleted or forgotten the queue; of a dead
-//! controller that is not quiet, for ever.
+//! Input: requests of clients, and the controller's driver. Output: queues with their own memory, created, monitored
+//! and reclaimed. Invariant: a loan keeps its rings and its client's regions mapped until the controller has deleted
+//! the queue or lost it in a reset; if a dead controller may still write, for ever.
 //!
 //! ```text
-//!   wanted --(controller ready)--> asked --made--> standing --(line, request, client gone)--> unwanted --deleted--> over
-//!     ^                              | reset          | reset, death: forgotten -----------------------------------> over
-//!     +------------------------------+                                                       (line hung up, unmapped)
+//!   wanted --(ready)--> asked --created--> standing --(line, request, client gone)--> unwanted --deleted--> over
+//!     ^                   | reset             | reset, death: lost -------------------------------------> over
+//!     +-------------------+                                                     (line closed, unmapped)
 //! ```
 
 use super::device::HardwareDevice;
-use super::reach::Mapper;
-use crate::attach::lending::{Lent, Made};
-use headwater_dma::iova::{Reach, Segments};
+use super::reach::MemoryMapper;
+use crate::attach::lending::{LentQueueHandover, LendResult};
+use headwater_dma::iova::{ClientSegments, DeviceMapping};
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
-use headwater_io::attach::protocol::{LentText, QueueTrouble};
+use headwater_io::attach::protocol::{LentQueueLayout, QueueTrouble};
 use headwater_io::vfio::VectorSource;
-use headwater_nvme::controller::Priority;
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
-    Function, HostMemory, LentLayout, LentQueue, QueueError, QueueFault, QueueSpec, RegistersFile,
-    RequestError, Ticket, Trouble,
+    HostMemory, LentLayout, LentQueue, PciFunction, QueueError, QueueFault, QueueSpec, RegistersFile,
+    RequestError, RequestTicket, ResetCause,
 };
 use headwater_nvme::queue_pair::CommandId;
 use headwater_ssd::nvme::rings::ClientId;
@@ -31,68 +31,68 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Queues that can be lent at a time, of all clients.
+/// Maximum queues lent at a time, of all clients.
 pub const LENT_QUEUES_MAX: u16 = 31;
-/// Bytes of a page of this machine, of which mappings are made.
+/// Bytes of a page of this machine, the granularity of mappings.
 const PAGE_BYTES: u64 = 4_096;
-/// Between two looks at a queue that is being made or taken back.
+/// Poll period for a queue that is being created or deleted.
 const LOOK: Nanos = Nanos::from_millis(1);
 
-/// Regions of a client, by their first address. Its loans keep them.
-type Regions = Arc<Mutex<BTreeMap<u64, Segments>>>;
+/// Regions of a client, by their first address. Its loans keep them mapped.
+type ClientRegions = Arc<Mutex<BTreeMap<u64, ClientSegments>>>;
 
-/// Where a loan is.
+/// The state of a loan.
 #[derive(Debug)]
-enum Stage {
+enum LoanStage {
     Wanted,
-    Asked(Ticket),
+    Asked(RequestTicket),
     Standing(LentQueue),
 }
 
-/// A queue of a client.
+/// A queue lent to a client.
 #[derive(Debug)]
-struct Loan {
+struct ClientLoan {
     client: ClientId,
-    stage: Stage,
-    /// Nobody wants it any more.
+    stage: LoanStage,
+    /// True if the queue must be deleted.
     unwanted: bool,
     depth: u32,
     layout: LentLayout,
     vector: Option<u16>,
     file: Option<OwnedFd>,
-    /// Hung up with the loan.
+    /// The wake line; dropping the loan closes it.
     _line: WakeLine,
-    /// The hardware lets go of both before the memory is unmapped here.
-    reach: Box<dyn Reach>,
-    _regions: Regions,
-    _memory: Foreign,
+    /// Dropped in this order: the hardware's mappings of rings and regions end before the memory is unmapped here.
+    reach: Box<dyn DeviceMapping>,
+    _regions: ClientRegions,
+    _memory: SharedMemory,
 }
 
-impl Loan {
-    /// The queue, when the controller has made it.
+impl ClientLoan {
+    /// Returns the queue, if the controller has created it.
     fn queue(&self) -> Option<&LentQueue> {
         match &self.stage {
-            Stage::Standing(queue) => Some(queue),
-            Stage::Wanted | Stage::Asked(_) => None,
+            LoanStage::Standing(queue) => Some(queue),
+            LoanStage::Wanted | LoanStage::Asked(_) => None,
         }
     }
 }
 
-/// The loans.
+/// The lent queues of all clients.
 #[derive(Debug)]
 pub struct LentQueues {
     interrupts: Box<dyn VectorSource>,
     free_vectors: BTreeSet<u16>,
-    loans: BTreeMap<u64, Loan>,
-    regions: BTreeMap<ClientId, Regions>,
+    loans: BTreeMap<u64, ClientLoan>,
+    regions: BTreeMap<ClientId, ClientRegions>,
     next_token: u64,
-    made: VecDeque<Made>,
+    made: VecDeque<LendResult>,
     lost: VecDeque<u16>,
     now: Nanos,
 }
 
 impl LentQueues {
-    /// None yet. `vectors` are those of the controller that completions of lent queues can have.
+    /// Creates a lender without loans. `vectors` are the controller's interrupt vectors for lent queues.
     #[must_use]
     pub fn new(interrupts: Box<dyn VectorSource>, vectors: impl IntoIterator<Item = u16>) -> Self {
         Self {
@@ -107,8 +107,8 @@ impl LentQueues {
         }
     }
 
-    /// A client's region, which its queues keep.
-    pub(super) fn keep(&mut self, client: ClientId, start: u64, region: Segments) {
+    /// Keeps a client's region mapped for its queues.
+    pub(super) fn keep(&mut self, client: ClientId, start: u64, region: ClientSegments) {
         let regions = self.regions.entry(client).or_default();
         regions.lock().unwrap_or_else(PoisonError::into_inner).insert(start, region);
     }
@@ -119,24 +119,24 @@ impl LentQueues {
         }
     }
 
-    /// A queue that is to be made as soon as the controller takes one.
+    /// Adds a queue that is created as soon as the controller is ready. Returns its token.
     pub(super) fn want(
         &mut self,
         client: ClientId,
         depth: u32,
         layout: LentLayout,
         line: WakeLine,
-        mapper: &dyn Mapper,
+        mapper: &dyn MemoryMapper,
     ) -> Result<u64, String> {
         if self.loans.len() >= usize::from(LENT_QUEUES_MAX) {
-            return Err(format!("at most {LENT_QUEUES_MAX} queues are lent at a time"));
+            return Err(format!("all {LENT_QUEUES_MAX} queues that can be lent are in use; try again later"));
         }
-        let (memory, file) = Foreign::memfd(layout.bytes).map_err(|error| error.to_string())?;
+        let (memory, file) = SharedMemory::memfd(layout.bytes).map_err(|error| error.to_string())?;
         let reach = mapper.map(&memory)?;
         self.next_token += 1;
-        let loan = Loan {
+        let loan = ClientLoan {
             client,
-            stage: Stage::Wanted,
+            stage: LoanStage::Wanted,
             unwanted: false,
             depth,
             layout,
@@ -151,7 +151,7 @@ impl LentQueues {
         Ok(self.next_token)
     }
 
-    pub(super) fn next_made(&mut self) -> Option<Made> {
+    pub(super) fn next_made(&mut self) -> Option<LendResult> {
         self.made.pop_front()
     }
 
@@ -159,7 +159,7 @@ impl LentQueues {
         self.lost.pop_front()
     }
 
-    fn find(&mut self, queue: u16) -> Option<&mut Loan> {
+    fn find(&mut self, queue: u16) -> Option<&mut ClientLoan> {
         self.loans.values_mut().find(|loan| loan.queue().is_some_and(|found| found.id == queue))
     }
 
@@ -187,14 +187,14 @@ impl LentQueues {
     }
 
     pub(super) fn connect(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), String> {
-        let vector = self.find(queue).ok_or("the queue is not there any more")?.vector;
-        let vector = vector.ok_or("no interrupt vector is left for this queue; poll it")?;
+        let vector = self.find(queue).ok_or("the queue no longer exists")?.vector;
+        let vector = vector.ok_or("no interrupt vector is free for this queue; poll it")?;
         self.interrupts
             .connect(vector, Some(bell))
             .map_err(|error| format!("interrupt vector {vector}: {error}"))
     }
 
-    pub(super) fn help<F: Function, H: HostMemory>(
+    pub(super) fn help<F: PciFunction, H: HostMemory>(
         &self,
         device: &mut HardwareDevice<F, H>,
         queue: u16,
@@ -204,28 +204,28 @@ impl LentQueues {
         let trouble = match trouble {
             QueueTrouble::Late(command) => {
                 return match driver.abort(queue, CommandId::of(command), self.now) {
-                    // A reset that goes on ends the queue.
+                    // NotReady: the reset in progress ends the queue.
                     Ok(()) | Err(RequestError::NotReady) => Ok(()),
                     Err(error) => Err(error.to_string()),
                 };
             }
-            QueueTrouble::Stuck(command) => Trouble::Stuck { queue, command: CommandId::of(command) },
-            QueueTrouble::Broken => Trouble::Queue { queue, fault: QueueFault::Strays { count: 1 } },
+            QueueTrouble::Stuck(command) => ResetCause::Stuck { queue, command: CommandId::of(command) },
+            QueueTrouble::Broken => ResetCause::Queue { queue, fault: QueueFault::Strays { count: 1 } },
         };
-        tracing::warn!(%trouble, "a client finds its queue in trouble; the controller is reset");
+        tracing::warn!(%trouble, "a client reports a fault of its queue; the controller is reset");
         driver.report(trouble, self.now);
         Ok(())
     }
 
-    /// When there is something to look at again.
+    /// Returns the time of the next poll, if a loan changes state or a result waits for delivery.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
-        let moves = |loan: &Loan| loan.unwanted || !matches!(loan.stage, Stage::Standing(_));
-        let untold = !self.made.is_empty() || !self.lost.is_empty();
-        (untold || self.loans.values().any(moves)).then(|| self.now.after(LOOK))
+        let moves = |loan: &ClientLoan| loan.unwanted || !matches!(loan.stage, LoanStage::Standing(_));
+        let undelivered = !self.made.is_empty() || !self.lost.is_empty();
+        (undelivered || self.loans.values().any(moves)).then(|| self.now.after(LOOK))
     }
 
-    /// Moves every loan on as far as it can be. Returns whether one moved.
-    pub(super) fn poll<F: Function, H: HostMemory>(
+    /// Advances every loan. Returns true if one ended.
+    pub(super) fn poll<F: PciFunction, H: HostMemory>(
         &mut self,
         device: &mut HardwareDevice<F, H>,
         now: Nanos,
@@ -236,7 +236,7 @@ impl LentQueues {
         }
         let mut over = Vec::new();
         for (&token, loan) in &mut self.loans {
-            if step(token, loan, device, now, &mut self.made) == Step::Over {
+            if step(token, loan, device, now, &mut self.made) == LoanStep::Over {
                 over.push(token);
             }
         }
@@ -246,11 +246,11 @@ impl LentQueues {
         !over.is_empty()
     }
 
-    /// The hardware is done with a loan.
-    fn end<F: Function, H: HostMemory>(&mut self, token: u64, device: &HardwareDevice<F, H>) {
+    /// Releases a loan that the hardware no longer uses.
+    fn end<F: PciFunction, H: HostMemory>(&mut self, token: u64, device: &HardwareDevice<F, H>) {
         let Some(loan) = self.loans.remove(&token) else { return };
         if let Some(vector) = loan.vector {
-            // A vector that stays connected rings a bell that nobody has any more.
+            // If this fails, the vector signals an eventfd that no client uses: harmless.
             let _ = self.interrupts.connect(vector, None);
             self.free_vectors.insert(vector);
         }
@@ -258,85 +258,85 @@ impl LentQueues {
             self.lost.push_back(queue.id);
         }
         if device.death().is_some() && !device.driver().is_quiet() {
-            tracing::error!("a dead controller may still write to memory of a client, which stays taken");
-            // Its line stays too: a client that is hung up on uses its buffers again.
+            tracing::error!("the dead controller may still write to a client's memory, which is leaked");
+            // Its line is leaked too: a client whose line is closed would reuse its buffers.
             Box::leak(Box::new(loan));
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum LoanStep {
     Stay,
     Over,
 }
 
-/// Moves one loan on.
-fn step<F: Function, H: HostMemory>(
+/// Advances one loan.
+fn step<F: PciFunction, H: HostMemory>(
     token: u64,
-    loan: &mut Loan,
+    loan: &mut ClientLoan,
     device: &mut HardwareDevice<F, H>,
     now: Nanos,
-    made: &mut VecDeque<Made>,
-) -> Step {
-    if let Stage::Wanted = loan.stage {
+    made: &mut VecDeque<LendResult>,
+) -> LoanStep {
+    if let LoanStage::Wanted = loan.stage {
         if loan.unwanted {
-            return Step::Over;
+            return LoanStep::Over;
         }
-        let spec = QueueSpec { depth: loan.depth, vector: loan.vector, priority: Priority::Medium };
+        let spec = QueueSpec { depth: loan.depth, vector: loan.vector, priority: QueuePriority::Medium };
         let asked = device.driver_mut().lend_queue(spec, loan.reach.address(), now);
         match asked {
-            Ok(ticket) => loan.stage = Stage::Asked(ticket),
+            Ok(ticket) => loan.stage = LoanStage::Asked(ticket),
             Err(RequestError::NotReady | RequestError::Busy) if device.death().is_none() => {}
             Err(error) => {
                 made.push_back((token, Err(error.to_string())));
-                return Step::Over;
+                return LoanStep::Over;
             }
         }
     }
-    if let Stage::Asked(ticket) = loan.stage {
+    if let LoanStage::Asked(ticket) = loan.stage {
         match device.driver_mut().take_lent(ticket) {
             None => {}
             Some(Ok(queue)) => {
                 if !loan.unwanted {
                     made.push_back((token, lent_of(loan, &queue, device)));
                 }
-                loan.stage = Stage::Standing(queue);
+                loan.stage = LoanStage::Standing(queue);
             }
-            // What a reset took is asked for again when the controller is back.
-            Some(Err(QueueError::Reset)) => loan.stage = Stage::Wanted,
+            // A request lost in a reset is repeated when the controller is ready again.
+            Some(Err(QueueError::Reset)) => loan.stage = LoanStage::Wanted,
             Some(Err(error)) => {
                 made.push_back((token, Err(error.to_string())));
-                return Step::Over;
+                return LoanStep::Over;
             }
         }
     }
-    let Stage::Standing(queue) = &loan.stage else { return Step::Stay };
+    let LoanStage::Standing(queue) = &loan.stage else { return LoanStep::Stay };
     if queue.is_over() {
-        return Step::Over;
+        return LoanStep::Over;
     }
     if loan.unwanted {
         if !device.driver().has_queue(queue.id) {
-            return Step::Over;
+            return LoanStep::Over;
         }
-        // Busy passes, and a reset makes it over.
+        // Busy is temporary, and a reset ends the queue.
         let _ = device.driver_mut().delete_queue(queue.id, now);
     }
-    Step::Stay
+    LoanStep::Stay
 }
 
-/// What the client is told.
-fn lent_of<F: Function, H: HostMemory>(
-    loan: &mut Loan,
+/// Builds the description of a queue for its client.
+fn lent_of<F: PciFunction, H: HostMemory>(
+    loan: &mut ClientLoan,
     queue: &LentQueue,
     device: &HardwareDevice<F, H>,
-) -> Result<Lent, String> {
+) -> Result<LentQueueHandover, String> {
     let function = device.driver().function();
     let RegistersFile { file, offset } = function.registers_file().map_err(|error| error.to_string())?;
     let [tail, head] = queue.doorbells.map(|at| at as u64);
     let start = tail.min(head) / PAGE_BYTES * PAGE_BYTES;
     let end = (tail.max(head) + 4).next_multiple_of(PAGE_BYTES);
-    let text = LentText {
+    let text = LentQueueLayout {
         address: loan.reach.address(),
         completions: loan.layout.completions as u64,
         lists: loan.layout.lists as u64,
@@ -345,6 +345,6 @@ fn lent_of<F: Function, H: HostMemory>(
         doorbells: [tail - start, head - start],
         interrupts: loan.vector.is_some(),
     };
-    let memory = loan.file.take().ok_or("the queue was told before")?;
-    Ok(Lent { id: queue.id, bytes: loan.layout.bytes as u64, text, memory, device: file })
+    let memory = loan.file.take().ok_or("the memfd of the queue was delivered before")?;
+    Ok(LentQueueHandover { id: queue.id, bytes: loan.layout.bytes as u64, text, memory, device: file })
 }

@@ -1,41 +1,42 @@
-//! Lists of ranges that were checked, where the controller reads them and no client writes.
+//! Pages for validated Dataset Management ranges, which the controller reads and no client can write.
 //!
-//! In: pages that the controller reaches. Out: one page a list. Invariant: a page is one command's until it is given back.
+//! Input: pages mapped for the controller. Output: one page for each list. Invariant: a page belongs to one command
+//! until it is returned.
 
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::ring_memory::RingMemory;
-use headwater_nvme::driver::Block;
+use headwater_nvme::driver::DmaBlock;
 use headwater_nvme::spec::nvm::DatasetRange;
 use zerocopy::little_endian::U64;
 use zerocopy::transmute;
 
 /// Bytes of the longest list: 256 ranges.
 pub(super) const PAGE_BYTES: usize = 4_096;
-/// Lists that can be in flight.
+/// Maximum lists in flight.
 pub(super) const PAGES: usize = 64;
 /// Words of a page.
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// The pages.
+/// The pool of pages.
 #[derive(Debug)]
 pub(super) struct RangePages<M> {
-    block: Block<M>,
+    block: DmaBlock<M>,
     free: Vec<usize>,
 }
 
-/// A page with a list in it. It must be given back.
+/// A page that holds a list. It must be returned to its pool.
 #[derive(Debug)]
-#[must_use = "a page that is not given back is lost"]
+#[must_use = "a page that is not returned to its pool is lost"]
 pub struct RangePage(usize);
 
 impl<M: RingMemory> RangePages<M> {
-    /// Pages in a block of [`PAGES`] times [`PAGE_BYTES`].
-    pub(super) fn within(block: Block<M>) -> Self {
+    /// Creates a pool of the pages in a block of [`PAGES`] times [`PAGE_BYTES`].
+    pub(super) fn within(block: DmaBlock<M>) -> Self {
         let free = (0..(block.words.words() / PAGE_WORDS).min(PAGES)).collect();
         Self { block, free }
     }
 
-    /// Writes a list. The run is where the controller finds it; `None` when all pages are in use.
+    /// Writes a list, and returns its page and the controller's address of it; `None` when all pages are in use.
     pub(super) fn put(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
         let bytes = u32::try_from(size_of_val(ranges)).ok().filter(|&bytes| bytes as usize <= PAGE_BYTES)?;
         let page = self.free.pop()?;
@@ -57,12 +58,12 @@ impl<M: RingMemory> RangePages<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_host::ring_memory::SharedWords;
+    use headwater_host::ring_memory::HeapWords;
 
     #[test]
-    fn lists_lie_apart_and_their_pages_come_back() {
-        let words = SharedWords::zeroed(PAGES * PAGE_WORDS);
-        let mut pages = RangePages::within(Block { words: words.clone(), address: 0x7000_0000 });
+    fn lists_do_not_overlap_and_returned_pages_are_reused() {
+        let words = HeapWords::zeroed(PAGES * PAGE_WORDS);
+        let mut pages = RangePages::within(DmaBlock { words: words.clone(), address: 0x7000_0000 });
         let list =
             |start| vec![DatasetRange { start: U64::new(start), blocks: 3.into(), context: 0.into() }; 256];
         let held: Vec<_> = (0..PAGES as u64).map(|start| (start, pages.put(&list(start)).unwrap())).collect();

@@ -1,53 +1,54 @@
-//! Abort (NVMe Base 2.0 section 5.1): a command that nothing was done for yet is given up.
+//! Abort (NVMe Base 2.0 section 5.1): cancels a command that has not begun to execute.
 //!
-//! In: a queue of a controller and a command id. Out: the answer of that command, before that of the Abort. Invariant: whoever
-//! is told that a command was aborted finds nothing of it done, and one answer to it.
+//! Input: a queue of a controller and a command identifier. Output: the response of that command, before that of the
+//! Abort. Invariant: an aborted command had no effect, and gets one response.
 //!
 //! ```text
-//!   data comes --ready--> parked --room--> waits for its turn, limits, key in the device --> begun
-//!                         |<------------------ can be aborted ------------------------->|
+//!   data arrives --ready--> parked --room--> waits for its turn, limits, key in the device --> begun
+//!                           |<------------------ can be aborted ------------------------->|
 //! ```
 //!
-//! A command whose data is still on its way is not given up: the data was asked for and must have somewhere to go.
+//! A command whose data is still arriving is not aborted: the data was requested and needs its buffer.
 
-use super::NvmeTcpFace;
-use super::flight::Flight;
+use super::NvmeTcpFrontEnd;
+use super::flight::NvmeTcpCommand;
 use headwater_nvme::controller::QueueId;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::Slot;
-use headwater_nvme::tcp::target::Response;
-use headwater_ssd::engine::Device;
+use headwater_nvme::tcp::ExchangeSlot;
+use headwater_nvme::tcp::target::TargetResponse;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
 
-/// An Abort that was taken.
+/// An Abort to execute.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Abort {
-    /// Who is answered.
+pub(super) struct PendingAbort {
+    /// The connection that receives the response.
     pub(super) connection: ConnectionId,
-    /// Which command.
-    pub(super) slot: Slot,
-    /// Whose queue it is about.
+    /// The slot of the Abort.
+    pub(super) slot: ExchangeSlot,
+    /// The controller of the command to abort.
     pub(super) controller: ControllerId,
-    /// Which queue.
+    /// The queue of the command to abort.
     pub(super) queue: QueueId,
-    /// What its host calls the command to be aborted.
+    /// The identifier of the command to abort.
     pub(super) command: u16,
 }
 
-impl NvmeTcpFace {
-    /// Carries out what was taken, and answers it.
-    pub(super) fn carry_out_aborts<M: Media>(&mut self, device: &mut Device<M>) {
+impl NvmeTcpFrontEnd {
+    /// Executes and answers all pending Aborts.
+    pub(super) fn carry_out_aborts<M: Media>(&mut self, device: &mut SsdDevice<M>) {
         while let Some(abort) = self.shared.aborts.pop_front() {
             let aborted = self.abort(device, &abort);
             // Bit 0: not aborted.
-            let response = Response { result: u64::from(!aborted), ..Response::status(Status::SUCCESS) };
+            let response =
+                TargetResponse { result: u64::from(!aborted), ..TargetResponse::status(Status::SUCCESS) };
             self.answer(device, (abort.connection, abort.slot), 0, response);
         }
     }
 
-    /// Gives a command up. Whether it was.
-    fn abort<M: Media>(&mut self, device: &mut Device<M>, abort: &Abort) -> bool {
+    /// Aborts a command. Returns true if it was aborted.
+    fn abort<M: Media>(&mut self, device: &mut SsdDevice<M>, abort: &PendingAbort) -> bool {
         let association = self.shared.associations.get_mut(abort.controller);
         let Some(id) = association.and_then(|association| association.connection(abort.queue)) else {
             return false;
@@ -60,7 +61,7 @@ impl NvmeTcpFace {
         if let Some(slot) = found.filter(|_| parked) {
             self.shared.counters.answered += 1;
             self.shared.counters.failed += 1;
-            connection.respond(slot, Response::status(Status::ABORT_REQUESTED));
+            connection.respond(slot, TargetResponse::status(Status::ABORT_REQUESTED));
         }
         self.conclude(connection);
         match found {
@@ -69,18 +70,22 @@ impl NvmeTcpFace {
         }
     }
 
-    fn abort_in_device<M: Media>(&mut self, device: &mut Device<M>, wanted: (ConnectionId, Slot)) -> bool {
+    fn abort_in_device<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        wanted: (ConnectionId, ExchangeSlot),
+    ) -> bool {
         let number = self.shared.flights.find(
-            |flight| matches!(flight, Flight::Io { connection, slot, .. } if (*connection, *slot) == wanted),
+            |flight| matches!(flight, NvmeTcpCommand::Io { connection, slot, .. } if (*connection, *slot) == wanted),
         );
         let Some(number) = number else {
             return false;
         };
         if let Some(at) = self.shared.again.iter().position(|&again| again == number) {
-            // It only looked so far, and the device has nothing of it now.
+            // Only reads of it completed so far, and none of its device commands is in flight now.
             self.shared.again.remove(at);
-            if let Some(Flight::Io { owed, .. }) = self.shared.flights.remove(number) {
-                self.answer(device, wanted, owed, Response::status(Status::ABORT_REQUESTED));
+            if let Some(NvmeTcpCommand::Io { owed, .. }) = self.shared.flights.remove(number) {
+                self.answer(device, wanted, owed, TargetResponse::status(Status::ABORT_REQUESTED));
             }
             return true;
         }

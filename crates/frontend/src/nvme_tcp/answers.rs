@@ -1,22 +1,22 @@
-//! From completions of the device to answers of hosts.
+//! Responses to hosts from completions of the device.
 //!
-//! In: completions. Out: responses with their data, the end of shutdowns. Invariant: an answer goes to the connection its
-//! command came by, or nowhere if that is gone.
+//! Input: completions. Output: responses with their data, the end of shutdowns. Invariant: a response goes to the
+//! connection of its command, or is dropped if that is gone.
 
-use super::NvmeTcpFace;
-use super::dispatch::{Turn, refusal};
-use super::flight::Flight;
+use super::NvmeTcpFrontEnd;
+use super::dispatch::{NvmeTcpTurn, refusal};
+use super::flight::NvmeTcpCommand;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
-use headwater_nvme::tcp::Slot;
-use headwater_nvme::tcp::target::Response;
-use headwater_ssd::command::{Command, Completion, NamespaceId};
-use headwater_ssd::engine::Device;
+use headwater_nvme::tcp::ExchangeSlot;
+use headwater_nvme::tcp::target::TargetResponse;
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
-use headwater_ssd::nvme::request::Closed;
+use headwater_ssd::nvme::request::NvmeResult;
 
-impl NvmeTcpFace {
-    /// Hands out every completion that may leave. Whether there was one.
-    pub(super) fn take_completions<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+impl NvmeTcpFrontEnd {
+    /// Processes every completion. Returns true if there was one.
+    pub(super) fn take_completions<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut any = false;
         while let Some(completion) = device.next_completion(self.shared.face) {
             any = true;
@@ -25,22 +25,22 @@ impl NvmeTcpFace {
         any
     }
 
-    fn complete<M: Media>(&mut self, device: &mut Device<M>, completion: Completion) {
+    fn complete<M: Media>(&mut self, device: &mut SsdDevice<M>, completion: SsdCompletion) {
         let number = completion.token;
-        if let Some(Flight::Io { answer, .. }) = self.shared.flights.get_mut(number)
+        if let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.flights.get_mut(number)
             && answer.wants_more_than(&completion)
         {
             return self.ask_again(device, number);
         }
         match self.shared.flights.remove(number) {
-            // What changes namespaces is answered by the device's administration.
-            None | Some(Flight::Namespace { .. }) => {}
-            Some(Flight::Io { connection, slot, answer, owed }) => {
-                let Closed { result, status, data } = answer.close(completion);
-                let response = Response { result: u64::from(result), status, data };
+            // Changes of namespaces are answered by `take_administered`.
+            None | Some(NvmeTcpCommand::Namespace { .. }) => {}
+            Some(NvmeTcpCommand::Io { connection, slot, answer, owed }) => {
+                let NvmeResult { result, status, data } = answer.close(completion);
+                let response = TargetResponse { result: u64::from(result), status, data };
                 self.answer(device, (connection, slot), owed, response);
             }
-            Some(Flight::Shutdown(id)) => {
+            Some(NvmeTcpCommand::Shutdown(id)) => {
                 if let Some(association) = self.shared.associations.get_mut(id) {
                     association.controller.shut_down();
                 }
@@ -50,10 +50,10 @@ impl NvmeTcpFace {
 
     pub(super) fn answer<M: Media>(
         &mut self,
-        device: &mut Device<M>,
-        (id, slot): (ConnectionId, Slot),
+        device: &mut SsdDevice<M>,
+        (id, slot): (ConnectionId, ExchangeSlot),
         owed: usize,
-        response: Response,
+        response: TargetResponse,
     ) {
         self.shared.counters.answered += 1;
         self.shared.counters.failed += u64::from(!response.status.is_success());
@@ -64,32 +64,32 @@ impl NvmeTcpFace {
         connection.settle(owed);
         connection.respond(slot, response);
         if connection.is_parked() {
-            Turn { device, shared: &mut self.shared }.run_parked(&mut connection);
+            NvmeTcpTurn { device, shared: &mut self.shared }.run_parked(&mut connection);
         }
         self.conclude(connection);
     }
 
-    /// Submits the next command of an answer that takes several.
-    fn ask_again<M: Media>(&mut self, device: &mut Device<M>, number: u64) {
-        let Some(Flight::Io { answer, .. }) = self.shared.flights.get_mut(number) else {
+    /// Submits the next device command of an answer that needs several.
+    fn ask_again<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) {
+        let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.flights.get_mut(number) else {
             return;
         };
         let Some((namespace, command)) = answer.next_command() else {
             return;
         };
-        if !(Turn { device: &mut *device, shared: &mut self.shared }).has_device_room() {
+        if !(NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }).has_device_room() {
             self.shared.again.push_back(number);
             return;
         }
         if let Err(error) = device.submit(self.shared.face, namespace, number, command)
-            && let Some(Flight::Io { connection, slot, owed, .. }) = self.shared.flights.remove(number)
+            && let Some(NvmeTcpCommand::Io { connection, slot, owed, .. }) = self.shared.flights.remove(number)
         {
-            self.answer(device, (connection, slot), owed, Response::status(refusal(error)));
+            self.answer(device, (connection, slot), owed, TargetResponse::status(refusal(error)));
         }
     }
 
-    /// Tries again what the device had no room for. Whether anything moved.
-    pub(super) fn retry<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Submits again what the device had no room for. Returns true if there was progress.
+    pub(super) fn retry<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let again = std::mem::take(&mut self.shared.again);
         let before = again.len();
         for number in again {
@@ -106,16 +106,16 @@ impl NvmeTcpFace {
                 continue;
             };
             connection.listed.parked = false;
-            moved |= Turn { device: &mut *device, shared: &mut self.shared }.run_parked(&mut connection);
+            moved |= NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }.run_parked(&mut connection);
             self.conclude(connection);
         }
         moved
     }
 
-    /// Makes durable what a controller that shuts down has acknowledged: there is one log, so one flush does.
-    fn begin_shutdown<M: Media>(&mut self, device: &mut Device<M>, id: ControllerId) {
-        let number = self.shared.flights.insert(Flight::Shutdown(id));
-        if device.submit(self.shared.face, NamespaceId::FIRST, number, Command::Flush).is_err() {
+    /// Flushes the writes that a controller in shutdown has acknowledged: there is one log, so one flush is enough.
+    fn begin_shutdown<M: Media>(&mut self, device: &mut SsdDevice<M>, id: ControllerId) {
+        let number = self.shared.flights.insert(NvmeTcpCommand::Shutdown(id));
+        if device.submit(self.shared.face, NamespaceId::FIRST, number, SsdCommand::Flush).is_err() {
             self.shared.flights.remove(number);
             self.shared.shutdowns.push(id);
         }

@@ -1,7 +1,7 @@
-//! One connection of a host: its socket, its end of the protocol, and the commands it is owed answers for.
+//! One connection of a host: its socket, its protocol state and its unanswered commands.
 //!
-//! In: bytes and answers. Out: work by slot, and room for what is on its way out. Invariant: bytes on their way to the host,
-//! in the device or in the output, stay under the limit; what would exceed it waits in its slot.
+//! Input: bytes and responses. Output: work by slot, and reservations of output bytes. Invariant: bytes on their way to
+//! the host, in the device or in the output, stay under the limit; a command that would exceed it waits in its slot.
 
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES_MAX};
 use headwater_dma::pool::Pool;
@@ -10,16 +10,16 @@ use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::tcp::secure::SecureStream;
-use headwater_nvme::tcp::target::Response;
-use headwater_nvme::tcp::{Slot, TargetConnection, TargetParameters};
-use headwater_ssd::nvme::interpreter::IoCommand;
+use headwater_nvme::tcp::target::TargetResponse;
+use headwater_nvme::tcp::{ExchangeSlot, TargetConnection, TargetParameters};
+use headwater_ssd::nvme::decoder::IoCommand;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// What a connection is.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// No queue yet.
+pub(super) enum ConnectionRole {
+    /// No queue: before Connect.
     Stranger,
     /// The admin queue of a controller.
     Admin(ControllerId),
@@ -27,10 +27,10 @@ pub(super) enum Role {
     Io(ControllerId),
 }
 
-/// A command between its capsule and its answer.
+/// A command between its capsule and its response.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    /// Nothing, or already in the device.
+pub(super) enum SlotWork {
+    /// No command, or one already in the device.
     None,
     /// Connect.
     Connect(SubmissionEntry),
@@ -40,78 +40,78 @@ pub(super) enum Work {
     Io(IoCommand),
 }
 
-/// How a connection ends.
+/// The lifetime of a connection.
 ///
 /// ```text
-///   Open --fault, drained--> Closing --everything sent, or too late--> Dead
-///     |                                                                 ^
-///     +---- the other side is gone, or its controller is ---------------+
+///   Open --fault, drained--> Closing --everything sent, or time limit--> Dead
+///     |                                                                   ^
+///     +---- the host or the controller is gone ---------------------------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It does not.
+pub(super) enum NvmeTcpConnectionLife {
+    /// In service.
     Open,
-    /// When what is to be sent has been sent, or at this time.
+    /// Closes when its output is sent, or at this time.
     Closing(Nanos),
-    /// Now.
+    /// Closes now.
     Dead,
 }
 
-/// Whether anything may still be sent.
+/// The state of the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sending {
-    /// It may.
+pub(super) enum SendState {
+    /// Open.
     Open,
-    /// The other side was told that nothing follows.
+    /// Shut down.
     Over,
 }
 
-/// On which of the face's lists a connection is.
+/// The front end's lists that contain a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Listed {
-    /// To be flushed.
+pub(super) struct ListMembership {
+    /// The list of connections to flush.
     pub(super) flushing: bool,
-    /// To be fed.
+    /// The list of connections to read from.
     pub(super) feeding: bool,
-    /// To go on with what is parked.
+    /// The list of connections with parked commands.
     pub(super) parked: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct NvmeTcpConnection {
     pub(super) id: ConnectionId,
     pub(super) socket: OwnedFd,
     pub(super) target: TargetConnection,
-    /// TLS around it.
+    /// Its TLS stream.
     pub(super) secure: Option<Box<SecureStream>>,
-    pub(super) role: Role,
-    pub(super) life: Life,
+    pub(super) role: ConnectionRole,
+    pub(super) life: NvmeTcpConnectionLife,
     pub(super) born: Nanos,
-    /// The kernel said that there may be bytes, and no read has found the end of them.
+    /// True if the socket may hold unread bytes.
     pub(super) readable: bool,
-    pub(super) listed: Listed,
-    pub(super) sending: Sending,
+    pub(super) listed: ListMembership,
+    pub(super) sending: SendState,
     /// Commands in the device.
     pub(super) in_flight: usize,
-    /// Bytes that they will bring.
+    /// Bytes reserved for their responses.
     owed: usize,
-    work: Vec<Work>,
+    work: Vec<SlotWork>,
     /// Commands that wait for room, in order.
-    parked: VecDeque<Slot>,
-    /// Event requests: their identifiers and slots.
-    held: Vec<(u16, Slot)>,
-    /// A Disconnect, the last command that is taken; it is answered when all others are.
-    farewell: Option<Slot>,
+    parked: VecDeque<ExchangeSlot>,
+    /// Asynchronous Event Requests: their command identifiers and slots.
+    held: Vec<(u16, ExchangeSlot)>,
+    /// A Disconnect, the last command accepted; answered after all other commands.
+    farewell: Option<ExchangeSlot>,
 }
 
-impl Work {
-    /// Whether it is an Abort: it needs no room, and goes past what waits for some.
+impl SlotWork {
+    /// Returns true for an Abort: it needs no room, and overtakes parked commands.
     pub(super) fn is_abort(&self) -> bool {
         matches!(self, Self::Admin(entry) if entry.opcode == AdminOpcode::Abort.number())
     }
 }
 
-/// The controller's end, with payload in the pool of the process if there is one.
+/// Creates the controller's side of the protocol, with payload in the process's pool if there is one.
 fn target() -> TargetConnection {
     let target = TargetConnection::new(TargetParameters::default());
     match Pool::of_process() {
@@ -120,7 +120,7 @@ fn target() -> TargetConnection {
     }
 }
 
-impl Connection {
+impl NvmeTcpConnection {
     pub(super) fn new(
         id: ConnectionId,
         socket: OwnedFd,
@@ -132,12 +132,12 @@ impl Connection {
             socket,
             target: target(),
             secure,
-            role: Role::Stranger,
-            life: Life::Open,
+            role: ConnectionRole::Stranger,
+            life: NvmeTcpConnectionLife::Open,
             born: now,
             readable: false,
-            listed: Listed::default(),
-            sending: Sending::Open,
+            listed: ListMembership::default(),
+            sending: SendState::Open,
             in_flight: 0,
             owed: 0,
             work: Vec::new(),
@@ -147,34 +147,34 @@ impl Connection {
         }
     }
 
-    /// Bytes not sent yet.
+    /// Returns the number of unsent bytes.
     #[inline]
     pub(super) fn pending(&self) -> usize {
         let sealed = self.secure.as_ref().map_or(0, |stream| stream.outgoing().len());
         self.target.outgoing().pending() + sealed
     }
 
-    /// Whether nothing more may be read from it for now.
+    /// Returns true if reading from it must pause.
     #[inline]
     pub(super) fn is_choked(&self) -> bool {
         self.pending() >= OUTPUT_BYTES_MAX
     }
 
     #[inline]
-    pub(super) fn set_work(&mut self, slot: Slot, work: Work) {
-        let place = usize::from(slot.0);
-        if self.work.len() <= place {
-            self.work.resize(place + 1, Work::None);
+    pub(super) fn set_work(&mut self, slot: ExchangeSlot, work: SlotWork) {
+        let at = usize::from(slot.0);
+        if self.work.len() <= at {
+            self.work.resize(at + 1, SlotWork::None);
         }
-        self.work[place] = work;
+        self.work[at] = work;
     }
 
     #[inline]
-    pub(super) fn take_work(&mut self, slot: Slot) -> Work {
-        self.work.get_mut(usize::from(slot.0)).map_or(Work::None, |work| std::mem::replace(work, Work::None))
+    pub(super) fn take_work(&mut self, slot: ExchangeSlot) -> SlotWork {
+        self.work.get_mut(usize::from(slot.0)).map_or(SlotWork::None, |work| std::mem::replace(work, SlotWork::None))
     }
 
-    /// Makes room for an answer of so many bytes, or none.
+    /// Reserves output for a response of `bytes` bytes. Returns false if it does not fit.
     #[inline]
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let taken = self.owed + self.pending();
@@ -185,20 +185,20 @@ impl Connection {
         fits
     }
 
-    /// An answer for which room was made is here.
+    /// Ends a reservation.
     #[inline]
     pub(super) fn settle(&mut self, bytes: usize) {
         self.owed -= bytes;
     }
 
-    /// A command waits, behind those that wait already.
-    pub(super) fn park(&mut self, slot: Slot, work: Work) {
+    /// Parks a command, behind all parked commands.
+    pub(super) fn park(&mut self, slot: ExchangeSlot, work: SlotWork) {
         self.set_work(slot, work);
         self.parked.push_back(slot);
     }
 
-    /// A command that could not go on after all waits again, before all others.
-    pub(super) fn park_first(&mut self, slot: Slot, work: Work) {
+    /// Parks a command again, before all parked commands.
+    pub(super) fn park_first(&mut self, slot: ExchangeSlot, work: SlotWork) {
         self.set_work(slot, work);
         self.parked.push_front(slot);
     }
@@ -207,54 +207,54 @@ impl Connection {
         !self.parked.is_empty()
     }
 
-    pub(super) fn unpark(&mut self) -> Option<Slot> {
+    pub(super) fn unpark(&mut self) -> Option<ExchangeSlot> {
         self.parked.pop_front()
     }
 
-    /// Takes a command that waits out of line. Whether it waited.
-    pub(super) fn unpark_one(&mut self, slot: Slot) -> bool {
-        let Some(place) = self.parked.iter().position(|&parked| parked == slot) else {
+    /// Removes a command from the parked ones. Returns true if it was parked.
+    pub(super) fn unpark_one(&mut self, slot: ExchangeSlot) -> bool {
+        let Some(at) = self.parked.iter().position(|&parked| parked == slot) else {
             return false;
         };
-        self.parked.remove(place);
-        self.set_work(slot, Work::None);
+        self.parked.remove(at);
+        self.set_work(slot, SlotWork::None);
         true
     }
 
-    /// Keeps an event request.
-    pub(super) fn hold(&mut self, command_id: u16, slot: Slot) {
+    /// Keeps an Asynchronous Event Request.
+    pub(super) fn hold(&mut self, command_id: u16, slot: ExchangeSlot) {
         self.held.push((command_id, slot));
     }
 
-    /// The slot of an event request that is answered now.
-    pub(super) fn release(&mut self, command_id: u16) -> Option<Slot> {
-        let place = self.held.iter().position(|(held, _)| *held == command_id)?;
-        Some(self.held.swap_remove(place).1)
+    /// Removes an Asynchronous Event Request and returns its slot.
+    pub(super) fn release(&mut self, command_id: u16) -> Option<ExchangeSlot> {
+        let at = self.held.iter().position(|(held, _)| *held == command_id)?;
+        Some(self.held.swap_remove(at).1)
     }
 
-    /// Takes no command after this one, which ends the queue.
-    pub(super) fn bid_farewell(&mut self, slot: Slot) {
+    /// Stores a Disconnect; no further command is accepted.
+    pub(super) fn bid_farewell(&mut self, slot: ExchangeSlot) {
         self.farewell = Some(slot);
     }
 
-    /// Whether commands are still taken.
+    /// Returns true if commands are still accepted.
     #[inline]
     pub(super) fn is_listening(&self) -> bool {
-        self.life == Life::Open && self.farewell.is_none()
+        self.life == NvmeTcpConnectionLife::Open && self.farewell.is_none()
     }
 
-    /// The Disconnect, once every command before it was answered.
-    pub(super) fn take_farewell(&mut self) -> Option<Slot> {
+    /// Returns the Disconnect, once every command before it is answered.
+    pub(super) fn take_farewell(&mut self) -> Option<ExchangeSlot> {
         if self.owes() { None } else { self.farewell.take() }
     }
 
-    /// Commands that somebody still has to answer; event requests are not among them.
+    /// Returns true if commands are unanswered, except for Asynchronous Event Requests.
     pub(super) fn owes(&self) -> bool {
         self.in_flight > 0 || self.is_parked()
     }
 
     #[inline]
-    pub(super) fn respond(&mut self, slot: Slot, response: Response) {
+    pub(super) fn respond(&mut self, slot: ExchangeSlot, response: TargetResponse) {
         self.target.respond(slot, response);
     }
 }

@@ -1,34 +1,34 @@
 //! The table of connections.
 //!
-//! In: sockets. Out: an identifier for each, whose low half is its place and whose high half is never used again.
+//! Input: sockets. Output: an identifier for each: its slot in the low 16 bits, a serial number, never reused, above.
 
-use super::connection::Connection;
+use super::connection::NvmeTcpConnection;
 use super::limits::CONNECTIONS_MAX;
 use headwater_host::clock::Nanos;
 use headwater_nvme::fabrics::ConnectionId;
 use headwater_nvme::tcp::secure::SecureStream;
 use std::os::fd::OwnedFd;
 
-/// Bits of a place.
+/// Bits of a slot in an identifier.
 const PLACE_BITS: u32 = 16;
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 const _: () = assert!(CONNECTIONS_MAX as u64 <= PLACE_MASK);
 
-/// All connections, by place. One is taken out of its place while it is worked on.
+/// All connections, by slot. A connection is taken out of its slot while it is worked on.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
-    places: Vec<Option<Box<Connection>>>,
+pub(super) struct ConnectionTable {
+    places: Vec<Option<Box<NvmeTcpConnection>>>,
     free: Vec<u16>,
     serial: u64,
     open: usize,
 }
 
-impl Connections {
+impl ConnectionTable {
     pub(super) fn len(&self) -> usize {
         self.open
     }
 
-    /// The identifier that the next [`insert`](Self::insert) takes, or `None` when there are as many as may be.
+    /// Returns the identifier for the next [`insert`](Self::insert), or `None` at the limit.
     pub(super) fn vacancy(&mut self) -> Option<ConnectionId> {
         let place = match self.free.last() {
             Some(&place) => place,
@@ -53,11 +53,11 @@ impl Connections {
         self.free.pop();
         self.serial += 1;
         self.open += 1;
-        self.put_back(Box::new(Connection::new(id, socket, secure, now)));
+        self.put_back(Box::new(NvmeTcpConnection::new(id, socket, secure, now)));
     }
 
     #[inline]
-    pub(super) fn take(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+    pub(super) fn take(&mut self, id: ConnectionId) -> Option<Box<NvmeTcpConnection>> {
         let place = self.places.get_mut(place_of(id))?;
         if place.as_ref()?.id != id {
             return None;
@@ -66,20 +66,20 @@ impl Connections {
     }
 
     #[inline]
-    pub(super) fn put_back(&mut self, connection: Box<Connection>) {
+    pub(super) fn put_back(&mut self, connection: Box<NvmeTcpConnection>) {
         let place = place_of(connection.id);
         self.places[place] = Some(connection);
     }
 
-    /// Forgets a connection that was taken; its socket is closed.
-    pub(super) fn forget(&mut self, connection: Box<Connection>) {
+    /// Removes a connection that was taken out; its socket is closed.
+    pub(super) fn forget(&mut self, connection: Box<NvmeTcpConnection>) {
         self.open -= 1;
         self.free.push(u16::try_from(connection.id.0 & PLACE_MASK).unwrap_or(0));
         drop(connection);
     }
 
-    /// Everyone who is not being worked on.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+    /// Returns all connections that are not taken out.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &NvmeTcpConnection> {
         self.places.iter().flatten().map(AsRef::as_ref)
     }
 }

@@ -1,38 +1,38 @@
-//! From bytes of a connection to commands of the device.
+//! Execution of received bytes as commands.
 //!
-//! In: received bytes. Out: commands to the device, answers that need none. Invariant: a command that was taken from a
-//! connection is parked, held, in the device, or answered.
+//! Input: received bytes. Output: commands to the device, and responses that need no device. Invariant: a command
+//! received from a connection is parked, held, in the device, or answered.
 
-use super::connection::{Connection, Life, Role, Work};
-use super::flight::Flight;
+use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife, ConnectionRole, SlotWork};
+use super::flight::NvmeTcpCommand;
 use super::limits::{CLOSE_WITHIN, IN_FLIGHT_MAX};
-use super::shared::Shared;
+use super::shared::NvmeTcpState;
 use bytes::Bytes;
 use headwater_nvme::controller::QueueKind;
-use headwater_nvme::fabrics::{ControllerId, PropertyAnswer, PropertyDemand, QueueRole};
+use headwater_nvme::fabrics::{ControllerId, PropertyAction, PropertyOutcome, QueueRole};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::fabrics::{
     CONNECT_BYTES, FABRICS_OPCODE, FabricsKind, connect_status, disconnect_format,
 };
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::Slot;
-use headwater_nvme::tcp::target::{CommandData, Need, Response, TargetStep, Wanted};
+use headwater_nvme::tcp::ExchangeSlot;
+use headwater_nvme::tcp::target::{CommandData, NeedOutcome, TargetResponse, TargetStep, TransferNeed};
 use headwater_ssd::command::SubmitError;
-use headwater_ssd::engine::Device;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::OPERATIONS_MAX;
 use headwater_ssd::media::Media;
-use headwater_ssd::nvme::interpreter::{DataNeed, IoCommand, decode};
-use headwater_ssd::nvme::request::{Data, Request};
+use headwater_ssd::nvme::decoder::{DataNeed, IoCommand, decode};
+use headwater_ssd::nvme::request::{RequestData, DeviceRequest};
 
-/// What one connection is worked on with.
-pub(super) struct Turn<'a, M: Media> {
-    pub(super) device: &'a mut Device<M>,
-    pub(super) shared: &'a mut Shared,
+/// The device and the shared state, borrowed to work on one connection.
+pub(super) struct NvmeTcpTurn<'a, M: Media> {
+    pub(super) device: &'a mut SsdDevice<M>,
+    pub(super) shared: &'a mut NvmeTcpState,
 }
 
-impl<M: Media> Turn<'_, M> {
-    /// Takes received bytes, all of them.
-    pub(super) fn take(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
+impl<M: Media> NvmeTcpTurn<'_, M> {
+    /// Processes all received bytes.
+    pub(super) fn take(&mut self, connection: &mut NvmeTcpConnection, mut bytes: &[u8]) {
         while connection.is_listening() {
             match connection.target.advance(&mut bytes) {
                 TargetStep::Starved => return,
@@ -40,80 +40,80 @@ impl<M: Media> Turn<'_, M> {
                 TargetStep::Ready(slot) => self.run(connection, slot),
                 TargetStep::Closed(ended) => {
                     tracing::debug!(connection = connection.id.0, ?ended, "NVMe/TCP connection ends");
-                    connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
+                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
                 }
             }
         }
     }
 
-    /// Decides what a command is and what data it needs.
-    fn judge(&mut self, connection: &mut Connection, slot: Slot, entry: &SubmissionEntry) {
+    /// Validates a command and determines its data.
+    fn judge(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot, entry: &SubmissionEntry) {
         self.shared.counters.commands += 1;
         let judged = match (connection.role, FabricsKind::of(entry)) {
-            (Role::Stranger, Some(FabricsKind::Connect)) => {
-                Ok((Need::FromHost(CONNECT_BYTES), Work::Connect(*entry)))
+            (ConnectionRole::Stranger, Some(FabricsKind::Connect)) => {
+                Ok((TransferNeed::FromHost(CONNECT_BYTES), SlotWork::Connect(*entry)))
             }
-            // Before Connect there is nothing else, and there is no second one (Base 2.0 section 3.3.2.1).
-            (Role::Stranger, _) | (_, Some(FabricsKind::Connect)) => Err(Status::COMMAND_SEQUENCE_ERROR),
-            (Role::Admin(id), Some(kind @ (FabricsKind::PropertyGet | FabricsKind::PropertySet))) => {
+            // Connect is the first command of a connection, and is sent once (Base 2.0 section 3.3.2.1).
+            (ConnectionRole::Stranger, _) | (_, Some(FabricsKind::Connect)) => Err(Status::COMMAND_SEQUENCE_ERROR),
+            (ConnectionRole::Admin(id), Some(kind @ (FabricsKind::PropertyGet | FabricsKind::PropertySet))) => {
                 let answer = self.property(id, kind, entry);
                 return connection.respond(slot, answer);
             }
-            (Role::Io(_), Some(FabricsKind::Disconnect)) if disconnect_format(entry) == 0 => {
+            (ConnectionRole::Io(_), Some(FabricsKind::Disconnect)) if disconnect_format(entry) == 0 => {
                 return connection.bid_farewell(slot);
             }
-            (Role::Io(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INCOMPATIBLE_FORMAT),
-            (Role::Admin(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INVALID_QUEUE_TYPE),
+            (ConnectionRole::Io(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INCOMPATIBLE_FORMAT),
+            (ConnectionRole::Admin(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INVALID_QUEUE_TYPE),
             _ if entry.opcode == FABRICS_OPCODE => Err(Status::INVALID_OPCODE),
-            (Role::Admin(id), _) => self.admin_need(id, entry).map(|need| (need, Work::Admin(*entry))),
-            (Role::Io(id), _) => {
+            (ConnectionRole::Admin(id), _) => self.admin_need(id, entry).map(|need| (need, SlotWork::Admin(*entry))),
+            (ConnectionRole::Io(id), _) => {
                 let device = &*self.device;
                 let seen =
                     |namespace| device.namespace(namespace).filter(|_| device.is_attached(namespace, id.0));
                 decode(entry, QueueKind::Standard, seen)
-                    .map(|command| (need(command.data()), Work::Io(command)))
+                    .map(|command| (need(command.data()), SlotWork::Io(command)))
             }
         };
         match judged {
-            Err(status) => connection.respond(slot, Response::status(status)),
+            Err(status) => connection.respond(slot, TargetResponse::status(status)),
             Ok((need, work)) => {
                 connection.set_work(slot, work);
-                if connection.target.want(slot, need) == Wanted::Now {
+                if connection.target.want(slot, need) == NeedOutcome::Now {
                     self.run(connection, slot);
                 }
             }
         }
     }
 
-    fn property(&mut self, id: ControllerId, kind: FabricsKind, entry: &SubmissionEntry) -> Response {
+    fn property(&mut self, id: ControllerId, kind: FabricsKind, entry: &SubmissionEntry) -> TargetResponse {
         let associations = &mut self.shared.associations;
         let answer = match kind {
             FabricsKind::PropertyGet => associations.property_get(id, entry),
             _ => associations.property_set(id, entry, self.shared.now),
         };
         match answer {
-            Err(status) => Response::status(status),
-            Ok(PropertyAnswer { result, demand }) => {
+            Err(status) => TargetResponse::status(status),
+            Ok(PropertyOutcome { result, demand }) => {
                 match demand {
-                    PropertyDemand::Nothing => {}
-                    PropertyDemand::Close(connections) => self.shared.doomed.extend(connections),
-                    PropertyDemand::Shutdown => self.shared.shutdowns.push(id),
+                    PropertyAction::Nothing => {}
+                    PropertyAction::Close(connections) => self.shared.doomed.extend(connections),
+                    PropertyAction::Shutdown => self.shared.shutdowns.push(id),
                 }
-                Response { result, ..Response::status(Status::SUCCESS) }
+                TargetResponse { result, ..TargetResponse::status(Status::SUCCESS) }
             }
         }
     }
 
-    /// Carries out a command whose data is here, or parks it.
-    fn run(&mut self, connection: &mut Connection, slot: Slot) {
+    /// Executes a command whose data has arrived, or parks it.
+    fn run(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot) {
         let work = connection.take_work(slot);
         if (connection.is_parked() && !work.is_abort()) || !self.try_run(connection, slot, work) {
             connection.park(slot, work);
         }
     }
 
-    /// Goes on with what was parked, in order. Whether anything moved.
-    pub(super) fn run_parked(&mut self, connection: &mut Connection) -> bool {
+    /// Executes parked commands in order. Returns true if there was progress.
+    pub(super) fn run_parked(&mut self, connection: &mut NvmeTcpConnection) -> bool {
         let mut moved = false;
         while let Some(slot) = connection.unpark() {
             let work = connection.take_work(slot);
@@ -126,39 +126,39 @@ impl<M: Media> Turn<'_, M> {
         moved
     }
 
-    /// False when there is no room for it now.
+    /// Executes a command. Returns false if there is no room for it now.
     #[inline]
-    fn try_run(&mut self, connection: &mut Connection, slot: Slot, work: Work) -> bool {
+    fn try_run(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot, work: SlotWork) -> bool {
         match work {
-            Work::Io(command) => self.run_io(connection, slot, &command),
-            Work::Admin(entry) => match connection.role {
-                Role::Admin(id) => self.run_admin(connection, id, slot, &entry),
-                Role::Stranger | Role::Io(_) => true,
+            SlotWork::Io(command) => self.run_io(connection, slot, &command),
+            SlotWork::Admin(entry) => match connection.role {
+                ConnectionRole::Admin(id) => self.run_admin(connection, id, slot, &entry),
+                ConnectionRole::Stranger | ConnectionRole::Io(_) => true,
             },
-            Work::Connect(entry) => {
+            SlotWork::Connect(entry) => {
                 self.connect(connection, slot, &entry);
                 true
             }
-            Work::None => true,
+            SlotWork::None => true,
         }
     }
 
-    /// Whether the device takes another command of this face.
+    /// Returns true if the device accepts another command of this front end.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.shared.flights.len() < IN_FLIGHT_MAX && self.has_device_room()
     }
 
-    /// Whether the device takes another command.
+    /// Returns true if the device accepts another command.
     #[inline]
     pub(super) fn has_device_room(&self) -> bool {
         self.device.in_flight() < OPERATIONS_MAX
     }
 
     #[inline]
-    fn run_io(&mut self, connection: &mut Connection, slot: Slot, io: &IoCommand) -> bool {
+    fn run_io(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot, io: &IoCommand) -> bool {
         if self.device.is_sanitizing() {
-            connection.respond(slot, Response::status(Status::SANITIZE_IN_PROGRESS));
+            connection.respond(slot, TargetResponse::status(Status::SANITIZE_IN_PROGRESS));
             return true;
         }
         let (owed, data) = match io.data() {
@@ -169,18 +169,18 @@ impl<M: Media> Turn<'_, M> {
             return false;
         }
         let data = match io.data() {
-            _ if data => Data::Room,
-            DataNeed::FromHost(_) => Data::Bytes(match connection.target.take_data(slot) {
+            _ if data => RequestData::Room,
+            DataNeed::FromHost(_) => RequestData::Bytes(match connection.target.take_data(slot) {
                 CommandData::Heap(bytes) => bytes.into(),
                 pooled @ CommandData::Pooled(_) => Bytes::from_owner(pooled),
             }),
-            _ => Data::None,
+            _ => RequestData::None,
         };
-        let refused = match Request::new(io, data, &mut self.shared.keys, self.device) {
+        let refused = match DeviceRequest::new(io, data, &mut self.shared.keys, self.device) {
             Err(status) => Some(status),
-            Ok(Request { namespace, command, answer }) => {
+            Ok(DeviceRequest { namespace, command, answer }) => {
                 let id = connection.id;
-                let number = self.shared.flights.insert(Flight::Io { connection: id, slot, answer, owed });
+                let number = self.shared.flights.insert(NvmeTcpCommand::Io { connection: id, slot, answer, owed });
                 match self.device.submit(self.shared.face, namespace, number, command) {
                     Ok(()) => None,
                     Err(error) => {
@@ -194,62 +194,63 @@ impl<M: Media> Turn<'_, M> {
             None => connection.in_flight += 1,
             Some(status) => {
                 connection.settle(owed);
-                connection.respond(slot, Response::status(status));
+                connection.respond(slot, TargetResponse::status(status));
             }
         }
         true
     }
 
-    /// Tells the device of a controller with namespaces. False if it takes no more of them.
+    /// Adds a controller with namespaces to the device. Returns false if the device has no room for it.
     fn introduce(&mut self, id: ControllerId, role: QueueRole) -> bool {
         let discovery =
             self.shared.associations.get_mut(id).is_none_or(|association| association.is_discovery());
         role == QueueRole::Io || discovery || self.device.add_controller(id.0)
     }
 
-    fn connect(&mut self, connection: &mut Connection, slot: Slot, entry: &SubmissionEntry) {
+    fn connect(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot, entry: &SubmissionEntry) {
         let data = connection.target.take_data(slot);
         if !self.may_connect(connection, &data) {
-            tracing::info!("NVMe/TCP Connect refused: its names are not those of its key");
-            return connection.respond(slot, Response::status(connect_status::INVALID_HOST));
+            tracing::info!("NVMe/TCP Connect refused: its host and subsystem names do not match its key");
+            return connection.respond(slot, TargetResponse::status(connect_status::INVALID_HOST));
         }
         match self.shared.associations.connect(entry, &data, connection.id, self.shared.now) {
             Err(refusal) => {
                 tracing::info!(status = %refusal.status, parameter = refusal.result, "NVMe/TCP Connect refused");
                 let result = u64::from(refusal.result);
-                connection.respond(slot, Response { result, ..Response::status(refusal.status) });
+                connection.respond(slot, TargetResponse { result, ..TargetResponse::status(refusal.status) });
             }
             Ok(joined) => {
                 if !self.introduce(joined.controller, joined.role) {
                     self.shared.associations.leave(joined.controller, connection.id);
-                    return connection.respond(slot, Response::status(connect_status::CONTROLLER_BUSY));
+                    return connection.respond(slot, TargetResponse::status(connect_status::CONTROLLER_BUSY));
                 }
                 connection.role = match joined.role {
-                    QueueRole::Admin => Role::Admin(joined.controller),
-                    QueueRole::Io => Role::Io(joined.controller),
+                    QueueRole::Admin => ConnectionRole::Admin(joined.controller),
+                    QueueRole::Io => ConnectionRole::Io(joined.controller),
                 };
                 connection.target.set_queue(joined.entries, joined.flow);
                 let result = u64::from(joined.controller.0);
-                connection.respond(slot, Response { result, ..Response::status(Status::SUCCESS) });
+                connection
+                    .respond(slot, TargetResponse { result, ..TargetResponse::status(Status::SUCCESS) });
             }
         }
     }
 }
 
-/// The status of a command that the device did not take.
+/// Returns the status of a command that the device did not accept.
 pub(super) fn refusal(error: SubmitError) -> Status {
     match error {
         SubmitError::Refused(status) => status,
-        // Room was asked for before; whoever retries finds it.
+        // Unexpected, since room was checked before; the host may retry.
         SubmitError::Busy(_) => Status::ABORT_REQUESTED,
     }
 }
 
 #[inline]
-fn need(data: DataNeed) -> Need {
+fn need(data: DataNeed) -> TransferNeed {
     match data {
-        DataNeed::None => Need::None,
-        DataNeed::FromHost(bytes) => Need::FromHost(bytes),
-        DataNeed::ToHost(bytes) => Need::ToHost(bytes),
+        DataNeed::None => TransferNeed::None,
+        DataNeed::FromHost(bytes) => TransferNeed::FromHost(bytes),
+        DataNeed::ToHost(bytes) => TransferNeed::ToHost(bytes),
     }
 }

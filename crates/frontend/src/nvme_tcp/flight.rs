@@ -1,31 +1,31 @@
-//! What the face knows of a command that the device has.
+//! The metadata of a command in flight at the device.
 //!
-//! In: an accepted command. Out: whom its completion is for, and what becomes of it.
+//! Input: an accepted command. Output: the recipient of its completion.
 
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
-use headwater_nvme::tcp::Slot;
-use headwater_ssd::nvme::request::Answer;
+use headwater_nvme::tcp::ExchangeSlot;
+use headwater_ssd::nvme::request::CompletionBuilder;
 
-/// What a completion of the device is for.
+/// A command in flight, by its purpose.
 #[derive(Debug)]
-pub(super) enum Flight {
+pub(super) enum NvmeTcpCommand {
     /// A command of an I/O queue.
     Io {
-        /// Who is answered.
+        /// The connection that receives the response.
         connection: ConnectionId,
-        /// Which command.
-        slot: Slot,
-        /// How.
-        answer: Answer,
-        /// Bytes for which room was made.
+        /// The slot of the command.
+        slot: ExchangeSlot,
+        /// The conversion of the completion to a response.
+        answer: CompletionBuilder,
+        /// Bytes reserved for the response.
         owed: usize,
     },
     /// An admin command that changes namespaces.
     Namespace {
-        /// Who is answered.
+        /// The connection that receives the response.
         connection: ConnectionId,
-        /// Which command.
-        slot: Slot,
+        /// The slot of the command.
+        slot: ExchangeSlot,
     },
     /// The flush of a controller's shutdown.
     Shutdown(ControllerId),

@@ -1,33 +1,33 @@
-//! The limits of the NVMe/TCP face. Everything has one, and it has a name.
+//! The limits of the NVMe/TCP front end.
 
 use headwater_host::clock::Nanos;
 
-/// Connections at a time; one more is closed as it comes.
+/// Maximum connections at a time; a further one is closed at once.
 pub const CONNECTIONS_MAX: usize = 1_024;
-/// Controllers that hosts have at a time, discovery controllers included; one more is told that it is busy.
+/// Maximum controllers of all hosts, discovery controllers included; a further Connect fails with Controller Busy.
 pub const CONTROLLERS_MAX: usize = 64;
-/// Most entries of a queue.
+/// Maximum entries of a queue.
 pub const QUEUE_ENTRIES_MAX: u16 = 256;
-/// Most I/O queues of a controller.
+/// Maximum I/O queues of a controller.
 pub const IO_QUEUES_MAX: u16 = 16;
-/// Bytes of one connection on their way to a host: reads in the device and answers not sent. What does not fit waits in its
-/// slot; a single larger read goes alone.
+/// Maximum bytes of one connection on their way to a host: reads in flight and unsent responses. A command above the
+/// limit waits in its slot; a single larger read runs alone.
 pub const READ_BYTES_MAX: usize = 4 << 20;
-/// Bytes of one connection that its host has not taken, at which nothing more is read from it.
+/// Unsent bytes of one connection at which reading from it pauses.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Bytes asked of the kernel in one read.
+/// Bytes of one `recv`.
 pub const SCRATCH_BYTES: usize = 128 << 10;
-/// Bytes read from one connection in one turn, so that a loud host does not starve the others.
+/// Maximum bytes read from one connection in one turn, so that a busy host does not starve other hosts.
 pub const TURN_BYTES_MAX: usize = 512 << 10;
-/// Connections accepted in one turn.
+/// Maximum connections accepted in one turn.
 pub const TURN_ACCEPTS_MAX: usize = 64;
-/// Events taken from the kernel in one turn.
+/// Maximum kernel events handled in one turn.
 pub const TURN_EVENTS_MAX: usize = 256;
-/// Device commands of this face in flight; half of what a device takes, so that other faces find room.
+/// Maximum device commands of this front end in flight: half of the device's limit, so that other front ends have room.
 pub const IN_FLIGHT_MAX: usize = 4_096;
-/// Pieces of one vectored write.
+/// Maximum pieces of one vectored write.
 pub const PIECES_MAX: usize = 128;
-/// How long a connection may take to become a queue.
+/// Time limit from accept to a successful Connect.
 pub const JOIN_WITHIN: Nanos = Nanos::from_millis(10_000);
-/// How long a connection that is being closed may take to accept what it is owed.
+/// Time limit for sending the remaining output of a closing connection.
 pub const CLOSE_WITHIN: Nanos = Nanos::from_millis(2_000);

@@ -1,16 +1,16 @@
-//! TLS on the way between sockets and the protocol.
+//! TLS between sockets and the protocol.
 //!
-//! In: the keys of hosts, received bytes, PDUs. Out: opened bytes to the protocol, sealed bytes to the socket. Invariant: where
-//! there are keys no connection is without TLS; what a host does it does under the name that its key is of (TCP transport
-//! specification 1.1, section 3.6.1.3).
+//! Input: the keys of hosts, received bytes, PDUs. Output: decrypted bytes to the protocol, encrypted bytes to the
+//! socket. Invariant: if there are keys, every connection uses TLS, and a host connects only under the name of its key
+//! (TCP transport specification 1.1, section 3.6.1.3).
 
-use super::connection::{Connection, Life};
-use super::dispatch::Turn;
+use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife};
+use super::dispatch::NvmeTcpTurn;
 use super::limits::CLOSE_WITHIN;
-use super::socket::Flushed;
-use headwater_host::tls::{TlsEnd, TlsError, TlsKeys};
+use super::socket::SendResult;
+use headwater_host::tls::{TlsError, TlsKeys, TlsRole};
 use headwater_nvme::spec::fabrics::{ConnectData, DISCOVERY_NAME, SecureChannel, name_in};
-use headwater_nvme::tcp::Outgoing;
+use headwater_nvme::tcp::SendQueue;
 use headwater_nvme::tcp::psk::HostKey;
 use headwater_nvme::tcp::secure::{SecureStream, prepare};
 use headwater_ssd::media::Media;
@@ -20,25 +20,25 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use zerocopy::FromBytes as _;
 
-/// Bytes opened at once: a full TLS record.
+/// Bytes decrypted at once: a full TLS record.
 pub(super) const OPENED_BYTES: usize = 16 << 10;
 
-/// Between whom a key is.
+/// The host and the subsystem that share a key.
 #[derive(Debug)]
-struct Names {
+struct KeyNames {
     host: String,
     subsystem: String,
 }
 
-/// Keys for every host, by identity.
+/// The keys of all hosts, by identity.
 #[derive(Debug)]
-pub(super) struct Keyring {
+pub(super) struct HostKeyring {
     keys: TlsKeys,
-    names: BTreeMap<String, Names>,
+    names: BTreeMap<String, KeyNames>,
 }
 
-impl Keyring {
-    /// Derives what hosts may offer: each for the subsystem and for discovery.
+impl HostKeyring {
+    /// Derives the keys that hosts may offer: each for the subsystem and for discovery.
     pub(super) fn new(hosts: &[HostKey], subsystem: &str) -> Result<Self, String> {
         let mut psks = Vec::new();
         for host in hosts {
@@ -48,27 +48,27 @@ impl Keyring {
         }
         let keys = prepare(&psks).map_err(|error| error.to_string())?;
         let names =
-            psks.into_iter().map(|psk| (psk.identity, Names { host: psk.host, subsystem: psk.subsystem }));
+            psks.into_iter().map(|psk| (psk.identity, KeyNames { host: psk.host, subsystem: psk.subsystem }));
         Ok(Self { keys, names: names.collect() })
     }
 
-    /// The stream of a connection that was just accepted.
+    /// Creates the stream of a new connection.
     pub(super) fn stream(&self) -> Result<Box<SecureStream>, TlsError> {
-        SecureStream::new(TlsEnd::Server, &self.keys).map(Box::new)
+        SecureStream::new(TlsRole::Server, &self.keys).map(Box::new)
     }
 }
 
-/// How a face treats connections.
+/// The security of connections.
 #[derive(Debug)]
-pub(super) enum Security {
-    /// They are as they come; only this machine can connect.
+pub(super) enum ConnectionSecurity {
+    /// Without TLS; only this machine can connect.
     Open,
-    /// Every one is inside TLS. Without a keyring none is taken.
-    Tls(Option<Keyring>),
+    /// With TLS. Without a keyring, every connection is refused.
+    Tls(Option<HostKeyring>),
 }
 
-impl Security {
-    /// What discovery tells hosts of it.
+impl ConnectionSecurity {
+    /// Returns the secure channel that the discovery log reports.
     pub(super) fn channel(&self) -> SecureChannel {
         match self {
             Self::Open => SecureChannel::None,
@@ -77,9 +77,9 @@ impl Security {
     }
 }
 
-impl<M: Media> Turn<'_, M> {
-    /// Takes received bytes of a connection, opened if it is inside TLS.
-    pub(super) fn receive(&mut self, connection: &mut Connection, bytes: &[u8]) {
+impl<M: Media> NvmeTcpTurn<'_, M> {
+    /// Processes received bytes of a connection, decrypted if it uses TLS.
+    pub(super) fn receive(&mut self, connection: &mut NvmeTcpConnection, bytes: &[u8]) {
         let Some(stream) = &mut connection.secure else {
             return self.take(connection, bytes);
         };
@@ -91,8 +91,8 @@ impl<M: Media> Turn<'_, M> {
                 Ok(count) => self.take(connection, room.get(..count).unwrap_or(&[])),
                 Err(error) => {
                     let identity = stream.identity();
-                    tracing::info!(connection = connection.id.0, identity, %error, "NVMe/TCP: TLS ends");
-                    connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
+                    tracing::info!(connection = connection.id.0, identity, %error, "NVMe/TCP: a TLS connection failed");
+                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
                     break;
                 }
             }
@@ -100,10 +100,10 @@ impl<M: Media> Turn<'_, M> {
         self.shared.opened = room;
     }
 
-    /// Whether the names in a Connect are those that the connection's key is of. Without TLS any name will do.
-    pub(super) fn may_connect(&self, connection: &Connection, data: &[u8]) -> bool {
-        let (Security::Tls(keyring), Some(stream)) = (&self.shared.security, &connection.secure) else {
-            return matches!(self.shared.security, Security::Open);
+    /// Returns true if the names in a Connect are those of the connection's key. Without TLS every name is accepted.
+    pub(super) fn may_connect(&self, connection: &NvmeTcpConnection, data: &[u8]) -> bool {
+        let (ConnectionSecurity::Tls(keyring), Some(stream)) = (&self.shared.security, &connection.secure) else {
+            return matches!(self.shared.security, ConnectionSecurity::Open);
         };
         let names = stream.identity().and_then(|identity| keyring.as_ref()?.names.get(identity));
         let Some((names, Ok((data, _)))) = names.map(|names| (names, ConnectData::ref_from_prefix(data)))
@@ -115,19 +115,19 @@ impl<M: Media> Turn<'_, M> {
     }
 }
 
-/// Seals as much as may wait, and hands it to the kernel; returns how many bytes that took.
+/// Encrypts pending PDUs and writes them to the socket; returns the number of bytes written.
 pub(super) fn flush(
     socket: BorrowedFd<'_>,
     stream: &mut SecureStream,
-    pdus: &mut Outgoing<Vec<u8>>,
-) -> (Flushed, usize) {
+    pdus: &mut SendQueue<Vec<u8>>,
+) -> (SendResult, usize) {
     let mut total = 0;
     loop {
         if stream.seal(pdus).is_err() {
-            return (Flushed::Gone, total);
+            return (SendResult::Gone, total);
         }
         if stream.outgoing().is_empty() {
-            return (Flushed::All, total);
+            return (SendResult::All, total);
         }
         match send(socket, stream.outgoing(), SendFlags::NOSIGNAL) {
             Ok(count) => {
@@ -135,8 +135,8 @@ pub(super) fn flush(
                 stream.sent(count);
             }
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return (Flushed::Blocked, total),
-            Err(_) => return (Flushed::Gone, total),
+            Err(Errno::AGAIN) => return (SendResult::Blocked, total),
+            Err(_) => return (SendResult::Gone, total),
         }
     }
 }

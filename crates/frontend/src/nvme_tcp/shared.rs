@@ -1,21 +1,19 @@
-//! What all connections of the face share.
-//!
-//! In and out: state that more than one file of the face works on.
+//! The state that all connections of the front end share.
 
-use super::abort::Abort;
-use super::flight::Flight;
-use super::secure::Security;
-use crate::in_flight::Flights;
+use super::abort::PendingAbort;
+use super::flight::NvmeTcpCommand;
+use super::secure::ConnectionSecurity;
+use crate::in_flight::InFlightTable;
 use headwater_host::clock::Nanos;
-use headwater_nvme::fabrics::{Associations, ConnectionId, ControllerId};
-use headwater_ssd::command::FaceId;
-use headwater_ssd::nvme::request::Keys;
+use headwater_nvme::fabrics::{AssociationTable, ConnectionId, ControllerId};
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::nvme::request::KeyBuffer;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// What the face counts.
+/// The counters of the front end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct NvmeTcpCounters {
     pub(super) connections: u64,
     pub(super) refused: u64,
     pub(super) commands: u64,
@@ -26,25 +24,25 @@ pub(super) struct Counters {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) face: FaceId,
-    /// Where hosts reach the face.
+pub(super) struct NvmeTcpState {
+    pub(super) face: FrontEndId,
+    /// The address on which the front end listens.
     pub(super) address: SocketAddr,
-    pub(super) security: Security,
-    /// Where TLS puts opened bytes; taken out while it is worked on.
+    pub(super) security: ConnectionSecurity,
+    /// The buffer for decrypted bytes; taken out while it is in use.
     pub(super) opened: Vec<u8>,
-    pub(super) associations: Associations,
-    pub(super) flights: Flights<Flight>,
-    pub(super) keys: Keys,
-    pub(super) counters: Counters,
-    /// Connections to be closed at the end of the turn.
+    pub(super) associations: AssociationTable,
+    pub(super) flights: InFlightTable<NvmeTcpCommand>,
+    pub(super) keys: KeyBuffer,
+    pub(super) counters: NvmeTcpCounters,
+    /// Connections to close at the end of the turn.
     pub(super) doomed: Vec<ConnectionId>,
-    /// Controllers that the device must forget.
+    /// Controllers to remove from the device.
     pub(super) gone: Vec<ControllerId>,
-    /// Commands of which the device must be asked more, and had no room.
+    /// Commands whose next device command waits for room in the device.
     pub(super) again: VecDeque<u64>,
-    /// Aborts that are not carried out yet: what they are about may be another connection's.
-    pub(super) aborts: VecDeque<Abort>,
+    /// Aborts not executed yet: their target may belong to another connection.
+    pub(super) aborts: VecDeque<PendingAbort>,
     /// Controllers whose shutdown has not begun yet.
     pub(super) shutdowns: Vec<ControllerId>,
     pub(super) now: Nanos,

@@ -1,12 +1,12 @@
-//! The listening address and the sockets of hosts, none of which ever blocks.
+//! The non-blocking listener and the non-blocking sockets of hosts.
 //!
-//! In: an address. Out: a listener on it, sockets with the options a request-and-answer protocol wants, received bytes, and
-//! one vectored write. Invariant: without keys for TLS nobody but this machine can connect.
+//! Input: an address. Output: a listener on it, sockets with `TCP_NODELAY` and keep-alive, received bytes, and vectored
+//! writes. Invariant: without keys for TLS only this machine can connect.
 
 use super::NvmeTcpError;
 use super::limits::PIECES_MAX;
 use headwater_nvme::spec::fabrics::SecureChannel;
-use headwater_nvme::tcp::Outgoing;
+use headwater_nvme::tcp::SendQueue;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 use std::io::IoSlice;
 use std::net::{SocketAddr, TcpListener};
@@ -23,54 +23,54 @@ pub(super) fn listen(address: SocketAddr, channel: SecureChannel) -> Result<TcpL
     Ok(listener)
 }
 
-/// Takes the next host, if one is there.
+/// Accepts the next connection.
 pub(super) fn accept(listener: &TcpListener) -> std::io::Result<OwnedFd> {
     let (stream, _) = listener.accept()?;
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let socket = OwnedFd::from(stream);
-    // A host that vanished without a word is found by the kernel, if its Keep Alive timer does not find it first.
+    // The kernel detects a host that disappeared, unless its NVMe Keep Alive timer expires first.
     sockopt::set_socket_keepalive(&socket, true)?;
     Ok(socket)
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Got {
-    /// So many bytes; there may be more.
+pub(super) enum ReceiveResult {
+    /// The number of bytes read; there may be more.
     Bytes(usize),
-    /// Nothing now.
+    /// The socket is empty.
     Nothing,
-    /// The other side is gone.
+    /// The host closed the connection, or it failed.
     End,
 }
 
-/// Reads what is there.
-pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Got {
+/// Reads received bytes.
+pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> ReceiveResult {
     loop {
         match recv(socket, &mut *into, RecvFlags::empty()) {
-            Ok((_, 0)) => return Got::End,
-            Ok((_, count)) => return Got::Bytes(count),
+            Ok((_, 0)) => return ReceiveResult::End,
+            Ok((_, count)) => return ReceiveResult::Bytes(count),
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => return Got::Nothing,
-            Err(_) => return Got::End,
+            Err(rustix::io::Errno::AGAIN) => return ReceiveResult::Nothing,
+            Err(_) => return ReceiveResult::End,
         }
     }
 }
 
-/// Whether everything could be handed to the kernel.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flushed {
-    /// Yes.
+pub(super) enum SendResult {
+    /// Everything was written.
     All,
-    /// The socket takes no more now.
+    /// The socket accepts no more bytes now.
     Blocked,
     /// The connection is gone.
     Gone,
 }
 
-/// Hands as much as possible to the kernel; returns how many bytes it took.
-pub(super) fn flush(socket: BorrowedFd<'_>, outgoing: &mut Outgoing<Vec<u8>>) -> (Flushed, usize) {
+/// Writes as much as possible to the socket; returns the number of bytes written.
+pub(super) fn flush(socket: BorrowedFd<'_>, outgoing: &mut SendQueue<Vec<u8>>) -> (SendResult, usize) {
     let mut total = 0;
     while outgoing.pending() > 0 {
         let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -83,9 +83,9 @@ pub(super) fn flush(socket: BorrowedFd<'_>, outgoing: &mut Outgoing<Vec<u8>>) ->
                 outgoing.sent(count, drop);
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => return (Flushed::Blocked, total),
-            Err(_) => return (Flushed::Gone, total),
+            Err(rustix::io::Errno::AGAIN) => return (SendResult::Blocked, total),
+            Err(_) => return (SendResult::Gone, total),
         }
     }
-    (Flushed::All, total)
+    (SendResult::All, total)
 }

@@ -1,45 +1,45 @@
-//! One turn of the face, step by step.
+//! One turn of the front end.
 //!
-//! In: kernel events, completions, times. Out: connections that read, run, send and close. Invariant: a step takes a bounded
-//! amount of work from each connection, and what it leaves stays on a list that the next turn begins with.
+//! Input: kernel events, completions, the time. Output: connections that read, run, send and close. Invariant: a step
+//! does a bounded amount of work for each connection; the rest stays on a list for the next turn.
 
-use super::connection::{Connection, Life, Role, Sending};
-use super::dispatch::Turn;
+use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife, ConnectionRole, SendState};
+use super::dispatch::NvmeTcpTurn;
 use super::limits::{CLOSE_WITHIN, JOIN_WITHIN, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX};
-use super::secure::{self, Keyring, Security};
-use super::socket::{self, Flushed, Got};
-use super::{NvmeTcpFace, Stage};
+use super::secure::{self, HostKeyring, ConnectionSecurity};
+use super::socket::{self, SendResult, ReceiveResult};
+use super::{NvmeTcpFrontEnd, NvmeTcpStage};
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::controller::Subsystem as _;
+use headwater_nvme::controller::NvmSubsystem as _;
 use headwater_nvme::fabrics::ConnectionId;
 use headwater_nvme::spec::fabrics::discovery_page;
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::Slot;
-use headwater_nvme::tcp::target::Response;
-use headwater_ssd::engine::Device;
+use headwater_nvme::tcp::ExchangeSlot;
+use headwater_nvme::tcp::target::TargetResponse;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-/// Names the listener among the events.
+/// The event data of the listener.
 pub(super) const LISTENER: u64 = u64::MAX;
-/// How often the kernel is asked for events while device commands are in flight and nothing came last time.
+/// Minimum time between polls for kernel events while device commands are in flight and the last poll found none.
 const WATCH_EVERY: Nanos = Nanos::from_micros(5);
-/// How long the connection that spoke last is asked first.
+/// Time for which the connection that received bytes last is polled first.
 const LATEST_FOR: Nanos = Nanos::from_micros(50);
-/// How long it may keep the face from asking for the others.
+/// Maximum time for which it delays the poll of all other connections.
 const LATEST_ALONE: Nanos = Nanos::from_micros(20);
-/// How often it is asked in one turn, when the device has nothing of this face: a turn takes longer than a look.
+/// Reads of it in one turn while no command of this front end is in flight: a turn takes longer than a read.
 const LATEST_LOOKS: u32 = 4;
-/// How often connections are looked for that take too long.
+/// Time between two sweeps for connections past their time limit.
 const SWEEP_EVERY: Nanos = Nanos::from_millis(250);
-/// How often the device is run again in one turn while it keeps answering.
+/// Maximum polls of the device in one turn while it keeps completing commands.
 const SETTLE_ROUNDS_MAX: usize = 16;
 
-impl NvmeTcpFace {
-    pub(super) fn turn<M: Media>(&mut self, device: &mut Device<M>, now: Nanos, wall: UnixMillis) -> bool {
+impl NvmeTcpFrontEnd {
+    pub(super) fn turn<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
         self.shared.now = now;
         if !self.introduced {
             self.introduce(device);
@@ -50,17 +50,17 @@ impl NvmeTcpFace {
         let spoke = self.take_latest(device);
         moved |= spoke;
         if spoke {
-            // Its answers need not wait for the others.
+            // Its responses are sent before other connections are polled.
             self.settle(device, now, wall);
             self.flush_all();
         }
-        // The others are not forgotten over it.
+        // Other connections are polled at least every LATEST_ALONE.
         if !spoke || now.since(self.watched) >= LATEST_ALONE {
             moved |= self.take_events(device);
         }
         moved |= self.feed_hungry(device);
         moved |= self.settle(device, now, wall);
-        // Hosts wait for this; the rest of the turn they need not wait for.
+        // Responses are sent before the rest of the turn, which no host waits for.
         moved |= self.flush_all();
         moved |= self.look_after_controllers(device);
         self.sweep();
@@ -72,17 +72,17 @@ impl NvmeTcpFace {
         moved || !self.hungry.is_empty()
     }
 
-    /// Learns from the device who it is, and tells it where discovery controllers send hosts.
-    fn introduce<M: Media>(&mut self, device: &mut Device<M>) {
-        /// One subsystem at one address for as long as the face lives: the log never changes.
+    /// Reads the device's subsystem name, derives the keys, and sets the device's discovery log.
+    fn introduce<M: Media>(&mut self, device: &mut SsdDevice<M>) {
+        /// The discovery log never changes: one subsystem at one address while the front end exists.
         const GENERATION: u64 = 1;
         self.introduced = true;
         let name = device.identity().subsystem_name.clone();
-        if let Security::Tls(keyring) = &mut self.shared.security {
-            // Without keys nobody is let in: that is safe, and said.
-            *keyring = Keyring::new(&self.keys, &name)
+        if let ConnectionSecurity::Tls(keyring) = &mut self.shared.security {
+            // Without usable keys every host is refused: that is safe, and logged.
+            *keyring = HostKeyring::new(&self.keys, &name)
                 .inspect_err(
-                    |error| tracing::error!(%error, "NVMe/TCP: no key can be used, every host is refused"),
+                    |error| tracing::error!(%error, "NVMe/TCP: the keys are unusable, every host is refused"),
                 )
                 .ok();
         }
@@ -92,9 +92,9 @@ impl NvmeTcpFace {
         self.shared.associations.set_subsystem_name(name);
     }
 
-    /// Asks the connection that spoke last, while that is not long ago: it is the likeliest to speak next, and its socket is
-    /// asked for less than the kernel is which socket it is. Whether it spoke.
-    fn take_latest<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Reads from the connection that received bytes last, if that was recent: it is the most likely to receive more,
+    /// and a read of its socket is cheaper than a poll for events. Returns true if it received bytes.
+    fn take_latest<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let Some((id, spoke)) = self.latest.filter(|(_, spoke)| self.is_recent(*spoke)) else {
             return false;
         };
@@ -116,7 +116,7 @@ impl NvmeTcpFace {
         self.shared.now.since(spoke) < LATEST_FOR
     }
 
-    fn take_events<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    fn take_events<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         self.take_kernel_events();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
@@ -129,7 +129,7 @@ impl NvmeTcpFace {
                 continue;
             };
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-                connection.life = Life::Dead;
+                connection.life = NvmeTcpConnectionLife::Dead;
             }
             if flags.contains(EventFlags::OUT) && connection.pending() > 0 {
                 self.list_for_flush(&mut connection);
@@ -149,8 +149,8 @@ impl NvmeTcpFace {
     fn take_kernel_events(&mut self) {
         let quiet = self.events.is_empty();
         self.events.clear();
-        // A core that turns while it waits for the device, or asks the likeliest connection itself, need not ask the kernel
-        // each time round.
+        // While commands are in flight, or the latest connection is read directly, the turn repeats quickly: not every
+        // turn polls for events.
         let busy =
             !self.shared.flights.is_empty() || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
         if quiet && busy && self.shared.now.since(self.watched) < WATCH_EVERY {
@@ -159,7 +159,7 @@ impl NvmeTcpFace {
         self.watched = self.shared.now;
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
-        // An interrupted wait has found nothing; the next turn asks again.
+        // An interrupted wait returns no events; the next turn repeats it.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) {
             self.events.extend(events.iter().map(|event| (event.data.u64(), event.flags)));
         }
@@ -173,12 +173,12 @@ impl NvmeTcpFace {
             let socket = match socket::accept(listener) {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                // Nobody is waiting, or there are no descriptors left: then those who wait stay in the kernel's queue.
+                // No connection waits, or no descriptor is left: waiting connections stay in the kernel's backlog.
                 Err(_) => return,
             };
             let secure = match &self.shared.security {
-                Security::Open => Ok(None),
-                Security::Tls(keyring) => {
+                ConnectionSecurity::Open => Ok(None),
+                ConnectionSecurity::Tls(keyring) => {
                     keyring.as_ref().ok_or(()).and_then(|keyring| keyring.stream().map(Some).map_err(drop))
                 }
             };
@@ -195,24 +195,23 @@ impl NvmeTcpFace {
         }
     }
 
-    /// Reads and runs until the socket is empty, the connection is choked, or it has had its share.
-    fn feed<M: Media>(&mut self, device: &mut Device<M>, mut connection: Box<Connection>) {
+    /// Reads and runs commands until the socket is empty, the connection is choked, or its budget is used.
+    fn feed<M: Media>(&mut self, device: &mut SsdDevice<M>, mut connection: Box<NvmeTcpConnection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut budget = TURN_BYTES_MAX;
-        while connection.readable && connection.life != Life::Dead && budget > 0 && !connection.is_choked() {
+        while connection.readable && connection.life != NvmeTcpConnectionLife::Dead && budget > 0 && !connection.is_choked() {
             match socket::receive(connection.socket.as_fd(), &mut scratch) {
-                Got::Nothing => connection.readable = false,
-                Got::End => connection.life = Life::Dead,
-                Got::Bytes(count) => {
-                    // A socket that gave less than was asked for is empty; the kernel says when it is not.
+                ReceiveResult::Nothing => connection.readable = false,
+                ReceiveResult::End => connection.life = NvmeTcpConnectionLife::Dead,
+                ReceiveResult::Bytes(count) => {
+                    // A short read means that the socket is empty; an event follows when it is not.
                     connection.readable = count == scratch.len();
                     budget = budget.saturating_sub(count);
                     self.shared.counters.bytes_in += count as u64;
                     self.latest = Some((connection.id, self.shared.now));
-                    // What comes behind a fault or a Disconnect, or after the drain has begun, is read so that it is not in
-                    // the way.
+                    // Bytes after a fault or a Disconnect, or after the drain has begun, are read and discarded.
                     if connection.is_listening() {
-                        let mut turn = Turn { device: &mut *device, shared: &mut self.shared };
+                        let mut turn = NvmeTcpTurn { device: &mut *device, shared: &mut self.shared };
                         turn.receive(&mut connection, &scratch[..count]);
                     }
                 }
@@ -220,12 +219,12 @@ impl NvmeTcpFace {
         }
         self.scratch = scratch;
         self.conclude(connection);
-        // Before the device is run again: what waits for its turn is still to be had.
+        // Before the device is polled again: commands that wait for their turn can still be aborted.
         self.carry_out_aborts(device);
     }
 
-    /// Reads on where the last turn stopped.
-    fn feed_hungry<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Continues reading where the last turn stopped.
+    fn feed_hungry<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
         for _ in 0..self.hungry.len() {
             let Some(mut connection) = self.hungry.pop_front().and_then(|id| self.connections.take(id))
@@ -239,8 +238,8 @@ impl NvmeTcpFace {
         moved
     }
 
-    /// Runs the device while it answers at once.
-    fn settle<M: Media>(&mut self, device: &mut Device<M>, now: Nanos, wall: UnixMillis) -> bool {
+    /// Polls the device while it completes commands immediately. Returns true if there was progress.
+    fn settle<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
             if self.shared.flights.is_empty() {
@@ -255,29 +254,29 @@ impl NvmeTcpFace {
         moved
     }
 
-    /// Queues what a connection has to send and closes it when its time has come.
-    pub(super) fn conclude(&mut self, mut connection: Box<Connection>) {
+    /// Adds a connection to the lists of its next steps, or closes it if it is finished.
+    pub(super) fn conclude(&mut self, mut connection: Box<NvmeTcpConnection>) {
         let now = self.shared.now;
         if let Some(slot) = connection.take_farewell() {
             self.disconnect(&mut connection, slot);
         }
-        if self.stage == Stage::Draining && connection.life == Life::Open && !connection.owes() {
-            connection.life = Life::Closing(now.after(CLOSE_WITHIN));
+        if self.stage == NvmeTcpStage::Draining && connection.life == NvmeTcpConnectionLife::Open && !connection.owes() {
+            connection.life = NvmeTcpConnectionLife::Closing(now.after(CLOSE_WITHIN));
         }
-        if let Life::Closing(until) = connection.life
+        if let NvmeTcpConnectionLife::Closing(until) = connection.life
             && connection.pending() == 0
         {
-            if connection.sending == Sending::Open {
-                connection.sending = Sending::Over;
-                // A termination request must not be lost to a reset: the other side closes first, or its time is over.
-                // A failure means that it is gone already.
+            if connection.sending == SendState::Open {
+                connection.sending = SendState::Over;
+                // A TCP reset could discard a termination request: the host closes first, or the time limit passes.
+                // A failure means that the host is gone already.
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
             }
             if now >= until {
-                connection.life = Life::Dead;
+                connection.life = NvmeTcpConnectionLife::Dead;
             }
         }
-        if connection.life == Life::Dead {
+        if connection.life == NvmeTcpConnectionLife::Dead {
             return self.bury(connection);
         }
         if connection.pending() > 0 {
@@ -294,26 +293,26 @@ impl NvmeTcpFace {
         self.connections.put_back(connection);
     }
 
-    /// Ends a queue whose host asked for it: its number is free before the host hears of it.
-    fn disconnect(&mut self, connection: &mut Connection, slot: Slot) {
-        if let Role::Io(id) = connection.role {
+    /// Executes a Disconnect: the queue's number is free before the host receives the response.
+    fn disconnect(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot) {
+        if let ConnectionRole::Io(id) = connection.role {
             self.shared.doomed.extend(self.shared.associations.leave(id, connection.id));
         }
-        connection.respond(slot, Response::status(Status::SUCCESS));
-        connection.life = Life::Closing(self.shared.now.after(CLOSE_WITHIN));
+        connection.respond(slot, TargetResponse::status(Status::SUCCESS));
+        connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
     }
 
-    fn bury(&mut self, connection: Box<Connection>) {
-        if let Role::Admin(id) = connection.role {
+    fn bury(&mut self, connection: Box<NvmeTcpConnection>) {
+        if let ConnectionRole::Admin(id) = connection.role {
             self.shared.gone.push(id);
         }
-        if let Role::Admin(id) | Role::Io(id) = connection.role {
+        if let ConnectionRole::Admin(id) | ConnectionRole::Io(id) = connection.role {
             self.shared.doomed.extend(self.shared.associations.leave(id, connection.id));
         }
         self.connections.forget(connection);
     }
 
-    fn list_for_flush(&mut self, connection: &mut Connection) {
+    fn list_for_flush(&mut self, connection: &mut NvmeTcpConnection) {
         if !connection.listed.flushing {
             connection.listed.flushing = true;
             self.flush.push(connection.id);
@@ -326,14 +325,14 @@ impl NvmeTcpFace {
         while let Some(id) = self.shared.doomed.pop() {
             if let Some(mut connection) = self.connections.take(id) {
                 any = true;
-                connection.life = Life::Dead;
+                connection.life = NvmeTcpConnectionLife::Dead;
                 self.conclude(connection);
             }
         }
         any
     }
 
-    /// Closes connections that never became a queue, or take too long to end.
+    /// Closes connections past the time limit for Connect or for closing.
     fn sweep(&mut self) {
         let now = self.shared.now;
         if now.since(self.swept) < SWEEP_EVERY {
@@ -341,14 +340,14 @@ impl NvmeTcpFace {
         }
         self.swept = now;
         let late = self.connections.iter().filter(|connection| match (connection.life, connection.role) {
-            (Life::Closing(until), _) => now >= until,
-            (_, Role::Stranger) => now.since(connection.born) >= JOIN_WITHIN,
+            (NvmeTcpConnectionLife::Closing(until), _) => now >= until,
+            (_, ConnectionRole::Stranger) => now.since(connection.born) >= JOIN_WITHIN,
             _ => false,
         });
         self.shared.doomed.extend(late.map(|connection| connection.id).collect::<Vec<_>>());
     }
 
-    /// Sends what there is to send, once for each connection.
+    /// Sends the output of every listed connection. Returns true if bytes were sent.
     fn flush_all(&mut self) -> bool {
         let mut listed = std::mem::take(&mut self.flush);
         let mut moved = false;
@@ -365,10 +364,10 @@ impl NvmeTcpFace {
             moved |= sent > 0;
             self.shared.counters.bytes_out += sent as u64;
             match flushed {
-                // The kernel says when it takes more.
-                Flushed::Blocked => connection.listed.flushing = true,
-                Flushed::All => {}
-                Flushed::Gone => connection.life = Life::Dead,
+                // An event follows when the socket accepts more.
+                SendResult::Blocked => connection.listed.flushing = true,
+                SendResult::All => {}
+                SendResult::Gone => connection.life = NvmeTcpConnectionLife::Dead,
             }
             self.conclude(connection);
             if let Some(mut connection) = self.connections.take(id) {
@@ -377,7 +376,7 @@ impl NvmeTcpFace {
             }
         }
         if self.flush.is_empty() {
-            // The list's memory is kept.
+            // Reuses the list's memory.
             self.flush = listed;
         }
         moved

@@ -1,17 +1,17 @@
-//! SETBIT and the arguments of GETBIT.
+//! The bit operations of SETBIT and GETBIT.
 //!
-//! In: the old value, a bit's place and its new state. Out: the new value and the bit's old state. Bit 0 is the highest bit of
-//! the first byte.
+//! Input: the old value, a bit's offset and its new state. Output: the new value and the bit's old state. Bit 0 is the
+//! highest bit of the first byte.
 
-use super::change::{Action, Old};
-use super::errors::{self, Failure};
-use super::reply::Reply;
-use super::request::Request;
-use headwater_ssd::command::Expiry;
+use super::change::{WriteAction, OldValue};
+use super::errors::{self, ErrorReply};
+use super::reply::RespReply;
+use super::request::RespRequest;
+use headwater_ssd::command::RecordExpiry;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
-/// Reads a bit's place.
-pub(crate) fn offset(request: &Request<'_>, at: usize) -> Result<u64, Failure> {
+/// Parses a bit's offset.
+pub(crate) fn offset(request: &RespRequest<'_>, at: usize) -> Result<u64, ErrorReply> {
     request
         .integer(at)
         .ok()
@@ -21,7 +21,7 @@ pub(crate) fn offset(request: &Request<'_>, at: usize) -> Result<u64, Failure> {
 }
 
 /// Sets a bit.
-pub(crate) fn set(old: Option<Old>, offset: u64, bit: bool) -> Result<(Action, Reply), Failure> {
+pub(crate) fn set(old: Option<OldValue>, offset: u64, bit: bool) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
     let at = usize::try_from(offset / 8).map_err(|_| errors::BIT_OFFSET)?;
     if bytes.len() <= at {
@@ -34,5 +34,5 @@ pub(crate) fn set(old: Option<Old>, offset: u64, bit: bool) -> Result<(Action, R
     } else {
         bytes[at] &= !mask;
     }
-    Ok((Action::Store(bytes.into(), Expiry::Keep), Reply::Integer(i64::from(before))))
+    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), RespReply::Integer(i64::from(before))))
 }

@@ -1,41 +1,41 @@
-//! What a read-modify-write makes of the value that is there.
+//! The modify step of a read-modify-write.
 //!
-//! In: the old value and its expiry, or nothing. Out: what to write and what to answer. Pure: the same input decides the same,
-//! however often another face makes it begin again.
+//! Input: the old value and its expiry, or none. Output: the write and the reply. Pure: the same input gives the same
+//! result, so the step can be repeated when another front end changed the key.
 
 use super::bits;
 use super::counters;
-use super::errors::{self, Failure};
-use super::expiry::Rule;
-use super::reply::{Reply, decimal_signed};
+use super::errors::{self, ErrorReply};
+use super::expiry::ExpireCondition;
+use super::reply::{RespReply, decimal_signed};
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
-use headwater_ssd::command::{Condition, Expiry};
+use headwater_ssd::command::{RecordExpiry, WriteCondition};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
-/// The value that is there.
+/// The value before the change.
 #[derive(Debug)]
-pub(crate) struct Old {
-    /// Its bytes.
+pub(crate) struct OldValue {
+    /// Bytes of the value.
     pub(crate) bytes: Vec<u8>,
-    /// When it ceases, 0 for never.
+    /// Expiry in milliseconds since the epoch, 0 for never.
     pub(crate) expiry_ms: u64,
 }
 
-/// What to write.
+/// The write that a change requires.
 #[derive(Debug)]
-pub(crate) enum Action {
-    /// Nothing.
+pub(crate) enum WriteAction {
+    /// No write.
     Nothing,
-    /// This value.
-    Store(Bytes, Expiry),
-    /// The key goes.
+    /// Stores a value.
+    Store(Bytes, RecordExpiry),
+    /// Deletes the key.
     Delete,
 }
 
 /// A change to one key.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum KeyChange {
     /// INCR and its family.
     Increment(i64),
     /// INCRBYFLOAT.
@@ -44,48 +44,48 @@ pub(crate) enum Change {
     Append(Bytes),
     /// SETRANGE.
     SetRange {
-        /// Where.
+        /// Offset of the first byte to write.
         offset: usize,
-        /// What.
+        /// The bytes to write.
         value: Bytes,
     },
     /// SETBIT.
     SetBit {
-        /// Which bit.
+        /// Offset of the bit.
         offset: u64,
-        /// To what.
+        /// The bit's new value.
         bit: bool,
     },
     /// SET with GET, and GETSET.
     Swap {
         /// The new value.
         value: Bytes,
-        /// When it ceases.
-        expiry: Expiry,
-        /// When to write it.
-        condition: Condition,
+        /// The new expiry.
+        expiry: RecordExpiry,
+        /// The condition of the write.
+        condition: WriteCondition,
     },
     /// GETDEL.
     Take,
-    /// GETEX with a new time. A wrong time matters only when there is a key.
-    Refresh(Result<Expiry, Failure>),
-    /// EXPIRE and its family: the time in milliseconds since the epoch, which may be past.
+    /// GETEX with a new expiry. An invalid expiry is an error only if the key exists.
+    Refresh(Result<RecordExpiry, ErrorReply>),
+    /// EXPIRE and its family: the time in milliseconds since the epoch, which may be in the past.
     Expire {
-        /// When.
+        /// The new expiry.
         at_ms: i64,
-        /// Under which conditions.
-        rule: Rule,
+        /// The conditions NX, XX, GT and LT.
+        rule: ExpireCondition,
     },
     /// PERSIST.
     Persist,
 }
 
-impl Change {
-    /// Decides.
+impl KeyChange {
+    /// Computes the write and the reply from the old value.
     ///
     /// # Errors
     /// When the old value does not allow the change; nothing is written then.
-    pub(crate) fn decide(&self, old: Option<Old>, wall: UnixMillis) -> Result<(Action, Reply), Failure> {
+    pub(crate) fn decide(&self, old: Option<OldValue>, wall: UnixMillis) -> Result<(WriteAction, RespReply), ErrorReply> {
         match self {
             Self::Increment(by) => counters::increment(old, *by),
             Self::IncrementFloat(by) => counters::increment_float(old, by),
@@ -94,54 +94,54 @@ impl Change {
             Self::SetRange { offset, value } => set_range(old, *offset, value),
             Self::Swap { value, expiry, condition } => {
                 let write = match condition {
-                    Condition::IfExists => old.is_some(),
-                    Condition::IfAbsent => old.is_none(),
+                    WriteCondition::IfExists => old.is_some(),
+                    WriteCondition::IfAbsent => old.is_none(),
                     _ => true,
                 };
-                let action = if write { Action::Store(value.clone(), *expiry) } else { Action::Nothing };
-                Ok((action, old.map_or(Reply::Null, |old| Reply::Bulk(old.bytes))))
+                let action = if write { WriteAction::Store(value.clone(), *expiry) } else { WriteAction::Nothing };
+                Ok((action, old.map_or(RespReply::Null, |old| RespReply::Bulk(old.bytes))))
             }
             Self::Take => Ok(match old {
-                Some(old) => (Action::Delete, Reply::Bulk(old.bytes)),
-                None => (Action::Nothing, Reply::Null),
+                Some(old) => (WriteAction::Delete, RespReply::Bulk(old.bytes)),
+                None => (WriteAction::Nothing, RespReply::Null),
             }),
-            Self::Refresh(_) if old.is_none() => Ok((Action::Nothing, Reply::Null)),
+            Self::Refresh(_) if old.is_none() => Ok((WriteAction::Nothing, RespReply::Null)),
             Self::Refresh(expiry) => expiry.clone().map(|expiry| refresh(old, expiry, wall)),
             Self::Expire { at_ms, rule } => Ok(expire(old, *at_ms, *rule, wall)),
             Self::Persist => Ok(match old {
                 Some(old) if old.expiry_ms != 0 => {
-                    (Action::Store(old.bytes.into(), Expiry::Never), Reply::Integer(1))
+                    (WriteAction::Store(old.bytes.into(), RecordExpiry::Never), RespReply::Integer(1))
                 }
-                _ => (Action::Nothing, Reply::Integer(0)),
+                _ => (WriteAction::Nothing, RespReply::Integer(0)),
             }),
         }
     }
 }
 
-/// A length as a reply.
-pub(crate) fn length_reply(length: usize) -> Reply {
-    Reply::Integer(i64::try_from(length).unwrap_or(i64::MAX))
+/// Returns a length as a reply.
+pub(crate) fn length_reply(length: usize) -> RespReply {
+    RespReply::Integer(i64::try_from(length).unwrap_or(i64::MAX))
 }
 
-/// A number as the value that is stored and the reply that tells it.
-pub(crate) fn stored_number(value: i64) -> (Action, Reply) {
-    (Action::Store(decimal_signed(value).into(), Expiry::Keep), Reply::Integer(value))
+/// Returns the write of a number and the reply that contains it.
+pub(crate) fn stored_number(value: i64) -> (WriteAction, RespReply) {
+    (WriteAction::Store(decimal_signed(value).into(), RecordExpiry::Keep), RespReply::Integer(value))
 }
 
-fn append(old: Option<Old>, value: &Bytes) -> Result<(Action, Reply), Failure> {
+fn append(old: Option<OldValue>, value: &Bytes) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
     if bytes.len() + value.len() > VALUE_BYTES_MAX {
         return Err(errors::TOO_LONG);
     }
     bytes.extend_from_slice(value);
     let reply = length_reply(bytes.len());
-    Ok((Action::Store(bytes.into(), Expiry::Keep), reply))
+    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), reply))
 }
 
-fn set_range(old: Option<Old>, offset: usize, value: &Bytes) -> Result<(Action, Reply), Failure> {
+fn set_range(old: Option<OldValue>, offset: usize, value: &Bytes) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
     if value.is_empty() {
-        return Ok((Action::Nothing, length_reply(bytes.len())));
+        return Ok((WriteAction::Nothing, length_reply(bytes.len())));
     }
     let end = offset.saturating_add(value.len());
     if end > VALUE_BYTES_MAX {
@@ -152,28 +152,28 @@ fn set_range(old: Option<Old>, offset: usize, value: &Bytes) -> Result<(Action, 
     }
     bytes[offset..end].copy_from_slice(value);
     let reply = length_reply(bytes.len());
-    Ok((Action::Store(bytes.into(), Expiry::Keep), reply))
+    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), reply))
 }
 
-fn refresh(old: Option<Old>, expiry: Expiry, wall: UnixMillis) -> (Action, Reply) {
+fn refresh(old: Option<OldValue>, expiry: RecordExpiry, wall: UnixMillis) -> (WriteAction, RespReply) {
     let Some(old) = old else {
-        return (Action::Nothing, Reply::Null);
+        return (WriteAction::Nothing, RespReply::Null);
     };
     let action = match expiry {
-        Expiry::At(at) if at <= wall.0 => Action::Delete,
-        Expiry::Never if old.expiry_ms == 0 => Action::Nothing,
-        expiry => Action::Store(Bytes::copy_from_slice(&old.bytes), expiry),
+        RecordExpiry::At(at) if at <= wall.0 => WriteAction::Delete,
+        RecordExpiry::Never if old.expiry_ms == 0 => WriteAction::Nothing,
+        expiry => WriteAction::Store(Bytes::copy_from_slice(&old.bytes), expiry),
     };
-    (action, Reply::Bulk(old.bytes))
+    (action, RespReply::Bulk(old.bytes))
 }
 
-fn expire(old: Option<Old>, at_ms: i64, rule: Rule, wall: UnixMillis) -> (Action, Reply) {
+fn expire(old: Option<OldValue>, at_ms: i64, rule: ExpireCondition, wall: UnixMillis) -> (WriteAction, RespReply) {
     let Some(old) = old.filter(|old| rule.allows(old.expiry_ms, at_ms)) else {
-        return (Action::Nothing, Reply::Integer(0));
+        return (WriteAction::Nothing, RespReply::Integer(0));
     };
     let action = match u64::try_from(at_ms) {
-        Ok(at) if at > wall.0 => Action::Store(old.bytes.into(), Expiry::At(at)),
-        _ => Action::Delete,
+        Ok(at) if at > wall.0 => WriteAction::Store(old.bytes.into(), RecordExpiry::At(at)),
+        _ => WriteAction::Delete,
     };
-    (action, Reply::Integer(1))
+    (action, RespReply::Integer(1))
 }

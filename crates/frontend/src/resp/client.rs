@@ -1,18 +1,19 @@
-//! CLIENT: who is connected, and what a client says about itself.
+//! The command CLIENT: lists, names and kills connections.
 //!
-//! In: a request and the table of connections. Out: a reply; a connection that is to be killed is marked and closed by the turn.
+//! Input: a request and the table of connections. Output: a reply; a connection to be killed is marked, and the turn
+//! closes it.
 
-use super::clients::Clients;
-use super::connection::{Connection, Life, ReplyMode};
-use super::errors::{self, Failure};
+use super::clients::ClientTable;
+use super::connection::{RespConnection, ConnectionLife, ReplyMode};
+use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::{Encoder, Protocol, Reply};
-use super::request::Request;
-use super::shared::Shared;
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::request::RespRequest;
+use super::shared::RespState;
 use std::fmt::Write as _;
 
-/// A name that can be shown in a list.
-pub(crate) fn checked_name(name: &[u8]) -> Result<Vec<u8>, Failure> {
+/// Returns a client's name if it has only characters that CLIENT LIST can show.
+pub(crate) fn checked_name(name: &[u8]) -> Result<Vec<u8>, ErrorReply> {
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         Ok(name.to_vec())
     } else {
@@ -20,13 +21,13 @@ pub(crate) fn checked_name(name: &[u8]) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Answers CLIENT.
+/// Executes CLIENT.
 pub(crate) fn answer(
-    request: &Request<'_>,
-    connection: &mut Connection,
-    clients: &mut Clients,
-    shared: &mut Shared,
-) -> Result<Reply, Failure> {
+    request: &RespRequest<'_>,
+    connection: &mut RespConnection,
+    clients: &mut ClientTable,
+    shared: &mut RespState,
+) -> Result<RespReply, ErrorReply> {
     let word = request.lower(1);
     let arity = |right: bool| {
         if right {
@@ -38,15 +39,15 @@ pub(crate) fn answer(
     let count = request.len();
     match &word[..] {
         b"id" => arity(count == 2)
-            .map(|()| Reply::Integer(i64::try_from(connection.identity.id).unwrap_or(i64::MAX))),
+            .map(|()| RespReply::Integer(i64::try_from(connection.identity.id).unwrap_or(i64::MAX))),
         b"getname" => arity(count == 2).map(|()| match &connection.identity.name[..] {
-            [] => Reply::Null,
-            name => Reply::Bulk(name.to_vec()),
+            [] => RespReply::Null,
+            name => RespReply::Bulk(name.to_vec()),
         }),
         b"setname" => {
             arity(count == 3)?;
             connection.identity.name = checked_name(request.arg(2))?;
-            Ok(Reply::Ok)
+            Ok(RespReply::Ok)
         }
         b"setinfo" => {
             arity(count == 4)?;
@@ -61,7 +62,7 @@ pub(crate) fn answer(
         b"no-evict" => {
             arity(count == 3)?;
             connection.no_evict = switch(request.arg(2))?;
-            Ok(Reply::Ok)
+            Ok(RespReply::Ok)
         }
         b"reply" => {
             arity(count == 3)?;
@@ -71,7 +72,7 @@ pub(crate) fn answer(
     }
 }
 
-fn switch(word: &[u8]) -> Result<bool, Failure> {
+fn switch(word: &[u8]) -> Result<bool, ErrorReply> {
     if word.eq_ignore_ascii_case(b"on") {
         Ok(true)
     } else if word.eq_ignore_ascii_case(b"off") {
@@ -81,39 +82,39 @@ fn switch(word: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-fn reply_mode(request: &Request<'_>, connection: &mut Connection) -> Result<Reply, Failure> {
+fn reply_mode(request: &RespRequest<'_>, connection: &mut RespConnection) -> Result<RespReply, ErrorReply> {
     connection.reply_mode = match (&request.lower(2)[..], connection.reply_mode) {
         (b"on", _) => ReplyMode::On,
         (b"off", _) | (b"skip", ReplyMode::Off) => ReplyMode::Off,
         (b"skip", _) => ReplyMode::SkipNext,
         _ => return Err(errors::SYNTAX),
     };
-    Ok(Reply::Ok)
+    Ok(RespReply::Ok)
 }
 
-fn set_info(request: &Request<'_>, connection: &mut Connection) -> Result<Reply, Failure> {
+fn set_info(request: &RespRequest<'_>, connection: &mut RespConnection) -> Result<RespReply, ErrorReply> {
     let value = request.arg(3);
     if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         let text = format!("ERR {} cannot contain spaces, newlines or special characters.", request.text(2));
-        return Err(Failure::told(text));
+        return Err(ErrorReply::told(text));
     }
     if request.is(2, "lib-name") {
         connection.identity.library = value.to_vec();
     } else if request.is(2, "lib-ver") {
         connection.identity.library_version = value.to_vec();
     } else {
-        return Err(Failure::told(format!("ERR Unrecognized option '{}'", request.text(2))));
+        return Err(ErrorReply::told(format!("ERR Unrecognized option '{}'", request.text(2))));
     }
-    Ok(Reply::Ok)
+    Ok(RespReply::Ok)
 }
 
-fn told(text: &str, protocol: Protocol) -> Reply {
+fn told(text: &str, protocol: RespVersion) -> RespReply {
     let mut out = Vec::new();
-    Encoder::new(&mut out, protocol).verbatim(text);
-    Reply::Encoded(out)
+    ReplyEncoder::new(&mut out, protocol).verbatim(text);
+    RespReply::Encoded(out)
 }
 
-fn line(connection: &Connection, shared: &Shared) -> String {
+fn line(connection: &RespConnection, shared: &RespState) -> String {
     let identity = &connection.identity;
     let seconds = |since: headwater_host::clock::Nanos| shared.now.since(since).0 / 1_000_000_000;
     let mut text = String::new();
@@ -132,8 +133,8 @@ fn line(connection: &Connection, shared: &Shared) -> String {
         connection.database,
         connection.input.len(),
         connection.output.pending(),
-        connection.last_verb.map_or("NULL", super::command_table::Verb::name),
-        if connection.protocol == Protocol::Resp3 { 3 } else { 2 },
+        connection.last_verb.map_or("NULL", super::command_table::RespCommand::name),
+        if connection.protocol == RespVersion::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&identity.library),
         String::from_utf8_lossy(&identity.library_version),
     );
@@ -141,17 +142,17 @@ fn line(connection: &Connection, shared: &Shared) -> String {
 }
 
 fn list(
-    request: &Request<'_>,
-    connection: &Connection,
-    clients: &Clients,
-    shared: &Shared,
-) -> Result<Reply, Failure> {
+    request: &RespRequest<'_>,
+    connection: &RespConnection,
+    clients: &ClientTable,
+    shared: &RespState,
+) -> Result<RespReply, ErrorReply> {
     let mut wanted: Option<Vec<u64>> = None;
     if request.len() == 4 && request.is(2, "type") {
         if !request.is(3, "normal") {
             let known = ["master", "replica", "slave", "pubsub"].iter().any(|word| request.is(3, word));
             if !known {
-                return Err(Failure::told(format!("ERR Unknown client type '{}'", request.text(3))));
+                return Err(ErrorReply::told(format!("ERR Unknown client type '{}'", request.text(3))));
             }
             wanted = Some(Vec::new());
         }
@@ -159,7 +160,7 @@ fn list(
         let ids: Option<Vec<u64>> = (3..request.len())
             .map(|at| integer(request.arg(at)).and_then(|id| u64::try_from(id).ok()))
             .collect();
-        wanted = Some(ids.ok_or(Failure::fixed("ERR Invalid client ID"))?);
+        wanted = Some(ids.ok_or(ErrorReply::fixed("ERR Invalid client ID"))?);
     } else if request.len() > 2 {
         return Err(errors::SYNTAX);
     }
@@ -172,9 +173,9 @@ fn list(
     Ok(told(&text, connection.protocol))
 }
 
-/// What CLIENT KILL looks for.
+/// The filter of CLIENT KILL.
 #[derive(Debug, Default)]
-struct Filter {
+struct KillFilter {
     id: Option<u64>,
     address: Option<Vec<u8>>,
     local: Option<Vec<u8>>,
@@ -182,8 +183,8 @@ struct Filter {
     other_type: bool,
 }
 
-impl Filter {
-    fn hits(&self, connection: &Connection) -> bool {
+impl KillFilter {
+    fn hits(&self, connection: &RespConnection) -> bool {
         let same = |wanted: &Option<Vec<u8>>, text: &str| {
             wanted.as_ref().is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
         };
@@ -196,36 +197,36 @@ impl Filter {
 }
 
 fn kill(
-    request: &Request<'_>,
-    connection: &mut Connection,
-    clients: &mut Clients,
-    shared: &mut Shared,
-) -> Result<Reply, Failure> {
+    request: &RespRequest<'_>,
+    connection: &mut RespConnection,
+    clients: &mut ClientTable,
+    shared: &mut RespState,
+) -> Result<RespReply, ErrorReply> {
     let by_address = request.len() == 3;
     let filter = if by_address {
-        Filter { address: Some(request.arg(2).to_vec()), ..Filter::default() }
+        KillFilter { address: Some(request.arg(2).to_vec()), ..KillFilter::default() }
     } else {
         filter(request)?
     };
     let mut killed = 0;
     for other in clients.iter_mut().filter(|other| filter.hits(other)) {
-        other.life = Life::Dead;
+        other.life = ConnectionLife::Dead;
         shared.dirty.push_back(other.index);
         killed += 1;
     }
     if filter.hits(connection) && (by_address || !filter.spare_self) {
-        connection.life = Life::Closing;
+        connection.life = ConnectionLife::Closing;
         killed += 1;
     }
     match (by_address, killed) {
-        (true, 0) => Err(Failure::fixed("ERR No such client")),
-        (true, _) => Ok(Reply::Ok),
-        (false, killed) => Ok(Reply::Integer(killed)),
+        (true, 0) => Err(ErrorReply::fixed("ERR No such client")),
+        (true, _) => Ok(RespReply::Ok),
+        (false, killed) => Ok(RespReply::Integer(killed)),
     }
 }
 
-fn filter(request: &Request<'_>) -> Result<Filter, Failure> {
-    let mut filter = Filter { spare_self: true, ..Filter::default() };
+fn filter(request: &RespRequest<'_>) -> Result<KillFilter, ErrorReply> {
+    let mut filter = KillFilter { spare_self: true, ..KillFilter::default() };
     if request.len() % 2 == 1 {
         return Err(errors::SYNTAX);
     }
@@ -234,7 +235,7 @@ fn filter(request: &Request<'_>) -> Result<Filter, Failure> {
         match &request.lower(at)[..] {
             b"id" => {
                 let id = integer(value).and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0);
-                filter.id = Some(id.ok_or(Failure::fixed("ERR client-id should be greater than 0"))?);
+                filter.id = Some(id.ok_or(ErrorReply::fixed("ERR client-id should be greater than 0"))?);
             }
             b"addr" => filter.address = Some(value.to_vec()),
             b"laddr" => filter.local = Some(value.to_vec()),

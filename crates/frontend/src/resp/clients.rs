@@ -1,82 +1,82 @@
 //! The table of connections.
 //!
-//! In: sockets. Out: a place for each, its [`ClientIndex`]. A connection is taken out of its place while it is worked on, so that
-//! commands about other clients can look at the table.
+//! Input: connections. Output: a slot for each, its [`ClientIndex`]. A connection is taken out of its slot while it
+//! runs, so that its commands can read the table of the other connections.
 
-use super::connection::Connection;
+use super::connection::RespConnection;
 use super::limits::CLIENTS_CEILING;
 use super::locks::ClientIndex;
 
-/// All connections, by place.
+/// The table of all connections, by [`ClientIndex`].
 #[derive(Debug, Default)]
-pub(crate) struct Clients {
-    places: Vec<Option<Box<Connection>>>,
+pub(crate) struct ClientTable {
+    places: Vec<Option<Box<RespConnection>>>,
     free: Vec<u16>,
     open: usize,
 }
 
-impl Clients {
-    /// Places taken, those being closed included.
+impl ClientTable {
+    /// Returns the number of slots in use, including connections that are closing.
     pub(crate) fn len(&self) -> usize {
         self.open
     }
 
-    /// A free place, or `None` when there are as many as a token can name.
+    /// Reserves a free slot; `None` if the table has [`CLIENTS_CEILING`] slots and all are in use.
     pub(crate) fn vacancy(&mut self) -> Option<ClientIndex> {
-        if let Some(place) = self.free.pop() {
-            return Some(ClientIndex(place));
+        if let Some(slot) = self.free.pop() {
+            return Some(ClientIndex(slot));
         }
-        let place = u16::try_from(self.places.len()).ok()?;
-        if usize::from(place) >= CLIENTS_CEILING {
+        let slot = u16::try_from(self.places.len()).ok()?;
+        if usize::from(slot) >= CLIENTS_CEILING {
             return None;
         }
         self.places.push(None);
-        Some(ClientIndex(place))
+        Some(ClientIndex(slot))
     }
 
-    /// Gives a place back that was never filled.
+    /// Returns a reserved slot that was never filled.
     pub(crate) fn give_up(&mut self, index: ClientIndex) {
         self.free.push(index.0);
     }
 
-    /// Fills a new place.
-    pub(crate) fn insert(&mut self, connection: Box<Connection>) {
+    /// Stores a new connection in its reserved slot.
+    pub(crate) fn insert(&mut self, connection: Box<RespConnection>) {
         self.open += 1;
         self.put_back(connection);
     }
 
-    /// Takes a connection out to work on it.
+    /// Takes a connection out of its slot to run it.
     #[inline]
-    pub(crate) fn take(&mut self, index: ClientIndex) -> Option<Box<Connection>> {
+    pub(crate) fn take(&mut self, index: ClientIndex) -> Option<Box<RespConnection>> {
         self.places.get_mut(usize::from(index.0))?.take()
     }
 
-    /// Puts a connection back that was taken.
+    /// Puts a connection back into its slot.
     #[inline]
-    pub(crate) fn put_back(&mut self, connection: Box<Connection>) {
-        let place = usize::from(connection.index.0);
-        self.places[place] = Some(connection);
+    pub(crate) fn put_back(&mut self, connection: Box<RespConnection>) {
+        let slot = usize::from(connection.index.0);
+        self.places[slot] = Some(connection);
     }
 
-    /// Forgets a connection that was taken.
+    /// Frees the slot of a connection that was taken out.
     pub(crate) fn forget(&mut self, index: ClientIndex) {
         self.open -= 1;
         self.free.push(index.0);
     }
 
-    /// A connection where it is.
+    /// Returns a connection in its slot; `None` if the slot is free or the connection is taken out.
     #[inline]
-    pub(crate) fn get_mut(&mut self, index: ClientIndex) -> Option<&mut Connection> {
+    pub(crate) fn get_mut(&mut self, index: ClientIndex) -> Option<&mut RespConnection> {
         self.places.get_mut(usize::from(index.0))?.as_deref_mut()
     }
 
-    /// Everyone who is not being worked on.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
+    /// Iterates over the connections that are not taken out.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RespConnection> {
         self.places.iter().flatten().map(AsRef::as_ref)
     }
 
-    /// Everyone who is not being worked on.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+    /// Iterates over the connections that are not taken out.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RespConnection> {
         self.places.iter_mut().flatten().map(AsMut::as_mut)
     }
 }

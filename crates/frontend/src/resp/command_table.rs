@@ -1,26 +1,26 @@
-//! The commands: one row each, and everything that is said or checked about a command is derived from its row.
+//! The table of commands: one row each, from which COMMAND's replies and the checks of a command are derived.
 //!
-//! In: a command's name as the client wrote it. Out: its [`Verb`], and from there its [`Entry`]. Arity is Redis's: a
-//! positive number is exact, a negative one a minimum, the name included.
+//! Input: a command's name as the client wrote it. Output: its [`RespCommand`], and from there its [`CommandEntry`]. Arity is
+//! Redis's: a positive number is exact, a negative one a minimum, the name included.
 
-use super::errors::{self, Failure};
-use super::request::Request;
+use super::errors::{self, ErrorReply};
+use super::request::RespRequest;
 
-/// What a command is about; the groups of Redis's documentation.
+/// The group of a command in Redis's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Category {
-    /// Values.
+pub(crate) enum CommandGroup {
+    /// Commands on string values.
     String,
-    /// Keys, whatever they hold.
+    /// Commands on keys of any type.
     Generic,
-    /// The client's own session.
+    /// Commands on the client's connection.
     Connection,
-    /// The node.
+    /// Commands on the server.
     Server,
 }
 
-impl Category {
-    /// As `COMMAND DOCS` names it.
+impl CommandGroup {
+    /// Returns the group's name in `COMMAND DOCS`.
     pub(crate) const fn group(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -31,23 +31,23 @@ impl Category {
     }
 }
 
-/// How a command is carried out, and so what it waits for.
+/// The way a command is executed, and thus what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handler {
-    /// Planned by its arguments; flows beside its neighbours where the plan allows.
+pub(crate) enum CommandHandler {
+    /// Planned from its arguments; runs concurrently with its neighbours if the plan allows.
     Plan,
-    /// Answered at once from what the face knows.
+    /// Answered immediately from the front end's own state.
     Session,
-    /// Answered at once, when everything before it on the connection has been.
+    /// Answered as soon as every earlier command of the connection is answered.
     Settled,
 }
 
-/// One command.
+/// The row of one command.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CommandEntry {
     /// Name, lower case.
     pub(crate) name: &'static str,
-    /// Arguments it takes.
+    /// Number of arguments.
     pub(crate) arity: i8,
     /// Redis's flags, separated by blanks.
     pub(crate) flags: &'static str,
@@ -57,39 +57,39 @@ pub(crate) struct Entry {
     pub(crate) last_key: i8,
     /// Distance from key to key.
     pub(crate) key_step: i8,
-    /// Its group.
-    pub(crate) category: Category,
-    /// The Redis version that had it first.
+    /// Group in Redis's documentation.
+    pub(crate) category: CommandGroup,
+    /// First Redis version with the command.
     pub(crate) since: &'static str,
-    /// What it does.
+    /// Summary for `COMMAND DOCS`.
     pub(crate) summary: &'static str,
-    /// How it is carried out.
-    pub(crate) handler: Handler,
+    /// Way of execution.
+    pub(crate) handler: CommandHandler,
 }
 
-/// Longest name of a command.
+/// The maximum length of a command name, in bytes.
 const NAME_BYTES_MAX: usize = 16;
 
 macro_rules! commands {
     ($($verb:ident $name:literal $arity:literal $flags:literal ($first:literal $last:literal $step:literal)
         $category:ident $since:literal $handler:ident $summary:literal;)*) => {
-        /// A command by number: its place in [`TABLE`].
+        /// The number of a command: its index in [`TABLE`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Verb { $(
+        pub(crate) enum RespCommand { $(
             #[doc = $summary]
             $verb,
         )* }
 
-        /// Every command.
-        pub(crate) static TABLE: &[Entry] = &[$(Entry {
+        /// The rows of all commands.
+        pub(crate) static TABLE: &[CommandEntry] = &[$(CommandEntry {
             name: $name, arity: $arity, flags: $flags, first_key: $first, last_key: $last,
-            key_step: $step, category: Category::$category, since: $since, summary: $summary,
-            handler: Handler::$handler,
+            key_step: $step, category: CommandGroup::$category, since: $since, summary: $summary,
+            handler: CommandHandler::$handler,
         },)*];
 
-        fn by_lower_name(name: &str) -> Option<Verb> {
+        fn by_lower_name(name: &str) -> Option<RespCommand> {
             match name {
-                $($name => Some(Verb::$verb),)*
+                $($name => Some(RespCommand::$verb),)*
                 _ => None,
             }
         }
@@ -149,7 +149,7 @@ commands! {
     Save "save" 1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
     BgSave "bgsave" -1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
     LastSave "lastsave" 1 "loading stale fast" (0 0 0) Server "1.0.0" Session "Get the UNIX time stamp of the last successful save";
-    Memory "memory" -2 "readonly" (2 2 1) Server "4.0.0" Plan "Report what a key takes";
+    Memory "memory" -2 "readonly" (2 2 1) Server "4.0.0" Plan "Report the bytes that a key uses";
     Debug "debug" -2 "admin noscript loading stale" (0 0 0) Server "1.0.0" Plan "A few of Redis's debugging commands";
     Info "info" -1 "loading stale" (0 0 0) Server "1.0.0" Settled "Get information and statistics about the server";
     Config "config" -2 "admin noscript loading stale" (0 0 0) Server "2.0.0" Session "Read and change parameters";
@@ -163,17 +163,17 @@ commands! {
     Select "select" 2 "loading stale fast" (0 0 0) Connection "1.0.0" Session "Change the selected database for the current connection";
     Reset "reset" 1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.2.0" Settled "Reset the connection";
     Quit "quit" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Close the connection";
-    Client "client" -2 "noscript loading stale" (0 0 0) Connection "2.4.0" Session "Ask about connections and manage them";
+    Client "client" -2 "noscript loading stale" (0 0 0) Connection "2.4.0" Session "List and manage client connections";
 }
 
-impl Verb {
-    /// The command's row.
+impl RespCommand {
+    /// Returns the command's row.
     #[inline]
-    pub(crate) fn entry(self) -> &'static Entry {
+    pub(crate) fn entry(self) -> &'static CommandEntry {
         &TABLE[self as usize]
     }
 
-    /// The command's name, lower case.
+    /// Returns the command's name, lower case.
     pub(crate) fn name(self) -> &'static str {
         self.entry().name
     }
@@ -181,13 +181,13 @@ impl Verb {
 
 /// Finds a command by its name in any case.
 #[inline]
-pub(crate) fn lookup(name: &[u8]) -> Option<Verb> {
+pub(crate) fn lookup(name: &[u8]) -> Option<RespCommand> {
     if name.len() == 3 {
         if name.eq_ignore_ascii_case(b"get") {
-            return Some(Verb::Get);
+            return Some(RespCommand::Get);
         }
         if name.eq_ignore_ascii_case(b"set") {
-            return Some(Verb::Set);
+            return Some(RespCommand::Set);
         }
     }
     let mut lower = [0_u8; NAME_BYTES_MAX];
@@ -197,13 +197,13 @@ pub(crate) fn lookup(name: &[u8]) -> Option<Verb> {
     by_lower_name(std::str::from_utf8(lower).ok()?)
 }
 
-impl Entry {
-    /// Whether so many arguments are right.
+impl CommandEntry {
+    /// Checks the number of arguments.
     ///
     /// # Errors
-    /// The text for the client.
+    /// The error reply when the number is wrong.
     #[inline]
-    pub(crate) fn check_arity(&self, arguments: usize) -> Result<(), Failure> {
+    pub(crate) fn check_arity(&self, arguments: usize) -> Result<(), ErrorReply> {
         let wanted = usize::from(self.arity.unsigned_abs());
         if arguments == wanted || (self.arity < 0 && arguments > wanted) {
             Ok(())
@@ -212,17 +212,17 @@ impl Entry {
         }
     }
 
-    /// Whether a client that has not authenticated may use it.
+    /// Returns true if a client may use the command before it authenticates.
     pub(crate) fn open_to_all(&self) -> bool {
         self.flags.contains("no_auth")
     }
 
-    /// The flags, one by one.
+    /// Returns the flags one by one.
     pub(crate) fn flag_words(&self) -> impl Iterator<Item = &'static str> {
         self.flags.split(' ')
     }
 
-    /// The access categories, as Redis derives them.
+    /// Returns the access categories, derived as in Redis.
     pub(crate) fn access_categories(&self) -> Vec<String> {
         let mut categories = Vec::new();
         for (flag, category) in [("write", "@write"), ("readonly", "@read"), ("admin", "@admin")] {
@@ -231,18 +231,18 @@ impl Entry {
             }
         }
         categories.push(match self.category {
-            Category::String => "@string".to_owned(),
-            Category::Generic => "@keyspace".to_owned(),
-            Category::Connection => "@connection".to_owned(),
-            Category::Server => "@dangerous".to_owned(),
+            CommandGroup::String => "@string".to_owned(),
+            CommandGroup::Generic => "@keyspace".to_owned(),
+            CommandGroup::Connection => "@connection".to_owned(),
+            CommandGroup::Server => "@dangerous".to_owned(),
         });
         let fast = self.flag_words().any(|word| word == "fast");
         categories.push(if fast { "@fast".to_owned() } else { "@slow".to_owned() });
         categories
     }
 
-    /// Positions of the keys in a request.
-    pub(crate) fn key_positions(&self, request: &Request<'_>) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the positions of the keys in a request.
+    pub(crate) fn key_positions(&self, request: &RespRequest<'_>) -> impl Iterator<Item = usize> + use<> {
         let first = usize::try_from(self.first_key).unwrap_or(0);
         let behind = usize::from(self.last_key.unsigned_abs());
         let last = if self.last_key < 0 { request.len().saturating_sub(behind) } else { behind };

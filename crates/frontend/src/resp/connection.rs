@@ -1,19 +1,19 @@
-//! One client: what it said, what it is owed, and who it is.
+//! The connection of one client: its input, its pending replies and its identity.
 //!
-//! In: bytes of its socket. Out: replies in the order of its commands. A command that waits for the device has a slot;
-//! finished slots leave from the front only. Invariant: every command that was taken from the input puts exactly one reply
-//! into the output, unless the client asked for silence.
+//! Input: bytes of the socket. Output: replies in the order of the commands. A command that waits for the device has a
+//! slot; finished slots are removed from the front only. Invariant: every command taken from the input puts exactly one
+//! reply into the output, unless CLIENT REPLY suppresses it.
 
-use super::command_table::Verb;
+use super::command_table::RespCommand;
 use super::limits::{READ_BYTES, SLOTS_MAX};
 use super::locks::ClientIndex;
-use super::operation::Operation;
-use super::output::Output;
-use super::parser::{Batch, Parser, ProtocolError};
-use super::plan::Access;
-use super::reply::{Protocol, Reply};
-use super::shared::Shared;
-use super::wait::Wait;
+use super::operation::RespOperation;
+use super::output::OutputQueue;
+use super::parser::{CommandBatch, RespParser, ProtocolError};
+use super::plan::KeyAccess;
+use super::reply::{RespVersion, RespReply};
+use super::shared::RespState;
+use super::wait::ReplyForm;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
@@ -21,66 +21,66 @@ use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a slot waits for.
+/// The state of a slot.
 #[derive(Debug)]
-pub(crate) enum State {
-    /// Only for the slots before it.
-    Ready(Reply),
-    /// One completion.
-    Waiting(Wait),
-    /// Several steps.
-    Working(Box<Operation>),
+pub(crate) enum PipelineSlotState {
+    /// The reply is known and waits for the slots before it.
+    Ready(RespReply),
+    /// One completion is outstanding.
+    Waiting(ReplyForm),
+    /// An operation of several device commands is running.
+    Working(Box<RespOperation>),
 }
 
-/// One command between its input and its reply.
+/// A command that is not answered yet.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) state: State,
-    pub(crate) verb: Verb,
+pub(crate) struct PipelineSlot {
+    pub(crate) state: PipelineSlotState,
+    pub(crate) verb: RespCommand,
     pub(crate) arguments: u32,
     pub(crate) silent: bool,
     pub(crate) started: Nanos,
 }
 
-/// Whether replies are sent.
+/// The mode that CLIENT REPLY sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMode {
-    /// All of them.
+    /// Every reply is sent.
     On,
-    /// None.
+    /// No reply is sent.
     Off,
-    /// Not the next one.
+    /// The next reply is not sent.
     SkipNext,
 }
 
-/// How a connection ends.
+/// The life-cycle state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// It does not.
+pub(crate) enum ConnectionLife {
+    /// Accepts commands.
     Open,
-    /// When what it is owed has been sent.
+    /// Closes when its pending replies are sent.
     Closing,
-    /// Now.
+    /// Closes immediately.
     Dead,
 }
 
-/// Commands that were parsed, with the bytes they lie in.
+/// Parsed commands and the bytes that hold their arguments.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct ParsedCommands {
     pub(crate) chunk: Bytes,
-    pub(crate) batch: Batch,
+    pub(crate) batch: CommandBatch,
     pub(crate) cursor: usize,
 }
 
-impl Pending {
+impl ParsedCommands {
     pub(crate) fn is_done(&self) -> bool {
         self.cursor == self.batch.len()
     }
 }
 
-/// Who a client is.
+/// The identity of a client.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub(crate) id: u64,
     pub(crate) address: String,
     pub(crate) local: String,
@@ -90,133 +90,139 @@ pub(crate) struct Identity {
     pub(crate) created: Nanos,
 }
 
-/// What the kernel has said about the socket.
+/// The readiness of the socket, from the kernel's events.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Readiness {
-    /// There may be more bytes.
+pub(crate) struct SocketReadiness {
+    /// True if the socket may have unread bytes.
     pub(crate) readable: bool,
-    /// The other side will send no more.
+    /// True if the client sends no more bytes.
     pub(crate) hung_up: bool,
 }
 
-/// On which of the face's lists the connection is.
+/// The front end's work lists that contain the connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Queued {
-    /// To be run.
+pub(crate) struct WorkListFlags {
+    /// True if the connection is queued to be run.
     pub(crate) dirty: bool,
-    /// To be flushed.
+    /// True if the connection is queued to be flushed.
     pub(crate) flushing: bool,
 }
 
 /// The locked key that a connection's next command waits for.
 #[derive(Debug)]
-pub(crate) struct WaitsFor {
+pub(crate) struct AwaitedKey {
     pub(crate) namespace: NamespaceId,
     pub(crate) key: Bytes,
-    pub(crate) access: Access,
+    pub(crate) access: KeyAccess,
 }
 
 /// A client's connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct RespConnection {
     pub(crate) index: ClientIndex,
-    pub(crate) identity: Identity,
-    /// `None` once closed; the rest stays until the device has answered everything.
+    pub(crate) identity: ClientIdentity,
+    /// `None` once closed; the connection stays until its device commands have completed.
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) database: u8,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: RespVersion,
     pub(crate) authenticated: bool,
     pub(crate) reply_mode: ReplyMode,
-    pub(crate) life: Life,
+    pub(crate) life: ConnectionLife,
     pub(crate) no_evict: bool,
     pub(crate) input: BytesMut,
-    pub(crate) parser: Parser,
+    pub(crate) parser: RespParser,
     pub(crate) protocol_error: Option<ProtocolError>,
-    pub(crate) pending: Pending,
-    pub(crate) slots: VecDeque<Slot>,
+    pub(crate) pending: ParsedCommands,
+    pub(crate) slots: VecDeque<PipelineSlot>,
     /// Number of the first slot.
     pub(crate) base: u64,
-    /// Device commands without a completion yet.
+    /// Device commands in flight.
     pub(crate) in_flight: u32,
     /// Read-modify-writes that have not written yet.
     pub(crate) locks: u32,
-    /// The locked key that its next command waits for.
-    pub(crate) waits_for: Option<WaitsFor>,
-    /// The slot that lets nothing behind it begin.
+    /// The locked key that the next command waits for.
+    pub(crate) waits_for: Option<AwaitedKey>,
+    /// The slot that prevents later commands from starting.
     pub(crate) barrier: Option<u64>,
-    pub(crate) output: Output,
-    pub(crate) ready: Readiness,
-    pub(crate) queued: Queued,
+    pub(crate) output: OutputQueue,
+    pub(crate) ready: SocketReadiness,
+    pub(crate) queued: WorkListFlags,
     pub(crate) last_active: Nanos,
-    pub(crate) last_verb: Option<Verb>,
+    pub(crate) last_verb: Option<RespCommand>,
 }
 
-impl Connection {
-    pub(crate) fn new(index: ClientIndex, identity: Identity, socket: OwnedFd) -> Self {
+impl RespConnection {
+    pub(crate) fn new(index: ClientIndex, identity: ClientIdentity, socket: OwnedFd) -> Self {
         Self {
             index,
             last_active: identity.created,
             identity,
             socket: Some(socket),
             database: 0,
-            protocol: Protocol::Resp2,
+            protocol: RespVersion::Resp2,
             authenticated: false,
             reply_mode: ReplyMode::On,
-            life: Life::Open,
+            life: ConnectionLife::Open,
             no_evict: false,
             input: BytesMut::new(),
-            parser: Parser::default(),
+            parser: RespParser::default(),
             protocol_error: None,
-            pending: Pending::default(),
+            pending: ParsedCommands::default(),
             slots: VecDeque::new(),
             base: 0,
             in_flight: 0,
             locks: 0,
             waits_for: None,
             barrier: None,
-            output: Output::default(),
-            ready: Readiness::default(),
-            queued: Queued::default(),
+            output: OutputQueue::default(),
+            ready: SocketReadiness::default(),
+            queued: WorkListFlags::default(),
             last_verb: None,
         }
     }
 
-    /// The namespace behind the selected database.
+    /// Returns the namespace of the selected database.
     #[inline]
     pub(crate) fn namespace(&self) -> NamespaceId {
         NamespaceId(self.database + 1)
     }
 
-    /// Whether no further command may begin now.
+    /// Returns true if no further command may start now.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
-        self.barrier.is_some() || self.slots.len() >= SLOTS_MAX || self.life != Life::Open
+        self.barrier.is_some() || self.slots.len() >= SLOTS_MAX || self.life != ConnectionLife::Open
     }
 
-    /// Number of the next slot.
+    /// Returns the number of the next slot.
     #[inline]
     pub(crate) fn next_slot(&self) -> u64 {
         self.base + self.slots.len() as u64
     }
 
-    /// The device token of one part of a slot's work.
+    /// Returns the device token of a slot; the low 24 bits are free for the part's number.
     #[inline]
     pub(crate) fn token(&self, slot: u64) -> u64 {
         u64::from(self.index.0) << 48 | (slot & 0xFF_FFFF) << 24
     }
 
-    /// The place of the slot a token names.
+    /// Returns the index in `slots` of a token's slot.
     #[inline]
     pub(crate) fn slot_place(&self, token: u64) -> usize {
         let short = (token >> 24) & 0xFF_FFFF;
         usize::try_from(short.wrapping_sub(self.base) & 0xFF_FFFF).unwrap_or(usize::MAX)
     }
 
-    /// Opens a slot behind all others.
+    /// Appends a slot.
     #[inline]
-    pub(crate) fn open_slot(&mut self, state: State, verb: Verb, arguments: usize, started: Nanos) {
+    pub(crate) fn open_slot(
+        &mut self,
+        state: PipelineSlotState,
+        verb: RespCommand,
+        arguments: usize,
+        started: Nanos,
+    ) {
         let silent = self.reply_mode != ReplyMode::On;
-        self.slots.push_back(Slot {
+        self.slots.push_back(PipelineSlot {
             state,
             verb,
             arguments: u32::try_from(arguments).unwrap_or(u32::MAX),
@@ -225,20 +231,20 @@ impl Connection {
         });
     }
 
-    /// Gives a slot its reply and sends off every finished slot at the front.
+    /// Stores a slot's reply and moves the replies of all finished slots at the front to the output.
     #[inline]
-    pub(crate) fn settle(&mut self, place: usize, reply: Reply, shared: &mut Shared) {
-        let Some(slot) = self.slots.get_mut(place) else {
+    pub(crate) fn settle(&mut self, at: usize, reply: RespReply, shared: &mut RespState) {
+        let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
-        let failed = matches!(reply, Reply::Error(_));
+        let failed = matches!(reply, RespReply::Error(_));
         let took = shared.now.since(slot.started);
         shared.account(slot.verb, took, failed);
         if shared.slowlog.wants(took) {
             shared.log_slow(slot.verb, slot.arguments, took, &self.identity);
         }
-        if place > 0 {
-            slot.state = State::Ready(reply);
+        if at > 0 {
+            slot.state = PipelineSlotState::Ready(reply);
             return;
         }
         if let Some(slot) = self.slots.pop_front() {
@@ -247,8 +253,10 @@ impl Connection {
                 self.output.reply(reply, self.protocol, &mut shared.sinks);
             }
         }
-        while matches!(self.slots.front(), Some(Slot { state: State::Ready(_), .. })) {
-            if let Some(Slot { state: State::Ready(reply), silent, .. }) = self.slots.pop_front() {
+        while matches!(self.slots.front(), Some(PipelineSlot { state: PipelineSlotState::Ready(_), .. })) {
+            if let Some(PipelineSlot { state: PipelineSlotState::Ready(reply), silent, .. }) =
+                self.slots.pop_front()
+            {
                 self.base += 1;
                 if !silent {
                     self.output.reply(reply, self.protocol, &mut shared.sinks);
@@ -257,15 +265,15 @@ impl Connection {
         }
     }
 
-    /// Answers a command that needed no device.
+    /// Replies to a command that needs no device command, and counts it.
     #[inline]
-    pub(crate) fn answer(&mut self, verb: Verb, reply: Reply, shared: &mut Shared) {
-        shared.account(verb, Nanos::ZERO, matches!(reply, Reply::Error(_)));
+    pub(crate) fn answer(&mut self, verb: RespCommand, reply: RespReply, shared: &mut RespState) {
+        shared.account(verb, Nanos::ZERO, matches!(reply, RespReply::Error(_)));
         self.answer_unaccounted(reply, shared);
     }
 
-    /// Answers something that was no command of the table.
-    pub(crate) fn answer_unaccounted(&mut self, reply: Reply, shared: &mut Shared) {
+    /// Replies to an unknown or refused command or a protocol error, without counting an execution.
+    pub(crate) fn answer_unaccounted(&mut self, reply: RespReply, shared: &mut RespState) {
         let silent = self.reply_mode != ReplyMode::On;
         if silent {
             return;
@@ -273,17 +281,17 @@ impl Connection {
         if self.slots.is_empty() {
             self.output.reply(reply, self.protocol, &mut shared.sinks);
         } else {
-            self.open_slot(State::Ready(reply), Verb::Ping, 0, Nanos::ZERO);
+            self.open_slot(PipelineSlotState::Ready(reply), RespCommand::Ping, 0, Nanos::ZERO);
         }
     }
 
-    /// Reads once. The number of bytes, or `None` when there is nothing more for now.
+    /// Reads once from the socket. Returns the number of bytes, or `None` if none can be read now.
     pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Option<usize> {
         let socket = self.socket.as_ref()?;
         match recv(socket.as_fd(), &mut *scratch, RecvFlags::empty()) {
             Ok((_, 0)) => {
-                // What it asked before it stopped speaking it may still want to hear.
-                self.life = Life::Closing;
+                // After end of file, pending replies are still sent.
+                self.life = ConnectionLife::Closing;
                 self.ready.readable = false;
                 None
             }
@@ -299,14 +307,14 @@ impl Connection {
             }
             Err(rustix::io::Errno::INTR) => None,
             Err(_) => {
-                self.life = Life::Dead;
+                self.life = ConnectionLife::Dead;
                 self.ready.readable = false;
                 None
             }
         }
     }
 
-    /// Makes room for a long argument once instead of growing towards it.
+    /// Reserves the whole length of a long argument at once.
     fn reserve(&mut self) {
         let wanted = self.parser.wanted();
         if wanted > self.input.capacity() {

@@ -1,16 +1,16 @@
-//! INCR, DECR and INCRBYFLOAT.
+//! The arithmetic of INCR, DECR and INCRBYFLOAT.
 //!
-//! In: the old value and by how much. Out: the new value, printed, and the reply.
+//! Input: the old value and the increment. Output: the new value in decimal, and the reply.
 
-use super::change::{Action, Old, stored_number};
+use super::change::{WriteAction, OldValue, stored_number};
 use super::decimals;
-use super::errors::{self, Failure};
+use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::Reply;
-use headwater_ssd::command::Expiry;
+use super::reply::RespReply;
+use headwater_ssd::command::RecordExpiry;
 
-/// Adds to a whole number; a missing key counts as zero.
-pub(crate) fn increment(old: Option<Old>, by: i64) -> Result<(Action, Reply), Failure> {
+/// Adds to an integer; a missing key counts as zero.
+pub(crate) fn increment(old: Option<OldValue>, by: i64) -> Result<(WriteAction, RespReply), ErrorReply> {
     let value = match old {
         Some(old) => integer(&old.bytes).ok_or(errors::NOT_AN_INTEGER)?,
         None => 0,
@@ -19,9 +19,9 @@ pub(crate) fn increment(old: Option<Old>, by: i64) -> Result<(Action, Reply), Fa
     Ok(stored_number(sum))
 }
 
-/// Adds to a number; a missing key counts as zero.
-pub(crate) fn increment_float(old: Option<Old>, by: &[u8]) -> Result<(Action, Reply), Failure> {
+/// Adds to a floating-point number; a missing key counts as zero.
+pub(crate) fn increment_float(old: Option<OldValue>, by: &[u8]) -> Result<(WriteAction, RespReply), ErrorReply> {
     let value = old.map_or_else(|| b"0".to_vec(), |old| old.bytes);
     let sum = decimals::add(&value, by)?.into_bytes();
-    Ok((Action::Store(sum.clone().into(), Expiry::Keep), Reply::Bulk(sum)))
+    Ok((WriteAction::Store(sum.clone().into(), RecordExpiry::Keep), RespReply::Bulk(sum)))
 }

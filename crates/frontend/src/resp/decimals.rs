@@ -1,17 +1,18 @@
-//! INCRBYFLOAT's arithmetic: 80-bit floating point, as Redis has it on x86.
+//! The arithmetic of INCRBYFLOAT: 80-bit floating point, as Redis uses on x86.
 //!
-//! In: two numbers as text. Out: their sum, rounded to a mantissa of 64 bits and printed with seventeen places without trailing
-//! zeros, digit for digit what Redis prints. Numbers of more than 38 digits or far from one fall back to 64-bit floating point.
+//! Input: two numbers as text. Output: their sum, rounded to a mantissa of 64 bits and printed with seventeen decimal
+//! places without trailing zeros, digit for digit as Redis. Numbers of more than 38 digits or of very large or small
+//! magnitude fall back to 64-bit floating point.
 
-use super::errors::{self, Failure};
+use super::errors::{self, ErrorReply};
 
-/// Ten to the power of the places that are printed.
+/// Ten to the power of the printed decimal places.
 const ONE: u128 = 100_000_000_000_000_000;
 const MANTISSA_BITS: u32 = 64;
 
-/// A number: sign, mantissa with its highest bit set (or zero), power of two.
+/// A number as sign, mantissa with its highest bit set (or zero), and power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extended {
+struct ExtendedFloat {
     negative: bool,
     mantissa: u64,
     exponent: i32,
@@ -20,8 +21,8 @@ struct Extended {
 /// Adds two numbers.
 ///
 /// # Errors
-/// When one is no number or the sum is not finite.
-pub(crate) fn add(left: &[u8], right: &[u8]) -> Result<String, Failure> {
+/// When one is not a number or the sum is not finite.
+pub(crate) fn add(left: &[u8], right: &[u8]) -> Result<String, ErrorReply> {
     let (left_float, right_float) = (float(left)?, float(right)?);
     if !(left_float + right_float).is_finite() {
         return Err(errors::NOT_FINITE);
@@ -38,18 +39,18 @@ fn trim(printed: &str) -> String {
     if trimmed == "-0" { "0".to_owned() } else { trimmed.to_owned() }
 }
 
-/// Checks that a text is a number.
+/// Parses a text as a 64-bit floating-point number.
 ///
 /// # Errors
-/// When it is none.
-pub(crate) fn float(text: &[u8]) -> Result<f64, Failure> {
+/// When the text is not a number.
+pub(crate) fn float(text: &[u8]) -> Result<f64, ErrorReply> {
     let text = std::str::from_utf8(text).map_err(|_| errors::NOT_A_FLOAT)?;
     let value: f64 = text.parse().map_err(|_| errors::NOT_A_FLOAT)?;
     if value.is_nan() { Err(errors::NOT_A_FLOAT) } else { Ok(value) }
 }
 
-/// Reads a number whose digits fit 128 bits.
-fn parse(text: &[u8]) -> Option<Extended> {
+/// Parses a number whose digits fit 128 bits.
+fn parse(text: &[u8]) -> Option<ExtendedFloat> {
     let (negative, text) = match text {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
@@ -80,12 +81,12 @@ fn parse(text: &[u8]) -> Option<Extended> {
     }
 }
 
-/// The nearest number to a fraction.
-fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extended> {
+/// Returns the number nearest to a fraction.
+fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<ExtendedFloat> {
     if numerator == 0 {
-        return Some(Extended { negative, mantissa: 0, exponent: 0 });
+        return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
     }
-    // The shift that leaves 64 bits before the point; the first guess may be one too high.
+    // The shift that leaves 64 bits before the binary point; the first estimate may be one too high.
     let bits = |value: u128| i32::try_from(u128::BITS - value.leading_zeros()).unwrap_or(0);
     let mut shift = 64 - bits(numerator) + bits(denominator);
     loop {
@@ -97,7 +98,7 @@ fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extend
         };
         let (Some(top), Some(bottom)) = (top, bottom) else {
             shift -= 1;
-            // One less is the other guess; beyond that the numbers are out of reach.
+            // Only one lower shift can be right; below that the numbers are out of range.
             if shift < 63 - bits(numerator) + bits(denominator) {
                 return None;
             }
@@ -114,46 +115,46 @@ fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extend
     }
 }
 
-/// A left shift that loses nothing.
+/// Shifts left; `None` if bits would be lost.
 fn shifted(value: u128, amount: u32) -> Option<u128> {
     (amount < value.leading_zeros() + u32::from(value == 0))
         .then(|| value << amount)
         .or_else(|| (amount == value.leading_zeros() && amount < u128::BITS).then(|| value << amount))
 }
 
-/// A number from a mantissa of any width; what does not fit rounds to the nearest, ties to even.
-fn normal(negative: bool, value: u128, exponent: i32) -> Option<Extended> {
+/// Normalizes a mantissa of any width; excess bits round to nearest, ties to even.
+fn normal(negative: bool, value: u128, exponent: i32) -> Option<ExtendedFloat> {
     if value == 0 {
-        return Some(Extended { negative, mantissa: 0, exponent: 0 });
+        return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
     }
     let bits = u128::BITS - value.leading_zeros();
     if bits <= MANTISSA_BITS {
         let up = MANTISSA_BITS - bits;
         let mantissa = u64::try_from(value).ok()? << up;
-        return Some(Extended { negative, mantissa, exponent: exponent - i32::try_from(up).ok()? });
+        return Some(ExtendedFloat { negative, mantissa, exponent: exponent - i32::try_from(up).ok()? });
     }
     let down = bits - MANTISSA_BITS;
     let (kept, lost, half) = (value >> down, value & ((1 << down) - 1), 1_u128 << (down - 1));
     let rounded = kept + u128::from(lost > half || (lost == half && kept & 1 == 1));
     let exponent = exponent + i32::try_from(down).ok()?;
     match u64::try_from(rounded) {
-        Ok(mantissa) => Some(Extended { negative, mantissa, exponent }),
+        Ok(mantissa) => Some(ExtendedFloat { negative, mantissa, exponent }),
         // Rounded up to the next power of two.
-        Err(_) => Some(Extended { negative, mantissa: 1 << 63, exponent: exponent + 1 }),
+        Err(_) => Some(ExtendedFloat { negative, mantissa: 1 << 63, exponent: exponent + 1 }),
     }
 }
 
-fn sum(left: Extended, right: Extended) -> Option<Extended> {
+fn sum(left: ExtendedFloat, right: ExtendedFloat) -> Option<ExtendedFloat> {
     if left.mantissa == 0 {
         return Some(right);
     }
     if right.mantissa == 0 {
         return Some(left);
     }
-    let order = |value: &Extended| (value.exponent, value.mantissa);
+    let order = |value: &ExtendedFloat| (value.exponent, value.mantissa);
     let (large, small) = if order(&left) >= order(&right) { (left, right) } else { (right, left) };
     let distance = u32::try_from(large.exponent - small.exponent).ok()?;
-    // Sixty-two bits behind the mantissa, the last of which remembers whether anything was lost.
+    // 62 extra bits behind the mantissa; the last is sticky: set if any lower bit was lost.
     let wide = |mantissa: u64| u128::from(mantissa) << 62;
     let near = if distance < 126 { wide(small.mantissa) >> distance } else { 0 };
     let lost = distance >= 126 || (near << distance) != wide(small.mantissa);
@@ -165,8 +166,8 @@ fn sum(left: Extended, right: Extended) -> Option<Extended> {
     normal(large.negative, total, large.exponent - 62)
 }
 
-/// Seventeen places, exactly rounded.
-fn print(value: Extended) -> Option<String> {
+/// Prints a number with seventeen decimal places, exactly rounded.
+fn print(value: ExtendedFloat) -> Option<String> {
     let sign = if value.negative { "-" } else { "" };
     let mantissa = u128::from(value.mantissa);
     if value.exponent >= 0 {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn text_that_is_not_a_number_is_refused() {
         for text in [&b"abc"[..], b"", b" 1", b"nan", b"\xff"] {
             assert_eq!(add(text, b"1"), Err(errors::NOT_A_FLOAT));
         }

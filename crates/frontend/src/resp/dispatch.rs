@@ -1,51 +1,51 @@
-//! One command of one connection: from its arguments to a reply, a slot, or "not yet".
+//! Dispatch of one command of one connection: a reply, a slot in flight, or "not yet".
 //!
-//! In: the next request of a connection and the turn. Out: [`Outcome`]. Commands on single keys flow beside each other, since
-//! the device keeps the order of each key; what touches several keys or a namespace waits until the connection has nothing in
-//! flight and holds back what follows. Invariant: "not yet" changes nothing and leaves a mark by which the connection is
-//! looked at again.
+//! Input: the next request of a connection and the turn. Output: [`RespOutcome`]. Commands on single keys run concurrently,
+//! since the device keeps the order of each key; a command on several keys or a namespace waits until the connection
+//! has nothing in flight and delays the commands behind it. Invariant: "not yet" has no effect except that the
+//! connection is queued to be run again.
 
-use super::command_table::{Handler, Verb, lookup};
-use super::connection::{Connection, Life, Pending, ReplyMode, State, WaitsFor};
-use super::edit::Edit;
-use super::errors::{self, Failure};
-use super::gather::Gather;
+use super::command_table::{CommandHandler, RespCommand, lookup};
+use super::connection::{RespConnection, ConnectionLife, ParsedCommands, PipelineSlotState, ReplyMode, AwaitedKey};
+use super::edit::KeyEdit;
+use super::errors::{self, ErrorReply};
+use super::gather::KeyGather;
 use super::help;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
-use super::locks::Found;
-use super::operation::{Drive, Lane, Operation, again};
-use super::parser::{Rules, Standing};
-use super::plan::{Access, Place, Plan, plan};
-use super::reply::Reply;
-use super::request::Request;
+use super::locks::LockView;
+use super::operation::{DriveResult, OperationContext, RespOperation, again};
+use super::parser::{ParserLimits, AuthState};
+use super::plan::{KeyAccess, PlanContext, CommandPlan, plan};
+use super::reply::RespReply;
+use super::request::RespRequest;
 use super::session;
-use super::shared::Shared;
-use super::wait::Wait;
+use super::shared::RespState;
+use super::wait::ReplyForm;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
-use headwater_ssd::command::{Command, SubmitError};
+use headwater_ssd::command::{SsdCommand, SubmitError};
 
-/// What became of a request.
+/// The outcome of dispatching a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It is answered or under way.
+pub(crate) enum RespOutcome {
+    /// The request is answered or in flight.
     Taken,
-    /// It must be tried again; the connection will be looked at when that can help.
+    /// The request must be dispatched again; the connection is run when that can succeed.
     NotYet,
 }
 
-/// The device and everything the face's connections share.
-pub(crate) struct Turn<'a, S> {
+/// The device and the state that the connections share.
+pub(crate) struct TurnContext<'a, S> {
     pub(crate) store: &'a mut S,
-    pub(crate) shared: &'a mut Shared,
-    pub(crate) clients: &'a mut super::clients::Clients,
+    pub(crate) shared: &'a mut RespState,
+    pub(crate) clients: &'a mut super::clients::ClientTable,
 }
 
-impl<S: CoreDevice> Turn<'_, S> {
-    /// Carries out what a connection has in its input as far as it goes now.
-    pub(crate) fn run(&mut self, connection: &mut Connection) {
+impl<S: CoreDevice> TurnContext<'_, S> {
+    /// Executes the commands in a connection's input until the input is empty or a command must wait.
+    pub(crate) fn run(&mut self, connection: &mut RespConnection) {
         let mut pending = std::mem::take(&mut connection.pending);
-        while connection.life == Life::Open {
+        while connection.life == ConnectionLife::Open {
             if pending.is_done() {
                 pending.batch.clear();
                 pending.chunk = Bytes::new();
@@ -58,9 +58,9 @@ impl<S: CoreDevice> Turn<'_, S> {
             if connection.is_held() || self.still_waits(connection) {
                 break;
             }
-            let request = Request::new(&pending.chunk, pending.batch.command(pending.cursor));
+            let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
             let mode = connection.reply_mode;
-            if self.execute(connection, &request) == Outcome::NotYet {
+            if self.execute(connection, &request) == RespOutcome::NotYet {
                 break;
             }
             pending.cursor += 1;
@@ -69,21 +69,21 @@ impl<S: CoreDevice> Turn<'_, S> {
             }
         }
         if pending.is_done()
-            && connection.life == Life::Open
+            && connection.life == ConnectionLife::Open
             && let Some(error) = connection.protocol_error.take()
         {
             self.shared.counters.errors += 1;
-            connection.answer_unaccounted(Failure::told(format!("ERR {error}")).into(), self.shared);
-            connection.life = Life::Closing;
+            connection.answer_unaccounted(ErrorReply::told(format!("ERR {error}")).into(), self.shared);
+            connection.life = ConnectionLife::Closing;
         }
         connection.pending = pending;
     }
 
-    fn execute(&mut self, connection: &mut Connection, request: &Request<'_>) -> Outcome {
+    fn execute(&mut self, connection: &mut RespConnection, request: &RespRequest<'_>) -> RespOutcome {
         let Some(verb) = lookup(request.arg(0)) else {
             self.shared.reject(None);
             connection.answer_unaccounted(errors::unknown_command(request).into(), self.shared);
-            return Outcome::Taken;
+            return RespOutcome::Taken;
         };
         let entry = verb.entry();
         let refusal = entry.check_arity(request.len()).err().or_else(|| {
@@ -94,7 +94,7 @@ impl<S: CoreDevice> Turn<'_, S> {
         if let Some(failure) = refusal {
             self.shared.reject(Some(verb));
             connection.answer_unaccounted(failure.into(), self.shared);
-            return Outcome::Taken;
+            return RespOutcome::Taken;
         }
         connection.last_verb = Some(verb);
         if request.len() == 2
@@ -102,67 +102,67 @@ impl<S: CoreDevice> Turn<'_, S> {
             && let Some(reply) = help::answer(verb, connection.protocol)
         {
             connection.answer(verb, reply, self.shared);
-            return Outcome::Taken;
+            return RespOutcome::Taken;
         }
         match entry.handler {
-            Handler::Plan => self.carry_out(connection, verb, request),
-            Handler::Settled if !connection.slots.is_empty() => Outcome::NotYet,
-            Handler::Session | Handler::Settled => {
-                let reply = session::answer(verb, request, connection, self).unwrap_or_else(Reply::Error);
+            CommandHandler::Plan => self.carry_out(connection, verb, request),
+            CommandHandler::Settled if !connection.slots.is_empty() => RespOutcome::NotYet,
+            CommandHandler::Session | CommandHandler::Settled => {
+                let reply = session::answer(verb, request, connection, self).unwrap_or_else(RespReply::Error);
                 connection.answer(verb, reply, self.shared);
-                Outcome::Taken
+                RespOutcome::Taken
             }
         }
     }
 
-    fn carry_out(&mut self, connection: &mut Connection, verb: Verb, request: &Request<'_>) -> Outcome {
+    fn carry_out(&mut self, connection: &mut RespConnection, verb: RespCommand, request: &RespRequest<'_>) -> RespOutcome {
         match plan(verb, request, &self.place(connection)) {
-            Ok(Plan::One { access, key_at, command, wait }) => {
+            Ok(CommandPlan::One { access, key_at, command, wait }) => {
                 if self.is_locked(connection, (request, key_at), access) {
-                    return Outcome::NotYet;
+                    return RespOutcome::NotYet;
                 }
                 let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
-                if outcome == Outcome::Taken
+                if outcome == RespOutcome::Taken
                     && let Some(waits) = connection.waits_for.take()
                 {
-                    // Its turn had come and it needed the key only for this moment.
+                    // The key was promised to this connection, which needed it only to submit: pass it on.
                     self.shared.abandon(waits.namespace, &waits.key, connection.index);
                 }
                 outcome
             }
-            Ok(Plan::Edit(key, change)) => {
+            Ok(CommandPlan::Edit(key, change)) => {
                 let namespace = connection.namespace();
                 if !self.shared.locks.acquire(namespace, &key, connection.index) {
                     self.shared.locks.wait(namespace, &key, connection.index);
-                    connection.waits_for = Some(WaitsFor { namespace, key, access: Access::Write });
-                    return Outcome::NotYet;
+                    connection.waits_for = Some(AwaitedKey { namespace, key, access: KeyAccess::Write });
+                    return RespOutcome::NotYet;
                 }
                 connection.waits_for = None;
                 connection.locks += 1;
-                let edit = Edit::new(namespace, key, change);
-                self.begin(connection, (verb, request.len()), Operation::Edit(edit));
-                Outcome::Taken
+                let edit = KeyEdit::new(namespace, key, change);
+                self.begin(connection, (verb, request.len()), RespOperation::Edit(edit));
+                RespOutcome::Taken
             }
-            Ok(Plan::Gather(gather)) => self.begin_gather(connection, (verb, request.len()), gather),
-            Ok(Plan::Alone(_)) if !connection.slots.is_empty() => Outcome::NotYet,
-            Ok(Plan::Alone(operation)) => {
+            Ok(CommandPlan::Gather(gather)) => self.begin_gather(connection, (verb, request.len()), gather),
+            Ok(CommandPlan::Alone(_)) if !connection.slots.is_empty() => RespOutcome::NotYet,
+            Ok(CommandPlan::Alone(operation)) => {
                 self.begin(connection, (verb, request.len()), operation);
-                Outcome::Taken
+                RespOutcome::Taken
             }
-            Ok(Plan::Answer(reply)) => {
+            Ok(CommandPlan::Answer(reply)) => {
                 connection.answer(verb, reply, self.shared);
-                Outcome::Taken
+                RespOutcome::Taken
             }
             Err(failure) => {
                 connection.answer(verb, failure.into(), self.shared);
-                Outcome::Taken
+                RespOutcome::Taken
             }
         }
     }
 
     #[inline]
-    fn place(&mut self, connection: &Connection) -> Place {
-        Place {
+    fn place(&mut self, connection: &RespConnection) -> PlanContext {
+        PlanContext {
             namespace: connection.namespace(),
             now: self.shared.now,
             wall: self.shared.wall,
@@ -170,23 +170,23 @@ impl<S: CoreDevice> Turn<'_, S> {
         }
     }
 
-    /// Whether the key that the next command needs is still not to be had: a look that costs less than planning it again.
+    /// Returns true if the next command's key is still locked. This check costs less than planning the command again.
     #[inline]
-    fn still_waits(&self, connection: &Connection) -> bool {
+    fn still_waits(&self, connection: &RespConnection) -> bool {
         connection.waits_for.as_ref().is_some_and(|waits| {
             let found = self.shared.locks.look(waits.namespace, &waits.key, connection.index);
             must_wait(found, waits.access)
         })
     }
 
-    /// Whether a key is between the reading and the writing of a read-modify-write that this command must not overtake or slip
-    /// into.
+    /// Returns true if a read-modify-write has read the key and not yet written it, and this command must not overtake
+    /// it or run between its read and its write. Queues the connection as a waiter then.
     #[inline]
     fn is_locked(
         &mut self,
-        connection: &mut Connection,
-        (request, key_at): (&Request<'_>, usize),
-        access: Access,
+        connection: &mut RespConnection,
+        (request, key_at): (&RespRequest<'_>, usize),
+        access: KeyAccess,
     ) -> bool {
         if self.shared.locks.is_empty() {
             return false;
@@ -196,7 +196,7 @@ impl<S: CoreDevice> Turn<'_, S> {
         let must_wait = must_wait(self.shared.locks.look(namespace, key, connection.index), access);
         if must_wait {
             self.shared.locks.wait(namespace, key, connection.index);
-            connection.waits_for = Some(WaitsFor { namespace, key: request.bytes(key_at), access });
+            connection.waits_for = Some(AwaitedKey { namespace, key: request.bytes(key_at), access });
         }
         must_wait
     }
@@ -204,12 +204,12 @@ impl<S: CoreDevice> Turn<'_, S> {
     #[inline]
     fn submit_one(
         &mut self,
-        connection: &mut Connection,
-        told: (Verb, usize),
-        mut command: Command,
-        wait: Wait,
-    ) -> Outcome {
-        if let Command::Retrieve { sink, .. } = &mut command {
+        connection: &mut RespConnection,
+        call: (RespCommand, usize),
+        mut command: SsdCommand,
+        wait: ReplyForm,
+    ) -> RespOutcome {
+        if let SsdCommand::Retrieve { sink, .. } = &mut command {
             *sink = self.shared.sinks.take().into();
         }
         let token = connection.token(connection.next_slot());
@@ -222,48 +222,53 @@ impl<S: CoreDevice> Turn<'_, S> {
             Ok(()) => {
                 self.shared.in_flight += 1;
                 connection.in_flight += 1;
-                connection.open_slot(State::Waiting(wait), told.0, told.1, self.shared.now);
-                Outcome::Taken
+                connection.open_slot(PipelineSlotState::Waiting(wait), call.0, call.1, self.shared.now);
+                RespOutcome::Taken
             }
             Err(SubmitError::Busy(_)) => {
                 self.shared.busy.push_back(connection.index);
-                Outcome::NotYet
+                RespOutcome::NotYet
             }
             Err(SubmitError::Refused(status)) => {
-                connection.answer(told.0, errors::from_status(status).into(), self.shared);
-                Outcome::Taken
+                connection.answer(call.0, errors::from_status(status).into(), self.shared);
+                RespOutcome::Taken
             }
         }
     }
 
-    fn begin_gather(&mut self, connection: &mut Connection, told: (Verb, usize), gather: Gather) -> Outcome {
-        // An edit that has not written yet would be overtaken.
+    fn begin_gather(
+        &mut self,
+        connection: &mut RespConnection,
+        call: (RespCommand, usize),
+        gather: KeyGather,
+    ) -> RespOutcome {
+        // The gather would overtake an edit that has not written yet.
         if connection.locks > 0 {
-            return Outcome::NotYet;
+            return RespOutcome::NotYet;
         }
-        self.begin(connection, told, Operation::Gather(gather));
-        Outcome::Taken
+        self.begin(connection, call, RespOperation::Gather(gather));
+        RespOutcome::Taken
     }
 
-    fn begin(&mut self, connection: &mut Connection, told: (Verb, usize), operation: Operation) {
+    fn begin(&mut self, connection: &mut RespConnection, call: (RespCommand, usize), operation: RespOperation) {
         let slot = connection.next_slot();
-        let state = State::Working(Box::new(operation));
-        connection.open_slot(state, told.0, told.1, self.shared.now);
+        let state = PipelineSlotState::Working(Box::new(operation));
+        connection.open_slot(state, call.0, call.1, self.shared.now);
         self.drive(connection, slot);
     }
 
-    /// Lets an operation submit what is due, and settles it when it is done.
-    pub(crate) fn drive(&mut self, connection: &mut Connection, slot: u64) {
-        let Some(place) = slot.checked_sub(connection.base).and_then(|place| usize::try_from(place).ok())
-        else {
+    /// Submits the commands of an operation that are due; fills its slot when the operation is done.
+    pub(crate) fn drive(&mut self, connection: &mut RespConnection, slot: u64) {
+        let Some(at) = slot.checked_sub(connection.base).and_then(|at| usize::try_from(at).ok()) else {
             return;
         };
         let token = connection.token(slot);
-        let Some(State::Working(operation)) = connection.slots.get_mut(place).map(|slot| &mut slot.state)
+        let Some(PipelineSlotState::Working(operation)) =
+            connection.slots.get_mut(at).map(|slot| &mut slot.state)
         else {
             return;
         };
-        let mut lane = Lane {
+        let mut lane = OperationContext {
             store: &mut *self.store,
             shared: &mut *self.shared,
             in_flight: &mut connection.in_flight,
@@ -272,7 +277,7 @@ impl<S: CoreDevice> Turn<'_, S> {
             protocol: connection.protocol,
         };
         let driven = operation.drive(&mut lane);
-        let holds = operation.holds_connection() && !matches!(driven, Drive::Done(_));
+        let holds = operation.holds_connection() && !matches!(driven, DriveResult::Done(_));
         if holds {
             connection.barrier = Some(slot);
         } else if connection.barrier == Some(slot) {
@@ -280,40 +285,40 @@ impl<S: CoreDevice> Turn<'_, S> {
         }
         let again = again(connection.index, connection.identity.id, slot);
         match driven {
-            Drive::Waiting => {}
-            Drive::Busy => self.shared.busy_operations.push_back(again),
-            Drive::Until(time) => self.shared.sleepers.push((time, again)),
-            Drive::Done(reply) => connection.settle(place, reply, self.shared),
+            DriveResult::Waiting => {}
+            DriveResult::Busy => self.shared.busy_operations.push_back(again),
+            DriveResult::Until(time) => self.shared.sleepers.push((time, again)),
+            DriveResult::Done(reply) => connection.settle(at, reply, self.shared),
         }
     }
 }
 
-/// Whether a command has to wait for a key it found so. A read only has to come behind the connection's own writes.
-fn must_wait(found: Found, access: Access) -> bool {
+/// Returns true if a command must wait for a key in this lock state. A read waits only for the connection's own writes.
+fn must_wait(found: LockView, access: KeyAccess) -> bool {
     match found {
-        Found::Free | Found::Promised => false,
-        Found::Own => true,
-        Found::Taken => access == Access::Write,
+        LockView::Free | LockView::Promised => false,
+        LockView::Own => true,
+        LockView::Taken => access == KeyAccess::Write,
     }
 }
 
-/// Parses what has arrived. Whether there is a command now.
-fn parse_more(connection: &mut Connection, pending: &mut Pending, shared: &mut Shared) -> bool {
+/// Parses the received bytes. Returns true if there is a command to execute.
+fn parse_more(connection: &mut RespConnection, pending: &mut ParsedCommands, shared: &mut RespState) -> bool {
     if connection.input.is_empty() || connection.protocol_error.is_some() {
         return false;
     }
     let known = connection.authenticated || shared.settings.password.is_none();
-    let rules = Rules {
+    let rules = ParserLimits {
         bulk_bytes_max: shared.settings.bulk_bytes_max,
-        // Before AUTH the next command may change what the one behind it may be.
+        // Before AUTH, one command may change the limits of the next.
         commands_max: if known { BATCH_COMMANDS_MAX } else { 1 },
-        standing: if known { Standing::Authenticated } else { Standing::Unknown },
+        standing: if known { AuthState::Authenticated } else { AuthState::Unknown },
     };
     let parsed = connection.parser.parse(&mut connection.input, &rules, &mut pending.batch);
     connection.protocol_error = parsed.error;
     pending.chunk = connection.input.split_to(parsed.consumed).freeze();
     if connection.input.len() > QUERY_BUFFER_BYTES_MAX {
-        connection.life = Life::Dead;
+        connection.life = ConnectionLife::Dead;
     }
     !pending.batch.is_empty()
 }

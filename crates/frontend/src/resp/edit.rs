@@ -1,208 +1,210 @@
 //! Read-modify-write of one key.
 //!
-//! In: a [`Change`]. Out: what the change decides about the value that is there, written under the condition that it is still
-//! there. When another face was faster, it begins again. Invariant: no reply leaves before what it is based on is durable: a
-//! store is released by the device, a decision not to write is followed by a fence or a durable look.
+//! Input: a [`KeyChange`]. Output: the write that the change computes, under the condition that the key is unchanged since
+//! the read. If another front end has changed the key, the edit starts again. Invariant: no reply is sent before the
+//! data it depends on is durable: the device releases a store when it is durable; a decision not to write is followed
+//! by a fence or a durable read.
 //!
 //! ```text
 //!   Read -> Reading -+- write -> Write -> Writing -+- done -> Done
 //!     ^              |                             +- changed -> Read
 //!     |              +- found, no write -> Fence -> Fencing -> Done
-//!     +- appeared ---+- missing, no write -> Look -> Looking -> Done
+//!     +- created ----+- missing, no write -> Look -> Looking -> Done
 //! ```
 
-use super::change::{Action, Change, Old};
-use super::errors::{self, Failure};
+use super::change::{WriteAction, KeyChange, OldValue};
+use super::errors::{self, ErrorReply};
 use super::limits::RETRIES_MAX;
-use super::operation::{Drive, Lane};
-use super::reply::Reply;
+use super::operation::{DriveResult, OperationContext};
+use super::reply::RespReply;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    Command, Completion, Condition, Expiry, NamespaceId, Release, Sequence, SubmitError,
+    NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
 };
 
 #[derive(Debug)]
-enum Stage {
+enum EditStage {
     Read,
     Reading,
-    Write { action: Action, condition: Condition, reply: Reply },
-    Writing(Reply),
-    Fence(Sequence, Reply),
-    Fencing(Reply),
-    Look(Reply),
-    Looking(Reply),
-    Done(Reply),
+    Write { action: WriteAction, condition: WriteCondition, reply: RespReply },
+    Writing(RespReply),
+    Fence(Sequence, RespReply),
+    Fencing(RespReply),
+    Look(RespReply),
+    Looking(RespReply),
+    Done(RespReply),
 }
 
-/// A command, and what the stage becomes when it was accepted.
-type Due = (Command, fn(Stage) -> Stage);
+/// A command to submit, and the function that advances the stage once the device accepted it.
+type NextCommand = (SsdCommand, fn(EditStage) -> EditStage);
 
-/// One read-modify-write.
+/// A read-modify-write of one key.
 #[derive(Debug)]
-pub(crate) struct Edit {
+pub(crate) struct KeyEdit {
     namespace: NamespaceId,
     key: Bytes,
-    change: Change,
-    stage: Stage,
+    change: KeyChange,
+    stage: EditStage,
     retries: u32,
     locked: bool,
 }
 
-impl Edit {
-    /// A change to a key that its caller has locked.
-    pub(crate) fn new(namespace: NamespaceId, key: Bytes, change: Change) -> Self {
-        Self { namespace, key, change, stage: Stage::Read, retries: 0, locked: true }
+impl KeyEdit {
+    /// Creates a change of a key that the caller has locked.
+    pub(crate) fn new(namespace: NamespaceId, key: Bytes, change: KeyChange) -> Self {
+        Self { namespace, key, change, stage: EditStage::Read, retries: 0, locked: true }
     }
 
-    /// The key while it is locked.
+    /// Returns the key while this operation holds its lock.
     pub(crate) fn locked_key(&self) -> Option<(NamespaceId, &[u8])> {
         self.locked.then_some((self.namespace, &self.key[..]))
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         let Some((command, next)) = self.due(lane) else {
             return self.waiting_or_done(lane);
         };
         match lane.submit(0, self.namespace, command) {
             Ok(()) => {
-                self.stage = next(std::mem::replace(&mut self.stage, Stage::Reading));
-                if !matches!(self.stage, Stage::Reading) {
+                self.stage = next(std::mem::replace(&mut self.stage, EditStage::Reading));
+                if !matches!(self.stage, EditStage::Reading) {
                     self.unlock(lane);
                 }
-                Drive::Waiting
+                DriveResult::Waiting
             }
-            Err(SubmitError::Busy(_)) => Drive::Busy,
+            Err(SubmitError::Busy(_)) => DriveResult::Busy,
             Err(SubmitError::Refused(status)) => {
-                self.stage = Stage::Done(errors::from_status(status).into());
+                self.stage = EditStage::Done(errors::from_status(status).into());
                 self.waiting_or_done(lane)
             }
         }
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, completion: Completion, wall: UnixMillis) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, completion: SsdCompletion, wall: UnixMillis) {
         let status = completion.status;
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Read) {
-            Stage::Reading => self.decide(completion, wall),
-            Stage::Writing(reply) => match status {
-                Status::SUCCESS => Stage::Done(reply),
+        self.stage = match std::mem::replace(&mut self.stage, EditStage::Read) {
+            EditStage::Reading => self.decide(completion, wall),
+            EditStage::Writing(reply) => match status {
+                Status::SUCCESS => EditStage::Done(reply),
                 Status::SEQUENCE_MISMATCH | Status::KEY_EXISTS | Status::KEY_DOES_NOT_EXIST => self.retry(),
-                other => Stage::Done(errors::from_status(other).into()),
+                other => EditStage::Done(errors::from_status(other).into()),
             },
-            Stage::Fencing(reply) if status.is_success() => Stage::Done(reply),
-            Stage::Looking(reply) if status == Status::KEY_DOES_NOT_EXIST => Stage::Done(reply),
-            Stage::Looking(_) if status.is_success() => self.retry(),
-            Stage::Fencing(_) | Stage::Looking(_) => Stage::Done(errors::from_status(status).into()),
+            EditStage::Fencing(reply) if status.is_success() => EditStage::Done(reply),
+            EditStage::Looking(reply) if status == Status::KEY_DOES_NOT_EXIST => EditStage::Done(reply),
+            EditStage::Looking(_) if status.is_success() => self.retry(),
+            EditStage::Fencing(_) | EditStage::Looking(_) => EditStage::Done(errors::from_status(status).into()),
             other => other,
         };
     }
 
-    fn retry(&mut self) -> Stage {
+    fn retry(&mut self) -> EditStage {
         self.retries += 1;
         if self.retries > RETRIES_MAX {
-            return Stage::Done(errors::CONTENDED.into());
+            return EditStage::Done(errors::CONTENDED.into());
         }
-        Stage::Read
+        EditStage::Read
     }
 
-    fn decide(&self, completion: Completion, wall: UnixMillis) -> Stage {
+    fn decide(&self, completion: SsdCompletion, wall: UnixMillis) -> EditStage {
         let sequence = completion.sequence;
         let old = match completion.status {
-            Status::SUCCESS => Some(Old { bytes: completion.sink, expiry_ms: completion.expiry_ms }),
+            Status::SUCCESS => Some(OldValue { bytes: completion.sink, expiry_ms: completion.expiry_ms }),
             Status::KEY_DOES_NOT_EXIST => None,
-            other => return Stage::Done(errors::from_status(other).into()),
+            other => return EditStage::Done(errors::from_status(other).into()),
         };
-        let condition = if old.is_some() { Condition::IfSequence(sequence) } else { Condition::IfAbsent };
+        let condition =
+            if old.is_some() { WriteCondition::IfSequence(sequence) } else { WriteCondition::IfAbsent };
         let found = old.is_some();
-        let refused = |failure: Failure| (Action::Nothing, Reply::Error(failure));
+        let refused = |failure: ErrorReply| (WriteAction::Nothing, RespReply::Error(failure));
         let (action, reply) = self.change.decide(old, wall).unwrap_or_else(refused);
         match action {
-            Action::Nothing if found => Stage::Fence(sequence, reply),
-            Action::Nothing => Stage::Look(reply),
-            action => Stage::Write { action, condition, reply },
+            WriteAction::Nothing if found => EditStage::Fence(sequence, reply),
+            WriteAction::Nothing => EditStage::Look(reply),
+            action => EditStage::Write { action, condition, reply },
         }
     }
 
-    /// The command to submit now and the stage that follows when it was accepted.
-    fn due<S: CoreDevice>(&self, lane: &mut Lane<'_, S>) -> Option<Due> {
+    /// Returns the command to submit now, if any, and the function that advances the stage.
+    fn due<S: CoreDevice>(&self, lane: &mut OperationContext<'_, S>) -> Option<NextCommand> {
         let key = self.key.clone();
         match &self.stage {
-            Stage::Read => Some((
-                Command::Retrieve {
+            EditStage::Read => Some((
+                SsdCommand::Retrieve {
                     key,
                     sink: lane.shared.sinks.take().into(),
                     bytes_max: u32::MAX,
-                    release: Release::Speculative,
+                    release: ReadRelease::Speculative,
                 },
-                |_| Stage::Reading,
+                |_| EditStage::Reading,
             )),
-            Stage::Write { action, condition, .. } => {
+            EditStage::Write { action, condition, .. } => {
                 let condition = *condition;
                 let command = match action {
-                    Action::Store(value, expiry) => Command::Store {
+                    WriteAction::Store(value, expiry) => SsdCommand::Store {
                         key,
                         value: value.clone().into(),
                         condition,
-                        // A key that was not there has no time to keep.
+                        // A key that did not exist has no expiry to keep.
                         expiry: match (*expiry, condition) {
-                            (Expiry::Keep, Condition::IfAbsent) => Expiry::Never,
+                            (RecordExpiry::Keep, WriteCondition::IfAbsent) => RecordExpiry::Never,
                             (expiry, _) => expiry,
                         },
                     },
-                    Action::Delete | Action::Nothing => Command::Delete { key, condition },
+                    WriteAction::Delete | WriteAction::Nothing => SsdCommand::Delete { key, condition },
                 };
                 Some((command, to_writing))
             }
-            Stage::Fence(up_to, _) => Some((Command::Fence { up_to: *up_to }, to_fencing)),
-            Stage::Look(_) => {
-                let release = Release::WhenDurable;
-                Some((Command::Exist { key, release }, to_looking))
+            EditStage::Fence(up_to, _) => Some((SsdCommand::Fence { up_to: *up_to }, to_fencing)),
+            EditStage::Look(_) => {
+                let release = ReadRelease::WhenDurable;
+                Some((SsdCommand::Exist { key, release }, to_looking))
             }
             _ => None,
         }
     }
 
-    fn waiting_or_done<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
-        match std::mem::replace(&mut self.stage, Stage::Reading) {
-            Stage::Done(reply) => {
+    fn waiting_or_done<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+        match std::mem::replace(&mut self.stage, EditStage::Reading) {
+            EditStage::Done(reply) => {
                 self.unlock(lane);
-                Drive::Done(reply)
+                DriveResult::Done(reply)
             }
             other => {
                 self.stage = other;
-                Drive::Waiting
+                DriveResult::Waiting
             }
         }
     }
 
-    fn unlock<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) {
+    fn unlock<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) {
         if std::mem::take(&mut self.locked) {
             lane.unlock(self.namespace, &self.key);
         }
     }
 }
 
-fn to_writing(stage: Stage) -> Stage {
+fn to_writing(stage: EditStage) -> EditStage {
     match stage {
-        Stage::Write { reply, .. } => Stage::Writing(reply),
+        EditStage::Write { reply, .. } => EditStage::Writing(reply),
         other => other,
     }
 }
 
-fn to_fencing(stage: Stage) -> Stage {
+fn to_fencing(stage: EditStage) -> EditStage {
     match stage {
-        Stage::Fence(_, reply) => Stage::Fencing(reply),
+        EditStage::Fence(_, reply) => EditStage::Fencing(reply),
         other => other,
     }
 }
 
-fn to_looking(stage: Stage) -> Stage {
+fn to_looking(stage: EditStage) -> EditStage {
     match stage {
-        Stage::Look(reply) => Stage::Looking(reply),
+        EditStage::Look(reply) => EditStage::Looking(reply),
         other => other,
     }
 }

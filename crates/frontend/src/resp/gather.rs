@@ -1,34 +1,36 @@
-//! One question about many keys: MGET, and DEL, UNLINK, EXISTS and TOUCH of several.
+//! The same device command for many keys: MGET, and DEL, UNLINK, EXISTS and TOUCH of several keys.
 //!
-//! In: keys. Out: their values or how many there were. The keys are asked for side by side, a window at a time; once the last
-//! is submitted the connection may go on, because the device keeps the order of each key.
+//! Input: keys. Output: their values, or the number of keys found. The commands run concurrently, up to a window; once
+//! the last is submitted the connection may start its next command, because the device keeps the order of each key.
 
 use super::errors;
 use super::limits::WINDOW_MAX;
-use super::operation::{Drive, Lane};
-use super::reply::{Encoder, Reply};
-use super::shared::Shared;
+use super::operation::{DriveResult, OperationContext};
+use super::reply::{ReplyEncoder, RespReply};
+use super::shared::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, Condition, NamespaceId, Release, SubmitError};
+use headwater_ssd::command::{
+    NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+};
 
-/// What is asked of each key.
+/// The device command for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
-    /// Its value.
+pub(crate) enum KeyQuery {
+    /// Reads the value.
     Value,
-    /// Whether it is there.
+    /// Checks that the key exists.
     Exists,
-    /// To go.
+    /// Deletes the key.
     Delete,
 }
 
-/// One question about many keys.
+/// The same device command for many keys.
 #[derive(Debug)]
-pub(crate) struct Gather {
+pub(crate) struct KeyGather {
     namespace: NamespaceId,
-    question: Question,
+    question: KeyQuery,
     keys: Vec<Bytes>,
     submitted: usize,
     outstanding: usize,
@@ -37,21 +39,21 @@ pub(crate) struct Gather {
     failed: Option<Status>,
 }
 
-impl Gather {
-    /// Asks about keys.
-    pub(crate) fn new(namespace: NamespaceId, question: Question, keys: Vec<Bytes>) -> Self {
+impl KeyGather {
+    /// Creates an operation on keys.
+    pub(crate) fn new(namespace: NamespaceId, question: KeyQuery, keys: Vec<Bytes>) -> Self {
         let values =
-            if question == Question::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
+            if question == KeyQuery::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
         Self { namespace, question, keys, submitted: 0, outstanding: 0, found: 0, values, failed: None }
     }
 
-    /// Whether some keys have not been asked for yet.
+    /// Returns true if commands for some keys are still to be submitted.
     pub(crate) fn is_submitting(&self) -> bool {
         self.submitted < self.keys.len() && self.failed.is_none()
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         while self.is_submitting() && self.outstanding < WINDOW_MAX {
             let command = self.command(lane.shared);
             let part = u32::try_from(self.submitted).unwrap_or(u32::MAX);
@@ -60,58 +62,58 @@ impl Gather {
                     self.submitted += 1;
                     self.outstanding += 1;
                 }
-                Err(SubmitError::Busy(_)) if self.outstanding > 0 => return Drive::Waiting,
-                Err(SubmitError::Busy(_)) => return Drive::Busy,
+                Err(SubmitError::Busy(_)) if self.outstanding > 0 => return DriveResult::Waiting,
+                Err(SubmitError::Busy(_)) => return DriveResult::Busy,
                 Err(SubmitError::Refused(status)) => self.failed = Some(status),
             }
         }
         if self.outstanding > 0 {
-            return Drive::Waiting;
+            return DriveResult::Waiting;
         }
-        Drive::Done(match self.failed {
+        DriveResult::Done(match self.failed {
             Some(status) => errors::from_status(status).into(),
-            None if self.question == Question::Value => self.array(lane),
-            None => Reply::Integer(self.found),
+            None if self.question == KeyQuery::Value => self.array(lane),
+            None => RespReply::Integer(self.found),
         })
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, part: u32, completion: Completion, shared: &mut Shared) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, part: u32, completion: SsdCompletion, shared: &mut RespState) {
         self.outstanding -= 1;
         match completion.status {
             Status::SUCCESS => {
                 self.found += 1;
-                let place = usize::try_from(part).unwrap_or(usize::MAX);
-                if let Some(value) = self.values.get_mut(place) {
+                let at = usize::try_from(part).unwrap_or(usize::MAX);
+                if let Some(value) = self.values.get_mut(at) {
                     shared.counters.hits += 1;
                     *value = Some(completion.sink);
                     return;
                 }
             }
             Status::KEY_DOES_NOT_EXIST => {
-                shared.counters.misses += u64::from(self.question == Question::Value);
+                shared.counters.misses += u64::from(self.question == KeyQuery::Value);
             }
             other => self.failed = Some(other),
         }
         shared.sinks.put_back(completion.sink);
     }
 
-    fn command(&self, shared: &mut Shared) -> Command {
+    fn command(&self, shared: &mut RespState) -> SsdCommand {
         let key = self.keys[self.submitted].clone();
-        let release = Release::WhenDurable;
+        let release = ReadRelease::WhenDurable;
         match self.question {
-            Question::Value => {
-                Command::Retrieve { key, sink: shared.sinks.take().into(), bytes_max: u32::MAX, release }
+            KeyQuery::Value => {
+                SsdCommand::Retrieve { key, sink: shared.sinks.take().into(), bytes_max: u32::MAX, release }
             }
-            Question::Exists => Command::Exist { key, release },
-            Question::Delete => Command::Delete { key, condition: Condition::Always },
+            KeyQuery::Exists => SsdCommand::Exist { key, release },
+            KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
         }
     }
 
-    fn array<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
+    fn array<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> RespReply {
         let total: usize = self.values.iter().flatten().map(Vec::len).sum();
         let mut out = Vec::with_capacity(total + self.values.len() * 16);
-        let mut encoder = Encoder::new(&mut out, lane.protocol);
+        let mut encoder = ReplyEncoder::new(&mut out, lane.protocol);
         encoder.array(self.values.len());
         for value in self.values.drain(..) {
             match value {
@@ -122,6 +124,6 @@ impl Gather {
                 None => encoder.null(),
             }
         }
-        Reply::Encoded(out)
+        RespReply::Encoded(out)
     }
 }

@@ -1,20 +1,20 @@
-//! Patterns of KEYS, SCAN and CONFIG GET: `*`, `?`, `[a-z]`, `[^x]` and backslash, as Redis matches them.
+//! Glob patterns of KEYS, SCAN and CONFIG GET: `*`, `?`, `[a-z]`, `[^x]` and backslash, matched as in Redis.
 //!
-//! In: a pattern and a text. Out: whether they match. Time is bounded by the product of their lengths: only the last star is
-//! ever gone back to.
+//! Input: a pattern and a text. Output: true if they match. Time is bounded by the product of their lengths: the
+//! matcher backtracks only to the last star.
 
-/// Whether upper and lower case differ.
+/// The case sensitivity of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
-    /// They do.
+pub enum CaseSensitivity {
+    /// Upper and lower case differ.
     Sensitive,
-    /// They do not.
+    /// Upper and lower case are equal.
     Insensitive,
 }
 
-/// Whether the whole text matches the whole pattern.
+/// Returns true if the whole text matches the whole pattern.
 #[must_use]
-pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
+pub fn matches(pattern: &[u8], text: &[u8], case: CaseSensitivity) -> bool {
     let (mut at, mut text_at) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     loop {
@@ -43,8 +43,8 @@ pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
     }
 }
 
-/// Matches one byte against the pattern's element at `at`; the place of the next element if it does.
-fn one(pattern: &[u8], at: usize, byte: u8, case: Case) -> Option<usize> {
+/// Matches one byte against the pattern's element at `at`; returns the offset of the next element on a match.
+fn one(pattern: &[u8], at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
         b'[' => class(pattern, at + 1, byte, case),
@@ -53,13 +53,13 @@ fn one(pattern: &[u8], at: usize, byte: u8, case: Case) -> Option<usize> {
     }
 }
 
-fn class(pattern: &[u8], mut at: usize, byte: u8, case: Case) -> Option<usize> {
+fn class(pattern: &[u8], mut at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
     let negated = pattern.get(at) == Some(&b'^');
     at += usize::from(negated);
     let mut found = false;
     loop {
         match pattern.get(at..).unwrap_or_default() {
-            // A class that is never closed ends with the pattern.
+            // An unclosed class ends with the pattern.
             [] => return (found != negated).then_some(at),
             [b']', ..] => return (found != negated).then_some(at + 1),
             [b'\\', escaped, ..] => {
@@ -79,14 +79,14 @@ fn class(pattern: &[u8], mut at: usize, byte: u8, case: Case) -> Option<usize> {
     }
 }
 
-fn same(left: u8, right: u8, case: Case) -> bool {
+fn same(left: u8, right: u8, case: CaseSensitivity) -> bool {
     fold(left, case) == fold(right, case)
 }
 
-fn fold(byte: u8, case: Case) -> u8 {
+fn fold(byte: u8, case: CaseSensitivity) -> u8 {
     match case {
-        Case::Sensitive => byte,
-        Case::Insensitive => byte.to_ascii_lowercase(),
+        CaseSensitivity::Sensitive => byte,
+        CaseSensitivity::Insensitive => byte.to_ascii_lowercase(),
     }
 }
 
@@ -114,18 +114,18 @@ mod tests {
             ("*a*b*c*", "xxaxxbxxcxx", true),
         ] {
             assert_eq!(
-                matches(pattern.as_bytes(), text.as_bytes(), Case::Sensitive),
+                matches(pattern.as_bytes(), text.as_bytes(), CaseSensitivity::Sensitive),
                 expected,
                 "{pattern} {text}"
             );
         }
-        assert!(matches(b"MAX*", b"maxmemory", Case::Insensitive));
+        assert!(matches(b"MAX*", b"maxmemory", CaseSensitivity::Insensitive));
     }
 
     #[test]
-    fn many_stars_do_not_take_for_ever() {
+    fn a_pattern_of_many_stars_matches_in_bounded_time() {
         let pattern = b"a*".repeat(200);
         let text = vec![b'a'; 20_000];
-        assert!(!matches(&[&pattern[..], b"b"].concat(), &text, Case::Sensitive));
+        assert!(!matches(&[&pattern[..], b"b"].concat(), &text, CaseSensitivity::Sensitive));
     }
 }

@@ -1,20 +1,20 @@
-//! INFO: the node in numbers.
+//! The command INFO: statistics of the server and the device.
 //!
-//! In: the names of sections. Out: Redis's form, `name:value` under headings; what Redis's tools look for has Redis's name, what
-//! is this device's own begins with `device_`.
+//! Input: the names of sections. Output: Redis's format, `name:value` under headings; fields that Redis's tools use
+//! have Redis's names, fields of this device begin with `device_`.
 
 use super::command_table::TABLE;
-use super::dispatch::Turn;
-use super::reply::{Encoder, Protocol, Reply};
-use super::request::Request;
+use super::dispatch::TurnContext;
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::request::RespRequest;
 use super::session::REDIS_VERSION;
-use super::shared::Shared;
+use super::shared::RespState;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Clock;
 use headwater_ssd::engine::{DeviceStats, Durability};
 use std::fmt::Write as _;
 
-/// Sections in the order of a full answer; the flag says whether they are shown without being asked for.
+/// The sections in order; the flag is true for sections shown by default.
 const SECTIONS: &[(&str, bool)] = &[
     ("Server", true),
     ("Clients", true),
@@ -27,12 +27,12 @@ const SECTIONS: &[(&str, bool)] = &[
     ("Keyspace", true),
 ];
 
-/// Answers INFO.
+/// Executes INFO.
 pub(crate) fn answer<S: CoreDevice>(
-    request: &Request<'_>,
-    protocol: Protocol,
-    turn: &mut Turn<'_, S>,
-) -> Reply {
+    request: &RespRequest<'_>,
+    protocol: RespVersion,
+    turn: &mut TurnContext<'_, S>,
+) -> RespReply {
     let asked: Vec<Vec<u8>> = (1..request.len()).map(|at| request.lower(at)).collect();
     let every = asked.iter().any(|word| matches!(&word[..], b"all" | b"everything"));
     let usual = asked.is_empty() || asked.iter().any(|word| &word[..] == b"default");
@@ -51,8 +51,8 @@ pub(crate) fn answer<S: CoreDevice>(
         }
     }
     let mut out = Vec::new();
-    Encoder::new(&mut out, protocol).verbatim(&text);
-    Reply::Encoded(out)
+    ReplyEncoder::new(&mut out, protocol).verbatim(&text);
+    RespReply::Encoded(out)
 }
 
 fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
@@ -61,7 +61,7 @@ fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
     text.push_str("\r\n");
 }
 
-fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, clients: usize) {
+fn section(name: &str, text: &mut String, shared: &RespState, stats: &DeviceStats, clients: usize) {
     match name {
         "server" => server(text, shared),
         "clients" => {
@@ -94,7 +94,7 @@ fn section(name: &str, text: &mut String, shared: &Shared, stats: &DeviceStats, 
     }
 }
 
-fn server(text: &mut String, shared: &Shared) {
+fn server(text: &mut String, shared: &RespState) {
     let up = shared.now.since(shared.started).0 / 1_000_000_000;
     line(text, format_args!("redis_version:{REDIS_VERSION}"));
     line(text, format_args!("headwater_version:{}", env!("CARGO_PKG_VERSION")));
@@ -109,7 +109,7 @@ fn server(text: &mut String, shared: &Shared) {
     line(text, format_args!("uptime_in_days:{}", up / 86_400));
 }
 
-fn persistence(text: &mut String, shared: &Shared, stats: &DeviceStats) {
+fn persistence(text: &mut String, shared: &RespState, stats: &DeviceStats) {
     let mode = match shared.settings.durability {
         Durability::Always => "always".to_owned(),
         Durability::Interval(span) => format!("interval={}", span.0 / 1_000_000),
@@ -122,7 +122,7 @@ fn persistence(text: &mut String, shared: &Shared, stats: &DeviceStats) {
     line(text, format_args!("device_flushes:{}", stats.flushes));
     line(text, format_args!("device_client_bytes:{}", stats.client_bytes));
     line(text, format_args!("device_programmed_bytes:{}", stats.programmed_bytes));
-    // Hundredths, so that no floating point is needed; nothing written yet amplifies nothing.
+    // Hundredths, so that no floating point is needed; 0 before the first write.
     let amplification =
         stats.programmed_bytes.saturating_mul(100).checked_div(stats.client_bytes).unwrap_or(0);
     line(text, format_args!("device_write_amplification:{}.{:02}", amplification / 100, amplification % 100));
@@ -135,7 +135,7 @@ fn persistence(text: &mut String, shared: &Shared, stats: &DeviceStats) {
     line(text, format_args!("device_damaged_records:{}", stats.damaged));
 }
 
-fn counters(text: &mut String, shared: &Shared, stats: &DeviceStats) {
+fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {
     let counters = &shared.counters;
     for (name, value) in [
         ("total_connections_received", counters.connections),
@@ -156,7 +156,7 @@ fn counters(text: &mut String, shared: &Shared, stats: &DeviceStats) {
     }
 }
 
-fn commands(text: &mut String, shared: &Shared) {
+fn commands(text: &mut String, shared: &RespState) {
     for (entry, command) in TABLE.iter().zip(&shared.counters.commands) {
         if command.calls == 0 && command.rejected == 0 {
             continue;

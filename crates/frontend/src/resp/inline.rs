@@ -1,17 +1,16 @@
-//! Inline commands: words between blanks, with quotes.
+//! The parser of inline commands: words between blanks, with quotes.
 //!
-//! In: one line of input. Out: its words as spans of the same bytes. What is unquoted only gets shorter, so it is written over what
-//! has been read, and nothing is allocated.
+//! Input: one line of input. Output: its words as spans of the same bytes. Unquoting never lengthens a word, so it is
+//! done in place, without allocation.
 
-use super::parser::{ProtocolError, Span, index};
+use super::parser::{ProtocolError, ArgumentSpan, index};
 
-/// Splits an inline command at blanks and undoes its quotes. What is unquoted only gets shorter, so it is written over
-/// what has been read.
+/// Splits an inline command at blanks and unquotes its words in place.
 pub(crate) fn split(
     input: &mut [u8],
     start: usize,
     end: usize,
-    spans: &mut Vec<Span>,
+    spans: &mut Vec<ArgumentSpan>,
 ) -> Result<(), ProtocolError> {
     let mut read = start;
     let mut write = start;
@@ -35,7 +34,7 @@ pub(crate) fn split(
                 }
             }
         }
-        spans.push(Span { start: index(first), end: index(write) });
+        spans.push(ArgumentSpan { start: index(first), end: index(write) });
     }
 }
 
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_undone_where_they_lie() {
+    fn quoted_words_are_unquoted_in_place() {
         let found = words(b"set \"a\\x41\\n b\" 'c\\'d' e").unwrap();
         assert_eq!(found, [b"set".to_vec(), b"aA\n b".to_vec(), b"c'd".to_vec(), b"e".to_vec()]);
         assert_eq!(words(b"  a\t\tb  ").unwrap(), [b"a".to_vec(), b"b".to_vec()]);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_that_do_not_match_are_refused() {
+    fn unbalanced_quotes_are_refused() {
         for line in [&b"a \"b"[..], b"'", b"\"a\"b", b"'a'b", b"\"a\\"] {
             assert_eq!(words(line), Err(ProtocolError::UnbalancedQuotes));
         }

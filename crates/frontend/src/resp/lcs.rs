@@ -1,35 +1,35 @@
 //! The longest common subsequence of two values.
 //!
-//! In: two byte strings. Out: their longest common subsequence and the runs it is made of, last run first, as Redis's LCS
-//! reports them. Time and memory are the product of the lengths, which the caller bounds.
+//! Input: two byte strings. Output: their longest common subsequence and its runs, last run first, as Redis's LCS
+//! reports them. Time and memory are proportional to the product of the lengths, which the caller bounds.
 
-/// A run that both strings share.
+/// A run of bytes that is contiguous in both strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct CommonRun {
     /// First and last byte in the first string.
     pub(crate) left: (usize, usize),
     /// First and last byte in the second string.
     pub(crate) right: (usize, usize),
 }
 
-impl Run {
-    /// Bytes of the run.
+impl CommonRun {
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.left.1 - self.left.0 + 1
     }
 }
 
-/// What two strings have in common.
+/// The longest common subsequence of two strings.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommonSubsequence {
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// The runs, from the end to the start.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<CommonRun>,
 }
 
-/// Finds what two strings have in common.
-pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
+/// Computes the longest common subsequence of two strings.
+pub(crate) fn common(left: &[u8], right: &[u8]) -> CommonSubsequence {
     let width = right.len() + 1;
     let mut table = vec![0_u32; (left.len() + 1) * width];
     for (row, &a) in left.iter().enumerate() {
@@ -39,7 +39,7 @@ pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
         }
     }
     let mut bytes = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<CommonRun> = Vec::new();
     let (mut i, mut j) = (left.len(), right.len());
     let mut open = false;
     while i > 0 && j > 0 {
@@ -50,14 +50,14 @@ pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
                     run.left.0 -= 1;
                     run.right.0 -= 1;
                 }
-                None => runs.push(Run { left: (i - 1, i - 1), right: (j - 1, j - 1) }),
+                None => runs.push(CommonRun { left: (i - 1, i - 1), right: (j - 1, j - 1) }),
             }
             open = true;
             i -= 1;
             j -= 1;
         } else {
             open = false;
-            // The same choice as Redis between two equally long ways back.
+            // For equally long subsequences, choose the same one as Redis.
             if table[(i - 1) * width + j] > table[i * width + j - 1] {
                 i -= 1;
             } else {
@@ -66,7 +66,7 @@ pub(crate) fn common(left: &[u8], right: &[u8]) -> Common {
         }
     }
     bytes.reverse();
-    Common { bytes, runs }
+    CommonSubsequence { bytes, runs }
 }
 
 #[cfg(test)]
@@ -74,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documented_example_comes_out() {
+    fn the_example_of_the_redis_documentation_matches() {
         let found = common(b"ohmytext", b"mynewtext");
         assert_eq!(found.bytes, b"mytext");
-        assert_eq!(found.runs, [Run { left: (4, 7), right: (5, 8) }, Run { left: (2, 3), right: (0, 1) },]);
+        assert_eq!(found.runs, [CommonRun { left: (4, 7), right: (5, 8) }, CommonRun { left: (2, 3), right: (0, 1) },]);
     }
 }

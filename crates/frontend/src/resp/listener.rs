@@ -1,9 +1,10 @@
-//! Where clients come in: TCP addresses and a Unix socket.
+//! The listening sockets: TCP addresses and a Unix socket.
 //!
-//! In: the configuration. Out: non-blocking listeners, and from them sockets with the addresses of both ends. A Unix socket that
-//! nobody listens on any more is replaced; one that is alive is an error. Its file is removed when the listener is closed.
+//! Input: the configuration. Output: non-blocking listeners, and their accepted sockets with the addresses of both
+//! ends. A Unix socket file without a listening process is replaced; one in use is an error. The file is removed when
+//! the listener is closed.
 
-use super::settings::Settings;
+use super::settings::RespSettings;
 use super::{RespConfig, RespError};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,36 +12,36 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// One place where clients come in.
+/// A listening socket.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub(crate) enum RespListener {
     /// A TCP address.
     Tcp(TcpListener),
     /// A Unix socket and its path.
     Unix(UnixListener, PathBuf),
 }
 
-/// A client that has come in.
+/// An accepted client.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedClient {
     pub(crate) socket: OwnedFd,
     pub(crate) address: String,
     pub(crate) local: String,
 }
 
-/// Binds everything, or nothing.
-pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<Listener>, RespError> {
+/// Binds every configured address, or none.
+pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<RespListener>, RespError> {
     let mut listeners = Vec::new();
     for &address in &config.listen {
         let listen = |source| RespError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
-        listeners.push(Listener::Tcp(listener));
+        listeners.push(RespListener::Tcp(listener));
     }
     if let Some(path) = &config.unix_path {
         let listener =
             bind_unix(path).map_err(|source| RespError::ListenUnix { path: path.clone(), source })?;
-        listeners.push(Listener::Unix(listener, path.clone()));
+        listeners.push(RespListener::Unix(listener, path.clone()));
     }
     if listeners.is_empty() {
         return Err(RespError::Nowhere);
@@ -58,21 +59,21 @@ fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Notes in the settings where the face listens.
-pub(crate) fn describe(listeners: &[Listener], settings: &mut Settings) {
-    let addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::address).collect();
+/// Stores the bound addresses in the settings.
+pub(crate) fn describe(listeners: &[RespListener], settings: &mut RespSettings) {
+    let addresses: Vec<SocketAddr> = listeners.iter().filter_map(RespListener::address).collect();
     settings.port = addresses.first().map_or(0, SocketAddr::port);
     let ips: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
     settings.bind = ips.join(" ");
     for listener in listeners {
-        if let Listener::Unix(_, path) = listener {
+        if let RespListener::Unix(_, path) = listener {
             settings.unix_path = path.display().to_string();
         }
     }
 }
 
-impl Listener {
-    /// The TCP address.
+impl RespListener {
+    /// Returns the TCP address; `None` for a Unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -80,43 +81,43 @@ impl Listener {
         }
     }
 
-    /// Takes the next client.
-    pub(crate) fn accept(&self) -> std::io::Result<Accepted> {
+    /// Accepts the next client.
+    pub(crate) fn accept(&self) -> std::io::Result<AcceptedClient> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 let local = stream.local_addr()?.to_string();
-                Ok(Accepted { socket: stream.into(), address: address.to_string(), local })
+                Ok(AcceptedClient { socket: stream.into(), address: address.to_string(), local })
             }
             Self::Unix(listener, path) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 let name = format!("{}:0", path.display());
-                Ok(Accepted { socket: stream.into(), address: name.clone(), local: name })
+                Ok(AcceptedClient { socket: stream.into(), address: name.clone(), local: name })
             }
         }
     }
 
     /// Closes the listener and removes a Unix socket's file.
     pub(crate) fn close(self, epoll: BorrowedFd<'_>) {
-        // Closing removes it from the queue anyway; a failure here changes nothing.
+        // Closing the descriptor deregisters it anyway; a failure here has no effect.
         let _ = rustix::event::epoll::delete(epoll, self.as_fd());
         drop(self);
     }
 }
 
-impl Drop for Listener {
+impl Drop for RespListener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // Somebody else may have removed it; then it is gone, which is what is wanted.
+            // A failure is ignored: another process may have removed the file.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for RespListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(listener) => listener.as_fd(),

@@ -1,41 +1,42 @@
-//! SCAN, KEYS and RANDOMKEY.
+//! The commands SCAN, KEYS and RANDOMKEY.
 //!
-//! In: a pattern and a place in the device's order of keys. Out: keys. That order does not change while keys come and go, so a
-//! cursor is simply a place in it, and a scan finds every key that is there from its start to its end.
+//! Input: a pattern and a position in the device's order of keys. Output: keys. That order does not change when keys
+//! are created or deleted, so a cursor is a position in it, and a scan returns every key that exists from its start to
+//! its end.
 
-use super::errors::{self, Failure};
-use super::glob::{self, Case};
-use super::operation::{Drive, Lane};
+use super::errors::{self, ErrorReply};
+use super::glob::{self, CaseSensitivity};
+use super::operation::{DriveResult, OperationContext};
 use super::parser::integer;
-use super::reply::{Encoder, Reply};
-use super::request::Request;
-use super::shared::Shared;
+use super::reply::{ReplyEncoder, RespReply};
+use super::request::RespRequest;
+use super::shared::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
-use headwater_ssd::command::{Command, Completion, ListPosition, NamespaceId, SubmitError};
+use headwater_ssd::command::{ListPosition, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use headwater_ssd::limits::LIST_KEYS_MAX;
 
-/// Keys that RANDOMKEY picks one of.
+/// The number of keys from which RANDOMKEY picks one.
 const RANDOM_KEYS: u32 = 8;
-/// Keys of one step of KEYS.
+/// The number of keys in one step of KEYS.
 const KEYS_STEP: u32 = 1_024;
-/// Keys of one SCAN that names no count.
+/// The number of keys in one SCAN without a count.
 const SCAN_KEYS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum ListingPurpose {
     Scan,
     Keys,
     Random,
 }
 
-/// Keys of a namespace.
+/// A listing of a namespace's keys.
 #[derive(Debug)]
-pub(crate) struct Listing {
+pub(crate) struct KeyListing {
     namespace: NamespaceId,
-    purpose: Purpose,
+    purpose: ListingPurpose,
     pattern: Option<Bytes>,
-    /// Whether keys of the wanted type can exist: all values are strings.
+    /// True if keys of the requested type can exist: all values are strings.
     any_type: bool,
     from: ListPosition,
     keys_max: u32,
@@ -43,14 +44,14 @@ pub(crate) struct Listing {
     bytes: usize,
     submitted: bool,
     finished: bool,
-    failed: Option<Failure>,
+    failed: Option<ErrorReply>,
 }
 
-impl Listing {
-    /// Reads SCAN's arguments.
-    pub(crate) fn scan(request: &Request<'_>, namespace: NamespaceId) -> Result<Self, Failure> {
+impl KeyListing {
+    /// Parses SCAN's arguments.
+    pub(crate) fn scan(request: &RespRequest<'_>, namespace: NamespaceId) -> Result<Self, ErrorReply> {
         let cursor = std::str::from_utf8(request.arg(1)).ok().and_then(|text| text.parse().ok());
-        let mut listing = Self::new(namespace, Purpose::Scan, SCAN_KEYS);
+        let mut listing = Self::new(namespace, ListingPurpose::Scan, SCAN_KEYS);
         listing.from = ListPosition(cursor.ok_or(errors::CURSOR)?);
         for at in (2..request.len()).step_by(2) {
             if at + 1 == request.len() {
@@ -72,21 +73,21 @@ impl Listing {
         Ok(listing)
     }
 
-    /// All keys that match.
+    /// Creates a listing of all keys that match a pattern.
     pub(crate) fn keys(namespace: NamespaceId, pattern: Bytes) -> Self {
-        let mut listing = Self::new(namespace, Purpose::Keys, KEYS_STEP);
+        let mut listing = Self::new(namespace, ListingPurpose::Keys, KEYS_STEP);
         listing.pattern = Some(pattern);
         listing
     }
 
-    /// Some key from behind a place.
+    /// Creates a listing that picks one key behind a random position.
     pub(crate) fn random(namespace: NamespaceId, from: u64) -> Self {
-        let mut listing = Self::new(namespace, Purpose::Random, RANDOM_KEYS);
+        let mut listing = Self::new(namespace, ListingPurpose::Random, RANDOM_KEYS);
         listing.from = ListPosition(from);
         listing
     }
 
-    fn new(namespace: NamespaceId, purpose: Purpose, keys_max: u32) -> Self {
+    fn new(namespace: NamespaceId, purpose: ListingPurpose, keys_max: u32) -> Self {
         Self {
             namespace,
             purpose,
@@ -102,30 +103,30 @@ impl Listing {
         }
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         if let Some(failure) = self.failed.take() {
-            return Drive::Done(failure.into());
+            return DriveResult::Done(failure.into());
         }
         if self.finished {
-            return Drive::Done(self.reply(lane));
+            return DriveResult::Done(self.reply(lane));
         }
         if self.submitted {
-            return Drive::Waiting;
+            return DriveResult::Waiting;
         }
-        let command = Command::List { from: self.from, keys_max: self.keys_max };
+        let command = SsdCommand::List { from: self.from, keys_max: self.keys_max };
         match lane.submit(0, self.namespace, command) {
             Ok(()) => {
                 self.submitted = true;
-                Drive::Waiting
+                DriveResult::Waiting
             }
-            Err(SubmitError::Busy(_)) => Drive::Busy,
-            Err(SubmitError::Refused(status)) => Drive::Done(errors::from_status(status).into()),
+            Err(SubmitError::Busy(_)) => DriveResult::Busy,
+            Err(SubmitError::Refused(status)) => DriveResult::Done(errors::from_status(status).into()),
         }
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, completion: Completion, shared: &Shared) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, completion: SsdCompletion, shared: &RespState) {
         self.submitted = false;
         if !completion.status.is_success() {
             self.failed = Some(errors::from_status(completion.status));
@@ -136,38 +137,38 @@ impl Listing {
             let wanted = self
                 .pattern
                 .as_ref()
-                .is_none_or(|pattern| glob::matches(pattern, &listed.key, Case::Sensitive));
+                .is_none_or(|pattern| glob::matches(pattern, &listed.key, CaseSensitivity::Sensitive));
             if alive && wanted && self.any_type {
                 self.bytes += listed.key.len() + 16;
                 self.found.push(listed.key);
             }
         }
         if self.bytes > super::limits::OUTPUT_BUFFER_BYTES_MAX {
-            self.failed = Some(Failure::fixed("ERR too many keys for one reply; use SCAN"));
+            self.failed = Some(ErrorReply::fixed("ERR too many keys for one reply; use SCAN"));
         }
         let began_at_start = self.from == ListPosition::START;
         let next = completion.next;
         self.from = next.unwrap_or(ListPosition::START);
         self.finished = match self.purpose {
-            Purpose::Scan => true,
-            Purpose::Keys => next.is_none(),
-            // Nothing behind a random place: once more from the front.
-            Purpose::Random => !self.found.is_empty() || (began_at_start && next.is_none()),
+            ListingPurpose::Scan => true,
+            ListingPurpose::Keys => next.is_none(),
+            // No key behind the random position: list once more from the start.
+            ListingPurpose::Random => !self.found.is_empty() || (began_at_start && next.is_none()),
         };
     }
 
-    fn reply<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Reply {
+    fn reply<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> RespReply {
         let found = std::mem::take(&mut self.found);
-        if self.purpose == Purpose::Random {
+        if self.purpose == ListingPurpose::Random {
             if found.is_empty() {
-                return Reply::Null;
+                return RespReply::Null;
             }
             let pick = lane.shared.random.usize(..found.len());
-            return Reply::Bulk(found[pick].to_vec());
+            return RespReply::Bulk(found[pick].to_vec());
         }
         let mut out = Vec::with_capacity(self.bytes + 32);
-        let mut encoder = Encoder::new(&mut out, lane.protocol);
-        if self.purpose == Purpose::Scan {
+        let mut encoder = ReplyEncoder::new(&mut out, lane.protocol);
+        if self.purpose == ListingPurpose::Scan {
             encoder.array(2);
             encoder.text(&self.from.0.to_string());
         }
@@ -175,6 +176,6 @@ impl Listing {
         for key in &found {
             encoder.bulk(key);
         }
-        Reply::Encoded(out)
+        RespReply::Encoded(out)
     }
 }

@@ -1,115 +1,115 @@
-//! Keys that a read-modify-write has read and not yet written.
+//! Locks of keys that a read-modify-write has read and not yet written.
 //!
-//! In: a key and the connection that works on it. Out: whose turn it is when the key is free again. Only commands of this face
-//! know these locks; against other faces a store's sequence condition decides. Invariant: a key has one owner at a time, and
-//! those who wait for it become its owner one by one, in the order they came, so that a busy key costs each of them one look. A
-//! pipeline keeps its key for a bounded run, so that its replies leave together.
+//! Input: a key and the connection that edits it. Output: the connection that owns the key next. Only commands of this
+//! front end use these locks; a store's sequence condition detects writes of other front ends. Invariant: a key has one
+//! owner at a time, and waiters become its owner one by one, in order of arrival, so that a contended key wakes each
+//! waiter once. A pipeline keeps its key for a bounded number of edits in a row, so that its replies are sent together.
 
 use super::limits::DATABASES;
 use bytes::Bytes;
 use headwater_ssd::command::NamespaceId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Edits of a key that one connection makes in a row while others wait for it.
+/// The maximum number of times in a row that a key passes back to its owner while other connections wait for it.
 const RUN_MAX: u32 = 31;
 
-/// Place of a connection in the face's table.
+/// The index of a connection in the front end's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClientIndex(pub(crate) u16);
 
-/// Whether an owner works on the key or has only been told that it may.
+/// The state of an owner's lock: in use, or promised to a waiter that has not run since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hold {
+enum LockState {
     Working,
     Promised,
 }
 
 #[derive(Debug)]
-struct Held {
+struct KeyLock {
     owner: ClientIndex,
-    hold: Hold,
-    /// How often in a row the owner has had it.
+    hold: LockState,
+    /// Number of times in a row that the key passed back to the same owner.
     run: u32,
     waiters: VecDeque<ClientIndex>,
 }
 
-/// What a connection finds that asks for a key.
+/// The state of a key's lock, as one connection sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// Nobody has it.
+pub(crate) enum LockView {
+    /// The key is not locked.
     Free,
-    /// The connection's own turn has come.
+    /// The key is promised to this connection.
     Promised,
-    /// The connection itself has it.
+    /// This connection has locked the key.
     Own,
-    /// Another connection has it.
+    /// Another connection owns the key.
     Taken,
 }
 
-/// The locks of all namespaces.
+/// The key locks of all namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct KeyLocks {
-    held: [BTreeMap<Bytes, Held>; DATABASES],
+    held: [BTreeMap<Bytes, KeyLock>; DATABASES],
     count: usize,
 }
 
 impl KeyLocks {
-    /// Whether no key is locked; asked before anything else because it almost always holds.
+    /// Returns true if no key is locked; the fast check of the common case.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What a connection would find.
-    pub(crate) fn look(&self, namespace: NamespaceId, key: &[u8], who: ClientIndex) -> Found {
+    /// Returns the state of a key's lock for a connection.
+    pub(crate) fn look(&self, namespace: NamespaceId, key: &[u8], client: ClientIndex) -> LockView {
         match self.held[namespace.index()].get(key) {
-            None => Found::Free,
-            Some(held) if held.owner != who => Found::Taken,
-            Some(held) if held.hold == Hold::Promised => Found::Promised,
-            Some(_) => Found::Own,
+            None => LockView::Free,
+            Some(held) if held.owner != client => LockView::Taken,
+            Some(held) if held.hold == LockState::Promised => LockView::Promised,
+            Some(_) => LockView::Own,
         }
     }
 
-    /// Takes a key that is free or promised.
-    pub(crate) fn acquire(&mut self, namespace: NamespaceId, key: &Bytes, who: ClientIndex) -> bool {
-        match self.look(namespace, key, who) {
-            Found::Free => {
-                let held = Held { owner: who, hold: Hold::Working, run: 0, waiters: VecDeque::new() };
+    /// Locks a key that is free or promised to the connection. Returns false for any other key.
+    pub(crate) fn acquire(&mut self, namespace: NamespaceId, key: &Bytes, client: ClientIndex) -> bool {
+        match self.look(namespace, key, client) {
+            LockView::Free => {
+                let held = KeyLock { owner: client, hold: LockState::Working, run: 0, waiters: VecDeque::new() };
                 self.held[namespace.index()].insert(key.clone(), held);
                 self.count += 1;
                 true
             }
-            Found::Promised => {
+            LockView::Promised => {
                 if let Some(held) = self.held[namespace.index()].get_mut(key) {
-                    held.hold = Hold::Working;
+                    held.hold = LockState::Working;
                 }
                 true
             }
-            Found::Own | Found::Taken => false,
+            LockView::Own | LockView::Taken => false,
         }
     }
 
-    /// Asks for a turn. A connection waits in one place at a time: for its next command.
-    pub(crate) fn wait(&mut self, namespace: NamespaceId, key: &[u8], who: ClientIndex) {
+    /// Appends a connection to the key's waiters. A connection waits for at most one key: that of its next command.
+    pub(crate) fn wait(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
         if let Some(held) = self.held[namespace.index()].get_mut(key)
-            && !held.waiters.contains(&who)
+            && !held.waiters.contains(&client)
         {
-            held.waiters.push_back(who);
+            held.waiters.push_back(client);
         }
     }
 
-    /// Frees a key, or promises it to who has waited longest and must now be looked at.
+    /// Unlocks a key, or promises it to the next waiter. Returns that waiter, which the caller must run.
     pub(crate) fn release(&mut self, namespace: NamespaceId, key: &[u8]) -> Option<ClientIndex> {
         let held = self.held[namespace.index()].get_mut(key)?;
         let own = held.waiters.iter().position(|waiter| *waiter == held.owner);
         let next = match own {
-            Some(place) if held.run < RUN_MAX => held.waiters.remove(place),
+            Some(at) if held.run < RUN_MAX => held.waiters.remove(at),
             _ => held.waiters.pop_front(),
         };
         if let Some(next) = next {
             held.run = if next == held.owner { held.run + 1 } else { 0 };
             held.owner = next;
-            held.hold = Hold::Promised;
+            held.hold = LockState::Promised;
             return Some(next);
         }
         self.held[namespace.index()].remove(key);
@@ -117,18 +117,19 @@ impl KeyLocks {
         None
     }
 
-    /// A connection that waited for a key is gone; who must be looked at instead, if its turn had come.
+    /// Removes a connection from the key's waiters. If the key was promised to it, returns the next waiter, which the
+    /// caller must run.
     pub(crate) fn abandon(
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
-        who: ClientIndex,
+        client: ClientIndex,
     ) -> Option<ClientIndex> {
         if let Some(held) = self.held[namespace.index()].get_mut(key) {
-            held.waiters.retain(|waiter| *waiter != who);
+            held.waiters.retain(|waiter| *waiter != client);
         }
-        match self.look(namespace, key, who) {
-            Found::Promised => self.release(namespace, key),
+        match self.look(namespace, key, client) {
+            LockView::Promised => self.release(namespace, key),
             _ => None,
         }
     }
@@ -141,22 +142,22 @@ mod tests {
     const SPACE: NamespaceId = NamespaceId(1);
 
     #[test]
-    fn a_key_goes_from_hand_to_hand_in_the_order_of_waiting() {
+    fn a_released_key_passes_to_its_waiters_in_order_of_arrival() {
         let key = Bytes::from_static(b"k");
-        let who: Vec<ClientIndex> = (0..4).map(ClientIndex).collect();
+        let clients: Vec<ClientIndex> = (0..4).map(ClientIndex).collect();
         let mut locks = KeyLocks::default();
-        assert!(locks.acquire(SPACE, &key, who[0]));
-        for &waiter in &who[1..] {
+        assert!(locks.acquire(SPACE, &key, clients[0]));
+        for &waiter in &clients[1..] {
             assert!(!locks.acquire(SPACE, &key, waiter));
             locks.wait(SPACE, &key, waiter);
         }
-        assert_eq!(locks.release(SPACE, &key), Some(who[1]));
-        assert!(!locks.acquire(SPACE, &key, who[2]), "the turn was another one's");
-        assert!(locks.acquire(SPACE, &key, who[1]));
-        // The next in line goes away before and after its turn comes.
-        assert_eq!(locks.abandon(SPACE, &key, who[2]), None);
-        assert_eq!(locks.release(SPACE, &key), Some(who[3]));
-        assert_eq!(locks.abandon(SPACE, &key, who[3]), None);
+        assert_eq!(locks.release(SPACE, &key), Some(clients[1]));
+        assert!(!locks.acquire(SPACE, &key, clients[2]), "acquired a key promised to another client");
+        assert!(locks.acquire(SPACE, &key, clients[1]));
+        // One waiter disconnects before the key is promised to it, another one after.
+        assert_eq!(locks.abandon(SPACE, &key, clients[2]), None);
+        assert_eq!(locks.release(SPACE, &key), Some(clients[3]));
+        assert_eq!(locks.abandon(SPACE, &key, clients[3]), None);
         assert!(locks.is_empty());
     }
 }

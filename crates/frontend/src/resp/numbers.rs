@@ -1,14 +1,14 @@
-//! What the face counts, for the node's metrics.
+//! The front end's contribution to the node's metrics.
 //!
-//! In: the face's counters. Out: [`FaceNumbers`], added to what other faces counted.
+//! Input: the front end's counters. Output: the same, added to [`FrontEndCounters`].
 
-use super::RespFace;
+use super::RespFrontEnd;
 use super::command_table::TABLE;
-use crate::numbers::{FaceNumbers, StatusClass};
+use crate::numbers::{FrontEndCounters, StatusClass};
 
-impl RespFace {
-    /// Adds the face's numbers.
-    pub fn count(&self, into: &mut FaceNumbers) {
+impl RespFrontEnd {
+    /// Adds the front end's counters to `into`.
+    pub fn count(&self, into: &mut FrontEndCounters) {
         let counters = &self.shared.counters;
         let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         into.connections += wide(self.clients.len());

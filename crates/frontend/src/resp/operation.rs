@@ -1,8 +1,8 @@
-//! Commands of several steps.
+//! Client commands that take several device commands.
 //!
-//! In: completions of their device commands. Out: further device commands, and in the end one reply. An operation keeps what it
-//! needs to submit a step again, because the device may have no room for it: `drive` submits whatever is due and can be called
-//! at any time, `accept` only changes state.
+//! Input: completions of their device commands. Output: further device commands, and one reply. An operation keeps the
+//! state to submit a step again, because the device may have no room for it: `drive` submits the steps that are due and
+//! can be called at any time; `accept` only changes state.
 //!
 //! ```text
 //!            drive: Waiting           completion: accept
@@ -10,50 +10,50 @@
 //!     +---- drive: Busy ----> busy list ---- next turn ----> drive
 //! ```
 
-use super::edit::Edit;
-use super::gather::Gather;
-use super::listing::Listing;
+use super::edit::KeyEdit;
+use super::gather::KeyGather;
+use super::listing::KeyListing;
 use super::locks::ClientIndex;
-use super::pair::Pair;
-use super::relocate::Relocate;
-use super::reply::{Protocol, Reply};
-use super::shared::{Again, Shared};
-use super::sweep::Sweep;
-use super::writes::Writes;
+use super::pair::LcsOperation;
+use super::relocate::KeyRelocation;
+use super::reply::{RespVersion, RespReply};
+use super::shared::{OperationRef, RespState};
+use super::sweep::NamespaceSweep;
+use super::writes::AtomicWrites;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
-use headwater_ssd::command::{Command, Completion, NamespaceId, SubmitError};
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
-/// Where an operation stands after it was driven.
+/// The result of driving an operation.
 #[derive(Debug)]
-pub(crate) enum Drive {
-    /// A completion will come.
+pub(crate) enum DriveResult {
+    /// A completion is outstanding.
     Waiting,
-    /// The device had no room; drive again later.
+    /// The device has no room; drive again later.
     Busy,
-    /// Nothing happens before this time.
+    /// There is no work before this time.
     Until(Nanos),
-    /// Finished.
-    Done(Reply),
+    /// The operation is finished.
+    Done(RespReply),
 }
 
-/// What an operation may touch while it is driven.
-pub(crate) struct Lane<'a, S> {
+/// The state that an operation may use while it is driven.
+pub(crate) struct OperationContext<'a, S> {
     pub(crate) store: &'a mut S,
-    pub(crate) shared: &'a mut Shared,
+    pub(crate) shared: &'a mut RespState,
     pub(crate) in_flight: &'a mut u32,
     pub(crate) locks: &'a mut u32,
     pub(crate) token: u64,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: RespVersion,
 }
 
-impl<S: CoreDevice> Lane<'_, S> {
-    /// Submits one part of the operation; its completion comes back with the part's number.
+impl<S: CoreDevice> OperationContext<'_, S> {
+    /// Submits one part of the operation; the token of its completion contains the part's number.
     pub(crate) fn submit(
         &mut self,
         part: u32,
         namespace: NamespaceId,
-        command: Command,
+        command: SsdCommand,
     ) -> Result<(), SubmitError> {
         let limit = super::limits::IN_FLIGHT_MAX;
         if self.shared.in_flight >= limit {
@@ -65,37 +65,37 @@ impl<S: CoreDevice> Lane<'_, S> {
         Ok(())
     }
 
-    /// Gives back a key that was locked for this operation.
+    /// Unlocks a key that was locked for this operation.
     pub(crate) fn unlock(&mut self, namespace: NamespaceId, key: &[u8]) {
         *self.locks -= 1;
         self.shared.unlock(namespace, key);
     }
 }
 
-/// A command of several steps.
+/// A client command that takes several device commands.
 #[derive(Debug)]
-pub(crate) enum Operation {
-    /// Read, decide, write.
-    Edit(Edit),
-    /// The same question about many keys.
-    Gather(Gather),
-    /// Many writes, all or nothing.
-    Writes(Writes),
-    /// A value goes to another key.
-    Relocate(Relocate),
-    /// Two values at a time.
-    Pair(Pair),
-    /// Keys of a namespace.
-    Listing(Listing),
-    /// Something done to whole namespaces.
-    Sweep(Sweep),
-    /// Nothing, for a while.
+pub(crate) enum RespOperation {
+    /// A read-modify-write of one key.
+    Edit(KeyEdit),
+    /// The same read or delete for many keys.
+    Gather(KeyGather),
+    /// An atomic batch of writes.
+    Writes(AtomicWrites),
+    /// A rename or copy of a key.
+    Relocate(KeyRelocation),
+    /// A comparison of two values.
+    Pair(LcsOperation),
+    /// A listing of a namespace's keys.
+    Listing(KeyListing),
+    /// A clear or flush of whole namespaces.
+    Sweep(NamespaceSweep),
+    /// A sleep until a point in time.
     Sleep(Nanos),
 }
 
-impl Operation {
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+impl RespOperation {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         match self {
             Self::Edit(operation) => operation.drive(lane),
             Self::Gather(operation) => operation.drive(lane),
@@ -104,13 +104,13 @@ impl Operation {
             Self::Pair(operation) => operation.drive(lane),
             Self::Listing(operation) => operation.drive(lane),
             Self::Sweep(operation) => operation.drive(lane),
-            Self::Sleep(until) if lane.shared.now < *until => Drive::Until(*until),
-            Self::Sleep(_) => Drive::Done(Reply::Ok),
+            Self::Sleep(until) if lane.shared.now < *until => DriveResult::Until(*until),
+            Self::Sleep(_) => DriveResult::Done(RespReply::Ok),
         }
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, completion: Completion, shared: &mut Shared) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, completion: SsdCompletion, shared: &mut RespState) {
         let part = u32::try_from(completion.token & 0xFF_FFFF).unwrap_or(u32::MAX);
         match self {
             Self::Edit(operation) => operation.accept(completion, shared.wall),
@@ -124,7 +124,7 @@ impl Operation {
         }
     }
 
-    /// Whether commands behind it on the connection must wait.
+    /// Returns true if later commands of the connection must wait.
     pub(crate) fn holds_connection(&self) -> bool {
         match self {
             Self::Edit(_) => false,
@@ -133,7 +133,7 @@ impl Operation {
         }
     }
 
-    /// Its client is gone: what it has locked must be freed by the caller.
+    /// Returns the key that the operation has locked; after a disconnect the caller must unlock it.
     pub(crate) fn locked_key(&self) -> Option<(NamespaceId, &[u8])> {
         match self {
             Self::Edit(operation) => operation.locked_key(),
@@ -142,7 +142,7 @@ impl Operation {
     }
 }
 
-/// Notes that an operation is to be driven again.
-pub(crate) fn again(client: ClientIndex, id: u64, slot: u64) -> Again {
-    Again { client, id, slot }
+/// Returns the reference by which an operation is driven again.
+pub(crate) fn again(client: ClientIndex, id: u64, slot: u64) -> OperationRef {
+    OperationRef { client, id, slot }
 }

@@ -1,33 +1,33 @@
-//! What a connection still has to send.
+//! The output queue of a connection.
 //!
-//! In: replies in order. Out: bytes to the socket, one system call a turn. Short replies lie behind one another in one
-//! buffer; long values stay where the device put them and are sent from there, then go back to the sinks.
-//! Invariant: bytes leave in the order they came in, each once.
+//! Input: replies in order. Output: bytes to the socket, normally one system call a turn. Short replies are
+//! concatenated in one buffer; long values are sent from the buffer that the device filled, which then returns to the
+//! sinks. Invariant: bytes are sent in the order they were queued, each once.
 
 use super::limits::{SEGMENT_BYTES_MIN, SINK_BYTES_MAX, SINKS_MAX};
-use super::reply::{Encoder, Protocol, Reply};
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
-/// Most pieces in one system call.
+/// The maximum number of pieces in one system call.
 const PIECES_MAX: usize = 64;
-/// Sent bytes at the front of the text that are worth moving the rest for.
+/// The number of sent bytes at the front of the text above which the rest is moved to the front.
 const COMPACT_BYTES: usize = 1 << 20;
 
-/// Buffers for values, used again.
+/// A free list of value buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Sinks(Vec<Vec<u8>>);
+pub(crate) struct ValueBuffers(Vec<Vec<u8>>);
 
-impl Sinks {
-    /// An empty buffer, with memory if one was kept.
+impl ValueBuffers {
+    /// Returns an empty buffer, a recycled one if there is any.
     #[inline]
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.0.pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for later.
+    /// Keeps a buffer for reuse, if its capacity and the free list are within their limits.
     #[inline]
     pub(crate) fn put_back(&mut self, mut sink: Vec<u8>) {
         if sink.capacity() > 0 && sink.capacity() <= SINK_BYTES_MAX && self.0.len() < SINKS_MAX {
@@ -37,68 +37,68 @@ impl Sinks {
     }
 }
 
-/// Whether everything could be handed to the kernel.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flushed {
-    /// Yes.
+pub(crate) enum FlushResult {
+    /// Every byte was sent.
     All,
-    /// The socket takes no more now.
+    /// The socket would block.
     Blocked,
 }
 
-/// A long value, sent when the text up to `at` is sent.
+/// A long value that is sent after the text up to `at`.
 #[derive(Debug)]
-struct Segment {
+struct OutputSegment {
     at: usize,
     bytes: Vec<u8>,
 }
 
-/// Replies on their way out.
+/// A queue of encoded replies.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub(crate) struct OutputQueue {
     text: Vec<u8>,
     text_sent: usize,
-    segments: VecDeque<Segment>,
+    segments: VecDeque<OutputSegment>,
     segment_sent: usize,
     segment_bytes: usize,
 }
 
-impl Output {
-    /// Bytes not sent yet.
+impl OutputQueue {
+    /// Returns the number of bytes that are not sent yet.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.text.len() - self.text_sent + self.segment_bytes - self.segment_sent
     }
 
-    /// Queues a reply.
+    /// Encodes and queues a reply.
     #[inline]
-    pub(crate) fn reply(&mut self, reply: Reply, protocol: Protocol, sinks: &mut Sinks) {
-        let mut encoder = Encoder::new(&mut self.text, protocol);
+    pub(crate) fn reply(&mut self, reply: RespReply, protocol: RespVersion, sinks: &mut ValueBuffers) {
+        let mut encoder = ReplyEncoder::new(&mut self.text, protocol);
         match reply {
-            Reply::Ok => encoder.ok(),
-            Reply::Null => encoder.null(),
-            Reply::Integer(value) => encoder.integer(value),
-            Reply::Simple(text) => encoder.simple(text),
-            Reply::Error(failure) => encoder.error(&failure),
-            Reply::Bulk(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
+            RespReply::Ok => encoder.ok(),
+            RespReply::Null => encoder.null(),
+            RespReply::Integer(value) => encoder.integer(value),
+            RespReply::Simple(text) => encoder.simple(text),
+            RespReply::Error(failure) => encoder.error(&failure),
+            RespReply::Bulk(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
                 encoder.bulk(&bytes);
                 sinks.put_back(bytes);
             }
-            Reply::Bulk(bytes) => {
+            RespReply::Bulk(bytes) => {
                 encoder.bulk_header(bytes.len());
                 self.segment(bytes);
                 self.text.extend_from_slice(b"\r\n");
             }
-            Reply::Encoded(bytes) if bytes.len() < SEGMENT_BYTES_MIN => self.text.extend_from_slice(&bytes),
-            Reply::Encoded(bytes) => self.segment(bytes),
+            RespReply::Encoded(bytes) if bytes.len() < SEGMENT_BYTES_MIN => self.text.extend_from_slice(&bytes),
+            RespReply::Encoded(bytes) => self.segment(bytes),
         }
     }
 
-    /// Hands as much as possible to the kernel.
+    /// Sends until the queue is empty or the socket would block.
     ///
     /// # Errors
-    /// When the connection is gone.
-    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>, sinks: &mut Sinks) -> rustix::io::Result<Flushed> {
+    /// When sending fails; the connection is lost.
+    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>, sinks: &mut ValueBuffers) -> rustix::io::Result<FlushResult> {
         while self.pending() > 0 {
             let sent = if self.segments.is_empty() {
                 send(socket, &self.text[self.text_sent..], SendFlags::NOSIGNAL)
@@ -109,7 +109,7 @@ impl Output {
                 Ok(count) => self.advance(count, sinks),
                 Err(rustix::io::Errno::AGAIN) => {
                     self.compact();
-                    return Ok(Flushed::Blocked);
+                    return Ok(FlushResult::Blocked);
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -120,12 +120,12 @@ impl Output {
         if self.text.capacity() > COMPACT_BYTES {
             self.text = Vec::new();
         }
-        Ok(Flushed::All)
+        Ok(FlushResult::All)
     }
 
     fn segment(&mut self, bytes: Vec<u8>) {
         self.segment_bytes += bytes.len();
-        self.segments.push_back(Segment { at: self.text.len(), bytes });
+        self.segments.push_back(OutputSegment { at: self.text.len(), bytes });
     }
 
     fn send_pieces(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
@@ -151,7 +151,7 @@ impl Output {
         sendmsg(socket, &pieces[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
     }
 
-    fn advance(&mut self, mut count: usize, sinks: &mut Sinks) {
+    fn advance(&mut self, mut count: usize, sinks: &mut ValueBuffers) {
         while let Some(front) = self.segments.front() {
             let text = count.min(front.at - self.text_sent);
             self.text_sent += text;
@@ -193,11 +193,11 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn long_and_short_replies_leave_in_order_through_a_narrow_socket() {
+    fn long_and_short_replies_are_sent_in_order_when_the_socket_blocks() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut output = Output::default();
-        let mut sinks = Sinks::default();
+        let mut output = OutputQueue::default();
+        let mut sinks = ValueBuffers::default();
         let mut expected = Vec::new();
         for round in 0..200_usize {
             let length = if round % 3 == 0 { SEGMENT_BYTES_MIN + round } else { round };
@@ -205,12 +205,12 @@ mod tests {
             expected.extend_from_slice(format!("${length}\r\n").as_bytes());
             expected.extend_from_slice(&value);
             expected.extend_from_slice(b"\r\n");
-            output.reply(Reply::Bulk(value), Protocol::Resp2, &mut sinks);
+            output.reply(RespReply::Bulk(value), RespVersion::Resp2, &mut sinks);
         }
         let mut received = Vec::new();
         loop {
             let flushed = output.flush(ours.as_fd(), &mut sinks).unwrap();
-            if flushed == Flushed::All {
+            if flushed == FlushResult::All {
                 break;
             }
             let mut buffer = vec![0; 50_000];

@@ -1,42 +1,42 @@
-//! LCS: two values read side by side, then compared.
+//! The command LCS: reads two values concurrently and compares them.
 //!
-//! In: two keys and how to tell the result. Out: what the values have in common. A missing key is an empty value.
+//! Input: two keys and the form of the result. Output: the longest common subsequence. A missing key is an empty value.
 
-use super::errors::{self, Failure};
-use super::lcs::{self, Common};
+use super::errors::{self, ErrorReply};
+use super::lcs::{self, CommonSubsequence};
 use super::limits::LCS_CELLS_MAX;
-use super::operation::{Drive, Lane};
+use super::operation::{DriveResult, OperationContext};
 use super::parser::integer;
-use super::reply::{Encoder, Protocol, Reply};
-use super::request::Request;
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::request::RespRequest;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, NamespaceId, Release, SubmitError};
+use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
 
-/// How the result is told.
+/// The form of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tell {
+enum LcsForm {
     Bytes,
     Length,
     Runs { shortest: i64, lengths: bool },
 }
 
-/// One LCS.
+/// The state of one LCS command.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct LcsOperation {
     namespace: NamespaceId,
     keys: [Bytes; 2],
     values: [Vec<u8>; 2],
-    tell: Tell,
+    tell: LcsForm,
     submitted: usize,
     outstanding: usize,
     failed: Option<Status>,
 }
 
-impl Pair {
-    /// Reads LCS's arguments.
-    pub(crate) fn parse(request: &Request<'_>, namespace: NamespaceId) -> Result<Self, Failure> {
+impl LcsOperation {
+    /// Parses LCS's arguments.
+    pub(crate) fn parse(request: &RespRequest<'_>, namespace: NamespaceId) -> Result<Self, ErrorReply> {
         let (mut length, mut runs, mut lengths, mut shortest) = (false, false, false, 0);
         let mut at = 3;
         while at < request.len() {
@@ -53,12 +53,12 @@ impl Pair {
             at += 1;
         }
         if length && runs {
-            return Err(Failure::fixed("ERR If you want both the length and indexes, please just use IDX."));
+            return Err(ErrorReply::fixed("ERR If you want both the length and indexes, please just use IDX."));
         }
         let tell = match (runs, length) {
-            (true, _) => Tell::Runs { shortest, lengths },
-            (_, true) => Tell::Length,
-            _ => Tell::Bytes,
+            (true, _) => LcsForm::Runs { shortest, lengths },
+            (_, true) => LcsForm::Length,
+            _ => LcsForm::Bytes,
         };
         Ok(Self {
             namespace,
@@ -71,14 +71,14 @@ impl Pair {
         })
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         while self.submitted < 2 && self.failed.is_none() {
-            let command = Command::Retrieve {
+            let command = SsdCommand::Retrieve {
                 key: self.keys[self.submitted].clone(),
                 sink: lane.shared.sinks.take().into(),
                 bytes_max: u32::MAX,
-                release: Release::WhenDurable,
+                release: ReadRelease::WhenDurable,
             };
             let part = u32::try_from(self.submitted).unwrap_or(0);
             match lane.submit(part, self.namespace, command) {
@@ -86,21 +86,21 @@ impl Pair {
                     self.submitted += 1;
                     self.outstanding += 1;
                 }
-                Err(SubmitError::Busy(_)) => return Drive::Busy,
+                Err(SubmitError::Busy(_)) => return DriveResult::Busy,
                 Err(SubmitError::Refused(status)) => self.failed = Some(status),
             }
         }
         if self.outstanding > 0 {
-            return Drive::Waiting;
+            return DriveResult::Waiting;
         }
-        Drive::Done(match self.failed {
+        DriveResult::Done(match self.failed {
             Some(status) => errors::from_status(status).into(),
             None => self.compare(lane.protocol),
         })
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, part: u32, completion: Completion) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, part: u32, completion: SsdCompletion) {
         self.outstanding -= 1;
         match completion.status {
             Status::SUCCESS => self.values[usize::from(part > 0)] = completion.sink,
@@ -109,34 +109,34 @@ impl Pair {
         }
     }
 
-    fn compare(&self, protocol: Protocol) -> Reply {
+    fn compare(&self, protocol: RespVersion) -> RespReply {
         let [left, right] = &self.values;
         if (left.len() + 1).saturating_mul(right.len() + 1) > LCS_CELLS_MAX {
-            return Failure::fixed(
+            return ErrorReply::fixed(
                 "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
             )
             .into();
         }
         let found = lcs::common(left, right);
         match self.tell {
-            Tell::Bytes => Reply::Bulk(found.bytes),
-            Tell::Length => super::change::length_reply(found.bytes.len()),
-            Tell::Runs { shortest, lengths } => {
+            LcsForm::Bytes => RespReply::Bulk(found.bytes),
+            LcsForm::Length => super::change::length_reply(found.bytes.len()),
+            LcsForm::Runs { shortest, lengths } => {
                 let mut out = Vec::new();
-                write_runs(&found, shortest, lengths, &mut Encoder::new(&mut out, protocol));
-                Reply::Encoded(out)
+                write_runs(&found, shortest, lengths, &mut ReplyEncoder::new(&mut out, protocol));
+                RespReply::Encoded(out)
             }
         }
     }
 }
 
-fn write_runs(found: &Common, shortest: i64, lengths: bool, out: &mut Encoder<'_>) {
+fn write_runs(found: &CommonSubsequence, shortest: i64, lengths: bool, out: &mut ReplyEncoder<'_>) {
     let shortest = usize::try_from(shortest).unwrap_or(0);
-    let told = || found.runs.iter().filter(|run| run.len() >= shortest);
+    let reported = || found.runs.iter().filter(|run| run.len() >= shortest);
     out.map(2);
     out.text("matches");
-    out.array(told().count());
-    for run in told() {
+    out.array(reported().count());
+    for run in reported() {
         out.array(if lengths { 3 } else { 2 });
         for (first, last) in [run.left, run.right] {
             out.array(2);

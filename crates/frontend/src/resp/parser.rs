@@ -1,23 +1,23 @@
-//! Bytes to commands: RESP multibulk and inline.
+//! The parser of RESP commands: multibulk and inline.
 //!
-//! In: a connection's unread bytes, of which any prefix may have arrived. Out: commands as spans of those bytes in a
-//! [`Batch`]; nothing is copied and, once the batch has grown, nothing is allocated. Invariant: how the stream was cut
-//! into reads never changes what it says, and every byte sequence is a command, an error or not yet complete.
+//! Input: a connection's unparsed bytes, possibly ending inside a command. Output: commands as spans of those bytes in
+//! a [`CommandBatch`]; the parser does not copy and, once the batch has grown, does not allocate. Invariant: the result does
+//! not depend on how the stream was split into reads, and every byte sequence is a command, an error or incomplete.
 
 use super::inline;
 use super::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, UNKNOWN_ARGUMENTS_MAX, UNKNOWN_BULK_BYTES_MAX};
 
-/// Where one argument lies in the input.
+/// The range of one argument in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ArgumentSpan {
     /// Offset of its first byte.
     pub start: u32,
     /// Offset behind its last byte.
     pub end: u32,
 }
 
-impl Span {
-    /// The offsets for slicing.
+impl ArgumentSpan {
+    /// Returns the range for slicing.
     #[must_use]
     #[inline]
     pub const fn range(self) -> std::ops::Range<usize> {
@@ -25,146 +25,146 @@ impl Span {
     }
 }
 
-/// Commands that were parsed and wait to be carried out.
+/// Parsed commands that are not executed yet.
 #[derive(Debug, Default)]
-pub struct Batch {
-    spans: Vec<Span>,
+pub struct CommandBatch {
+    spans: Vec<ArgumentSpan>,
     ends: Vec<u32>,
 }
 
-impl Batch {
-    /// How many commands there are.
+impl CommandBatch {
+    /// Returns the number of commands.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no commands.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The arguments of one command, its name first.
+    /// Returns the arguments of one command, its name first.
     #[must_use]
     #[inline]
-    pub fn command(&self, index: usize) -> &[Span] {
+    pub fn command(&self, index: usize) -> &[ArgumentSpan] {
         let first = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.spans[first..self.ends[index] as usize]
     }
 
-    /// Forgets all commands and keeps the memory.
+    /// Removes all commands and keeps the memory.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.ends.clear();
     }
 }
 
-/// Whether the client has proved who it is; the others are held to shorter commands.
+/// The authentication state of a client; lower limits apply until it has authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It has, or nobody asks.
+pub enum AuthState {
+    /// The client has authenticated, or no password is required.
     Authenticated,
-    /// It has not.
+    /// The client has not authenticated.
     Unknown,
 }
 
-/// What the parser holds a client to.
+/// The limits of a client's commands.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct ParserLimits {
     /// Longest argument, in bytes.
     pub bulk_bytes_max: usize,
-    /// Most commands to parse in one go.
+    /// Maximum number of commands to parse in one call.
     pub commands_max: usize,
-    /// Who is speaking.
-    pub standing: Standing,
+    /// Authentication state of the client.
+    pub standing: AuthState,
 }
 
-/// Why a stream cannot be understood any further. The texts are Redis's; the connection closes behind them.
+/// A malformed stream. The texts are Redis's; the connection closes after the error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// An inline command without an end.
+    /// An inline command longer than the limit.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// A quote that is never closed, or text behind a closing quote.
+    /// A quote that is not closed, or text directly behind a closing quote.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-    /// An argument count without an end.
+    /// An argument count without a line end within the limit.
     #[error("Protocol error: too big mbulk count string")]
     CountTooBig,
-    /// An argument count that is no number or too high.
+    /// An argument count that is not a number or too high.
     #[error("Protocol error: invalid multibulk length")]
     InvalidCount,
     /// Too many arguments for a client that has not authenticated.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
-    /// An argument length without an end.
+    /// An argument length without a line end within the limit.
     #[error("Protocol error: too big bulk count string")]
     LengthTooBig,
-    /// Something else where an argument should begin.
+    /// A byte other than `$` at the start of an argument.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
     ExpectedBulk(u8),
-    /// An argument length that is no number, negative or too high.
+    /// An argument length that is not a number, negative or too high.
     #[error("Protocol error: invalid bulk length")]
     InvalidLength,
-    /// Too long an argument for a client that has not authenticated.
+    /// A too long argument for a client that has not authenticated.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
 }
 
-/// What one call to [`Parser::parse`] found.
+/// The result of one call to [`RespParser::parse`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct Parsed {
-    /// Bytes that belong to complete commands; the caller takes them off the front of its input.
+pub struct ParseResult {
+    /// Bytes of complete commands; the caller removes them from the front of its input.
     pub consumed: usize,
-    /// What made the parser stop for ever, behind the commands of the batch.
+    /// The error behind the commands of the batch; the stream cannot be parsed further.
     pub error: Option<ProtocolError>,
 }
 
-enum Line {
+enum NumberLine {
     Incomplete,
     TooLong,
     Number(Option<i64>, usize),
 }
 
-enum Step {
+enum ParseStep {
     Complete,
     Incomplete,
 }
 
-/// How far the command that is not yet complete has been understood.
+/// The parser of one connection, with the state of an incomplete command.
 #[derive(Debug, Default)]
-pub struct Parser {
-    /// Spans of the arguments that are there, relative to the command's first byte.
-    partial: Vec<Span>,
-    /// Where to go on, relative to the command's first byte.
+pub struct RespParser {
+    /// Spans of the complete arguments, relative to the command's first byte.
+    partial: Vec<ArgumentSpan>,
+    /// Offset of the next byte to parse, relative to the command's first byte.
     position: usize,
-    /// Arguments still to come; zero between commands.
+    /// Arguments still missing; zero between commands.
     arguments_left: usize,
-    /// Length of the argument whose header has been read.
+    /// Length of the argument whose header has been parsed.
     bulk: Option<usize>,
 }
 
-impl Parser {
-    /// Understands as many commands as `input` holds and the rules allow. `input` begins with the first byte that was
-    /// not consumed yet; inline commands are unquoted where they lie. The batch must be empty.
-    pub fn parse(&mut self, input: &mut [u8], rules: &Rules, batch: &mut Batch) -> Parsed {
+impl RespParser {
+    /// Parses as many commands as `input` contains and the limits allow. `input` begins with the first byte that was
+    /// not consumed yet; inline commands are unquoted in place. The batch must be empty.
+    pub fn parse(&mut self, input: &mut [u8], rules: &ParserLimits, batch: &mut CommandBatch) -> ParseResult {
         std::mem::swap(&mut self.partial, &mut batch.spans);
         let mut consumed = 0;
         let mut first = 0;
         let mut error = None;
         while batch.ends.len() < rules.commands_max {
             match self.step(input, rules, &mut batch.spans) {
-                Ok(Step::Complete) => {
+                Ok(ParseStep::Complete) => {
                     consumed = self.position;
                     if batch.spans.len() > first {
                         first = batch.spans.len();
                         batch.ends.push(index(first));
                     }
                 }
-                Ok(Step::Incomplete) => break,
+                Ok(ParseStep::Incomplete) => break,
                 Err(problem) => {
                     error = Some(problem);
                     break;
@@ -172,16 +172,16 @@ impl Parser {
             }
         }
         self.keep_partial(&mut batch.spans, first, consumed);
-        Parsed { consumed, error }
+        ParseResult { consumed, error }
     }
 
-    /// Bytes from the front of the unread input that the next argument needs at least; 0 when unknown.
+    /// Returns the input length at which the next argument is complete; 0 if unknown.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.bulk.map_or(0, |length| self.position + length + 2)
     }
 
-    fn keep_partial(&mut self, spans: &mut Vec<Span>, first: usize, consumed: usize) {
+    fn keep_partial(&mut self, spans: &mut Vec<ArgumentSpan>, first: usize, consumed: usize) {
         self.position -= consumed;
         self.partial.clear();
         if first == 0 && consumed == 0 {
@@ -190,21 +190,21 @@ impl Parser {
         }
         let offset = index(consumed);
         self.partial.extend(
-            spans.drain(first..).map(|span| Span { start: span.start - offset, end: span.end - offset }),
+            spans.drain(first..).map(|span| ArgumentSpan { start: span.start - offset, end: span.end - offset }),
         );
     }
 
     fn step(
         &mut self,
         input: &mut [u8],
-        rules: &Rules,
-        spans: &mut Vec<Span>,
-    ) -> Result<Step, ProtocolError> {
+        rules: &ParserLimits,
+        spans: &mut Vec<ArgumentSpan>,
+    ) -> Result<ParseStep, ProtocolError> {
         if self.arguments_left == 0 {
             match input.get(self.position) {
-                None => return Ok(Step::Incomplete),
+                None => return Ok(ParseStep::Incomplete),
                 Some(b'*') => match self.count(input, rules)? {
-                    Step::Complete if self.arguments_left > 0 => {}
+                    ParseStep::Complete if self.arguments_left > 0 => {}
                     other => return Ok(other),
                 },
                 Some(_) => return self.inline(input, spans),
@@ -212,40 +212,40 @@ impl Parser {
         }
         while self.arguments_left > 0 {
             let Some(length) = self.length(input, rules)? else {
-                return Ok(Step::Incomplete);
+                return Ok(ParseStep::Incomplete);
             };
             let end = self.position + length;
             if input.len() < end + 2 {
-                return Ok(Step::Incomplete);
+                return Ok(ParseStep::Incomplete);
             }
-            spans.push(Span { start: index(self.position), end: index(end) });
+            spans.push(ArgumentSpan { start: index(self.position), end: index(end) });
             self.position = end + 2;
             self.bulk = None;
             self.arguments_left -= 1;
         }
-        Ok(Step::Complete)
+        Ok(ParseStep::Complete)
     }
 
-    fn count(&mut self, input: &[u8], rules: &Rules) -> Result<Step, ProtocolError> {
+    fn count(&mut self, input: &[u8], rules: &ParserLimits) -> Result<ParseStep, ProtocolError> {
         let (number, next) = match line(input, self.position + 1) {
-            Line::Incomplete => return Ok(Step::Incomplete),
-            Line::TooLong => return Err(ProtocolError::CountTooBig),
-            Line::Number(number, next) => (number, next),
+            NumberLine::Incomplete => return Ok(ParseStep::Incomplete),
+            NumberLine::TooLong => return Err(ProtocolError::CountTooBig),
+            NumberLine::Number(number, next) => (number, next),
         };
         let number = number.ok_or(ProtocolError::InvalidCount)?;
         let count = usize::try_from(number).unwrap_or(0);
         if count > ARGUMENTS_MAX {
             return Err(ProtocolError::InvalidCount);
         }
-        if count > UNKNOWN_ARGUMENTS_MAX && rules.standing == Standing::Unknown {
+        if count > UNKNOWN_ARGUMENTS_MAX && rules.standing == AuthState::Unknown {
             return Err(ProtocolError::UnknownCount);
         }
         self.arguments_left = count;
         self.position = next;
-        Ok(Step::Complete)
+        Ok(ParseStep::Complete)
     }
 
-    fn length(&mut self, input: &[u8], rules: &Rules) -> Result<Option<usize>, ProtocolError> {
+    fn length(&mut self, input: &[u8], rules: &ParserLimits) -> Result<Option<usize>, ProtocolError> {
         if let Some(length) = self.bulk {
             return Ok(Some(length));
         }
@@ -253,21 +253,21 @@ impl Parser {
             None => return Ok(None),
             Some(b'$') => {}
             Some(&other) => match line(input, self.position) {
-                Line::Incomplete => return Ok(None),
-                Line::TooLong => return Err(ProtocolError::LengthTooBig),
-                Line::Number(..) => return Err(ProtocolError::ExpectedBulk(other)),
+                NumberLine::Incomplete => return Ok(None),
+                NumberLine::TooLong => return Err(ProtocolError::LengthTooBig),
+                NumberLine::Number(..) => return Err(ProtocolError::ExpectedBulk(other)),
             },
         }
         let (number, next) = match line(input, self.position + 1) {
-            Line::Incomplete => return Ok(None),
-            Line::TooLong => return Err(ProtocolError::LengthTooBig),
-            Line::Number(number, next) => (number, next),
+            NumberLine::Incomplete => return Ok(None),
+            NumberLine::TooLong => return Err(ProtocolError::LengthTooBig),
+            NumberLine::Number(number, next) => (number, next),
         };
         let length = number
             .and_then(|number| usize::try_from(number).ok())
             .filter(|&length| length <= rules.bulk_bytes_max)
             .ok_or(ProtocolError::InvalidLength)?;
-        if length > UNKNOWN_BULK_BYTES_MAX && rules.standing == Standing::Unknown {
+        if length > UNKNOWN_BULK_BYTES_MAX && rules.standing == AuthState::Unknown {
             return Err(ProtocolError::UnknownLength);
         }
         self.position = next;
@@ -275,43 +275,44 @@ impl Parser {
         Ok(Some(length))
     }
 
-    fn inline(&mut self, input: &mut [u8], spans: &mut Vec<Span>) -> Result<Step, ProtocolError> {
+    fn inline(&mut self, input: &mut [u8], spans: &mut Vec<ArgumentSpan>) -> Result<ParseStep, ProtocolError> {
         let start = self.position;
         let Some(newline) = input[start..].iter().position(|&byte| byte == b'\n') else {
             if input.len() - start > INLINE_BYTES_MAX {
                 return Err(ProtocolError::InlineTooBig);
             }
-            return Ok(Step::Incomplete);
+            return Ok(ParseStep::Incomplete);
         };
         let end = start + newline;
         let text_end = if newline > 0 && input[end - 1] == b'\r' { end - 1 } else { end };
         inline::split(input, start, text_end, spans)?;
         self.position = end + 1;
-        Ok(Step::Complete)
+        Ok(ParseStep::Complete)
     }
 }
 
-/// An offset into the input. Input never grows past the query buffer's limit plus one argument, far below 4 GiB.
+/// Converts an offset into the input. The input never exceeds the query buffer's limit plus one argument, far below
+/// 4 GiB.
 #[inline]
 pub(crate) fn index(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
 
-/// Reads the number up to the next carriage return; the byte behind it must have arrived too.
+/// Parses the number up to the next carriage return; the byte behind the carriage return must have arrived too.
 #[inline]
-fn line(input: &[u8], from: usize) -> Line {
+fn line(input: &[u8], from: usize) -> NumberLine {
     let rest = input.get(from..).unwrap_or_default();
     let window = &rest[..rest.len().min(INLINE_BYTES_MAX)];
     let Some(length) = window.iter().position(|&byte| byte == b'\r') else {
-        return if rest.len() >= INLINE_BYTES_MAX { Line::TooLong } else { Line::Incomplete };
+        return if rest.len() >= INLINE_BYTES_MAX { NumberLine::TooLong } else { NumberLine::Incomplete };
     };
     if rest.len() < length + 2 {
-        return Line::Incomplete;
+        return NumberLine::Incomplete;
     }
-    Line::Number(integer(&rest[..length]), from + length + 2)
+    NumberLine::Number(integer(&rest[..length]), from + length + 2)
 }
 
-/// A decimal number in the one form in which it would be printed: no plus, no spaces, no leading zero.
+/// Parses a decimal integer in canonical form: no plus sign, no spaces, no leading zero.
 #[must_use]
 #[inline]
 pub fn integer(text: &[u8]) -> Option<i64> {
@@ -338,13 +339,13 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const RULES: Rules =
-        Rules { bulk_bytes_max: 1 << 20, commands_max: 64, standing: Standing::Authenticated };
+    const RULES: ParserLimits =
+        ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 64, standing: AuthState::Authenticated };
 
-    fn parse(text: &[u8]) -> (Vec<Vec<Vec<u8>>>, Parsed) {
+    fn parse(text: &[u8]) -> (Vec<Vec<Vec<u8>>>, ParseResult) {
         let mut input = text.to_vec();
-        let mut batch = Batch::default();
-        let parsed = Parser::default().parse(&mut input, &RULES, &mut batch);
+        let mut batch = CommandBatch::default();
+        let parsed = RespParser::default().parse(&mut input, &RULES, &mut batch);
         let commands = (0..batch.len())
             .map(|at| batch.command(at).iter().map(|span| input[span.range()].to_vec()).collect())
             .collect();
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelined_commands_come_out_in_order() {
+    fn pipelined_commands_are_parsed_in_order() {
         let (commands, parsed) =
             parse(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n*0\r\n*1\r\n$4\r\nQUIT\r\n*1\r\n$");
         assert_eq!(
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_frames_are_named() {
+    fn each_malformed_frame_has_its_error() {
         for (text, error) in [
             (&b"*x\r\n"[..], ProtocolError::InvalidCount),
             (b"*1048577\r\n", ProtocolError::InvalidCount),
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_read_only_in_their_printed_form() {
+    fn integers_are_parsed_only_in_canonical_form() {
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(integer(b"9223372036854775807"), Some(i64::MAX));
         for text in [&b"9223372036854775808"[..], b"", b"-", b"-0", b"01", b"+1", b" 1", b"1 ", b"1a"] {

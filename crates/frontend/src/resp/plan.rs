@@ -1,233 +1,238 @@
-//! From a command's arguments to what the device is asked.
+//! Translation of a client command into device commands.
 //!
-//! In: a request of a known command with the right number of arguments. Out: a [`Plan`], or the error for the client. Nothing
-//! is submitted here.
+//! Input: a request of a known command with the right number of arguments. Output: a [`CommandPlan`], or the error for the
+//! client. This module submits nothing.
 
 use super::bits;
-use super::change::Change;
-use super::command_table::Verb;
-use super::errors::{self, Failure};
-use super::expiry::{Origin, Rule, Said, Unit};
-use super::gather::{Gather, Question};
-use super::listing::Listing;
-use super::operation::Operation;
-use super::pair::Pair;
-use super::relocate::{Manner, Relocate, Route};
-use super::reply::Reply;
-use super::request::Request;
+use super::change::KeyChange;
+use super::command_table::RespCommand;
+use super::errors::{self, ErrorReply};
+use super::expiry::{TimeOrigin, ExpireCondition, ExpiryArgument, TimeUnit};
+use super::gather::{KeyGather, KeyQuery};
+use super::listing::KeyListing;
+use super::operation::RespOperation;
+use super::pair::LcsOperation;
+use super::relocate::{RelocateKind, KeyRelocation, SourceAndTarget};
+use super::reply::RespReply;
+use super::request::RespRequest;
 use super::strings;
-use super::sweep::{Sweep, Work};
-use super::wait::{Tell, Wait};
-use super::writes::Writes;
+use super::sweep::{NamespaceSweep, SweepCommand};
+use super::wait::{TtlForm, ReplyForm};
+use super::writes::AtomicWrites;
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{Command, Condition, Expiry, NamespaceId, Release};
+use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
 
-/// Whether a single device command changes its key.
+/// The kind of access of a single device command to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// It does not.
+pub(crate) enum KeyAccess {
+    /// Reads the key.
     Read,
-    /// It does.
+    /// Changes the key.
     Write,
 }
 
-/// What a command comes to.
+/// The execution plan of a command.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum CommandPlan {
     /// One device command on the key that is argument `key_at`.
-    One { access: Access, key_at: usize, command: Command, wait: Wait },
+    One { access: KeyAccess, key_at: usize, command: SsdCommand, wait: ReplyForm },
     /// A read-modify-write of a key.
-    Edit(Bytes, Change),
-    /// A question about many keys.
-    Gather(Gather),
-    /// Something that has the connection to itself.
-    Alone(Operation),
-    /// Nothing: the answer is known.
-    Answer(Reply),
+    Edit(Bytes, KeyChange),
+    /// The same read or delete for many keys.
+    Gather(KeyGather),
+    /// An operation that runs while the connection has nothing else in flight.
+    Alone(RespOperation),
+    /// No device command: the reply is known.
+    Answer(RespReply),
 }
 
-/// Where and when a command is planned.
+/// The context in which a command is planned.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PlanContext {
     pub(crate) namespace: NamespaceId,
     pub(crate) now: Nanos,
     pub(crate) wall: UnixMillis,
-    /// A random place in the device's order of keys.
+    /// A random position in the device's order of keys.
     pub(crate) random: u64,
 }
 
 /// Plans a command.
-pub(crate) fn plan(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Plan, Failure> {
+pub(crate) fn plan(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
     match verb {
-        Verb::Get => Ok(read(request, 1, u32::MAX, Wait::Value)),
-        Verb::Set => strings::set(request, place.wall),
-        Verb::SetNx => Ok(strings::store(request, 2, Condition::IfAbsent, Expiry::Never, Wait::Count)),
-        Verb::SetEx => strings::set_with_time(request, place.wall, Unit::Seconds, "setex"),
-        Verb::PSetEx => strings::set_with_time(request, place.wall, Unit::Millis, "psetex"),
-        Verb::GetSet => Ok(edit(request, strings::swap(request.bytes(2), Expiry::Never, Condition::Always))),
-        Verb::GetDel => Ok(edit(request, Change::Take)),
-        Verb::GetEx => strings::get_ex(request, place.wall),
-        Verb::Append => Ok(edit(request, Change::Append(request.bytes(2)))),
-        Verb::StrLen => Ok(exist(request, 1, Wait::Length)),
-        Verb::GetRange | Verb::SubStr => strings::get_range(request),
-        Verb::SetRange => strings::set_range(request),
-        Verb::SetBit => set_bit(request),
-        Verb::GetBit => get_bit(request),
-        Verb::Incr => Ok(edit(request, Change::Increment(1))),
-        Verb::Decr => Ok(edit(request, Change::Increment(-1))),
-        Verb::IncrBy => Ok(edit(request, Change::Increment(request.integer(2)?))),
-        Verb::DecrBy => {
-            let by = request.integer(2)?.checked_neg().ok_or(errors::DECREMENT_OVERFLOW)?;
-            Ok(edit(request, Change::Increment(by)))
+        RespCommand::Get => Ok(read(request, 1, u32::MAX, ReplyForm::Value)),
+        RespCommand::Set => strings::set(request, place.wall),
+        RespCommand::SetNx => {
+            Ok(strings::store(request, 2, WriteCondition::IfAbsent, RecordExpiry::Never, ReplyForm::Count))
         }
-        Verb::IncrByFloat => {
+        RespCommand::SetEx => strings::set_with_time(request, place.wall, TimeUnit::Seconds, "setex"),
+        RespCommand::PSetEx => strings::set_with_time(request, place.wall, TimeUnit::Millis, "psetex"),
+        RespCommand::GetSet => {
+            Ok(edit(request, strings::swap(request.bytes(2), RecordExpiry::Never, WriteCondition::Always)))
+        }
+        RespCommand::GetDel => Ok(edit(request, KeyChange::Take)),
+        RespCommand::GetEx => strings::get_ex(request, place.wall),
+        RespCommand::Append => Ok(edit(request, KeyChange::Append(request.bytes(2)))),
+        RespCommand::StrLen => Ok(exist(request, 1, ReplyForm::Length)),
+        RespCommand::GetRange | RespCommand::SubStr => strings::get_range(request),
+        RespCommand::SetRange => strings::set_range(request),
+        RespCommand::SetBit => set_bit(request),
+        RespCommand::GetBit => get_bit(request),
+        RespCommand::Incr => Ok(edit(request, KeyChange::Increment(1))),
+        RespCommand::Decr => Ok(edit(request, KeyChange::Increment(-1))),
+        RespCommand::IncrBy => Ok(edit(request, KeyChange::Increment(request.integer(2)?))),
+        RespCommand::DecrBy => {
+            let by = request.integer(2)?.checked_neg().ok_or(errors::DECREMENT_OVERFLOW)?;
+            Ok(edit(request, KeyChange::Increment(by)))
+        }
+        RespCommand::IncrByFloat => {
             super::decimals::float(request.arg(2))?;
-            Ok(edit(request, Change::IncrementFloat(request.bytes(2))))
+            Ok(edit(request, KeyChange::IncrementFloat(request.bytes(2))))
         }
         _ => plan_keys(verb, request, place),
     }
 }
 
-fn plan_keys(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Plan, Failure> {
+fn plan_keys(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
     let many = request.len() > 2;
     match verb {
-        Verb::MGet => Ok(gather(request, place, Question::Value)),
-        Verb::Del | Verb::Unlink if many => Ok(gather(request, place, Question::Delete)),
-        Verb::Exists | Verb::Touch if many => Ok(gather(request, place, Question::Exists)),
-        Verb::Del | Verb::Unlink => Ok(Plan::One {
-            access: Access::Write,
+        RespCommand::MGet => Ok(gather(request, place, KeyQuery::Value)),
+        RespCommand::Del | RespCommand::Unlink if many => Ok(gather(request, place, KeyQuery::Delete)),
+        RespCommand::Exists | RespCommand::Touch if many => Ok(gather(request, place, KeyQuery::Exists)),
+        RespCommand::Del | RespCommand::Unlink => Ok(CommandPlan::One {
+            access: KeyAccess::Write,
             key_at: 1,
-            command: Command::Delete { key: request.bytes(1), condition: Condition::Always },
-            wait: Wait::Count,
+            command: SsdCommand::Delete { key: request.bytes(1), condition: WriteCondition::Always },
+            wait: ReplyForm::Count,
         }),
-        Verb::Exists | Verb::Touch => Ok(exist(request, 1, Wait::Count)),
-        Verb::Expire => expire(request, place.wall, Unit::Seconds, Origin::Now),
-        Verb::PExpire => expire(request, place.wall, Unit::Millis, Origin::Now),
-        Verb::ExpireAt => expire(request, place.wall, Unit::Seconds, Origin::Epoch),
-        Verb::PExpireAt => expire(request, place.wall, Unit::Millis, Origin::Epoch),
-        Verb::Ttl => Ok(exist(request, 1, Wait::Time(Tell::SecondsLeft))),
-        Verb::PTtl => Ok(exist(request, 1, Wait::Time(Tell::MillisLeft))),
-        Verb::ExpireTime => Ok(exist(request, 1, Wait::Time(Tell::Seconds))),
-        Verb::PExpireTime => Ok(exist(request, 1, Wait::Time(Tell::Millis))),
-        Verb::Persist => Ok(edit(request, Change::Persist)),
-        Verb::Type => Ok(exist(request, 1, Wait::Kind)),
-        Verb::Object => object(request),
-        Verb::Memory => memory(request),
-        Verb::Debug => debug(request, place),
-        _ => plan_alone(verb, request, place).map(Plan::Alone),
+        RespCommand::Exists | RespCommand::Touch => Ok(exist(request, 1, ReplyForm::Count)),
+        RespCommand::Expire => expire(request, place.wall, TimeUnit::Seconds, TimeOrigin::Now),
+        RespCommand::PExpire => expire(request, place.wall, TimeUnit::Millis, TimeOrigin::Now),
+        RespCommand::ExpireAt => expire(request, place.wall, TimeUnit::Seconds, TimeOrigin::Epoch),
+        RespCommand::PExpireAt => expire(request, place.wall, TimeUnit::Millis, TimeOrigin::Epoch),
+        RespCommand::Ttl => Ok(exist(request, 1, ReplyForm::Time(TtlForm::SecondsLeft))),
+        RespCommand::PTtl => Ok(exist(request, 1, ReplyForm::Time(TtlForm::MillisLeft))),
+        RespCommand::ExpireTime => Ok(exist(request, 1, ReplyForm::Time(TtlForm::Seconds))),
+        RespCommand::PExpireTime => Ok(exist(request, 1, ReplyForm::Time(TtlForm::Millis))),
+        RespCommand::Persist => Ok(edit(request, KeyChange::Persist)),
+        RespCommand::Type => Ok(exist(request, 1, ReplyForm::Kind)),
+        RespCommand::Object => object(request),
+        RespCommand::Memory => memory(request),
+        RespCommand::Debug => debug(request, place),
+        _ => plan_alone(verb, request, place).map(CommandPlan::Alone),
     }
 }
 
-fn plan_alone(verb: Verb, request: &Request<'_>, place: &Place) -> Result<Operation, Failure> {
+fn plan_alone(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<RespOperation, ErrorReply> {
     let namespace = place.namespace;
     Ok(match verb {
-        Verb::MSet | Verb::MSetNx => {
+        RespCommand::MSet | RespCommand::MSetNx => {
             if request.len().is_multiple_of(2) {
                 return Err(errors::wrong_arity(verb.name()));
             }
-            let condition = if verb == Verb::MSetNx { Condition::IfAbsent } else { Condition::Always };
-            Operation::Writes(Writes::parse(request, namespace, condition)?)
+            let condition =
+                if verb == RespCommand::MSetNx { WriteCondition::IfAbsent } else { WriteCondition::Always };
+            RespOperation::Writes(AtomicWrites::parse(request, namespace, condition)?)
         }
-        Verb::Lcs => Operation::Pair(Pair::parse(request, namespace)?),
-        Verb::Scan => Operation::Listing(Listing::scan(request, namespace)?),
-        Verb::Keys => Operation::Listing(Listing::keys(namespace, request.bytes(1))),
-        Verb::RandomKey => Operation::Listing(Listing::random(namespace, place.random)),
-        Verb::Rename => relocate(request, namespace, Manner::Rename),
-        Verb::RenameNx => relocate(request, namespace, Manner::RenameNew),
-        Verb::Copy => copy(request, namespace)?,
-        Verb::FlushDb | Verb::FlushAll => {
+        RespCommand::Lcs => RespOperation::Pair(LcsOperation::parse(request, namespace)?),
+        RespCommand::Scan => RespOperation::Listing(KeyListing::scan(request, namespace)?),
+        RespCommand::Keys => RespOperation::Listing(KeyListing::keys(namespace, request.bytes(1))),
+        RespCommand::RandomKey => RespOperation::Listing(KeyListing::random(namespace, place.random)),
+        RespCommand::Rename => relocate(request, namespace, RelocateKind::Rename),
+        RespCommand::RenameNx => relocate(request, namespace, RelocateKind::RenameNew),
+        RespCommand::Copy => copy(request, namespace)?,
+        RespCommand::FlushDb | RespCommand::FlushAll => {
             let plain = request.len() == 1;
             if !plain && !(request.len() == 2 && (request.is(1, "async") || request.is(1, "sync"))) {
                 return Err(errors::SYNTAX);
             }
-            Operation::Sweep(match verb {
-                Verb::FlushDb => Sweep::one(namespace, Work::Clear),
-                _ => Sweep::all(Work::Clear),
+            RespOperation::Sweep(match verb {
+                RespCommand::FlushDb => NamespaceSweep::one(namespace, SweepCommand::Clear),
+                _ => NamespaceSweep::all(SweepCommand::Clear),
             })
         }
-        Verb::Save => Operation::Sweep(Sweep::all(Work::Flush)),
-        Verb::BgSave => match request.len() {
-            1 => Operation::Sweep(Sweep::all(Work::FlushAside)),
-            2 if request.is(1, "schedule") => Operation::Sweep(Sweep::all(Work::FlushAside)),
+        RespCommand::Save => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::Flush)),
+        RespCommand::BgSave => match request.len() {
+            1 => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::FlushAside)),
+            2 if request.is(1, "schedule") => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::FlushAside)),
             _ => return Err(errors::SYNTAX),
         },
-        other => return Err(Failure::told(format!("ERR '{}' has no plan", other.name()))),
+        other => return Err(ErrorReply::told(format!("ERR '{}' has no handler", other.name()))),
     })
 }
 
-/// A read of the front of a value.
-pub(crate) fn read(request: &Request<'_>, key_at: usize, bytes_max: u32, wait: Wait) -> Plan {
-    Plan::One {
-        access: Access::Read,
+/// Plans a read of the first `bytes_max` bytes of a value.
+pub(crate) fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
+    CommandPlan::One {
+        access: KeyAccess::Read,
         key_at,
-        command: Command::Retrieve {
+        command: SsdCommand::Retrieve {
             key: request.bytes(key_at),
             sink: Vec::new().into(),
             bytes_max,
-            release: Release::WhenDurable,
+            release: ReadRelease::WhenDurable,
         },
         wait,
     }
 }
 
-/// A look at a key.
-fn exist(request: &Request<'_>, key_at: usize, wait: Wait) -> Plan {
-    Plan::One {
-        access: Access::Read,
+/// Plans a read of a key's metadata.
+fn exist(request: &RespRequest<'_>, key_at: usize, wait: ReplyForm) -> CommandPlan {
+    CommandPlan::One {
+        access: KeyAccess::Read,
         key_at,
-        command: Command::Exist { key: request.bytes(key_at), release: Release::WhenDurable },
+        command: SsdCommand::Exist { key: request.bytes(key_at), release: ReadRelease::WhenDurable },
         wait,
     }
 }
 
-/// A change of the first key.
-pub(crate) fn edit(request: &Request<'_>, change: Change) -> Plan {
-    Plan::Edit(request.bytes(1), change)
+/// Plans a read-modify-write of the first key.
+pub(crate) fn edit(request: &RespRequest<'_>, change: KeyChange) -> CommandPlan {
+    CommandPlan::Edit(request.bytes(1), change)
 }
 
-fn gather(request: &Request<'_>, place: &Place, question: Question) -> Plan {
+fn gather(request: &RespRequest<'_>, place: &PlanContext, question: KeyQuery) -> CommandPlan {
     let keys = (1..request.len()).map(|at| request.bytes(at)).collect();
-    Plan::Gather(Gather::new(place.namespace, question, keys))
+    CommandPlan::Gather(KeyGather::new(place.namespace, question, keys))
 }
 
-fn set_bit(request: &Request<'_>) -> Result<Plan, Failure> {
+fn set_bit(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     let offset = bits::offset(request, 2)?;
     let bit = match request.integer(3) {
         Ok(0) => false,
         Ok(1) => true,
         _ => return Err(errors::BIT),
     };
-    Ok(edit(request, Change::SetBit { offset, bit }))
+    Ok(edit(request, KeyChange::SetBit { offset, bit }))
 }
 
-fn get_bit(request: &Request<'_>) -> Result<Plan, Failure> {
+fn get_bit(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     let offset = bits::offset(request, 2)?;
     let bytes_max = u32::try_from(offset / 8 + 1).unwrap_or(u32::MAX);
-    Ok(read(request, 1, bytes_max, Wait::Bit { offset }))
+    Ok(read(request, 1, bytes_max, ReplyForm::Bit { offset }))
 }
 
-fn expire(request: &Request<'_>, wall: UnixMillis, unit: Unit, origin: Origin) -> Result<Plan, Failure> {
-    let rule = Rule::parse(request, 3)?;
+fn expire(request: &RespRequest<'_>, wall: UnixMillis, unit: TimeUnit, origin: TimeOrigin) -> Result<CommandPlan, ErrorReply> {
+    let rule = ExpireCondition::parse(request, 3)?;
     let value = request.integer(2)?;
-    let at_ms = Said { unit, origin }
+    let at_ms = ExpiryArgument { unit, origin }
         .at(value, wall)
         .ok_or_else(|| errors::invalid_expire(&request.text(0).to_ascii_lowercase()))?;
-    Ok(edit(request, Change::Expire { at_ms, rule }))
+    Ok(edit(request, KeyChange::Expire { at_ms, rule }))
 }
 
-fn relocate(request: &Request<'_>, namespace: NamespaceId, manner: Manner) -> Operation {
-    let route = Route { from: (namespace, request.bytes(1)), to: (namespace, request.bytes(2)) };
-    Operation::Relocate(Relocate::new(route, manner))
+fn relocate(request: &RespRequest<'_>, namespace: NamespaceId, manner: RelocateKind) -> RespOperation {
+    let route = SourceAndTarget { from: (namespace, request.bytes(1)), to: (namespace, request.bytes(2)) };
+    RespOperation::Relocate(KeyRelocation::new(route, manner))
 }
 
-fn copy(request: &Request<'_>, namespace: NamespaceId) -> Result<Operation, Failure> {
+fn copy(request: &RespRequest<'_>, namespace: NamespaceId) -> Result<RespOperation, ErrorReply> {
     let mut target = namespace;
-    let mut manner = Manner::Copy;
+    let mut manner = RelocateKind::Copy;
     let mut at = 3;
     while at < request.len() {
         match &request.lower(at)[..] {
-            b"replace" => manner = Manner::CopyReplace,
+            b"replace" => manner = RelocateKind::CopyReplace,
             b"db" if at + 1 < request.len() => {
                 at += 1;
                 target = NamespaceId(request.database(at)? + 1);
@@ -236,20 +241,20 @@ fn copy(request: &Request<'_>, namespace: NamespaceId) -> Result<Operation, Fail
         }
         at += 1;
     }
-    let route = Route { from: (namespace, request.bytes(1)), to: (target, request.bytes(2)) };
+    let route = SourceAndTarget { from: (namespace, request.bytes(1)), to: (target, request.bytes(2)) };
     if route.from == route.to {
         return Err(errors::SAME_OBJECT);
     }
-    Ok(Operation::Relocate(Relocate::new(route, manner)))
+    Ok(RespOperation::Relocate(KeyRelocation::new(route, manner)))
 }
 
-fn object(request: &Request<'_>) -> Result<Plan, Failure> {
+fn object(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     let word = request.lower(1);
     match (&word[..], request.len()) {
-        (b"encoding", 3) => Ok(read(request, 2, 45, Wait::Encoding)),
-        (b"refcount", 3) => Ok(exist(request, 2, Wait::References)),
-        (b"idletime", 3) => Err(Failure::fixed("ERR idle time is not tracked by this server")),
-        (b"freq", 3) => Err(Failure::fixed(
+        (b"encoding", 3) => Ok(read(request, 2, 45, ReplyForm::Encoding)),
+        (b"refcount", 3) => Ok(exist(request, 2, ReplyForm::References)),
+        (b"idletime", 3) => Err(ErrorReply::fixed("ERR idle time is not tracked by this server")),
+        (b"freq", 3) => Err(ErrorReply::fixed(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
              switching between policies at runtime LRU and LFU data will take some time to adjust.",
         )),
@@ -260,7 +265,7 @@ fn object(request: &Request<'_>) -> Result<Plan, Failure> {
     }
 }
 
-fn memory(request: &Request<'_>) -> Result<Plan, Failure> {
+fn memory(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     if !request.is(1, "usage") {
         return Err(errors::unknown_subcommand("MEMORY", request.arg(1)));
     }
@@ -273,22 +278,22 @@ fn memory(request: &Request<'_>) -> Result<Plan, Failure> {
         _ => return Err(errors::SYNTAX),
     }
     let key_bytes = u32::try_from(request.arg(2).len()).unwrap_or(u32::MAX);
-    Ok(exist(request, 2, Wait::Footprint { key_bytes }))
+    Ok(exist(request, 2, ReplyForm::Footprint { key_bytes }))
 }
 
-/// The part of DEBUG that is here: what tests and tools of others ask for.
-fn debug(request: &Request<'_>, place: &Place) -> Result<Plan, Failure> {
+/// Plans the subcommands of DEBUG that Redis test suites and tools use.
+fn debug(request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
     let word = request.lower(1);
     match (&word[..], request.len()) {
-        (b"object", 3) => Ok(read(request, 2, 45, Wait::Describe)),
+        (b"object", 3) => Ok(read(request, 2, 45, ReplyForm::Describe)),
         (b"sleep", 3) => debug_sleep(request, place),
-        // Keys expire on time here whatever this says; it is Redis's switch for its own tests.
-        (b"set-active-expire", 3) => Ok(Plan::Answer(Reply::Ok)),
+        // Redis's tests use this switch; here it has no effect, keys always expire on time.
+        (b"set-active-expire", 3) => Ok(CommandPlan::Answer(RespReply::Ok)),
         _ => Err(errors::unknown_subcommand("DEBUG", request.arg(1))),
     }
 }
 
-fn debug_sleep(request: &Request<'_>, place: &Place) -> Result<Plan, Failure> {
+fn debug_sleep(request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
     let seconds = std::str::from_utf8(request.arg(2))
         .ok()
         .and_then(|text| text.parse::<f64>().ok())
@@ -297,5 +302,5 @@ fn debug_sleep(request: &Request<'_>, place: &Place) -> Result<Plan, Failure> {
     let seconds = seconds.clamp(0.0, super::limits::DEBUG_SLEEP_SECONDS_MAX);
     let span = std::time::Duration::from_secs_f64(seconds);
     let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    Ok(Plan::Alone(Operation::Sleep(place.now.after(Nanos(nanos)))))
+    Ok(CommandPlan::Alone(RespOperation::Sleep(place.now.after(Nanos(nanos)))))
 }

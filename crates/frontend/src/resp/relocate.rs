@@ -1,165 +1,171 @@
-//! RENAME, RENAMENX and COPY.
+//! The commands RENAME, RENAMENX and COPY.
 //!
-//! In: two keys. Out: the first key's value under the second, with its time. A rename is one batch under the condition that the
-//! source is still what was read; a copy is one store. When another face was faster, it begins again.
+//! Input: two keys. Output: the first key's value and expiry under the second key. A rename is one batch under the
+//! condition that the source is unchanged since it was read; a copy is one store. If another front end changed the
+//! source, a rename starts again.
 
 use super::errors;
 use super::limits::RETRIES_MAX;
-use super::operation::{Drive, Lane};
-use super::reply::Reply;
+use super::operation::{DriveResult, OperationContext};
+use super::reply::RespReply;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, Release, Sequence, SubmitError,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
 };
 
-/// What becomes of the source and of a target that exists.
+/// The treatment of the source and of an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// The source goes, the target is replaced.
+pub(crate) enum RelocateKind {
+    /// Deletes the source, replaces the target.
     Rename,
-    /// The source goes if the target is free.
+    /// Deletes the source; has no effect if the target exists.
     RenameNew,
-    /// The source stays, the target is replaced.
+    /// Keeps the source, replaces the target.
     CopyReplace,
-    /// The source stays if the target is free.
+    /// Keeps the source; has no effect if the target exists.
     Copy,
 }
 
-/// From where to where.
+/// The source and the target key.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub(crate) struct SourceAndTarget {
     pub(crate) from: (NamespaceId, Bytes),
     pub(crate) to: (NamespaceId, Bytes),
 }
 
 #[derive(Debug)]
-enum Stage {
+enum RelocateStage {
     Read,
     Reading,
-    Write(Value),
+    Write(SourceValue),
     Writing,
-    Done(Reply),
+    Done(RespReply),
 }
 
 #[derive(Debug)]
-struct Value {
+struct SourceValue {
     bytes: Bytes,
-    expiry: Expiry,
+    expiry: RecordExpiry,
     sequence: Sequence,
 }
 
-/// A value on its way to another key.
+/// A rename or copy of a key.
 #[derive(Debug)]
-pub(crate) struct Relocate {
-    route: Route,
-    manner: Manner,
-    stage: Stage,
+pub(crate) struct KeyRelocation {
+    route: SourceAndTarget,
+    manner: RelocateKind,
+    stage: RelocateStage,
     retries: u32,
 }
 
-impl Relocate {
-    /// A value on its way.
-    pub(crate) fn new(route: Route, manner: Manner) -> Self {
-        Self { route, manner, stage: Stage::Read, retries: 0 }
+impl KeyRelocation {
+    /// Creates a rename or copy.
+    pub(crate) fn new(route: SourceAndTarget, manner: RelocateKind) -> Self {
+        Self { route, manner, stage: RelocateStage::Read, retries: 0 }
     }
 
     fn is_rename(&self) -> bool {
-        matches!(self.manner, Manner::Rename | Manner::RenameNew)
+        matches!(self.manner, RelocateKind::Rename | RelocateKind::RenameNew)
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         let (namespace, command, next) = match &self.stage {
-            Stage::Read => {
-                let command = Command::Retrieve {
+            RelocateStage::Read => {
+                let command = SsdCommand::Retrieve {
                     key: self.route.from.1.clone(),
                     sink: Vec::new().into(),
                     bytes_max: u32::MAX,
-                    release: Release::WhenDurable,
+                    release: ReadRelease::WhenDurable,
                 };
-                (self.route.from.0, command, Stage::Reading)
+                (self.route.from.0, command, RelocateStage::Reading)
             }
-            Stage::Write(value) => (self.route.to.0, self.write(value), Stage::Writing),
-            Stage::Reading | Stage::Writing => return Drive::Waiting,
-            Stage::Done(_) => match std::mem::replace(&mut self.stage, Stage::Writing) {
-                Stage::Done(reply) => return Drive::Done(reply),
-                _ => return Drive::Waiting,
+            RelocateStage::Write(value) => (self.route.to.0, self.write(value), RelocateStage::Writing),
+            RelocateStage::Reading | RelocateStage::Writing => return DriveResult::Waiting,
+            RelocateStage::Done(_) => match std::mem::replace(&mut self.stage, RelocateStage::Writing) {
+                RelocateStage::Done(reply) => return DriveResult::Done(reply),
+                _ => return DriveResult::Waiting,
             },
         };
         match lane.submit(0, namespace, command) {
             Ok(()) => {
                 self.stage = next;
-                Drive::Waiting
+                DriveResult::Waiting
             }
-            Err(SubmitError::Busy(_)) => Drive::Busy,
-            Err(SubmitError::Refused(status)) => Drive::Done(errors::from_status(status).into()),
+            Err(SubmitError::Busy(_)) => DriveResult::Busy,
+            Err(SubmitError::Refused(status)) => DriveResult::Done(errors::from_status(status).into()),
         }
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, completion: Completion) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, completion: SsdCompletion) {
         self.stage = match self.stage {
-            Stage::Reading => self.read(completion),
+            RelocateStage::Reading => self.read(completion),
             _ => self.written(&completion),
         };
     }
 
-    fn read(&self, completion: Completion) -> Stage {
+    fn read(&self, completion: SsdCompletion) -> RelocateStage {
         match completion.status {
             Status::SUCCESS => {}
-            Status::KEY_DOES_NOT_EXIST if self.is_rename() => return Stage::Done(errors::NO_SUCH_KEY.into()),
-            Status::KEY_DOES_NOT_EXIST => return Stage::Done(Reply::Integer(0)),
-            other => return Stage::Done(errors::from_status(other).into()),
+            Status::KEY_DOES_NOT_EXIST if self.is_rename() => return RelocateStage::Done(errors::NO_SUCH_KEY.into()),
+            Status::KEY_DOES_NOT_EXIST => return RelocateStage::Done(RespReply::Integer(0)),
+            other => return RelocateStage::Done(errors::from_status(other).into()),
         }
         if self.route.from == self.route.to {
-            return Stage::Done(match self.manner {
-                Manner::Rename => Reply::Ok,
-                _ => Reply::Integer(0),
+            return RelocateStage::Done(match self.manner {
+                RelocateKind::Rename => RespReply::Ok,
+                _ => RespReply::Integer(0),
             });
         }
-        Stage::Write(Value {
+        RelocateStage::Write(SourceValue {
             bytes: completion.sink.into(),
-            expiry: if completion.expiry_ms == 0 { Expiry::Never } else { Expiry::At(completion.expiry_ms) },
+            expiry: if completion.expiry_ms == 0 {
+                RecordExpiry::Never
+            } else {
+                RecordExpiry::At(completion.expiry_ms)
+            },
             sequence: completion.sequence,
         })
     }
 
-    fn written(&mut self, completion: &Completion) -> Stage {
-        let target_taken = matches!(self.manner, Manner::RenameNew | Manner::Copy)
+    fn written(&mut self, completion: &SsdCompletion) -> RelocateStage {
+        let target_taken = matches!(self.manner, RelocateKind::RenameNew | RelocateKind::Copy)
             && completion.status == Status::KEY_EXISTS
-            && (self.manner == Manner::Copy || completion.position == 0);
+            && (self.manner == RelocateKind::Copy || completion.position == 0);
         match completion.status {
-            Status::SUCCESS if self.manner == Manner::Rename => Stage::Done(Reply::Ok),
-            Status::SUCCESS => Stage::Done(Reply::Integer(1)),
-            _ if target_taken => Stage::Done(Reply::Integer(0)),
+            Status::SUCCESS if self.manner == RelocateKind::Rename => RelocateStage::Done(RespReply::Ok),
+            Status::SUCCESS => RelocateStage::Done(RespReply::Integer(1)),
+            _ if target_taken => RelocateStage::Done(RespReply::Integer(0)),
             Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST if self.retries < RETRIES_MAX => {
                 self.retries += 1;
-                Stage::Read
+                RelocateStage::Read
             }
-            Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST => Stage::Done(errors::CONTENDED.into()),
-            other => Stage::Done(errors::from_status(other).into()),
+            Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST => RelocateStage::Done(errors::CONTENDED.into()),
+            other => RelocateStage::Done(errors::from_status(other).into()),
         }
     }
 
-    fn write(&self, value: &Value) -> Command {
+    fn write(&self, value: &SourceValue) -> SsdCommand {
         let key = self.route.to.1.clone();
         let condition = match self.manner {
-            Manner::Rename | Manner::CopyReplace => Condition::Always,
-            Manner::RenameNew | Manner::Copy => Condition::IfAbsent,
+            RelocateKind::Rename | RelocateKind::CopyReplace => WriteCondition::Always,
+            RelocateKind::RenameNew | RelocateKind::Copy => WriteCondition::IfAbsent,
         };
         let bytes = value.bytes.clone();
         let expiry = value.expiry;
         if !self.is_rename() {
-            return Command::Store { key, value: bytes.into(), condition, expiry };
+            return SsdCommand::Store { key, value: bytes.into(), condition, expiry };
         }
-        Command::Batch {
+        SsdCommand::Batch {
             writes: vec![
                 BatchWrite::Store { key, value: bytes, condition, expiry },
                 BatchWrite::Delete {
                     key: self.route.from.1.clone(),
-                    condition: Condition::IfSequence(value.sequence),
+                    condition: WriteCondition::IfSequence(value.sequence),
                 },
             ],
         }

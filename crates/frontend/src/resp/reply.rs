@@ -1,53 +1,53 @@
-//! Replies to bytes, in RESP2 or RESP3.
+//! The encoding of replies in RESP2 or RESP3.
 //!
-//! In: a [`Reply`], or calls on an [`Encoder`] for answers with structure. Out: bytes behind those already queued.
-//! Invariant: what is written is always a complete reply; error texts never contain a line end.
+//! Input: a [`RespReply`], or calls on an [`ReplyEncoder`] for structured replies. Output: bytes appended to the queued ones.
+//! Invariant: a [`RespReply`] is always written completely; error texts never contain a line end.
 
-use super::errors::Failure;
+use super::errors::ErrorReply;
 
-/// Which dialect a connection speaks.
+/// The protocol version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// What a client speaks that never said HELLO.
+pub(crate) enum RespVersion {
+    /// RESP2, the default without HELLO.
     Resp2,
-    /// After `HELLO 3`.
+    /// RESP3, after `HELLO 3`.
     Resp3,
 }
 
-/// The answer to one command.
+/// The reply to one command.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum RespReply {
     /// `+OK`.
     Ok,
-    /// Nothing there.
+    /// The null reply.
     Null,
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// A value.
+    /// A bulk string.
     Bulk(Vec<u8>),
-    /// A word.
+    /// A simple string.
     Simple(&'static str),
-    /// A failure.
-    Error(Failure),
-    /// Bytes that are already a reply.
+    /// An error.
+    Error(ErrorReply),
+    /// Bytes that are already encoded.
     Encoded(Vec<u8>),
 }
 
-impl From<Failure> for Reply {
-    fn from(failure: Failure) -> Self {
+impl From<ErrorReply> for RespReply {
+    fn from(failure: ErrorReply) -> Self {
         Self::Error(failure)
     }
 }
 
-/// Writes replies in one dialect.
+/// An encoder of replies in one protocol version.
 #[derive(Debug)]
-pub(crate) struct Encoder<'a> {
+pub(crate) struct ReplyEncoder<'a> {
     out: &'a mut Vec<u8>,
-    protocol: Protocol,
+    protocol: RespVersion,
 }
 
-impl<'a> Encoder<'a> {
-    pub(crate) fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
+impl<'a> ReplyEncoder<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>, protocol: RespVersion) -> Self {
         Self { out, protocol }
     }
 
@@ -61,7 +61,7 @@ impl<'a> Encoder<'a> {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    pub(crate) fn error(&mut self, failure: &Failure) {
+    pub(crate) fn error(&mut self, failure: &ErrorReply) {
         self.out.push(b'-');
         self.out
             .extend(failure.0.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
@@ -73,7 +73,7 @@ impl<'a> Encoder<'a> {
         self.header_signed(b':', value);
     }
 
-    /// A count as a number; one that does not fit says the highest.
+    /// Writes an unsigned count as an integer, saturating at `i64::MAX`.
     pub(crate) fn count(&mut self, value: u64) {
         self.integer(i64::try_from(value).unwrap_or(i64::MAX));
     }
@@ -81,15 +81,15 @@ impl<'a> Encoder<'a> {
     #[inline]
     pub(crate) fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     pub(crate) fn null_array(&mut self) {
         self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"*-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"*-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
@@ -109,11 +109,11 @@ impl<'a> Encoder<'a> {
         self.bulk(text.as_bytes());
     }
 
-    /// Text for people: a verbatim string where the dialect has one.
+    /// Writes human-readable text: a verbatim string in RESP3, a bulk string in RESP2.
     pub(crate) fn verbatim(&mut self, text: &str) {
         match self.protocol {
-            Protocol::Resp2 => self.text(text),
-            Protocol::Resp3 => {
+            RespVersion::Resp2 => self.text(text),
+            RespVersion::Resp3 => {
                 self.header(b'=', text.len() + 4);
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
@@ -127,14 +127,14 @@ impl<'a> Encoder<'a> {
     }
 
     pub(crate) fn set(&mut self, length: usize) {
-        self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, length);
+        self.header(if self.protocol == RespVersion::Resp3 { b'~' } else { b'*' }, length);
     }
 
-    /// Begins a map; `pairs` keys and values follow, in turns.
+    /// Writes the header of a map; `pairs` keys and values follow, alternating.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.header(b'*', pairs * 2),
-            Protocol::Resp3 => self.header(b'%', pairs),
+            RespVersion::Resp2 => self.header(b'*', pairs * 2),
+            RespVersion::Resp3 => self.header(b'%', pairs),
         }
     }
 
@@ -164,7 +164,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Writes a number in decimal, without the formatting machinery.
+/// Appends a number in decimal, without `core::fmt`.
 #[inline]
 pub(crate) fn decimal(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0_u8; 20];
@@ -181,7 +181,7 @@ pub(crate) fn decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A number in decimal.
+/// Returns a number in decimal.
 pub(crate) fn decimal_signed(value: i64) -> Vec<u8> {
     let mut out = Vec::with_capacity(20);
     if value < 0 {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_they_are() {
+    fn signed_numbers_are_written_in_decimal() {
         for value in [0, 9, 10, -1, i64::MIN, i64::MAX] {
             assert_eq!(decimal_signed(value), value.to_string().into_bytes());
         }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn an_error_text_cannot_forge_a_second_reply() {
         let mut out = Vec::new();
-        Encoder::new(&mut out, Protocol::Resp2).error(&Failure::told("ERR a\r\n+OK".to_owned()));
+        ReplyEncoder::new(&mut out, RespVersion::Resp2).error(&ErrorReply::told("ERR a\r\n+OK".to_owned()));
         assert_eq!(out, b"-ERR a  +OK\r\n");
     }
 }

@@ -1,44 +1,44 @@
-//! COMMAND, CONFIG, SLOWLOG, TIME and LASTSAVE.
+//! The commands COMMAND, CONFIG, SLOWLOG, TIME and LASTSAVE.
 //!
-//! In: a request. Out: a reply made from the command table, the settings and the slow log.
+//! Input: a request. Output: a reply made from the command table, the settings and the slow log.
 
-use super::command_table::{Entry, TABLE, Verb, lookup};
-use super::errors::{self, Failure};
+use super::command_table::{CommandEntry, TABLE, RespCommand, lookup};
+use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::{Encoder, Protocol, Reply};
-use super::request::Request;
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::request::RespRequest;
 use super::settings;
-use super::shared::{Counters, Shared};
+use super::shared::{RespCounters, RespState};
 
-/// Entries of SLOWLOG GET that names no count.
+/// The number of entries that SLOWLOG GET returns without a count.
 const SLOWLOG_GET: usize = 10;
 
-/// Answers a command about the node.
+/// Executes a server command.
 pub(crate) fn answer(
-    verb: Verb,
-    request: &Request<'_>,
-    protocol: Protocol,
-    shared: &mut Shared,
-) -> Result<Reply, Failure> {
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    protocol: RespVersion,
+    shared: &mut RespState,
+) -> Result<RespReply, ErrorReply> {
     let mut out = Vec::new();
-    let mut encoder = Encoder::new(&mut out, protocol);
+    let mut encoder = ReplyEncoder::new(&mut out, protocol);
     match verb {
-        Verb::Time => {
+        RespCommand::Time => {
             let wall = shared.wall.0;
             encoder.array(2);
             encoder.text(&(wall / 1_000).to_string());
             encoder.text(&(wall % 1_000 * 1_000).to_string());
         }
-        Verb::LastSave => encoder.count(shared.last_save.0 / 1_000),
-        Verb::Command => command(request, &mut encoder)?,
-        Verb::Config => config(request, &mut encoder, shared)?,
-        Verb::SlowLog => slowlog(request, &mut encoder, shared)?,
-        other => return Err(Failure::told(format!("ERR '{}' has no answer", other.name()))),
+        RespCommand::LastSave => encoder.count(shared.last_save.0 / 1_000),
+        RespCommand::Command => command(request, &mut encoder)?,
+        RespCommand::Config => config(request, &mut encoder, shared)?,
+        RespCommand::SlowLog => slowlog(request, &mut encoder, shared)?,
+        other => return Err(ErrorReply::told(format!("ERR '{}' has no handler", other.name()))),
     }
-    Ok(Reply::Encoded(out))
+    Ok(RespReply::Encoded(out))
 }
 
-fn arity(request: &Request<'_>, right: bool) -> Result<(), Failure> {
+fn arity(request: &RespRequest<'_>, right: bool) -> Result<(), ErrorReply> {
     if right {
         return Ok(());
     }
@@ -46,13 +46,13 @@ fn arity(request: &Request<'_>, right: bool) -> Result<(), Failure> {
     Err(errors::wrong_arity(&name))
 }
 
-fn command(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> {
+fn command(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(), ErrorReply> {
     if request.len() == 1 {
         out.array(TABLE.len());
         TABLE.iter().for_each(|entry| write_info(entry, out));
         return Ok(());
     }
-    let named = || (2..request.len()).map(|at| lookup(request.arg(at)).map(Verb::entry));
+    let named = || (2..request.len()).map(|at| lookup(request.arg(at)).map(RespCommand::entry));
     match &request.lower(1)[..] {
         b"count" => {
             arity(request, request.len() == 2)?;
@@ -73,7 +73,7 @@ fn command(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> 
         }
         b"docs" => {
             let all = request.len() == 2;
-            let entries: Vec<&Entry> = if all { TABLE.iter().collect() } else { named().flatten().collect() };
+            let entries: Vec<&CommandEntry> = if all { TABLE.iter().collect() } else { named().flatten().collect() };
             out.map(entries.len());
             entries.iter().for_each(|entry| write_docs(entry, out));
         }
@@ -91,7 +91,7 @@ fn command(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> 
     Ok(())
 }
 
-fn write_info(entry: &Entry, out: &mut Encoder<'_>) {
+fn write_info(entry: &CommandEntry, out: &mut ReplyEncoder<'_>) {
     out.array(10);
     out.text(entry.name);
     out.integer(i64::from(entry.arity));
@@ -109,7 +109,7 @@ fn write_info(entry: &Entry, out: &mut Encoder<'_>) {
     out.array(0);
 }
 
-fn write_docs(entry: &Entry, out: &mut Encoder<'_>) {
+fn write_docs(entry: &CommandEntry, out: &mut ReplyEncoder<'_>) {
     out.text(entry.name);
     out.map(3);
     for (name, value) in
@@ -120,23 +120,23 @@ fn write_docs(entry: &Entry, out: &mut Encoder<'_>) {
     }
 }
 
-fn get_keys(request: &Request<'_>, out: &mut Encoder<'_>) -> Result<(), Failure> {
-    let entry = lookup(request.arg(2)).map(Verb::entry);
-    let entry = entry.ok_or(Failure::fixed("ERR Invalid command specified"))?;
+fn get_keys(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(), ErrorReply> {
+    let entry = lookup(request.arg(2)).map(RespCommand::entry);
+    let entry = entry.ok_or(ErrorReply::fixed("ERR Invalid command specified"))?;
     let inner = request.skip(2);
     if entry.check_arity(inner.len()).is_err() {
-        return Err(Failure::fixed("ERR Invalid number of arguments specified for command"));
+        return Err(ErrorReply::fixed("ERR Invalid number of arguments specified for command"));
     }
     let positions: Vec<usize> = entry.key_positions(&inner).collect();
     if positions.is_empty() {
-        return Err(Failure::fixed("ERR The command has no key arguments"));
+        return Err(ErrorReply::fixed("ERR The command has no key arguments"));
     }
     out.array(positions.len());
     positions.iter().for_each(|&at| out.bulk(inner.arg(at)));
     Ok(())
 }
 
-fn config(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) -> Result<(), Failure> {
+fn config(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>, shared: &mut RespState) -> Result<(), ErrorReply> {
     match &request.lower(1)[..] {
         b"get" => {
             arity(request, request.len() > 2)?;
@@ -160,16 +160,16 @@ fn config(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) -> 
         }
         b"resetstat" => {
             arity(request, request.len() == 2)?;
-            shared.counters = Counters::new();
+            shared.counters = RespCounters::new();
             out.ok();
         }
-        b"rewrite" => return Err(Failure::fixed("ERR The server is running without a config file")),
+        b"rewrite" => return Err(ErrorReply::fixed("ERR The server is running without a config file")),
         _ => return Err(errors::unknown_subcommand("CONFIG", request.arg(1))),
     }
     Ok(())
 }
 
-fn slowlog(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) -> Result<(), Failure> {
+fn slowlog(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>, shared: &mut RespState) -> Result<(), ErrorReply> {
     match &request.lower(1)[..] {
         b"get" => {
             arity(request, request.len() <= 3)?;
@@ -177,7 +177,7 @@ fn slowlog(request: &Request<'_>, out: &mut Encoder<'_>, shared: &mut Shared) ->
                 3 => match integer(request.arg(2)) {
                     Some(-1) => usize::MAX,
                     Some(count @ 0..) => usize::try_from(count).unwrap_or(usize::MAX),
-                    _ => return Err(Failure::fixed("ERR count should be greater than or equal to -1")),
+                    _ => return Err(ErrorReply::fixed("ERR count should be greater than or equal to -1")),
                 },
                 _ => SLOWLOG_GET,
             };

@@ -1,82 +1,82 @@
-//! Commands about the session and the node that need no device command: PING to HELLO, and who answers the others.
+//! The commands that need no device command: session commands such as PING and HELLO, and server commands.
 //!
-//! In: a request, its connection, the turn. Out: a reply. Nothing here waits.
+//! Input: a request, its connection, the turn. Output: a reply. Invariant: none of them blocks or waits.
 
-use super::command_table::Verb;
-use super::connection::{Connection, Life, ReplyMode};
-use super::dispatch::Turn;
-use super::errors::{self, Failure};
-use super::reply::{Encoder, Protocol, Reply};
-use super::request::Request;
-use super::shared::Shared;
+use super::command_table::RespCommand;
+use super::connection::{RespConnection, ConnectionLife, ReplyMode};
+use super::dispatch::TurnContext;
+use super::errors::{self, ErrorReply};
+use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::request::RespRequest;
+use super::shared::RespState;
 use super::{client, info, server};
 use crate::core_device::CoreDevice;
 
-/// The Redis version whose behaviour and texts are kept to.
+/// The Redis version whose behaviour and texts this front end reproduces.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
-/// Answers a command of the session or the node.
+/// Executes a session or server command.
 pub(crate) fn answer<S: CoreDevice>(
-    verb: Verb,
-    request: &Request<'_>,
-    connection: &mut Connection,
-    turn: &mut Turn<'_, S>,
-) -> Result<Reply, Failure> {
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    connection: &mut RespConnection,
+    turn: &mut TurnContext<'_, S>,
+) -> Result<RespReply, ErrorReply> {
     match verb {
-        Verb::Ping => ping(request),
-        Verb::Echo => Ok(Reply::Bulk(request.arg(1).to_vec())),
-        Verb::Quit => {
-            connection.life = Life::Closing;
-            Ok(Reply::Ok)
+        RespCommand::Ping => ping(request),
+        RespCommand::Echo => Ok(RespReply::Bulk(request.arg(1).to_vec())),
+        RespCommand::Quit => {
+            connection.life = ConnectionLife::Closing;
+            Ok(RespReply::Ok)
         }
-        Verb::Select => {
+        RespCommand::Select => {
             connection.database = request.database(1)?;
-            Ok(Reply::Ok)
+            Ok(RespReply::Ok)
         }
-        Verb::Auth => auth(request, connection, turn.shared),
-        Verb::Hello => hello(request, connection, turn.shared),
-        Verb::Reset => Ok(reset(connection, turn.shared)),
-        Verb::Client => client::answer(request, connection, turn.clients, turn.shared),
-        Verb::Info => Ok(info::answer(request, connection.protocol, turn)),
-        Verb::DbSize => {
+        RespCommand::Auth => auth(request, connection, turn.shared),
+        RespCommand::Hello => hello(request, connection, turn.shared),
+        RespCommand::Reset => Ok(reset(connection, turn.shared)),
+        RespCommand::Client => client::answer(request, connection, turn.clients, turn.shared),
+        RespCommand::Info => Ok(info::answer(request, connection.protocol, turn)),
+        RespCommand::DbSize => {
             let keys = turn.store.stats().keys[connection.namespace().index()];
-            Ok(Reply::Integer(i64::try_from(keys).unwrap_or(i64::MAX)))
+            Ok(RespReply::Integer(i64::try_from(keys).unwrap_or(i64::MAX)))
         }
-        Verb::Wait => {
+        RespCommand::Wait => {
             let (replicas, timeout) = (request.integer(1)?, request.integer(2));
             match timeout {
                 Ok(0..) => {}
-                Ok(_) => return Err(Failure::fixed("ERR timeout is negative")),
-                Err(_) => return Err(Failure::fixed("ERR timeout is not an integer or out of range")),
+                Ok(_) => return Err(ErrorReply::fixed("ERR timeout is negative")),
+                Err(_) => return Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
             }
-            // There are no replicas to wait for, so the answer is known before any timeout.
+            // There are no replicas to wait for, so the reply needs no timeout.
             let _ = replicas;
-            Ok(Reply::Integer(0))
+            Ok(RespReply::Integer(0))
         }
         other => server::answer(other, request, connection.protocol, turn.shared),
     }
 }
 
-/// Whether two passwords are the same, in a time that does not tell where they differ.
+/// Returns true if two passwords are equal; the time does not depend on the position of a difference.
 fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
-fn ping(request: &Request<'_>) -> Result<Reply, Failure> {
+fn ping(request: &RespRequest<'_>) -> Result<RespReply, ErrorReply> {
     match request.len() {
-        1 => Ok(Reply::Simple("PONG")),
-        2 => Ok(Reply::Bulk(request.arg(1).to_vec())),
+        1 => Ok(RespReply::Simple("PONG")),
+        2 => Ok(RespReply::Bulk(request.arg(1).to_vec())),
         _ => Err(errors::wrong_arity("ping")),
     }
 }
 
-fn check_password(user: &[u8], password: &[u8], shared: &Shared) -> Result<(), Failure> {
+fn check_password(user: &[u8], password: &[u8], shared: &RespState) -> Result<(), ErrorReply> {
     let right = user == b"default"
         && shared.settings.password.as_ref().is_none_or(|expected| same(expected, password));
     if right { Ok(()) } else { Err(errors::WRONGPASS) }
 }
 
-fn auth(request: &Request<'_>, connection: &mut Connection, shared: &Shared) -> Result<Reply, Failure> {
+fn auth(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &RespState) -> Result<RespReply, ErrorReply> {
     match request.len() {
         2 if shared.settings.password.is_none() => return Err(errors::NO_PASSWORD),
         2 => check_password(b"default", request.arg(1), shared)?,
@@ -84,15 +84,15 @@ fn auth(request: &Request<'_>, connection: &mut Connection, shared: &Shared) -> 
         _ => return Err(errors::SYNTAX),
     }
     connection.authenticated = true;
-    Ok(Reply::Ok)
+    Ok(RespReply::Ok)
 }
 
-fn hello(request: &Request<'_>, connection: &mut Connection, shared: &Shared) -> Result<Reply, Failure> {
+fn hello(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &RespState) -> Result<RespReply, ErrorReply> {
     let mut protocol = connection.protocol;
     if request.len() > 1 {
         protocol = match request.integer(1).map_err(|_| errors::PROTO_NOT_INTEGER)? {
-            2 => Protocol::Resp2,
-            3 => Protocol::Resp3,
+            2 => RespVersion::Resp2,
+            3 => RespVersion::Resp3,
             _ => return Err(errors::NOPROTO),
         };
     }
@@ -110,7 +110,7 @@ fn hello(request: &Request<'_>, connection: &mut Connection, shared: &Shared) ->
             at += 2;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", request.text(at));
-            return Err(Failure::told(text));
+            return Err(ErrorReply::told(text));
         }
     }
     if !proved {
@@ -124,16 +124,16 @@ fn hello(request: &Request<'_>, connection: &mut Connection, shared: &Shared) ->
     Ok(greeting(connection))
 }
 
-fn greeting(connection: &Connection) -> Reply {
+fn greeting(connection: &RespConnection) -> RespReply {
     let mut out = Vec::new();
-    let mut encoder = Encoder::new(&mut out, connection.protocol);
+    let mut encoder = ReplyEncoder::new(&mut out, connection.protocol);
     encoder.map(7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         encoder.text(name);
         encoder.text(value);
     }
     encoder.text("proto");
-    encoder.integer(if connection.protocol == Protocol::Resp3 { 3 } else { 2 });
+    encoder.integer(if connection.protocol == RespVersion::Resp3 { 3 } else { 2 });
     encoder.text("id");
     encoder.count(connection.identity.id);
     for (name, value) in [("mode", "standalone"), ("role", "master")] {
@@ -142,15 +142,15 @@ fn greeting(connection: &Connection) -> Reply {
     }
     encoder.text("modules");
     encoder.array(0);
-    Reply::Encoded(out)
+    RespReply::Encoded(out)
 }
 
-fn reset(connection: &mut Connection, shared: &Shared) -> Reply {
+fn reset(connection: &mut RespConnection, shared: &RespState) -> RespReply {
     connection.database = 0;
-    connection.protocol = Protocol::Resp2;
+    connection.protocol = RespVersion::Resp2;
     connection.authenticated = shared.settings.password.is_none();
     connection.reply_mode = ReplyMode::On;
     connection.no_evict = false;
     connection.identity.name.clear();
-    Reply::Simple("RESET")
+    RespReply::Simple("RESET")
 }

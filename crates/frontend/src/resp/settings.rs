@@ -1,40 +1,40 @@
-//! The parameters that CONFIG reads and changes.
+//! The parameters of CONFIG GET and CONFIG SET.
 //!
-//! In: the configuration the face was bound with. Out: one table of names; those that can be changed say how. A parameter that
-//! describes what cannot be changed here is refused, never silently accepted.
+//! Input: the configuration of the front end. Output: values by name, and checked changes of the variable ones. A
+//! change of a fixed parameter is refused, never silently accepted.
 
 use super::RespConfig;
-use super::errors::Failure;
-use super::glob::{self, Case};
+use super::errors::ErrorReply;
+use super::glob::{self, CaseSensitivity};
 use super::limits::{BULK_BYTES_MAX, CLIENTS_CEILING, CLIENTS_MAX, DATABASES, SLOWLOG_ENTRIES_MAX};
 use super::parser::integer;
 use super::slowlog::SlowLog;
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::Durability;
 
-/// What can differ from node to node and, in part, from minute to minute.
+/// The parameters of a front end; some can be changed by CONFIG SET.
 #[derive(Debug)]
-pub(crate) struct Settings {
-    /// What AUTH must say.
+pub(crate) struct RespSettings {
+    /// Password that AUTH requires.
     pub(crate) password: Option<Vec<u8>>,
-    /// Clients at a time.
+    /// Maximum number of connected clients.
     pub(crate) clients_max: usize,
-    /// Longest argument.
+    /// Longest argument, in bytes.
     pub(crate) bulk_bytes_max: usize,
-    /// How long a client may say nothing, in seconds; 0 for ever.
+    /// Longest idle time of a client, in seconds; 0 for no limit.
     pub(crate) timeout_seconds: u64,
-    /// What the device promises of the first namespace.
+    /// Durability mode of the first namespace.
     pub(crate) durability: Durability,
-    /// Where the face listens.
+    /// First TCP port; 0 without one.
     pub(crate) port: u16,
     /// Path of the Unix socket, empty without one.
     pub(crate) unix_path: String,
-    /// Addresses it listens on.
+    /// IP addresses of the listeners, separated by blanks.
     pub(crate) bind: String,
 }
 
-impl Settings {
-    /// The settings a face starts with.
+impl RespSettings {
+    /// Creates the initial parameters of a front end.
     pub(crate) fn new(config: &RespConfig) -> Self {
         Self {
             password: config.password.clone().map(String::into_bytes),
@@ -48,7 +48,7 @@ impl Settings {
         }
     }
 
-    /// Redis's word for the durability.
+    /// Returns the value of `appendfsync` for the durability mode.
     fn append_sync(&self) -> &'static str {
         match self.durability {
             Durability::Always => "always",
@@ -58,7 +58,7 @@ impl Settings {
     }
 }
 
-/// Every parameter's name.
+/// The names of all parameters.
 const NAMES: &[&str] = &[
     "appendfsync",
     "appendonly",
@@ -79,8 +79,8 @@ const NAMES: &[&str] = &[
     "unixsocket",
 ];
 
-/// The value of a parameter as CONFIG GET shows it.
-fn value(name: &str, settings: &Settings, slowlog: &SlowLog) -> String {
+/// Returns the value of a parameter as CONFIG GET shows it.
+fn value(name: &str, settings: &RespSettings, slowlog: &SlowLog) -> String {
     match name {
         "appendfsync" => settings.append_sync().to_owned(),
         "appendonly" => "yes".to_owned(),
@@ -106,12 +106,12 @@ fn value(name: &str, settings: &Settings, slowlog: &SlowLog) -> String {
     }
 }
 
-/// Parameters whose names match one of the patterns, each once, with their values.
-pub(crate) fn get(patterns: &[&[u8]], settings: &Settings, slowlog: &SlowLog) -> Vec<(&'static str, String)> {
+/// Returns the parameters whose names match one of the patterns, each once, with their values.
+pub(crate) fn get(patterns: &[&[u8]], settings: &RespSettings, slowlog: &SlowLog) -> Vec<(&'static str, String)> {
     NAMES
         .iter()
         .filter(|name| {
-            patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes(), Case::Insensitive))
+            patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes(), CaseSensitivity::Insensitive))
         })
         .map(|name| (*name, value(name, settings, slowlog)))
         .collect()
@@ -120,15 +120,15 @@ pub(crate) fn get(patterns: &[&[u8]], settings: &Settings, slowlog: &SlowLog) ->
 /// Changes parameters, all or none.
 ///
 /// # Errors
-/// Redis's text for an unknown name, an immutable one, or a value that is not allowed.
+/// Redis's text for an unknown name, an immutable parameter, or an invalid value.
 pub(crate) fn set(
     pairs: &[(&[u8], &[u8])],
-    settings: &mut Settings,
+    settings: &mut RespSettings,
     slowlog: &mut SlowLog,
-) -> Result<(), Failure> {
+) -> Result<(), ErrorReply> {
     for (at, (name, text)) in pairs.iter().enumerate() {
         let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
-            return Err(Failure::told(format!(
+            return Err(ErrorReply::told(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 String::from_utf8_lossy(name)
             )));
@@ -144,11 +144,11 @@ pub(crate) fn set(
     Ok(())
 }
 
-fn failed(name: &str, why: &str) -> Failure {
-    Failure::told(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+fn failed(name: &str, why: &str) -> ErrorReply {
+    ErrorReply::told(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
-fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Result<(), &'static str> {
+fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) -> Result<(), &'static str> {
     let number = integer(text);
     let between = |low: i64, high: usize| match number {
         None => Err("argument couldn't be parsed into an integer"),
@@ -165,7 +165,7 @@ fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Res
         "slowlog-max-len" => between(0, SLOWLOG_ENTRIES_MAX),
         "requirepass" => Ok(()),
         "bind" | "databases" | "port" | "unixsocket" => Err("can't set immutable config"),
-        // The rest describes what this node is; saying so again is no error.
+        // The other parameters are fixed; setting one to its current value is accepted.
         _ if text.eq_ignore_ascii_case(value(name, settings, slowlog).as_bytes()) => Ok(()),
         "appendfsync" | "appendonly" => Err("durability is chosen when the node starts, by --durability"),
         "save" => Err("every write goes to the log; there are no snapshots to schedule"),
@@ -173,7 +173,7 @@ fn check(name: &str, text: &[u8], settings: &Settings, slowlog: &SlowLog) -> Res
     }
 }
 
-fn apply(name: &str, text: &[u8], settings: &mut Settings, slowlog: &mut SlowLog) {
+fn apply(name: &str, text: &[u8], settings: &mut RespSettings, slowlog: &mut SlowLog) {
     let number = integer(text);
     let size = number.and_then(|number| usize::try_from(number).ok());
     match (name, size) {

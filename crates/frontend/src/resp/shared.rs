@@ -1,33 +1,33 @@
-//! What all connections of a face have in common: settings, counters, locks, and the lists of who is to be looked at.
+//! The state that all connections share: settings, counters, key locks and work lists.
 //!
-//! In: events of connections. Out: numbers for INFO, and work lists that a turn goes through in order.
+//! Input: events of connections. Output: counters for INFO, and work lists that a turn processes in order.
 
-use super::command_table::{TABLE, Verb};
-use super::connection::Identity;
+use super::command_table::{TABLE, RespCommand};
+use super::connection::ClientIdentity;
 use super::locks::{ClientIndex, KeyLocks};
-use super::output::Sinks;
-use super::settings::Settings;
+use super::output::ValueBuffers;
+use super::settings::RespSettings;
 use super::slowlog::SlowLog;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{FaceId, NamespaceId};
+use headwater_ssd::command::{FrontEndId, NamespaceId};
 use std::collections::VecDeque;
 
-/// Counters of one command.
+/// The counters of one command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandCounters {
-    /// Times it was carried out.
+    /// Executions.
     pub(crate) calls: u64,
     /// Time from dispatch to reply, summed, in nanoseconds.
     pub(crate) nanos: u64,
-    /// Times it was refused before it was tried.
+    /// Refusals before execution.
     pub(crate) rejected: u64,
-    /// Times it was tried and failed.
+    /// Executions that failed.
     pub(crate) failed: u64,
 }
 
-/// Counters of the face.
+/// The counters of the front end.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct RespCounters {
     pub(crate) commands: Vec<CommandCounters>,
     pub(crate) connections: u64,
     pub(crate) connections_rejected: u64,
@@ -39,42 +39,42 @@ pub(crate) struct Counters {
     pub(crate) errors: u64,
 }
 
-impl Counters {
-    /// All zero.
+impl RespCounters {
+    /// Creates counters of zero.
     pub(crate) fn new() -> Self {
         Self { commands: vec![CommandCounters::default(); TABLE.len()], ..Self::default() }
     }
 }
 
-/// An operation to be driven again, unless its client is gone.
+/// A reference to an operation to be driven again, unless its client has disconnected.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
+pub(crate) struct OperationRef {
     pub(crate) client: ClientIndex,
     pub(crate) id: u64,
     pub(crate) slot: u64,
 }
 
-/// What connections share.
+/// The state that the connections share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) face: FaceId,
-    pub(crate) settings: Settings,
-    pub(crate) counters: Counters,
+pub(crate) struct RespState {
+    pub(crate) face: FrontEndId,
+    pub(crate) settings: RespSettings,
+    pub(crate) counters: RespCounters,
     pub(crate) slowlog: SlowLog,
     pub(crate) locks: KeyLocks,
-    pub(crate) sinks: Sinks,
-    /// Device commands of this face without a completion yet.
+    pub(crate) sinks: ValueBuffers,
+    /// Device commands of this front end in flight.
     pub(crate) in_flight: usize,
-    /// Clients whose commands may go on.
+    /// Clients whose commands can proceed.
     pub(crate) dirty: VecDeque<ClientIndex>,
     /// Clients with something to send.
     pub(crate) flush: Vec<ClientIndex>,
     /// Clients whose next command the device had no room for.
     pub(crate) busy: VecDeque<ClientIndex>,
     /// Operations whose next step the device had no room for.
-    pub(crate) busy_operations: VecDeque<Again>,
-    /// Operations that wait for a time.
-    pub(crate) sleepers: Vec<(Nanos, Again)>,
+    pub(crate) busy_operations: VecDeque<OperationRef>,
+    /// Operations that sleep, with their wake-up times.
+    pub(crate) sleepers: Vec<(Nanos, OperationRef)>,
     pub(crate) random: fastrand::Rng,
     pub(crate) started: Nanos,
     pub(crate) started_wall: UnixMillis,
@@ -84,10 +84,10 @@ pub(crate) struct Shared {
     pub(crate) next_client: u64,
 }
 
-impl Shared {
+impl RespState {
     /// Counts a finished command.
     #[inline]
-    pub(crate) fn account(&mut self, verb: Verb, took: Nanos, failed: bool) {
+    pub(crate) fn account(&mut self, verb: RespCommand, took: Nanos, failed: bool) {
         self.counters.commands_done += 1;
         if let Some(command) = self.counters.commands.get_mut(verb as usize) {
             command.calls += 1;
@@ -99,29 +99,29 @@ impl Shared {
         }
     }
 
-    /// Counts a command that was refused before it was tried.
-    pub(crate) fn reject(&mut self, verb: Option<Verb>) {
+    /// Counts a command that was refused before execution.
+    pub(crate) fn reject(&mut self, verb: Option<RespCommand>) {
         self.counters.errors += 1;
         if let Some(command) = verb.and_then(|verb| self.counters.commands.get_mut(verb as usize)) {
             command.rejected += 1;
         }
     }
 
-    /// Notes a command that took long. Its arguments are user data and are not kept.
-    pub(crate) fn log_slow(&mut self, verb: Verb, arguments: u32, took: Nanos, identity: &Identity) {
+    /// Adds a slow command to the slow log. Its arguments are user data and are not kept.
+    pub(crate) fn log_slow(&mut self, verb: RespCommand, arguments: u32, took: Nanos, identity: &ClientIdentity) {
         let at = self.wall;
         self.slowlog.push(verb, arguments, took, at, identity);
     }
 
-    /// Frees a key and has the next one looked at who waited for it.
+    /// Releases a key's lock and queues the next waiter to be run.
     pub(crate) fn unlock(&mut self, namespace: NamespaceId, key: &[u8]) {
         let next = self.locks.release(namespace, key);
         self.dirty.extend(next);
     }
 
-    /// Forgets that a connection waited for a key.
-    pub(crate) fn abandon(&mut self, namespace: NamespaceId, key: &[u8], who: ClientIndex) {
-        let next = self.locks.abandon(namespace, key, who);
+    /// Removes a connection from the waiters for a key; queues the next waiter if the key was promised to it.
+    pub(crate) fn abandon(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
+        let next = self.locks.abandon(namespace, key, client);
         self.dirty.extend(next);
     }
 }

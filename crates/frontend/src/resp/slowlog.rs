@@ -1,34 +1,34 @@
-//! Commands that took long.
+//! The slow log.
 //!
-//! In: finished commands with the time they took, measured in turns of the core, not by a clock of their own. Out: the newest
-//! ones first. Arguments are user data and are not kept, only their number.
+//! Input: finished commands with their durations, as differences of the turns' start times. Output: entries, newest
+//! first. Arguments are user data: only their number is kept.
 
-use super::command_table::Verb;
-use super::connection::Identity;
+use super::command_table::RespCommand;
+use super::connection::ClientIdentity;
 use super::limits::SLOWLOG_ENTRIES_MAX;
-use super::reply::Encoder;
+use super::reply::ReplyEncoder;
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-struct Entry {
+struct SlowLogEntry {
     id: u64,
     at: UnixMillis,
     took: Nanos,
-    verb: Verb,
+    verb: RespCommand,
     arguments: u32,
     address: String,
     name: Vec<u8>,
 }
 
-/// The log.
+/// A bounded log of slow commands.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SlowLogEntry>,
     next: u64,
-    /// What is too long; `None` logs nothing.
+    /// Shortest duration to log; `None` disables the log.
     pub(crate) threshold: Option<Nanos>,
-    /// Entries to keep.
+    /// Maximum number of entries.
     pub(crate) entries_max: usize,
 }
 
@@ -39,26 +39,26 @@ impl Default for SlowLog {
 }
 
 impl SlowLog {
-    /// Whether a command that took so long belongs here.
+    /// Returns true if a command of this duration is to be logged.
     #[inline]
     pub(crate) fn wants(&self, took: Nanos) -> bool {
         self.threshold.is_some_and(|threshold| took >= threshold)
     }
 
-    /// Notes a command.
+    /// Adds a command.
     pub(crate) fn push(
         &mut self,
-        verb: Verb,
+        verb: RespCommand,
         arguments: u32,
         took: Nanos,
         at: UnixMillis,
-        identity: &Identity,
+        identity: &ClientIdentity,
     ) {
         let limit = self.entries_max.min(SLOWLOG_ENTRIES_MAX);
         if limit == 0 {
             return;
         }
-        self.entries.push_front(Entry {
+        self.entries.push_front(SlowLogEntry {
             id: self.next,
             at,
             took,
@@ -71,18 +71,18 @@ impl SlowLog {
         self.entries.truncate(limit);
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Forgets them.
+    /// Removes all entries.
     pub(crate) fn reset(&mut self) {
         self.entries.clear();
     }
 
-    /// Writes the newest entries.
-    pub(crate) fn write(&self, count: usize, out: &mut Encoder<'_>) {
+    /// Writes the newest `count` entries as a reply.
+    pub(crate) fn write(&self, count: usize, out: &mut ReplyEncoder<'_>) {
         let count = count.min(self.entries.len());
         out.array(count);
         for entry in self.entries.iter().take(count) {

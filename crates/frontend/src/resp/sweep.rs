@@ -1,97 +1,97 @@
-//! Whole namespaces: FLUSHDB, FLUSHALL, SAVE and BGSAVE.
+//! The commands on whole namespaces: FLUSHDB, FLUSHALL, SAVE and BGSAVE.
 //!
-//! In: which namespaces and what to do with them. Out: one reply when the last has answered.
+//! Input: a range of namespaces and the command for each. Output: one reply after the last completion.
 
 use super::errors;
 use super::limits::DATABASES;
-use super::operation::{Drive, Lane};
-use super::reply::Reply;
-use super::shared::Shared;
+use super::operation::{DriveResult, OperationContext};
+use super::reply::RespReply;
+use super::shared::RespState;
 use crate::core_device::CoreDevice;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, NamespaceId, SubmitError};
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
-/// What is done to a namespace.
+/// The command for each namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Every key goes.
+pub(crate) enum SweepCommand {
+    /// Deletes every key.
     Clear,
-    /// Everything acknowledged is made durable.
+    /// Makes every acknowledged write durable.
     Flush,
-    /// The same, in BGSAVE's words.
+    /// The same, with BGSAVE's reply.
     FlushAside,
 }
 
-/// Something done to namespaces.
+/// A clear or flush of whole namespaces.
 #[derive(Debug)]
-pub(crate) struct Sweep {
-    work: Work,
+pub(crate) struct NamespaceSweep {
+    work: SweepCommand,
     next: u8,
     last: u8,
     outstanding: u8,
     failed: Option<Status>,
-    scope: Scope,
+    scope: SweepScope,
 }
 
-/// Which namespaces were meant.
+/// The namespaces that the command addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
-    /// This one.
+enum SweepScope {
+    /// One namespace.
     One,
-    /// Every key space: what holds blocks is passed over.
+    /// Every key-value namespace; block namespaces are skipped.
     All,
 }
 
-impl Sweep {
-    /// One namespace.
-    pub(crate) fn one(namespace: NamespaceId, work: Work) -> Self {
-        Self::range(namespace.0, namespace.0, work, Scope::One)
+impl NamespaceSweep {
+    /// Creates a command on one namespace.
+    pub(crate) fn one(namespace: NamespaceId, work: SweepCommand) -> Self {
+        Self::range(namespace.0, namespace.0, work, SweepScope::One)
     }
 
-    /// All of them.
-    pub(crate) fn all(work: Work) -> Self {
-        Self::range(1, u8::try_from(DATABASES).unwrap_or(u8::MAX), work, Scope::All)
+    /// Creates a command on all key-value namespaces.
+    pub(crate) fn all(work: SweepCommand) -> Self {
+        Self::range(1, u8::try_from(DATABASES).unwrap_or(u8::MAX), work, SweepScope::All)
     }
 
-    fn range(first: u8, last: u8, work: Work, scope: Scope) -> Self {
+    fn range(first: u8, last: u8, work: SweepCommand, scope: SweepScope) -> Self {
         Self { work, next: first, last, outstanding: 0, failed: None, scope }
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         while self.next <= self.last && self.failed.is_none() {
             let command = match self.work {
-                Work::Clear => Command::Clear,
-                Work::Flush | Work::FlushAside => Command::Flush,
+                SweepCommand::Clear => SsdCommand::Clear,
+                SweepCommand::Flush | SweepCommand::FlushAside => SsdCommand::Flush,
             };
             match lane.submit(u32::from(self.next), NamespaceId(self.next), command) {
                 Ok(()) => {
                     self.next += 1;
                     self.outstanding += 1;
                 }
-                Err(SubmitError::Busy(_)) => return Drive::Busy,
-                Err(SubmitError::Refused(Status::INVALID_NAMESPACE)) if self.scope == Scope::All => {
+                Err(SubmitError::Busy(_)) => return DriveResult::Busy,
+                Err(SubmitError::Refused(Status::INVALID_NAMESPACE)) if self.scope == SweepScope::All => {
                     self.next += 1;
                 }
                 Err(SubmitError::Refused(status)) => self.failed = Some(status),
             }
         }
         if self.outstanding > 0 {
-            return Drive::Waiting;
+            return DriveResult::Waiting;
         }
-        Drive::Done(match (self.failed, self.work) {
+        DriveResult::Done(match (self.failed, self.work) {
             (Some(status), _) => errors::from_status(status).into(),
-            (None, Work::FlushAside) => Reply::Simple("Background saving started"),
-            (None, _) => Reply::Ok,
+            (None, SweepCommand::FlushAside) => RespReply::Simple("Background saving started"),
+            (None, _) => RespReply::Ok,
         })
     }
 
-    /// Takes in a completion.
-    pub(crate) fn accept(&mut self, completion: &Completion, shared: &mut Shared) {
+    /// Applies a completion to the state.
+    pub(crate) fn accept(&mut self, completion: &SsdCompletion, shared: &mut RespState) {
         self.outstanding -= 1;
         if !completion.status.is_success() {
             self.failed = Some(completion.status);
-        } else if self.work != Work::Clear {
+        } else if self.work != SweepCommand::Clear {
             shared.last_save = shared.wall;
         }
     }

@@ -1,71 +1,72 @@
-//! One turn of the face, step by step.
+//! The steps of one turn of the front end.
 //!
-//! In: kernel events, completions, times. Out: connections that read, run, send and close. Invariant: a step takes a bounded
-//! amount of work from each connection, and what it leaves stays on a list that the next turn begins with.
+//! Input: kernel events, completions, times. Output: connections that read, run, send and close. Invariant: a step does
+//! a bounded amount of work for each connection; the rest stays on a list that the next turn starts with.
 
-use super::connection::{Connection, Identity, Life, State};
-use super::dispatch::Turn;
+use super::connection::{RespConnection, ConnectionLife, ClientIdentity, PipelineSlotState};
+use super::dispatch::TurnContext;
 use super::limits::{OUTPUT_BUFFER_BYTES_MAX, TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
-use super::listener::Accepted;
+use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
-use super::output::Flushed;
-use super::shared::Again;
-use super::{RespFace, Stage};
+use super::output::FlushResult;
+use super::shared::OperationRef;
+use super::{RespFrontEnd, RespStage};
 use crate::core_device::CoreDevice;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::Completion;
+use headwater_ssd::command::SsdCompletion;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::net::{SendFlags, send};
 use std::os::fd::AsFd;
 
-/// Marks an event of a listener; the rest of the number is its place.
+/// The bit that marks an event of a listener; the other bits are the listener's index.
 pub(crate) const LISTENER_BIT: u64 = 1 << 63;
-/// How often idle clients are looked for.
+/// The interval between searches for idle clients.
 pub(crate) const SWEEP_EVERY: Nanos = Nanos::from_millis(1_000);
-/// How often the kernel is asked for events while device commands are in flight and nothing came last time.
+/// The interval between calls of `epoll_wait` while device commands are in flight and the last call found no event.
 pub(crate) const WATCH_EVERY: Nanos = Nanos::from_micros(2);
-/// How often the device is run again in one turn while it keeps answering.
+/// The maximum number of device polls in one turn while the device keeps completing commands.
 const SETTLE_ROUNDS_MAX: usize = 64;
 
-/// What an event says about a client's socket.
+/// The readiness of a client's socket in one event.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SocketEvent {
     readable: bool,
     hung_up: bool,
     writable: bool,
 }
 
-impl RespFace {
-    /// Works on one connection, if it is there, and puts it back or forgets it.
+impl RespFrontEnd {
+    /// Runs `work` on a connection that is in the table, then puts it back or removes it.
     fn with<S: CoreDevice>(
         &mut self,
         store: &mut S,
         index: ClientIndex,
-        work: impl FnOnce(&mut Connection, &mut Turn<'_, S>),
+        work: impl FnOnce(&mut RespConnection, &mut TurnContext<'_, S>),
     ) {
         let Some(mut connection) = self.clients.take(index) else {
             return;
         };
-        let mut turn = Turn { store, shared: &mut self.shared, clients: &mut self.clients };
+        let mut turn = TurnContext { store, shared: &mut self.shared, clients: &mut self.clients };
         work(&mut connection, &mut turn);
         self.conclude(connection);
     }
 
-    /// Queues what a connection has to send and closes it when its time has come.
-    fn conclude(&mut self, mut connection: Box<Connection>) {
-        if self.stage == Stage::Draining
-            && connection.life == Life::Open
+    /// Schedules a connection's output to be sent, and closes the connection when it is finished.
+    fn conclude(&mut self, mut connection: Box<RespConnection>) {
+        if self.stage == RespStage::Draining
+            && connection.life == ConnectionLife::Open
             && connection.slots.is_empty()
             && connection.pending.is_done()
         {
-            connection.life = Life::Closing;
+            connection.life = ConnectionLife::Closing;
         }
         if connection.output.pending() > OUTPUT_BUFFER_BYTES_MAX {
-            connection.life = Life::Dead;
+            connection.life = ConnectionLife::Dead;
         }
         let finished = connection.slots.is_empty() && connection.output.pending() == 0;
-        if connection.life == Life::Dead || (connection.life == Life::Closing && finished) {
+        if connection.life == ConnectionLife::Dead || (connection.life == ConnectionLife::Closing && finished)
+        {
             self.close(&mut connection);
         } else if connection.output.pending() > 0 && !connection.queued.flushing {
             connection.queued.flushing = true;
@@ -78,11 +79,11 @@ impl RespFace {
         }
     }
 
-    fn close(&mut self, connection: &mut Connection) {
-        connection.life = Life::Dead;
+    fn close(&mut self, connection: &mut RespConnection) {
+        connection.life = ConnectionLife::Dead;
         connection.socket = None;
         for slot in &connection.slots {
-            if let State::Working(operation) = &slot.state
+            if let PipelineSlotState::Working(operation) = &slot.state
                 && let Some((namespace, key)) = operation.locked_key()
             {
                 self.shared.unlock(namespace, key);
@@ -92,10 +93,10 @@ impl RespFace {
             self.shared.abandon(waits.namespace, &waits.key, connection.index);
         }
         connection.slots.clear();
-        connection.pending = super::connection::Pending::default();
+        connection.pending = super::connection::ParsedCommands::default();
     }
 
-    /// Accepts clients and notes which sockets have something.
+    /// Accepts clients and handles the events of client sockets.
     pub(crate) fn take_events<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         self.take_kernel_events();
         let events = std::mem::take(&mut self.events);
@@ -104,7 +105,7 @@ impl RespFace {
                 self.accept_from(usize::try_from(data & !LISTENER_BIT).unwrap_or(usize::MAX));
                 continue;
             }
-            let seen = Seen {
+            let seen = SocketEvent {
                 readable: flags
                     .intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
                 hung_up: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
@@ -118,7 +119,7 @@ impl RespFace {
         moved
     }
 
-    fn look_at<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, seen: Seen) {
+    fn look_at<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, seen: SocketEvent) {
         let Some(connection) = self.clients.get_mut(index) else {
             return;
         };
@@ -133,11 +134,11 @@ impl RespFace {
         }
     }
 
-    /// Reads and runs until the socket is empty, the connection has to wait, or it has had its share.
+    /// Reads and runs commands until the socket is empty, the connection must wait, or its byte budget is used up.
     fn feed<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut hungry = false;
-        let draining = self.stage == Stage::Draining;
+        let draining = self.stage == RespStage::Draining;
         self.with(store, index, |connection, turn| {
             let mut budget = TURN_BYTES_MAX;
             loop {
@@ -164,26 +165,26 @@ impl RespFace {
         self.scratch = scratch;
     }
 
-    fn accept_from(&mut self, place: usize) {
+    fn accept_from(&mut self, index: usize) {
         for _ in 0..TURN_ACCEPTS_MAX {
-            let Some(listener) = self.listeners.get(place) else {
+            let Some(listener) = self.listeners.get(index) else {
                 return;
             };
             match listener.accept() {
                 Ok(accepted) => self.welcome(accepted),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Nobody is waiting, or there are no descriptors left: then those who wait stay in the kernel's queue.
+                // No client is waiting, or no descriptor is left: waiting clients then stay in the kernel's queue.
                 Err(_) => return,
             }
         }
     }
 
-    fn welcome(&mut self, accepted: Accepted) {
+    fn welcome(&mut self, accepted: AcceptedClient) {
         let full = self.clients.len() >= self.shared.settings.clients_max;
         let vacancy = if full { None } else { self.clients.vacancy() };
         let Some(index) = vacancy else {
             self.shared.counters.connections_rejected += 1;
-            // Best effort: a client that cannot even take this line is closed all the same.
+            // Best effort: the client is closed even if the line cannot be sent.
             let _ = send(&accepted.socket, b"-ERR max number of clients reached\r\n", SendFlags::NOSIGNAL);
             return;
         };
@@ -193,7 +194,7 @@ impl RespFace {
             self.clients.give_up(index);
             return;
         }
-        let identity = Identity {
+        let identity = ClientIdentity {
             id: self.shared.next_client,
             address: accepted.address,
             local: accepted.local,
@@ -204,12 +205,12 @@ impl RespFace {
         };
         self.shared.next_client += 1;
         self.shared.counters.connections += 1;
-        let mut connection = Box::new(Connection::new(index, identity, accepted.socket));
+        let mut connection = Box::new(RespConnection::new(index, identity, accepted.socket));
         connection.authenticated = self.shared.settings.password.is_none();
         self.clients.insert(connection);
     }
 
-    /// Reads on where the last turn stopped for fairness.
+    /// Continues to read from clients whose byte budget ended the last turn.
     pub(crate) fn feed_hungry<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let hungry = std::mem::take(&mut self.hungry);
         for &index in &hungry {
@@ -218,7 +219,7 @@ impl RespFace {
         !hungry.is_empty()
     }
 
-    /// Tries again what the device had no room for, oldest first.
+    /// Resubmits the commands for which the device had no room, oldest first.
     pub(crate) fn retry_busy<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let operations = std::mem::take(&mut self.shared.busy_operations);
         for again in operations {
@@ -232,22 +233,22 @@ impl RespFace {
         self.go_on(store) && self.shared.in_flight != before
     }
 
-    fn drive_again<S: CoreDevice>(&mut self, store: &mut S, again: Again) {
+    fn drive_again<S: CoreDevice>(&mut self, store: &mut S, again: OperationRef) {
         self.with(store, again.client, |connection, turn| {
-            if connection.identity.id == again.id && connection.life != Life::Dead {
+            if connection.identity.id == again.id && connection.life != ConnectionLife::Dead {
                 turn.drive(connection, again.slot);
                 turn.shared.dirty.push_back(again.client);
             }
         });
     }
 
-    /// Ends what waited for a time that has come.
+    /// Drives the operations whose wake-up time has passed.
     pub(crate) fn wake_sleepers<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         if self.shared.sleepers.is_empty() {
             return false;
         }
         let now = self.shared.now;
-        let due: Vec<Again> =
+        let due: Vec<OperationRef> =
             self.shared.sleepers.extract_if(.., |(time, _)| *time <= now).map(|(_, again)| again).collect();
         for &again in &due {
             self.drive_again(store, again);
@@ -255,7 +256,7 @@ impl RespFace {
         !due.is_empty()
     }
 
-    /// Hands out every completion that may leave.
+    /// Takes every available completion and applies it to its connection.
     pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let mut any = false;
         while let Some(completion) = store.next_completion(self.shared.face) {
@@ -267,31 +268,31 @@ impl RespFace {
         any
     }
 
-    fn complete<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, completion: Completion) {
+    fn complete<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, completion: SsdCompletion) {
         let Some(mut connection) = self.clients.take(index) else {
             return;
         };
         connection.in_flight -= 1;
-        let place = connection.slot_place(completion.token);
-        let slot = connection.base + place as u64;
-        match connection.slots.get_mut(place).map(|slot| &mut slot.state) {
-            Some(State::Waiting(wait)) => {
+        let at = connection.slot_place(completion.token);
+        let slot = connection.base + at as u64;
+        match connection.slots.get_mut(at).map(|slot| &mut slot.state) {
+            Some(PipelineSlotState::Waiting(wait)) => {
                 let wait = *wait;
-                if let super::wait::Wait::Value = wait {
+                if let super::wait::ReplyForm::Value = wait {
                     match completion.status {
                         Status::SUCCESS => self.shared.counters.hits += 1,
                         _ => self.shared.counters.misses += 1,
                     }
                 }
                 let reply = wait.reply(completion, self.shared.wall, &mut self.shared.sinks);
-                connection.settle(place, reply, &mut self.shared);
+                connection.settle(at, reply, &mut self.shared);
             }
-            Some(State::Working(operation)) => {
+            Some(PipelineSlotState::Working(operation)) => {
                 operation.accept(completion, &mut self.shared);
-                let mut turn = Turn { store, shared: &mut self.shared, clients: &mut self.clients };
+                let mut turn = TurnContext { store, shared: &mut self.shared, clients: &mut self.clients };
                 turn.drive(&mut connection, slot);
             }
-            // Its client is gone.
+            // The client has disconnected.
             _ => self.shared.sinks.put_back(completion.sink),
         }
         if !connection.queued.dirty {
@@ -301,9 +302,10 @@ impl RespFace {
         self.conclude(connection);
     }
 
-    /// Lets every connection go on whose commands may.
+    /// Runs every connection whose commands can proceed.
     pub(crate) fn go_on<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        // Who is put on the list meanwhile comes after those who are on it, and may come again in the next turn.
+        // A connection queued during this loop comes after the queued ones; what exceeds the bound waits for the next
+        // turn.
         let mut left = self.shared.dirty.len().saturating_mul(2);
         let any = left > 0;
         while left > 0
@@ -318,7 +320,7 @@ impl RespFace {
         any
     }
 
-    /// Runs the device while it answers at once.
+    /// Polls the device while it completes commands immediately.
     pub(crate) fn settle<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
@@ -335,7 +337,7 @@ impl RespFace {
         moved
     }
 
-    /// Closes clients that have said nothing for too long.
+    /// Closes clients that have been idle for longer than the configured timeout.
     pub(crate) fn sweep_idle<S: CoreDevice>(&mut self, store: &mut S) {
         let now = self.shared.now;
         let seconds = self.shared.settings.timeout_seconds;
@@ -351,11 +353,11 @@ impl RespFace {
             .map(|client| client.index)
             .collect();
         for index in idle {
-            self.with(store, index, |connection, _| connection.life = Life::Dead);
+            self.with(store, index, |connection, _| connection.life = ConnectionLife::Dead);
         }
     }
 
-    /// Sends what there is to send, once for each client.
+    /// Sends the queued output of each client, with one flush for each.
     pub(crate) fn flush_all(&mut self) {
         let clients = std::mem::take(&mut self.shared.flush);
         for &index in &clients {
@@ -366,14 +368,14 @@ impl RespFace {
             let before = connection.output.pending();
             let flushed = match &connection.socket {
                 Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.sinks),
-                None => Ok(Flushed::All),
+                None => Ok(FlushResult::All),
             };
             self.shared.counters.output_bytes += (before - connection.output.pending()) as u64;
             match flushed {
-                // The kernel says when it takes more.
-                Ok(Flushed::Blocked) => connection.queued.flushing = true,
-                Ok(Flushed::All) => {}
-                Err(_) => connection.life = Life::Dead,
+                // An event reports when the socket is writable again.
+                Ok(FlushResult::Blocked) => connection.queued.flushing = true,
+                Ok(FlushResult::All) => {}
+                Err(_) => connection.life = ConnectionLife::Dead,
             }
             self.conclude(connection);
             if let Some(connection) = self.clients.get_mut(index) {
@@ -381,7 +383,7 @@ impl RespFace {
             }
         }
         if self.shared.flush.is_empty() {
-            // The list's memory is kept.
+            // Reuse the list's memory.
             self.shared.flush = clients;
             self.shared.flush.clear();
         }

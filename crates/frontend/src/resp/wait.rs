@@ -1,17 +1,17 @@
-//! Commands that are one device command: what its completion means to the client.
+//! Replies to client commands that take a single device command.
 //!
-//! In: a [`Completion`] and what was asked. Out: the reply. No state is kept between.
+//! Input: a [`SsdCompletion`] and the expected form of the reply. Output: the reply. Stateless.
 
 use super::errors;
-use super::output::Sinks;
-use super::reply::{Reply, decimal_signed};
+use super::output::ValueBuffers;
+use super::reply::{RespReply, decimal_signed};
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::Completion;
+use headwater_ssd::command::SsdCompletion;
 
-/// How a remaining or absolute time is told.
+/// The form in which a reply gives an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
+pub(crate) enum TtlForm {
     /// Seconds left.
     SecondsLeft,
     /// Milliseconds left.
@@ -22,22 +22,22 @@ pub(crate) enum Tell {
     Millis,
 }
 
-/// What a slot makes of its completion.
+/// The form of the reply that a slot makes from its completion.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
+pub(crate) enum ReplyForm {
     /// The value.
     Value,
-    /// OK; null when the condition did not hold.
+    /// OK; null if the condition did not hold.
     Stored,
-    /// 1; 0 when the condition did not hold or there was no such key.
+    /// 1; 0 if the condition did not hold or the key does not exist.
     Count,
-    /// When the key ceases.
-    Time(Tell),
-    /// Length of the value.
+    /// The key's expiry.
+    Time(TtlForm),
+    /// The value's length.
     Length,
-    /// Kind of the value.
+    /// The value's type.
     Kind,
-    /// Part of the value.
+    /// A part of the value.
     Range {
         /// First byte; negative counts from the end.
         start: i64,
@@ -46,37 +46,37 @@ pub(crate) enum Wait {
     },
     /// One bit of the value.
     Bit {
-        /// Which.
+        /// Offset of the bit.
         offset: u64,
     },
-    /// How Redis would hold the value.
+    /// The encoding that Redis would use for the value.
     Encoding,
-    /// How many references there are.
+    /// The reference count, always 1.
     References,
-    /// Bytes that key, value and header take; with the key's length.
+    /// The bytes of key, value and record header.
     Footprint {
         /// Bytes of the key.
         key_bytes: u32,
     },
-    /// DEBUG OBJECT's line.
+    /// The line of DEBUG OBJECT.
     Describe,
 }
 
-impl Wait {
-    /// The reply.
+impl ReplyForm {
+    /// Makes the reply from a completion.
     #[inline]
-    pub(crate) fn reply(self, completion: Completion, wall: UnixMillis, sinks: &mut Sinks) -> Reply {
+    pub(crate) fn reply(self, completion: SsdCompletion, wall: UnixMillis, sinks: &mut ValueBuffers) -> RespReply {
         if let Self::Value = self
             && completion.status.is_success()
         {
-            return Reply::Bulk(completion.sink);
+            return RespReply::Bulk(completion.sink);
         }
         let reply = self.other_reply(&completion, wall);
         sinks.put_back(completion.sink);
         reply
     }
 
-    fn other_reply(self, completion: &Completion, wall: UnixMillis) -> Reply {
+    fn other_reply(self, completion: &SsdCompletion, wall: UnixMillis) -> RespReply {
         let status = completion.status;
         let missing = status == Status::KEY_DOES_NOT_EXIST;
         if !status.is_success() && !missing && status != Status::KEY_EXISTS {
@@ -85,29 +85,29 @@ impl Wait {
         let found = status.is_success();
         let length = usize::try_from(completion.value_bytes).unwrap_or(usize::MAX);
         match self {
-            Self::Value => Reply::Null,
-            Self::Stored if found => Reply::Ok,
-            Self::Stored => Reply::Null,
-            Self::Count => Reply::Integer(i64::from(found)),
-            Self::Time(_) if missing => Reply::Integer(-2),
-            Self::Time(tell) => Reply::Integer(time(tell, completion.expiry_ms, wall)),
-            Self::Length => Reply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
-            Self::Kind => Reply::Simple(if found { "string" } else { "none" }),
+            Self::Value => RespReply::Null,
+            Self::Stored if found => RespReply::Ok,
+            Self::Stored => RespReply::Null,
+            Self::Count => RespReply::Integer(i64::from(found)),
+            Self::Time(_) if missing => RespReply::Integer(-2),
+            Self::Time(tell) => RespReply::Integer(time(tell, completion.expiry_ms, wall)),
+            Self::Length => RespReply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
+            Self::Kind => RespReply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
                 let range = if found { clamp(start, end, length) } else { None };
                 let part = range.and_then(|range| completion.sink.get(range)).unwrap_or_default();
-                Reply::Bulk(part.to_vec())
+                RespReply::Bulk(part.to_vec())
             }
             Self::Bit { offset } => {
                 let byte = usize::try_from(offset / 8).ok().and_then(|at| completion.sink.get(at)).copied();
-                Reply::Integer(i64::from(byte.unwrap_or(0) >> (7 - offset % 8) & 1))
+                RespReply::Integer(i64::from(byte.unwrap_or(0) >> (7 - offset % 8) & 1))
             }
-            Self::Encoding | Self::References | Self::Footprint { .. } if !found => Reply::Null,
-            Self::Encoding => Reply::Bulk(encoding(&completion.sink, length).as_bytes().to_vec()),
-            Self::References => Reply::Integer(1),
+            Self::Encoding | Self::References | Self::Footprint { .. } if !found => RespReply::Null,
+            Self::Encoding => RespReply::Bulk(encoding(&completion.sink, length).as_bytes().to_vec()),
+            Self::References => RespReply::Integer(1),
             Self::Footprint { key_bytes } => {
                 let record = 48 + u64::from(key_bytes) + u64::from(completion.value_bytes);
-                Reply::Integer(i64::try_from(record.next_multiple_of(16)).unwrap_or(i64::MAX))
+                RespReply::Integer(i64::try_from(record.next_multiple_of(16)).unwrap_or(i64::MAX))
             }
             Self::Describe if !found => errors::NO_SUCH_KEY.into(),
             Self::Describe => {
@@ -117,27 +117,27 @@ impl Wait {
                     encoding(&completion.sink, length),
                     completion.value_bytes
                 );
-                Reply::Encoded(line.into_bytes())
+                RespReply::Encoded(line.into_bytes())
             }
         }
     }
 }
 
-fn time(tell: Tell, expiry_ms: u64, wall: UnixMillis) -> i64 {
+fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> i64 {
     if expiry_ms == 0 {
         return -1;
     }
     let left = expiry_ms.saturating_sub(wall.0);
-    let told = match tell {
-        Tell::SecondsLeft => (left + 500) / 1_000,
-        Tell::MillisLeft => left,
-        Tell::Seconds => expiry_ms.saturating_add(500) / 1_000,
-        Tell::Millis => expiry_ms,
+    let shown = match tell {
+        TtlForm::SecondsLeft => (left + 500) / 1_000,
+        TtlForm::MillisLeft => left,
+        TtlForm::Seconds => expiry_ms.saturating_add(500) / 1_000,
+        TtlForm::Millis => expiry_ms,
     };
-    i64::try_from(told).unwrap_or(i64::MAX)
+    i64::try_from(shown).unwrap_or(i64::MAX)
 }
 
-/// The bytes between two places, where negative ones count from the end; `None` when there are none.
+/// Returns the range between two offsets, of which negative ones count from the end; `None` if it is empty.
 pub(crate) fn clamp(start: i64, end: i64, length: usize) -> Option<std::ops::Range<usize>> {
     let signed = i64::try_from(length).ok()?;
     if signed == 0 || (start < 0 && end < 0 && start > end) {
@@ -151,7 +151,7 @@ pub(crate) fn clamp(start: i64, end: i64, length: usize) -> Option<std::ops::Ran
     Some(usize::try_from(start).ok()?..usize::try_from(end).ok()? + 1)
 }
 
-/// How Redis would hold a value of which these are the first bytes.
+/// Returns the encoding that Redis would use for a value of this length that begins with `front`.
 fn encoding(front: &[u8], length: usize) -> &'static str {
     if length <= 20 && super::parser::integer(front).is_some_and(|value| decimal_signed(value) == front) {
         "int"
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_cut_to_what_is_there() {
+    fn ranges_are_clamped_to_the_value() {
         assert_eq!(clamp(0, -1, 5), Some(0..5));
         assert_eq!(clamp(-3, -2, 5), Some(2..4));
         assert_eq!(clamp(-100, 100, 5), Some(0..5));

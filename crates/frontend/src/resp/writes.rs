@@ -1,38 +1,40 @@
-//! MSET and MSETNX: many writes, all or nothing, also across a power cut.
+//! The commands MSET and MSETNX: a batch of writes that is atomic, also across a power cut.
 //!
-//! In: writes of one namespace, no key twice. Out: one batch, one answer.
+//! Input: keys and values of one namespace. Output: one batch, in which each key occurs once, and one reply.
 
-use super::errors::{self, Failure};
-use super::operation::{Drive, Lane};
-use super::reply::Reply;
-use super::request::Request;
+use super::errors::{self, ErrorReply};
+use super::operation::{DriveResult, OperationContext};
+use super::reply::RespReply;
+use super::request::RespRequest;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{BatchWrite, Command, Completion, Condition, Expiry, NamespaceId, SubmitError};
+use headwater_ssd::command::{
+    BatchWrite, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+};
 use headwater_ssd::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX};
 use std::collections::BTreeMap;
 
-/// Bytes of a record beside key and value, rounding included.
+/// The bytes of a record besides key and value, rounding included.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// One all-or-nothing write.
+/// An atomic batch of writes.
 #[derive(Debug)]
-pub(crate) struct Writes {
+pub(crate) struct AtomicWrites {
     namespace: NamespaceId,
     writes: Vec<BatchWrite>,
-    condition: Condition,
-    done: Option<Reply>,
+    condition: WriteCondition,
+    done: Option<RespReply>,
     submitted: bool,
 }
 
-impl Writes {
-    /// Reads keys and values in turns. Of a key that is named twice the last value counts.
+impl AtomicWrites {
+    /// Parses alternating keys and values. The last value of a repeated key is used.
     pub(crate) fn parse(
-        request: &Request<'_>,
+        request: &RespRequest<'_>,
         namespace: NamespaceId,
-        condition: Condition,
-    ) -> Result<Self, Failure> {
+        condition: WriteCondition,
+    ) -> Result<Self, ErrorReply> {
         let mut last: BTreeMap<Bytes, usize> = BTreeMap::new();
         for at in (1..request.len()).step_by(2) {
             last.insert(request.bytes(at), at + 1);
@@ -48,39 +50,39 @@ impl Writes {
                 key,
                 value: request.bytes(at),
                 condition,
-                expiry: Expiry::Never,
+                expiry: RecordExpiry::Never,
             })
             .collect();
         Ok(Self { namespace, writes, condition, done: None, submitted: false })
     }
 
-    /// Submits what is due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut Lane<'_, S>) -> Drive {
+    /// Submits the device commands that are due.
+    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         if let Some(reply) = self.done.take() {
-            return Drive::Done(reply);
+            return DriveResult::Done(reply);
         }
         if self.submitted {
-            return Drive::Waiting;
+            return DriveResult::Waiting;
         }
         let writes = self.writes.clone();
-        match lane.submit(0, self.namespace, Command::Batch { writes }) {
+        match lane.submit(0, self.namespace, SsdCommand::Batch { writes }) {
             Ok(()) => {
                 self.submitted = true;
                 self.writes = Vec::new();
-                Drive::Waiting
+                DriveResult::Waiting
             }
-            Err(SubmitError::Busy(_)) => Drive::Busy,
-            Err(SubmitError::Refused(status)) => Drive::Done(errors::from_status(status).into()),
+            Err(SubmitError::Busy(_)) => DriveResult::Busy,
+            Err(SubmitError::Refused(status)) => DriveResult::Done(errors::from_status(status).into()),
         }
     }
 
-    /// Takes in the completion.
-    pub(crate) fn accept(&mut self, completion: &Completion) {
-        let only_new = self.condition == Condition::IfAbsent;
+    /// Sets the reply from the completion.
+    pub(crate) fn accept(&mut self, completion: &SsdCompletion) {
+        let only_new = self.condition == WriteCondition::IfAbsent;
         self.done = Some(match completion.status {
-            Status::SUCCESS if only_new => Reply::Integer(1),
-            Status::SUCCESS => Reply::Ok,
-            Status::KEY_EXISTS if only_new => Reply::Integer(0),
+            Status::SUCCESS if only_new => RespReply::Integer(1),
+            Status::SUCCESS => RespReply::Ok,
+            Status::KEY_EXISTS if only_new => RespReply::Integer(0),
             other => errors::from_status(other).into(),
         });
     }

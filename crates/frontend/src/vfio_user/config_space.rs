@@ -1,7 +1,7 @@
 //! The configuration space of the PCI function (PCI Express Base 4.0 section 7.5).
 //!
-//! In: reads and writes of a guest, or of its hypervisor. Out: bytes, and [`ConfigEffect`] where a write means more than
-//! bytes. Invariant: only what the specification lets software write ever changes.
+//! Input: reads and writes of a guest or its hypervisor. Output: bytes, and a [`ConfigEffect`] for a write with a side
+//! effect. Invariant: only bits that the specification defines as writable ever change.
 //!
 //! ```text
 //!   00h header: class 010802h (NVMe), BAR0 64 bits, no INTx    50h MSI-X: table and pending bits in BAR0
@@ -12,9 +12,9 @@ use super::layout::{BAR_BYTES, MSIX_PENDING, MSIX_TABLE, VECTORS};
 
 /// Bytes of the configuration space.
 pub const CONFIG_BYTES: usize = 4_096;
-/// Vendor: "HW". The PCI-SIG has not given it to anybody; nothing in Linux is bound to it.
+/// Vendor: "HW". The PCI-SIG has not assigned it; no Linux driver is bound to it.
 pub const VENDOR_ID: u16 = 0x4857;
-/// Device: the first of ours.
+/// Device: the first of this vendor.
 pub const DEVICE_ID: u16 = 0x0001;
 
 const COMMAND: usize = 0x04;
@@ -24,16 +24,16 @@ const MSIX: usize = 0x50;
 const EXPRESS: usize = 0x60;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 
-/// What a write to the configuration space means beyond its bytes.
+/// The side effect of a write to the configuration space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigEffect {
-    /// Nothing.
+    /// No side effect.
     None,
-    /// The function is to be reset (PCI Express Base 4.0 section 6.6.2).
+    /// The function must be reset (PCI Express Base 4.0 section 6.6.2).
     FunctionReset,
 }
 
-/// The bytes and what may change of them.
+/// The bytes of the configuration space, and a mask of the writable bits.
 #[derive(Debug)]
 pub struct ConfigSpace {
     bytes: Box<[u8; CONFIG_BYTES]>,
@@ -47,7 +47,7 @@ impl Default for ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// As after a reset.
+    /// Creates the configuration space in its reset state.
     #[must_use]
     pub fn new() -> Self {
         let mut space = Self { bytes: Box::new([0; CONFIG_BYTES]), writable: Box::new([0; CONFIG_BYTES]) };
@@ -80,7 +80,7 @@ impl ConfigSpace {
         // 256 byte payloads, role-based error reporting, function level reset.
         self.put(EXPRESS + 4, &0x1000_8001_u32.to_le_bytes(), &[]);
         self.put(DEVICE_CONTROL, &[0x10, 0x28], &[0xFF, 0x7F]);
-        // 8 GT/s, four lanes: no more than a name, for tools that show it.
+        // 8 GT/s, four lanes: informative only, for tools that display it.
         self.put(EXPRESS + 12, &0x0000_0043_u32.to_le_bytes(), &[0; 4]);
         self.put(EXPRESS + 18, &0x0043_u16.to_le_bytes(), &[]);
     }
@@ -90,7 +90,7 @@ impl ConfigSpace {
         self.writable[at..at + writable.len()].copy_from_slice(writable);
     }
 
-    /// Reads; zeroes beyond the end.
+    /// Reads bytes; zeroes beyond the end.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         for (step, byte) in into.iter_mut().enumerate() {
@@ -100,7 +100,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes what may be written.
+    /// Writes the writable bits.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
         for (step, &byte) in data.iter().enumerate() {
@@ -117,7 +117,7 @@ impl ConfigSpace {
         effect
     }
 
-    /// Whether the function may read and write the guest's memory.
+    /// Returns true if the function may read and write the guest's memory.
     #[must_use]
     pub fn is_bus_master(&self) -> bool {
         self.bytes[COMMAND] & 0x04 != 0
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_an_nvme_controller_with_three_capabilities() {
+    fn the_function_is_an_nvme_controller_with_three_capabilities() {
         let space = ConfigSpace::new();
         assert_eq!(read(&space, 9), [0x02, 0x08, 0x01]);
         let mut at = u64::from(read::<1>(&space, 0x34)[0]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_address_register_tells_its_size() {
+    fn a_base_address_register_reports_its_size() {
         let mut space = ConfigSpace::new();
         space.write(0x10, &[0xFF; 8]);
         let sized = u64::from_le_bytes(read(&space, 0x10));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_software_may_write_changes() {
+    fn only_writable_bits_change() {
         let mut space = ConfigSpace::new();
         let before: [u8; 64] = read(&space, 0);
         space.write(0, &[0xFF; 4]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_level_reset_is_noticed_and_reads_as_zero() {
+    fn a_function_level_reset_is_reported_and_reads_as_zero() {
         let mut space = ConfigSpace::new();
         assert_eq!(space.write(0x69, &[0x28]), ConfigEffect::None);
         assert_eq!(space.write(0x68, &[0x10, 0xA8]), ConfigEffect::FunctionReset);

@@ -1,87 +1,87 @@
 //! The NVMe controller of one guest: queues in its memory, registers behind its BAR0.
 //!
-//! In: what the guest's driver writes, to registers and to its own memory. Out: commands to the device, completions and
-//! interrupts to the guest. Invariant: a command that was taken is answered once, or nobody is left to read the answer; while
-//! one is in flight, the memory that it names stays mapped.
+//! Input: writes of the guest's driver, to registers and to its own memory. Output: commands to the device, completions
+//! and interrupts to the guest. Invariant: a fetched command is completed once, or its queue is gone; while a command
+//! is in flight, the memory that it names stays mapped.
 //!
 //! ```text
-//!   Disabled --CC.EN--> Ready --CC.EN cleared, reset--> Resetting --(nothing in flight)--> Disabled
+//!   Disabled --CC.EN--> Ready --CC.EN cleared, reset--> Resetting --(none in flight)--> Disabled
 //! ```
 
 mod abort;
 mod admin;
 mod registers;
 
-use super::data::DataFinder;
-use super::flight::Flight;
+use super::data::DataResolver;
+use super::flight::GuestCommand;
 use super::layout::{IO_QUEUES_MAX, VECTORS};
-use crate::in_flight::Flights;
+use crate::in_flight::InFlightTable;
 use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_nvme::controller::admin::AsyncEvent;
 use headwater_nvme::controller::{
-    Arbiter, CommandToken, Controller, ControllerConfig, DoorbellError, Fetched, Mechanism, QueueId,
-    QueueLimits,
+    CommandToken, ControllerConfig, DeviceController, DoorbellError, FetchedCommand, QueueArbiter,
+    QueueArbitration, QueueId, QueueLimits,
 };
-use headwater_nvme::queue_pair::Sleep;
+use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, FaceId, NamespaceId, SubmitError};
-use headwater_ssd::engine::Device;
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::TRANSFER_BYTES_MAX;
 use headwater_ssd::media::Media;
-use headwater_ssd::nvme::interpreter::decode;
-use headwater_ssd::nvme::request::{Keys, Request};
+use headwater_ssd::nvme::decoder::decode;
+use headwater_ssd::nvme::request::{DeviceRequest, KeyBuffer};
 use std::collections::VecDeque;
 
-pub use registers::Behind;
+pub use registers::GuestRegisters;
 
-/// Its number in the subsystem (CNTLID). Those of fabrics are given out as hosts connect.
+/// Its number in the subsystem (CNTLID). Controllers of fabrics are numbered when hosts connect.
 const CONTROLLER_ID: u16 = 1;
-/// MDTS: what the device moves in one command, so that the longest value is one for a guest too.
+/// MDTS: the device's maximum transfer, so that a guest can read and write the longest value.
 const TRANSFER_PAGES_SHIFT: u8 = 12;
 const _: () = assert!(4_096 << TRANSFER_PAGES_SHIFT == TRANSFER_BYTES_MAX);
-/// Entries taken in one poll, so that guests who are refused all the time do not keep the device from its work.
+/// Maximum entries fetched in one poll, so that a guest with many refused entries does not delay the device.
 const FETCHES_MAX: usize = 1_024;
 
-/// The controller and everything in flight.
+/// The controller of a guest, with its commands in flight.
 #[derive(Debug)]
 pub struct GuestController {
-    face: FaceId,
-    controller: Controller,
-    arbiter: Arbiter<ForeignWords>,
-    flights: Flights<Flight>,
-    keys: Keys,
-    finder: DataFinder,
-    /// Fetched when the device was busy.
-    held: Option<Fetched>,
-    /// Numbers of lists that want more keys.
+    face: FrontEndId,
+    controller: DeviceController,
+    arbiter: QueueArbiter<SharedMemoryWords>,
+    flights: InFlightTable<GuestCommand>,
+    keys: KeyBuffer,
+    finder: DataResolver,
+    /// An entry fetched while the device was busy.
+    held: Option<FetchedCommand>,
+    /// Numbers of List commands that need more keys.
     lists: VecDeque<u64>,
     /// Asynchronous Event Requests.
     event_requests: Vec<CommandToken>,
-    /// Queues that are being deleted, and the commands that asked for it.
+    /// Queues in deletion, and the commands that delete them.
     deletions: Vec<(QueueId, CommandToken)>,
-    /// Guest memory that queues and doorbells lie in: first address and length.
+    /// Guest memory of queues and doorbells: first address and length.
     rings: Vec<(Iova, u64)>,
-    /// What a register write asked for and is not done yet.
+    /// True if a register write began a reset that is not finished.
     resetting: bool,
     shutting_down: bool,
     armed: bool,
-    presence: Presence,
+    presence: RegistrationState,
 }
 
-/// Whether the device knows that the controller is there.
+/// The registration of the controller with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
+enum RegistrationState {
     Untold,
     Told,
 }
 
 impl GuestController {
-    /// A controller as it is after power on, which the device knows as `face`.
+    /// Creates a controller in its power-on state; `face` is its front-end identifier in the device.
     #[must_use]
-    pub fn new(face: FaceId) -> Self {
+    pub fn new(face: FrontEndId) -> Self {
         let config = ControllerConfig {
             io_queues_max: IO_QUEUES_MAX,
             interrupt_vectors: VECTORS,
@@ -96,11 +96,11 @@ impl GuestController {
         };
         Self {
             face,
-            controller: Controller::new(config),
-            arbiter: Arbiter::for_host(limits),
-            flights: Flights::default(),
-            keys: Keys::default(),
-            finder: DataFinder::default(),
+            controller: DeviceController::new(config),
+            arbiter: QueueArbiter::for_host(limits),
+            flights: InFlightTable::default(),
+            keys: KeyBuffer::default(),
+            finder: DataResolver::default(),
             held: None,
             lists: VecDeque::new(),
             event_requests: Vec::new(),
@@ -109,22 +109,22 @@ impl GuestController {
             resetting: false,
             shutting_down: false,
             armed: false,
-            presence: Presence::Untold,
+            presence: RegistrationState::Untold,
         }
     }
 
-    /// Posts what the device has answered and takes new commands as far as it goes; never waits. Without `memory` the
-    /// function may not touch the guest: nothing is taken. Returns whether anything moved.
+    /// Posts completions of the device and fetches new commands. Never blocks. Without `memory` the function may not
+    /// access the guest, and no command is fetched. Returns true if there was progress.
     pub fn poll<M: Media>(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut SsdDevice<M>,
         memory: Option<&ClientMemory>,
         now: Nanos,
     ) -> bool {
         self.awake();
-        let before = std::mem::replace(&mut self.presence, Presence::Told);
-        if before == Presence::Untold && !device.add_controller(CONTROLLER_ID) {
-            tracing::warn!(controller = CONTROLLER_ID, "the controller's number is taken");
+        let before = std::mem::replace(&mut self.presence, RegistrationState::Told);
+        if before == RegistrationState::Untold && !device.add_controller(CONTROLLER_ID) {
+            tracing::warn!(controller = CONTROLLER_ID, "the controller's number is in use already");
         }
         let mut moved = self.land(device);
         if self.go_on_with_lists(device)
@@ -136,40 +136,40 @@ impl GuestController {
         moved | self.settle(device, now)
     }
 
-    /// Gives the device's completions to the guest.
-    fn land<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Posts the device's completions to the guest.
+    fn land<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
         while let Some(completion) = device.next_completion(self.face) {
             moved = true;
-            if let Some(Flight::Io(_, answer)) = self.flights.get_mut(completion.token)
+            if let Some(GuestCommand::Io(_, answer)) = self.flights.get_mut(completion.token)
                 && answer.wants_more_than(&completion)
             {
                 self.lists.push_back(completion.token);
                 continue;
             }
-            // The device answers each accepted command once, so the flight is there.
+            // The device completes each accepted command once, so the slot is occupied.
             match self.flights.remove(completion.token) {
-                Some(Flight::Io(token, answer)) => {
+                Some(GuestCommand::Io(token, answer)) => {
                     let closed = answer.close(completion);
                     self.arbiter.complete(token, closed.result, closed.status);
                 }
-                Some(Flight::Shutdown) => self.controller.shut_down(),
-                // Actions are answered below.
-                Some(Flight::Admin(token)) => token.abandon(),
+                Some(GuestCommand::Shutdown) => self.controller.shut_down(),
+                // Namespace changes are completed below.
+                Some(GuestCommand::Admin(token)) => token.abandon(),
                 None => {}
             }
         }
         while let Some((number, answer)) = device.next_administered(self.face) {
             moved = true;
-            if let Some(Flight::Admin(token)) = self.flights.remove(number) {
+            if let Some(GuestCommand::Admin(token)) = self.flights.remove(number) {
                 self.arbiter.complete(token, answer.result, answer.status);
             }
         }
         moved
     }
 
-    /// Asks the device for more keys of lists that want them. False when it is busy.
-    fn go_on_with_lists<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Submits the next device command of waiting List commands. Returns false if the device is busy.
+    fn go_on_with_lists<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         while let Some(&number) = self.lists.front() {
             if !self.go_on(device, number) {
                 return false;
@@ -179,8 +179,8 @@ impl GuestController {
         true
     }
 
-    /// Takes entries in turn until there are none, the device is busy, or it was enough.
-    fn fetch<M: Media>(&mut self, device: &mut Device<M>, memory: &ClientMemory, now: Nanos) -> bool {
+    /// Fetches entries until there are none, the device is busy, or the limit is reached.
+    fn fetch<M: Media>(&mut self, device: &mut SsdDevice<M>, memory: &ClientMemory, now: Nanos) -> bool {
         let mut moved = false;
         for _ in 0..FETCHES_MAX {
             let Some(fetched) = self.held.take().or_else(|| self.arbiter.fetch()) else {
@@ -197,8 +197,13 @@ impl GuestController {
         moved
     }
 
-    /// Takes admin commands while an I/O command waits for the device: one of them may be its Abort.
-    fn fetch_admin<M: Media>(&mut self, device: &mut Device<M>, memory: &ClientMemory, now: Nanos) -> bool {
+    /// Fetches admin commands while an I/O command waits for the device: one of them may be its Abort.
+    fn fetch_admin<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        memory: &ClientMemory,
+        now: Nanos,
+    ) -> bool {
         let mut moved = false;
         while self.held.is_some()
             && let Some(fetched) = self.arbiter.fetch_admin()
@@ -209,23 +214,23 @@ impl GuestController {
         moved
     }
 
-    /// Makes an entry a command of the device, or answers it. Gives it back when the device is busy.
+    /// Submits an entry to the device, or completes it with an error. Returns it as the error when the device is busy.
     fn start_io<M: Media>(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut SsdDevice<M>,
         memory: &ClientMemory,
-        fetched: Fetched,
-    ) -> Result<(), Fetched> {
-        let Fetched { kind, entry, token } = fetched;
+        fetched: FetchedCommand,
+    ) -> Result<(), FetchedCommand> {
+        let FetchedCommand { kind, entry, token } = fetched;
         let namespace = |id| device.namespace(id).filter(|_| device.is_attached(id, CONTROLLER_ID));
         let request = decode(&entry, kind, namespace).and_then(|command| {
             if device.is_sanitizing() {
                 return Err(Status::SANITIZE_IN_PROGRESS);
             }
             let data = self.finder.of_command(&command, &entry, memory)?;
-            Request::new(&command, data, &mut self.keys, device)
+            DeviceRequest::new(&command, data, &mut self.keys, device)
         });
-        let submitted = request.and_then(|Request { namespace, command, answer }| {
+        let submitted = request.and_then(|DeviceRequest { namespace, command, answer }| {
             match device.submit(self.face, namespace, self.flights.next(), command) {
                 Ok(()) => Ok(Some(answer)),
                 Err(SubmitError::Busy(_)) => Ok(None),
@@ -234,19 +239,19 @@ impl GuestController {
         });
         match submitted {
             Ok(Some(answer)) => {
-                self.flights.insert(Flight::Io(token, answer));
+                self.flights.insert(GuestCommand::Io(token, answer));
             }
-            // The command is made anew from the same copy of the entry when the device has room.
-            Ok(None) => return Err(Fetched { kind, entry, token }),
+            // The command is built again from the same copy of the entry when the device has room.
+            Ok(None) => return Err(FetchedCommand { kind, entry, token }),
             Err(status) => self.arbiter.complete(token, 0, status),
         }
         Ok(())
     }
 
-    /// Asks the device for more keys of a list. False when the device is busy.
-    fn go_on<M: Media>(&mut self, device: &mut Device<M>, number: u64) -> bool {
+    /// Submits the next device command of a List command. Returns false if the device is busy.
+    fn go_on<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) -> bool {
         let next = match self.flights.get_mut(number) {
-            Some(Flight::Io(_, answer)) => answer.next_command(),
+            Some(GuestCommand::Io(_, answer)) => answer.next_command(),
             _ => None,
         };
         let Some((namespace, command)) = next else {
@@ -256,7 +261,7 @@ impl GuestController {
             Ok(()) => {}
             Err(SubmitError::Busy(_)) => return false,
             Err(SubmitError::Refused(status)) => {
-                if let Some(Flight::Io(token, _)) = self.flights.remove(number) {
+                if let Some(GuestCommand::Io(token, _)) = self.flights.remove(number) {
                     self.arbiter.complete(token, 0, status);
                 }
             }
@@ -264,8 +269,8 @@ impl GuestController {
         true
     }
 
-    /// Ends what waits for something else to end: deletions, events, a shutdown, a reset.
-    fn settle<M: Media>(&mut self, device: &mut Device<M>, now: Nanos) -> bool {
+    /// Completes pending deletions, events, a shutdown or a reset whose condition holds.
+    fn settle<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
         let mut moved = false;
         while let Some(queue) = self.arbiter.next_deleted() {
             if let Some(at) = self.deletions.iter().position(|(deleted, _)| *deleted == queue) {
@@ -289,12 +294,12 @@ impl GuestController {
         }
         if self.shutting_down {
             let number = self.flights.next();
-            match device.submit(self.face, NamespaceId::FIRST, number, Command::Flush) {
+            match device.submit(self.face, NamespaceId::FIRST, number, SsdCommand::Flush) {
                 Ok(()) => {
-                    self.flights.insert(Flight::Shutdown);
+                    self.flights.insert(GuestCommand::Shutdown);
                 }
                 Err(SubmitError::Busy(_)) => return moved,
-                // Nothing can be written any more, and what was acknowledged is durable as it is.
+                // The device accepts no more writes, and acknowledged writes are durable already.
                 Err(SubmitError::Refused(_)) => self.controller.shut_down(),
             }
             self.shutting_down = false;
@@ -308,53 +313,54 @@ impl GuestController {
         moved
     }
 
-    /// Interrupts the guest by the vectors that have completions to announce.
+    /// Fires the vectors that have completions to announce.
     pub fn interrupt(&mut self, now: Nanos, fire: impl FnMut(u16)) {
         self.arbiter.interrupt(now, fire);
     }
 
-    /// Forgets every queue at once. Commands in flight go on, and their answers go nowhere.
+    /// Removes every queue at once. Commands in flight continue, and their completions are dropped.
     fn forget_queues(&mut self) {
-        self.arbiter.reset(Mechanism::RoundRobin);
+        self.arbiter.reset(QueueArbitration::RoundRobin);
         self.rings.clear();
         self.held.take().map(|held| held.token).into_iter().for_each(CommandToken::abandon);
         self.event_requests.drain(..).for_each(CommandToken::abandon);
         self.deletions.drain(..).for_each(|(_, token)| token.abandon());
-        // The device has no command of these: they waited to be asked on.
+        // The device holds no command of these: they waited for their next request.
         for number in self.lists.drain(..) {
-            self.flights.remove(number).into_iter().for_each(Flight::abandon);
+            self.flights.remove(number).into_iter().for_each(GuestCommand::abandon);
         }
     }
 
-    /// The guest is gone, or power was: everything is as after power on, but what is in flight.
+    /// Resets to the power-on state after the guest disconnected or reset the function. Commands in flight continue.
     pub fn abandon(&mut self) {
         self.forget_queues();
-        self.controller = Controller::new(*self.controller.config());
+        self.controller = DeviceController::new(*self.controller.config());
         self.resetting = false;
         self.shutting_down = false;
     }
 
-    /// Whether nothing is in flight.
+    /// Returns true if no command is in flight.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.flights.is_empty()
     }
 
     fn report(&mut self, error: DoorbellError) {
-        tracing::debug!(%error, "a guest rang wrongly");
+        tracing::debug!(%error, "a guest wrote an invalid doorbell");
         self.controller.notify(match error {
             DoorbellError::NoQueue(_) => AsyncEvent::InvalidDoorbell,
             _ => AsyncEvent::InvalidDoorbellValue,
         });
     }
 
-    /// Asks the guest to announce what it rings; see [`Face::prepare_sleep`](crate::front_end::Face::prepare_sleep).
-    pub fn prepare_sleep(&mut self) -> Sleep {
+    /// Makes the guest write a doorbell register when it submits; see
+    /// [`Face::prepare_sleep`](crate::front_end::Face::prepare_sleep).
+    pub fn prepare_sleep(&mut self) -> SleepDecision {
         if !self.controller.is_ready() {
-            return Sleep::Until;
+            return SleepDecision::Until;
         }
         let sleep = self.arbiter.prepare_sleep();
-        self.armed = sleep == Sleep::Until;
+        self.armed = sleep == SleepDecision::Until;
         sleep
     }
 
@@ -364,7 +370,7 @@ impl GuestController {
         }
     }
 
-    /// When there is something to do that nobody announces.
+    /// Returns the time of the next work that no descriptor announces.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.arbiter.next_interrupt().into_iter().chain(self.controller.next_deadline()).min()
@@ -372,9 +378,9 @@ impl GuestController {
 }
 
 impl Drop for GuestController {
-    /// The device goes down: nobody is there to read answers.
+    /// Abandons all tokens: the node shuts down, and no completion is posted.
     fn drop(&mut self) {
         self.forget_queues();
-        self.flights.drain().for_each(Flight::abandon);
+        self.flights.drain().for_each(GuestCommand::abandon);
     }
 }

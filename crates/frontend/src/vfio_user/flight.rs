@@ -1,28 +1,29 @@
-//! What the controller of a guest knows of a command that the device has.
+//! The metadata of a guest's command in flight at the device.
 //!
-//! In: an accepted command. Out: what becomes of its completion.
+//! Input: an accepted command. Output: the recipient of its completion.
 
 use headwater_nvme::controller::CommandToken;
-use headwater_ssd::nvme::request::Answer;
+use headwater_ssd::nvme::request::CompletionBuilder;
 
-/// What a completion of the device is for.
+/// A command in flight, by its purpose.
 #[derive(Debug)]
-pub(super) enum Flight {
+pub(super) enum GuestCommand {
     /// A command of an I/O queue.
-    Io(CommandToken, Answer),
+    Io(CommandToken, CompletionBuilder),
     /// An admin command that changes namespaces.
     Admin(CommandToken),
     /// The flush of a shutdown.
     Shutdown,
 }
 
-impl Flight {
-    /// Whether it is the command of an I/O queue whose token is wanted. After a reset, ask whose token is current.
+impl GuestCommand {
+    /// Returns true for a command of an I/O queue whose token matches. After a reset, `is_it` must check that the token
+    /// is current.
     pub(super) fn is_io(&self, is_it: impl Fn(&CommandToken) -> bool) -> bool {
         matches!(self, Self::Io(token, _) if is_it(token))
     }
 
-    /// Ends the duty without an answer.
+    /// Abandons the token: no completion is posted.
     pub(super) fn abandon(self) {
         match self {
             Self::Io(token, _) | Self::Admin(token) => token.abandon(),

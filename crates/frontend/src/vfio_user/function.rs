@@ -1,145 +1,144 @@
-//! The PCI function: what a hypervisor asks, answered from configuration space, interrupts, guest memory and the
-//! controller behind BAR0.
+//! The PCI function: configuration space, interrupts, guest memory and the controller behind BAR0.
 //!
-//! In: one request at a time with its descriptors. Out: its reply, at once or, for memory that goes away, when nothing in
-//! flight names it any more. Invariant: the device touches guest memory only where it is registered writable, and a region
-//! that was said to be unmapped is never touched again.
+//! Input: one request of the hypervisor at a time, with its descriptors. Output: its reply, immediate or, for an unmap,
+//! once no command in flight uses the memory. Invariant: the device accesses guest memory only where it is registered
+//! writable, and never accesses a region after the reply to its unmap.
 
 use super::config_space::{ConfigEffect, ConfigSpace};
-use super::layout::{BAR_BYTES, BarPlace, VECTORS};
-use super::message::{self, Header, IrqAction, Request};
-use super::vectors::Vectors;
-use headwater_dma::iova::{ClientMemory, Iova, REGIONS_MAX, Revocation};
-use headwater_host::foreign::{Foreign, TakeError};
+use super::layout::{BAR_BYTES, BarLocation, VECTORS};
+use super::message::{self, VfioUserHeader, IrqAction, VfioUserRequest};
+use super::vectors::GuestVectors;
+use headwater_dma::iova::{ClientMemory, Iova, REGIONS_MAX, RegionRevocation};
+use headwater_host::shared_memory::{MapDescriptorError, SharedMemory};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// Regions that are numbered: six BARs, expansion ROM, configuration space, VGA.
+/// Number of regions: six BARs, expansion ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
 const BAR0: u32 = 0;
 const CONFIG: u32 = 7;
-/// Kinds of interrupts that are numbered: INTx, MSI, MSI-X.
+/// Number of interrupt kinds: INTx, MSI, MSI-X.
 const IRQS: u32 = 3;
 const MSIX: u32 = 2;
 
-/// What lies behind BAR0.
-pub trait Registers {
+/// The registers behind BAR0.
+pub trait BarRegisters {
     /// Reads an aligned register of 4 or 8 bytes.
     fn read(&mut self, offset: u16, bytes: usize) -> u64;
     /// Writes an aligned register of 4 or 8 bytes.
     fn write(&mut self, offset: u16, bytes: usize, value: u64, memory: &ClientMemory);
-    /// The guest rang a submission queue.
+    /// Writes a submission queue tail doorbell.
     fn submission_tail(&mut self, queue: u16, value: u32);
-    /// The guest rang a completion queue.
+    /// Writes a completion queue head doorbell.
     fn completion_head(&mut self, queue: u16, value: u32);
-    /// As if power had just come. What is in flight goes on, and its answers go nowhere.
+    /// Resets to the power-on state. Commands in flight continue, and their completions are dropped.
     fn reset(&mut self);
-    /// Whether nothing is in flight.
+    /// Returns true if no command is in flight.
     fn is_quiet(&self) -> bool;
-    /// Guest memory is going away: nothing in it is a queue from now on.
+    /// Fails the controller if a queue lies in this guest memory, which is unmapped.
     fn unmapped(&mut self, start: Iova, bytes: u64);
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handled {
-    /// It has its reply.
+pub enum ReplyState {
+    /// The reply is written.
     Done,
-    /// It waits until nothing in flight names the memory that goes away, or nothing is in flight at all: see
-    /// [`Function::go_on`].
+    /// The reply waits until no command in flight uses the unmapped memory, or none is in flight at all: see
+    /// [`VfioUserFunction::go_on`].
     Waiting,
 }
 
-/// The function, as one client sees it.
+/// The PCI function of one client.
 #[derive(Debug, Default)]
-pub struct Function {
+pub struct VfioUserFunction {
     config: ConfigSpace,
-    table: Table,
-    /// Who is woken.
-    pub vectors: Vectors,
+    table: VectorTable,
+    /// The interrupt vectors.
+    pub vectors: GuestVectors,
     /// The guest's memory.
     pub memory: ClientMemory,
-    /// Everything that the client mapped, with its length, whether the device can reach it or not.
+    /// Length of every region that the client mapped, by address, accessible to the device or not.
     mapped: BTreeMap<u64, u64>,
-    awaited: Option<Awaited>,
+    awaited: Option<AwaitedReply>,
     negotiated: bool,
 }
 
-/// The guest's MSI-X table. Hypervisors keep their own; this one is only there to be read back.
+/// The guest's MSI-X table. Hypervisors keep their own; this one exists only to be read back.
 #[derive(Debug)]
-struct Table([u8; VECTORS as usize * 16]);
+struct VectorTable([u8; VECTORS as usize * 16]);
 
-impl Default for Table {
+impl Default for VectorTable {
     fn default() -> Self {
         Self([0; VECTORS as usize * 16])
     }
 }
 
-/// What a reply waits for.
+/// The condition for a pending reply.
 #[derive(Debug)]
-enum Awaited {
-    /// Nothing names these regions any more.
-    Unmapping { header: Header, address: u64, size: u64, regions: Vec<Revocation> },
-    /// Nothing is in flight any more.
-    Reset { header: Header },
+enum AwaitedReply {
+    /// No command in flight uses these regions.
+    Unmapping { header: VfioUserHeader, address: u64, size: u64, regions: Vec<RegionRevocation> },
+    /// No command is in flight.
+    Reset { header: VfioUserHeader },
 }
 
-impl Function {
-    /// Answers one request; the reply goes behind `out`.
+impl VfioUserFunction {
+    /// Serves one request; the reply is appended to `out`.
     pub fn handle(
         &mut self,
-        header: &Header,
+        header: &VfioUserHeader,
         rest: &[u8],
         descriptors: Vec<OwnedFd>,
-        registers: &mut impl Registers,
+        registers: &mut impl BarRegisters,
         out: &mut Vec<u8>,
-    ) -> Handled {
+    ) -> ReplyState {
         let answered = header.decode(rest).and_then(|request| match request {
-            Request::Version(0, minor) => {
+            VfioUserRequest::Version(0, minor) => {
                 self.negotiated = true;
                 message::version(header, minor, out);
-                Ok(Handled::Done)
+                Ok(ReplyState::Done)
             }
-            // Version first, once: nothing else means anything before.
+            // The version must be negotiated first.
             _ if !self.negotiated => Err(Errno::INVAL),
-            Request::DmaUnmap { address, size, all } => {
+            VfioUserRequest::DmaUnmap { address, size, all } => {
                 self.unmap(header, (address, size, all), registers)?;
                 Ok(self.go_on(registers, out))
             }
-            Request::Reset => {
+            VfioUserRequest::Reset => {
                 self.reset(registers);
-                self.awaited = Some(Awaited::Reset { header: *header });
+                self.awaited = Some(AwaitedReply::Reset { header: *header });
                 Ok(self.go_on(registers, out))
             }
-            other => self.answer(header, other, descriptors, registers, out).map(|()| Handled::Done),
+            other => self.answer(header, other, descriptors, registers, out).map(|()| ReplyState::Done),
         });
         answered.unwrap_or_else(|errno| {
             header.refuse(errno, out);
-            Handled::Done
+            ReplyState::Done
         })
     }
 
     fn answer(
         &mut self,
-        header: &Header,
-        request: Request<'_>,
+        header: &VfioUserHeader,
+        request: VfioUserRequest<'_>,
         descriptors: Vec<OwnedFd>,
-        registers: &mut impl Registers,
+        registers: &mut impl BarRegisters,
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         match request {
-            Request::Version(..) | Request::DmaUnmap { .. } | Request::Reset => return Err(Errno::INVAL),
-            Request::DmaMap { address, size, offset, writable } => {
+            VfioUserRequest::Version(..) | VfioUserRequest::DmaUnmap { .. } | VfioUserRequest::Reset => return Err(Errno::INVAL),
+            VfioUserRequest::DmaMap { address, size, offset, writable } => {
                 self.map(address, size, offset, descriptors.first().filter(|_| writable))?;
                 header.reply(&[], out);
             }
-            Request::DeviceInfo => message::device_info(header, REGIONS, IRQS, out),
-            Request::RegionInfo(index) => message::region_info(header, index, region_bytes(index)?, out),
-            Request::IrqInfo(index) if index < IRQS => {
+            VfioUserRequest::DeviceInfo => message::device_info(header, REGIONS, IRQS, out),
+            VfioUserRequest::RegionInfo(index) => message::region_info(header, index, region_bytes(index)?, out),
+            VfioUserRequest::IrqInfo(index) if index < IRQS => {
                 message::irq_info(header, index, if index == MSIX { u32::from(VECTORS) } else { 0 }, out);
             }
-            Request::SetIrqs { index: MSIX, start, count, action } => {
+            VfioUserRequest::SetIrqs { index: MSIX, start, count, action } => {
                 match action {
                     IrqAction::Assign if count == 0 => self.vectors.disable(),
                     IrqAction::Assign => self.vectors.assign(start, count, descriptors)?,
@@ -147,15 +146,15 @@ impl Function {
                 }
                 header.reply(&[], out);
             }
-            // Turning off what is not there is no mistake.
-            Request::SetIrqs { index, count: 0, .. } if index < IRQS => header.reply(&[], out),
-            Request::IrqInfo(_) | Request::SetIrqs { .. } => return Err(Errno::INVAL),
-            Request::Read(region, offset, bytes) => {
+            // Disabling interrupts that do not exist is no error.
+            VfioUserRequest::SetIrqs { index, count: 0, .. } if index < IRQS => header.reply(&[], out),
+            VfioUserRequest::IrqInfo(_) | VfioUserRequest::SetIrqs { .. } => return Err(Errno::INVAL),
+            VfioUserRequest::Read(region, offset, bytes) => {
                 let mut data = vec![0; bytes];
                 self.read(region, offset, &mut data, registers)?;
                 message::access(header, region, offset, &data, 0, out);
             }
-            Request::Write(region, offset, data) => {
+            VfioUserRequest::Write(region, offset, data) => {
                 self.write(region, offset, data, registers)?;
                 message::access(header, region, offset, &[], data.len(), out);
             }
@@ -163,7 +162,7 @@ impl Function {
         Ok(())
     }
 
-    /// Registers guest memory. Memory without a descriptor (ROM) is noted and stays out of reach.
+    /// Registers guest memory. Memory without a descriptor (ROM) is recorded, but the device cannot access it.
     fn map(&mut self, address: u64, size: u64, offset: u64, from: Option<&OwnedFd>) -> Result<(), Errno> {
         let end = address.checked_add(size).filter(|_| size > 0).ok_or(Errno::INVAL)?;
         if self.mapped.len() >= REGIONS_MAX {
@@ -175,14 +174,15 @@ impl Function {
         }
         if let Some(descriptor) = from {
             let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
-            let memory = Foreign::take(descriptor.as_fd(), offset, bytes).map_err(|error| {
-                tracing::warn!(address, size, %error, "guest memory is refused");
-                match error {
-                    TakeError::Unsealed => Errno::PERM,
-                    TakeError::Map(map) => map.errno,
-                    _ => Errno::INVAL,
-                }
-            })?;
+            let memory =
+                SharedMemory::map_descriptor(descriptor.as_fd(), offset, bytes).map_err(|error| {
+                    tracing::warn!(address, size, %error, "guest memory cannot be mapped");
+                    match error {
+                        MapDescriptorError::Unsealed => Errno::PERM,
+                        MapDescriptorError::Map(map) => map.errno,
+                        _ => Errno::INVAL,
+                    }
+                })?;
             self.memory.register(Iova(address), memory).map_err(|_| Errno::INVAL)?;
         }
         self.mapped.insert(address, size);
@@ -190,12 +190,12 @@ impl Function {
         Ok(())
     }
 
-    /// Begins to unmap. Ranges name what was mapped, one or several whole regions.
+    /// Begins an unmap. The range must contain one or more whole mapped regions.
     fn unmap(
         &mut self,
-        header: &Header,
+        header: &VfioUserHeader,
         (address, size, all): (u64, u64, bool),
-        registers: &mut impl Registers,
+        registers: &mut impl BarRegisters,
     ) -> Result<(), Errno> {
         let (address, size) = if all { (0, u64::MAX) } else { (address, size) };
         let end = address.checked_add(size).ok_or(Errno::INVAL)?;
@@ -207,29 +207,29 @@ impl Function {
         let mut regions = Vec::new();
         for (start, bytes) in inside {
             self.mapped.remove(&start);
-            // Memory out of reach was never registered.
+            // Memory without a descriptor was never registered.
             regions.extend(self.memory.revoke(Iova(start)));
             registers.unmapped(Iova(start), bytes);
         }
-        self.awaited = Some(Awaited::Unmapping { header: *header, address, size, regions });
+        self.awaited = Some(AwaitedReply::Unmapping { header: *header, address, size, regions });
         Ok(())
     }
 
-    /// Gives the reply that waits, if what it waits for has come.
-    pub fn go_on(&mut self, registers: &impl Registers, out: &mut Vec<u8>) -> Handled {
-        let has_come = |awaited: &mut Awaited| match awaited {
-            Awaited::Unmapping { regions, .. } => regions.iter().all(Revocation::is_quiet),
-            Awaited::Reset { .. } => registers.is_quiet(),
+    /// Appends the pending reply to `out`, if its condition holds.
+    pub fn go_on(&mut self, registers: &impl BarRegisters, out: &mut Vec<u8>) -> ReplyState {
+        let is_met = |awaited: &mut AwaitedReply| match awaited {
+            AwaitedReply::Unmapping { regions, .. } => regions.iter().all(RegionRevocation::is_quiet),
+            AwaitedReply::Reset { .. } => registers.is_quiet(),
         };
-        match self.awaited.take_if(has_come) {
-            Some(Awaited::Unmapping { header, address, size, .. }) => {
+        match self.awaited.take_if(is_met) {
+            Some(AwaitedReply::Unmapping { header, address, size, .. }) => {
                 message::unmapped(&header, address, size, out);
             }
-            Some(Awaited::Reset { header }) => header.reply(&[], out),
-            None if self.awaited.is_some() => return Handled::Waiting,
+            Some(AwaitedReply::Reset { header }) => header.reply(&[], out),
+            None if self.awaited.is_some() => return ReplyState::Waiting,
             None => {}
         }
-        Handled::Done
+        ReplyState::Done
     }
 
     fn read(
@@ -237,7 +237,7 @@ impl Function {
         region: u32,
         offset: u64,
         into: &mut [u8],
-        registers: &mut impl Registers,
+        registers: &mut impl BarRegisters,
     ) -> Result<(), Errno> {
         check_range(region, offset, into.len())?;
         if region == CONFIG {
@@ -245,13 +245,13 @@ impl Function {
             return Ok(());
         }
         for (at, byte) in (offset..).zip(into.iter_mut()) {
-            *byte = match BarPlace::at(at) {
-                BarPlace::VectorTable(place) => self.table.0[place],
+            *byte = match BarLocation::at(at) {
+                BarLocation::VectorTable(place) => self.table.0[place],
                 _ => 0,
             };
         }
         for (at, bytes) in words(offset, into.len()) {
-            if let BarPlace::Register(register) = BarPlace::at(offset + at as u64) {
+            if let BarLocation::Register(register) = BarLocation::at(offset + at as u64) {
                 let value = registers.read(register, bytes).to_le_bytes();
                 into[at..at + bytes].copy_from_slice(&value[..bytes]);
             }
@@ -264,7 +264,7 @@ impl Function {
         region: u32,
         offset: u64,
         data: &[u8],
-        registers: &mut impl Registers,
+        registers: &mut impl BarRegisters,
     ) -> Result<(), Errno> {
         check_range(region, offset, data.len())?;
         if region == CONFIG {
@@ -274,34 +274,34 @@ impl Function {
             return Ok(());
         }
         for (at, &byte) in (offset..).zip(data) {
-            if let BarPlace::VectorTable(place) = BarPlace::at(at) {
+            if let BarLocation::VectorTable(place) = BarLocation::at(at) {
                 self.table.0[place] = byte;
             }
         }
-        // Accesses that are no aligned words name no register (NVMe Base 2.0 section 3.1.3) and change nothing.
+        // Accesses that are not aligned words address no register (NVMe Base 2.0 section 3.1.3) and have no effect.
         for (at, bytes) in words(offset, data.len()) {
             let mut value = [0; 8];
             value[..bytes].copy_from_slice(&data[at..at + bytes]);
             let value = u64::from_le_bytes(value);
             let position = u32::try_from(value);
-            match (BarPlace::at(offset + at as u64), position) {
-                (BarPlace::Register(register), _) => registers.write(register, bytes, value, &self.memory),
-                (BarPlace::SubmissionTail(queue), Ok(tail)) => registers.submission_tail(queue, tail),
-                (BarPlace::CompletionHead(queue), Ok(head)) => registers.completion_head(queue, head),
+            match (BarLocation::at(offset + at as u64), position) {
+                (BarLocation::Register(register), _) => registers.write(register, bytes, value, &self.memory),
+                (BarLocation::SubmissionTail(queue), Ok(tail)) => registers.submission_tail(queue, tail),
+                (BarLocation::CompletionHead(queue), Ok(head)) => registers.completion_head(queue, head),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// As after power came, except that the hypervisor's descriptors and the guest's memory stay.
-    fn reset(&mut self, registers: &mut impl Registers) {
+    /// Resets to the power-on state, except for the hypervisor's descriptors and the guest's memory, which stay.
+    fn reset(&mut self, registers: &mut impl BarRegisters) {
         self.config = ConfigSpace::new();
-        self.table = Table::default();
+        self.table = VectorTable::default();
         registers.reset();
     }
 
-    /// Whether the guest lets the function touch its memory.
+    /// Returns true if the guest allows the function to access its memory.
     #[must_use]
     pub fn is_bus_master(&self) -> bool {
         self.config.is_bus_master()
@@ -323,7 +323,8 @@ fn check_range(region: u32, offset: u64, bytes: usize) -> Result<(), Errno> {
     if inside { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Cuts an access into aligned words: where each begins in the data, and its 8 or 4 bytes. What is left over is no word.
+/// Divides an access into aligned words: the offset of each in the data, and its length of 8 or 4 bytes. The unaligned
+/// rest is omitted.
 fn words(offset: u64, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

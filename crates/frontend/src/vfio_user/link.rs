@@ -1,10 +1,10 @@
-//! One client's socket: whole messages in, replies out, never waiting.
+//! The non-blocking socket of one client.
 //!
-//! In: bytes and descriptors, cut anywhere. Out: messages with the descriptors that came with them. Invariant: a header is
-//! read by itself, because the kernel hands descriptors over with the first byte they were sent with; so they cannot
-//! end up with another message.
+//! Input: bytes and descriptors, fragmented arbitrarily. Output: whole messages with their descriptors. Invariant: a
+//! header is read by itself: the kernel delivers descriptors with the first byte they were sent with, so they are never
+//! attributed to another message.
 
-use super::message::{DESCRIPTORS_MAX, Header};
+use super::message::{DESCRIPTORS_MAX, VfioUserHeader};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg};
 use std::io::IoSliceMut;
@@ -12,33 +12,33 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use zerocopy::FromBytes as _;
 
-/// What has come.
+/// The result of a receive.
 #[derive(Debug)]
-pub(crate) enum Received {
-    /// A message: its header; the rest is in [`Link::rest`].
-    Message(Header, Vec<OwnedFd>),
-    /// Nothing whole yet.
+pub(crate) enum LinkInput {
+    /// A message: its header and descriptors; the rest is in [`ClientLink::rest`].
+    Message(VfioUserHeader, Vec<OwnedFd>),
+    /// No whole message yet.
     Nothing,
-    /// The client closed the connection, or sent what cannot be a message.
-    Gone(Gone),
+    /// The connection ended.
+    Gone(LinkEnd),
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// The client left.
+pub(crate) enum LinkEnd {
+    /// The client closed it.
     Closed,
-    /// What it sent cannot be a message.
+    /// The client sent a malformed message.
     Garbage,
-    /// The system says why.
+    /// The system's reason.
     System(Errno),
 }
 
-impl std::fmt::Display for Gone {
+impl std::fmt::Display for LinkEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
-            Self::Garbage => f.write_str("it sent something that is no message"),
+            Self::Garbage => f.write_str("it sent a malformed message"),
             Self::System(errno) => write!(f, "{errno}"),
         }
     }
@@ -46,48 +46,48 @@ impl std::fmt::Display for Gone {
 
 /// A connection to a client.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ClientLink {
     socket: OwnedFd,
-    /// What has come of the message under way.
+    /// The received part of the current message.
     incoming: Vec<u8>,
-    /// Whether the message under way was handed out.
+    /// True if the current message was returned to the caller.
     taken: bool,
     descriptors: Vec<OwnedFd>,
-    /// Replies not sent yet.
+    /// Unsent replies.
     pub(crate) out: Vec<u8>,
 }
 
-impl Link {
-    /// A link over a non-blocking socket.
+impl ClientLink {
+    /// Creates a link over a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, incoming: Vec::new(), taken: false, descriptors: Vec::new(), out: Vec::new() }
     }
 
     /// Reads up to one message.
-    pub(crate) fn receive(&mut self) -> Received {
+    pub(crate) fn receive(&mut self) -> LinkInput {
         if std::mem::take(&mut self.taken) {
             self.incoming.clear();
         }
         loop {
             let have = self.incoming.len();
-            let header = Header::read_from_prefix(&self.incoming).ok().map(|(header, _)| header);
+            let header = VfioUserHeader::read_from_prefix(&self.incoming).ok().map(|(header, _)| header);
             let wanted = match header.map(|header| (header, header.rest())) {
-                None => size_of::<Header>(),
-                Some((_, None)) => return Received::Gone(Gone::Garbage),
-                Some((header, Some(rest))) if have == size_of::<Header>() + rest => {
+                None => size_of::<VfioUserHeader>(),
+                Some((_, None)) => return LinkInput::Gone(LinkEnd::Garbage),
+                Some((header, Some(rest))) if have == size_of::<VfioUserHeader>() + rest => {
                     self.taken = true;
-                    return Received::Message(header, std::mem::take(&mut self.descriptors));
+                    return LinkInput::Message(header, std::mem::take(&mut self.descriptors));
                 }
-                Some((_, Some(rest))) => size_of::<Header>() + rest,
+                Some((_, Some(rest))) => size_of::<VfioUserHeader>() + rest,
             };
             self.incoming.resize(wanted, 0);
             let got = self.read_into(have);
             self.incoming.truncate(have + got.unwrap_or(0));
             match got {
-                Ok(0) => return Received::Gone(Gone::Closed),
+                Ok(0) => return LinkInput::Gone(LinkEnd::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(errno) => return Received::Gone(Gone::System(errno)),
+                Err(Errno::AGAIN) => return LinkInput::Nothing,
+                Err(errno) => return LinkInput::Gone(LinkEnd::System(errno)),
             }
         }
     }
@@ -103,34 +103,34 @@ impl Link {
                 self.descriptors.extend(descriptors);
             }
         }
-        // More descriptors than we said we take: the kernel has closed the rest.
+        // More descriptors than the announced limit: the kernel has closed the rest.
         if got.flags.contains(ReturnFlags::CTRUNC) || self.descriptors.len() > DESCRIPTORS_MAX {
             return Err(Errno::MSGSIZE);
         }
         Ok(got.bytes)
     }
 
-    /// The message handed out last, without its header.
+    /// Returns the last received message, without its header.
     pub(crate) fn rest(&self) -> &[u8] {
-        self.incoming.get(size_of::<Header>()..).unwrap_or_default()
+        self.incoming.get(size_of::<VfioUserHeader>()..).unwrap_or_default()
     }
 
-    /// Sends what can be sent. True when nothing is left.
-    pub(crate) fn flush(&mut self) -> Result<bool, Gone> {
+    /// Sends replies. Returns true if all are sent.
+    pub(crate) fn flush(&mut self) -> Result<bool, LinkEnd> {
         while !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Gone::Closed),
-                Err(errno) => return Err(Gone::System(errno)),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkEnd::Closed),
+                Err(errno) => return Err(LinkEnd::System(errno)),
             }
         }
         Ok(true)
     }
 }
 
-impl AsFd for Link {
+impl AsFd for ClientLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,29 +1,29 @@
 //! Messages of the vfio-user protocol, version 0.1, as a server sees them.
 //!
-//! In: the header and the rest of one message. Out: a [`Request`], or the reason it is refused; and replies as bytes.
-//! Invariant: a message is decoded once, whatever is in it; nothing it says is used to allocate.
+//! Input: the header and the rest of one message. Output: a [`VfioUserRequest`], or the reason it is refused; and replies as
+//! bytes. Invariant: a message is decoded once; no length in it determines an allocation.
 //!
-//! The protocol is QEMU's `docs/interop/vfio-user.rst`; `docs/formats/vfio-user.md` draws what we read and write.
+//! The protocol is QEMU's `docs/interop/vfio-user.rst`; `docs/formats/vfio-user.md` describes the supported messages.
 
 use rustix::io::Errno;
 use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Longest message taken, header included; a client that announces more is disconnected.
+/// Maximum bytes of a message, header included; a client that announces more is disconnected.
 pub const MESSAGE_BYTES_MAX: usize = 16 + 16 + DATA_BYTES_MAX;
-/// Most bytes of one region access.
+/// Maximum bytes of one region access.
 pub const DATA_BYTES_MAX: usize = 4_096;
-/// Most descriptors with one message.
+/// Maximum descriptors of one message.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// What every message begins with.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct VfioUserHeader {
     /// Chosen by the client, returned with the reply.
     pub id: U16,
-    /// Which message.
+    /// The number of the message type.
     pub command: U16,
     /// Bytes of the whole message.
     pub size: U32,
@@ -32,7 +32,7 @@ pub struct Header {
     /// An errno, in a reply with the error bit.
     pub error: U32,
 }
-const _: () = assert!(size_of::<Header>() == 16);
+const _: () = assert!(size_of::<VfioUserHeader>() == 16);
 
 const REPLY: u32 = 1;
 const TYPE: u32 = 0xF;
@@ -65,13 +65,13 @@ const _: () = assert!(size_of::<DmaUnmap>() == 24);
 /// `VFIO_USER_DEVICE_GET_INFO`, and `VFIO_USER_DEVICE_GET_IRQ_INFO` with an index and a count in the last two words.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct FourWords {
+struct InfoWords {
     argsz: U32,
     flags: U32,
     third: U32,
     fourth: U32,
 }
-const _: () = assert!(size_of::<FourWords>() == 16);
+const _: () = assert!(size_of::<InfoWords>() == 16);
 
 /// `VFIO_USER_DEVICE_GET_REGION_INFO`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -108,73 +108,73 @@ struct RegionAccess {
 }
 const _: () = assert!(size_of::<RegionAccess>() == 16);
 
-/// What the interrupts named in a message are to do.
+/// The action on the interrupts that a message names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqAction {
-    /// Signal by the descriptors that came along; without any, not at all.
+    /// Signal through the message's descriptors; without any, disable.
     Assign,
     /// Signal once, now.
     Trigger,
 }
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
-    /// Which version to speak: major and minor number.
+pub enum VfioUserRequest<'a> {
+    /// Negotiate the version: major and minor number.
     Version(u16, u16),
-    /// Here is memory of the guest.
+    /// Map memory of the guest.
     DmaMap {
-        /// Where the device sees it.
+        /// The device's address of it.
         address: u64,
         /// Its length.
         size: u64,
-        /// Where it begins in the descriptor.
+        /// Its offset in the descriptor's file.
         offset: u64,
-        /// Whether the device may write it, too.
+        /// True if the device may also write it.
         writable: bool,
     },
-    /// Memory goes away.
+    /// Unmap memory.
     DmaUnmap {
         /// First address.
         address: u64,
         /// Length.
         size: u64,
-        /// All there is, whatever address and length say.
+        /// True to unmap everything, regardless of address and length.
         all: bool,
     },
-    /// What kind of device this is.
+    /// Describe the device.
     DeviceInfo,
-    /// What a region is like: its index.
+    /// Describe a region: its index.
     RegionInfo(u32),
-    /// How many interrupts of a kind there are: its index.
+    /// Count the interrupts of a kind: its index.
     IrqInfo(u32),
-    /// How interrupts are signalled.
+    /// Configure interrupts.
     SetIrqs {
-        /// Which kind.
+        /// Their kind.
         index: u32,
-        /// The first.
+        /// The first vector.
         start: u32,
-        /// How many; none at all disables the kind.
+        /// Number of vectors; 0 disables the kind.
         count: u32,
-        /// What to do.
+        /// The action.
         action: IrqAction,
     },
-    /// Read from a region: region, offset, how many bytes.
+    /// Read from a region: region, offset, length.
     Read(u32, u64, usize),
-    /// Write to a region: region, offset, the bytes.
+    /// Write to a region: region, offset, data.
     Write(u32, u64, &'a [u8]),
-    /// Forget everything the guest did.
+    /// Reset the device.
     Reset,
 }
 
-impl Header {
-    /// The header that these bytes are.
+impl VfioUserHeader {
+    /// Converts bytes to a header.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         zerocopy::transmute!(bytes)
     }
 
-    /// The bytes behind the header, `None` for a message that cannot be one.
+    /// Returns the number of bytes after the header, `None` for a malformed header.
     #[must_use]
     pub fn rest(&self) -> Option<usize> {
         let size = usize::try_from(self.size.get()).ok()?;
@@ -182,31 +182,31 @@ impl Header {
         (size <= MESSAGE_BYTES_MAX && self.flags.get() & TYPE == 0).then_some(rest)
     }
 
-    /// Decodes what the client asks.
+    /// Decodes the client's request.
     ///
     /// # Errors
-    /// The errno that the client is told: [`Errno::OPNOTSUPP`] for messages we do not serve, [`Errno::INVAL`] for the rest.
-    pub fn decode<'a>(&self, rest: &'a [u8]) -> Result<Request<'a>, Errno> {
+    /// The errno of the reply: [`Errno::OPNOTSUPP`] for unsupported messages, [`Errno::INVAL`] for malformed ones.
+    pub fn decode<'a>(&self, rest: &'a [u8]) -> Result<VfioUserRequest<'a>, Errno> {
         match self.command.get() {
             1 => {
                 let (major, rest) = U16::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
                 let (minor, _capabilities) = U16::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
-                Ok(Request::Version(major.get(), minor.get()))
+                Ok(VfioUserRequest::Version(major.get(), minor.get()))
             }
             2 => {
                 let map: DmaMap = whole(rest)?;
                 let (flags, address) = (map.flags.get(), map.address.get());
-                // Readable, and perhaps writable.
+                // Readable, and optionally writable.
                 if flags & !3 != 0 || flags & 1 == 0 {
                     return Err(Errno::INVAL);
                 }
                 let writable = flags & 2 != 0;
-                Ok(Request::DmaMap { address, size: map.size.get(), offset: map.offset.get(), writable })
+                Ok(VfioUserRequest::DmaMap { address, size: map.size.get(), offset: map.offset.get(), writable })
             }
             3 => {
                 let unmap: DmaUnmap = whole(rest)?;
                 match unmap.flags.get() {
-                    flags @ (0 | 4) => Ok(Request::DmaUnmap {
+                    flags @ (0 | 4) => Ok(VfioUserRequest::DmaUnmap {
                         address: unmap.address.get(),
                         size: unmap.size.get(),
                         all: flags == 4,
@@ -215,28 +215,28 @@ impl Header {
                     _ => Err(Errno::OPNOTSUPP),
                 }
             }
-            4 => whole::<FourWords>(rest).map(|_| Request::DeviceInfo),
-            5 => whole::<RegionInfo>(rest).map(|info| Request::RegionInfo(info.index.get())),
-            7 => whole::<FourWords>(rest).map(|info| Request::IrqInfo(info.third.get())),
+            4 => whole::<InfoWords>(rest).map(|_| VfioUserRequest::DeviceInfo),
+            5 => whole::<RegionInfo>(rest).map(|info| VfioUserRequest::RegionInfo(info.index.get())),
+            7 => whole::<InfoWords>(rest).map(|info| VfioUserRequest::IrqInfo(info.third.get())),
             8 => decode_irqs(rest),
             9 => {
                 let access: RegionAccess = whole(rest)?;
                 let bytes = data_bytes(access)?;
-                Ok(Request::Read(access.region.get(), access.offset.get(), bytes))
+                Ok(VfioUserRequest::Read(access.region.get(), access.offset.get(), bytes))
             }
             10 => {
                 let (access, data) = RegionAccess::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
                 if data.len() != data_bytes(access)? {
                     return Err(Errno::INVAL);
                 }
-                Ok(Request::Write(access.region.get(), access.offset.get(), data))
+                Ok(VfioUserRequest::Write(access.region.get(), access.offset.get(), data))
             }
-            13 => Ok(Request::Reset),
+            13 => Ok(VfioUserRequest::Reset),
             _ => Err(Errno::OPNOTSUPP),
         }
     }
 
-    /// Appends the reply to `out`: `parts` behind a header that fits them. Nothing if the client wants none.
+    /// Appends the reply to `out`: a header and `parts`. Has no effect if the client requested no reply.
     pub fn reply(&self, parts: &[&[u8]], out: &mut Vec<u8>) {
         if self.flags.get() & NO_REPLY != 0 {
             return;
@@ -259,7 +259,7 @@ impl Header {
     }
 }
 
-fn decode_irqs(rest: &[u8]) -> Result<Request<'_>, Errno> {
+fn decode_irqs(rest: &[u8]) -> Result<VfioUserRequest<'_>, Errno> {
     let set: SetIrqs = whole(rest)?;
     let action = match set.flags.get() {
         // Data: descriptors (bit 2) or none (bit 0); action: trigger (bit 5).
@@ -268,7 +268,7 @@ fn decode_irqs(rest: &[u8]) -> Result<Request<'_>, Errno> {
         0x21 => IrqAction::Trigger,
         _ => return Err(Errno::INVAL),
     };
-    Ok(Request::SetIrqs { index: set.index.get(), start: set.start.get(), count: set.count.get(), action })
+    Ok(VfioUserRequest::SetIrqs { index: set.index.get(), start: set.start.get(), count: set.count.get(), action })
 }
 
 fn data_bytes(access: RegionAccess) -> Result<usize, Errno> {
@@ -276,14 +276,14 @@ fn data_bytes(access: RegionAccess) -> Result<usize, Errno> {
     if bytes > DATA_BYTES_MAX { Err(Errno::INVAL) } else { Ok(bytes) }
 }
 
-/// The fixed part of a message; clients may send more behind it.
+/// Returns the fixed part of a message; clients may send more after it.
 fn whole<T: FromBytes + KnownLayout + Immutable>(rest: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(rest).map(|(message, _)| message).map_err(|_| Errno::INVAL)
 }
 
-/// The version that both speak and our limits, as the reply to [`Request::Version`]: a client takes no minor number above
-/// the one it proposed.
-pub(crate) fn version(header: &Header, proposed_minor: u16, out: &mut Vec<u8>) {
+/// Appends the reply to [`VfioUserRequest::Version`], with the common version and the limits: a client accepts no minor number
+/// above the one it proposed.
+pub(crate) fn version(header: &VfioUserHeader, proposed_minor: u16, out: &mut Vec<u8>) {
     let capabilities = format!(
         r#"{{"capabilities":{{"max_msg_fds":{DESCRIPTORS_MAX},"max_data_xfer_size":{DATA_BYTES_MAX},"pgsizes":4096}}}}"#
     );
@@ -291,15 +291,15 @@ pub(crate) fn version(header: &Header, proposed_minor: u16, out: &mut Vec<u8>) {
     header.reply(&[major.as_bytes(), minor.as_bytes(), capabilities.as_bytes(), &[0]], out);
 }
 
-/// The reply to [`Request::DeviceInfo`]: a PCI device that can be reset.
-pub(crate) fn device_info(header: &Header, regions: u32, irqs: u32, out: &mut Vec<u8>) {
+/// Appends the reply to [`VfioUserRequest::DeviceInfo`]: a PCI device that can be reset.
+pub(crate) fn device_info(header: &VfioUserHeader, regions: u32, irqs: u32, out: &mut Vec<u8>) {
     let (argsz, flags) = (U32::new(16), U32::new(0b11));
-    let info = FourWords { argsz, flags, third: U32::new(regions), fourth: U32::new(irqs) };
+    let info = InfoWords { argsz, flags, third: U32::new(regions), fourth: U32::new(irqs) };
     header.reply(&[info.as_bytes()], out);
 }
 
-/// The reply to [`Request::RegionInfo`]: readable and writable, or not there.
-pub(crate) fn region_info(header: &Header, index: u32, size: u64, out: &mut Vec<u8>) {
+/// Appends the reply to [`VfioUserRequest::RegionInfo`]: readable and writable, or absent.
+pub(crate) fn region_info(header: &VfioUserHeader, index: u32, size: u64, out: &mut Vec<u8>) {
     let info = RegionInfo {
         argsz: U32::new(32),
         flags: U32::new(if size == 0 { 0 } else { 0b11 }),
@@ -311,16 +311,16 @@ pub(crate) fn region_info(header: &Header, index: u32, size: u64, out: &mut Vec<
     header.reply(&[info.as_bytes()], out);
 }
 
-/// The reply to [`Request::IrqInfo`]: signalled by descriptors; the number of a kind is fixed while it is enabled.
-pub(crate) fn irq_info(header: &Header, index: u32, count: u32, out: &mut Vec<u8>) {
+/// Appends the reply to [`VfioUserRequest::IrqInfo`]: signalled by eventfds; the number of vectors is fixed while enabled.
+pub(crate) fn irq_info(header: &VfioUserHeader, index: u32, count: u32, out: &mut Vec<u8>) {
     let flags = U32::new(if count == 0 { 0 } else { 0b1001 });
-    let info = FourWords { argsz: U32::new(16), flags, third: U32::new(index), fourth: U32::new(count) };
+    let info = InfoWords { argsz: U32::new(16), flags, third: U32::new(index), fourth: U32::new(count) };
     header.reply(&[info.as_bytes()], out);
 }
 
-/// The reply to a region access: what was accessed, and what was read.
+/// Appends the reply to a region access: the accessed range, and the data of a read.
 pub(crate) fn access(
-    header: &Header,
+    header: &VfioUserHeader,
     region: u32,
     offset: u64,
     data: &[u8],
@@ -332,8 +332,8 @@ pub(crate) fn access(
     header.reply(&[access.as_bytes(), data], out);
 }
 
-/// The reply to [`Request::DmaUnmap`]: what is unmapped.
-pub(crate) fn unmapped(header: &Header, address: u64, size: u64, out: &mut Vec<u8>) {
+/// Appends the reply to [`VfioUserRequest::DmaUnmap`]: the unmapped range.
+pub(crate) fn unmapped(header: &VfioUserHeader, address: u64, size: u64, out: &mut Vec<u8>) {
     let (address, size) = (U64::new(address), U64::new(size));
     header.reply(&[DmaUnmap { argsz: U32::new(24), flags: U32::ZERO, address, size }.as_bytes()], out);
 }
@@ -342,8 +342,8 @@ pub(crate) fn unmapped(header: &Header, address: u64, size: u64, out: &mut Vec<u
 mod tests {
     use super::*;
 
-    fn header(command: u16, bytes: usize) -> Header {
-        Header {
+    fn header(command: u16, bytes: usize) -> VfioUserHeader {
+        VfioUserHeader {
             id: U16::new(7),
             command: U16::new(command),
             size: U32::new(u32::try_from(16 + bytes).unwrap()),
@@ -353,9 +353,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_message_has_no_rest() {
+    fn malformed_headers_are_rejected() {
         for (size, flags) in [(15, 0), (0, 0), (u32::MAX, 0), (16, 1), (16, 2)] {
-            let odd = Header { size: U32::new(size), flags: U32::new(flags), ..header(4, 0) };
+            let odd = VfioUserHeader { size: U32::new(size), flags: U32::new(flags), ..header(4, 0) };
             assert_eq!(odd.rest(), None);
         }
         assert_eq!(header(4, DATA_BYTES_MAX + 16).rest(), Some(DATA_BYTES_MAX + 16));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_and_unknown_ones_are_refused() {
+    fn short_and_unknown_messages_are_refused() {
         for command in [1, 2, 3, 4, 5, 7, 8, 9, 10] {
             assert_eq!(header(command, 3).decode(&[0; 3]), Err(Errno::INVAL), "command {command}");
         }
@@ -373,18 +373,18 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_count_lies_is_refused() {
+    fn a_write_with_a_wrong_count_is_refused() {
         let access = RegionAccess { offset: U64::new(8), region: U32::new(7), count: U32::new(4) };
         let mut bytes = access.as_bytes().to_vec();
         bytes.extend([1, 2, 3, 4]);
-        assert_eq!(header(10, 20).decode(&bytes), Ok(Request::Write(7, 8, &[1, 2, 3, 4])));
+        assert_eq!(header(10, 20).decode(&bytes), Ok(VfioUserRequest::Write(7, 8, &[1, 2, 3, 4])));
         assert_eq!(header(10, 19).decode(&bytes[..19]), Err(Errno::INVAL));
         let huge = RegionAccess { count: U32::new(u32::MAX), ..access };
         assert_eq!(header(9, 16).decode(huge.as_bytes()), Err(Errno::INVAL));
     }
 
     #[test]
-    fn replies_carry_the_id_and_posted_messages_get_none() {
+    fn replies_carry_the_id_and_posted_messages_get_no_reply() {
         let mut out = Vec::new();
         header(13, 0).reply(&[&[1, 2], &[3]], &mut out);
         assert_eq!(out, [7, 0, 13, 0, 19, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
@@ -392,7 +392,7 @@ mod tests {
         header(13, 0).refuse(Errno::INVAL, &mut out);
         assert_eq!(out, [7, 0, 13, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 22, 0, 0, 0]);
         out.clear();
-        let posted = Header { flags: U32::new(NO_REPLY), ..header(10, 0) };
+        let posted = VfioUserHeader { flags: U32::new(NO_REPLY), ..header(10, 0) };
         posted.reply(&[&[1]], &mut out);
         posted.refuse(Errno::INVAL, &mut out);
         assert!(out.is_empty());

@@ -1,7 +1,7 @@
-//! Interrupt vectors: the descriptors that a hypervisor listens on.
+//! Interrupt vectors: the eventfds that a hypervisor waits for.
 //!
-//! In: descriptors, by vector; vectors to signal. Out: writes to the descriptors. Invariant: a vector without a descriptor
-//! is quiet, and nothing blocks.
+//! Input: descriptors, by vector; vectors to signal. Output: writes to the descriptors. Invariant: a vector without a
+//! descriptor is never signalled, and no write blocks.
 
 use super::layout::VECTORS;
 use headwater_host::wake::WakeDescriptor;
@@ -10,17 +10,17 @@ use std::os::fd::OwnedFd;
 
 /// All vectors of the function.
 #[derive(Debug, Default)]
-pub struct Vectors {
+pub struct GuestVectors {
     bells: Vec<Option<WakeDescriptor>>,
     failed: u64,
 }
 
-impl Vectors {
-    /// Assigns `count` vectors from `start` on; without descriptors they become quiet.
+impl GuestVectors {
+    /// Assigns `count` vectors from `start` on; without descriptors they are disabled.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] for vectors that are not there, a number of descriptors that does not fit, or a descriptor that is
-    /// no eventfd. Nothing changes.
+    /// [`Errno::INVAL`] for vectors that do not exist, a different number of descriptors, or a descriptor that is no
+    /// eventfd. Nothing changes.
     pub fn assign(&mut self, start: u32, count: u32, descriptors: Vec<OwnedFd>) -> Result<(), Errno> {
         let range = range(start, count)?;
         if !descriptors.is_empty() && descriptors.len() != range.len() {
@@ -38,7 +38,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// Makes every vector quiet.
+    /// Disables every vector.
     pub fn disable(&mut self) {
         self.bells.clear();
     }
@@ -46,7 +46,7 @@ impl Vectors {
     /// Signals `count` vectors from `start` on.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] for vectors that are not there.
+    /// [`Errno::INVAL`] for vectors that do not exist.
     pub fn trigger(&mut self, start: u32, count: u32) -> Result<(), Errno> {
         for vector in range(start, count)? {
             self.signal(u16::try_from(vector).unwrap_or(u16::MAX));
@@ -54,7 +54,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// Signals one vector; nothing happens if it is quiet or not there.
+    /// Signals one vector; has no effect if it is disabled or does not exist.
     pub fn signal(&mut self, vector: u16) {
         if let Some(Some(bell)) = self.bells.get(usize::from(vector))
             && bell.wake().is_err()
@@ -63,7 +63,7 @@ impl Vectors {
         }
     }
 
-    /// Signals that the kernel refused.
+    /// Returns the number of signals that the kernel refused.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failed
@@ -79,7 +79,7 @@ fn range(start: u32, count: u32) -> Result<std::ops::Range<usize>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_host::wake::Woken;
+    use headwater_host::wake::WaitOutcome;
     use std::os::fd::AsFd as _;
 
     fn bell() -> (WakeDescriptor, OwnedFd) {
@@ -89,28 +89,28 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_signals_its_own_descriptor_until_it_is_made_quiet() {
-        let mut vectors = Vectors::default();
+    fn a_vector_signals_its_own_descriptor_until_it_is_disabled() {
+        let mut vectors = GuestVectors::default();
         let (first, first_sent) = bell();
         let (second, second_sent) = bell();
         vectors.assign(3, 2, vec![first_sent, second_sent]).unwrap();
         vectors.signal(4);
         vectors.signal(5);
         vectors.signal(u16::MAX);
-        assert_eq!(first.take(), Ok(Woken::Unbidden));
-        assert_eq!(second.take(), Ok(Woken::Called));
+        assert_eq!(first.take(), Ok(WaitOutcome::NotSignalled));
+        assert_eq!(second.take(), Ok(WaitOutcome::Signalled));
         vectors.assign(4, 1, Vec::new()).unwrap();
         vectors.trigger(3, 2).unwrap();
-        assert_eq!(first.take(), Ok(Woken::Called));
-        assert_eq!(second.take(), Ok(Woken::Unbidden));
+        assert_eq!(first.take(), Ok(WaitOutcome::Signalled));
+        assert_eq!(second.take(), Ok(WaitOutcome::NotSignalled));
         vectors.disable();
         vectors.signal(3);
-        assert_eq!(first.take(), Ok(Woken::Unbidden));
+        assert_eq!(first.take(), Ok(WaitOutcome::NotSignalled));
     }
 
     #[test]
-    fn impossible_assignments_change_nothing() {
-        let mut vectors = Vectors::default();
+    fn invalid_assignments_change_nothing() {
+        let mut vectors = GuestVectors::default();
         let (ours, sent) = bell();
         vectors.assign(0, 1, vec![sent]).unwrap();
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
@@ -119,6 +119,6 @@ mod tests {
         assert_eq!(vectors.assign(u32::from(VECTORS), 1, Vec::new()), Err(Errno::INVAL));
         assert_eq!(vectors.assign(1, u32::MAX, Vec::new()), Err(Errno::INVAL));
         vectors.signal(0);
-        assert_eq!(ours.take(), Ok(Woken::Called));
+        assert_eq!(ours.take(), Ok(WaitOutcome::Signalled));
     }
 }

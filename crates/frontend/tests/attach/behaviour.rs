@@ -1,15 +1,15 @@
-//! The behaviour of every device, over attach.
+//! The behaviour suite of all devices, over attach.
 
 #[path = "../../../headwater/tests/behaviour/suite.rs"]
 mod suite;
 
-use crate::host::{Host, media};
-use headwater_frontend::attach::policy::Policy;
+use crate::host::{AttachHost, media};
+use headwater_frontend::attach::policy::GrantPolicy;
 
 #[test]
-fn keys_blocks_and_queues_behave_as_everywhere() {
+fn keys_queues_and_blocks_pass_the_behaviour_suite() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
     suite::keys(&mut client);
     suite::queues(&mut client);

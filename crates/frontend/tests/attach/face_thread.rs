@@ -1,12 +1,12 @@
-//! A face and the device behind it, on a thread of their own: the core's loop in small.
+//! A thread that runs a front end and its device, like a small core loop.
 //!
-//! In: a face, and a medium. Out: what is seen of the face after each turn; at the end the medium. Invariant: the thread ends
-//! once it was asked to and the face is drained.
+//! Input: a front end and a medium. Output: an observation of the front end after each turn; at the end the medium.
+//! Invariant: the thread ends after a request to stop, when the front end is drained.
 
-use headwater_frontend::front_end::Face;
+use headwater_frontend::front_end::FrontEnd;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_nvme::queue_pair::Sleep;
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_nvme::queue_pair::SleepDecision;
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt::Debug;
@@ -14,22 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Longest sleep: the end of a test is told by a flag.
+/// Maximum sleep: a flag requests the end, and does not wake the thread.
 const SLEEP_MAX: Nanos = Nanos::from_millis(2);
 
-/// The thread.
-pub(crate) struct FaceThread<S> {
+/// A thread that runs a front end.
+pub(crate) struct FrontEndThread<S> {
     stop: Arc<AtomicBool>,
     seen: Arc<Mutex<S>>,
-    /// `None` once it was ended.
+    /// `None` after the end.
     thread: Option<JoinHandle<MemoryMedia>>,
 }
 
-impl<S: Clone + Debug + Send + 'static> FaceThread<S> {
-    /// Starts it; `look` tells what is seen of the face.
+impl<S: Clone + Debug + Send + 'static> FrontEndThread<S> {
+    /// Starts the thread; `look` observes the front end.
     pub(crate) fn start<F>(mut face: F, media: MemoryMedia, look: fn(&F) -> S) -> Self
     where
-        F: Face<Device<MemoryMedia>> + Send + 'static,
+        F: FrontEnd<SsdDevice<MemoryMedia>> + Send + 'static,
     {
         let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(look(&face))));
         let (stopping, show) = (Arc::clone(&stop), Arc::clone(&seen));
@@ -42,38 +42,42 @@ impl<S: Clone + Debug + Send + 'static> FaceThread<S> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Waits until what is seen is as wanted; how long that took.
+    /// Waits until the observation satisfies `wanted`; returns the time that took.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&S) -> bool) -> Nanos {
         let clock = Clock::start();
         while !wanted(&self.seen()) {
-            assert!(clock.now() < Nanos::from_millis(20_000), "{what} does not come: {:?}", self.seen());
+            assert!(
+                clock.now() < Nanos::from_millis(20_000),
+                "timed out waiting for {what}: {:?}",
+                self.seen()
+            );
             Clock::sleep(Nanos::from_millis(1));
         }
         clock.now()
     }
 
-    /// Drains and ends; the medium is what a second one starts from.
+    /// Drains the front end and ends the thread; returns the medium for the next one.
     pub(crate) fn end(&mut self) -> MemoryMedia {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-impl<S> Drop for FaceThread<S> {
+impl<S> Drop for FrontEndThread<S> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-fn run<F: Face<Device<MemoryMedia>>>(
+fn run<F: FrontEnd<SsdDevice<MemoryMedia>>>(
     face: &mut F,
     media: MemoryMedia,
     stop: &AtomicBool,
     turned: impl Fn(&F),
 ) -> MemoryMedia {
     let clock = Clock::start();
-    let start = Start { now: clock.now(), wall: clock.wall() };
-    let mut device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+    let start = StartTime { now: clock.now(), wall: clock.wall() };
+    let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
     let mut draining = false;
     loop {
         let (now, wall) = (clock.now(), clock.wall());
@@ -87,7 +91,7 @@ fn run<F: Face<Device<MemoryMedia>>>(
             device.shutdown(now, wall).unwrap();
             return device.into_media().reopened();
         }
-        if moved || face.prepare_sleep() == Sleep::No {
+        if moved || face.prepare_sleep() == SleepDecision::No {
             continue;
         }
         let span = face.next_deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));

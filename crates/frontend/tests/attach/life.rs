@@ -1,23 +1,23 @@
-//! A well-behaved client's life.
+//! Clients that follow the protocol.
 
-use crate::host::{Host, media};
-use headwater_frontend::attach::Holdings;
-use headwater_frontend::attach::policy::Policy;
+use crate::host::{AttachHost, media};
+use headwater_frontend::attach::AttachHoldings;
+use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::Nanos;
 use headwater_io::error::SubmitError;
-use headwater_io::{Command, Condition, Rejected};
+use headwater_io::{Command, RejectedCommand, StoreCondition};
 use headwater_nvme::spec::status::Status;
 
 #[test]
-fn what_one_client_stores_another_reads() {
+fn a_client_reads_values_of_another_client() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let (mut one, mut other) = (host.client(), host.client());
     one.put(b"greeting", b"hello").unwrap();
     assert_eq!(other.get(b"greeting").unwrap().unwrap(), b"hello");
     assert!(other.exist(b"greeting").unwrap());
     assert_eq!(other.list(None).unwrap(), [b"greeting".to_vec()]);
-    let taken = one.put_if(b"greeting", b"again", Condition::IfAbsent).unwrap_err();
+    let taken = one.put_if(b"greeting", b"again", StoreCondition::IfAbsent).unwrap_err();
     assert_eq!(taken.status(), Some(Status::KEY_EXISTS));
     other.delete(b"greeting").unwrap();
     other.delete(b"greeting").unwrap();
@@ -27,9 +27,9 @@ fn what_one_client_stores_another_reads() {
 }
 
 #[test]
-fn values_longer_than_the_first_buffer_come_whole() {
+fn values_longer_than_the_first_buffer_are_read_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let value: Vec<u8> = (0..=u8::MAX).cycle().take(3_000_001).collect();
     host.client().put(b"long", &value).unwrap();
     assert_eq!(host.client().get(b"long").unwrap().unwrap(), value);
@@ -39,18 +39,18 @@ fn values_longer_than_the_first_buffer_come_whole() {
 #[test]
 fn a_sleeping_daemon_and_a_sleeping_client_wake_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
     let buffer = client.buffer(4_096).unwrap();
     let mut queue = client.queue(4).unwrap();
     queue.set_spin(Nanos::ZERO);
     for round in 0..200_u64 {
         if round % 20 == 0 {
-            // Long enough for the daemon to fall asleep.
+            // Long enough for the daemon to sleep.
             headwater_host::clock::Clock::sleep(Nanos::from_millis(5));
         }
         let key = round.to_le_bytes();
-        let put = Command::put(1, &key, buffer.slice(0, 100).unwrap(), Condition::Always).unwrap();
+        let put = Command::put(1, &key, buffer.slice(0, 100).unwrap(), StoreCondition::Always).unwrap();
         queue.submit(put, round).unwrap();
         let answer = queue.wait(None).unwrap().unwrap();
         assert_eq!((answer.token, answer.status), (round, Status::SUCCESS));
@@ -60,9 +60,9 @@ fn a_sleeping_daemon_and_a_sleeping_client_wake_each_other() {
 }
 
 #[test]
-fn a_full_queue_is_a_value_and_every_accepted_command_is_answered_once() {
+fn a_full_queue_is_reported_and_every_accepted_command_is_completed_once() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
     client.put(b"k", &[7; 512]).unwrap();
     let buffer = client.buffer(512 * 32).unwrap();
@@ -71,11 +71,11 @@ fn a_full_queue_is_a_value_and_every_accepted_command_is_answered_once() {
     let total = answered.len() as u64;
     while answered.contains(&0) {
         while sent < total {
-            let place = usize::try_from(sent % 32).unwrap() * 512;
-            let get = Command::get(1, b"k", buffer.slice(place, 512).unwrap()).unwrap();
+            let offset = usize::try_from(sent % 32).unwrap() * 512;
+            let get = Command::get(1, b"k", buffer.slice(offset, 512).unwrap()).unwrap();
             match queue.submit(get, sent) {
                 Ok(()) => sent += 1,
-                Err(Rejected { reason: SubmitError::Full, .. }) => break,
+                Err(RejectedCommand { reason: SubmitError::Full, .. }) => break,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -89,9 +89,9 @@ fn a_full_queue_is_a_value_and_every_accepted_command_is_answered_once() {
 }
 
 #[test]
-fn a_dropped_queue_and_a_released_buffer_are_given_back_while_the_client_stays() {
+fn a_dropped_queue_and_buffer_are_reclaimed_while_the_client_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
     for _ in 0..100 {
         let buffer = client.buffer(1 << 20).unwrap();
@@ -99,9 +99,9 @@ fn a_dropped_queue_and_a_released_buffer_are_given_back_while_the_client_stays()
         drop(queue);
         drop(buffer);
     }
-    host.settle(Holdings { clients: 1, ..Holdings::default() });
+    host.settle(AttachHoldings { clients: 1, ..AttachHoldings::default() });
     client.put(b"still", b"served").unwrap();
     drop(client);
-    host.settle(Holdings::default());
+    host.settle(AttachHoldings::default());
     drop(host.end());
 }

@@ -1,5 +1,5 @@
-//! What the attach face promises to clients in other processes, and to everybody else when one of them is bad.
-#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+//! Tests of the attach front end, with correct and with malicious clients.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod behaviour;
 mod host;

@@ -1,18 +1,18 @@
-//! The daemon goes and comes back: clients find it again and every command has its one answer.
+//! Restarts of the daemon: clients reconnect, and every command has exactly one completion.
 
-use crate::host::{Host, media};
-use headwater_frontend::attach::policy::Policy;
+use crate::host::{AttachHost, media};
+use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::Device as Client;
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::error::IoError;
-use headwater_io::{Command, Condition};
+use headwater_io::{Command, StoreCondition};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
-fn clients_work_on_through_restarts_and_lose_nothing_acknowledged() {
+fn clients_continue_across_restarts_and_acknowledged_writes_survive() {
     let folder = tempfile::tempdir().unwrap();
-    let mut host = Host::start(folder.path(), Policy::new([]), media());
+    let mut host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let path = host.path.clone();
     let stored = AtomicU64::new(0);
     let wanted = 4_000;
@@ -27,38 +27,40 @@ fn clients_work_on_through_restarts_and_lose_nothing_acknowledged() {
                 while sent < wanted as u64 && queue.in_flight() < 16 {
                     let slot = buffer.slice(usize::try_from(sent % 16).unwrap() * 64, 64).unwrap();
                     slot.write(0, &sent.to_le_bytes()).unwrap();
-                    let put = Command::put(1, &sent.to_le_bytes(), slot, Condition::Always).unwrap();
+                    let put = Command::put(1, &sent.to_le_bytes(), slot, StoreCondition::Always).unwrap();
                     queue.submit(put, sent).unwrap();
                     sent += 1;
                 }
-                let answer =
-                    queue.wait(Some(Nanos::from_millis(20_000))).unwrap().expect("an answer in time");
+                let answer = queue
+                    .wait(Some(Nanos::from_millis(20_000)))
+                    .unwrap()
+                    .expect("no completion before the timeout");
                 answer.ok().unwrap();
                 answered[usize::try_from(answer.token).unwrap()] += 1;
                 stored.fetch_add(1, Ordering::Relaxed);
             }
-            assert!(answered.iter().all(|&times| times == 1), "each command is answered once");
+            assert!(answered.iter().all(|&times| times == 1), "each command is completed once");
         });
         for restart in 1..=5 {
             while stored.load(Ordering::Relaxed) < restart * 600 && !writer.is_finished() {
                 Clock::sleep(Nanos::from_millis(1));
             }
             let medium = host.end_in_place();
-            host = Host::start(folder.path(), Policy::new([]), medium);
+            host = AttachHost::start(folder.path(), GrantPolicy::new([]), medium);
         }
         writer.join().unwrap();
     });
     let mut reader = host.client();
     for key in 0..wanted as u64 {
-        assert!(reader.exist(&key.to_le_bytes()).unwrap(), "key {key} was acknowledged");
+        assert!(reader.exist(&key.to_le_bytes()).unwrap(), "acknowledged key {key} is lost");
     }
     drop(host.end());
 }
 
 #[test]
-fn blocking_calls_wait_for_the_daemon_to_come_back() {
+fn blocking_calls_wait_until_the_daemon_is_restarted() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
     let buffer = client.buffer(4_096).unwrap();
     client.put(b"k", b"v").unwrap();
@@ -66,10 +68,10 @@ fn blocking_calls_wait_for_the_daemon_to_come_back() {
     let folder_path = folder.path().to_owned();
     let later = std::thread::spawn(move || {
         Clock::sleep(Nanos::from_millis(100));
-        Host::start(&folder_path, Policy::new([]), medium)
+        AttachHost::start(&folder_path, GrantPolicy::new([]), medium)
     });
     assert_eq!(client.get(b"k").unwrap().unwrap(), b"v");
-    // Memory that was registered before is known to the new daemon.
+    // Memory registered with the old daemon is registered with the new one too.
     let mut queue = client.queue(1).unwrap();
     queue.submit(Command::get(1, b"k", buffer.clone()).unwrap(), 7).unwrap();
     assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1);
@@ -80,9 +82,9 @@ fn blocking_calls_wait_for_the_daemon_to_come_back() {
 }
 
 #[test]
-fn a_daemon_that_stays_away_is_told_as_gone() {
+fn a_daemon_that_does_not_return_is_reported_as_gone() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let options = AttachOptions { retry_for: Nanos::from_millis(50), ..AttachOptions::default() };
     let backend = AttachBackend::connect(&host.path, options).unwrap();
     let mut client = Client::over(Box::new(backend), 1).unwrap();
@@ -90,5 +92,5 @@ fn a_daemon_that_stays_away_is_told_as_gone() {
     drop(host.end());
     let gone = client.get(b"k").unwrap_err();
     assert!(matches!(&gone, IoError::Gone { .. }), "{gone}");
-    assert!(client.get(b"k").is_err(), "and it stays gone");
+    assert!(client.get(b"k").is_err(), "later calls fail too");
 }

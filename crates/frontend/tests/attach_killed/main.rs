@@ -1,30 +1,30 @@
-//! Clients that are killed at any moment leave nothing behind. A process of its own, because descriptors are counted.
+//! Clients killed at any moment leak nothing. A separate test process, because it counts descriptors.
 
-#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 #[path = "../attach/host.rs"]
-#[expect(dead_code, reason = "the killing needs less of it than the other tests do")]
+#[expect(dead_code, reason = "this test uses only a part of it")]
 mod host;
 
-use headwater_frontend::attach::Holdings;
-use headwater_frontend::attach::policy::Policy;
+use headwater_frontend::attach::AttachHoldings;
+use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::attach::{AttachBackend, AttachOptions};
-use headwater_io::{Command, Condition, Device as Client};
+use headwater_io::{Command, Device as Client, StoreCondition};
 use host::{Host, media};
 use std::process::{Child, Stdio};
 
-/// Names the socket to a child; absent in an ordinary run of the tests.
+/// The environment variable with the socket's path for a child; absent in an ordinary run of the tests.
 const SOCKET: &str = "HEADWATER_TEST_ATTACH_SOCKET";
 
-/// Not a test of its own: what a child of the next one does until it is killed.
+/// Runs random commands until killed. This is the child process of the next test, not a separate test.
 #[test]
-fn child_of_the_killing_does_everything_over_and_over() {
+fn child_process_runs_random_commands_until_killed() {
     let Some(path) = std::env::var_os(SOCKET) else {
         return;
     };
     let mut random = fastrand::Rng::new();
-    // Only a kill ends this, or a daemon that is gone.
+    // Ends when killed, or when the daemon is gone.
     loop {
         let Ok(backend) = AttachBackend::connect(
             path.as_ref(),
@@ -39,7 +39,7 @@ fn child_of_the_killing_does_everything_over_and_over() {
             let key = random.u64(..50).to_le_bytes();
             let slice = buffer.slice(0, random.usize(..=4_096)).unwrap();
             let command = match random.u32(..4) {
-                0 => Command::put(1, &key, slice, Condition::Always),
+                0 => Command::put(1, &key, slice, StoreCondition::Always),
                 1 => Command::get(1, &key, slice),
                 2 => Command::delete(1, &key),
                 _ => Command::list(1, None, buffer.clone()),
@@ -52,7 +52,7 @@ fn child_of_the_killing_does_everything_over_and_over() {
 
 fn child(host: &Host) -> Child {
     std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_of_the_killing_does_everything_over_and_over", "--test-threads=1"])
+        .args(["--exact", "child_process_runs_random_commands_until_killed", "--test-threads=1"])
         .env(SOCKET, &host.path)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -71,18 +71,18 @@ fn shared_maps() -> usize {
 #[test]
 fn a_client_killed_a_thousand_times_leaks_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), Policy::new([]), media());
-    // Where a kill hits is the scheduler's choice, so no seed would bring a run back.
+    let host = Host::start(folder.path(), GrantPolicy::new([]), media());
+    // The scheduler determines where a kill hits, so no seed would reproduce a run.
     let mut random = fastrand::Rng::new();
     let mut good = host.client();
     good.put(b"good", b"client").unwrap();
-    let held = Holdings { clients: 1, queues: 1, regions: 1, in_flight: 0 };
+    let held = AttachHoldings { clients: 1, queues: 1, regions: 1, in_flight: 0 };
     let (files, maps) = (descriptors(), shared_maps());
     let kills = std::env::var("HEADWATER_TEST_KILLS").map_or(1_000, |text| text.parse().unwrap());
     let mut at_work = 0;
     for round in 0..kills {
         let mut victim = child(&host);
-        // From before its first instruction to the middle of its work: it takes about 3 ms to get there.
+        // From before its first instruction to the middle of its work, which it reaches after about 3 ms.
         Clock::sleep(Nanos(random.u64(..12_000_000)));
         at_work += u32::from(host.thread.seen().clients > 1);
         victim.kill().unwrap();
@@ -93,10 +93,10 @@ fn a_client_killed_a_thousand_times_leaks_nothing() {
     }
     assert!(at_work > kills / 10, "{at_work} of {kills} were connected when they were killed");
     assert!(host.settle(held) < Nanos::from_millis(1_500));
-    // Nothing else runs in this process: the other test of this file returns at once.
-    assert_eq!((descriptors(), shared_maps()), (files, maps), "descriptors and maps");
+    // No other test runs in this process: the child's test returns at once.
+    assert_eq!((descriptors(), shared_maps()), (files, maps), "descriptors or mappings leaked");
     good.delete(b"good").unwrap();
     drop(good);
-    host.settle(Holdings::default());
+    host.settle(AttachHoldings::default());
     drop(host.end());
 }

@@ -1,67 +1,67 @@
-//! The behaviour of every device, over NVMe/TCP, with and without digests; and what only a network has.
+//! The behaviour suite of all devices, over NVMe/TCP, with and without digests, and tests particular to a network.
 
 #[path = "../../../headwater/tests/behaviour/suite.rs"]
 mod suite;
 
-use crate::host::Node;
-use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFace};
+use crate::host::TcpTestNode;
+use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFrontEnd};
 use headwater_host::clock::Nanos;
-use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
-use headwater_io::{Backend as _, Durable, IoError, NvmeTcp, NvmeTcpTarget};
-use headwater_nvme::tcp::{Digest, Digests};
-use headwater_ssd::command::FaceId;
+use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::{DeviceBackend as _, IoError, NvmeTcp, NvmeTcpTarget, WriteDurability};
+use headwater_nvme::tcp::{DigestMode, DigestSettings};
+use headwater_ssd::command::FrontEndId;
 
-const DIGESTS: Digests = Digests { header: Digest::On, data: Digest::On };
+const DIGESTS: DigestSettings = DigestSettings { header: DigestMode::On, data: DigestMode::On };
 
 #[test]
-fn keys_and_queues_behave_as_everywhere() {
-    let node = Node::start();
-    let mut client = node.client(Digests::default());
+fn keys_and_queues_pass_the_behaviour_suite() {
+    let node = TcpTestNode::start();
+    let mut client = node.client(DigestSettings::default());
     suite::keys(&mut client);
     suite::queues(&mut client);
 }
 
 #[test]
-fn blocks_behave_as_everywhere() {
-    let node = Node::start();
-    suite::blocks(&mut node.client(Digests::default()));
+fn blocks_pass_the_behaviour_suite() {
+    let node = TcpTestNode::start();
+    suite::blocks(&mut node.client(DigestSettings::default()));
 }
 
 #[test]
-fn keys_and_queues_behave_as_everywhere_with_digests() {
-    let node = Node::start();
+fn keys_and_queues_pass_the_behaviour_suite_with_digests() {
+    let node = TcpTestNode::start();
     let mut client = node.client(DIGESTS);
     suite::keys(&mut client);
     suite::queues(&mut client);
 }
 
 #[test]
-fn blocks_are_made_written_and_read_over_the_network() {
-    let node = Node::start();
-    for digests in [Digests::default(), DIGESTS] {
+fn a_block_namespace_is_created_written_and_read_over_the_network() {
+    let node = TcpTestNode::start();
+    for digests in [DigestSettings::default(), DIGESTS] {
         let mut backend = NvmeTcp::open(node.target(digests)).unwrap();
-        let text = NamespaceText { block_bytes: 4_096, size: 1_024, ..NamespaceText::keys() };
-        let id = u32::from(backend.change_namespace(0, NamespaceWish::Create(text)).unwrap());
+        let text = NamespaceSpec { block_bytes: 4_096, size: 1_024, ..NamespaceSpec::keys() };
+        let id = u32::from(backend.change_namespace(0, NamespaceRequest::Create(text)).unwrap());
         let facts = backend.namespaces().unwrap();
         let made = facts.iter().find(|facts| facts.id == id).unwrap();
         assert_eq!((made.block_bytes, made.size), (4_096, 1_024));
         let mut client = headwater_io::Device::over(Box::new(backend), id).unwrap();
         let pattern: Vec<u8> = (0..400 * 4_096_u32).map(|at| (at / 7).to_le_bytes()[0]).collect();
-        client.write(3, &pattern, Durable::Now).unwrap();
+        client.write(3, &pattern, WriteDurability::Now).unwrap();
         let mut back = vec![0; pattern.len()];
         client.read(3, &mut back).unwrap();
-        assert!(back == pattern, "the blocks are not those that were written");
+        assert!(back == pattern, "the blocks differ from those written");
         client.flush().unwrap();
         assert!(client.read(1_024, &mut [0; 4_096]).is_err(), "beyond the end");
     }
 }
 
 #[test]
-fn what_one_host_wrote_another_reads_and_a_restart_keeps_it() {
-    let node = Node::start();
+fn a_host_reads_values_of_another_host_also_after_a_restart() {
+    let node = TcpTestNode::start();
     let address = node.address;
     let name = node.subsystem();
-    let once = NvmeTcpTarget { retry_for: Nanos::ZERO, ..node.target(Digests::default()) };
+    let once = NvmeTcpTarget { retry_for: Nanos::ZERO, ..node.target(DigestSettings::default()) };
     let mut one = headwater_io::Device::over(Box::new(NvmeTcp::open(once).unwrap()), 1).unwrap();
     let mut other = node.client(DIGESTS);
     one.put(b"shared", b"value").unwrap();
@@ -69,29 +69,30 @@ fn what_one_host_wrote_another_reads_and_a_restart_keeps_it() {
     let media = node.end();
     let lost = one.get(b"shared").unwrap_err();
     assert!(matches!(lost, IoError::Gone { .. }), "{lost}");
-    let node = Node::over(media, address);
+    let node = TcpTestNode::over(media, address);
     assert_eq!(node.subsystem(), name, "a restart does not rename the subsystem");
     assert_eq!(node.client(DIGESTS).get(b"shared").unwrap().unwrap(), b"value");
 }
 
 #[test]
-fn a_wrong_name_is_refused_with_the_status() {
-    let node = Node::start();
-    let mut target = node.target(Digests::default());
-    target.subsystem_name = "nqn.2026-01.test:nobody".to_owned();
+fn a_wrong_subsystem_name_is_refused_with_its_status() {
+    let node = TcpTestNode::start();
+    let mut target = node.target(DigestSettings::default());
+    target.subsystem_name = "nqn.2026-01.test:absent".to_owned();
     let refused = NvmeTcp::open(target).unwrap_err().to_string();
     assert!(refused.contains("code 82h"), "{refused}");
 }
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn a_build_without_tls_takes_no_keys_and_says_so() {
+fn a_build_without_tls_refuses_keys_and_names_the_feature() {
     let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
     let keys = headwater_nvme::tcp::psk::HostKey::parse_all(&format!("nqn.h {key}")).unwrap();
     let target = NvmeTcpTarget::new(([127, 0, 0, 1], 1).into(), "nqn.s").secured(keys[0].clone());
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
-        let config = NvmeTcpConfig { listen: listen.parse().unwrap(), face: FaceId(5), keys: keys.clone() };
-        let error = NvmeTcpFace::bind(&config).unwrap_err().to_string();
+        let config =
+            NvmeTcpConfig { listen: listen.parse().unwrap(), face: FrontEndId(5), keys: keys.clone() };
+        let error = NvmeTcpFrontEnd::bind(&config).unwrap_err().to_string();
         assert!(error.contains("--features tls"), "{error}");
     }
     let error = NvmeTcp::open(target).unwrap_err();
@@ -99,11 +100,12 @@ fn a_build_without_tls_takes_no_keys_and_says_so() {
 }
 
 #[test]
-fn only_the_loopback_is_listened_on_and_the_refusal_says_why() {
+fn only_loopback_addresses_are_accepted_without_keys_and_the_error_names_the_option() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        let config = NvmeTcpConfig { listen: address.parse().unwrap(), face: FaceId(5), keys: Vec::new() };
-        let error = NvmeTcpFace::bind(&config).unwrap_err();
+        let config =
+            NvmeTcpConfig { listen: address.parse().unwrap(), face: FrontEndId(5), keys: Vec::new() };
+        let error = NvmeTcpFrontEnd::bind(&config).unwrap_err();
         assert!(matches!(error, NvmeTcpError::NotLoopback { .. }));
-        assert!(error.to_string().contains("--nvme-tcp-psk"), "it says how: {error}");
+        assert!(error.to_string().contains("--nvme-tcp-psk"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! The NVMe/TCP face on real sockets: hosts that behave, hosts that do not, and many of them.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests of the NVMe/TCP front end on real sockets, with correct and with malicious hosts.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod abort;
 mod behaviour;

@@ -1,86 +1,87 @@
-//! A host that says what it likes, on the same thread as the face and the device: nothing happens in between.
+//! A raw host on the same thread as the front end and the device, so that tests control every turn.
 
-use headwater_frontend::front_end::Face;
-use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFace};
+use headwater_frontend::front_end::FrontEnd;
+use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_host::clock::Clock;
-use headwater_nvme::controller::Subsystem as _;
+use headwater_nvme::controller::NvmSubsystem as _;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::fabrics::{CONTROLLER_DYNAMIC, ConnectData, ConnectFields, PropertyFields};
-use headwater_nvme::spec::register::Register;
-use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
-use headwater_ssd::command::FaceId;
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
-use headwater_ssd::media::Geometry;
+use headwater_nvme::spec::register::ControllerRegister;
+use headwater_nvme::tcp::{CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
 use std::net::TcpStream;
 use zerocopy::IntoBytes as _;
 
-/// Turns after which nothing more is expected.
+/// Maximum turns to wait for an event.
 const TURNS_MAX: u32 = 1_000_000;
 
-/// A face and its device.
-pub(crate) struct Bench {
-    pub(crate) face: NvmeTcpFace,
-    pub(crate) device: Device<MemoryMedia>,
+/// A front end and its device.
+pub(crate) struct TcpHarness {
+    pub(crate) face: NvmeTcpFrontEnd,
+    pub(crate) device: SsdDevice<MemoryMedia>,
     clock: Clock,
 }
 
-impl Bench {
+impl TcpHarness {
     pub(crate) fn new() -> Self {
         let listen = ([127, 0, 0, 1], 0).into();
-        let face = NvmeTcpFace::bind(&NvmeTcpConfig { listen, face: FaceId(5), keys: Vec::new() }).unwrap();
+        let face =
+            NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, face: FrontEndId(5), keys: Vec::new() }).unwrap();
         let clock = Clock::start();
-        let start = Start { now: clock.now(), wall: clock.wall() };
-        let media = MemoryMedia::erased(Geometry::with_blocks(64)).unwrap();
-        let device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let start = StartTime { now: clock.now(), wall: clock.wall() };
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
+        let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         Self { face, device, clock }
     }
 
-    /// One turn of the face, with as much of the device as the face itself runs.
+    /// Runs one turn of the front end, which polls the device as needed.
     pub(crate) fn turn(&mut self) {
         self.face.poll(&mut self.device, self.clock.now(), self.clock.wall());
     }
 
-    /// A controller with its admin queue, enabled; and the number it has.
-    pub(crate) fn controller(&mut self) -> (Wire, u16) {
-        let mut admin = Wire::open(self);
+    /// Creates and enables a controller; returns its admin queue and its number.
+    pub(crate) fn controller(&mut self) -> (RawConnection, u16) {
+        let mut admin = RawConnection::open(self);
         let done = admin.connect(self, 0, CONTROLLER_DYNAMIC);
         assert!(done.status().is_success(), "{}", done.status());
-        let enable = PropertyFields::set(Register::Configuration.offset(), 0x0046_0061);
-        assert!(admin.call(self, enable, Transfer::None).status().is_success());
+        let enable = PropertyFields::set(ControllerRegister::Configuration.offset(), 0x0046_0061);
+        assert!(admin.call(self, enable, CommandTransfer::None).status().is_success());
         let [a, b, ..] = done.result.to_bytes();
         (admin, u16::from_le_bytes([a, b]))
     }
 }
 
-/// One connection.
-pub(crate) struct Wire {
+/// One connection of a raw host.
+pub(crate) struct RawConnection {
     stream: TcpStream,
     connection: InitiatorConnection<Vec<u8>>,
 }
 
-impl Wire {
-    pub(crate) fn open(bench: &mut Bench) -> Self {
+impl RawConnection {
+    pub(crate) fn open(bench: &mut TcpHarness) -> Self {
         let stream = TcpStream::connect(bench.face.local_addr()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        // What is sent is there at once, not when the one before was acknowledged.
+        // Data is sent at once, not after the acknowledgement of earlier data.
         stream.set_nodelay(true).unwrap();
         let connection = InitiatorConnection::new(InitiatorParameters::default());
         let mut wire = Self { stream, connection };
         wire.flush();
         for _ in 0..TURNS_MAX {
             bench.turn();
-            if let Some(HostStep::Opened) = wire.look() {
+            if let Some(InitiatorStep::Opened) = wire.look() {
                 return wire;
             }
         }
-        panic!("the connection does not open");
+        panic!("the connection did not open in {TURNS_MAX} turns");
     }
 
-    /// Connects it as queue `number` of a controller.
-    pub(crate) fn connect(&mut self, bench: &mut Bench, number: u16, controller: u16) -> CompletionEntry {
+    /// Connects queue `number` of a controller.
+    pub(crate) fn connect(&mut self, bench: &mut TcpHarness, number: u16, controller: u16) -> CompletionEntry {
         bench.turn();
         let fields = ConnectFields {
             format: 0,
@@ -92,47 +93,47 @@ impl Wire {
         let host = ("nqn.2026-01.test:wire", [7; 16]);
         let name = bench.device.identity().subsystem_name.clone();
         let data = ConnectData::new(host, &name, controller).as_bytes().to_vec();
-        self.call(bench, fields.to_entry(), Transfer::Out(data))
+        self.call(bench, fields.to_entry(), CommandTransfer::Out(data))
     }
 
-    /// Sends a command; the face sees it with its next turn. Its identifier.
-    pub(crate) fn send(&mut self, entry: SubmissionEntry, transfer: Transfer<Vec<u8>>) -> u16 {
+    /// Sends a command, which the front end receives in its next turn. Returns its identifier.
+    pub(crate) fn send(&mut self, entry: SubmissionEntry, transfer: CommandTransfer<Vec<u8>>) -> u16 {
         let id = self.connection.submit(entry, transfer).unwrap();
         self.flush();
         id.0
     }
 
-    /// The completion that has come already, if one has.
+    /// Returns a completion that is already received, if there is one.
     pub(crate) fn already(&mut self) -> Option<CompletionEntry> {
         match self.look() {
-            Some(HostStep::Completed(done)) => Some(done.entry),
+            Some(InitiatorStep::Completed(done)) => Some(done.entry),
             _ => None,
         }
     }
 
     /// Waits for the next completion.
-    pub(crate) fn answer(&mut self, bench: &mut Bench) -> CompletionEntry {
+    pub(crate) fn answer(&mut self, bench: &mut TcpHarness) -> CompletionEntry {
         for _ in 0..TURNS_MAX {
             bench.turn();
-            if let Some(HostStep::Completed(done)) = self.look() {
+            if let Some(InitiatorStep::Completed(done)) = self.look() {
                 return done.entry;
             }
         }
-        panic!("no answer");
+        panic!("no completion in {TURNS_MAX} turns");
     }
 
     pub(crate) fn call(
         &mut self,
-        bench: &mut Bench,
+        bench: &mut TcpHarness,
         entry: SubmissionEntry,
-        transfer: Transfer<Vec<u8>>,
+        transfer: CommandTransfer<Vec<u8>>,
     ) -> CompletionEntry {
         self.send(entry, transfer);
         self.answer(bench)
     }
 
-    /// Whether the other side has closed the connection and nothing was left to read.
-    pub(crate) fn is_closed(&mut self, bench: &mut Bench) -> bool {
+    /// Returns true if the front end closes the connection and no data is left to read.
+    pub(crate) fn is_closed(&mut self, bench: &mut TcpHarness) -> bool {
         for _ in 0..TURNS_MAX {
             bench.turn();
             match self.stream.read(&mut [0]) {
@@ -154,8 +155,8 @@ impl Wire {
         }
     }
 
-    /// What came, a byte at a time so that nothing behind it is lost.
-    fn look(&mut self) -> Option<HostStep<Vec<u8>>> {
+    /// Returns the next received step; reads byte by byte, so that nothing after it is lost.
+    fn look(&mut self) -> Option<InitiatorStep<Vec<u8>>> {
         loop {
             let mut byte = [0];
             match self.stream.read(&mut byte) {
@@ -163,7 +164,7 @@ impl Wire {
                 _ => return None,
             }
             match self.connection.advance(&mut &byte[..]) {
-                HostStep::Starved => {}
+                InitiatorStep::Starved => {}
                 step => return Some(step),
             }
         }

@@ -1,5 +1,5 @@
-//! NVMe/TCP inside TLS on real sockets: the behaviour of every device, hosts that may not come in, and many commands at once.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Tests of NVMe/TCP with TLS on real sockets: the behaviour suite, refused hosts, and many commands in flight.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod admission;
 #[path = "../nvme_tcp/host.rs"]

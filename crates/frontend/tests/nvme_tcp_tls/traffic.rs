@@ -1,26 +1,26 @@
-//! What goes through TLS comes out as it went in.
+//! Data that passes through TLS stays unchanged.
 
 use crate::secured::{SHORT, keys, node, over, target};
 use crate::suite;
 use headwater_host::clock::Nanos;
-use headwater_io::attach::admin::NamespaceText;
-use headwater_io::{Buffer, Command, Device, Durable, NvmeTcp, NvmeTcpTarget};
+use headwater_io::attach::admin::NamespaceSpec;
+use headwater_io::{Buffer, Command, Device, NvmeTcp, NvmeTcpTarget, WriteDurability};
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::{Digest, Digests};
+use headwater_nvme::tcp::{DigestMode, DigestSettings};
 use std::io::Write as _;
 
 const BLOCK_BYTES: u32 = 4_096;
 const DEPTH: u32 = 24;
-/// Most blocks of one command: 256 KiB, many records.
+/// Maximum blocks of one command: 256 KiB, many records.
 const BLOCKS_MAX: u64 = 64;
 const COMMANDS: u64 = 3_000;
 
 #[test]
-fn keys_queues_and_blocks_behave_as_everywhere_with_either_hash() {
+fn keys_queues_and_blocks_pass_the_behaviour_suite_with_both_hashes() {
     let node = node();
     for host in keys() {
-        let digests = Digests { header: Digest::On, data: Digest::On };
-        for digests in [Digests::default(), digests] {
+        let digests = DigestSettings { header: DigestMode::On, data: DigestMode::On };
+        for digests in [DigestSettings::default(), digests] {
             let target = NvmeTcpTarget { digests, ..target(&node, host.clone()) };
             let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
             suite::keys(&mut client);
@@ -30,11 +30,11 @@ fn keys_queues_and_blocks_behave_as_everywhere_with_either_hash() {
     }
 }
 
-/// A command on its way: what it moves, and what blocks it holds.
-struct Flight {
+/// A command in flight and its blocks.
+struct BlockTransfer {
     first: u64,
     blocks: u64,
-    /// What a read must bring; a write brings nothing.
+    /// The data that a read must return; `None` for a write.
     expected: Option<Vec<u8>>,
 }
 
@@ -42,7 +42,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// Bytes of so many blocks.
+/// Returns the bytes of `blocks` blocks.
 fn span(blocks: u64) -> usize {
     index(blocks * u64::from(BLOCK_BYTES))
 }
@@ -56,10 +56,10 @@ fn block_of(lba: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-/// Random reads and writes of random lengths at depth, each read compared with what was written last.
+/// Runs random reads and writes of random lengths at depth, and compares each read with the last write.
 fn mixed(client: &mut Device, seed: u64) {
     let blocks = 2_048_u64;
-    let text = NamespaceText { block_bytes: BLOCK_BYTES, size: blocks, ..NamespaceText::keys() };
+    let text = NamespaceSpec { block_bytes: BLOCK_BYTES, size: blocks, ..NamespaceSpec::keys() };
     let namespace = client.create_namespace(text).unwrap();
     client.choose(namespace).unwrap();
     let room = span(BLOCKS_MAX);
@@ -69,7 +69,7 @@ fn mixed(client: &mut Device, seed: u64) {
     let mut queue = client.queue(DEPTH).unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut versions = vec![0_u64; index(blocks)];
-    let mut flights: Vec<Option<Flight>> = (0..depth).map(|_| None).collect();
+    let mut flights: Vec<Option<BlockTransfer>> = (0..depth).map(|_| None).collect();
     let (mut sent, mut done) = (0, 0);
     while done < COMMANDS {
         for place in 0..depth {
@@ -78,10 +78,10 @@ fn mixed(client: &mut Device, seed: u64) {
             }
             let count = if random.bool() { 1 } else { random.u64(1..=BLOCKS_MAX) };
             let first = random.u64(0..=blocks - count);
-            // Commands on the wire at once touch different blocks, so that what a read must bring is certain.
-            let meets =
-                |flight: &Flight| first < flight.first + flight.blocks && flight.first < first + count;
-            if flights.iter().flatten().any(meets) {
+            // Commands in flight access different blocks, so that the result of a read is determined.
+            let overlaps =
+                |flight: &BlockTransfer| first < flight.first + flight.blocks && flight.first < first + count;
+            if flights.iter().flatten().any(overlaps) {
                 continue;
             }
             let part = parts[place].slice(0, span(count)).unwrap();
@@ -91,7 +91,7 @@ fn mixed(client: &mut Device, seed: u64) {
                     versions[index(lba)] = sent + 1;
                     part.write(span(lba - first), &block_of(lba, sent + 1)).unwrap();
                 }
-                (Command::write(namespace, first, BLOCK_BYTES, part, Durable::AsPromised), None)
+                (Command::write(namespace, first, BLOCK_BYTES, part, WriteDurability::AsPromised), None)
             } else {
                 let expected = range.flat_map(|lba| match versions[index(lba)] {
                     0 => vec![0; span(1)],
@@ -100,7 +100,7 @@ fn mixed(client: &mut Device, seed: u64) {
                 (Command::read(namespace, first, BLOCK_BYTES, part), Some(expected.collect()))
             };
             queue.submit(command.unwrap(), place as u64).unwrap();
-            flights[place] = Some(Flight { first, blocks: count, expected });
+            flights[place] = Some(BlockTransfer { first, blocks: count, expected });
             sent += 1;
         }
         let answer = queue.wait(None).unwrap().unwrap();
@@ -109,14 +109,14 @@ fn mixed(client: &mut Device, seed: u64) {
         if let Some(expected) = flights[place].take().unwrap().expected {
             let mut found = vec![0; expected.len()];
             parts[place].read(0, &mut found).unwrap();
-            assert!(found == expected, "a read brought other bytes than were written; seed {seed}");
+            assert!(found == expected, "a read returned other bytes than were written; seed {seed}");
         }
         done += 1;
     }
 }
 
 #[test]
-fn mixed_reads_and_writes_at_depth_bring_what_was_written_last() {
+fn mixed_reads_and_writes_at_depth_return_the_last_writes() {
     let node = node();
     for (seed, host) in (0x7153_u64..).zip(keys()) {
         let target = target(&node, host);
@@ -125,20 +125,20 @@ fn mixed_reads_and_writes_at_depth_bring_what_was_written_last() {
 }
 
 #[test]
-fn a_host_finds_a_node_again_that_was_started_anew() {
+fn a_host_reconnects_to_a_restarted_node() {
     let node = node();
     let address = node.address;
     let target = NvmeTcpTarget { retry_for: Nanos::from_millis(20_000), ..target(&node, keys().remove(1)) };
     let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
-    client.put(b"kept", b"over a restart").unwrap();
+    client.put(b"kept", b"across a restart").unwrap();
     let media = node.end();
     let node = over(media, address);
-    assert_eq!(client.get(b"kept").unwrap().unwrap(), b"over a restart");
+    assert_eq!(client.get(b"kept").unwrap().unwrap(), b"across a restart");
     drop(node);
 }
 
 #[test]
-fn a_url_names_the_file_of_the_key() {
+fn a_url_selects_the_key_file_and_the_host() {
     use std::os::unix::fs::PermissionsExt as _;
     let node = node();
     let subsystem = target(&node, keys().remove(0)).subsystem_name;

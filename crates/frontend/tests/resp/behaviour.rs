@@ -1,26 +1,26 @@
-//! What the face promises, each promise by name.
+//! Tests of the front end's guarantees for commands and replies.
 
-use crate::bench::Bench;
-use crate::model::Model;
-use crate::wire::{Node, Value, encode};
+use crate::bench::RespHarness;
+use crate::model::KvDeviceModel;
+use crate::wire::{TestNode, RespValue, encode};
 use headwater_frontend::resp::RespConfig;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-fn ok() -> Value {
-    Value::Simple("OK".to_owned())
+fn ok() -> RespValue {
+    RespValue::Simple("OK".to_owned())
 }
 
-fn bulk(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+fn bulk(text: &str) -> RespValue {
+    RespValue::Bulk(text.as_bytes().to_vec())
 }
 
 #[test]
 fn counters_of_many_clients_lose_no_increment() {
     for seed in 0..6 {
         eprintln!("seed {seed}");
-        let node = Node::start(seed, if seed % 2 == 0 { 4 } else { 4_000 });
+        let node = TestNode::start(seed, if seed % 2 == 0 { 4 } else { 4_000 });
         let mut wires: Vec<_> = (0..20).map(|_| node.connect()).collect();
         let burst = encode(&[b"INCR", b"counter"]).repeat(30);
         for wire in &mut wires {
@@ -30,7 +30,7 @@ fn counters_of_many_clients_lose_no_increment() {
         for wire in &mut wires {
             let mut last = 0;
             for _ in 0..30 {
-                let Value::Integer(value) = wire.receive() else { panic!("no number") };
+                let RespValue::Integer(value) = wire.receive() else { panic!("no number") };
                 assert!(value > last, "seed {seed}: a pipeline was answered out of order");
                 last = value;
                 seen.push(value);
@@ -42,14 +42,14 @@ fn counters_of_many_clients_lose_no_increment() {
 }
 
 #[test]
-fn edits_stay_atomic_while_another_face_writes_the_same_keys() {
+fn edits_stay_atomic_while_another_front_end_writes_the_same_keys() {
     for seed in 0..4 {
         eprintln!("seed {seed}");
-        let mut model = Model::new(seed, 50);
+        let mut model = KvDeviceModel::new(seed, 50);
         model.meddling = true;
         let config =
             RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
-        let node = Node::start_with(config, model);
+        let node = TestNode::start_with(config, model);
         let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
         let mut seen = Vec::new();
         for round in 0..30 {
@@ -58,25 +58,25 @@ fn edits_stay_atomic_while_another_face_writes_the_same_keys() {
                 wire.send(&encode(&[b"APPEND", b"text", b"x"]));
             }
             for wire in &mut wires {
-                let Value::Integer(value) = wire.receive() else { panic!("no number") };
+                let RespValue::Integer(value) = wire.receive() else { panic!("no number") };
                 seen.push(value);
-                assert!(matches!(wire.receive(), Value::Integer(_)));
+                assert!(matches!(wire.receive(), RespValue::Integer(_)));
             }
             let (from, to) = (format!("name{round}"), format!("name{}", round + 1));
             wires[0].say(&format!("SET {from} v"));
             assert_eq!(wires[0].say(&format!("RENAME {from} {to}")), ok());
             assert_eq!(
                 wires[0].say(&format!("MGET {from} {to}")),
-                Value::Array(vec![Value::Null, bulk("v")])
+                RespValue::Array(vec![RespValue::Null, bulk("v")])
             );
         }
         seen.sort_unstable();
         assert_eq!(seen, (1..=240).collect::<Vec<_>>(), "seed {seed}");
-        assert_eq!(wires[0].say("STRLEN text"), Value::Integer(240));
+        assert_eq!(wires[0].say("STRLEN text"), RespValue::Integer(240));
     }
 }
 
-/// Arguments that are right somewhere and wrong everywhere else.
+/// Arguments that are valid for some commands and invalid for most.
 const ODD: &str = "k k 0 -1 1 3 9223372036854775807 -9223372036854775808 1e400 nan * [ \u{ff}\0\r\n EX PX NX GET KEEPTTL COUNT \
     MATCH IDX LEN DB REPLACE USAGE ENCODING ID LIST INFO SET timeout DOCS help SETNAME AUTH 16777216 134217727";
 
@@ -85,16 +85,16 @@ fn any_command_with_any_arguments_gets_exactly_one_reply() {
     for seed in 0..8 {
         eprintln!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        let node = Node::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
+        let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
         let odd: Vec<&[u8]> = ODD.split(' ').map(str::as_bytes).chain([&b""[..]]).collect();
-        let Value::Array(names) = node.connect().say("COMMAND LIST") else { panic!("no names") };
+        let RespValue::Array(names) = node.connect().say("COMMAND LIST") else { panic!("no names") };
         let mut wire = node.connect();
         for _ in 0..60 {
             let mut bytes = Vec::new();
             let count = random.usize(1..30);
             for _ in 0..count {
-                let Value::Bulk(name) = &names[random.usize(..names.len())] else { panic!("no name") };
-                // These end the conversation or answer in another dialect.
+                let RespValue::Bulk(name) = &names[random.usize(..names.len())] else { panic!("no name") };
+                // These may close the connection or suppress or delay replies.
                 let name: &[u8] = if matches!(&name[..], b"quit" | b"debug" | b"client" | b"config") {
                     b"get"
                 } else {
@@ -118,7 +118,7 @@ fn any_command_with_any_arguments_gets_exactly_one_reply() {
 fn a_pipeline_reads_its_own_writes_in_order() {
     for seed in 0..6 {
         eprintln!("seed {seed}");
-        let node = Node::start(seed, if seed % 2 == 0 { 5 } else { 4_000 });
+        let node = TestNode::start(seed, if seed % 2 == 0 { 5 } else { 4_000 });
         let mut wire = node.connect();
         let mut bytes = Vec::new();
         for round in 0..200 {
@@ -134,18 +134,18 @@ fn a_pipeline_reads_its_own_writes_in_order() {
         for round in 0..200 {
             let value = format!("v{round}+");
             assert_eq!(wire.receive(), ok());
-            assert_eq!(wire.receive(), Value::Integer(i64::try_from(value.len()).unwrap()));
+            assert_eq!(wire.receive(), RespValue::Integer(i64::try_from(value.len()).unwrap()));
             assert_eq!(wire.receive(), bulk(&value));
-            assert_eq!(wire.receive(), Value::Array(vec![bulk(&value), Value::Null]));
-            assert_eq!(wire.receive(), Value::Integer(1));
-            assert_eq!(wire.receive(), Value::Integer(0));
+            assert_eq!(wire.receive(), RespValue::Array(vec![bulk(&value), RespValue::Null]));
+            assert_eq!(wire.receive(), RespValue::Integer(1));
+            assert_eq!(wire.receive(), RespValue::Integer(0));
         }
     }
 }
 
 #[test]
-fn values_of_every_size_come_back_byte_for_byte_however_they_are_cut() {
-    let node = Node::start(7, 1_000);
+fn values_of_every_size_are_read_back_unchanged_under_any_split_of_the_stream() {
+    let node = TestNode::start(7, 1_000);
     let mut wire = node.connect();
     let mut random = fastrand::Rng::with_seed(7);
     for length in [0, 1, 4_096, 8_191, 8_192, 65_536, 1 << 20, 16 << 20] {
@@ -159,35 +159,35 @@ fn values_of_every_size_come_back_byte_for_byte_however_they_are_cut() {
         }
         assert_eq!(wire.receive(), ok());
         assert!(
-            wire.ask(&[b"GET", b"key"]) == Value::Bulk(value),
-            "a value of {length} bytes came back changed"
+            wire.ask(&[b"GET", b"key"]) == RespValue::Bulk(value),
+            "a value of {length} bytes was read back changed"
         );
     }
     let long = vec![b'x'; (16 << 20) + 1];
-    let refused = Value::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned());
+    let refused = RespValue::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned());
     assert_eq!(wire.ask(&[b"SET", b"key", &long]), refused);
     assert_eq!(wire.ask(&[b"APPEND", b"key", b"one more"]), refused);
-    assert_eq!(wire.say("STRLEN key"), Value::Integer(16 << 20));
+    assert_eq!(wire.say("STRLEN key"), RespValue::Integer(16 << 20));
 }
 
 #[test]
-fn keys_expire_when_the_wall_clock_says_so() {
-    let node = Node::start(8, 1_000);
+fn keys_expire_by_the_wall_clock() {
+    let node = TestNode::start(8, 1_000);
     let mut wire = node.connect();
     assert_eq!(wire.say("SET a 1 EX 1000"), ok());
     assert_eq!(wire.say("SET b 1"), ok());
-    assert_eq!(wire.say("TTL a"), Value::Integer(1_000));
+    assert_eq!(wire.say("TTL a"), RespValue::Integer(1_000));
     node.ahead.store(1_001_000, Ordering::Relaxed);
-    assert_eq!(wire.say("GET a"), Value::Null);
-    assert_eq!(wire.say("TTL a"), Value::Integer(-2));
-    assert_eq!(wire.say("KEYS *"), Value::Array(vec![bulk("b")]));
-    assert_eq!(wire.say("INCR a"), Value::Integer(1));
-    assert_eq!(wire.say("TTL a"), Value::Integer(-1));
+    assert_eq!(wire.say("GET a"), RespValue::Null);
+    assert_eq!(wire.say("TTL a"), RespValue::Integer(-2));
+    assert_eq!(wire.say("KEYS *"), RespValue::Array(vec![bulk("b")]));
+    assert_eq!(wire.say("INCR a"), RespValue::Integer(1));
+    assert_eq!(wire.say("TTL a"), RespValue::Integer(-1));
 }
 
 #[test]
-fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
-    let node = Node::start(9, 1_000);
+fn a_scan_returns_every_key_that_exists_throughout_it() {
+    let node = TestNode::start(9, 1_000);
     let mut wire = node.connect();
     for number in 0..300 {
         assert_eq!(wire.say(&format!("SET stay{number} x")), ok());
@@ -199,10 +199,10 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
         round += 1;
         wire.say(&format!("SET come{round} x"));
         wire.say(&format!("DEL come{}", round / 2));
-        let Value::Array(parts) = wire.say(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
+        let RespValue::Array(parts) = wire.say(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
             panic!("no scan")
         };
-        let (Value::Bulk(next), Value::Array(keys)) = (&parts[0], &parts[1]) else { panic!("no scan") };
+        let (RespValue::Bulk(next), RespValue::Array(keys)) = (&parts[0], &parts[1]) else { panic!("no scan") };
         found.extend(keys.iter().map(|key| format!("{key:?}")));
         cursor = String::from_utf8(next.clone()).unwrap();
         if cursor == "0" {
@@ -210,16 +210,16 @@ fn a_scan_finds_every_key_that_stays_while_others_come_and_go() {
         }
     }
     assert_eq!(found.len(), 300);
-    let Value::Bulk(key) = wire.say("RANDOMKEY") else { panic!("no key") };
+    let RespValue::Bulk(key) = wire.say("RANDOMKEY") else { panic!("no key") };
     assert!(key.starts_with(b"stay") || key.starts_with(b"come"));
 }
 
 #[test]
-fn every_command_with_subcommands_explains_them() {
-    let node = Node::start(19, 100);
+fn every_command_with_subcommands_answers_help() {
+    let node = TestNode::start(19, 100);
     let mut wire = node.connect();
     for command in ["CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG"] {
-        let Value::Array(lines) = wire.say(&format!("{command} HELP")) else {
+        let RespValue::Array(lines) = wire.say(&format!("{command} HELP")) else {
             panic!("no help for {command}")
         };
         assert!(lines.len() > 2, "{command}");
@@ -227,37 +227,37 @@ fn every_command_with_subcommands_explains_them() {
 }
 
 #[test]
-fn info_config_slowlog_and_debug_tell_what_happened() {
-    let node = Node::start(16, 1_000);
+fn info_config_slowlog_and_debug_report_state() {
+    let node = TestNode::start(16, 1_000);
     let mut wire = node.connect();
     assert_eq!(wire.say("SET a 1"), ok());
     assert_eq!(wire.say("CONFIG SET slowlog-log-slower-than 1000 slowlog-max-len 5"), ok());
     assert_eq!(wire.say("DEBUG SLEEP 0.01"), ok());
-    let Value::Array(entries) = wire.say("SLOWLOG GET") else { panic!("no log") };
-    // On a busy machine other commands may be there too.
-    let words = Value::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
-    let is_sleep = |entry: &Value| matches!(entry, Value::Array(parts) if parts.contains(&words));
+    let RespValue::Array(entries) = wire.say("SLOWLOG GET") else { panic!("no log") };
+    // On a busy machine the log may contain other commands too.
+    let words = RespValue::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
+    let is_sleep = |entry: &RespValue| matches!(entry, RespValue::Array(parts) if parts.contains(&words));
     assert!(entries.iter().any(is_sleep));
-    let Value::Bulk(info) = wire.say("INFO commandstats keyspace") else { panic!("no info") };
+    let RespValue::Bulk(info) = wire.say("INFO commandstats keyspace") else { panic!("no info") };
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("cmdstat_set:calls=1,"), "{info}");
     assert!(info.contains("db0:keys=1,"), "{info}");
     assert_eq!(wire.say("CONFIG RESETSTAT"), ok());
-    assert_eq!(wire.say("MEMORY USAGE a"), Value::Integer(64));
-    assert!(matches!(wire.say("DEBUG OBJECT a"), Value::Simple(_)));
+    assert_eq!(wire.say("MEMORY USAGE a"), RespValue::Integer(64));
+    assert!(matches!(wire.say("DEBUG OBJECT a"), RespValue::Simple(_)));
     assert_eq!(wire.say("SAVE"), ok());
-    let Value::Error(text) = wire.say("CONFIG SET appendfsync no") else { panic!("accepted") };
+    let RespValue::Error(text) = wire.say("CONFIG SET appendfsync no") else { panic!("accepted") };
     assert!(text.starts_with("ERR CONFIG SET failed"), "{text}");
-    let Value::Array(docs) = wire.say("COMMAND DOCS get") else { panic!("no docs") };
+    let RespValue::Array(docs) = wire.say("COMMAND DOCS get") else { panic!("no docs") };
     assert_eq!(docs[0], bulk("get"));
-    let Value::Integer(count) = wire.say("COMMAND COUNT") else { panic!("no count") };
-    let Value::Array(all) = wire.say("COMMAND") else { panic!("no commands") };
+    let RespValue::Integer(count) = wire.say("COMMAND COUNT") else { panic!("no count") };
+    let RespValue::Array(all) = wire.say("COMMAND") else { panic!("no commands") };
     assert_eq!(all.len(), usize::try_from(count).unwrap());
 }
 
 #[test]
-fn nothing_leaves_before_what_it_wrote_or_saw_is_durable() {
-    let mut bench = Bench::start();
+fn no_reply_is_sent_before_the_data_it_depends_on_is_durable() {
+    let mut bench = RespHarness::start();
     bench.stream.write_all(&encode(&[b"SET", b"k", b"text"])).unwrap();
     assert_eq!(bench.wait_for(5), b"+OK\r\n");
     bench.model.flushing = false;
@@ -266,7 +266,7 @@ fn nothing_leaves_before_what_it_wrote_or_saw_is_durable() {
         &[&b"INCR"[..], b"n"][..],
         &[b"INCR", b"n"],
         &[b"APPEND", b"k", b"more"],
-        // Reads what is not durable and decides not to write.
+        // Reads a value that is not durable and does not write.
         &[b"INCR", b"k"],
         &[b"GETEX", b"k", b"PERSIST"],
         &[b"GET", b"n"],
@@ -279,7 +279,7 @@ fn nothing_leaves_before_what_it_wrote_or_saw_is_durable() {
     }
     bench.stream.write_all(&asked).unwrap();
     bench.turns(2_000);
-    assert_eq!(bench.received(), b"", "a reply left before it was durable");
+    assert_eq!(bench.received(), b"", "a reply was sent before its data was durable");
     bench.model.flushing = true;
     let expected = b":1\r\n:2\r\n:8\r\n-ERR value is not an integer or out of range\r\n$8\r\ntextmore\r\n$1\r\n2\r\n:1\r\n:0\r\n\
         *2\r\n$-1\r\n$8\r\ntextmore\r\n+OK\r\n";
@@ -287,12 +287,12 @@ fn nothing_leaves_before_what_it_wrote_or_saw_is_durable() {
 }
 
 #[test]
-fn increments_of_one_pipeline_do_not_wait_for_each_others_durability() {
-    let mut bench = Bench::start();
+fn increments_of_one_pipeline_share_one_flush() {
+    let mut bench = RespHarness::start();
     bench.model.flushing = false;
     bench.stream.write_all(&encode(&[b"INCR", b"n"]).repeat(50)).unwrap();
     bench.turns(2_000);
-    // All fifty are written though none is durable: a single flush releases them all.
+    // All 50 increments are written though none is durable: a single flush releases them all.
     bench.model.flush_once();
     let expected: String = (1..=50).map(|value| format!(":{value}\r\n")).collect();
     assert_eq!(String::from_utf8(bench.wait_for(expected.len())).unwrap(), expected);

@@ -1,27 +1,27 @@
-//! Face and model in the hands of a test, turn by turn, on the test's own thread.
+//! A harness that runs a front end and the model turn by turn on the test's own thread.
 
-use crate::model::Model;
-use headwater_frontend::resp::{RespConfig, RespFace};
+use crate::model::KvDeviceModel;
+use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 
-/// Runs face and model by hand, so that a test can stop durability.
-pub(crate) struct Bench {
-    pub(crate) face: RespFace,
-    pub(crate) model: Model,
+/// A front end, a model and one client, run by the test, so that it can delay durability.
+pub(crate) struct RespHarness {
+    pub(crate) face: RespFrontEnd,
+    pub(crate) model: KvDeviceModel,
     pub(crate) stream: TcpStream,
     pub(crate) turn: u64,
 }
 
-impl Bench {
+impl RespHarness {
     pub(crate) fn start() -> Self {
         let config =
             RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
-        let face = RespFace::bind(config).unwrap();
+        let face = RespFrontEnd::bind(config).unwrap();
         let stream = TcpStream::connect(face.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        Self { face, model: Model::new(17, 1_000), stream, turn: 0 }
+        Self { face, model: KvDeviceModel::new(17, 1_000), stream, turn: 0 }
     }
 
     pub(crate) fn turns(&mut self, count: u64) {
@@ -39,7 +39,7 @@ impl Bench {
         }
     }
 
-    /// Turns until so many bytes have come.
+    /// Runs turns until the client has received so many bytes.
     pub(crate) fn wait_for(&mut self, bytes: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for _ in 0..1_000_000 {
@@ -49,6 +49,6 @@ impl Bench {
                 return all;
             }
         }
-        panic!("{bytes} bytes never came");
+        panic!("the client did not receive {bytes} bytes");
     }
 }

@@ -1,57 +1,57 @@
-//! What the face promises about connections: who gets in, who is heard to the end, who is closed.
+//! Tests of the front end's guarantees for connections: authentication, limits, draining and closing.
 
-use crate::bench::Bench;
-use crate::model::Model;
-use crate::wire::{Node, Value, Wire, encode};
-use headwater_frontend::resp::{RespConfig, RespFace};
+use crate::bench::RespHarness;
+use crate::model::KvDeviceModel;
+use crate::wire::{TestNode, RespValue, RespTestClient, encode};
+use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
-fn ok() -> Value {
-    Value::Simple("OK".to_owned())
+fn ok() -> RespValue {
+    RespValue::Simple("OK".to_owned())
 }
 
-fn bulk(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+fn bulk(text: &str) -> RespValue {
+    RespValue::Bulk(text.as_bytes().to_vec())
 }
 
 #[test]
-fn nobody_gets_in_without_the_password() {
+fn commands_require_the_configured_password() {
     let config = RespConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         password: Some("secret".to_owned()),
         ..RespConfig::default()
     };
-    let node = Node::start_with(config, Model::new(1, 100));
+    let node = TestNode::start_with(config, KvDeviceModel::new(1, 100));
     let mut wire = node.connect();
-    let error = |text: &str| Value::Error(text.to_owned());
+    let error = |text: &str| RespValue::Error(text.to_owned());
     assert_eq!(wire.say("GET a"), error("NOAUTH Authentication required."));
     assert_eq!(
         wire.say("AUTH wrong"),
         error("WRONGPASS invalid username-password pair or user is disabled.")
     );
-    let Value::Error(text) = wire.say("HELLO 3") else { panic!("let in") };
+    let RespValue::Error(text) = wire.say("HELLO 3") else { panic!("accepted without the password") };
     assert!(text.starts_with("NOAUTH HELLO"));
-    // A pipeline may authenticate and then say something longer than an unknown client may.
+    // A pipeline may authenticate and then exceed the limits of an unauthenticated client.
     let mut bytes = encode(&[b"AUTH", b"default", b"secret"]);
     let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(std::iter::repeat_n(&b"k"[..], 30)).collect();
     bytes.extend(encode(&words));
     wire.send(&bytes);
     assert_eq!(wire.receive(), ok());
-    assert_eq!(wire.receive(), Value::Array(vec![Value::Null; 30]));
+    assert_eq!(wire.receive(), RespValue::Array(vec![RespValue::Null; 30]));
     let mut other = node.connect();
     other.send(&encode(&words));
     assert_eq!(other.receive(), error("ERR Protocol error: unauthenticated multibulk length"));
     let mut third = node.connect();
-    assert!(matches!(third.say("HELLO 3 AUTH default secret SETNAME me"), Value::Map(_)));
+    assert!(matches!(third.say("HELLO 3 AUTH default secret SETNAME me"), RespValue::Map(_)));
     assert_eq!(third.say("CLIENT GETNAME"), bulk("me"));
 }
 
 #[test]
-fn one_broken_client_leaves_the_others_alone() {
-    let node = Node::start(11, 1_000);
+fn malformed_input_affects_only_its_own_client() {
+    let node = TestNode::start(11, 1_000);
     let mut good = node.connect();
     assert_eq!(good.say("SET a 1"), ok());
     let mut random = fastrand::Rng::with_seed(11);
@@ -59,7 +59,7 @@ fn one_broken_client_leaves_the_others_alone() {
         let mut bad = TcpStream::connect(node.address).unwrap();
         let noise: Vec<u8> =
             (0..random.usize(1..300)).map(|_| b"*$\r\n0123GET ab\"'\\x"[random.usize(..18)]).collect();
-        // The node may close it before everything is written.
+        // The node may close the connection before all bytes are written.
         let _ = bad.write_all(&noise);
         drop(bad);
         assert_eq!(good.say("GET a"), bulk("1"));
@@ -67,8 +67,8 @@ fn one_broken_client_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
-    let node = Node::start(12, 3);
+fn a_client_that_disconnects_releases_its_key_locks() {
+    let node = TestNode::start(12, 3);
     for _ in 0..30 {
         let mut leaver = TcpStream::connect(node.address).unwrap();
         let mut bytes = encode(&[b"INCR", b"k"]).repeat(20);
@@ -77,19 +77,19 @@ fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
     }
     let mut wire = node.connect();
     assert_eq!(wire.say("SET k 41"), ok());
-    // The commands of those who left may still be carried out before this one, never in the middle of it.
-    assert!(matches!(wire.say("INCR k"), Value::Integer(_)));
-    let Value::Bulk(list) = wire.say("CLIENT LIST") else { panic!("no list") };
+    // Commands of disconnected clients may still execute before this INCR, but not between its read and its write.
+    assert!(matches!(wire.say("INCR k"), RespValue::Integer(_)));
+    let RespValue::Bulk(list) = wire.say("CLIENT LIST") else { panic!("no list") };
     assert!(!list.is_empty());
 }
 
 #[test]
-fn a_drain_answers_what_was_asked_and_closes() {
-    let mut node = Node::start(13, 1_000);
+fn a_drain_finishes_accepted_commands_and_closes_connections() {
+    let mut node = TestNode::start(13, 1_000);
     let mut wire = node.connect();
-    assert_eq!(wire.say("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(wire.say("PING"), RespValue::Simple("PONG".to_owned()));
     wire.send(&encode(&[b"INCR", b"k"]).repeat(100));
-    assert_eq!(wire.receive(), Value::Integer(1));
+    assert_eq!(wire.receive(), RespValue::Integer(1));
     node.drain.store(true, Ordering::Relaxed);
     node.join();
     let mut rest = Vec::new();
@@ -99,9 +99,9 @@ fn a_drain_answers_what_was_asked_and_closes() {
 }
 
 #[test]
-fn a_client_that_stops_speaking_still_hears_its_answers() {
+fn replies_are_sent_after_a_client_shuts_down_its_write_side() {
     for seed in 0..4 {
-        let node = Node::start(seed, 4);
+        let node = TestNode::start(seed, 4);
         let mut stream = TcpStream::connect(node.address).unwrap();
         let mut bytes = encode(&[b"INCR", b"k"]).repeat(50);
         bytes.extend(encode(&[b"MGET", b"k", b"l"]));
@@ -114,28 +114,28 @@ fn a_client_that_stops_speaking_still_hears_its_answers() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
-    let node = Node::start(18, 100);
+fn a_client_over_the_limit_receives_an_error() {
+    let node = TestNode::start(18, 100);
     let mut wire = node.connect();
     assert_eq!(wire.say("CONFIG SET maxclients 2"), ok());
     let mut second = node.connect();
-    assert_eq!(second.say("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(second.say("PING"), RespValue::Simple("PONG".to_owned()));
     let mut third = node.connect();
-    assert_eq!(third.receive(), Value::Error("ERR max number of clients reached".to_owned()));
+    assert_eq!(third.receive(), RespValue::Error("ERR max number of clients reached".to_owned()));
     drop(second);
-    // Its place is free as soon as the node has seen it go.
+    // The slot is free as soon as the node has processed the disconnect.
     loop {
         let mut again = node.connect();
         again.send(&encode(&[b"PING"]));
-        if again.receive() == Value::Simple("PONG".to_owned()) {
+        if again.receive() == RespValue::Simple("PONG".to_owned()) {
             break;
         }
     }
 }
 
 #[test]
-fn idle_clients_are_closed_when_there_is_a_timeout() {
-    let mut bench = Bench::start();
+fn idle_clients_are_closed_after_the_timeout() {
+    let mut bench = RespHarness::start();
     bench.stream.write_all(&encode(&[b"CONFIG", b"SET", b"timeout", b"3"])).unwrap();
     assert_eq!(bench.wait_for(5), b"+OK\r\n");
     assert_eq!(bench.face.connections(), 1);
@@ -149,22 +149,22 @@ fn idle_clients_are_closed_when_there_is_a_timeout() {
 }
 
 #[test]
-fn clients_can_be_silent_and_can_be_killed() {
-    let node = Node::start(14, 1_000);
+fn client_reply_suppresses_replies_and_client_kill_closes_a_client() {
+    let node = TestNode::start(14, 1_000);
     let (mut one, mut two) = (node.connect(), node.connect());
     one.send(b"CLIENT REPLY SKIP\r\nSET a 1\r\nGET a\r\nCLIENT REPLY OFF\r\nSET a 2\r\nGET a\r\nCLIENT REPLY ON\r\nGET a\r\n");
     assert_eq!(one.receive(), bulk("1"));
     assert_eq!(one.receive(), ok());
     assert_eq!(one.receive(), bulk("2"));
-    let Value::Integer(id) = two.say("CLIENT ID") else { panic!("no id") };
-    assert_eq!(one.say(&format!("CLIENT KILL ID {id}")), Value::Integer(1));
+    let RespValue::Integer(id) = two.say("CLIENT ID") else { panic!("no id") };
+    assert_eq!(one.say(&format!("CLIENT KILL ID {id}")), RespValue::Integer(1));
     let mut rest = Vec::new();
     two.stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
 }
 
 #[test]
-fn a_unix_socket_serves_and_its_file_goes_with_the_face() {
+fn a_unix_socket_serves_and_its_file_is_removed_on_drop() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.sock");
     let config = RespConfig {
@@ -172,9 +172,9 @@ fn a_unix_socket_serves_and_its_file_goes_with_the_face() {
         unix_path: Some(path.clone()),
         ..RespConfig::default()
     };
-    let node = Node::start_with(config.clone(), Model::new(15, 100));
-    assert_eq!(Wire::new(UnixStream::connect(&path).unwrap()).say("SET a 1"), ok());
-    assert!(RespFace::bind(config).is_err(), "a live socket was taken over");
+    let node = TestNode::start_with(config.clone(), KvDeviceModel::new(15, 100));
+    assert_eq!(RespTestClient::new(UnixStream::connect(&path).unwrap()).say("SET a 1"), ok());
+    assert!(RespFrontEnd::bind(config).is_err(), "the second front end replaced a socket in use");
     drop(node);
     assert!(!path.exists());
 }

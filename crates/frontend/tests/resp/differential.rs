@@ -1,17 +1,17 @@
-//! The same commands to this face and to redis-server: the replies must not differ.
+//! Differential tests: the same commands to this front end and to redis-server must get the same replies.
 //!
 //! Skipped, with a message, where no redis-server is installed.
 
-use crate::wire::{self, Node, Value, Wire};
+use crate::wire::{self, TestNode, RespValue, RespTestClient};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-struct Redis {
+struct RedisServer {
     child: Child,
     directory: tempfile::TempDir,
 }
 
-impl Redis {
+impl RedisServer {
     fn start() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("redis.sock");
@@ -32,11 +32,11 @@ impl Redis {
         }
     }
 
-    fn connect(&self) -> Wire<UnixStream> {
+    fn connect(&self) -> RespTestClient<UnixStream> {
         let socket = self.directory.path().join("redis.sock");
         for _ in 0..500 {
             if let Ok(stream) = UnixStream::connect(&socket) {
-                return Wire::new(stream);
+                return RespTestClient::new(stream);
             }
             headwater_host::clock::Clock::sleep(headwater_host::clock::Nanos::from_millis(10));
         }
@@ -44,22 +44,23 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether two replies say the same: KEYS in any order, and times that were asked for at different moments nearly.
-fn same(words: &[&[u8]], mut left: Value, mut right: Value) -> bool {
+/// Returns true if two replies are equivalent: KEYS in any order, and TTLs, read at different times, within a
+/// tolerance.
+fn same(words: &[&[u8]], mut left: RespValue, mut right: RespValue) -> bool {
     let is = |name: &[u8]| words[0].eq_ignore_ascii_case(name);
     match (&mut left, &mut right) {
-        (Value::Array(left), Value::Array(right)) if is(b"keys") => {
+        (RespValue::Array(left), RespValue::Array(right)) if is(b"keys") => {
             left.sort();
             right.sort();
         }
-        (Value::Integer(left @ 1..), Value::Integer(right @ 1..)) if is(b"ttl") => {
+        (RespValue::Integer(left @ 1..), RespValue::Integer(right @ 1..)) if is(b"ttl") => {
             return left.abs_diff(*right) < 60;
         }
         _ => {}
@@ -71,7 +72,7 @@ fn shown(words: &[&[u8]]) -> String {
     words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// One command between semicolons.
+/// A script of commands separated by semicolons.
 const SCRIPT: &str = "\
     GET; GET a b; get nothing; set a 1; get a; SET a 2 NX; SET b 2 XX; SET b 2 NX; SET a 3 XX GET; \
     SET a 4 NX GET; SET new 4 NX GET; SET a 1 EX 0; SET a 1 EX -1; SET a 1 PX x; SET a 1 EX; \
@@ -117,9 +118,9 @@ const SCRIPT: &str = "\
     DBSIZE; SELECT 0; RANDOMKEY; RESET; QUIT";
 
 #[test]
-fn scripted_commands_are_answered_as_redis_answers_them() {
-    let Some(redis) = Redis::start() else { return };
-    let node = Node::start(1, 1_000);
+fn scripted_commands_get_the_replies_of_redis() {
+    let Some(redis) = RedisServer::start() else { return };
+    let node = TestNode::start(1, 1_000);
     let (mut theirs, mut ours) = (redis.connect(), node.connect());
     let mut differences = Vec::new();
     for line in SCRIPT.split(';').map(str::trim) {
@@ -133,12 +134,12 @@ fn scripted_commands_are_answered_as_redis_answers_them() {
 }
 
 #[test]
-fn the_third_protocol_is_spoken_as_redis_speaks_it() {
-    let Some(redis) = Redis::start() else { return };
-    let node = Node::start(2, 1_000);
+fn resp3_replies_equal_those_of_redis() {
+    let Some(redis) = RedisServer::start() else { return };
+    let node = TestNode::start(2, 1_000);
     let (mut theirs, mut ours) = (redis.connect(), node.connect());
     for wire in [theirs.say("HELLO 3"), ours.say("HELLO 3")] {
-        assert!(matches!(wire, Value::Map(_)));
+        assert!(matches!(wire, RespValue::Map(_)));
     }
     for line in [
         "GET none",
@@ -160,9 +161,9 @@ fn the_third_protocol_is_spoken_as_redis_speaks_it() {
 }
 
 #[test]
-fn broken_frames_get_the_same_error_and_the_connection_ends() {
-    let Some(redis) = Redis::start() else { return };
-    let node = Node::start(3, 1_000);
+fn malformed_frames_get_the_error_of_redis_and_close_the_connection() {
+    let Some(redis) = RedisServer::start() else { return };
+    let node = TestNode::start(3, 1_000);
     for broken in [
         &b"*x\r\n"[..],
         b"*99999999999\r\n",
@@ -187,7 +188,7 @@ fn pick<'a>(random: &mut fastrand::Rng, from: &[&'a str]) -> &'a str {
     from[random.usize(..from.len())]
 }
 
-/// A command that is often right and sometimes not.
+/// Returns a random command that is usually valid.
 fn command(random: &mut fastrand::Rng) -> String {
     const KEYS: &[&str] = &["a", "b", "c", "d"];
     const VALUES: &[&str] = &["1", "-7", "hello", "3.5", "9223372036854775807", "longer-than-a-word", "0"];
@@ -195,7 +196,7 @@ fn command(random: &mut fastrand::Rng) -> String {
     let (key, other) = (pick(random, KEYS), pick(random, KEYS));
     let (value, number) = (pick(random, VALUES), pick(random, NUMBERS));
     let second = pick(random, NUMBERS);
-    // No time comes twice, so that it does not matter in which millisecond it was said.
+    // Times hardly ever repeat, so the millisecond in which a command arrives does not change a comparison of times.
     let time = match random.u8(..8) {
         0 => "0".to_owned(),
         1 => "-5".to_owned(),
@@ -240,13 +241,13 @@ fn command(random: &mut fastrand::Rng) -> String {
 }
 
 #[test]
-fn random_pipelines_are_answered_as_redis_answers_them() {
-    let Some(redis) = Redis::start() else { return };
+fn random_pipelines_get_the_replies_of_redis() {
+    let Some(redis) = RedisServer::start() else { return };
     for seed in 0..12 {
         eprintln!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        // Little room, so that the device is often busy.
-        let node = Node::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
+        // A small limit of commands in flight, so that the device is often busy.
+        let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
         let (mut theirs, mut ours) = (redis.connect(), node.connect());
         theirs.say("FLUSHALL");
         for _ in 0..40 {

@@ -1,50 +1,51 @@
-//! A device in a few lines: the contract of `submit` and `next_completion` over a `BTreeMap`.
+//! A model of the device: the contract of `submit` and `next_completion` over a `BTreeMap`.
 //!
-//! In: commands. Out: one completion each, in an order that a seed shuffles as far as the contract allows: commands of one key
-//! keep their order, nothing leaves before what it wrote or saw is durable, and what is refused for want of room has no effect.
+//! Input: commands. Output: one completion each, in an order shuffled by a seed within the contract: commands on one
+//! key keep their order, a completion is returned only when the data it wrote or read is durable, and a refused command
+//! has no effect.
 
 use headwater_frontend::core_device::{CoreDevice, CoreWork};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, FaceId, ListPosition, ListedKey, NamespaceId,
-    Payload, Release, Sequence, Sink, SubmitError,
+    BatchWrite, FrontEndId, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence,
+    SsdCommand, SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceStats;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Debug)]
-struct Record {
+struct ModelRecord {
     value: Vec<u8>,
     sequence: u64,
     expiry_ms: u64,
 }
 
-struct Submitted {
+struct QueuedCommand {
     namespace: NamespaceId,
     token: u64,
-    command: Command,
+    command: SsdCommand,
 }
 
-/// The model.
-pub(crate) struct Model {
-    records: BTreeMap<(u8, Vec<u8>), Record>,
+/// A model of the device.
+pub(crate) struct KvDeviceModel {
+    records: BTreeMap<(u8, Vec<u8>), ModelRecord>,
     gone: BTreeMap<(u8, Vec<u8>), u64>,
-    queue: VecDeque<Submitted>,
-    held: Vec<(u64, Completion)>,
-    ready: VecDeque<Completion>,
+    queue: VecDeque<QueuedCommand>,
+    held: Vec<(u64, SsdCompletion)>,
+    ready: VecDeque<SsdCompletion>,
     sequence: u64,
     durable: u64,
-    /// Most commands in flight.
+    /// Maximum number of commands in flight.
     pub(crate) room: usize,
-    /// Whether another face writes between the commands of this one.
+    /// True if another front end writes between the commands of this one.
     pub(crate) meddling: bool,
-    /// Whether writes ever become durable.
+    /// True if writes become durable over time.
     pub(crate) flushing: bool,
     random: fastrand::Rng,
 }
 
-impl Model {
+impl KvDeviceModel {
     pub(crate) fn new(seed: u64, room: usize) -> Self {
         Self {
             records: BTreeMap::new(),
@@ -61,27 +62,27 @@ impl Model {
         }
     }
 
-    /// Makes durable what has been written so far, and nothing later.
+    /// Makes the writes so far durable, and no later ones.
     pub(crate) fn flush_once(&mut self) {
         self.durable = self.sequence;
     }
 
-    fn find(&mut self, namespace: NamespaceId, key: &[u8], wall: UnixMillis) -> Option<Record> {
-        let place = (namespace.0, key.to_vec());
-        let record = self.records.get(&place)?.clone();
+    fn find(&mut self, namespace: NamespaceId, key: &[u8], wall: UnixMillis) -> Option<ModelRecord> {
+        let full_key = (namespace.0, key.to_vec());
+        let record = self.records.get(&full_key)?.clone();
         if record.expiry_ms != 0 && record.expiry_ms <= wall.0 {
-            self.records.remove(&place);
+            self.records.remove(&full_key);
             return None;
         }
         Some(record)
     }
 
     fn seen(&self, namespace: NamespaceId, key: &[u8]) -> u64 {
-        let place = (namespace.0, key.to_vec());
+        let full_key = (namespace.0, key.to_vec());
         self.records
-            .get(&place)
+            .get(&full_key)
             .map(|record| record.sequence)
-            .max(self.gone.get(&place).copied())
+            .max(self.gone.get(&full_key).copied())
             .unwrap_or(0)
     }
 
@@ -89,30 +90,37 @@ impl Model {
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
-        condition: Condition,
+        condition: WriteCondition,
         wall: UnixMillis,
     ) -> Status {
         let record = self.find(namespace, key, wall);
         match (condition, record) {
-            (Condition::IfExists, None) => Status::KEY_DOES_NOT_EXIST,
-            (Condition::IfAbsent, Some(_)) => Status::KEY_EXISTS,
-            (Condition::IfSequence(_), None) => Status::SEQUENCE_MISMATCH,
-            (Condition::IfSequence(wanted), Some(record)) if record.sequence != wanted.0 => {
+            (WriteCondition::IfExists, None) => Status::KEY_DOES_NOT_EXIST,
+            (WriteCondition::IfAbsent, Some(_)) => Status::KEY_EXISTS,
+            (WriteCondition::IfSequence(_), None) => Status::SEQUENCE_MISMATCH,
+            (WriteCondition::IfSequence(wanted), Some(record)) if record.sequence != wanted.0 => {
                 Status::SEQUENCE_MISMATCH
             }
             _ => Status::SUCCESS,
         }
     }
 
-    fn put(&mut self, namespace: NamespaceId, key: &[u8], value: &[u8], expiry: Expiry, wall: UnixMillis) {
+    fn put(
+        &mut self,
+        namespace: NamespaceId,
+        key: &[u8],
+        value: &[u8],
+        expiry: RecordExpiry,
+        wall: UnixMillis,
+    ) {
         let before = self.find(namespace, key, wall);
         self.sequence += 1;
         let expiry_ms = match expiry {
-            Expiry::Never => 0,
-            Expiry::At(at) => at,
-            Expiry::Keep => before.map_or(0, |record| record.expiry_ms),
+            RecordExpiry::Never => 0,
+            RecordExpiry::At(at) => at,
+            RecordExpiry::Keep => before.map_or(0, |record| record.expiry_ms),
         };
-        let record = Record { value: value.to_vec(), sequence: self.sequence, expiry_ms };
+        let record = ModelRecord { value: value.to_vec(), sequence: self.sequence, expiry_ms };
         self.records.insert((namespace.0, key.to_vec()), record);
     }
 
@@ -126,7 +134,7 @@ impl Model {
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
-        condition: Condition,
+        condition: WriteCondition,
         wall: UnixMillis,
     ) -> Status {
         let status = self.check(namespace, key, condition, wall);
@@ -139,10 +147,10 @@ impl Model {
         status
     }
 
-    /// Carries a command out; the completion and the sequence that must be durable before it leaves.
-    fn execute(&mut self, submitted: Submitted, wall: UnixMillis) -> (u64, Completion) {
+    /// Executes a command; returns the completion and the sequence that must be durable before it is returned.
+    fn execute(&mut self, submitted: QueuedCommand, wall: UnixMillis) -> (u64, SsdCompletion) {
         let namespace = submitted.namespace;
-        let mut completion = Completion {
+        let mut completion = SsdCompletion {
             token: submitted.token,
             status: Status::SUCCESS,
             value_bytes: 0,
@@ -155,52 +163,56 @@ impl Model {
         };
         let mut needs = 0;
         match submitted.command {
-            Command::Store { key, value, condition, expiry } => {
+            SsdCommand::Store { key, value, condition, expiry } => {
                 completion.status = self.check(namespace, &key, condition, wall);
                 if completion.status.is_success() {
-                    let Payload::Bytes(value) = value else { panic!("the face lends no memory") };
+                    let ValueSource::Bytes(value) = value else {
+                        panic!("the RESP front end lends no memory")
+                    };
                     self.put(namespace, &key, &value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
                 needs = self.seen(namespace, &key);
             }
-            Command::Delete { key, condition } => {
+            SsdCommand::Delete { key, condition } => {
                 completion.status = self.delete(namespace, &key, condition, wall);
                 if completion.status.is_success() {
                     completion.sequence = Sequence(self.sequence);
                 }
                 needs = self.seen(namespace, &key);
             }
-            Command::Retrieve { key, sink, bytes_max, release } => {
+            SsdCommand::Retrieve { key, sink, bytes_max, release } => {
                 completion.sink = owned(sink);
                 self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
-                if release == Release::WhenDurable {
+                if release == ReadRelease::WhenDurable {
                     needs = self.seen(namespace, &key);
                 }
             }
-            Command::Exist { key, release } => {
+            SsdCommand::Exist { key, release } => {
                 self.look(namespace, &key, None, wall, &mut completion);
-                if release == Release::WhenDurable {
+                if release == ReadRelease::WhenDurable {
                     needs = self.seen(namespace, &key);
                 }
             }
-            Command::Batch { writes } => {
+            SsdCommand::Batch { writes } => {
                 self.batch(namespace, &writes, wall, &mut completion);
                 needs = self.sequence;
             }
-            Command::List { from, keys_max } => self.list(namespace, from, keys_max, wall, &mut completion),
-            Command::Flush => needs = self.sequence,
-            Command::Fence { up_to } => needs = up_to.0,
-            Command::Clear => {
+            SsdCommand::List { from, keys_max } => {
+                self.list(namespace, from, keys_max, wall, &mut completion)
+            }
+            SsdCommand::Flush => needs = self.sequence,
+            SsdCommand::Fence { up_to } => needs = up_to.0,
+            SsdCommand::Clear => {
                 self.clear(namespace);
                 needs = self.sequence;
             }
-            other => panic!("the RESP face never submits {other:?}"),
+            other => panic!("the RESP front end never submits {other:?}"),
         }
         (needs, completion)
     }
 
-    /// Another face stores a record again as it is: its value stays, its sequence does not.
+    /// Simulates another front end that stores a record again unchanged: same value, new sequence.
     fn meddle(&mut self) {
         let count = self.records.len();
         if count > 0 && self.random.u8(..3) == 0 {
@@ -215,10 +227,10 @@ impl Model {
     fn clear(&mut self, namespace: NamespaceId) {
         self.sequence += 1;
         let sequence = self.sequence;
-        let cleared: Vec<_> = self.records.keys().filter(|place| place.0 == namespace.0).cloned().collect();
-        for place in cleared {
-            self.records.remove(&place);
-            self.gone.insert(place, sequence);
+        let cleared: Vec<_> = self.records.keys().filter(|key| key.0 == namespace.0).cloned().collect();
+        for key in cleared {
+            self.records.remove(&key);
+            self.gone.insert(key, sequence);
         }
     }
 
@@ -228,7 +240,7 @@ impl Model {
         key: &[u8],
         bytes_max: Option<u32>,
         wall: UnixMillis,
-        completion: &mut Completion,
+        completion: &mut SsdCompletion,
     ) {
         let Some(record) = self.find(namespace, key, wall) else {
             completion.status = Status::KEY_DOES_NOT_EXIST;
@@ -248,7 +260,7 @@ impl Model {
         namespace: NamespaceId,
         writes: &[BatchWrite],
         wall: UnixMillis,
-        completion: &mut Completion,
+        completion: &mut SsdCompletion,
     ) {
         let mut keys: Vec<&[u8]> = Vec::new();
         for (at, write) in writes.iter().enumerate() {
@@ -272,22 +284,22 @@ impl Model {
         completion.sequence = Sequence(self.sequence);
     }
 
-    /// Lists in the order of a hash, so that a position means nothing to the face.
+    /// Returns keys in the order of a hash, so that the front end cannot depend on the meaning of a position.
     fn list(
         &mut self,
         namespace: NamespaceId,
         from: ListPosition,
         keys_max: u32,
         wall: UnixMillis,
-        completion: &mut Completion,
+        completion: &mut SsdCompletion,
     ) {
-        let mut all: Vec<(u64, Vec<u8>, Record)> = self
+        let mut all: Vec<(u64, Vec<u8>, ModelRecord)> = self
             .records
             .iter()
-            .filter(|(place, record)| {
-                place.0 == namespace.0 && (record.expiry_ms == 0 || record.expiry_ms > wall.0)
+            .filter(|(key, record)| {
+                key.0 == namespace.0 && (record.expiry_ms == 0 || record.expiry_ms > wall.0)
             })
-            .map(|(place, record)| (position_of(&place.1), place.1.clone(), record.clone()))
+            .map(|(key, record)| (position_of(&key.1), key.1.clone(), record.clone()))
             .filter(|(position, _, _)| *position > from.0)
             .collect();
         all.sort_by_key(|(position, _, _)| *position);
@@ -305,7 +317,7 @@ impl Model {
             .collect();
     }
 
-    /// Whether the command at `at` may go before those in front of it.
+    /// Returns true if the command at `at` may execute before the commands ahead of it in the queue.
     fn is_free(&self, at: usize) -> bool {
         let this = &self.queue[at];
         self.queue.iter().take(at).all(|before| {
@@ -318,10 +330,10 @@ impl Model {
     }
 }
 
-fn owned(sink: Sink) -> Vec<u8> {
+fn owned(sink: ValueSink) -> Vec<u8> {
     match sink {
-        Sink::Bytes(bytes) => bytes,
-        Sink::Client(_) => panic!("the face lends no memory"),
+        ValueSink::Bytes(bytes) => bytes,
+        ValueSink::Client(_) => panic!("the RESP front end lends no memory"),
     }
 }
 
@@ -332,13 +344,13 @@ fn position_of(key: &[u8]) -> u64 {
     hash.max(1)
 }
 
-fn keys_of(command: &Command) -> Option<Vec<&[u8]>> {
+fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
     match command {
-        Command::Store { key, .. }
-        | Command::Retrieve { key, .. }
-        | Command::Exist { key, .. }
-        | Command::Delete { key, .. } => Some(vec![key]),
-        Command::Batch { writes } => Some(
+        SsdCommand::Store { key, .. }
+        | SsdCommand::Retrieve { key, .. }
+        | SsdCommand::Exist { key, .. }
+        | SsdCommand::Delete { key, .. } => Some(vec![key]),
+        SsdCommand::Batch { writes } => Some(
             writes
                 .iter()
                 .map(|write| match write {
@@ -350,13 +362,13 @@ fn keys_of(command: &Command) -> Option<Vec<&[u8]>> {
     }
 }
 
-impl CoreDevice for Model {
+impl CoreDevice for KvDeviceModel {
     fn submit(
         &mut self,
-        _face: FaceId,
+        _face: FrontEndId,
         namespace: NamespaceId,
         token: u64,
-        command: Command,
+        command: SsdCommand,
     ) -> Result<(), SubmitError> {
         let keys = keys_of(&command).unwrap_or_default();
         if keys.iter().any(|key| key.is_empty() || key.len() > 65_535) {
@@ -365,11 +377,11 @@ impl CoreDevice for Model {
         if self.queue.len() + self.held.len() + self.ready.len() >= self.room {
             return Err(SubmitError::Busy(self.room));
         }
-        self.queue.push_back(Submitted { namespace, token, command });
+        self.queue.push_back(QueuedCommand { namespace, token, command });
         Ok(())
     }
 
-    fn next_completion(&mut self, _face: FaceId) -> Option<Completion> {
+    fn next_completion(&mut self, _face: FrontEndId) -> Option<SsdCompletion> {
         if self.ready.is_empty() {
             return None;
         }
@@ -378,7 +390,7 @@ impl CoreDevice for Model {
     }
 }
 
-impl CoreWork for Model {
+impl CoreWork for KvDeviceModel {
     fn poll(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
         let moved = !self.queue.is_empty();
         for _ in 0..self.random.usize(1..=16) {
@@ -406,8 +418,8 @@ impl CoreWork for Model {
 
     fn stats(&self) -> DeviceStats {
         let mut stats = DeviceStats::default();
-        for place in self.records.keys() {
-            stats.keys[usize::from(place.0) - 1] += 1;
+        for key in self.records.keys() {
+            stats.keys[usize::from(key.0) - 1] += 1;
         }
         stats
     }

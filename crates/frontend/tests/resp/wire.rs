@@ -1,7 +1,7 @@
-//! The client's end: commands to bytes, bytes to values, and a node of face and model on a thread.
+//! A RESP client, and a thread that runs a front end over the model.
 
-use super::model::Model;
-use headwater_frontend::resp::{RespConfig, RespFace};
+use super::model::KvDeviceModel;
+use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,24 +11,24 @@ use std::thread::JoinHandle;
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Value {
+pub(crate) enum RespValue {
     Simple(String),
     Error(String),
     Integer(i64),
     Bulk(Vec<u8>),
     Null,
-    Array(Vec<Value>),
-    Map(Vec<Value>),
-    Set(Vec<Value>),
+    Array(Vec<RespValue>),
+    Map(Vec<RespValue>),
+    Set(Vec<RespValue>),
     Verbatim(Vec<u8>),
 }
 
 /// A connection that speaks RESP.
-pub(crate) struct Wire<T> {
+pub(crate) struct RespTestClient<T> {
     pub(crate) stream: BufReader<T>,
 }
 
-/// One command in bytes.
+/// Encodes one command.
 pub(crate) fn encode(arguments: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -39,7 +39,7 @@ pub(crate) fn encode(arguments: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-impl<T: Read + Write> Wire<T> {
+impl<T: Read + Write> RespTestClient<T> {
     pub(crate) fn new(stream: T) -> Self {
         Self { stream: BufReader::new(stream) }
     }
@@ -48,35 +48,35 @@ impl<T: Read + Write> Wire<T> {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    pub(crate) fn ask(&mut self, arguments: &[&[u8]]) -> Value {
+    pub(crate) fn ask(&mut self, arguments: &[&[u8]]) -> RespValue {
         self.send(&encode(arguments));
         self.receive()
     }
 
-    /// A command of words without blanks.
-    pub(crate) fn say(&mut self, line: &str) -> Value {
+    /// Sends a command of words separated by blanks and returns the reply.
+    pub(crate) fn say(&mut self, line: &str) -> RespValue {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.ask(&words)
     }
 
-    pub(crate) fn receive(&mut self) -> Value {
+    pub(crate) fn receive(&mut self) -> RespValue {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line).unwrap();
         assert!(line.ends_with(b"\r\n"), "the connection ended inside a reply");
         let text = String::from_utf8_lossy(&line[1..line.len() - 2]).into_owned();
         let number = || text.parse::<i64>().unwrap();
         match line[0] {
-            b'+' => Value::Simple(text),
-            b'-' => Value::Error(text),
-            b':' => Value::Integer(number()),
-            b'_' => Value::Null,
-            b'$' if number() < 0 => Value::Null,
-            b'*' if number() < 0 => Value::Null,
-            b'$' => Value::Bulk(self.bytes(number())),
-            b'=' => Value::Verbatim(self.bytes(number())),
-            b'*' => Value::Array((0..number()).map(|_| self.receive()).collect()),
-            b'~' => Value::Set((0..number()).map(|_| self.receive()).collect()),
-            b'%' => Value::Map((0..number() * 2).map(|_| self.receive()).collect()),
+            b'+' => RespValue::Simple(text),
+            b'-' => RespValue::Error(text),
+            b':' => RespValue::Integer(number()),
+            b'_' => RespValue::Null,
+            b'$' if number() < 0 => RespValue::Null,
+            b'*' if number() < 0 => RespValue::Null,
+            b'$' => RespValue::Bulk(self.bytes(number())),
+            b'=' => RespValue::Verbatim(self.bytes(number())),
+            b'*' => RespValue::Array((0..number()).map(|_| self.receive()).collect()),
+            b'~' => RespValue::Set((0..number()).map(|_| self.receive()).collect()),
+            b'%' => RespValue::Map((0..number() * 2).map(|_| self.receive()).collect()),
             other => panic!("a reply of unknown kind {other}"),
         }
     }
@@ -89,26 +89,26 @@ impl<T: Read + Write> Wire<T> {
     }
 }
 
-/// A face over a model, on a thread of its own.
-pub(crate) struct Node {
+/// A thread that runs a front end over a model.
+pub(crate) struct TestNode {
     pub(crate) address: SocketAddr,
-    /// Milliseconds that the node's wall clock is ahead.
+    /// Milliseconds by which the node's wall clock is ahead.
     pub(crate) ahead: Arc<AtomicU64>,
     pub(crate) drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Node {
+impl TestNode {
     pub(crate) fn start(seed: u64, room: usize) -> Self {
         Self::start_with(
             RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], seed, ..RespConfig::default() },
-            Model::new(seed, room),
+            KvDeviceModel::new(seed, room),
         )
     }
 
-    pub(crate) fn start_with(config: RespConfig, mut model: Model) -> Self {
-        let mut face = RespFace::bind(config).unwrap();
+    pub(crate) fn start_with(config: RespConfig, mut model: KvDeviceModel) -> Self {
+        let mut face = RespFrontEnd::bind(config).unwrap();
         let address = face.local_addr().unwrap();
         let (stop, drain) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let ahead = Arc::new(AtomicU64::new(0));
@@ -130,20 +130,20 @@ impl Node {
         Self { address, ahead, drain, stop, thread: Some(thread) }
     }
 
-    pub(crate) fn connect(&self) -> Wire<TcpStream> {
+    pub(crate) fn connect(&self) -> RespTestClient<TcpStream> {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        Wire::new(stream)
+        RespTestClient::new(stream)
     }
 
-    /// Waits for the node to end by itself.
+    /// Waits until the thread ends by itself.
     pub(crate) fn join(&mut self) {
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-impl Drop for Node {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -1,14 +1,14 @@
-//! Abort (NVMe Base 2.0 section 5.1): what a guest is told, and in which order.
+//! Abort (NVMe Base 2.0 section 5.1): completions and their order.
 
-use crate::driver::{DATA, Ringing, admin_entry, start};
-use crate::hypervisor::Node;
+use crate::driver::{DATA, DoorbellMode, admin_entry, start};
+use crate::hypervisor::VfioTestNode;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, exist, store};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Condition, Expiry, FaceId, NamespaceId};
+use headwater_ssd::command::{FrontEndId, NamespaceId, RecordExpiry, SsdCommand, WriteCondition};
 use headwater_ssd::limits::THROTTLED_MAX;
 use headwater_ssd::namespace::{NamespaceChange, NamespaceLimits};
 
-const OTHER: FaceId = FaceId(9);
+const OTHER: FrontEndId = FrontEndId(9);
 const ABORTED: Status = Status::ABORT_REQUESTED;
 
 fn put(name: &str) -> headwater_nvme::spec::command::SubmissionEntry {
@@ -20,54 +20,54 @@ fn abort(queue: u32, command: u16) -> headwater_nvme::spec::command::SubmissionE
     admin_entry(0x08, 0, 0, [u32::from(command) << 16 | queue, 0])
 }
 
-/// A node whose first namespace takes one command, and then none for an hour of its time.
-fn slow_node() -> Node {
-    let mut node = Node::new();
+/// Creates a node whose first namespace executes one command, and then none for an hour of its time.
+fn slow_node() -> VfioTestNode {
+    let mut node = VfioTestNode::new();
     let limits = NamespaceLimits { iops: 0, bytes_per_second: 1, burst: 1 };
-    let change = Command::Namespace(NamespaceChange::Limits(limits));
+    let change = SsdCommand::Namespace(NamespaceChange::Limits(limits));
     node.device.submit(OTHER, NamespaceId::FIRST, 1, change).unwrap();
     node.settle();
     assert!(node.device.next_completion(OTHER).unwrap().status.is_success());
     node
 }
 
-fn other_put(number: u64) -> Command {
-    Command::Store {
+fn other_put(number: u64) -> SsdCommand {
+    SsdCommand::Store {
         key: format!("other-{number}").into_bytes().into(),
         value: vec![0; 9_000].into(),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     }
 }
 
 #[test]
-fn a_command_that_waits_is_aborted_and_its_completion_comes_before_that_of_the_abort() {
+fn a_waiting_command_is_aborted_and_completes_before_the_abort() {
     let mut node = slow_node();
     node.device.submit(OTHER, NamespaceId::FIRST, 2, other_put(0)).unwrap();
     let mut guest = node.guest();
-    let (mut admin, mut queue) = start(&mut node, &mut guest, Ringing::Shadow);
+    let (mut admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
     let ids: Vec<u16> =
         ["a", "b", "c"].map(|name| queue.submit(&mut node, &mut guest, put(name))).into_iter().collect();
     for id in [ids[1], ids[2], ids[0]] {
-        let told = admin.run(&mut node, &mut guest, abort(1, id));
-        assert_eq!(told, (Status::SUCCESS, 0), "aborted");
+        let result = admin.run(&mut node, &mut guest, abort(1, id));
+        assert_eq!(result, (Status::SUCCESS, 0), "aborted");
         let answer = queue.reap(&mut node, &mut guest).unwrap();
         assert_eq!((answer.command_id.get(), answer.status()), (id, ABORTED));
         assert_eq!(admin.run(&mut node, &mut guest, abort(1, id)), (Status::SUCCESS, 1), "not again");
     }
     assert!(queue.reap(&mut node, &mut guest).is_none(), "one completion each");
-    assert_eq!(node.device.keys(NamespaceId::FIRST), 1, "nothing of what was aborted is done");
+    assert_eq!(node.device.keys(NamespaceId::FIRST), 1, "an aborted command had an effect");
     assert!(node.face.is_idle());
 }
 
 #[test]
-fn an_abort_gets_past_the_command_for_which_the_device_has_no_room() {
+fn an_abort_overtakes_a_command_for_which_the_device_has_no_room() {
     let mut node = slow_node();
     for number in 0..=THROTTLED_MAX as u64 {
         node.device.submit(OTHER, NamespaceId::FIRST, 2 + number, other_put(number)).unwrap();
     }
     let mut guest = node.guest();
-    let (mut admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (mut admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     let held = queue.submit(&mut node, &mut guest, put("held"));
     let behind = queue.submit(&mut node, &mut guest, put("behind"));
     for id in [behind, held] {
@@ -79,10 +79,10 @@ fn an_abort_gets_past_the_command_for_which_the_device_has_no_room() {
 }
 
 #[test]
-fn a_command_that_is_done_or_never_was_is_not_aborted() {
-    let mut node = Node::new();
+fn a_completed_or_unknown_command_is_not_aborted() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (mut admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (mut admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     let absent = InlineKey::new(b"absent").unwrap();
     assert_eq!(queue.run(&mut node, &mut guest, exist(1, absent)).0, Status::KEY_DOES_NOT_EXIST);
     for (queue, command) in [(1, 1), (1, 77), (9, 1), (0, 1)] {

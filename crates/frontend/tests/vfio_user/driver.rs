@@ -1,11 +1,11 @@
-//! As much of an NVMe driver as the tests need: queues at fixed places in guest memory, one command at a time or many.
+//! A minimal NVMe driver for the tests, with queues at fixed addresses in guest memory.
 //!
 //! ```text
 //!   0x0000 admin SQ   0x1000 admin CQ   0x2000 SQ 1   0x3000 CQ 1   0x4000 shadow doorbells   0x5000 EventIdx
 //!   0x10000 data
 //! ```
 
-use crate::hypervisor::{Guest, Node};
+use crate::hypervisor::{TestGuest, VfioTestNode};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::status::Status;
@@ -17,29 +17,29 @@ pub(crate) const DATA: u64 = 0x1_0000;
 pub(crate) const SHADOW: u64 = 0x4000;
 pub(crate) const EVENT_INDEX: u64 = 0x5000;
 
-/// How a driver rings.
+/// The way in which a driver rings doorbells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ringing {
-    /// By registers.
+pub(crate) enum DoorbellMode {
+    /// Through registers.
     Registers,
-    /// By memory, and by a register only when EventIdx asks for it.
+    /// Through shadow doorbells in memory, and a register only when EventIdx requires it.
     Shadow,
 }
 
 /// A queue pair of the driver.
-pub(crate) struct Pair {
+pub(crate) struct DriverQueuePair {
     number: u16,
-    ringing: Ringing,
+    ringing: DoorbellMode,
     tail: u32,
     head: u32,
     phase: u16,
     next_id: u16,
-    /// Doorbell writes that had to be messages.
+    /// Number of doorbell writes through registers.
     pub(crate) messages: u32,
 }
 
-impl Pair {
-    pub(crate) fn new(number: u16, ringing: Ringing) -> Self {
+impl DriverQueuePair {
+    pub(crate) fn new(number: u16, ringing: DoorbellMode) -> Self {
         Self { number, ringing, tail: 0, head: 0, phase: 1, next_id: 0, messages: 0 }
     }
 
@@ -47,8 +47,8 @@ impl Pair {
         usize::try_from(u64::from(self.number) * 0x2000 + completion * 0x1000).unwrap()
     }
 
-    /// Writes an entry and rings; returns its id.
-    pub(crate) fn submit(&mut self, node: &mut Node, guest: &mut Guest, mut entry: SubmissionEntry) -> u16 {
+    /// Writes an entry and rings; returns its identifier.
+    pub(crate) fn submit(&mut self, node: &mut VfioTestNode, guest: &mut TestGuest, mut entry: SubmissionEntry) -> u16 {
         self.next_id += 1;
         entry.command_id = U16::new(self.next_id);
         let at = self.place(0) + usize::try_from(self.tail).unwrap() * 64;
@@ -59,16 +59,17 @@ impl Pair {
         self.next_id
     }
 
-    fn ring(&mut self, node: &mut Node, guest: &mut Guest, completion: u64, old: u32, new: u32) {
+    fn ring(&mut self, node: &mut VfioTestNode, guest: &mut TestGuest, completion: u64, old: u32, new: u32) {
         let cell = u64::from(self.number) * 2 + completion;
-        if self.ringing == Ringing::Shadow {
+        if self.ringing == DoorbellMode::Shadow {
             let place = |page: u64| usize::try_from(page + cell * 4).unwrap();
             guest.memory.copy_out(place(SHADOW), &new.to_le_bytes()).unwrap();
             let mut event = [0; 4];
             guest.memory.copy_in(place(EVENT_INDEX), &mut event).unwrap();
             let low = |value: u32| u16::try_from(value & 0xFFFF).unwrap();
             let [event, new16, old16] = [u32::from_le_bytes(event), new, old].map(low);
-            // The rule of the specification, and of Linux: the position left must be the one that was asked for.
+            // The rule of the specification and of Linux: ring only if EventIdx lies between the old and the new
+            // position.
             if new16.wrapping_sub(event).wrapping_sub(1) >= new16.wrapping_sub(old16) {
                 return;
             }
@@ -77,8 +78,8 @@ impl Pair {
         guest.set_register(node, 0x1000 + cell * 4, new);
     }
 
-    /// The next completion, if it is there.
-    pub(crate) fn reap(&mut self, node: &mut Node, guest: &mut Guest) -> Option<CompletionEntry> {
+    /// Returns the next completion, if it is posted.
+    pub(crate) fn reap(&mut self, node: &mut VfioTestNode, guest: &mut TestGuest) -> Option<CompletionEntry> {
         let at = self.place(1) + usize::try_from(self.head).unwrap() * 16;
         let mut bytes = [0; 16];
         guest.memory.copy_in(at, &mut bytes).unwrap();
@@ -95,11 +96,11 @@ impl Pair {
         Some(entry)
     }
 
-    /// One command to its end.
+    /// Runs one command until its completion.
     pub(crate) fn run(
         &mut self,
-        node: &mut Node,
-        guest: &mut Guest,
+        node: &mut VfioTestNode,
+        guest: &mut TestGuest,
         entry: SubmissionEntry,
     ) -> (Status, u32) {
         let id = self.submit(node, guest, entry);
@@ -118,7 +119,7 @@ impl Pair {
 const ENABLE: u32 = 1 | 6 << 4 | 6 << 16 | 4 << 20;
 
 /// Enables the controller.
-pub(crate) fn enable(node: &mut Node, guest: &mut Guest) -> Pair {
+pub(crate) fn enable(node: &mut VfioTestNode, guest: &mut TestGuest) -> DriverQueuePair {
     guest.memory.copy_out(0, &[0; 0x6000]).unwrap();
     guest.set_register(node, 0x24, (SLOTS - 1) << 16 | (SLOTS - 1));
     guest.set_register(node, 0x28, 0);
@@ -127,24 +128,24 @@ pub(crate) fn enable(node: &mut Node, guest: &mut Guest) -> Pair {
     guest.set_register(node, 0x34, 0);
     guest.set_register(node, 0x14, ENABLE);
     assert_eq!(guest.register(node, 0x1C), 1, "CSTS.RDY");
-    Pair::new(0, Ringing::Registers)
+    DriverQueuePair::new(0, DoorbellMode::Registers)
 }
 
-/// Clears CC.EN and waits for CSTS.RDY to fall.
-pub(crate) fn disable(node: &mut Node, guest: &mut Guest) {
+/// Clears CC.EN and waits until CSTS.RDY is 0.
+pub(crate) fn disable(node: &mut VfioTestNode, guest: &mut TestGuest) {
     guest.set_register(node, 0x14, ENABLE & !1);
     for _ in 0..10_000 {
         if guest.register(node, 0x1C) & 1 == 0 {
             return;
         }
     }
-    panic!("CSTS.RDY never falls");
+    panic!("CSTS.RDY is not cleared after CC.EN");
 }
 
-/// Enables the controller and makes I/O queue 1.
-pub(crate) fn start(node: &mut Node, guest: &mut Guest, ringing: Ringing) -> (Pair, Pair) {
+/// Enables the controller and creates I/O queue 1.
+pub(crate) fn start(node: &mut VfioTestNode, guest: &mut TestGuest, ringing: DoorbellMode) -> (DriverQueuePair, DriverQueuePair) {
     let mut admin = enable(node, guest);
-    if ringing == Ringing::Shadow {
+    if ringing == DoorbellMode::Shadow {
         let config = admin_entry(0x7C, 0, SHADOW, [0; 2]);
         let config = SubmissionEntry { prp2: U64::new(EVENT_INDEX), ..config };
         assert_eq!(admin.run(node, guest, config).0, Status::SUCCESS);
@@ -152,7 +153,7 @@ pub(crate) fn start(node: &mut Node, guest: &mut Guest, ringing: Ringing) -> (Pa
     let size = (SLOTS - 1) << 16 | 1;
     assert_eq!(admin.run(node, guest, admin_entry(0x05, 0, 0x3000, [size, 1 << 16 | 3])).0, Status::SUCCESS);
     assert_eq!(admin.run(node, guest, admin_entry(0x01, 0, 0x2000, [size, 1 << 16 | 1])).0, Status::SUCCESS);
-    (admin, Pair::new(1, ringing))
+    (admin, DriverQueuePair::new(1, ringing))
 }
 
 pub(crate) fn admin_entry(

@@ -1,11 +1,11 @@
-//! The PCI function by its messages, with a register file behind it that only remembers.
+//! The PCI function, tested by its messages over a register file that only records accesses.
 
 use crate::wire::{dma_map, dma_unmap, info, message, outcome, read, set_irqs, version, write};
 use headwater_dma::iova::{ClientMemory, Iova};
-use headwater_frontend::vfio_user::function::{Function, Handled, Registers};
-use headwater_frontend::vfio_user::message::Header;
-use headwater_host::foreign::Foreign;
-use headwater_host::wake::{WakeDescriptor, Woken};
+use headwater_frontend::vfio_user::function::{VfioUserFunction, ReplyState, BarRegisters};
+use headwater_frontend::vfio_user::message::VfioUserHeader;
+use headwater_host::shared_memory::SharedMemory;
+use headwater_host::wake::{WaitOutcome, WakeDescriptor};
 use std::os::fd::{AsFd as _, OwnedFd};
 use zerocopy::FromBytes as _;
 
@@ -15,7 +15,7 @@ const EEXIST: u32 = 17;
 const EOPNOTSUPP: u32 = 95;
 
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum RecordedAccess {
     Write(u16, usize, u64),
     Tail(u16, u32),
     Head(u16, u32),
@@ -24,40 +24,40 @@ enum Seen {
 }
 
 #[derive(Default)]
-struct Remembers(Vec<Seen>, bool);
+struct RecordingRegisters(Vec<RecordedAccess>, bool);
 
-impl Registers for Remembers {
+impl BarRegisters for RecordingRegisters {
     fn read(&mut self, offset: u16, bytes: usize) -> u64 {
         (0x1111_1111_1111_1111 * (u64::from(offset) / 4 + 1)) >> (64 - 8 * bytes)
     }
     fn write(&mut self, offset: u16, bytes: usize, value: u64, _memory: &ClientMemory) {
-        self.0.push(Seen::Write(offset, bytes, value));
+        self.0.push(RecordedAccess::Write(offset, bytes, value));
     }
     fn submission_tail(&mut self, queue: u16, value: u32) {
-        self.0.push(Seen::Tail(queue, value));
+        self.0.push(RecordedAccess::Tail(queue, value));
     }
     fn completion_head(&mut self, queue: u16, value: u32) {
-        self.0.push(Seen::Head(queue, value));
+        self.0.push(RecordedAccess::Head(queue, value));
     }
     fn reset(&mut self) {
-        self.0.push(Seen::Reset);
+        self.0.push(RecordedAccess::Reset);
     }
     fn is_quiet(&self) -> bool {
         !self.1
     }
     fn unmapped(&mut self, start: Iova, bytes: u64) {
-        self.0.push(Seen::Unmapped(start.0, bytes));
+        self.0.push(RecordedAccess::Unmapped(start.0, bytes));
     }
 }
 
 #[derive(Default)]
-struct Client {
-    function: Function,
-    registers: Remembers,
+struct FunctionClient {
+    function: VfioUserFunction,
+    registers: RecordingRegisters,
     out: Vec<u8>,
 }
 
-impl Client {
+impl FunctionClient {
     fn connected() -> Self {
         let mut client = Self::default();
         let reply = client.ask(&version()).unwrap();
@@ -65,15 +65,15 @@ impl Client {
         client
     }
 
-    fn send(&mut self, message: &[u8], descriptors: Vec<OwnedFd>) -> Handled {
-        let (header, rest) = Header::read_from_prefix(message).unwrap();
+    fn send(&mut self, message: &[u8], descriptors: Vec<OwnedFd>) -> ReplyState {
+        let (header, rest) = VfioUserHeader::read_from_prefix(message).unwrap();
         assert_eq!(header.rest(), Some(rest.len()));
         self.out.clear();
         self.function.handle(&header, rest, descriptors, &mut self.registers, &mut self.out)
     }
 
     fn ask_with(&mut self, message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, u32> {
-        assert_eq!(self.send(message, descriptors), Handled::Done);
+        assert_eq!(self.send(message, descriptors), ReplyState::Done);
         outcome(&self.out).map(<[u8]>::to_vec)
     }
 
@@ -81,23 +81,23 @@ impl Client {
         self.ask_with(message, Vec::new())
     }
 
-    fn go_on(&mut self) -> Handled {
+    fn go_on(&mut self) -> ReplyState {
         self.function.go_on(&self.registers, &mut self.out)
     }
 
-    /// What a region holds.
+    /// Reads bytes of a region.
     fn look(&mut self, region: u32, offset: u64, count: u32) -> Vec<u8> {
         self.ask(&read(region, offset, count)).unwrap()[16..].to_vec()
     }
 }
 
 #[test]
-fn nothing_is_answered_before_a_version_is_agreed() {
-    let mut client = Client::default();
+fn no_request_is_served_before_the_version_is_negotiated() {
+    let mut client = FunctionClient::default();
     assert_eq!(client.ask(&info(4, 0)), Err(EINVAL));
     let old = client.ask(&message(1, 0, &[0, 0, 0, 0, 0])).unwrap();
     assert_eq!(old[..4], [0; 4], "no minor version above the client's");
-    let mut client = Client::default();
+    let mut client = FunctionClient::default();
     let future = message(1, 0, &[1, 0, 0, 0, 0]);
     assert_eq!(client.ask(&future), Err(EINVAL), "another major version");
     client.ask(&version()).unwrap();
@@ -105,8 +105,8 @@ fn nothing_is_answered_before_a_version_is_agreed() {
 }
 
 #[test]
-fn regions_and_interrupts_have_their_sizes() {
-    let mut client = Client::connected();
+fn regions_and_interrupts_report_their_sizes() {
+    let mut client = FunctionClient::connected();
     for (index, size) in [(0, 0x4000_u64), (1, 0), (6, 0), (7, 4_096), (8, 0)] {
         let reply = client.ask(&info(5, index)).unwrap();
         assert_eq!(reply[16..24], size.to_le_bytes(), "region {index}");
@@ -119,8 +119,8 @@ fn regions_and_interrupts_have_their_sizes() {
 }
 
 #[test]
-fn registers_and_doorbells_are_reached_by_aligned_words_only() {
-    let mut client = Client::connected();
+fn registers_and_doorbells_accept_aligned_words_only() {
+    let mut client = FunctionClient::connected();
     assert_eq!(client.look(0, 0, 8), [0x11; 8]);
     assert_eq!(client.look(0, 8, 4), [0x33; 4]);
     assert_eq!(client.look(0, 9, 2), [0; 2]);
@@ -131,17 +131,17 @@ fn registers_and_doorbells_are_reached_by_aligned_words_only() {
     client.ask(&write(0, 0x100C, &[6, 0, 0, 0])).unwrap();
     client.ask(&write(0, 0x1009, &[7, 0, 0, 0])).unwrap();
     let expected = [
-        Seen::Write(0x14, 4, 0x0403_0201),
-        Seen::Write(0x28, 8, 0x0807_0605_0403_0201),
-        Seen::Tail(1, 5),
-        Seen::Head(1, 6),
+        RecordedAccess::Write(0x14, 4, 0x0403_0201),
+        RecordedAccess::Write(0x28, 8, 0x0807_0605_0403_0201),
+        RecordedAccess::Tail(1, 5),
+        RecordedAccess::Head(1, 6),
     ];
     assert_eq!(client.registers.0, expected);
 }
 
 #[test]
 fn accesses_outside_a_region_are_refused() {
-    let mut client = Client::connected();
+    let mut client = FunctionClient::connected();
     let bad = [(0, 0x3FFD, 4), (0, u64::MAX, 4), (7, 4_095, 2), (1, 0, 1), (9, 0, 1), (u32::MAX, 0, 4)];
     for (region, offset, count) in bad {
         assert_eq!(client.ask(&read(region, offset, count)), Err(EINVAL), "{region} {offset:#x}");
@@ -152,17 +152,17 @@ fn accesses_outside_a_region_are_refused() {
 }
 
 #[test]
-fn what_a_guest_writes_to_its_vector_table_can_be_read_back() {
-    let mut client = Client::connected();
+fn writes_to_the_vector_table_can_be_read_back() {
+    let mut client = FunctionClient::connected();
     client.ask(&write(0, 0x2010, &[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
     assert_eq!(client.look(0, 0x200E, 6), [0, 0, 1, 2, 3, 4]);
     assert_eq!(client.look(0, 0x3000, 8), [0; 8], "nothing is pending");
 }
 
 #[test]
-fn sealed_memory_is_mapped_and_what_could_shrink_is_refused() {
-    let mut client = Client::connected();
-    let (memory, descriptor) = Foreign::memfd(3 * 4_096).unwrap();
+fn sealed_memory_is_mapped_and_unsealed_memory_is_refused() {
+    let mut client = FunctionClient::connected();
+    let (memory, descriptor) = SharedMemory::memfd(3 * 4_096).unwrap();
     let again = descriptor.try_clone().unwrap();
     client.ask_with(&dma_map(3, 0x10_0000, 8_192, 4_096), vec![again]).unwrap();
     client.function.memory.resolve(Iova(0x10_1000), 5).unwrap().copy_out(0, b"hello");
@@ -179,9 +179,9 @@ fn sealed_memory_is_mapped_and_what_could_shrink_is_refused() {
 }
 
 #[test]
-fn memory_that_may_only_be_read_or_has_no_descriptor_stays_out_of_reach() {
-    let mut client = Client::connected();
-    let (_memory, descriptor) = Foreign::memfd(4_096).unwrap();
+fn read_only_memory_and_memory_without_a_descriptor_stay_inaccessible() {
+    let mut client = FunctionClient::connected();
+    let (_memory, descriptor) = SharedMemory::memfd(4_096).unwrap();
     client.ask_with(&dma_map(1, 0xC_0000, 4_096, 0), vec![descriptor]).unwrap();
     client.ask(&dma_map(3, 0xFEB0_0000, 4_096, 0)).unwrap();
     assert!(client.function.memory.resolve(Iova(0xC_0000), 1).is_err());
@@ -191,18 +191,18 @@ fn memory_that_may_only_be_read_or_has_no_descriptor_stays_out_of_reach() {
 }
 
 #[test]
-fn an_unmapping_is_answered_only_when_nothing_in_flight_names_the_region() {
-    let mut client = Client::connected();
-    let (_memory, descriptor) = Foreign::memfd(8_192).unwrap();
+fn an_unmap_is_answered_only_when_no_command_in_flight_uses_the_region() {
+    let mut client = FunctionClient::connected();
+    let (_memory, descriptor) = SharedMemory::memfd(8_192).unwrap();
     client.ask_with(&dma_map(3, 0x1000, 8_192, 0), vec![descriptor]).unwrap();
     let transfer = client.function.memory.resolve(Iova(0x1800), 16).unwrap();
-    assert_eq!(client.send(&dma_unmap(0, 0x1000, 8_192), Vec::new()), Handled::Waiting);
-    assert_eq!(client.registers.0, [Seen::Unmapped(0x1000, 8_192)]);
-    assert!(client.function.memory.resolve(Iova(0x1800), 16).is_err(), "no command finds it any more");
-    assert_eq!(client.go_on(), Handled::Waiting);
+    assert_eq!(client.send(&dma_unmap(0, 0x1000, 8_192), Vec::new()), ReplyState::Waiting);
+    assert_eq!(client.registers.0, [RecordedAccess::Unmapped(0x1000, 8_192)]);
+    assert!(client.function.memory.resolve(Iova(0x1800), 16).is_err(), "a new command can still use it");
+    assert_eq!(client.go_on(), ReplyState::Waiting);
     assert!(client.out.is_empty());
     drop(transfer);
-    assert_eq!(client.go_on(), Handled::Done);
+    assert_eq!(client.go_on(), ReplyState::Done);
     assert_eq!(
         outcome(&client.out).unwrap()[8..],
         [0x1000_u64.to_le_bytes(), 8_192_u64.to_le_bytes()].concat()
@@ -210,10 +210,10 @@ fn an_unmapping_is_answered_only_when_nothing_in_flight_names_the_region() {
 }
 
 #[test]
-fn an_unmapping_names_whole_regions() {
-    let mut client = Client::connected();
+fn an_unmap_must_name_whole_regions() {
+    let mut client = FunctionClient::connected();
     for at in [0x1000, 0x2000, 0x8000] {
-        let (_memory, descriptor) = Foreign::memfd(4_096).unwrap();
+        let (_memory, descriptor) = SharedMemory::memfd(4_096).unwrap();
         client.ask_with(&dma_map(3, at, 4_096, 0), vec![descriptor]).unwrap();
     }
     for (address, size) in [(0x1000, 0x1800), (0x1800, 0x800), (0x5000, 0x1000), (u64::MAX, 2)] {
@@ -228,20 +228,20 @@ fn an_unmapping_names_whole_regions() {
 }
 
 #[test]
-fn vectors_signal_the_descriptors_that_came_with_the_message() {
-    let mut client = Client::connected();
+fn vectors_signal_the_descriptors_of_the_message() {
+    let mut client = FunctionClient::connected();
     let bell = WakeDescriptor::new().unwrap();
     let sent = || vec![bell.as_fd().try_clone_to_owned().unwrap()];
     client.ask_with(&set_irqs(0x24, 2, 1, 1), sent()).unwrap();
     client.function.vectors.signal(0);
-    assert_eq!(bell.take(), Ok(Woken::Unbidden));
+    assert_eq!(bell.take(), Ok(WaitOutcome::NotSignalled));
     client.function.vectors.signal(1);
-    assert_eq!(bell.take(), Ok(Woken::Called));
+    assert_eq!(bell.take(), Ok(WaitOutcome::Signalled));
     client.ask(&set_irqs(0x21, 2, 1, 1)).unwrap();
-    assert_eq!(bell.take(), Ok(Woken::Called), "a test signal");
+    assert_eq!(bell.take(), Ok(WaitOutcome::Signalled), "a test signal");
     client.ask(&set_irqs(0x21, 2, 0, 0)).unwrap();
     client.function.vectors.signal(1);
-    assert_eq!(bell.take(), Ok(Woken::Unbidden), "disabled");
+    assert_eq!(bell.take(), Ok(WaitOutcome::NotSignalled), "disabled");
     for (flags, index, start, count) in
         [(0x24, 2, 33, 1), (0x24, 2, 0, u32::MAX), (0x24, 0, 0, 1), (0x22, 2, 0, 1), (0x09, 2, 0, 1)]
     {
@@ -251,36 +251,36 @@ fn vectors_signal_the_descriptors_that_came_with_the_message() {
 }
 
 #[test]
-fn a_reset_of_device_or_function_resets_what_is_behind() {
-    let mut client = Client::connected();
+fn a_reset_of_device_or_function_resets_the_registers() {
+    let mut client = FunctionClient::connected();
     client.ask(&write(7, 4, &[6, 4])).unwrap();
     assert!(client.function.is_bus_master());
     client.ask(&message(13, 0, &[])).unwrap();
     assert!(!client.function.is_bus_master());
     client.ask(&write(7, 0x68, &[0x10, 0xA8])).unwrap();
-    assert_eq!(client.registers.0, [Seen::Reset, Seen::Reset]);
+    assert_eq!(client.registers.0, [RecordedAccess::Reset, RecordedAccess::Reset]);
 }
 
 #[test]
-fn a_reset_is_answered_only_when_nothing_is_in_flight() {
-    let mut client = Client::connected();
+fn a_reset_is_answered_only_when_no_command_is_in_flight() {
+    let mut client = FunctionClient::connected();
     client.registers.1 = true;
-    assert_eq!(client.send(&message(13, 0, &[]), Vec::new()), Handled::Waiting);
-    assert_eq!(client.registers.0, [Seen::Reset]);
-    assert_eq!(client.go_on(), Handled::Waiting);
+    assert_eq!(client.send(&message(13, 0, &[]), Vec::new()), ReplyState::Waiting);
+    assert_eq!(client.registers.0, [RecordedAccess::Reset]);
+    assert_eq!(client.go_on(), ReplyState::Waiting);
     client.registers.1 = false;
-    assert_eq!(client.go_on(), Handled::Done);
+    assert_eq!(client.go_on(), ReplyState::Done);
     assert_eq!(outcome(&client.out), Ok(&[][..]));
 }
 
 #[test]
-fn posted_messages_get_no_reply_and_unknown_ones_a_refusal() {
-    let mut client = Client::connected();
+fn posted_messages_get_no_reply_and_unknown_messages_are_refused() {
+    let mut client = FunctionClient::connected();
     let mut posted = write(0, 0x1000, &[1, 0, 0, 0]);
     posted[8] = 0x10;
-    assert_eq!(client.send(&posted, Vec::new()), Handled::Done);
+    assert_eq!(client.send(&posted, Vec::new()), ReplyState::Done);
     assert!(client.out.is_empty());
-    assert_eq!(client.registers.0, [Seen::Tail(0, 1)]);
+    assert_eq!(client.registers.0, [RecordedAccess::Tail(0, 1)]);
     for command in [0, 6, 11, 12, 14, 99] {
         assert_eq!(client.ask(&message(command, 0, &[0; 64])), Err(EOPNOTSUPP));
     }

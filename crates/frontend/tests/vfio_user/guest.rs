@@ -1,13 +1,15 @@
-//! A guest's driver against the whole face.
+//! A guest's driver against the whole front end.
 
-use crate::driver::{DATA, Ringing, SLOTS, admin_entry, disable, enable, start};
-use crate::hypervisor::Node;
+use crate::driver::{DATA, DoorbellMode, SLOTS, admin_entry, disable, enable, start};
+use crate::hypervisor::VfioTestNode;
 use crate::wire::{dma_unmap, read, version};
-use headwater_host::wake::Woken;
-use headwater_nvme::queue_pair::Sleep;
+use headwater_host::wake::WaitOutcome;
+use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, exist, flush, list, retrieve, store};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Condition, Expiry, FaceId, NamespaceId, Release, Sink};
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+};
 
 const VALUE: &[u8] = b"from a guest";
 
@@ -24,21 +26,21 @@ fn data_place() -> usize {
 }
 
 #[test]
-fn a_value_stored_by_a_guest_is_there_for_every_other_face() {
-    let mut node = Node::new();
+fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     guest.memory.copy_out(data_place(), VALUE).unwrap();
     let stored =
         queue.run(&mut node, &mut guest, store(1, key("guest"), data(VALUE.len()), StoreOptions::NONE));
     assert_eq!(stored.0, Status::SUCCESS);
-    assert_eq!(guest.bells[1].take(), Ok(Woken::Called), "its vector was signalled");
-    let other = FaceId(9);
-    let get = Command::Retrieve {
+    assert_eq!(guest.bells[1].take(), Ok(WaitOutcome::Signalled), "its vector was not signalled");
+    let other = FrontEndId(9);
+    let get = SsdCommand::Retrieve {
         key: b"guest"[..].into(),
-        sink: Sink::Bytes(Vec::new()),
+        sink: ValueSink::Bytes(Vec::new()),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     };
     node.device.submit(other, NamespaceId::FIRST, 7, get).unwrap();
     node.settle();
@@ -46,12 +48,12 @@ fn a_value_stored_by_a_guest_is_there_for_every_other_face() {
 }
 
 #[test]
-fn a_guest_reads_what_it_wrote_over_pages_that_are_not_neighbours() {
-    let mut node = Node::new();
+fn a_guest_reads_its_value_back_through_scattered_pages() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     let value: Vec<u8> = (0..=u8::MAX).cycle().take(10_000).collect();
-    // A first page from its middle on, the rest by a list whose pages lie upside down.
+    // A first page from its middle on, the rest by a list with pages in descending order.
     let pages = [DATA + 0x800, DATA + 0x5000, DATA + 0x3000];
     let mut rest = &value[..];
     for (page, bytes) in pages.iter().zip([0x800, 0x1000, 0x1000]) {
@@ -65,7 +67,7 @@ fn a_guest_reads_what_it_wrote_over_pages_that_are_not_neighbours() {
     let mut entry = store(1, key("pages"), pointer, StoreOptions::NONE);
     entry.prp2.set(0x8000);
     assert_eq!(queue.run(&mut node, &mut guest, entry).0, Status::SUCCESS);
-    // Read back in one piece of neighbouring pages, the second entry naming a list again.
+    // Read back to contiguous pages, the second entry again points to a list.
     let list: Vec<u8> = [0x2_1000_u64, 0x2_2000].iter().flat_map(|page| page.to_le_bytes()).collect();
     guest.memory.copy_out(0x9000, &list).unwrap();
     let mut entry = retrieve(1, key("pages"), DataPointer { address: 0x2_0000, bytes: 10_000 });
@@ -73,25 +75,25 @@ fn a_guest_reads_what_it_wrote_over_pages_that_are_not_neighbours() {
     assert_eq!(queue.run(&mut node, &mut guest, entry), (Status::SUCCESS, 10_000));
     let mut back = vec![0; 10_000];
     guest.memory.copy_in(0x2_0000, &mut back).unwrap();
-    assert!(back == value, "the value came back over other pages");
+    assert!(back == value, "the value read differs from the value stored");
 }
 
 #[test]
-fn addresses_that_are_not_the_guests_are_a_data_transfer_error() {
-    let mut node = Node::new();
+fn addresses_outside_guest_memory_are_a_data_transfer_error() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     let nowhere = DataPointer { address: 0x7000_0000, bytes: 64 };
     let stored = queue.run(&mut node, &mut guest, store(1, key("nowhere"), nowhere, StoreOptions::NONE));
     assert_eq!(stored.0, Status::DATA_TRANSFER_ERROR);
-    assert_eq!(queue.run(&mut node, &mut guest, flush(1)).0, Status::SUCCESS, "the queue goes on");
+    assert_eq!(queue.run(&mut node, &mut guest, flush(1)).0, Status::SUCCESS, "the queue remains usable");
 }
 
 #[test]
-fn with_shadow_doorbells_a_busy_guest_sends_no_message_and_a_sleeping_core_gets_one() {
-    let mut node = Node::new();
+fn with_shadow_doorbells_messages_are_sent_only_to_a_sleeping_core() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Shadow);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
     for _ in 0..3 * SLOTS {
         let found = queue.run(&mut node, &mut guest, exist(1, key("absent")));
         assert_eq!(found.0, Status::KEY_DOES_NOT_EXIST);
@@ -99,30 +101,30 @@ fn with_shadow_doorbells_a_busy_guest_sends_no_message_and_a_sleeping_core_gets_
     let while_awake = queue.messages;
     assert!(while_awake <= 1, "{while_awake} messages while the core was awake");
     node.settle();
-    assert_eq!(node.face.prepare_sleep(), Sleep::Until);
+    assert_eq!(node.face.prepare_sleep(), SleepDecision::Until);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
-    assert_eq!(queue.messages, while_awake + 1, "the sleeping core was called");
+    assert_eq!(queue.messages, while_awake + 1, "the sleeping core was not notified");
     node.settle();
     assert!(queue.reap(&mut node, &mut guest).is_some());
 }
 
 #[test]
-fn disabling_waits_for_what_is_in_flight_and_the_controller_serves_again() {
-    let mut node = Node::new();
+fn disabling_waits_for_commands_in_flight_and_the_controller_can_be_enabled_again() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     for round in 0..3 {
-        let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Shadow);
+        let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
         let stored = queue.run(&mut node, &mut guest, store(1, key("round"), data(9), StoreOptions::NONE));
         assert_eq!(stored.0, Status::SUCCESS, "round {round}");
         queue.submit(&mut node, &mut guest, store(1, key("late"), data(9), StoreOptions::NONE));
         disable(&mut node, &mut guest);
-        assert!(node.face.is_idle(), "nothing is in flight when CSTS.RDY has fallen");
+        assert!(node.face.is_idle(), "a command is in flight though CSTS.RDY is 0");
     }
 }
 
 #[test]
-fn a_shutdown_is_complete_when_everything_is_durable() {
-    let mut node = Node::new();
+fn a_shutdown_completes_after_a_flush() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     let _admin = enable(&mut node, &mut guest);
     guest.set_register(&mut node, 0x14, 1 | 6 << 4 | 6 << 16 | 4 << 20 | 1 << 14);
@@ -131,50 +133,50 @@ fn a_shutdown_is_complete_when_everything_is_durable() {
 }
 
 #[test]
-fn a_reset_of_the_device_takes_everything_back() {
-    let mut node = Node::new();
+fn a_device_reset_restores_the_power_on_state() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     guest.reset(&mut node);
     assert!(node.face.is_idle());
     assert_eq!(guest.register(&mut node, 0x1C), 0, "CSTS");
     assert_eq!(guest.register(&mut node, 0x14), 0, "CC");
     guest.config_write(&mut node, 4, &[6, 4]);
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     assert_eq!(queue.run(&mut node, &mut guest, exist(1, key("absent"))).0, Status::KEY_DOES_NOT_EXIST);
 }
 
 #[test]
-fn a_subsystem_reset_takes_the_queues_and_leaves_its_mark() {
-    let mut node = Node::new();
+fn a_subsystem_reset_removes_the_queues_and_sets_nssro() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, store(1, key("late"), data(9), StoreOptions::NONE));
     guest.set_register(&mut node, 0x20, 0x4E56_4D64);
-    assert_eq!(guest.register(&mut node, 0x1C), 1, "CSTS.RDY: that was no signature");
+    assert_eq!(guest.register(&mut node, 0x1C), 1, "CSTS.RDY: a wrong signature must have no effect");
     guest.set_register(&mut node, 0x20, 0x4E56_4D65);
     node.settle();
-    assert!(node.face.is_idle(), "nothing is in flight");
+    assert!(node.face.is_idle(), "a command is in flight after the reset");
     assert_eq!(guest.register(&mut node, 0x1C), 1 << 4, "CSTS.NSSRO, and not ready");
     assert_eq!(guest.register(&mut node, 0x14) & 1, 0, "CC.EN");
     guest.set_register(&mut node, 0x1C, 1 << 4);
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     assert_eq!(queue.run(&mut node, &mut guest, flush(1)).0, Status::SUCCESS);
 }
 
 #[test]
-fn memory_with_queues_in_it_that_goes_away_fails_the_controller_until_it_is_reset() {
-    let mut node = Node::new();
+fn unmapping_memory_of_queues_fails_the_controller() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, _queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, _queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     guest.ask(&mut node, &dma_unmap(4, 0, 0)).unwrap();
     assert_eq!(guest.register(&mut node, 0x1C) & 2, 2, "CSTS.CFS");
 }
 
 #[test]
-fn queues_that_lie_nowhere_are_refused() {
-    let mut node = Node::new();
+fn queues_outside_guest_memory_are_refused() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     let mut admin = enable(&mut node, &mut guest);
     let size = (SLOTS - 1) << 16 | 1;
@@ -185,14 +187,14 @@ fn queues_that_lie_nowhere_are_refused() {
     disable(&mut node, &mut guest);
     guest.set_register(&mut node, 0x28, 0x7000_0000);
     guest.set_register(&mut node, 0x14, 1 | 6 << 4 | 6 << 16 | 4 << 20);
-    assert_eq!(guest.register(&mut node, 0x1C) & 3, 2, "CSTS.CFS: the admin queue is nowhere");
+    assert_eq!(guest.register(&mut node, 0x1C) & 3, 2, "CSTS.CFS: the admin queue is outside guest memory");
 }
 
 #[test]
-fn without_bus_mastering_no_command_is_taken() {
-    let mut node = Node::new();
+fn without_bus_mastering_no_command_is_fetched() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     guest.config_write(&mut node, 4, &[2, 4]);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     node.settle();
@@ -203,40 +205,40 @@ fn without_bus_mastering_no_command_is_taken() {
 }
 
 #[test]
-fn a_deleted_queue_answers_what_it_took_and_may_be_made_again() {
-    let mut node = Node::new();
+fn a_deleted_queue_completes_fetched_commands_and_can_be_created_again() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (mut admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (mut admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     let in_use = admin.run(&mut node, &mut guest, admin_entry(0x04, 0, 0, [1, 0]));
     assert_eq!(in_use.0, Status::INVALID_QUEUE_DELETION);
     assert_eq!(admin.run(&mut node, &mut guest, admin_entry(0x00, 0, 0, [1, 0])).0, Status::SUCCESS);
-    assert!(queue.reap(&mut node, &mut guest).is_some(), "the command has its completion");
+    assert!(queue.reap(&mut node, &mut guest).is_some(), "the command has no completion");
     assert_eq!(admin.run(&mut node, &mut guest, admin_entry(0x04, 0, 0, [1, 0])).0, Status::SUCCESS);
     let size = (SLOTS - 1) << 16 | 1;
     assert_eq!(admin.run(&mut node, &mut guest, admin_entry(0x05, 0, 0x3000, [size, 1])).0, Status::SUCCESS);
 }
 
 #[test]
-fn one_guest_at_a_time_and_the_next_when_it_is_gone() {
-    let mut node = Node::new();
+fn one_guest_at_a_time_is_served_and_the_next_after_it_disconnects() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Shadow);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
     let mut second = node.connect();
     node.settle();
-    assert!(!second.is_connected(), "sent away");
+    assert!(!second.is_connected(), "the second client was not disconnected");
     queue.submit(&mut node, &mut guest, store(1, key("last"), data(9), StoreOptions::NONE));
     drop(guest);
     node.settle();
     let mut next = node.guest();
-    assert_eq!(next.register(&mut node, 0x14), 0, "nothing of the first guest is left");
-    let (_admin, mut queue) = start(&mut node, &mut next, Ringing::Registers);
+    assert_eq!(next.register(&mut node, 0x14), 0, "state of the first guest is left");
+    let (_admin, mut queue) = start(&mut node, &mut next, DoorbellMode::Registers);
     assert_eq!(queue.run(&mut node, &mut next, flush(1)).0, Status::SUCCESS);
 }
 
 #[test]
-fn garbage_ends_the_connection_and_nothing_else() {
-    let mut node = Node::new();
+fn malformed_messages_end_only_their_connection() {
+    let mut node = VfioTestNode::new();
     for garbage in [&[0xFF; 64][..], &[0; 16], &[1, 0, 1, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
         let mut client = node.connect();
         client.send(garbage, &[]);
@@ -248,8 +250,8 @@ fn garbage_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_message_may_come_byte_by_byte() {
-    let mut node = Node::new();
+fn a_message_may_arrive_byte_by_byte() {
+    let mut node = VfioTestNode::new();
     let mut client = node.connect();
     for byte in version() {
         assert!(client.reply().is_none());
@@ -260,8 +262,8 @@ fn a_message_may_come_byte_by_byte() {
 }
 
 #[test]
-fn more_descriptors_than_were_agreed_end_the_connection() {
-    let mut node = Node::new();
+fn too_many_descriptors_end_the_connection() {
+    let mut node = VfioTestNode::new();
     let mut client = node.connect();
     let memory = client.descriptor.try_clone().unwrap();
     let many = [std::os::fd::AsFd::as_fd(&memory); 9];
@@ -271,20 +273,24 @@ fn more_descriptors_than_were_agreed_end_the_connection() {
 }
 
 #[test]
-fn a_list_that_takes_several_turns_ends_with_the_guest_and_with_the_face() {
-    let mut node = Node::new();
-    let other = FaceId(9);
+fn a_list_of_several_turns_ends_with_a_reset_and_with_a_drain() {
+    let mut node = VfioTestNode::new();
+    let other = FrontEndId(9);
     for number in 0..3_000_u64 {
         let key = format!("key-{number:04}").into_bytes().into();
-        let put =
-            Command::Store { key, value: VALUE.into(), condition: Condition::Always, expiry: Expiry::Never };
+        let put = SsdCommand::Store {
+            key,
+            value: VALUE.into(),
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
+        };
         node.device.submit(other, NamespaceId::FIRST, number, put).unwrap();
         node.settle();
         while node.device.next_completion(other).is_some() {}
     }
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
-    // Sixteen pages and a list of them: more keys than the device gives at once.
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
+    // Sixteen pages and a list of them: more keys than the device returns at once.
     let pages: Vec<u8> = (1..16_u64).flat_map(|page| (DATA + page * 4_096).to_le_bytes()).collect();
     guest.memory.copy_out(0x8000, &pages).unwrap();
     let mut entry = list(1, None, DataPointer { address: DATA, bytes: 65_536 });
@@ -303,7 +309,7 @@ fn a_list_that_takes_several_turns_ends_with_the_guest_and_with_the_face() {
         guest.reset(&mut node);
         assert!(node.face.is_idle(), "a list of {turns} turns");
         guest.config_write(&mut node, 4, &[6, 4]);
-        (_, queue) = start(&mut node, &mut guest, Ringing::Registers);
+        (_, queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     }
     queue.submit(&mut node, &mut guest, entry);
     node.face.begin_drain();
@@ -312,10 +318,10 @@ fn a_list_that_takes_several_turns_ends_with_the_guest_and_with_the_face() {
 }
 
 #[test]
-fn a_drained_face_has_answered_everything() {
-    let mut node = Node::new();
+fn a_drained_front_end_has_completed_every_command() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
-    let (_admin, mut queue) = start(&mut node, &mut guest, Ringing::Registers);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, store(1, key("drain"), data(9), StoreOptions::NONE));
     node.face.begin_drain();
     node.settle();

@@ -1,13 +1,13 @@
-//! A hypervisor with one guest: the client's end of the socket, guest memory, and a device that is polled in between.
+//! A hypervisor with one guest: the client's end of the socket, guest memory, and a device polled by the test.
 
 use crate::wire::{dma_map, message, outcome, read, set_irqs, version, write};
-use headwater_frontend::vfio_user::VfioUserFace;
+use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_ssd::command::FaceId;
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
-use headwater_ssd::media::Geometry;
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{ErrorKind, IoSlice, Read as _};
@@ -20,52 +20,52 @@ use std::path::PathBuf;
 pub(crate) const MEMORY_BYTES: usize = 1 << 20;
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
-/// A node's device with its face, without a core loop: time goes on when the test says so.
-pub(crate) struct Node {
-    pub(crate) device: Device<MemoryMedia>,
-    pub(crate) face: VfioUserFace,
+/// A node's device with its front end, without a core loop: each turn advances the time.
+pub(crate) struct VfioTestNode {
+    pub(crate) device: SsdDevice<MemoryMedia>,
+    pub(crate) face: VfioUserFrontEnd,
     pub(crate) now: Nanos,
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Node {
+impl VfioTestNode {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest.sock");
-        let media = MemoryMedia::erased(Geometry::with_blocks(64)).unwrap();
-        let start = Start { now: Nanos::ZERO, wall: WALL };
-        let device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
-        let face = VfioUserFace::bind(&path, FaceId(4)).unwrap();
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let face = VfioUserFrontEnd::bind(&path, FrontEndId(4)).unwrap();
         Self { device, face, now: Nanos::ZERO, path, _folder: folder }
     }
 
-    /// A turn of the core's loop.
+    /// Runs one turn of the core loop.
     pub(crate) fn turn(&mut self) -> bool {
         self.now = self.now.after(Nanos::from_micros(10));
         let moved = self.face.poll(&mut self.device, self.now);
         self.device.poll(self.now, WALL) | moved
     }
 
-    /// Until nothing moves.
+    /// Runs turns until there is no progress.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             if !self.turn() {
                 return;
             }
         }
-        panic!("the node never comes to rest");
+        panic!("the node makes progress without end");
     }
 
-    pub(crate) fn connect(&mut self) -> Guest {
+    pub(crate) fn connect(&mut self) -> TestGuest {
         let socket = UnixStream::connect(&self.path).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (memory, descriptor) = Foreign::memfd(MEMORY_BYTES).unwrap();
-        Guest { socket, memory, descriptor, bells: Vec::new() }
+        let (memory, descriptor) = SharedMemory::memfd(MEMORY_BYTES).unwrap();
+        TestGuest { socket, memory, descriptor, bells: Vec::new() }
     }
 
-    /// A guest with memory, interrupts and bus mastering.
-    pub(crate) fn guest(&mut self) -> Guest {
+    /// Connects a guest with memory, interrupts and bus mastering.
+    pub(crate) fn guest(&mut self) -> TestGuest {
         let mut guest = self.connect();
         guest.ask(self, &version()).unwrap();
         let memory = guest.descriptor.try_clone().unwrap();
@@ -80,15 +80,15 @@ impl Node {
     }
 }
 
-/// The client and what its guest has.
-pub(crate) struct Guest {
+/// The client, and its guest's memory and interrupts.
+pub(crate) struct TestGuest {
     pub(crate) socket: UnixStream,
-    pub(crate) memory: Foreign,
+    pub(crate) memory: SharedMemory,
     pub(crate) descriptor: OwnedFd,
     pub(crate) bells: Vec<WakeDescriptor>,
 }
 
-impl Guest {
+impl TestGuest {
     pub(crate) fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -99,7 +99,7 @@ impl Guest {
         assert_eq!(sent.unwrap(), message.len());
     }
 
-    /// A reply, if there is a whole one. `None` also when the node has closed the connection.
+    /// Returns a reply, if one is received. `None` also when the node has closed the connection.
     pub(crate) fn reply(&mut self) -> Option<Vec<u8>> {
         let mut header = [0; 16];
         match self.socket.read(&mut header) {
@@ -123,7 +123,7 @@ impl Guest {
 
     pub(crate) fn ask_with(
         &mut self,
-        node: &mut Node,
+        node: &mut VfioTestNode,
         message: &[u8],
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Vec<u8>, u32> {
@@ -137,24 +137,24 @@ impl Guest {
         panic!("no reply to command {}", message[2]);
     }
 
-    pub(crate) fn ask(&mut self, node: &mut Node, message: &[u8]) -> Result<Vec<u8>, u32> {
+    pub(crate) fn ask(&mut self, node: &mut VfioTestNode, message: &[u8]) -> Result<Vec<u8>, u32> {
         self.ask_with(node, message, &[])
     }
 
-    pub(crate) fn config_write(&mut self, node: &mut Node, offset: u64, data: &[u8]) {
+    pub(crate) fn config_write(&mut self, node: &mut VfioTestNode, offset: u64, data: &[u8]) {
         self.ask(node, &write(7, offset, data)).unwrap();
     }
 
-    pub(crate) fn register(&mut self, node: &mut Node, offset: u64) -> u32 {
+    pub(crate) fn register(&mut self, node: &mut VfioTestNode, offset: u64) -> u32 {
         let reply = self.ask(node, &read(0, offset, 4)).unwrap();
         u32::from_le_bytes(reply[16..20].try_into().unwrap())
     }
 
-    pub(crate) fn set_register(&mut self, node: &mut Node, offset: u64, value: u32) {
+    pub(crate) fn set_register(&mut self, node: &mut VfioTestNode, offset: u64, value: u32) {
         self.ask(node, &write(0, offset, &value.to_le_bytes())).unwrap();
     }
 
-    pub(crate) fn reset(&mut self, node: &mut Node) {
+    pub(crate) fn reset(&mut self, node: &mut VfioTestNode) {
         self.ask(node, &message(13, 0, &[])).unwrap();
     }
 }

@@ -1,7 +1,7 @@
-//! The vfio-user face, driven as a hypervisor drives it.
+//! Tests of the vfio-user front end, driven like by a hypervisor.
 //!
-//! In: messages, true and not. Out: what a client is promised.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+//! Input: messages, valid and invalid. Output: replies, completions and interrupts.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod abort;
 mod driver;

@@ -1,7 +1,7 @@
-//! A guest behind a virtual IOMMU: what lies in one piece for its driver comes page by page, in whatever order.
+//! A guest behind a virtual IOMMU: memory that is contiguous for its driver is mapped page by page, in any order.
 
-use crate::driver::{Ringing, admin_entry, start};
-use crate::hypervisor::{Guest, Node};
+use crate::driver::{DoorbellMode, admin_entry, start};
+use crate::hypervisor::{TestGuest, VfioTestNode};
 use crate::wire::{dma_map, dma_unmap};
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::kv::flush;
@@ -11,29 +11,29 @@ use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 const PAGE: u64 = 0x1000;
-/// Where the driver has its pages, and the page of the guest's memory that is the last of them.
+/// The driver's address of its pages, and the offset of the last one in guest memory.
 const BASE: u64 = 0x4000_0000;
 const PAGES: u64 = 4;
 const LAST: u64 = 0x8_0000;
-/// Slots: two pages of entries, two of completions.
+/// Slots of the queues: two pages of entries, two pages of completions.
 const ENTRIES: u32 = 128;
 const COMPLETIONS: u32 = 512;
 
-/// Where in the guest's memory an address of the driver's pages is: they lie there back to front.
+/// Converts an address in the driver's pages to an offset in guest memory, where the pages are in reverse order.
 fn place(address: u64) -> usize {
     let (page, offset) = ((address - BASE) / PAGE, address % PAGE);
     usize::try_from(LAST + (PAGES - 1 - page) * PAGE + offset).unwrap()
 }
 
-/// Maps the pages and makes queue 2 in them.
-fn queue(node: &mut Node, guest: &mut Guest) {
+/// Maps the pages and creates queue 2 in them.
+fn queue(node: &mut VfioTestNode, guest: &mut TestGuest) {
     let memory = guest.descriptor.try_clone().unwrap();
     for page in 0..PAGES {
         let address = BASE + page * PAGE;
         let offset = u64::try_from(place(address)).unwrap();
         guest.ask_with(node, &dma_map(3, address, PAGE, offset), &[memory.as_fd()]).unwrap();
     }
-    let (mut admin, _queue) = start(node, guest, Ringing::Registers);
+    let (mut admin, _queue) = start(node, guest, DoorbellMode::Registers);
     let completions = admin_entry(0x05, 0, BASE + 2 * PAGE, [(COMPLETIONS - 1) << 16 | 2, 1]);
     assert_eq!(admin.run(node, guest, completions).0, Status::SUCCESS);
     let entries = admin_entry(0x01, 0, BASE, [(ENTRIES - 1) << 16 | 2, 2 << 16 | 1]);
@@ -41,8 +41,8 @@ fn queue(node: &mut Node, guest: &mut Guest) {
 }
 
 #[test]
-fn queues_that_lie_over_several_mappings_serve() {
-    let mut node = Node::new();
+fn queues_across_several_mappings_work() {
+    let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     queue(&mut node, &mut guest);
     let (mut tail, mut answered) = (0, 0);
@@ -64,5 +64,5 @@ fn queues_that_lie_over_several_mappings_serve() {
         }
     }
     guest.ask(&mut node, &dma_unmap(0, BASE + PAGE, PAGE)).unwrap();
-    assert_eq!(guest.register(&mut node, 0x1C) & 2, 2, "CSTS.CFS: a part of a queue is gone");
+    assert_eq!(guest.register(&mut node, 0x1C) & 2, 2, "CSTS.CFS: a part of a queue is unmapped");
 }

@@ -1,13 +1,13 @@
-//! Files as devices of blocks: past the page cache and through it, by io_uring and by plain calls.
+//! Files as block devices: with and without the page cache, by io_uring and by plain system calls.
 
 use crate::suite;
-use headwater::{Command, Device, Durable, IoError, Status};
+use headwater::{Command, Device, IoError, Status, WriteDurability};
 use headwater_host::clock::Nanos;
 use headwater_io::queue::Queue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::path::Path;
 
-/// A folder on a disk, and one in memory, whose file system may have no direct I/O.
+/// Returns a folder on a disk, and one in memory, whose file system may have no direct I/O.
 fn folders() -> Vec<tempfile::TempDir> {
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let memory = Path::new("/dev/shm").is_dir().then(|| tempfile::tempdir_in("/dev/shm").unwrap());
@@ -18,7 +18,7 @@ fn url(folder: &tempfile::TempDir, more: &str) -> String {
     format!("io-uring:{}/disk?create=16MiB{more}", folder.path().display())
 }
 
-/// Takes every answer; each token of `0..count` comes once.
+/// Takes every answer and checks that each token of `0..count` occurs once.
 fn all_answered(queue: &mut Queue, count: u64) {
     let mut tokens: Vec<u64> = Vec::new();
     while let Some(completion) = queue.wait(None).unwrap() {
@@ -30,7 +30,7 @@ fn all_answered(queue: &mut Queue, count: u64) {
 }
 
 #[test]
-fn files_are_blocks_whatever_moves_the_bytes() {
+fn files_are_block_devices_with_and_without_io_uring() {
     for folder in folders() {
         for plain in ["", "&plain=1"] {
             let mut device = Device::open(&url(&folder, plain)).unwrap();
@@ -40,7 +40,7 @@ fn files_are_blocks_whatever_moves_the_bytes() {
             suite::a_run_of_blocks(&mut device);
             assert!(device.put(b"k", b"v").is_err(), "no keys");
             assert!(matches!(
-                device.change_namespace(1, headwater::NamespaceWish::Delete),
+                device.change_namespace(1, headwater::NamespaceRequest::Delete),
                 Err(IoError::Refused { .. })
             ));
         }
@@ -48,7 +48,7 @@ fn files_are_blocks_whatever_moves_the_bytes() {
 }
 
 #[test]
-fn many_commands_of_many_queues_are_answered_once_each_and_hold_what_was_written() {
+fn commands_of_several_queues_complete_once_and_keep_their_data() {
     for folder in folders() {
         for plain in ["", "&plain=1"] {
             let mut device = Device::open(&url(&folder, plain)).unwrap();
@@ -69,7 +69,7 @@ fn many_commands_of_many_queues_are_answered_once_each_and_hold_what_was_written
                                 let slice = buffer.slice(at, bytes).unwrap();
                                 let command = if round == 0 {
                                     slice.write(0, &vec![number + 1; bytes]).unwrap();
-                                    Command::write(1, first + lba, block, slice, Durable::AsPromised)
+                                    Command::write(1, first + lba, block, slice, WriteDurability::AsPromised)
                                 } else {
                                     slice.write(0, &vec![0xEE; bytes]).unwrap();
                                     Command::read(1, first + lba, block, slice)
@@ -92,7 +92,7 @@ fn many_commands_of_many_queues_are_answered_once_each_and_hold_what_was_written
     }
 }
 
-/// Whether an answer comes without another call on the queue.
+/// Returns true if an answer arrives without another call on the queue.
 fn answer_comes(queue: &Queue) -> bool {
     let descriptor = queue.descriptor().unwrap();
     let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -100,7 +100,7 @@ fn answer_comes(queue: &Queue) -> bool {
 }
 
 #[test]
-fn a_wait_that_does_not_sleep_starts_what_was_submitted_all_the_same() {
+fn wait_without_sleep_still_starts_submitted_commands() {
     for folder in folders() {
         for plain in ["", "&plain=1"] {
             let mut device = Device::open(&url(&folder, plain)).unwrap();
@@ -111,7 +111,7 @@ fn a_wait_that_does_not_sleep_starts_what_was_submitted_all_the_same() {
                 let buffer = device.buffer(block as usize).unwrap();
                 queue.submit(Command::read(1, token, block, buffer).unwrap(), token).unwrap();
             };
-            // It has no time.
+            // A wait with a timeout of zero.
             submit(&mut queue, 0);
             let mut first = queue.wait(Some(Nanos::ZERO)).unwrap();
             if first.is_none() {
@@ -119,7 +119,7 @@ fn a_wait_that_does_not_sleep_starts_what_was_submitted_all_the_same() {
                 first = queue.poll().unwrap();
             }
             assert_eq!(first.unwrap().token, 0);
-            // It finds another's answer.
+            // A wait that finds the answer of an earlier command.
             submit(&mut queue, 1);
             queue.ring().unwrap();
             assert!(answer_comes(&queue));
@@ -133,7 +133,7 @@ fn a_wait_that_does_not_sleep_starts_what_was_submitted_all_the_same() {
 }
 
 #[test]
-fn nothing_behind_the_last_whole_block_is_touched() {
+fn bytes_after_the_last_whole_block_are_never_changed() {
     for folder in folders() {
         let path = folder.path().join("odd");
         let tail = 300;
@@ -142,14 +142,14 @@ fn nothing_behind_the_last_whole_block_is_touched() {
         let facts = device.namespace().clone();
         let bytes = facts.block_bytes as usize;
         assert_eq!(facts.size, (1 << 20) / u64::from(facts.block_bytes));
-        let beyond = device.write(facts.size, &vec![1; bytes], Durable::Now).unwrap_err();
+        let beyond = device.write(facts.size, &vec![1; bytes], WriteDurability::Now).unwrap_err();
         let IoError::Range { first, blocks, size } = beyond else { panic!("{beyond}") };
         assert_eq!((first, blocks, size), (facts.size, 1, facts.size));
         let list = device.buffer(4_096).unwrap();
         let mut queue = device.queue(2).unwrap();
         let discard = Command::discard(1, &[(0, 1), (u64::MAX, 2), (facts.size, 1)], &list).unwrap();
         assert!(queue.submit(discard, 1).is_err());
-        let zeroes = Command::write_zeroes(1, facts.size - 1, 2, Durable::AsPromised).unwrap();
+        let zeroes = Command::write_zeroes(1, facts.size - 1, 2, WriteDurability::AsPromised).unwrap();
         assert!(queue.submit(zeroes, 1).is_err());
         drop((queue, device));
         let after = std::fs::read(&path).unwrap();
@@ -165,7 +165,7 @@ fn a_discarded_range_of_a_file_is_a_hole() {
         let (block, size) = (device.namespace().block_bytes, device.namespace().size);
         let written = vec![7; 1 << 20];
         for at in 0..16 {
-            device.write(at * (1 << 20) / u64::from(block), &written, Durable::AsPromised).unwrap();
+            device.write(at * (1 << 20) / u64::from(block), &written, WriteDurability::AsPromised).unwrap();
         }
         let blocks_of = || std::fs::metadata(folder.path().join("disk")).unwrap().blocks();
         assert!(blocks_of() >= 16 << 11);
@@ -179,7 +179,7 @@ fn a_discarded_range_of_a_file_is_a_hole() {
 }
 
 #[test]
-fn a_command_of_another_kind_is_answered_with_its_status() {
+fn invalid_commands_complete_with_their_status() {
     let folder = &folders()[0];
     let mut device = Device::open(&url(folder, "")).unwrap();
     let buffer = device.buffer(4_096).unwrap();
@@ -198,7 +198,7 @@ fn a_command_of_another_kind_is_answered_with_its_status() {
 }
 
 #[test]
-fn what_is_no_file_of_blocks_says_what_it_is() {
+fn unusable_files_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().display().to_string();
     std::fs::write(folder.path().join("small"), [0; 100]).unwrap();
@@ -215,28 +215,28 @@ fn what_is_no_file_of_blocks_says_what_it_is() {
         let error = Device::open(&url).unwrap_err().to_string();
         assert!(error.contains(wanted), "{url}: {error}");
     }
-    assert!(!folder.path().join("large").exists(), "no half of a file is left");
+    assert!(!folder.path().join("large").exists(), "no partial file is left");
 }
 
 #[test]
-fn what_cannot_be_polled_is_refused_with_the_reason() {
+fn polling_is_refused_with_the_reason_if_unsupported() {
     let folder = tempfile::tempdir().unwrap();
     match Device::open(&url(&folder, "&poll=1")) {
         Err(error) => assert!(error.to_string().contains("polled"), "{error}"),
-        // A machine whose disk has queues for it.
+        // The disk of this machine has poll queues.
         Ok(mut device) => suite::a_run_of_blocks(&mut device),
     }
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_read_only() {
+fn read_only_file_is_a_read_only_device() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = &folders()[0];
     let path = folder.path().join("kept");
     std::fs::write(&path, [3; 64 << 10]).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
     let own = format!("io-uring:{}", path.display());
-    // Root may write what it may not; the kernel's own files it cannot.
+    // Root writes despite the file mode, but not to the kernel's own files.
     let root = std::fs::OpenOptions::new().write(true).open(&path).is_ok();
     let url = if root { "io-uring:/sys/kernel/btf/vmlinux".to_owned() } else { own };
     let mut device = match Device::open(&url) {
@@ -247,6 +247,6 @@ fn a_file_that_may_not_be_written_is_read_only() {
     let block = vec![9; device.namespace().block_bytes as usize];
     let mut back = vec![0; block.len()];
     device.read(0, &mut back).unwrap();
-    let refused = device.write(0, &block, Durable::Now).unwrap_err();
+    let refused = device.write(0, &block, WriteDurability::Now).unwrap_err();
     assert_eq!(refused.status(), Some(Status::READ_ONLY));
 }

@@ -1,10 +1,10 @@
-//! One behaviour, whichever way leads to the device. The attach way runs it in the node's tests, the network's in its own.
-#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+//! One behaviour on every I/O path. The tests of the attach and NVMe/TCP front ends run the same suite.
+#![expect(clippy::unwrap_used, reason = "a failed step ends the test")]
 
 mod block_devices;
 mod suite;
 
-use headwater::{Device, Durable, NamespaceText, NamespaceWish};
+use headwater::{Device, NamespaceRequest, NamespaceSpec, WriteDurability};
 
 #[test]
 fn keys_in_memory() {
@@ -17,14 +17,14 @@ fn blocks_in_memory() {
 }
 
 #[test]
-fn a_namespace_is_resized_where_it_is() {
+fn namespace_is_resized_in_place() {
     let mut device = Device::open("mem:128MiB").unwrap();
-    let text = NamespaceText { block_bytes: 512, size: 100, ..NamespaceText::keys() };
+    let text = NamespaceSpec { block_bytes: 512, size: 100, ..NamespaceSpec::keys() };
     let namespace = device.create_namespace(text).unwrap();
     device.choose(namespace).unwrap();
-    device.change_namespace(namespace, NamespaceWish::Resize(200)).unwrap();
+    device.change_namespace(namespace, NamespaceRequest::Resize(200)).unwrap();
     assert_eq!(device.namespace().size, 200);
-    device.write(199, &[1; 512], Durable::AsPromised).unwrap();
+    device.write(199, &[1; 512], WriteDurability::AsPromised).unwrap();
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn queues_in_memory() {
 }
 
 #[test]
-fn a_directory_behaves_the_same_and_keeps_what_it_was_given() {
+fn directory_behaves_the_same_and_keeps_its_data() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file:{}?capacity=128MiB", folder.path().display());
     let mut device = Device::open(&url).unwrap();
@@ -50,7 +50,7 @@ fn a_directory_behaves_the_same_and_keeps_what_it_was_given() {
 }
 
 #[test]
-fn a_queue_outlives_the_device_it_came_from() {
+fn queue_outlives_its_device() {
     let mut device = Device::open("mem:64MiB").unwrap();
     device.put(b"k", b"v").unwrap();
     let buffer = device.buffer(16).unwrap();
@@ -64,7 +64,7 @@ fn a_queue_outlives_the_device_it_came_from() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn failed_open_has_a_message() {
     for url in
         ["attach:/nowhere/at.all", "nvme-tcp://127.0.0.1:1/nqn.x", "mem:1KiB", "ftp:x", "mem:64MiB?ns=17"]
     {

@@ -1,11 +1,11 @@
-//! What every device does, whichever way leads to it.
+//! The behaviour of every device, on every I/O path.
 
-use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
-use headwater_io::{Command, Condition, Device, Durable, IoError, Rejected, SubmitError};
+use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::{Command, Device, IoError, RejectedCommand, StoreCondition, SubmitError, WriteDurability};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 
-/// Keys and values, on an empty key space.
+/// Checks keys and values, on an empty key space.
 pub(crate) fn keys(device: &mut Device) {
     assert!(device.namespace().is_key_space());
     assert_eq!(device.get(b"k").unwrap(), None);
@@ -15,12 +15,12 @@ pub(crate) fn keys(device: &mut Device) {
         device.put(b"k", &value).unwrap();
         assert_eq!(device.get(b"k").unwrap().unwrap(), value, "{bytes} bytes");
     }
-    let taken = device.put_if(b"k", b"w", Condition::IfAbsent).unwrap_err();
+    let taken = device.put_if(b"k", b"w", StoreCondition::IfAbsent).unwrap_err();
     assert_eq!(taken.status(), Some(Status::KEY_EXISTS));
-    let absent = device.put_if(b"l", b"w", Condition::IfExists).unwrap_err();
+    let absent = device.put_if(b"l", b"w", StoreCondition::IfExists).unwrap_err();
     assert_eq!(absent.status(), Some(Status::KEY_DOES_NOT_EXIST));
-    device.put_if(b"l", b"w", Condition::IfAbsent).unwrap();
-    device.put_if(b"l", b"x", Condition::IfExists).unwrap();
+    device.put_if(b"l", b"w", StoreCondition::IfAbsent).unwrap();
+    device.put_if(b"l", b"x", StoreCondition::IfExists).unwrap();
     assert_eq!(device.get(b"l").unwrap().unwrap(), b"x");
     device.delete(b"l").unwrap();
     device.delete(b"l").unwrap();
@@ -43,7 +43,7 @@ fn listing(device: &mut Device) {
     loop {
         let last = found.last().unwrap().clone();
         let more = device.list(Some(&last)).unwrap();
-        assert_eq!(more.first(), Some(&last), "a list starts with the key it was told");
+        assert_eq!(more.first(), Some(&last), "a list starts with the requested key");
         if more.len() == 1 {
             break;
         }
@@ -56,11 +56,11 @@ fn listing(device: &mut Device) {
     }
 }
 
-/// A namespace of blocks, made and removed again.
+/// Checks namespaces of blocks, created and deleted.
 pub(crate) fn blocks(device: &mut Device) {
     for block_bytes in [512_u32, 4_096] {
         let size = 2_000;
-        let text = NamespaceText { block_bytes, size, ..NamespaceText::keys() };
+        let text = NamespaceSpec { block_bytes, size, ..NamespaceSpec::keys() };
         let namespace = device.create_namespace(text).unwrap();
         device.choose(namespace).unwrap();
         assert_eq!((device.namespace().block_bytes, device.namespace().size), (block_bytes, size));
@@ -70,43 +70,43 @@ pub(crate) fn blocks(device: &mut Device) {
         assert!(back.iter().all(|&byte| byte == 0), "blocks that were never written are zeroes");
         a_run_of_blocks(device);
         let written = pattern(bytes);
-        match device.change_namespace(namespace, NamespaceWish::Resize(size * 2)) {
+        match device.change_namespace(namespace, NamespaceRequest::Resize(size * 2)) {
             Ok(()) => {
                 assert_eq!(device.namespace().size, size * 2);
-                device.write(size * 2 - 1, &written[..bytes], Durable::AsPromised).unwrap();
+                device.write(size * 2 - 1, &written[..bytes], WriteDurability::AsPromised).unwrap();
             }
-            // NVMe has no command for it, and a way that speaks only NVMe says so.
+            // NVMe has no command for it, so a path that carries only NVMe commands refuses.
             Err(IoError::Refused { .. }) => assert_eq!(device.namespace().size, size),
             Err(other) => panic!("{other}"),
         }
-        device.change_namespace(namespace, NamespaceWish::Delete).unwrap();
-        assert!(device.read(0, &mut back).is_err(), "what is gone is not read");
+        device.change_namespace(namespace, NamespaceRequest::Delete).unwrap();
+        assert!(device.read(0, &mut back).is_err(), "a deleted namespace is not read");
     }
 }
 
-/// Blocks, at least 1,000 of them, whatever they hold.
+/// Checks reads and writes of a namespace of at least 1,000 blocks, with any contents.
 pub(crate) fn a_run_of_blocks(device: &mut Device) {
     let (bytes, size) = (device.namespace().block_bytes as usize, device.namespace().size);
     let written = pattern(5 * bytes);
-    device.write(10, &written, Durable::AsPromised).unwrap();
-    device.write(size - 1, &written[..bytes], Durable::Now).unwrap();
+    device.write(10, &written, WriteDurability::AsPromised).unwrap();
+    device.write(size - 1, &written[..bytes], WriteDurability::Now).unwrap();
     let mut back = vec![0xFF; 3 * bytes];
     device.read(11, &mut back).unwrap();
     assert_eq!(back, written[bytes..4 * bytes]);
     device.flush().unwrap();
     let long = pattern(600 * bytes);
-    device.write(100, &long, Durable::AsPromised).unwrap();
+    device.write(100, &long, WriteDurability::AsPromised).unwrap();
     let mut all = vec![0; long.len()];
     device.read(100, &mut all).unwrap();
     assert_eq!(all, long);
-    is_outside(device.write(size - 1, &written[..2 * bytes], Durable::AsPromised));
+    is_outside(device.write(size - 1, &written[..2 * bytes], WriteDurability::AsPromised));
     is_outside(device.read(u64::MAX, &mut back));
-    assert!(matches!(device.write(0, &[1], Durable::Now), Err(IoError::Blocks { .. })));
+    assert!(matches!(device.write(0, &[1], WriteDurability::Now), Err(IoError::Blocks { .. })));
     assert!(device.get(b"k").is_err(), "blocks hold no keys");
     every_block_command(device);
 }
 
-/// What a queue does with blocks beside reading and writing them.
+/// Checks the block commands of a queue beside read and write.
 fn every_block_command(device: &mut Device) {
     let (id, block_bytes, size) = {
         let namespace = device.namespace();
@@ -114,7 +114,7 @@ fn every_block_command(device: &mut Device) {
     };
     let bytes = block_bytes as usize;
     let written = pattern(8 * bytes);
-    device.write(20, &written, Durable::AsPromised).unwrap();
+    device.write(20, &written, WriteDurability::AsPromised).unwrap();
     let buffer = device.buffer(16 * bytes).unwrap();
     let mut queue = device.queue(4).unwrap();
     let slice = |at: usize, blocks: usize| buffer.slice(at * bytes, blocks * bytes).unwrap();
@@ -129,9 +129,9 @@ fn every_block_command(device: &mut Device) {
     run(compare(20, slice(0, 8))).unwrap();
     assert_eq!(run(compare(21, slice(0, 2))).unwrap_err().status(), Some(Status::COMPARE_FAILURE));
     is_outside(run(compare(size, slice(0, 1))));
-    run(Command::write_zeroes(id, 21, 2, Durable::AsPromised).unwrap()).unwrap();
-    run(Command::write_zeroes(id, 23, 1, Durable::Now).unwrap()).unwrap();
-    is_outside(run(Command::write_zeroes(id, size - 1, 2, Durable::Now).unwrap()));
+    run(Command::write_zeroes(id, 21, 2, WriteDurability::AsPromised).unwrap()).unwrap();
+    run(Command::write_zeroes(id, 23, 1, WriteDurability::Now).unwrap()).unwrap();
+    is_outside(run(Command::write_zeroes(id, size - 1, 2, WriteDurability::Now).unwrap()));
     let list = device.buffer(4_096).unwrap();
     is_outside(run(Command::discard(id, &[(26, 1), (size - 1, 2)], &list).unwrap()));
     run(Command::discard(id, &[(24, 1), (900, 0), (25, 1)], &list).unwrap()).unwrap();
@@ -153,10 +153,10 @@ fn every_block_command(device: &mut Device) {
     second.read(0, &mut back).unwrap();
     assert!(back[..bytes].iter().all(|&byte| byte == 0), "zeroes were written, durable");
     device.read(26, &mut back[..2 * bytes]).unwrap();
-    assert_eq!(back[..2 * bytes], written[6 * bytes..], "what was refused or not named is as it was");
+    assert_eq!(back[..2 * bytes], written[6 * bytes..], "refused and unnamed ranges are unchanged");
 }
 
-/// Blocks beyond the end are refused, by the device or before.
+/// Checks that blocks beyond the end are refused, by the device or before it.
 fn is_outside<T: std::fmt::Debug>(answer: Result<T, IoError>) {
     match answer.unwrap_err() {
         IoError::Range { .. } | IoError::Status(Status::LBA_OUT_OF_RANGE) => {}
@@ -164,7 +164,7 @@ fn is_outside<T: std::fmt::Debug>(answer: Result<T, IoError>) {
     }
 }
 
-/// Many commands at once: each accepted one is answered once.
+/// Checks many commands at once: each accepted one is answered once.
 pub(crate) fn queues(device: &mut Device) {
     let namespace = device.namespace().id;
     let buffer = device.buffer(64 * 1_024).unwrap();
@@ -178,9 +178,9 @@ pub(crate) fn queues(device: &mut Device) {
             let slot = buffer.slice(usize::try_from(sent % 64).unwrap() * 1_024, 1_024).unwrap();
             slot.write(0, &sent.to_le_bytes()).unwrap();
             let key = (sent % 300).to_le_bytes();
-            match queue.submit(Command::put(namespace, &key, slot, Condition::Always).unwrap(), sent) {
+            match queue.submit(Command::put(namespace, &key, slot, StoreCondition::Always).unwrap(), sent) {
                 Ok(()) => sent += 1,
-                Err(Rejected { reason: SubmitError::Full, .. }) => break,
+                Err(RejectedCommand { reason: SubmitError::Full, .. }) => break,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -190,7 +190,7 @@ pub(crate) fn queues(device: &mut Device) {
     }
     assert!(answered.iter().all(|&times| times == 1));
     assert!(device.queue(0).is_err() && device.queue(1 << 20).is_err());
-    // A short buffer gets the front of a value and its whole length.
+    // A short buffer receives the start of a value; the result is the whole length.
     let get = Command::get(namespace, &5_u64.to_le_bytes(), buffer.slice(0, 8).unwrap()).unwrap();
     queue.submit(get, 1).unwrap();
     assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1_024);

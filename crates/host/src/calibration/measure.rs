@@ -5,7 +5,7 @@
 
 use crate::clock::{Clock, Nanos};
 use crate::copy::{STREAMING_BYTES_MIN, copy, copy_streaming};
-use crate::region::Region;
+use crate::mapped_region::MappedRegion;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 use std::hint::black_box;
@@ -81,7 +81,7 @@ fn hear(counter_file: &OwnedFd) -> io::Result<u8> {
 /// Returns the smallest size from which on copying past the cache into cold memory is faster; `u64::MAX` if it never
 /// is; an error if the system had no memory to measure in, or not soon enough.
 pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
-    let mut cold = Region::zeroed(COLD_BYTES).map_err(io::Error::other)?;
+    let mut cold = MappedRegion::zeroed(COLD_BYTES).map_err(io::Error::other)?;
     let start = clock.now();
     for part in cold.chunks_mut(1 << 20) {
         if clock.now().since(start) > COLD_SPAN {

@@ -7,7 +7,7 @@
 
 mod measure;
 
-use super::{CacheFile, Calibration, Origin, Place};
+use super::{CacheFile, CacheLocation, Calibration, CalibrationOrigin};
 use crate::clock::{Clock, Nanos};
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub struct MemoryCosts {
     /// One row per size.
     pub rows: Vec<MemoryCost>,
     /// The source of the values.
-    pub origin: Origin,
+    pub origin: CalibrationOrigin,
     /// The duration of the measurement, if it was made in this run.
     pub took: Nanos,
 }
@@ -54,7 +54,7 @@ impl MemoryCosts {
     /// Returns this host's costs: cached ones, or measured ones, which it then caches.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
-        Self::load_or_measure_at(clock, &Place::of_this_host())
+        Self::load_or_measure_at(clock, &CacheLocation::of_this_host())
     }
 
     /// Measures now, and neither reads nor writes the cache.
@@ -62,12 +62,12 @@ impl MemoryCosts {
     pub fn measure(clock: &Clock) -> Self {
         let start = clock.now();
         let rows = measure::rows(clock, start.after(SPAN));
-        Self { rows, origin: Origin::Measured, took: clock.now().since(start) }
+        Self { rows, origin: CalibrationOrigin::Measured, took: clock.now().since(start) }
     }
 
-    pub(super) fn load_or_measure_at(clock: &Clock, place: &Place) -> Self {
+    pub(super) fn load_or_measure_at(clock: &Clock, place: &CacheLocation) -> Self {
         if let Some(rows) = place.kept().and_then(|kept| kept.memory).filter(|rows| usable(rows)) {
-            return Self { rows, origin: Origin::Cached, took: Nanos::ZERO };
+            return Self { rows, origin: CalibrationOrigin::Cached, took: Nanos::ZERO };
         }
         let costs = Self::measure(clock);
         // The rows are stored beside the machine's other values, which must exist first.
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn second_run_uses_cached_rows() {
         let directory = tempfile::TempDir::new().unwrap();
-        let place = Place::at(Some(directory.path().join("calibration.json")));
+        let place = CacheLocation::at(Some(directory.path().join("calibration.json")));
         let clock = Clock::start();
         let rows = SIZES.map(|bytes| MemoryCost {
             bytes: bytes as u64,
@@ -117,16 +117,16 @@ mod tests {
             cache.machines.get_mut(fingerprint).unwrap().memory = Some(rows.to_vec());
         });
         let second = MemoryCosts::load_or_measure_at(&clock, &place);
-        assert_eq!((second.origin, second.rows), (Origin::Cached, rows.to_vec()));
+        assert_eq!((second.origin, second.rows), (CalibrationOrigin::Cached, rows.to_vec()));
         // The other values are unchanged.
-        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, Origin::Cached);
+        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, CalibrationOrigin::Cached);
     }
 
     #[test]
     fn unknown_cache_fields_of_another_version_are_preserved() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("calibration.json");
-        let place = Place::at(Some(path.clone()));
+        let place = CacheLocation::at(Some(path.clone()));
         let clock = Clock::start();
         let _ = MemoryCosts::load_or_measure_at(&clock, &place);
         let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -136,8 +136,8 @@ mod tests {
         kept.remove("memory").unwrap();
         kept.insert("later".to_owned(), serde_json::json!({ "threshold": 5 }));
         fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();
-        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, Origin::Cached);
-        assert_eq!(MemoryCosts::load_or_measure_at(&clock, &place).origin, Origin::Measured);
+        assert_eq!(Calibration::load_or_measure_at(&clock, &place, None).origin, CalibrationOrigin::Cached);
+        assert_eq!(MemoryCosts::load_or_measure_at(&clock, &place).origin, CalibrationOrigin::Measured);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("\"memory\"") && text.contains("\"later\""), "{text}");
     }
@@ -146,7 +146,7 @@ mod tests {
     fn damaged_rows_are_measured_again() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("calibration.json");
-        let place = Place::at(Some(path.clone()));
+        let place = CacheLocation::at(Some(path.clone()));
         let clock = Clock::start();
         let _ = MemoryCosts::load_or_measure_at(&clock, &place);
         for damage in ["[]", "[{\"bytes\": 3}]", "7", "[{\"bytes\": \"x\"}]"] {
@@ -155,7 +155,11 @@ mod tests {
             let kept = machines.values_mut().next().unwrap().as_object_mut().unwrap();
             kept.insert("memory".to_owned(), serde_json::from_str(damage).unwrap());
             fs::write(&path, serde_json::to_vec(&file).unwrap()).unwrap();
-            assert_eq!(MemoryCosts::load_or_measure_at(&clock, &place).origin, Origin::Measured, "{damage}");
+            assert_eq!(
+                MemoryCosts::load_or_measure_at(&clock, &place).origin,
+                CalibrationOrigin::Measured,
+                "{damage}"
+            );
         }
     }
 }

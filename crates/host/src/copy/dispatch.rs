@@ -1,6 +1,6 @@
 //! The choice of kernels: looked up once, then one relaxed load and one indirect call.
 //!
-//! Input: the CPU's features. Output: one of a few constant [`Kernels`] tables. Invariant: a table is only ever
+//! Input: the CPU's features. Output: one of a few constant [`KernelTable`] tables. Invariant: a table is only ever
 //! reachable through [`kernels`] or [`available`] on a CPU that has the instructions its functions use.
 
 use super::portable;
@@ -8,21 +8,21 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function that continues a raw CRC state (not inverted) over the bytes.
-type Crc = unsafe fn(u32, &[u8]) -> u32;
+type CrcKernel = unsafe fn(u32, &[u8]) -> u32;
 /// A function that also copies the bytes; both slices have one length.
-type CopyCrc = unsafe fn(u32, &mut [u8], &[u8]) -> u32;
+type CopyCrcKernel = unsafe fn(u32, &mut [u8], &[u8]) -> u32;
 /// A function that copies past the cache; both slices have one length.
-type Stream = unsafe fn(&mut [u8], &[u8]);
+type StreamKernel = unsafe fn(&mut [u8], &[u8]);
 
 /// A set of kernels. Its functions need the CPU features that their modules name.
-pub(super) struct Kernels {
+pub(super) struct KernelTable {
     pub(super) name: &'static str,
-    pub(super) crc: Crc,
-    pub(super) copy_crc: CopyCrc,
-    pub(super) stream: Stream,
+    pub(super) crc: CrcKernel,
+    pub(super) copy_crc: CopyCrcKernel,
+    pub(super) stream: StreamKernel,
 }
 
-impl Kernels {
+impl KernelTable {
     #[inline]
     pub(super) fn crc(&self, state: u32, bytes: &[u8]) -> u32 {
         // SAFETY: by this module's invariant the CPU has every feature the function was compiled for; slices carry
@@ -43,11 +43,11 @@ impl Kernels {
     }
 }
 
-static CHOSEN: AtomicPtr<Kernels> = AtomicPtr::new(ptr::null_mut());
+static CHOSEN: AtomicPtr<KernelTable> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the kernels for this CPU.
 #[inline]
-pub(super) fn kernels() -> &'static Kernels {
+pub(super) fn kernels() -> &'static KernelTable {
     let chosen = CHOSEN.load(Ordering::Relaxed);
     if chosen.is_null() {
         return choose();
@@ -58,42 +58,46 @@ pub(super) fn kernels() -> &'static Kernels {
 }
 
 #[cold]
-fn choose() -> &'static Kernels {
+fn choose() -> &'static KernelTable {
     let best = available().last().copied().unwrap_or(&PORTABLE);
     CHOSEN.store(ptr::from_ref(best).cast_mut(), Ordering::Relaxed);
     best
 }
 
-static PORTABLE: Kernels =
-    Kernels { name: "portable", crc: portable::crc, copy_crc: portable::copy_crc, stream: portable::stream };
+static PORTABLE: KernelTable = KernelTable {
+    name: "portable",
+    crc: portable::crc,
+    copy_crc: portable::copy_crc,
+    stream: portable::stream,
+};
 
 #[cfg(target_arch = "x86_64")]
 mod tables {
     use super::super::{avx512, portable, stream, x86};
-    use super::Kernels;
+    use super::KernelTable;
 
-    pub(super) static SSE42: Kernels = Kernels {
+    pub(super) static SSE42: KernelTable = KernelTable {
         name: "sse4.2",
         crc: x86::crc_words,
         copy_crc: x86::copy_crc_words,
         stream: portable::stream,
     };
 
-    pub(super) static PCLMUL: Kernels = Kernels {
+    pub(super) static PCLMUL: KernelTable = KernelTable {
         name: "sse4.2+pclmulqdq",
         crc: x86::crc,
         copy_crc: x86::copy_crc,
         stream: portable::stream,
     };
 
-    pub(super) static PCLMUL_AVX2: Kernels = Kernels {
+    pub(super) static PCLMUL_AVX2: KernelTable = KernelTable {
         name: "sse4.2+pclmulqdq+avx2",
         crc: x86::crc,
         copy_crc: x86::copy_crc,
         stream: stream::stream_avx2,
     };
 
-    pub(super) static AVX512: Kernels = Kernels {
+    pub(super) static AVX512: KernelTable = KernelTable {
         name: "avx512+vpclmulqdq",
         crc: avx512::crc,
         copy_crc: avx512::copy_crc,
@@ -102,7 +106,7 @@ mod tables {
 }
 
 /// Returns every table that this CPU can run, the slowest first.
-pub(super) fn available() -> Vec<&'static Kernels> {
+pub(super) fn available() -> Vec<&'static KernelTable> {
     let mut found = vec![&PORTABLE];
     #[cfg(target_arch = "x86_64")]
     {

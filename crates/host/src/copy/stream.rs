@@ -12,7 +12,7 @@ const LINE_BYTES: usize = 64;
 
 /// A cache line, aligned like one.
 #[repr(C, align(64))]
-struct Line([u8; LINE_BYTES]);
+struct StreamLine([u8; LINE_BYTES]);
 
 /// Copies `src` into `dst`, which have one length, by 512-bit streaming stores.
 #[target_feature(enable = "avx512f")]
@@ -46,10 +46,10 @@ pub(super) fn stream_avx2(dst: &mut [u8], src: &[u8]) {
 }
 
 /// Copies the parts before the first whole line of `dst` and after its last; returns the lines and their sources.
-fn split<'d, 's>(dst: &'d mut [u8], src: &'s [u8]) -> (&'d mut [Line], &'s [[u8; LINE_BYTES]]) {
+fn split<'d, 's>(dst: &'d mut [u8], src: &'s [u8]) -> (&'d mut [StreamLine], &'s [[u8; LINE_BYTES]]) {
     assert_eq!(dst.len(), src.len(), "a copy between slices of lengths that differ");
     // SAFETY: any 64 initialised bytes are a `StreamLine`; `align_to_mut` yields only aligned, disjoint parts of `dst`.
-    let (head, lines, tail) = unsafe { dst.align_to_mut::<Line>() };
+    let (head, lines, tail) = unsafe { dst.align_to_mut::<StreamLine>() };
     let (from_head, from) = src.split_at(head.len());
     head.copy_from_slice(from_head);
     let (from_lines, from_tail) = from.as_chunks::<LINE_BYTES>();

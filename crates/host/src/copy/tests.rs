@@ -1,6 +1,6 @@
 //! Tests of every kernel this CPU can run against the bitwise definition of the CRC and against a plain copy.
 
-use super::dispatch::{Kernels, available};
+use super::dispatch::{KernelTable, available};
 use super::fold::POLYNOMIAL;
 use super::*;
 
@@ -21,7 +21,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| random.u8(..)).collect()
 }
 
-fn crc(kernel: &Kernels, seed: u32, bytes: &[u8]) -> u32 {
+fn crc(kernel: &KernelTable, seed: u32, bytes: &[u8]) -> u32 {
     !kernel.crc(!seed, bytes)
 }
 

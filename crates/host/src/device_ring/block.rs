@@ -2,8 +2,8 @@
 //!
 //! Input: [`BlockWork`]. Output: entries of the kernel's submission queue, or plain system calls with the same effect.
 
-use super::engine::{IoVector, Place, Wire};
-use super::{Extent, Extents};
+use super::uring_engine::{DataLocation, IoVector, WorkEncoding};
+use super::{MemoryExtent, MemoryExtents};
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::Errno;
@@ -28,14 +28,14 @@ pub enum BlockWork {
         /// The first byte of the range.
         offset: u64,
         /// The destination, in order.
-        into: Extents,
+        into: MemoryExtents,
     },
     /// A write of memory to the device.
     Write {
         /// The first byte of the range.
         offset: u64,
         /// The source, in order.
-        from: Extents,
+        from: MemoryExtents,
         /// True if the data must be durable before the completion.
         durable: bool,
     },
@@ -64,12 +64,12 @@ pub enum BlockWork {
     },
 }
 
-impl Wire for BlockWork {
+impl WorkEncoding for BlockWork {
     type Entry = squeue::Entry;
     type Answer = cqueue::Entry;
 
     #[inline]
-    fn extents(&self) -> &[Extent] {
+    fn extents(&self) -> &[MemoryExtent] {
         match self {
             Self::Read { into: extents, .. } | Self::Write { from: extents, .. } => extents.all(),
             _ => &[],
@@ -84,31 +84,31 @@ impl Wire for BlockWork {
     }
 
     #[inline]
-    fn entry(&self, file: types::Fixed, place: Place) -> squeue::Entry {
+    fn entry(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(place.address);
         match *self {
             Self::Read { offset, .. } => match place {
-                Place { listed: true, count, .. } => {
+                DataLocation { listed: true, count, .. } => {
                     opcode::Readv::new(file, start.cast(), count).offset(offset).build()
                 }
-                Place { slot: Some(slot), count, .. } => {
+                DataLocation { slot: Some(slot), count, .. } => {
                     opcode::ReadFixed::new(file, start, count, slot).offset(offset).build()
                 }
-                Place { count, .. } => opcode::Read::new(file, start, count).offset(offset).build(),
+                DataLocation { count, .. } => opcode::Read::new(file, start, count).offset(offset).build(),
             },
             Self::Write { offset, durable, .. } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 match place {
-                    Place { listed: true, count, .. } => {
+                    DataLocation { listed: true, count, .. } => {
                         opcode::Writev::new(file, start.cast(), count).offset(offset).rw_flags(flags).build()
                     }
-                    Place { slot: Some(slot), count, .. } => {
+                    DataLocation { slot: Some(slot), count, .. } => {
                         opcode::WriteFixed::new(file, start, count, slot)
                             .offset(offset)
                             .rw_flags(flags)
                             .build()
                     }
-                    Place { count, .. } => {
+                    DataLocation { count, .. } => {
                         opcode::Write::new(file, start, count).offset(offset).rw_flags(flags).build()
                     }
                 }
@@ -135,8 +135,10 @@ impl Wire for BlockWork {
 
     fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
         let result = match *self {
-            Self::Read { offset, .. } => moved(file, vectors, offset, Way::In),
-            Self::Write { offset, durable, .. } => moved(file, vectors, offset, Way::Out { durable }),
+            Self::Read { offset, .. } => moved(file, vectors, offset, RingDirection::In),
+            Self::Write { offset, durable, .. } => {
+                moved(file, vectors, offset, RingDirection::Out { durable })
+            }
             Self::Sync => again(|| fdatasync(file)),
             Self::Punch { offset, bytes } => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -153,13 +155,13 @@ impl Wire for BlockWork {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum RingDirection {
     In,
     Out { durable: bool },
 }
 
 /// Moves bytes between vectors of memory that a command holds and the file, and returns how many.
-fn moved(file: &File, vectors: &[IoVector], offset: u64, way: Way) -> Result<u32, Errno> {
+fn moved(file: &File, vectors: &[IoVector], offset: u64, way: RingDirection) -> Result<u32, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let count = libc::c_int::try_from(vectors.len()).map_err(|_| Errno::INVAL)?;
     let (descriptor, list) = (file.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>());
@@ -168,8 +170,8 @@ fn moved(file: &File, vectors: &[IoVector], offset: u64, way: Way) -> Result<u32
             // SAFETY: bounds and lifetime: the list has `count` vectors of the layout of `iovec`, each inside memory to
             // which the running command holds a handle. Alignment: as an `iovec`'s. Aliasing: the memory is shared:
             // other processes may access it at any time, and no reference into it exists.
-            Way::In => unsafe { libc::preadv(descriptor, list, count, offset) },
-            Way::Out { durable } => {
+            RingDirection::In => unsafe { libc::preadv(descriptor, list, count, offset) },
+            RingDirection::Out { durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 // SAFETY: as above; the kernel only reads the memory.
                 unsafe { libc::pwritev2(descriptor, list, count, offset, flags) }

@@ -4,8 +4,8 @@
 //! memory and chooses PRPs or SGLs; it does not check which blocks a command may access: the layers above do.
 
 use super::block::last_errno;
-use super::engine::{IoVector, Place, Wire};
-use super::{Extent, Extents};
+use super::uring_engine::{DataLocation, IoVector, WorkEncoding};
+use super::{MemoryExtent, MemoryExtents};
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 use std::fs::File;
@@ -68,15 +68,15 @@ pub struct NvmeWork {
     /// The command.
     pub command: NvmeCommand,
     /// The data.
-    pub data: Extents,
+    pub data: MemoryExtents,
 }
 
-impl Wire for NvmeWork {
+impl WorkEncoding for NvmeWork {
     type Entry = squeue::Entry128;
     type Answer = cqueue::Entry32;
 
     #[inline]
-    fn extents(&self) -> &[Extent] {
+    fn extents(&self) -> &[MemoryExtent] {
         self.data.all()
     }
 
@@ -88,7 +88,7 @@ impl Wire for NvmeWork {
     }
 
     #[inline]
-    fn entry(&self, file: types::Fixed, place: Place) -> squeue::Entry128 {
+    fn entry(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry128 {
         let mut bytes = [0; 80];
         bytes[..COMMAND_BYTES].copy_from_slice(&self.command.to_bytes(place.address, place.count));
         let call = if place.listed { NVME_URING_CMD_IO_VEC } else { NVME_URING_CMD_IO };

@@ -1,7 +1,7 @@
 //! Tests of both implementations.
 
 use super::*;
-use crate::pinning::Memory;
+use crate::pinning::MemoryRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd as _;
 
@@ -9,12 +9,12 @@ const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
 const PAGE: usize = 4_096;
 
 fn open(file: File, depth: usize, choice: UringChoice) -> DeviceRing<BlockWork> {
-    let options = RingWish { depth, polled: false, choice, slots: 16 };
+    let options = RingOptions { depth, polled: false, choice, slots: 16 };
     DeviceRing::open(Arc::new(file), options).unwrap()
 }
 
-fn extent(memory: &Foreign, offset: usize, bytes: usize, slot: Option<u32>) -> Extent {
-    Extent { memory: memory.clone(), offset, bytes, slot }
+fn extent(memory: &SharedMemory, offset: usize, bytes: usize, slot: Option<u32>) -> MemoryExtent {
+    MemoryExtent { memory: memory.clone(), offset, bytes, slot }
 }
 
 fn only(ring: &mut DeviceRing<BlockWork>, work: BlockWork) -> Result<u32, i32> {
@@ -28,7 +28,7 @@ fn only(ring: &mut DeviceRing<BlockWork>, work: BlockWork) -> Result<u32, i32> {
     }
 }
 
-fn byte_at(memory: &Foreign, offset: usize) -> u8 {
+fn byte_at(memory: &SharedMemory, offset: usize) -> u8 {
     let mut byte = [0];
     memory.copy_in(offset, &mut byte).unwrap();
     byte[0]
@@ -38,27 +38,29 @@ fn byte_at(memory: &Foreign, offset: usize) -> u8 {
 fn gathered_write_reads_back_scattered_with_and_without_registration() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
-        let memory = Foreign::anonymous(16 * PAGE).unwrap();
+        let memory = SharedMemory::anonymous(16 * PAGE).unwrap();
         let slot = ring.table().map(|table| {
-            let whole = Memory::at(memory.address(), memory.bytes());
+            let whole = MemoryRange::at(memory.address(), memory.bytes());
             table.register(&[whole]).unwrap()
         });
         assert_eq!(slot.is_some(), choice == UringChoice::Auto && ring.kind() == RingKind::Uring);
         for page in 0..4_u8 {
             memory.copy_out(usize::from(page) * PAGE, &[page + 1; PAGE]).unwrap();
         }
-        let from =
-            Extents::Several((0..4).rev().map(|page| extent(&memory, page * PAGE, PAGE, slot)).collect());
+        let from = MemoryExtents::Several(
+            (0..4).rev().map(|page| extent(&memory, page * PAGE, PAGE, slot)).collect(),
+        );
         assert_eq!(only(&mut ring, BlockWork::Write { offset: 512, from, durable: true }), Ok(4 * 4_096));
         assert_eq!(only(&mut ring, BlockWork::Sync), Ok(0));
         // A slot that holds other memory is not used: the bytes go where the extent says.
         for slot in [slot, None, Some(7)] {
             memory.copy_out(8 * PAGE, &[0xEE; 2 * PAGE]).unwrap();
-            let into = Extents::One(extent(&memory, 8 * PAGE, 2 * PAGE, slot));
+            let into = MemoryExtents::One(extent(&memory, 8 * PAGE, 2 * PAGE, slot));
             assert_eq!(only(&mut ring, BlockWork::Read { offset: 512, into }), Ok(8_192));
             assert_eq!((byte_at(&memory, 8 * PAGE), byte_at(&memory, 9 * PAGE)), (4, 3), "{choice:?}");
         }
-        let into = Extents::Several(vec![extent(&memory, 10, 3, None), extent(&memory, 12_000, 9_000, None)]);
+        let into =
+            MemoryExtents::Several(vec![extent(&memory, 10, 3, None), extent(&memory, 12_000, 9_000, None)]);
         let short = only(&mut ring, BlockWork::Read { offset: 512 + 3 * 4_096, into });
         assert_eq!(short, Ok(4_096), "a read past the end returns the bytes moved");
     }
@@ -69,14 +71,14 @@ fn punched_and_zeroed_ranges_read_as_zero() {
     for choice in BOTH {
         let file = tempfile::tempfile().unwrap();
         let mut ring = open(file.try_clone().unwrap(), 4, choice);
-        let memory = Foreign::anonymous(4 * PAGE).unwrap();
+        let memory = SharedMemory::anonymous(4 * PAGE).unwrap();
         memory.copy_out(0, &[9; 4 * PAGE]).unwrap();
-        let from = Extents::One(extent(&memory, 0, 4 * PAGE, None));
+        let from = MemoryExtents::One(extent(&memory, 0, 4 * PAGE, None));
         only(&mut ring, BlockWork::Write { offset: 0, from, durable: false }).unwrap();
         assert_eq!(only(&mut ring, BlockWork::Punch { offset: 4_096, bytes: 4_096 }), Ok(0));
         let zeroed = only(&mut ring, BlockWork::Zero { offset: 12_288, bytes: 4_096 });
         assert!(zeroed == Ok(0) || zeroed == Err(libc::EOPNOTSUPP));
-        let into = Extents::One(extent(&memory, 0, 4 * PAGE, None));
+        let into = MemoryExtents::One(extent(&memory, 0, 4 * PAGE, None));
         assert_eq!(only(&mut ring, BlockWork::Read { offset: 0, into }), Ok(4 * 4_096));
         let last = if zeroed.is_ok() { 0 } else { 9 };
         assert_eq!([0, 1, 2, 3].map(|page| byte_at(&memory, page * PAGE)), [9, 0, 9, last], "{choice:?}");
@@ -91,24 +93,24 @@ fn punched_and_zeroed_ranges_read_as_zero() {
 fn unfit_command_is_refused_with_its_numbers() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 2, choice);
-        let memory = Foreign::anonymous(PAGE).unwrap();
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
         let read = |offset, bytes| BlockWork::Read {
             offset: 0,
-            into: Extents::One(extent(&memory, offset, bytes, None)),
+            into: MemoryExtents::One(extent(&memory, offset, bytes, None)),
         };
         for (offset, bytes) in [(1, PAGE), (PAGE, 1), (usize::MAX, 2)] {
             let refused = OutOfRegion { offset, bytes, region_bytes: PAGE };
-            assert_eq!(ring.submit(1, read(offset, bytes)), Err(Unfit::OutOfRegion(refused)));
+            assert_eq!(ring.submit(1, read(offset, bytes)), Err(RingSubmitError::OutOfRegion(refused)));
         }
-        let many = Extents::Several((0..=EXTENTS_MAX).map(|_| extent(&memory, 0, 1, None)).collect());
-        let refused = Unfit::TooLong { extents: EXTENTS_MAX + 1, bytes: EXTENTS_MAX + 1 };
+        let many = MemoryExtents::Several((0..=EXTENTS_MAX).map(|_| extent(&memory, 0, 1, None)).collect());
+        let refused = RingSubmitError::TooLong { extents: EXTENTS_MAX + 1, bytes: EXTENTS_MAX + 1 };
         assert_eq!(ring.submit(1, BlockWork::Read { offset: 0, into: many }), Err(refused));
         ring.submit(1, read(0, 8)).unwrap();
         ring.submit(2, read(0, 8)).unwrap();
-        assert_eq!(ring.submit(3, read(0, 8)), Err(Unfit::Full));
+        assert_eq!(ring.submit(3, read(0, 8)), Err(RingSubmitError::Full));
         assert_eq!(ring.in_flight(), 2);
     }
-    let none = RingWish { depth: 0, polled: false, choice: UringChoice::Auto, slots: 0 };
+    let none = RingOptions { depth: 0, polled: false, choice: UringChoice::Auto, slots: 0 };
     let refused = DeviceRing::<BlockWork>::open(Arc::new(tempfile::tempfile().unwrap()), none);
     assert!(matches!(refused, Err(RingError::Entries { entries: 0 })));
 }
@@ -118,8 +120,8 @@ fn kernel_errors_come_as_completions() {
     for choice in BOTH {
         let path = tempfile::NamedTempFile::new().unwrap();
         let mut ring = open(File::open(path.path()).unwrap(), 2, choice);
-        let memory = Foreign::anonymous(PAGE).unwrap();
-        let from = Extents::One(extent(&memory, 0, PAGE, None));
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
+        let from = MemoryExtents::One(extent(&memory, 0, PAGE, None));
         let refused = only(&mut ring, BlockWork::Write { offset: 0, from, durable: false });
         assert_eq!(refused, Err(libc::EBADF), "{choice:?}");
     }
@@ -128,12 +130,12 @@ fn kernel_errors_come_as_completions() {
 /// Returns the numbers of the commands in a batch of reads into a new ring after which the kernel was called.
 fn starts(depth: usize) -> Vec<u64> {
     let mut ring = open(tempfile::tempfile().unwrap(), depth, UringChoice::Auto);
-    let memory = Foreign::anonymous(PAGE).unwrap();
+    let memory = SharedMemory::anonymous(PAGE).unwrap();
     let mut starts = Vec::new();
     for number in 1..=depth as u64 {
-        let into = Extents::One(extent(&memory, 0, PAGE, None));
+        let into = MemoryExtents::One(extent(&memory, 0, PAGE, None));
         ring.submit(number, BlockWork::Read { offset: 0, into }).unwrap();
-        let Machine::Kernel(engine) = &mut ring.machine else {
+        let RingBackend::Kernel(engine) = &mut ring.machine else {
             panic!("this kernel refuses io_uring");
         };
         if engine.unseen() == 0 {
@@ -160,11 +162,11 @@ fn idle_device_starts_before_a_long_batch_is_complete() {
 fn polling_alone_finds_every_completion() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 16, choice);
-        let memory = Foreign::anonymous(PAGE).unwrap();
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
         let mut tokens = Vec::new();
         for round in 0..20 {
             for token in round * 16..(round + 1) * 16 {
-                let from = Extents::One(extent(&memory, 0, PAGE, None));
+                let from = MemoryExtents::One(extent(&memory, 0, PAGE, None));
                 ring.submit(token, BlockWork::Write { offset: token * 4_096, from, durable: true }).unwrap();
             }
             ring.kick();
@@ -182,10 +184,10 @@ fn dropping_the_ring_waits_for_commands_in_flight() {
     for choice in BOTH {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut ring = open(file.reopen().unwrap(), 64, choice);
-        let memory = Foreign::anonymous(PAGE).unwrap();
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
         memory.copy_out(0, &[7; PAGE]).unwrap();
         for page in 0..64 {
-            let from = Extents::One(extent(&memory, 0, PAGE, None));
+            let from = MemoryExtents::One(extent(&memory, 0, PAGE, None));
             ring.submit(page, BlockWork::Write { offset: page * 4_096, from, durable: false }).unwrap();
         }
         drop(ring);
@@ -198,8 +200,8 @@ fn dropping_the_ring_waits_for_commands_in_flight() {
 fn ring_moves_between_threads_and_descriptor_signals_completions() {
     for choice in BOTH {
         let mut ring = open(tempfile::tempfile().unwrap(), 4, choice);
-        let memory = Foreign::anonymous(PAGE).unwrap();
-        let from = Extents::One(extent(&memory, 0, PAGE, None));
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
+        let from = MemoryExtents::One(extent(&memory, 0, PAGE, None));
         ring.submit(5, BlockWork::Write { offset: 0, from, durable: false }).unwrap();
         ring.kick();
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -229,8 +231,8 @@ fn cancel_ends_a_read_that_never_completes() {
     if ring.kind() != RingKind::Uring {
         return;
     }
-    let memory = Foreign::anonymous(PAGE).unwrap();
-    let into = Extents::One(extent(&memory, 0, PAGE, None));
+    let memory = SharedMemory::anonymous(PAGE).unwrap();
+    let into = MemoryExtents::One(extent(&memory, 0, PAGE, None));
     ring.submit(9, BlockWork::Read { offset: u64::MAX, into }).unwrap();
     ring.wait(Some(Nanos::from_millis(5)));
     assert_eq!(ring.reap(), None);

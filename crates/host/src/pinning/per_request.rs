@@ -4,7 +4,7 @@
 //! time. Invariant: everything that an operation maps, locks or registers is undone when it returns, or when its value
 //! is dropped.
 
-use crate::region::HUGE_PAGE_BYTES;
+use crate::mapped_region::HUGE_PAGE_BYTES;
 use io_uring::IoUring;
 use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munlock, munmap};
 use std::ffi::c_void;
@@ -97,11 +97,11 @@ pub fn map_reserved_huge(bytes: usize) -> io::Result<()> {
 }
 
 /// A ring that only registers and unregisters memory.
-pub struct Registrar {
+pub struct BufferRegistrar {
     ring: IoUring,
 }
 
-impl Registrar {
+impl BufferRegistrar {
     /// Opens a ring.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Registrar {
     }
 }
 
-impl fmt::Debug for Registrar {
+impl fmt::Debug for BufferRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Registrar")
     }
@@ -154,7 +154,7 @@ mod tests {
         if let Err(error) = lock_resident(&mut memory) {
             eprintln!("not locked: {error}");
         }
-        match Registrar::open().and_then(|ring| ring.register(&mut memory)) {
+        match BufferRegistrar::open().and_then(|ring| ring.register(&mut memory)) {
             Ok(()) => {}
             Err(error) => eprintln!("not registered: {error}"),
         }

@@ -13,7 +13,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Memory, PinError};
+use super::{MemoryRange, PinError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use rustix::io::Errno;
 use std::fmt;
@@ -58,19 +58,19 @@ struct UpdateCall {
 /// `struct iovec`, as numbers. All zero is an empty slot.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Vector {
+struct BufferVector {
     address: usize,
     bytes: usize,
 }
 
 const _: () = assert!(size_of::<RegisterCall>() == 32 && size_of::<UpdateCall>() == 32);
-const _: () = assert!(size_of::<Vector>() == 2 * size_of::<usize>());
+const _: () = assert!(size_of::<BufferVector>() == 2 * size_of::<usize>());
 
 /// The table of one ring. Any thread may use it while the ring works.
 pub struct BufferTable {
     /// A duplicate of the ring's descriptor, so that the ring outlives the table.
     ring: OwnedFd,
-    slots: Mutex<Vec<Option<Memory>>>,
+    slots: Mutex<Vec<Option<MemoryRange>>>,
     /// The number of changes of the slots, from 1.
     changes: AtomicU64,
 }
@@ -107,18 +107,18 @@ impl BufferTable {
 
     /// Returns the memory of a slot.
     #[must_use]
-    pub fn at(&self, slot: u32) -> Option<Memory> {
+    pub fn slot_memory(&self, slot: u32) -> Option<MemoryRange> {
         self.locked().get(slot as usize).copied().flatten()
     }
 
-    /// Returns a counter that grows with every change of a slot, so that a copy of [`all`](Self::all) can be cached.
+    /// Returns a counter that grows with every change of a slot, so that a copy of [`slot_contents`](Self::slot_contents) can be cached.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
     /// Returns the memory of every slot.
-    pub(crate) fn all(&self) -> Vec<Option<Memory>> {
+    pub(crate) fn slot_contents(&self) -> Vec<Option<MemoryRange>> {
         self.locked().clone()
     }
 
@@ -129,7 +129,7 @@ impl BufferTable {
 
     /// Returns true if the bytes lie in the memory of a slot.
     pub(crate) fn covers(&self, slot: u32, address: usize, bytes: usize) -> bool {
-        self.at(slot).is_some_and(|memory| {
+        self.slot_memory(slot).is_some_and(|memory| {
             let offset = address.checked_sub(memory.address());
             let end = offset.and_then(|offset| offset.checked_add(bytes));
             bytes > 0 && end.is_some_and(|end| end <= memory.bytes())
@@ -142,11 +142,11 @@ impl BufferTable {
     /// [`PinError`] names the remedy: no consecutive free slots, a range that is empty or longer than
     /// [`REGISTRATION_BYTES_MAX`], no memory that may be locked (ENOMEM, EPERM), or pages that cannot be pinned
     /// (EOPNOTSUPP, EFAULT). Nothing is registered then.
-    pub fn register(&self, ranges: &[Memory]) -> Result<u32, PinError> {
+    pub fn register(&self, ranges: &[MemoryRange]) -> Result<u32, PinError> {
         let mut slots = self.locked();
         let full = PinError::new(UPDATE, total(ranges), libc::ENFILE);
         let first = free_row(&slots, ranges.len()).ok_or(full)?;
-        self.put(&mut slots, first, ranges)?;
+        self.register_at(&mut slots, first, ranges)?;
         Ok(u32::try_from(first).unwrap_or(u32::MAX))
     }
 
@@ -155,13 +155,13 @@ impl BufferTable {
     /// # Errors
     /// As for [`register`](Self::register), or there are not that many slots. The slots from `first` on are empty then,
     /// unless the ranges were refused before the system call.
-    pub fn update(&self, first: u32, ranges: &[Memory]) -> Result<(), PinError> {
+    pub fn update(&self, first: u32, ranges: &[MemoryRange]) -> Result<(), PinError> {
         let mut slots = self.locked();
         let end = (first as usize).checked_add(ranges.len()).filter(|&end| end <= slots.len());
         if end.is_none() || ranges.is_empty() {
             return Err(PinError::new(UPDATE, total(ranges), libc::EINVAL));
         }
-        self.put(&mut slots, first as usize, ranges)
+        self.register_at(&mut slots, first as usize, ranges)
     }
 
     /// Empties slots. Their memory is unpinned when the last transfer on it completes.
@@ -175,8 +175,8 @@ impl BufferTable {
             return Err(PinError::new(UPDATE, 0, libc::EINVAL));
         };
         let bytes = places.iter().flatten().map(|memory| memory.bytes()).sum();
-        let empty = vec![Vector { address: 0, bytes: 0 }; places.len()];
-        let done = self.tell(range.start, &empty);
+        let empty = vec![BufferVector { address: 0, bytes: 0 }; places.len()];
+        let done = self.update_slots(range.start, &empty);
         let all = done.is_ok_and(|done| done == empty.len());
         if all {
             places.fill(None);
@@ -187,7 +187,12 @@ impl BufferTable {
         Err(PinError::new(UPDATE, bytes, errno.raw_os_error()))
     }
 
-    fn put(&self, slots: &mut [Option<Memory>], first: usize, ranges: &[Memory]) -> Result<(), PinError> {
+    fn register_at(
+        &self,
+        slots: &mut [Option<MemoryRange>],
+        first: usize,
+        ranges: &[MemoryRange],
+    ) -> Result<(), PinError> {
         for range in ranges {
             if range.bytes() == 0 {
                 return Err(PinError::new(UPDATE, 0, libc::EINVAL));
@@ -196,12 +201,12 @@ impl BufferTable {
                 return Err(PinError::new(UPDATE, range.bytes(), libc::EOVERFLOW));
             }
         }
-        let vector = |range: &Memory| Vector { address: range.address(), bytes: range.bytes() };
-        let vectors: Vec<Vector> = ranges.iter().map(vector).collect();
+        let vector = |range: &MemoryRange| BufferVector { address: range.address(), bytes: range.bytes() };
+        let vectors: Vec<BufferVector> = ranges.iter().map(vector).collect();
         let mut at = 0;
         // The kernel returns the number of slots done if there is one, and the error only if there is none.
         let refusal = loop {
-            match self.tell(first + at, &vectors[at..]) {
+            match self.update_slots(first + at, &vectors[at..]) {
                 Ok(0) => break Errno::IO,
                 Ok(done) => at += done.min(vectors.len() - at),
                 Err(errno) => break errno,
@@ -214,8 +219,8 @@ impl BufferTable {
             }
         };
         // Empty all of these slots instead of leaving some old and some new.
-        let empty = vec![Vector { address: 0, bytes: 0 }; vectors.len()];
-        if self.tell(first, &empty).is_ok_and(|done| done == empty.len()) {
+        let empty = vec![BufferVector { address: 0, bytes: 0 }; vectors.len()];
+        if self.update_slots(first, &empty).is_ok_and(|done| done == empty.len()) {
             slots.iter_mut().skip(first).take(ranges.len()).for_each(|place| *place = None);
             self.changed();
         }
@@ -223,7 +228,7 @@ impl BufferTable {
     }
 
     /// Registers vectors in slots from `first` on and returns how many the kernel did.
-    fn tell(&self, first: usize, vectors: &[Vector]) -> Result<usize, Errno> {
+    fn update_slots(&self, first: usize, vectors: &[BufferVector]) -> Result<usize, Errno> {
         let number = |count: usize| u32::try_from(count).map_err(|_| Errno::INVAL);
         let call = UpdateCall {
             first: number(first)?,
@@ -239,7 +244,7 @@ impl BufferTable {
         unsafe { register(&self.ring, IORING_REGISTER_BUFFERS_UPDATE, &call) }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<Option<Memory>>> {
+    fn locked(&self) -> MutexGuard<'_, Vec<Option<MemoryRange>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -260,12 +265,12 @@ unsafe fn register<T>(ring: &OwnedFd, operation: libc::c_uint, call: &T) -> Resu
     })
 }
 
-fn total(ranges: &[Memory]) -> usize {
+fn total(ranges: &[MemoryRange]) -> usize {
     ranges.iter().map(|range| range.bytes()).sum()
 }
 
 /// Returns the first of `count` consecutive free slots.
-fn free_row(slots: &[Option<Memory>], count: usize) -> Option<usize> {
+fn free_row(slots: &[Option<MemoryRange>], count: usize) -> Option<usize> {
     let mut free = 0;
     for (at, slot) in slots.iter().enumerate() {
         free = if slot.is_none() { free + 1 } else { 0 };

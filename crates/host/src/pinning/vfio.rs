@@ -13,27 +13,27 @@
 //! # What this does not do
 //! It does not keep memory mapped in the process; the kernel holds its pages until they are unmapped here.
 
-mod addresses;
-mod calls;
+mod container_limits;
 mod device;
 mod error;
-mod info;
 mod interrupts;
+mod ioctls;
+mod iova_allocator;
 mod kernel;
 mod simulated;
 
 #[cfg(test)]
 mod tests;
 
-pub use device::{Device, DeviceRegion, Mastering, PciClass};
+pub use container_limits::{ContainerLimits, MAPPINGS_DEFAULT};
+pub use device::{AssignedDevice, BusMastering, DeviceRegion, PciClass};
 pub use error::{OpenError, UnmapError};
-pub use info::{Limits, MAPPINGS_DEFAULT};
-pub use kernel::Type1;
-pub use simulated::SimulatedType1;
+pub use kernel::KernelIommu;
+pub use simulated::SimulatedIommu;
 
-use super::{Memory, PinError};
+use super::{MemoryRange, PinError};
 use crate::sync::{Mutex, MutexGuard};
-use addresses::Addresses;
+use iova_allocator::IovaAllocator;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::PoisonError;
@@ -41,12 +41,12 @@ use std::sync::PoisonError;
 const MAP: &str = "VFIO map";
 
 /// The mapping operations of a kernel with VFIO. Errors are the kernel's numbers.
-pub trait TypeOne: Send + Sync + fmt::Debug {
+pub trait IommuBackend: Send + Sync + fmt::Debug {
     /// Maps memory for reading and writing at an I/O virtual address (VFIO_IOMMU_MAP_DMA).
     ///
     /// # Errors
     /// Nothing is mapped.
-    fn map(&self, memory: Memory, iova: u64) -> Result<(), i32>;
+    fn map(&self, memory: MemoryRange, iova: u64) -> Result<(), i32>;
 
     /// Unmaps a range (VFIO_IOMMU_UNMAP_DMA). Returns how many bytes of it were mapped and no longer are.
     ///
@@ -57,41 +57,41 @@ pub trait TypeOne: Send + Sync + fmt::Debug {
 
 /// Memory mapped at an I/O virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct IovaMapping {
     /// The I/O virtual address of the first byte.
     pub iova: u64,
     /// The memory.
-    pub memory: Memory,
+    pub memory: MemoryRange,
 }
 
 /// An address space that devices share, and its mappings.
-pub struct Container<K> {
+pub struct VfioContainer<K> {
     kernel: K,
-    limits: Limits,
-    books: Mutex<Books>,
+    limits: ContainerLimits,
+    books: Mutex<MappingRecords>,
 }
 
 #[derive(Debug)]
-struct Books {
-    addresses: Addresses,
-    mapped: BTreeMap<u64, Memory>,
+struct MappingRecords {
+    addresses: IovaAllocator,
+    mapped: BTreeMap<u64, MemoryRange>,
     /// The number of mappings that the kernel may or may not still have.
     lost: u32,
     /// The error after which nothing is mapped any more.
     stopped: Option<PinError>,
 }
 
-impl<K: TypeOne> Container<K> {
+impl<K: IommuBackend> VfioContainer<K> {
     /// Creates the records of a kernel's container in which nothing is mapped.
-    pub fn new(kernel: K, limits: Limits) -> Self {
-        let addresses = Addresses::within(&limits.ranges, limits.page_bytes());
-        let books = Books { addresses, mapped: BTreeMap::new(), lost: 0, stopped: None };
+    pub fn new(kernel: K, limits: ContainerLimits) -> Self {
+        let addresses = IovaAllocator::within(&limits.ranges, limits.page_bytes());
+        let books = MappingRecords { addresses, mapped: BTreeMap::new(), lost: 0, stopped: None };
         Self { kernel, limits, books: Mutex::new(books) }
     }
 
     /// Returns the limits of the container.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ContainerLimits {
         &self.limits
     }
 
@@ -119,7 +119,7 @@ impl<K: TypeOne> Container<K> {
     /// # Errors
     /// [`PinError`] names the remedy. An address that is free in the records but taken in the kernel (EEXIST) stops the
     /// container: every later call returns the same error.
-    pub fn map(&self, memory: Memory) -> Result<Mapping, PinError> {
+    pub fn map(&self, memory: MemoryRange) -> Result<IovaMapping, PinError> {
         let mut books = self.locked();
         self.put(&mut books, memory)
     }
@@ -128,9 +128,9 @@ impl<K: TypeOne> Container<K> {
     ///
     /// # Errors
     /// As for [`map`](Self::map); the ranges mapped so far are unmapped again.
-    pub fn map_all(&self, ranges: &[Memory]) -> Result<Vec<Mapping>, PinError> {
+    pub fn map_all(&self, ranges: &[MemoryRange]) -> Result<Vec<IovaMapping>, PinError> {
         let mut books = self.locked();
-        let mut made: Vec<Mapping> = Vec::new();
+        let mut made: Vec<IovaMapping> = Vec::new();
         for memory in joined(ranges) {
             match self.put(&mut books, memory) {
                 Ok(mapping) => made.push(mapping),
@@ -151,12 +151,12 @@ impl<K: TypeOne> Container<K> {
     /// # Errors
     /// The mapping is not one of this container; or the kernel refused, or unmapped another number of bytes: then a
     /// device may still access the memory, which must never be used for anything else.
-    pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
+    pub fn unmap(&self, mapping: IovaMapping) -> Result<(), UnmapError> {
         let mut books = self.locked();
         self.take(&mut books, mapping)
     }
 
-    fn put(&self, books: &mut Books, memory: Memory) -> Result<Mapping, PinError> {
+    fn put(&self, books: &mut MappingRecords, memory: MemoryRange) -> Result<IovaMapping, PinError> {
         if let Some(error) = books.stopped {
             return Err(error);
         }
@@ -175,7 +175,7 @@ impl<K: TypeOne> Container<K> {
         match self.kernel.map(memory, iova) {
             Ok(()) => {
                 books.mapped.insert(iova, memory);
-                Ok(Mapping { iova, memory })
+                Ok(IovaMapping { iova, memory })
             }
             Err(errno) => {
                 let error = refused(errno);
@@ -190,8 +190,8 @@ impl<K: TypeOne> Container<K> {
         }
     }
 
-    fn take(&self, books: &mut Books, mapping: Mapping) -> Result<(), UnmapError> {
-        let Mapping { iova, memory } = mapping;
+    fn take(&self, books: &mut MappingRecords, mapping: IovaMapping) -> Result<(), UnmapError> {
+        let IovaMapping { iova, memory } = mapping;
         if books.mapped.get(&iova) != Some(&memory) {
             return Err(UnmapError::Unknown { iova });
         }
@@ -214,29 +214,29 @@ impl<K: TypeOne> Container<K> {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Books> {
+    fn locked(&self) -> MutexGuard<'_, MappingRecords> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Books {
-    fn room(&self, limits: &Limits) -> u32 {
+impl MappingRecords {
+    fn room(&self, limits: &ContainerLimits) -> u32 {
         let mapped = u32::try_from(self.mapped.len()).unwrap_or(u32::MAX);
         limits.mappings_max.saturating_sub(mapped).saturating_sub(self.lost)
     }
 }
 
 /// Returns ranges in the order of their addresses, joining those that touch or overlap.
-fn joined(ranges: &[Memory]) -> Vec<Memory> {
+fn joined(ranges: &[MemoryRange]) -> Vec<MemoryRange> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable();
-    let mut whole: Vec<Memory> = Vec::new();
+    let mut whole: Vec<MemoryRange> = Vec::new();
     for next in sorted {
         let end = next.address().saturating_add(next.bytes());
         match whole.last_mut() {
             Some(last) if next.address() <= last.address().saturating_add(last.bytes()) => {
                 let bytes = last.bytes().max(end - last.address());
-                *last = Memory::new(last.address(), bytes);
+                *last = MemoryRange::new(last.address(), bytes);
             }
             _ => whole.push(next),
         }
@@ -244,7 +244,7 @@ fn joined(ranges: &[Memory]) -> Vec<Memory> {
     whole
 }
 
-impl<K> fmt::Debug for Container<K> {
+impl<K> fmt::Debug for VfioContainer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         write!(f, "Container({} mappings, {} lost)", books.mapped.len(), books.lost)

@@ -1,9 +1,9 @@
 //! Mapped registers of a real device.
 //!
-//! Input: a device's file and the place of a BAR in it. Output: [`Registers`]. Invariant: the mapping stays as long as
+//! Input: a device's file and the place of a BAR in it. Output: [`DeviceRegisters`]. Invariant: the mapping stays as long as
 //! a handle does, and no reference into it ever exists.
 
-use super::Registers;
+use super::DeviceRegisters;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 /// A BAR mapped into this process.
 #[derive(Clone)]
 pub struct MappedRegisters {
-    window: Arc<Window>,
+    window: Arc<RegisterWindow>,
 }
 
-struct Window {
+struct RegisterWindow {
     start: NonNull<u32>,
     bytes: usize,
 }
@@ -26,10 +26,10 @@ struct Window {
 // SAFETY: bounds and alignment: not concerned. Lifetime: the window belongs to the process, not to a thread, and is
 // unmapped once, by the last handle. Aliasing: it is accessed by volatile loads and stores of single words only, which
 // a device orders.
-unsafe impl Send for Window {}
+unsafe impl Send for RegisterWindow {}
 
 // SAFETY: as for Send.
-unsafe impl Sync for Window {}
+unsafe impl Sync for RegisterWindow {}
 
 impl MappedRegisters {
     /// Maps `bytes` bytes from `offset` of a device's file on; both must be whole pages.
@@ -43,7 +43,7 @@ impl MappedRegisters {
         // a null hint without FIXED replaces no mapping.
         let mapped = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, device, offset) };
         let start = NonNull::new(mapped?.cast::<u32>()).ok_or(Errno::NOMEM)?;
-        Ok(Self { window: Arc::new(Window { start, bytes }) })
+        Ok(Self { window: Arc::new(RegisterWindow { start, bytes }) })
     }
 
     /// Detaches every handle from the device: from now on stores have no effect on it and loads return zeroes. The
@@ -52,7 +52,7 @@ impl MappedRegisters {
     /// # Errors
     /// The kernel has no memory for that; nothing has changed.
     pub fn detach(&self) -> Result<(), Errno> {
-        let Window { start, bytes } = *self.window;
+        let RegisterWindow { start, bytes } = *self.window;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: bounds and alignment: exactly the range that the kernel returned for this window. Lifetime: it stays
         // mapped, to other pages, until `RegisterWindow::drop`, which cannot run while `self` lives. Aliasing: no
@@ -64,21 +64,21 @@ impl MappedRegisters {
 
     /// Returns the address of a register, valid for one word while `self` lives.
     #[inline]
-    fn place(&self, at: usize) -> *mut u32 {
-        let Window { start, bytes } = *self.window;
+    fn register_address(&self, at: usize) -> *mut u32 {
+        let RegisterWindow { start, bytes } = *self.window;
         assert!(at.is_multiple_of(4) && at < bytes, "register {at:#x} of {bytes:#x} bytes");
         start.as_ptr().wrapping_byte_add(at)
     }
 }
 
-impl Registers for MappedRegisters {
+impl DeviceRegisters for MappedRegisters {
     fn bytes(&self) -> usize {
         self.window.bytes
     }
 
     #[inline]
     fn load32(&self, at: usize) -> u32 {
-        let place = self.place(at);
+        let place = self.register_address(at);
         // SAFETY: bounds and alignment: `register_address` checked both; a mapping is whole pages. Lifetime: `self`
         // keeps the mapping. Aliasing: no reference into it exists, and volatile tolerates changes by the device.
         u32::from_le(unsafe { place.read_volatile() })
@@ -86,13 +86,13 @@ impl Registers for MappedRegisters {
 
     #[inline]
     fn store32(&self, at: usize, value: u32) {
-        let place = self.place(at);
+        let place = self.register_address(at);
         // SAFETY: as for the load.
         unsafe { place.write_volatile(value.to_le()) };
     }
 
     #[inline]
-    fn ring32(&self, at: usize, value: u32) {
+    fn store32_release(&self, at: usize, value: u32) {
         store_fence();
         self.store32(at, value);
     }
@@ -115,7 +115,7 @@ fn store_fence() {
     unsafe { std::arch::asm!("dmb oshst", options(nostack, preserves_flags)) };
 }
 
-impl Drop for Window {
+impl Drop for RegisterWindow {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
         // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
@@ -149,15 +149,15 @@ mod tests {
         let (file, registers) = file();
         registers.store32(0x14, 0x0102_0304);
         registers.store64(0x28, 0x1112_1314_1516_1718);
-        registers.clone().ring32(0xFFC, 7);
+        registers.clone().store32_release(0xFFC, 7);
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 4_096 + 0x28).unwrap();
         assert_eq!(bytes, [0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
         assert_eq!((registers.load32(0x14), registers.load64(0x28)), (0x0102_0304, 0x1112_1314_1516_1718));
         assert_eq!((registers.load32(0xFFC), registers.bytes()), (7, 4_096));
-        assert_eq!(registers.present(0x14), Some(0x0102_0304));
+        assert_eq!(registers.load32_present(0x14), Some(0x0102_0304));
         registers.store32(0x1C, u32::MAX);
-        assert_eq!(registers.present(0x1C), None, "a device that is gone");
+        assert_eq!(registers.load32_present(0x1C), None, "a device that is gone");
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         let other = registers.clone();
         other.store32(0x10, 7);
         registers.detach().unwrap();
-        other.ring32(0x10, 8);
+        other.store32_release(0x10, 8);
         let mut bytes = [0; 4];
         file.read_exact_at(&mut bytes, 4_096 + 0x10).unwrap();
         assert_eq!(bytes, [7, 0, 0, 0]);

@@ -1,9 +1,9 @@
 //! Registers without a device: words that hold what was stored, until the device is removed.
 //!
 //! Input: loads and stores. Output: the same values, or all ones after [`SimulatedRegisters::remove`]. A simulated
-//! device whose registers have effects implements [`Registers`] itself.
+//! device whose registers have effects implements [`DeviceRegisters`] itself.
 
-use super::{ABSENT, Registers};
+use super::{ALL_ONES, DeviceRegisters};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -33,14 +33,14 @@ impl SimulatedRegisters {
     }
 }
 
-impl Registers for SimulatedRegisters {
+impl DeviceRegisters for SimulatedRegisters {
     fn bytes(&self) -> usize {
         self.words.len() * 4
     }
 
     fn load32(&self, at: usize) -> u32 {
         let value = self.word(at).load(Ordering::Acquire);
-        if self.removed.load(Ordering::Acquire) { ABSENT } else { value }
+        if self.removed.load(Ordering::Acquire) { ALL_ONES } else { value }
     }
 
     fn store32(&self, at: usize, value: u32) {
@@ -49,7 +49,7 @@ impl Registers for SimulatedRegisters {
         }
     }
 
-    fn ring32(&self, at: usize, value: u32) {
+    fn store32_release(&self, at: usize, value: u32) {
         self.store32(at, value);
     }
 }
@@ -63,9 +63,9 @@ mod tests {
     fn removed_device_reads_all_ones_and_ignores_stores() {
         let registers = SimulatedRegisters::new(0x2000);
         registers.clone().store64(8, 0x1_0000_0002);
-        assert_eq!((registers.load64(8), registers.present(8)), (0x1_0000_0002, Some(2)));
+        assert_eq!((registers.load64(8), registers.load32_present(8)), (0x1_0000_0002, Some(2)));
         registers.remove();
         registers.store32(8, 3);
-        assert_eq!((registers.load64(8), registers.present(8)), (u64::MAX, None));
+        assert_eq!((registers.load64(8), registers.load32_present(8)), (u64::MAX, None));
     }
 }

@@ -55,35 +55,35 @@ impl fmt::Display for Backing {
 
 /// A preference among kinds of pages: the order in which to try them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct BackingOrder {
     first: Backing,
-    others: [Option<Backing>; 3],
+    rest: [Option<Backing>; 3],
 }
 
-impl Wish {
+impl BackingOrder {
     /// 1 GiB, then 2 MiB, then transparent, then 4 KiB.
     pub const LARGEST: Self = Self {
         first: Backing::Huge1G,
-        others: [Some(Backing::Huge2M), Some(Backing::Transparent), Some(Backing::Small)],
+        rest: [Some(Backing::Huge2M), Some(Backing::Transparent), Some(Backing::Small)],
     };
     /// 2 MiB, then transparent, then 4 KiB.
     pub const HUGE: Self =
-        Self { first: Backing::Huge2M, others: [Some(Backing::Transparent), Some(Backing::Small), None] };
+        Self { first: Backing::Huge2M, rest: [Some(Backing::Transparent), Some(Backing::Small), None] };
     /// Transparent, then 4 KiB.
     pub const TRANSPARENT: Self =
-        Self { first: Backing::Transparent, others: [Some(Backing::Small), None, None] };
+        Self { first: Backing::Transparent, rest: [Some(Backing::Small), None, None] };
 
     /// Returns an order with this kind only.
     #[must_use]
     pub const fn only(backing: Backing) -> Self {
-        Self { first: backing, others: [None; 3] }
+        Self { first: backing, rest: [None; 3] }
     }
 
     /// Appends another kind as the last resort. A kind already in the order stays where it is.
     #[must_use]
     pub fn or(mut self, backing: Backing) -> Self {
-        if !self.order().any(|named| named == backing)
-            && let Some(place) = self.others.iter_mut().find(|place| place.is_none())
+        if !self.kinds().any(|named| named == backing)
+            && let Some(place) = self.rest.iter_mut().find(|place| place.is_none())
         {
             *place = Some(backing);
         }
@@ -91,13 +91,13 @@ impl Wish {
     }
 
     /// Returns the kinds, in order.
-    pub fn order(&self) -> impl Iterator<Item = Backing> + use<> {
-        std::iter::once(self.first).chain(self.others.into_iter().flatten())
+    pub fn kinds(&self) -> impl Iterator<Item = Backing> + use<> {
+        std::iter::once(self.first).chain(self.rest.into_iter().flatten())
     }
 }
 
-impl Default for Wish {
-    /// Returns [`Wish::HUGE`].
+impl Default for BackingOrder {
+    /// Returns [`BackingOrder::HUGE`].
     fn default() -> Self {
         Self::HUGE
     }
@@ -109,10 +109,11 @@ mod tests {
 
     #[test]
     fn each_kind_is_tried_once_in_the_order_given() {
-        let order = Wish::only(Backing::Small).or(Backing::Huge2M).or(Backing::Small).or(Backing::Huge1G);
-        assert!(order.order().eq([Backing::Small, Backing::Huge2M, Backing::Huge1G]));
-        assert!(Wish::LARGEST.order().eq(Backing::ALL));
-        assert!(Wish::HUGE.or(Backing::Huge1G).order().count() == 4);
-        assert!(Wish::LARGEST.or(Backing::Small).order().eq(Backing::ALL));
+        let order =
+            BackingOrder::only(Backing::Small).or(Backing::Huge2M).or(Backing::Small).or(Backing::Huge1G);
+        assert!(order.kinds().eq([Backing::Small, Backing::Huge2M, Backing::Huge1G]));
+        assert!(BackingOrder::LARGEST.kinds().eq(Backing::ALL));
+        assert!(BackingOrder::HUGE.or(Backing::Huge1G).kinds().count() == 4);
+        assert!(BackingOrder::LARGEST.or(Backing::Small).kinds().eq(Backing::ALL));
     }
 }

@@ -32,7 +32,7 @@ pub enum ReserveError {
 pub enum CommitError {
     /// The run is empty or reaches beyond the reservation.
     #[error("{run:?} does not lie in a reservation of {pages} pages")]
-    OutOfReach {
+    OutOfRange {
         /// The run.
         run: PageRun,
         /// The number of pages of the reservation.
@@ -100,7 +100,7 @@ pub enum DecommitError {
 pub enum ClaimError {
     /// The run is empty or reaches beyond the reservation.
     #[error("{run:?} does not lie in a reservation of {pages} pages")]
-    OutOfReach {
+    OutOfRange {
         /// The run.
         run: PageRun,
         /// The number of pages of the reservation.

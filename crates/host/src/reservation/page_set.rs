@@ -3,7 +3,7 @@
 //! Input: runs of pages. Output: true if all pages of a run are in it. Invariant: a run that is empty or reaches beyond
 //! the set is never held, and never changes it.
 
-use super::PageRun;
+use super::page_run::PageRun;
 
 /// The pages of one word.
 const WORD_PAGES: u32 = u64::BITS;
@@ -22,7 +22,7 @@ impl PageSet {
 
     /// Returns true if the run has a page and lies within the capacity.
     #[inline]
-    pub(super) fn reaches(&self, run: PageRun) -> bool {
+    pub(super) fn is_in_range(&self, run: PageRun) -> bool {
         run.pages > 0 && run.first < self.pages && run.pages <= self.pages - run.first
     }
 
@@ -30,7 +30,7 @@ impl PageSet {
     /// nothing.
     #[inline]
     pub(super) fn take(&mut self, run: PageRun) -> bool {
-        let parts = Parts::of(run);
+        let parts = RunMasks::of(run);
         match self.words(run) {
             Some([only]) if *only & parts.only == parts.only => *only &= !parts.only,
             Some([head, middle @ .., tail]) => {
@@ -51,7 +51,7 @@ impl PageSet {
     /// Inserts every page of a run within reach into the set.
     #[inline]
     pub(super) fn insert(&mut self, run: PageRun) {
-        let parts = Parts::of(run);
+        let parts = RunMasks::of(run);
         match self.words(run) {
             Some([only]) => *only |= parts.only,
             Some([head, middle @ .., tail]) => {
@@ -66,7 +66,7 @@ impl PageSet {
     /// Returns the words that hold a run within reach.
     #[inline]
     fn words(&mut self, run: PageRun) -> Option<&mut [u64]> {
-        if !self.reaches(run) {
+        if !self.is_in_range(run) {
             return None;
         }
         self.words.get_mut((run.first / WORD_PAGES) as usize..=((run.end() - 1) / WORD_PAGES) as usize)
@@ -74,13 +74,13 @@ impl PageSet {
 }
 
 /// The bits of a run in its first word, in its last, and in the one that is both.
-struct Parts {
+struct RunMasks {
     head: u64,
     tail: u64,
     only: u64,
 }
 
-impl Parts {
+impl RunMasks {
     #[inline]
     fn of(run: PageRun) -> Self {
         let head = u64::MAX << (run.first % WORD_PAGES);

@@ -5,7 +5,7 @@
 //! exactly while its span is leaked, and the thread that takes it out of that state makes the one span anew.
 
 use super::backing::PAGE_BYTES;
-use super::span::Span;
+use super::page_span::PageSpan;
 use super::{PAGES_MAX, PageRun};
 use crate::sync::{AtomicU32, Ordering};
 use std::fmt;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub enum AdoptError {
     /// The address lies outside the reservation.
     #[error("the address is not of this memory: free it where it was allocated")]
-    Foreign,
+    Outside,
     /// The address lies inside a claim, not at its start.
     #[error("the address points into a buffer: free it by the address at which it starts")]
     Interior,
@@ -26,7 +26,7 @@ pub enum AdoptError {
     DoubleFree,
     /// The claim at the address was never leaked.
     #[error("the buffer at this address is owned by a value, not by its address: drop that value instead")]
-    NotRaw,
+    NotLeaked,
 }
 
 /// The owner of a claim.
@@ -42,7 +42,7 @@ pub enum ClaimState {
 
 /// A claim that covers an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundClaim {
     /// Its pages.
     pub run: PageRun,
     /// Its owner.
@@ -58,24 +58,24 @@ const STATE_BITS: u32 = 2;
 /// with no lock held.
 #[derive(Clone)]
 pub struct PageTable {
-    table: Arc<Table>,
+    table: Arc<ClaimWords>,
 }
 
-struct Table {
+struct ClaimWords {
     start: NonNull<u8>,
     words: Box<[AtomicU32]>,
 }
 
 // SAFETY: the pointer is only the origin of address computations; what is made of it is a `PageSpan`, which is `Send`.
-unsafe impl Send for Table {}
+unsafe impl Send for ClaimWords {}
 // SAFETY: as for Send, and the words are atomics.
-unsafe impl Sync for Table {}
+unsafe impl Sync for ClaimWords {}
 
 impl PageTable {
     /// Creates a table for `pages` pages from `start`, none of which is claimed.
     pub(super) fn new(start: NonNull<u8>, pages: u32) -> Self {
         assert!(pages <= PAGES_MAX, "a claim's length fits its word");
-        Self { table: Arc::new(Table { start, words: zeroed(pages as usize) }) }
+        Self { table: Arc::new(ClaimWords { start, words: zeroed(pages as usize) }) }
     }
 
     /// Returns the address of page 0.
@@ -86,14 +86,14 @@ impl PageTable {
 
     /// Stores a claim. The run is within the table and no other claim covers any of it.
     #[inline]
-    pub(super) fn note(&self, run: PageRun) {
+    pub(super) fn record_claim(&self, run: PageRun) {
         // Relaxed: only the thread that leaks the span publishes it, and it does so with a release.
         self.table.words[run.first as usize].store((run.pages << STATE_BITS) | OWNED, Ordering::Relaxed);
     }
 
     /// Erases a claim whose span has been taken back.
     #[inline]
-    pub(super) fn forget(&self, run: PageRun) {
+    pub(super) fn erase_claim(&self, run: PageRun) {
         self.table.words[run.first as usize].store(0, Ordering::Relaxed);
     }
 
@@ -110,10 +110,10 @@ impl PageTable {
     /// The span is of another reservation.
     #[must_use]
     #[inline]
-    pub fn leak(&self, span: Span) -> NonNull<u8> {
+    pub fn leak(&self, span: PageSpan) -> NonNull<u8> {
         let start = span.start();
         let run = span.run();
-        assert!(self.place(run.first) == start, "a span must be leaked by its own reservation");
+        assert!(self.page_address(run.first) == start, "a span must be leaked by its own reservation");
         // Release, and acquire in `adopt`: what was written through this span is seen by the next one.
         self.table.words[run.first as usize].store((run.pages << STATE_BITS) | RAW, Ordering::Release);
         start
@@ -124,13 +124,13 @@ impl PageTable {
     /// # Errors
     /// [`AdoptError`] for any other address. Of two callers with one address exactly one gets the span.
     #[inline]
-    pub fn adopt(&self, address: *const u8) -> Result<Span, AdoptError> {
-        let offset = self.offset(address).ok_or(AdoptError::Foreign)?;
+    pub fn adopt(&self, address: *const u8) -> Result<PageSpan, AdoptError> {
+        let offset = self.offset(address).ok_or(AdoptError::Outside)?;
         let page = offset / PAGE_BYTES;
         let word = &self.table.words[page];
         let seen = word.load(Ordering::Relaxed);
-        if !offset.is_multiple_of(PAGE_BYTES) || state(seen) != Some(ClaimState::Raw) {
-            return Err(self.not_raw(offset, seen));
+        if !offset.is_multiple_of(PAGE_BYTES) || claim_state(seen) != Some(ClaimState::Raw) {
+            return Err(self.adopt_error(offset, seen));
         }
         let adopted = seen - RAW + ADOPTED;
         match word.compare_exchange(seen, adopted, Ordering::Acquire, Ordering::Relaxed) {
@@ -139,21 +139,21 @@ impl PageTable {
                 // SAFETY: the word was `Raw`, so `leak` has consumed the one span over exactly this run, and the
                 // exchange let only this caller take it out of that state. The claim still exists in the reservation,
                 // which keeps its pages committed and, even when it is dropped, mapped.
-                Ok(unsafe { Span::over(self.place(run.first), run) })
+                Ok(unsafe { PageSpan::new(self.page_address(run.first), run) })
             }
-            Err(now) => Err(self.not_raw(offset, now)),
+            Err(now) => Err(self.adopt_error(offset, now)),
         }
     }
 
     /// Returns the claim that covers an address, as of some moment during the call.
     #[must_use]
-    pub fn find(&self, address: *const u8) -> Option<Found> {
+    pub fn find(&self, address: *const u8) -> Option<FoundClaim> {
         let page = self.offset(address)? / PAGE_BYTES;
         for first in (0..=page).rev() {
             let word = self.table.words[first].load(Ordering::Relaxed);
-            if let Some(state) = state(word) {
+            if let Some(state) = claim_state(word) {
                 let run = PageRun { first: index(first), pages: word >> STATE_BITS };
-                return (index(page) < run.end()).then_some(Found { run, state });
+                return (index(page) < run.end()).then_some(FoundClaim { run, state });
             }
         }
         None
@@ -168,10 +168,10 @@ impl PageTable {
 
     /// Returns the reason why the address at `offset`, whose page has this word, cannot be adopted.
     #[cold]
-    fn not_raw(&self, offset: usize, word: u32) -> AdoptError {
-        match state(word) {
+    fn adopt_error(&self, offset: usize, word: u32) -> AdoptError {
+        match claim_state(word) {
             Some(_) if !offset.is_multiple_of(PAGE_BYTES) => AdoptError::Interior,
-            Some(ClaimState::Owned) => AdoptError::NotRaw,
+            Some(ClaimState::Owned) => AdoptError::NotLeaked,
             Some(_) => AdoptError::DoubleFree,
             None => {
                 let address = self.table.start.as_ptr().wrapping_add(offset);
@@ -187,7 +187,7 @@ impl PageTable {
     }
 
     #[inline]
-    pub(super) fn place(&self, page: u32) -> NonNull<u8> {
+    pub(super) fn page_address(&self, page: u32) -> NonNull<u8> {
         let place = self.table.start.as_ptr().wrapping_add(page as usize * PAGE_BYTES);
         // A reservation does not wrap around the address space, so no address in it is null.
         NonNull::new(place).unwrap_or(self.table.start)
@@ -201,7 +201,7 @@ fn index(page: usize) -> u32 {
 }
 
 #[inline]
-fn state(word: u32) -> Option<ClaimState> {
+fn claim_state(word: u32) -> Option<ClaimState> {
     match word & ((1 << STATE_BITS) - 1) {
         OWNED => Some(ClaimState::Owned),
         RAW => Some(ClaimState::Raw),

@@ -9,7 +9,7 @@ fn run(first: u32, pages: u32) -> PageRun {
 
 fn small(pages: u32) -> Reservation {
     let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
-    reservation.commit(run(0, pages), Wish::only(Backing::Small)).unwrap();
+    reservation.commit(run(0, pages), BackingOrder::only(Backing::Small)).unwrap();
     reservation
 }
 
@@ -25,7 +25,7 @@ fn claim_gives_zeroed_bytes_of_exactly_its_pages() {
         span.fill(7);
         let lent = span.lend();
         assert_eq!(lent.bytes(), wanted.bytes());
-        assert_eq!(reservation.release(lent.back()), wanted);
+        assert_eq!(reservation.release(lent.reclaim()), wanted);
     }
     assert_eq!(reservation.claimed_pages(), 0);
 }
@@ -44,7 +44,7 @@ fn claim_of_claimed_or_uncommitted_page_is_refused() {
         reservation.claim(run(3, 2)).unwrap_err(),
         ClaimError::NotCommitted { run: run(3, 2), page: 3 }
     );
-    reservation.commit(run(0, 32), Wish::TRANSPARENT).unwrap();
+    reservation.commit(run(0, 32), BackingOrder::TRANSPARENT).unwrap();
     let held = reservation.claim(run(8, 8)).unwrap();
     for overlapping in [run(8, 8), run(0, 9), run(15, 1), run(10, 2), run(15, 10)] {
         let refused = ClaimError::Claimed { run: overlapping };
@@ -52,9 +52,9 @@ fn claim_of_claimed_or_uncommitted_page_is_refused() {
     }
     assert!(matches!(reservation.claim(run(30, 4)), Err(ClaimError::NotCommitted { page: 32, .. })));
     for outside in [run(0, 0), run(64, 1), run(63, 2), run(u32::MAX, 1), run(1, u32::MAX)] {
-        assert!(matches!(reservation.claim(outside), Err(ClaimError::OutOfReach { .. })));
-        let refused = reservation.commit(outside, Wish::HUGE);
-        assert!(matches!(refused, Err(CommitError::OutOfReach { .. })));
+        assert!(matches!(reservation.claim(outside), Err(ClaimError::OutOfRange { .. })));
+        let refused = reservation.commit(outside, BackingOrder::HUGE);
+        assert!(matches!(refused, Err(CommitError::OutOfRange { .. })));
         assert!(reservation.decommit(outside).is_err());
     }
     reservation.release(held);
@@ -65,12 +65,12 @@ fn claim_of_claimed_or_uncommitted_page_is_refused() {
 #[test]
 fn decommit_takes_only_unclaimed_runs_exactly_as_committed() {
     let mut reservation = Reservation::new(64 * PAGE_BYTES).unwrap();
-    assert_eq!(reservation.commit(run(8, 8), Wish::only(Backing::Small)), Ok(Backing::Small));
+    assert_eq!(reservation.commit(run(8, 8), BackingOrder::only(Backing::Small)), Ok(Backing::Small));
     for overlapping in [run(8, 8), run(0, 9), run(15, 1), run(0, 64), run(9, 2)] {
         let refused = CommitError::Committed { run: overlapping, by: run(8, 8) };
-        assert_eq!(reservation.commit(overlapping, Wish::HUGE), Err(refused));
+        assert_eq!(reservation.commit(overlapping, BackingOrder::HUGE), Err(refused));
     }
-    reservation.commit(run(16, 8), Wish::only(Backing::Small)).unwrap();
+    reservation.commit(run(16, 8), BackingOrder::only(Backing::Small)).unwrap();
     let mut across = reservation.claim(run(12, 8)).unwrap();
     across.fill(9);
     assert_eq!(reservation.decommit(run(8, 8)), Err(DecommitError::Claimed { run: run(8, 8) }));
@@ -81,7 +81,7 @@ fn decommit_takes_only_unclaimed_runs_exactly_as_committed() {
     reservation.decommit(run(8, 8)).unwrap();
     assert_eq!((reservation.backing(8), reservation.backing(16)), (None, Some(Backing::Small)));
     assert!(reservation.claim(run(12, 8)).is_err());
-    reservation.commit(run(8, 8), Wish::TRANSPARENT).unwrap();
+    reservation.commit(run(8, 8), BackingOrder::TRANSPARENT).unwrap();
     let span = reservation.claim(run(12, 8)).unwrap();
     let (again, kept) = span.split_at(4 * PAGE_BYTES);
     assert!(again.iter().all(|&byte| byte == 0), "fresh pages are zeroed");
@@ -113,16 +113,16 @@ fn leaked_address_is_adopted_exactly_once() {
     let at = |page: usize| (reservation.address() + page * PAGE_BYTES) as *const u8;
     assert_eq!(table.adopt(at(5)).unwrap_err(), AdoptError::Interior);
     assert_eq!(table.adopt(address.wrapping_add(1)).unwrap_err(), AdoptError::Interior);
-    assert_eq!(table.adopt(at(8)).unwrap_err(), AdoptError::NotRaw);
-    assert_eq!(table.adopt(at(16)).unwrap_err(), AdoptError::Foreign);
-    assert_eq!(table.adopt(at(0).wrapping_sub(1)).unwrap_err(), AdoptError::Foreign);
-    assert_eq!(table.adopt(std::ptr::null()).unwrap_err(), AdoptError::Foreign);
-    assert_eq!(table.find(at(6)), Some(Found { run: run(4, 3), state: ClaimState::Raw }));
+    assert_eq!(table.adopt(at(8)).unwrap_err(), AdoptError::NotLeaked);
+    assert_eq!(table.adopt(at(16)).unwrap_err(), AdoptError::Outside);
+    assert_eq!(table.adopt(at(0).wrapping_sub(1)).unwrap_err(), AdoptError::Outside);
+    assert_eq!(table.adopt(std::ptr::null()).unwrap_err(), AdoptError::Outside);
+    assert_eq!(table.find(at(6)), Some(FoundClaim { run: run(4, 3), state: ClaimState::Raw }));
     assert_eq!((table.find(at(7)), table.find(at(3)), table.find(at(16))), (None, None, None));
     let back = table.adopt(address).unwrap();
     assert_eq!((back.run(), back[0]), (run(4, 3), 42));
     assert_eq!(table.adopt(address).unwrap_err(), AdoptError::DoubleFree, "while the value lives");
-    assert_eq!(table.find(at(6)), Some(Found { run: run(4, 3), state: ClaimState::Adopted }));
+    assert_eq!(table.find(at(6)), Some(FoundClaim { run: run(4, 3), state: ClaimState::Adopted }));
     reservation.release(back);
     assert_eq!(table.adopt(address).unwrap_err(), AdoptError::DoubleFree, "after its release");
     reservation.release(other);
@@ -139,7 +139,7 @@ fn releasing_span_of_another_reservation_panics() {
 #[test]
 fn committed_pages_are_present_and_excluded_from_fork() {
     for mut reservation in [Reservation::new(1 << 20).unwrap(), Reservation::shared(1 << 20).unwrap()] {
-        reservation.commit(run(16, 64), Wish::only(Backing::Small)).unwrap();
+        reservation.commit(run(16, 64), BackingOrder::only(Backing::Small)).unwrap();
         let maps = fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", reservation.address() + 16 * PAGE_BYTES);
         let entry: Vec<_> = maps.lines().skip_while(|line| !line.starts_with(&start)).take(30).collect();
@@ -152,8 +152,8 @@ fn committed_pages_are_present_and_excluded_from_fork() {
 #[test]
 fn shared_reservation_is_visible_through_its_descriptor() {
     let mut reservation = Reservation::shared(64 * PAGE_BYTES).unwrap();
-    reservation.commit(run(0, 64), Wish::only(Backing::Huge2M).or(Backing::Small)).unwrap();
-    let device = Foreign::take(reservation.descriptor().unwrap(), 0, 64 * PAGE_BYTES).unwrap();
+    reservation.commit(run(0, 64), BackingOrder::only(Backing::Huge2M).or(Backing::Small)).unwrap();
+    let device = SharedMemory::map_descriptor(reservation.descriptor().unwrap(), 0, 64 * PAGE_BYTES).unwrap();
     let mut span = reservation.claim(run(5, 2)).unwrap();
     span[..4].copy_from_slice(b"ours");
     let lent = span.lend();
@@ -161,7 +161,7 @@ fn shared_reservation_is_visible_through_its_descriptor() {
     device.copy_in(5 * PAGE_BYTES, &mut seen).unwrap();
     assert_eq!(&seen, b"ours");
     device.copy_out(5 * PAGE_BYTES, b"DMAs").unwrap();
-    let span = lent.back();
+    let span = lent.reclaim();
     assert_eq!(&span[..4], b"DMAs");
     reservation.release(span);
     reservation.decommit(run(0, 64)).unwrap();
@@ -172,10 +172,10 @@ fn shared_reservation_is_visible_through_its_descriptor() {
 #[test]
 fn pages_converted_to_shared_memory_are_never_claimed_again() {
     let mut reservation = Reservation::shared(8 * PAGE_BYTES).unwrap();
-    reservation.commit(run(0, 8), Wish::only(Backing::Small)).unwrap();
+    reservation.commit(run(0, 8), BackingOrder::only(Backing::Small)).unwrap();
     let mut span = reservation.claim(run(2, 2)).unwrap();
     span[PAGE_BYTES] = 8;
-    let foreign = reservation.foreign(span).unwrap();
+    let foreign = reservation.convert_to_shared_memory(span).unwrap();
     let mut byte = [0];
     foreign.copy_in(PAGE_BYTES, &mut byte).unwrap();
     assert_eq!(byte, [8]);
@@ -183,7 +183,7 @@ fn pages_converted_to_shared_memory_are_never_claimed_again() {
     assert!(matches!(reservation.claim(run(3, 1)), Err(ClaimError::Claimed { .. })));
     let mut private = small(1);
     let span = private.claim(run(0, 1)).unwrap();
-    let (span, _) = private.foreign(span).unwrap_err();
+    let (span, _) = private.convert_to_shared_memory(span).unwrap_err();
     private.release(span);
 }
 
@@ -200,7 +200,7 @@ fn dropped_reservations_are_unmapped() {
     // Together far more than the address space: only unmapping makes this pass.
     for _ in 0..200 {
         let mut reservation = Reservation::new(1 << 40).unwrap();
-        reservation.commit(run(1 << 20, 1), Wish::only(Backing::Small)).unwrap();
+        reservation.commit(run(1 << 20, 1), BackingOrder::only(Backing::Small)).unwrap();
         let span = reservation.claim(run(1 << 20, 1)).unwrap();
         reservation.release(span);
     }
@@ -208,33 +208,33 @@ fn dropped_reservations_are_unmapped() {
 
 /// The state of a page in a model that keeps one entry per page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Page {
+enum ModelPage {
     Nothing,
     Free { commit: u32 },
     Claimed { commit: u32, claim: u64 },
 }
 
-struct Model {
-    pages: Vec<Page>,
-    spans: Vec<(u64, Span)>,
+struct ReservationModel {
+    pages: Vec<ModelPage>,
+    spans: Vec<(u64, PageSpan)>,
     raw: Vec<(u64, usize, PageRun)>,
 }
 
-impl Model {
-    fn of(&mut self, run: PageRun) -> Option<&mut [Page]> {
+impl ReservationModel {
+    fn of(&mut self, run: PageRun) -> Option<&mut [ModelPage]> {
         let end = run.first.checked_add(run.pages)?;
         self.pages.get_mut(run.first as usize..end as usize).filter(|pages| !pages.is_empty())
     }
 
     fn claim(&mut self, reservation: &mut Reservation, run: PageRun, claim: u64) {
-        let free = |page: &Page| matches!(page, Page::Free { .. });
+        let free = |page: &ModelPage| matches!(page, ModelPage::Free { .. });
         let may = self.of(run).is_some_and(|pages| pages.iter().all(free));
         let got = reservation.claim(run);
         assert_eq!(got.is_ok(), may, "{run:?}");
         if let Ok(mut span) = got {
             for page in self.of(run).unwrap() {
-                if let Page::Free { commit } = *page {
-                    *page = Page::Claimed { commit, claim };
+                if let ModelPage::Free { commit } = *page {
+                    *page = ModelPage::Claimed { commit, claim };
                 }
             }
             span.fill(claim.to_le_bytes()[0]);
@@ -242,35 +242,35 @@ impl Model {
         }
     }
 
-    fn release(&mut self, reservation: &mut Reservation, claim: u64, span: Span) {
+    fn release(&mut self, reservation: &mut Reservation, claim: u64, span: PageSpan) {
         assert!(span.iter().all(|&byte| byte == claim.to_le_bytes()[0]), "claim {claim} was overwritten");
         for page in self.of(span.run()).unwrap() {
-            let Page::Claimed { commit, claim: of } = *page else { unreachable!("{page:?}") };
+            let ModelPage::Claimed { commit, claim: of } = *page else { unreachable!("{page:?}") };
             assert_eq!(of, claim);
-            *page = Page::Free { commit };
+            *page = ModelPage::Free { commit };
         }
         reservation.release(span);
     }
 
     fn commit(&mut self, reservation: &mut Reservation, run: PageRun) {
-        let may = self.of(run).is_some_and(|pages| pages.iter().all(|page| *page == Page::Nothing));
-        assert_eq!(reservation.commit(run, Wish::TRANSPARENT).is_ok(), may, "{run:?}");
+        let may = self.of(run).is_some_and(|pages| pages.iter().all(|page| *page == ModelPage::Nothing));
+        assert_eq!(reservation.commit(run, BackingOrder::TRANSPARENT).is_ok(), may, "{run:?}");
         if may {
-            self.of(run).unwrap().fill(Page::Free { commit: run.first });
+            self.of(run).unwrap().fill(ModelPage::Free { commit: run.first });
         }
     }
 
     fn decommit(&mut self, reservation: &mut Reservation, run: PageRun) {
-        let ours = Page::Free { commit: run.first };
+        let ours = ModelPage::Free { commit: run.first };
         let before = run.end().try_into().ok().and_then(|end: usize| self.pages.get(end)).copied();
         let inside = self.of(run).is_some_and(|pages| pages.iter().all(|page| *page == ours));
         let whole = match before {
-            Some(Page::Free { commit } | Page::Claimed { commit, .. }) => commit != run.first,
+            Some(ModelPage::Free { commit } | ModelPage::Claimed { commit, .. }) => commit != run.first,
             _ => true,
         };
         assert_eq!(reservation.decommit(run).is_ok(), inside && whole, "{run:?}");
         if inside && whole {
-            self.of(run).unwrap().fill(Page::Nothing);
+            self.of(run).unwrap().fill(ModelPage::Nothing);
         }
     }
 }
@@ -283,8 +283,11 @@ fn random_requests_never_give_two_spans_over_one_byte() {
         let bytes = PAGES as usize * PAGE_BYTES;
         let reserved = if shared { Reservation::shared(bytes) } else { Reservation::new(bytes) };
         let mut reservation = reserved.unwrap();
-        let mut model =
-            Model { pages: vec![Page::Nothing; PAGES as usize], spans: Vec::new(), raw: Vec::new() };
+        let mut model = ReservationModel {
+            pages: vec![ModelPage::Nothing; PAGES as usize],
+            spans: Vec::new(),
+            raw: Vec::new(),
+        };
         for step in 0..6_000_u64 {
             let wanted = run(random.u32(0..PAGES + 2), random.u32(0..20));
             let committed = random.choice(reservation.committed.iter()).map(|(&at, &(n, _))| run(at, n));
@@ -311,7 +314,7 @@ fn random_requests_never_give_two_spans_over_one_byte() {
                 10 => model.decommit(&mut reservation, wanted),
                 _ => model.decommit(&mut reservation, committed.unwrap_or(wanted)),
             }
-            let claimed = model.pages.iter().filter(|page| matches!(page, Page::Claimed { .. })).count();
+            let claimed = model.pages.iter().filter(|page| matches!(page, ModelPage::Claimed { .. })).count();
             assert_eq!(reservation.claimed_pages() as usize, claimed, "seed {seed}, step {step}");
         }
     }

@@ -3,7 +3,7 @@
 //! Input: requests for keys. Output: [`TlsError::NotBuilt`]. Invariant: no value of these types exists, so code that
 //! uses one need not check how the build was made.
 
-use super::{TlsEnd, TlsError, TlsKey};
+use super::{TlsError, TlsKey, TlsRole};
 use std::convert::Infallible;
 
 /// The keys of one end, which cannot be constructed in this build.
@@ -33,7 +33,7 @@ impl TlsSession {
     ///
     /// # Errors
     /// None: there are no keys to call it with.
-    pub fn new(_end: TlsEnd, keys: &TlsKeys) -> Result<Self, TlsError> {
+    pub fn new(_end: TlsRole, keys: &TlsKeys) -> Result<Self, TlsError> {
         match keys.none {}
     }
 

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The received and the sealed bytes.
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct TlsChannel {
     received: Vec<u8>,
     taken: usize,
     sealed: Vec<u8>,
 }
 
-impl Channel {
+impl TlsChannel {
     /// Appends what the socket received.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         if self.taken > 0 {
@@ -38,10 +38,10 @@ impl Channel {
 
 /// The buffers of one session.
 #[derive(Debug, Default)]
-pub(super) struct Shared(Arc<Mutex<Channel>>);
+pub(super) struct SharedChannel(Arc<Mutex<TlsChannel>>);
 
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Channel> {
+impl SharedChannel {
+    pub(super) fn lock(&self) -> MutexGuard<'_, TlsChannel> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,11 +65,11 @@ impl Shared {
 /// Copies received bytes to the library.
 ///
 /// # Safety
-/// `context` is what [`Shared::serve`] set, and `into` has room for `bytes` bytes.
+/// `context` is what [`SharedChannel::serve`] set, and `into` has room for `bytes` bytes.
 unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) -> c_int {
     // SAFETY: `install_callbacks` set the address of a `Mutex<TlsChannel>` that outlives the connection. It is only
     // ever used through shared references, and the mutex guards against aliasing.
-    let channel = unsafe { &*context.cast::<Mutex<Channel>>() };
+    let channel = unsafe { &*context.cast::<Mutex<TlsChannel>>() };
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
     let waiting = channel.received.get(channel.taken..).unwrap_or(&[]);
     let most = usize::try_from(bytes.min(i32::MAX.unsigned_abs())).unwrap_or(0);
@@ -87,10 +87,10 @@ unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) ->
 /// Takes all sealed bytes from the library.
 ///
 /// # Safety
-/// `context` is what [`Shared::serve`] set, and `bytes` bytes lie at `from`.
+/// `context` is what [`SharedChannel::serve`] set, and `bytes` bytes lie at `from`.
 unsafe extern "C" fn send(context: *mut c_void, from: *const u8, bytes: u32) -> c_int {
     // SAFETY: as in `receive`.
-    let channel = unsafe { &*context.cast::<Mutex<Channel>>() };
+    let channel = unsafe { &*context.cast::<Mutex<TlsChannel>>() };
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
     let (Ok(count), Ok(answer)) = (usize::try_from(bytes), c_int::try_from(bytes)) else {
         return would_block();

@@ -5,8 +5,8 @@
 //! established; after an error it stays ended. Clauses: RFC 8446; cipher suites of the NVMe TCP Transport Specification
 //! 1.1, section 3.6.1.
 
-use super::channel::Shared;
-use super::{TlsEnd, TlsError, TlsHash, TlsKey};
+use super::channel::SharedChannel;
+use super::{TlsError, TlsHash, TlsKey, TlsRole};
 use s2n_tls::config::Config;
 use s2n_tls::connection::Connection;
 use s2n_tls::enums::{Blinding, Mode, PskHmac};
@@ -73,7 +73,7 @@ fn prepare(key: &TlsKey<'_>) -> Result<Psk, Error> {
 ///        +-----------------------error, no key--------------------------------^
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Handshaking,
     Established,
     Over(TlsError),
@@ -83,8 +83,8 @@ enum State {
 pub struct TlsSession {
     /// Declared before the channel, so that it is dropped before the buffers it refers to.
     connection: Connection,
-    channel: Shared,
-    state: State,
+    channel: SharedChannel,
+    state: SessionState,
     identity: Option<String>,
     outgoing: Vec<u8>,
     sent: usize,
@@ -107,15 +107,15 @@ impl TlsSession {
     ///
     /// # Errors
     /// [`TlsError::SetUp`] when the library has no memory or does not accept the keys.
-    pub fn new(end: TlsEnd, keys: &TlsKeys) -> Result<Self, TlsError> {
+    pub fn new(end: TlsRole, keys: &TlsKeys) -> Result<Self, TlsError> {
         let mode = match end {
-            TlsEnd::Client => Mode::Client,
-            TlsEnd::Server => Mode::Server,
+            TlsRole::Client => Mode::Client,
+            TlsRole::Server => Mode::Server,
         };
         let mut session = Self {
             connection: Connection::new(mode),
-            channel: Shared::default(),
-            state: State::Handshaking,
+            channel: SharedChannel::default(),
+            state: SessionState::Handshaking,
             identity: None,
             outgoing: Vec::new(),
             sent: 0,
@@ -141,7 +141,7 @@ impl TlsSession {
     /// Returns true if the other end has proved its key.
     #[must_use]
     pub fn is_established(&self) -> bool {
-        self.state == State::Established
+        self.state == SessionState::Established
     }
 
     /// Returns the identity of the key that the other end proved.
@@ -157,7 +157,7 @@ impl TlsSession {
             // The library would interpret other bytes as a record header and wait for the rest of that record.
             if !FIRST_RECORDS.contains(first) {
                 let reason = format!("the other end does not speak TLS (it begins with byte {first:02x}h)");
-                self.state = State::Over(TlsError::Failed { reason });
+                self.state = SessionState::Over(TlsError::Failed { reason });
             }
         }
         self.channel.lock().feed(bytes);
@@ -188,7 +188,7 @@ impl TlsSession {
     /// # Errors
     /// As [`open`](Self::open); and when the session is not established yet.
     pub fn seal(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
-        if let State::Over(error) = &self.state {
+        if let SessionState::Over(error) = &self.state {
             return Err(error.clone());
         }
         while !bytes.is_empty() {
@@ -226,9 +226,9 @@ impl TlsSession {
 
     fn drive(&mut self) -> Result<(), TlsError> {
         match &self.state {
-            State::Established => return Ok(()),
-            State::Over(error) => return Err(error.clone()),
-            State::Handshaking => {}
+            SessionState::Established => return Ok(()),
+            SessionState::Over(error) => return Err(error.clone()),
+            SessionState::Handshaking => {}
         }
         let negotiated = self.connection.poll_negotiate().map_ok(|_| ());
         self.collect();
@@ -250,7 +250,7 @@ impl TlsSession {
         match String::from_utf8(identity) {
             Ok(identity) if agreed => {
                 self.identity = Some(identity);
-                self.state = State::Established;
+                self.state = SessionState::Established;
                 Ok(())
             }
             _ => Err(self.end(TlsError::Failed { reason: "no key was agreed on".to_owned() })),
@@ -264,11 +264,11 @@ impl TlsSession {
     }
 
     fn end(&mut self, error: TlsError) -> TlsError {
-        if !matches!(self.state, State::Over(_)) {
+        if !matches!(self.state, SessionState::Over(_)) {
             // The alert is optional: without it the other end sees the connection close.
             let _ = self.connection.poll_shutdown_send();
             self.collect();
-            self.state = State::Over(error.clone());
+            self.state = SessionState::Over(error.clone());
         }
         error
     }
@@ -295,7 +295,7 @@ mod tests {
     const LONG: TlsKey<'static> =
         TlsKey { identity: "NVMe1R02 h s y", secret: &[9; 48], hash: TlsHash::Sha384 };
 
-    fn session(end: TlsEnd, keys: &[TlsKey<'_>]) -> TlsSession {
+    fn session(end: TlsRole, keys: &[TlsKey<'_>]) -> TlsSession {
         TlsSession::new(end, &TlsKeys::new(keys).unwrap()).unwrap()
     }
 
@@ -331,8 +331,8 @@ mod tests {
     fn handshake_and_data_work_for_both_hashes_at_any_segmentation() {
         for (key, suite) in [(SHORT, CIPHER_SUITES[0]), (LONG, CIPHER_SUITES[1])] {
             for step in [1, 7, 1_000, usize::MAX] {
-                let mut client = session(TlsEnd::Client, &[key]);
-                let mut server = session(TlsEnd::Server, &[SHORT, LONG]);
+                let mut client = session(TlsRole::Client, &[key]);
+                let mut server = session(TlsRole::Server, &[SHORT, LONG]);
                 shake(&mut client, &mut server, step).unwrap();
                 assert_eq!((client.identity(), server.identity()), (Some(key.identity), Some(key.identity)));
                 assert_eq!(client.connection.cipher_suite().unwrap(), suite);
@@ -351,15 +351,15 @@ mod tests {
         let wrong = TlsKey { secret: &[8; 32], ..SHORT };
         let unknown = TlsKey { identity: "NVMe1R01 other s x", ..SHORT };
         for key in [wrong, unknown, LONG] {
-            let mut client = session(TlsEnd::Client, &[key]);
-            let mut server = session(TlsEnd::Server, &[SHORT]);
+            let mut client = session(TlsRole::Client, &[key]);
+            let mut server = session(TlsRole::Server, &[SHORT]);
             let refused = carry(&mut client, &mut server, 100).unwrap_err();
             assert!(matches!(refused, TlsError::Failed { .. }), "{refused}");
             assert!(!server.is_established() && server.identity().is_none());
             assert_eq!(server.open(&mut [0; 9]), Err(refused), "it stays ended");
             assert!(server.seal(b"x").is_err());
         }
-        let mut server = session(TlsEnd::Server, &[SHORT]);
+        let mut server = session(TlsRole::Server, &[SHORT]);
         server.feed(&[0, 0, 128]);
         let refused = server.open(&mut [0; 9]).unwrap_err().to_string();
         assert!(
@@ -370,8 +370,8 @@ mod tests {
 
     #[test]
     fn changed_record_ends_the_session_and_returns_no_bytes() {
-        let mut client = session(TlsEnd::Client, &[SHORT]);
-        let mut server = session(TlsEnd::Server, &[SHORT]);
+        let mut client = session(TlsRole::Client, &[SHORT]);
+        let mut server = session(TlsRole::Server, &[SHORT]);
         shake(&mut client, &mut server, usize::MAX).unwrap();
         client.seal(b"sixteen bytes of").unwrap();
         let mut bytes = client.outgoing().to_vec();
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn no_data_is_sealed_before_the_key_is_proved() {
-        let mut client = session(TlsEnd::Client, &[SHORT]);
+        let mut client = session(TlsRole::Client, &[SHORT]);
         assert!(client.seal(b"early").is_err());
         assert!(!client.outgoing().windows(5).any(|bytes| bytes == b"early"));
     }

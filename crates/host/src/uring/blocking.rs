@@ -4,7 +4,7 @@
 //! run in order on a thread of their own, so that the caller does not wait for the disk. Invariant: the thread that
 //! runs a transfer owns its buffers; dropping the ring waits for the thread.
 
-use super::{Finished, Transfer};
+use super::{FileTransfer, FinishedTransfer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::fdatasync;
 use rustix::io::{Errno, pread, preadv, pwrite, pwritev, read, write};
@@ -21,9 +21,9 @@ use std::thread::JoinHandle;
 pub(super) struct BlockingRing {
     file: Arc<File>,
     bell: Arc<OwnedFd>,
-    work: Option<Sender<(u64, Transfer)>>,
-    answers: Receiver<Finished>,
-    ready: VecDeque<Finished>,
+    work: Option<Sender<(u64, FileTransfer)>>,
+    answers: Receiver<FinishedTransfer>,
+    ready: VecDeque<FinishedTransfer>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,7 +31,7 @@ impl BlockingRing {
     pub(super) fn start(file: File) -> io::Result<Self> {
         let file = Arc::new(file);
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (work, orders) = mpsc::channel::<(u64, Transfer)>();
+        let (work, orders) = mpsc::channel::<(u64, FileTransfer)>();
         let (finished, answers) = mpsc::channel();
         let (thread_file, thread_bell) = (Arc::clone(&file), Arc::clone(&bell));
         let thread = std::thread::Builder::new().name("file-writer".into()).spawn(move || {
@@ -46,8 +46,8 @@ impl BlockingRing {
         Ok(Self { file, bell, work: Some(work), answers, ready: VecDeque::new(), thread: Some(thread) })
     }
 
-    pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
-        if matches!(transfer, Transfer::Read { .. } | Transfer::ReadFixed { .. }) {
+    pub(super) fn submit(&mut self, id: u64, transfer: FileTransfer) {
+        if matches!(transfer, FileTransfer::Read { .. } | FileTransfer::ReadFixed { .. }) {
             self.ready.push_back(run(&self.file, id, transfer));
             ring(&self.bell);
             return;
@@ -63,7 +63,7 @@ impl BlockingRing {
         }
     }
 
-    pub(super) fn poll(&mut self, done: &mut Vec<Finished>) {
+    pub(super) fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         // The eventfd is cleared before the completions are taken, so that one that comes in between sets it again.
         let mut counter = [0; 8];
         let _ = read(&*self.bell, &mut counter);
@@ -100,31 +100,31 @@ fn ring(bell: &OwnedFd) {
 }
 
 /// Executes the system calls of one transfer.
-fn run(file: &File, id: u64, transfer: Transfer) -> Finished {
+fn run(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
     match transfer {
-        Transfer::SyncData => {
+        FileTransfer::SyncData => {
             let result = again(|| fdatasync(file).map(|()| 0));
-            Finished { id, buffers: Vec::new(), fixed: None, result }
+            FinishedTransfer { id, buffers: Vec::new(), fixed: None, result }
         }
-        Transfer::Write { offset, buffers } => {
+        FileTransfer::Write { offset, buffers } => {
             let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
             let result = again(|| pwritev(file, &slices, offset));
             drop(slices);
-            Finished { id, buffers, fixed: None, result }
+            FinishedTransfer { id, buffers, fixed: None, result }
         }
-        Transfer::Read { offset, mut buffers } => {
+        FileTransfer::Read { offset, mut buffers } => {
             let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
             let result = again(|| preadv(file, &mut slices, offset));
             drop(slices);
-            Finished { id, buffers, fixed: None, result }
+            FinishedTransfer { id, buffers, fixed: None, result }
         }
-        Transfer::WriteFixed { offset, buffer } => {
+        FileTransfer::WriteFixed { offset, buffer } => {
             let (buffer, result) = buffer.visit(|bytes| again(|| pwrite(file, &*bytes, offset)));
-            Finished { id, buffers: Vec::new(), fixed: Some(buffer), result }
+            FinishedTransfer { id, buffers: Vec::new(), fixed: Some(buffer), result }
         }
-        Transfer::ReadFixed { offset, buffer } => {
+        FileTransfer::ReadFixed { offset, buffer } => {
             let (buffer, result) = buffer.visit(|bytes| again(|| pread(file, &mut *bytes, offset)));
-            Finished { id, buffers: Vec::new(), fixed: Some(buffer), result }
+            FinishedTransfer { id, buffers: Vec::new(), fixed: Some(buffer), result }
         }
     }
 }

@@ -7,8 +7,8 @@
 //! The descriptor to poll is the ring's own: the kernel shows it readable exactly while completions wait, so there is
 //! no counter to drain, and completions cost no signal.
 
-use super::{Finished, Fixed, Transfer};
-use crate::region::SectorBuffer;
+use super::{FileTransfer, FinishedTransfer, FixedBuffer};
+use crate::mapped_region::SectorBuffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fmt;
 use std::fs::File;
@@ -27,11 +27,11 @@ const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
 
 /// The values that a transfer in flight keeps alive.
 #[derive(Default)]
-struct Slot {
+struct TransferSlot {
     id: u64,
     buffers: Vec<SectorBuffer>,
     vectors: Vec<IoVector>,
-    fixed: Option<Fixed>,
+    fixed: Option<FixedBuffer>,
 }
 
 /// Transfers in flight in the kernel.
@@ -39,7 +39,7 @@ pub(super) struct KernelRing {
     // Dropped only after `Drop` has drained every slot.
     uring: IoUring,
     file: File,
-    slots: Vec<Slot>,
+    slots: Vec<TransferSlot>,
     free: Vec<u32>,
 }
 
@@ -56,13 +56,13 @@ pub(super) fn setup(entries: u32) -> io::Result<IoUring> {
 impl KernelRing {
     pub(super) fn new(uring: IoUring, file: File, entries_max: usize) -> Self {
         let mut slots = Vec::new();
-        slots.resize_with(entries_max, Slot::default);
+        slots.resize_with(entries_max, TransferSlot::default);
         let free = (0..u32::try_from(entries_max).unwrap_or(u32::MAX)).rev().collect();
         Self { uring, file, slots, free }
     }
 
     /// Takes a transfer; the caller guarantees a free slot.
-    pub(super) fn submit(&mut self, id: u64, transfer: Transfer) {
+    pub(super) fn submit(&mut self, id: u64, transfer: FileTransfer) {
         let Some(index) = self.free.pop() else {
             unreachable!("the ring limits transfers in flight to its slots");
         };
@@ -70,21 +70,21 @@ impl KernelRing {
         slot.id = id;
         let file = types::Fd(self.file.as_raw_fd());
         let entry = match transfer {
-            Transfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
-            Transfer::Read { offset, buffers } => {
+            FileTransfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+            FileTransfer::Read { offset, buffers } => {
                 let count = slot.hold(buffers);
                 opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
-            Transfer::Write { offset, buffers } => {
+            FileTransfer::Write { offset, buffers } => {
                 let count = slot.hold(buffers);
                 opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
-            Transfer::ReadFixed { offset, buffer } => {
+            FileTransfer::ReadFixed { offset, buffer } => {
                 let (start, bytes, number) = buffer.place();
                 slot.fixed = Some(buffer);
                 opcode::ReadFixed::new(file, start, bytes, number).offset(offset).build()
             }
-            Transfer::WriteFixed { offset, buffer } => {
+            FileTransfer::WriteFixed { offset, buffer } => {
                 let (start, bytes, number) = buffer.place();
                 slot.fixed = Some(buffer);
                 opcode::WriteFixed::new(file, start, bytes, number).offset(offset).build()
@@ -112,7 +112,7 @@ impl KernelRing {
         }
     }
 
-    pub(super) fn poll(&mut self, done: &mut Vec<Finished>) {
+    pub(super) fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         self.kick();
         for answer in self.uring.completion() {
             let Ok(index) = u32::try_from(answer.user_data()) else {
@@ -122,7 +122,7 @@ impl KernelRing {
                 continue;
             };
             self.free.push(index);
-            done.push(Finished {
+            done.push(FinishedTransfer {
                 id: slot.id,
                 buffers: std::mem::take(&mut slot.buffers),
                 fixed: slot.fixed.take(),
@@ -144,7 +144,7 @@ impl KernelRing {
     }
 }
 
-impl Slot {
+impl TransferSlot {
     /// Keeps the buffers, lists their addresses and returns their number.
     fn hold(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
         self.vectors.clear();

@@ -1,7 +1,7 @@
 //! Tests of both implementations.
 
 use super::*;
-use crate::region::SECTOR_BYTES;
+use crate::mapped_region::SECTOR_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 
 const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
@@ -16,7 +16,7 @@ fn buffer(fill: u8) -> SectorBuffer {
     buffer
 }
 
-fn drain(ring: &mut FileRing) -> Vec<Finished> {
+fn drain(ring: &mut FileRing) -> Vec<FinishedTransfer> {
     let mut done = Vec::new();
     while ring.in_flight() > 0 {
         ring.wait();
@@ -26,7 +26,7 @@ fn drain(ring: &mut FileRing) -> Vec<Finished> {
     done
 }
 
-fn only(ring: &mut FileRing, transfer: Transfer) -> Finished {
+fn only(ring: &mut FileRing, transfer: FileTransfer) -> FinishedTransfer {
     ring.submit(77, transfer).unwrap();
     let mut done = drain(ring);
     assert_eq!(done.len(), 1);
@@ -39,12 +39,12 @@ fn gathered_write_reads_back_scattered() {
     for choice in BOTH {
         let mut ring = open(8, choice);
         let buffers = (1..=5).map(buffer).collect();
-        let written = only(&mut ring, Transfer::Write { offset: 1_024, buffers });
+        let written = only(&mut ring, FileTransfer::Write { offset: 1_024, buffers });
         assert_eq!(written.result, Ok(5 * 2 * SECTOR_BYTES));
         assert_eq!(written.buffers.len(), 5);
-        assert_eq!(only(&mut ring, Transfer::SyncData).result, Ok(0));
+        assert_eq!(only(&mut ring, FileTransfer::SyncData).result, Ok(0));
         let buffers = (0..3).map(|_| buffer(0xEE)).collect();
-        let read = only(&mut ring, Transfer::Read { offset: 2_048, buffers });
+        let read = only(&mut ring, FileTransfer::Read { offset: 2_048, buffers });
         assert_eq!(read.result, Ok(3 * 2 * SECTOR_BYTES));
         for (buffer, expected) in read.buffers.iter().zip(2..) {
             assert!(buffer.iter().all(|&byte| byte == expected), "{choice:?}");
@@ -56,11 +56,11 @@ fn gathered_write_reads_back_scattered() {
 fn read_past_the_end_returns_bytes_moved() {
     for choice in BOTH {
         let mut ring = open(2, choice);
-        only(&mut ring, Transfer::Write { offset: 0, buffers: vec![buffer(1)] });
+        only(&mut ring, FileTransfer::Write { offset: 0, buffers: vec![buffer(1)] });
         let buffers = vec![buffer(0), buffer(0)];
-        assert_eq!(only(&mut ring, Transfer::Read { offset: 0, buffers }).result, Ok(1_024));
+        assert_eq!(only(&mut ring, FileTransfer::Read { offset: 0, buffers }).result, Ok(1_024));
         let buffers = vec![buffer(0)];
-        assert_eq!(only(&mut ring, Transfer::Read { offset: 1 << 30, buffers }).result, Ok(0));
+        assert_eq!(only(&mut ring, FileTransfer::Read { offset: 1 << 30, buffers }).result, Ok(0));
     }
 }
 
@@ -71,7 +71,7 @@ fn failed_transfer_returns_its_buffers() {
         let read_only = File::open(path.path()).unwrap();
         let mut ring = FileRing::open(read_only, 4, choice).unwrap();
         let buffers = vec![buffer(1), buffer(2)];
-        let answer = only(&mut ring, Transfer::Write { offset: 0, buffers });
+        let answer = only(&mut ring, FileTransfer::Write { offset: 0, buffers });
         assert_eq!(answer.result, Err(rustix::io::Errno::BADF.raw_os_error()), "{choice:?}");
         assert_eq!(answer.buffers.len(), 2);
     }
@@ -83,13 +83,13 @@ fn full_ring_returns_the_transfer() {
         let mut ring = open(3, choice);
         for id in 0..3 {
             let buffers = vec![buffer(9)];
-            ring.submit(id, Transfer::Write { offset: id * 1_024, buffers }).unwrap();
+            ring.submit(id, FileTransfer::Write { offset: id * 1_024, buffers }).unwrap();
         }
-        let rejected = ring.submit(3, Transfer::SyncData).unwrap_err();
+        let rejected = ring.submit(3, FileTransfer::SyncData).unwrap_err();
         assert_eq!(rejected.reason, RejectedReason::Full);
         assert!(drain(&mut ring).iter().map(|finished| finished.id).eq(0..3));
         let buffers = (0..=TRANSFER_BUFFERS_MAX).map(|_| buffer(0)).collect();
-        let rejected = ring.submit(4, Transfer::Write { offset: 0, buffers }).unwrap_err();
+        let rejected = ring.submit(4, FileTransfer::Write { offset: 0, buffers }).unwrap_err();
         assert_eq!(rejected.reason, RejectedReason::TooManyBuffers);
         assert_eq!(rejected.transfer.buffer_count(), TRANSFER_BUFFERS_MAX + 1);
     }
@@ -102,7 +102,7 @@ fn dropping_the_ring_waits_for_transfers_in_flight() {
         let mut ring = FileRing::open(file.reopen().unwrap(), 64, choice).unwrap();
         for id in 0..64 {
             let buffers = vec![buffer(7)];
-            ring.submit(id, Transfer::Write { offset: id * 1_024, buffers }).unwrap();
+            ring.submit(id, FileTransfer::Write { offset: id * 1_024, buffers }).unwrap();
         }
         drop(ring);
         let bytes = std::fs::read(file.path()).unwrap();
@@ -122,7 +122,7 @@ fn descriptor_is_readable_exactly_while_completions_wait() {
             poll(&mut fds, Some(&limit)).unwrap() == 1
         };
         assert!(!readable(&ring, 0));
-        ring.submit(1, Transfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
+        ring.submit(1, FileTransfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
         ring.kick();
         assert!(readable(&ring, 10_000), "{choice:?}");
         assert_eq!(drain(&mut ring).len(), 1);
@@ -144,7 +144,7 @@ fn blocking_ring_reports_its_kind_and_zero_entries_are_refused() {
 fn ring_moves_between_threads_with_transfers_in_flight() {
     for choice in BOTH {
         let mut ring = open(4, choice);
-        ring.submit(5, Transfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
+        ring.submit(5, FileTransfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
         ring.kick();
         let done = std::thread::spawn(move || drain(&mut ring)).join().unwrap();
         assert_eq!(done[0].id, 5);

@@ -9,14 +9,14 @@ use std::fmt;
 /// The subject of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Who {
+pub enum GrantSubject {
     /// One user.
     Uid(u32),
     /// All users whose primary group is this one.
     Gid(u32),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for GrantSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uid(uid) => write!(f, "uid {uid}"),
@@ -28,9 +28,9 @@ impl fmt::Display for Who {
 /// The rights of a user or group. One grant applies to a client: that of its user, else that of its group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Grant {
+pub struct AccessGrant {
     /// The user or group.
-    pub who: Who,
+    pub who: GrantSubject,
     /// The namespaces it may use; an empty list means all.
     #[serde(default)]
     pub namespaces: Vec<u8>,
@@ -70,10 +70,10 @@ fn memory_default() -> u64 {
     MEMORY_DEFAULT
 }
 
-impl Grant {
+impl AccessGrant {
     /// Returns a grant of everything that the node can enforce, within the default limits.
     #[must_use]
-    pub fn everything(who: Who) -> Self {
+    pub fn everything(who: GrantSubject) -> Self {
         Self {
             who,
             namespaces: Vec::new(),
@@ -89,7 +89,7 @@ impl Grant {
 /// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ClientFacts {
+pub struct ClientInfo {
     /// Its process id.
     pub pid: i32,
     /// Its user id.
@@ -105,7 +105,7 @@ pub struct ClientFacts {
 /// The point in time from which acknowledged writes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DurabilityText {
+pub enum DurabilitySpec {
     /// Before they are acknowledged.
     Always,
     /// At most this many milliseconds after the acknowledgement.
@@ -117,14 +117,14 @@ pub enum DurabilityText {
 /// A namespace in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct NamespaceText {
+pub struct NamespaceSpec {
     /// Bytes of a block; 0 for a key space.
     pub block_bytes: u32,
     /// Blocks, or bytes of quota.
     pub size: u64,
     /// `None` uses the node's configured durability.
     #[serde(default)]
-    pub durability: Option<DurabilityText>,
+    pub durability: Option<DurabilitySpec>,
     /// Commands a second, 0 without limit.
     #[serde(default)]
     pub iops: u32,
@@ -136,7 +136,7 @@ pub struct NamespaceText {
     pub burst: u32,
 }
 
-impl NamespaceText {
+impl NamespaceSpec {
     /// Returns a key space without limits.
     #[must_use]
     pub fn keys() -> Self {
@@ -147,9 +147,9 @@ impl NamespaceText {
 /// A change of the namespace table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NamespaceWish {
+pub enum NamespaceRequest {
     /// Create a namespace.
-    Create(NamespaceText),
+    Create(NamespaceSpec),
     /// Delete the namespace and its data.
     Delete,
     /// Change its size or quota.
@@ -166,7 +166,7 @@ pub enum NamespaceWish {
         burst: u32,
     },
     /// Change its durability.
-    Durability(Option<DurabilityText>),
+    Durability(Option<DurabilitySpec>),
 }
 
 /// An administration request of the daemon's own user.
@@ -176,13 +176,13 @@ pub enum AdminRequest {
     /// List the grants and the clients.
     List,
     /// Grant rights; replaces the previous grant of this user or group.
-    Grant(Grant),
+    Grant(AccessGrant),
     /// Revoke every right of a user or group; its clients are disconnected.
-    Revoke(Who),
+    Revoke(GrantSubject),
     /// Change the limits of a grant; `None` leaves a limit as it is.
     Quota {
         /// The user or group.
-        who: Who,
+        who: GrantSubject,
         /// The maximum number of queues of a client.
         queues: Option<u32>,
         /// The maximum number of bytes of a client's regions.
@@ -195,7 +195,7 @@ pub enum AdminRequest {
         /// The namespace's number; ignored by a create.
         id: u8,
         /// The change.
-        wish: NamespaceWish,
+        wish: NamespaceRequest,
     },
 }
 
@@ -206,14 +206,14 @@ pub enum AdminAnswer {
     /// Grants and clients.
     List {
         /// The grants, users before groups.
-        grants: Vec<Grant>,
+        grants: Vec<AccessGrant>,
         /// The clients.
-        clients: Vec<ClientFacts>,
+        clients: Vec<ClientInfo>,
     },
     /// The number of clients that a change affected.
     Reached(u32),
     /// The namespace table.
-    Namespaces(Vec<(u8, NamespaceText)>),
+    Namespaces(Vec<(u8, NamespaceSpec)>),
     /// The number of the namespace that was changed or created.
     Namespace(u8),
 }

@@ -4,7 +4,8 @@
 //! that arrives with an unexpected message is closed.
 
 use crate::attach::protocol::{
-    DESCRIPTORS_MAX, DataRules, DirectRules, MESSAGE_BYTES_MAX, Reply, Request, VERSION, decode_reply, encode,
+    AttachReply, AttachRequest, DESCRIPTORS_MAX, DataRules, DirectRules, MESSAGE_BYTES_MAX, VERSION,
+    decode_reply, encode,
 };
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
@@ -25,14 +26,14 @@ pub const ANSWER_MAX: Nanos = Nanos::from_millis(10_000);
 
 /// A connection of a client to a daemon.
 #[derive(Debug)]
-pub struct Connection {
+pub struct AttachConnection {
     socket: OwnedFd,
     path: PathBuf,
     data: Option<DataRules>,
     direct: Option<DirectRules>,
 }
 
-impl Connection {
+impl AttachConnection {
     /// Connects and sends a hello.
     ///
     /// # Errors
@@ -65,8 +66,8 @@ impl Connection {
             set_socket_timeout(&socket, which, Some(ANSWER_MAX.to_duration())).map_err(gone)?;
         }
         let mut connection = Self { socket, path: path.to_owned(), data: None, direct: None };
-        match connection.call(&Request::Hello { version: VERSION, direct }, &[])? {
-            (Reply::Welcome { version: VERSION, data, direct, .. }, _) => {
+        match connection.call(&AttachRequest::Hello { version: VERSION, direct }, &[])? {
+            (AttachReply::Welcome { version: VERSION, data, direct, .. }, _) => {
                 Ok(Self { data, direct, ..connection })
             }
             (other, _) => Err(nonsense("a hello", &other)),
@@ -92,9 +93,9 @@ impl Connection {
     /// answer is not a valid reply.
     pub fn call(
         &mut self,
-        request: &Request,
+        request: &AttachRequest,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>), IoError> {
+    ) -> Result<(AttachReply, Vec<OwnedFd>), IoError> {
         let message = encode(request).map_err(|error| IoError::Protocol { reason: error.reason })?;
         match send_message(self.socket.as_fd(), &message, descriptors) {
             // A daemon that closed the connection may have sent its reason before.
@@ -113,8 +114,8 @@ impl Connection {
         }
         let text = room.get(..bytes).unwrap_or_default();
         match decode_reply(text).map_err(|error| IoError::Protocol { reason: error.reason })? {
-            Reply::Refused { reason } => Err(IoError::Refused { reason }),
-            Reply::Gone { reason } => Err(self.gone_because(&reason)),
+            AttachReply::Refused { reason } => Err(IoError::Refused { reason }),
+            AttachReply::Gone { reason } => Err(self.gone_because(&reason)),
             reply => Ok((reply, descriptors)),
         }
     }
@@ -129,16 +130,16 @@ impl Connection {
 }
 
 /// Returns the error for a reply of the wrong kind.
-pub(crate) fn nonsense(asked: &str, reply: &Reply) -> IoError {
+pub(crate) fn nonsense(asked: &str, reply: &AttachReply) -> IoError {
     let kind = match reply {
-        Reply::Welcome { .. } => "a welcome",
-        Reply::Done => "done",
-        Reply::Region { .. } => "a region",
-        Reply::Namespaces(_) => "namespaces",
-        Reply::Queue { .. } => "a queue",
-        Reply::Admin(_) => "administration",
-        Reply::Refused { .. } => "a refusal",
-        Reply::Gone { .. } => "the end of the connection",
+        AttachReply::Welcome { .. } => "a welcome",
+        AttachReply::Done => "done",
+        AttachReply::Region { .. } => "a region",
+        AttachReply::Namespaces(_) => "namespaces",
+        AttachReply::Queue { .. } => "a queue",
+        AttachReply::Admin(_) => "administration",
+        AttachReply::Refused { .. } => "a refusal",
+        AttachReply::Gone { .. } => "the end of the connection",
     };
     IoError::Protocol { reason: format!("{asked} was answered with {kind}") }
 }

@@ -1,7 +1,7 @@
 //! Hardware queues that a daemon lends: this process rings the controller's doorbells itself, and the daemon takes no
 //! part in a command.
 //!
-//! Input: a session with a daemon that trusts this user. Output: the [`Keeper`] of a queue. The daemon resets the
+//! Input: a session with a daemon that trusts this user. Output: the [`QueueOwner`] of a queue. The daemon resets the
 //! controller, aborts commands and deletes queues. Invariant: a queue is reported lost only once the controller
 //! accesses none of its memory: the daemon signals that by closing its end of the wake line, or another daemon has
 //! acquired the controller, which requires that no process has it mapped.
@@ -15,40 +15,40 @@
 //!                 a new daemon answers: likewise | no daemon answers: dead, the controller's state is unknown
 //! ```
 
-mod addresses;
-mod watch;
+mod loan_watcher;
+mod region_addresses;
 
-pub(super) use addresses::Addresses;
-pub(super) use watch::{Borrowing, Watch};
+pub(super) use loan_watcher::{LoanWatcher, QueueLoan};
+pub(super) use region_addresses::RegionAddresses;
 
 use super::connection::nonsense;
-use super::protocol::{DirectRules, LentText, QueueTrouble, Reply, Request};
-use super::session::{Session, expect_done, lock};
+use super::protocol::{AttachReply, AttachRequest, DirectRules, LentQueueLayout, QueueTrouble};
+use super::session::{AttachSession, expect_done, lock};
+use crate::client_namespace::ClientNamespace;
 use crate::error::{IoError, SubmitError};
-use crate::facts::NamespaceFacts;
-use crate::vfio::{Keeper, Kept};
-use addresses::KnownAddresses;
+use crate::vfio::{OwnedQueue, QueueOwner};
 use headwater_dma::iova::IovaRange;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::foreign::Foreign;
 use headwater_host::registers::MappedRegisters;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
 use headwater_nvme::data_pointer::PageBytes;
 use headwater_nvme::driver::{
-    Block, Fate, IoQueue, LentMemory, LentTerms, Overdue, QueueFault, QueueRules, SglUse,
+    DmaBlock, IoQueue, IoQueueState, LentMemory, LentTerms, OverdueCommand, QueueFault, QueueRules, SglUse,
 };
 use headwater_nvme::queue_pair::CommandId;
+use region_addresses::AddressCache;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 /// The daemon's reply that lends a queue.
 #[derive(Debug)]
-pub(super) struct LentReply {
+pub(super) struct LentQueueReply {
     pub(super) id: u16,
     pub(super) bytes: u64,
-    pub(super) text: LentText,
+    pub(super) text: LentQueueLayout,
     pub(super) rules: DirectRules,
     pub(super) memory: OwnedFd,
     pub(super) line: OwnedFd,
@@ -57,7 +57,7 @@ pub(super) struct LentReply {
 
 /// The controller's activity on a lent queue that was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Quietness {
+enum ControllerActivity {
     /// The controller no longer accesses the queue.
     Quiet,
     /// The controller may still access the queue.
@@ -66,23 +66,23 @@ enum Quietness {
 
 /// The owner of one lent queue.
 #[derive(Debug)]
-pub(super) struct Borrower {
-    session: Arc<Mutex<Session>>,
+pub(super) struct LentQueueOwner {
+    session: Arc<Mutex<AttachSession>>,
     clock: Clock,
-    addresses: KnownAddresses,
+    addresses: AddressCache,
     /// The session's epoch in which the queue was lent.
     epoch: u64,
-    borrowing: Option<Arc<Borrowing>>,
+    borrowing: Option<Arc<QueueLoan>>,
     has_interrupts: bool,
-    given_up: Option<Quietness>,
+    given_up: Option<ControllerActivity>,
 }
 
-impl Borrower {
-    pub(super) fn new(session: &Arc<Mutex<Session>>, addresses: &Arc<Addresses>) -> Self {
+impl LentQueueOwner {
+    pub(super) fn new(session: &Arc<Mutex<AttachSession>>, addresses: &Arc<RegionAddresses>) -> Self {
         Self {
             session: Arc::clone(session),
             clock: Clock::start(),
-            addresses: KnownAddresses::of(addresses),
+            addresses: AddressCache::of(addresses),
             epoch: 0,
             borrowing: None,
             has_interrupts: false,
@@ -91,7 +91,7 @@ impl Borrower {
     }
 
     /// Sends a request about the queue to the daemon that lent it.
-    fn ask(&self, request: &Request, wake: Option<&WakeDescriptor>) -> Result<(), IoError> {
+    fn ask(&self, request: &AttachRequest, wake: Option<&WakeDescriptor>) -> Result<(), IoError> {
         let mut session = lock(&self.session);
         if session.epoch() != self.epoch {
             return Err(IoError::Refused { reason: "the daemon that lent the queue is gone".to_owned() });
@@ -101,14 +101,14 @@ impl Borrower {
     }
 
     fn tell(&self, queue: u16, trouble: QueueTrouble) -> Result<(), IoError> {
-        self.ask(&Request::Trouble { queue, trouble }, None)
+        self.ask(&AttachRequest::Trouble { queue, trouble }, None)
     }
 
     /// Determines the state of a queue whose wake line is hung up, and ends or fails its lease.
-    fn resolve(&mut self, borrowing: &Borrowing) {
+    fn resolve(&mut self, borrowing: &QueueLoan) {
         let mut session = lock(&self.session);
         let found = match session.epoch() == self.epoch {
-            true => session.call_with(&Request::Namespaces, &[]).map(drop),
+            true => session.call_with(&AttachRequest::Namespaces, &[]).map(drop),
             false => Ok(()),
         };
         let found = match found {
@@ -118,8 +118,8 @@ impl Borrower {
         self.given_up = match found {
             Ok(()) => None,
             // A daemon that answers has the controller, and acquires it only after all lent queues have ended.
-            Err(IoError::Refused { .. }) => Some(Quietness::Quiet),
-            Err(_) => Some(Quietness::Unknown),
+            Err(IoError::Refused { .. }) => Some(ControllerActivity::Quiet),
+            Err(_) => Some(ControllerActivity::Unknown),
         };
         match self.given_up {
             None => borrowing.end(),
@@ -128,23 +128,24 @@ impl Borrower {
     }
 }
 
-impl LentReply {
+impl LentQueueReply {
     /// Creates the queue over the descriptors of the reply.
     fn into_queue(
         self,
         depth: u32,
         now: Nanos,
-    ) -> Result<(Box<IoQueue<ForeignWords, MappedRegisters>>, Borrowing), IoError> {
+    ) -> Result<(Box<IoQueue<SharedMemoryWords, MappedRegisters>>, QueueLoan), IoError> {
         let protocol = |reason: &str| IoError::Protocol { reason: format!("a lent queue: {reason}") };
-        let LentText { address, completions, lists, page_at, page_bytes, doorbells, .. } = self.text;
+        let LentQueueLayout { address, completions, lists, page_at, page_bytes, doorbells, .. } = self.text;
         let bytes = usize::try_from(self.bytes).map_err(|_| protocol("its memory is too long"))?;
-        let memory = Foreign::take(self.memory.as_fd(), 0, bytes)?;
+        let memory = SharedMemory::map_descriptor(self.memory.as_fd(), 0, bytes)?;
         let part = |from: u64, end: u64| {
             let offset = |at: u64| usize::try_from(at).ok().filter(|at| at.is_multiple_of(8));
             let (from_byte, end_byte) = (offset(from)?, offset(end)?);
             let words =
-                ForeignWords::new(memory.clone(), from_byte, end_byte.checked_sub(from_byte)? / 8).ok()?;
-            Some(Block { words, address: address.checked_add(from)? })
+                SharedMemoryWords::new(memory.clone(), from_byte, end_byte.checked_sub(from_byte)? / 8)
+                    .ok()?;
+            Some(DmaBlock { words, address: address.checked_add(from)? })
         };
         let parts = (part(0, completions), part(completions, lists), part(lists, self.bytes));
         let (Some(submissions), Some(completions), Some(lists)) = parts else {
@@ -172,24 +173,24 @@ impl LentReply {
         let memory = LentMemory { submissions, completions, lists };
         let (queue, lease) = IoQueue::borrowed(&terms, memory, registers.clone(), now)
             .map_err(|fault| protocol(&fault.to_string()))?;
-        Ok((Box::new(queue), Borrowing::new(WakeLine::from(self.line), registers, lease)))
+        Ok((Box::new(queue), QueueLoan::new(WakeLine::from(self.line), registers, lease)))
     }
 }
 
-impl Keeper for Borrower {
-    type Words = ForeignWords;
+impl QueueOwner for LentQueueOwner {
+    type Words = SharedMemoryWords;
     type Registers = MappedRegisters;
 
     fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    fn namespaces(&mut self) -> Vec<NamespaceFacts> {
+    fn namespaces(&mut self) -> Vec<ClientNamespace> {
         // A daemon that does not answer offers none.
         lock(&self.session).namespaces().unwrap_or_default()
     }
 
-    fn make_queue(&mut self, depth: u32) -> Result<Box<Kept<Self>>, IoError> {
+    fn make_queue(&mut self, depth: u32) -> Result<Box<OwnedQueue<Self>>, IoError> {
         if self.given_up.is_some() {
             return Err(SubmitError::Gone.into());
         }
@@ -216,10 +217,10 @@ impl Keeper for Borrower {
         }
     }
 
-    fn overdue(&mut self, queue: u16, overdue: Overdue, _now: Nanos) {
+    fn overdue(&mut self, queue: u16, overdue: OverdueCommand, _now: Nanos) {
         let trouble = match overdue {
-            Overdue::Abort(command) => QueueTrouble::Late(command.number()),
-            Overdue::Stuck(command) => QueueTrouble::Stuck(command.number()),
+            OverdueCommand::Abort(command) => QueueTrouble::Late(command.number()),
+            OverdueCommand::Stuck(command) => QueueTrouble::Stuck(command.number()),
         };
         // A daemon that cannot be notified is gone, which the wake line reports too.
         let _ = self.tell(queue, trouble);
@@ -234,14 +235,16 @@ impl Keeper for Borrower {
     }
 
     fn is_quiet(&self) -> bool {
-        self.given_up != Some(Quietness::Unknown)
+        self.given_up != Some(ControllerActivity::Unknown)
     }
 
-    fn delete_queue(&mut self, queue: &Kept<Self>) -> bool {
+    fn delete_queue(&mut self, queue: &OwnedQueue<Self>) -> bool {
         match queue.fate() {
-            Fate::Lost => true,
-            Fate::Dead => self.is_quiet(),
-            Fate::Live | Fate::Waiting => self.ask(&Request::DeleteQueue { id: queue.id() }, None).is_ok(),
+            IoQueueState::Lost => true,
+            IoQueueState::Dead => self.is_quiet(),
+            IoQueueState::Live | IoQueueState::Waiting => {
+                self.ask(&AttachRequest::DeleteQueue { id: queue.id() }, None).is_ok()
+            }
         }
     }
 
@@ -250,7 +253,7 @@ impl Keeper for Borrower {
     }
 
     fn connect(&mut self, queue: u16, wake: &WakeDescriptor) -> Result<(), IoError> {
-        match self.ask(&Request::Interrupts { queue }, Some(wake)) {
+        match self.ask(&AttachRequest::Interrupts { queue }, Some(wake)) {
             // The queue has ended, or its vector is unavailable: waiters poll at intervals.
             Err(IoError::Gone { .. } | IoError::Refused { .. }) => {
                 self.has_interrupts = false;
@@ -261,19 +264,19 @@ impl Keeper for Borrower {
     }
 }
 
-/// Returns the lent queue of a reply to [`Request::Queue`].
+/// Returns the lent queue of a reply to [`AttachRequest::Queue`].
 pub(super) fn lent_of(
-    reply: Reply,
+    reply: AttachReply,
     descriptors: Vec<OwnedFd>,
     rules: Option<DirectRules>,
-) -> Result<LentReply, IoError> {
+) -> Result<LentQueueReply, IoError> {
     let missing = |what: &str| IoError::Protocol { reason: format!("a lent queue came without {what}") };
-    let Reply::Queue { id, bytes, lent } = reply else {
+    let AttachReply::Queue { id, bytes, lent } = reply else {
         return Err(nonsense("a queue", &reply));
     };
     let text = lent.ok_or_else(|| missing("its layout"))?;
     let rules = rules.ok_or_else(|| missing("its rules"))?;
     let [memory, line, device] = <[OwnedFd; 3]>::try_from(descriptors)
         .map_err(|_| missing("its memory, wake line and device file"))?;
-    Ok(LentReply { id, bytes, text, rules, memory, line, device })
+    Ok(LentQueueReply { id, bytes, text, rules, memory, line, device })
 }

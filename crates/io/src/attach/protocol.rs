@@ -1,10 +1,10 @@
 //! The messages of the attach socket: one JSON text per datagram, with descriptors.
 //!
-//! Input: bytes of one datagram from an untrusted peer. Output: a [`Request`] or a [`Reply`], or an error. Specified in
+//! Input: bytes of one datagram from an untrusted peer. Output: a [`AttachRequest`] or a [`AttachReply`], or an error. Specified in
 //! `docs/formats/attach.md`. Invariant: decoding allocates memory at most in proportion to the datagram's length.
 
 use crate::attach::admin::{AdminAnswer, AdminRequest, is_false};
-use crate::facts::NamespaceFacts;
+use crate::client_namespace::ClientNamespace;
 use serde::{Deserialize, Serialize};
 
 /// The protocol version. A daemon refuses a version that it does not support and names the one it supports.
@@ -14,10 +14,10 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Maximum descriptors of a datagram.
 pub const DESCRIPTORS_MAX: usize = 3;
 
-/// A request of a client. The first is [`Request::Hello`]; each has one [`Reply`], in order.
+/// A request of a client. The first is [`AttachRequest::Hello`]; each has one [`AttachReply`], in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Request {
+pub enum AttachRequest {
     /// Opens the connection.
     Hello {
         /// [`VERSION`].
@@ -113,7 +113,7 @@ pub struct DirectRules {
 /// The memory layout of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct LentText {
+pub struct LentQueueLayout {
     /// The controller's address of the memory's first byte, where the submission ring begins.
     pub address: u64,
     /// Offset of the completion ring in the memory.
@@ -133,7 +133,7 @@ pub struct LentText {
 /// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reply {
+pub enum AttachReply {
     /// Answers a hello.
     Welcome {
         /// The version of this connection.
@@ -157,7 +157,7 @@ pub enum Reply {
         address: u64,
     },
     /// The namespaces.
-    Namespaces(Vec<NamespaceFacts>),
+    Namespaces(Vec<ClientNamespace>),
     /// A queue; the message carries the memfd of its rings, this client's end of its wake line, and for a hardware
     /// queue the device file.
     Queue {
@@ -167,7 +167,7 @@ pub enum Reply {
         bytes: u64,
         /// Its memory layout, if it is a hardware queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        lent: Option<LentText>,
+        lent: Option<LentQueueLayout>,
     },
     /// The answer to an administration request.
     Admin(AdminAnswer),
@@ -186,7 +186,7 @@ pub enum Reply {
 /// The error for bytes that are not a valid message, or a message that is too long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct NoMessage {
+pub struct MessageError {
     /// The reason.
     pub reason: String,
 }
@@ -194,25 +194,25 @@ pub struct NoMessage {
 /// Decodes a request.
 ///
 /// # Errors
-/// [`NoMessage`] for anything else.
-pub fn decode_request(bytes: &[u8]) -> Result<Request, NoMessage> {
+/// [`MessageError`] for anything else.
+pub fn decode_request(bytes: &[u8]) -> Result<AttachRequest, MessageError> {
     decode(bytes)
 }
 
 /// Decodes a reply.
 ///
 /// # Errors
-/// [`NoMessage`] for anything else.
-pub fn decode_reply(bytes: &[u8]) -> Result<Reply, NoMessage> {
+/// [`MessageError`] for anything else.
+pub fn decode_reply(bytes: &[u8]) -> Result<AttachReply, MessageError> {
     decode(bytes)
 }
 
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NoMessage> {
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, MessageError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
-        return Err(NoMessage { reason: format!("{} bytes are too long for a message", bytes.len()) });
+        return Err(MessageError { reason: format!("{} bytes are too long for a message", bytes.len()) });
     }
     // The parser's own text can quote the input: report only the position.
-    serde_json::from_slice(bytes).map_err(|error| NoMessage {
+    serde_json::from_slice(bytes).map_err(|error| MessageError {
         reason: format!(
             "not a message of version {VERSION}: {:?} at column {}",
             error.classify(),
@@ -224,11 +224,11 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NoMessage> {
 /// Encodes a message.
 ///
 /// # Errors
-/// [`NoMessage`] for a message that is too long to be sent.
-pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, NoMessage> {
-    let bytes = serde_json::to_vec(message).map_err(|error| NoMessage { reason: error.to_string() })?;
+/// [`MessageError`] for a message that is too long to be sent.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, MessageError> {
+    let bytes = serde_json::to_vec(message).map_err(|error| MessageError { reason: error.to_string() })?;
     if bytes.len() > MESSAGE_BYTES_MAX {
-        return Err(NoMessage { reason: format!("{} bytes are too long for a message", bytes.len()) });
+        return Err(MessageError { reason: format!("{} bytes are too long for a message", bytes.len()) });
     }
     Ok(bytes)
 }
@@ -239,24 +239,24 @@ mod tests {
 
     #[test]
     fn messages_encode_as_documented() {
-        let text = |request: &Request| String::from_utf8(encode(request).unwrap()).unwrap();
-        assert_eq!(text(&Request::Hello { version: 1, direct: false }), r#"{"hello":{"version":1}}"#);
+        let text = |request: &AttachRequest| String::from_utf8(encode(request).unwrap()).unwrap();
+        assert_eq!(text(&AttachRequest::Hello { version: 1, direct: false }), r#"{"hello":{"version":1}}"#);
         assert_eq!(
-            text(&Request::Hello { version: 1, direct: true }),
+            text(&AttachRequest::Hello { version: 1, direct: true }),
             r#"{"hello":{"version":1,"direct":true}}"#
         );
         assert_eq!(
-            text(&Request::Trouble { queue: 3, trouble: QueueTrouble::Late(17) }),
+            text(&AttachRequest::Trouble { queue: 3, trouble: QueueTrouble::Late(17) }),
             r#"{"trouble":{"queue":3,"trouble":{"late":17}}}"#
         );
-        assert_eq!(text(&Request::Namespaces), r#""namespaces""#);
+        assert_eq!(text(&AttachRequest::Namespaces), r#""namespaces""#);
         assert_eq!(
-            text(&Request::Region { start: 65_536, bytes: 4_096, offset: 0 }),
+            text(&AttachRequest::Region { start: 65_536, bytes: 4_096, offset: 0 }),
             r#"{"region":{"start":65536,"bytes":4096}}"#
         );
-        assert_eq!(text(&Request::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
+        assert_eq!(text(&AttachRequest::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
         let reply = |data| {
-            let welcome = Reply::Welcome { version: 1, queues: 16, memory: 4_096, data, direct: None };
+            let welcome = AttachReply::Welcome { version: 1, queues: 16, memory: 4_096, data, direct: None };
             String::from_utf8(encode(&welcome).unwrap()).unwrap()
         };
         assert_eq!(reply(None), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);

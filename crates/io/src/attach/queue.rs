@@ -11,11 +11,11 @@
 //!                                        given up: every call fails
 //! ```
 
-use super::session::{Session, lock};
-use crate::backend::{Answer, Armed, Limits, Transport};
+use super::session::{AttachSession, lock};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::Command;
-use crate::error::{IoError, Rejected, SubmitError};
-use crate::ring_queue::{RingQueue, Unanswered};
+use crate::error::{IoError, RejectedCommand, SubmitError};
+use crate::ring_queue::{InFlightCommand, RingQueue};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
@@ -29,18 +29,23 @@ const DRAIN_LOOK: Nanos = Nanos::from_millis(10);
 /// A queue of an attached client.
 #[derive(Debug)]
 pub(super) struct AttachQueue {
-    session: Arc<Mutex<Session>>,
+    session: Arc<Mutex<AttachSession>>,
     epoch: u64,
     ring: RingQueue,
-    limits: Limits,
+    limits: IoLimits,
     /// Commands aborted by a daemon that shuts down; resubmitted to the next one.
-    aborted: Vec<Unanswered>,
+    aborted: Vec<InFlightCommand>,
     looks: u32,
     given_up: bool,
 }
 
 impl AttachQueue {
-    pub(super) fn new(session: Arc<Mutex<Session>>, epoch: u64, ring: RingQueue, limits: Limits) -> Self {
+    pub(super) fn new(
+        session: Arc<Mutex<AttachSession>>,
+        epoch: u64,
+        ring: RingQueue,
+        limits: IoLimits,
+    ) -> Self {
         Self { session, epoch, ring, limits, aborted: Vec::new(), looks: 0, given_up: false }
     }
 
@@ -61,7 +66,7 @@ impl AttachQueue {
         drop(session);
         let mut again = self.ring.take_unanswered();
         again.append(&mut self.aborted);
-        again.sort_by_key(Unanswered::order);
+        again.sort_by_key(InFlightCommand::order);
         if let Err((rest, error)) = ring.submit_again(again) {
             self.aborted = rest;
             return Err(error.into());
@@ -71,19 +76,19 @@ impl AttachQueue {
     }
 }
 
-impl Transport for AttachQueue {
-    fn limits(&self) -> Limits {
+impl QueueTransport for AttachQueue {
+    fn limits(&self) -> IoLimits {
         self.limits
     }
 
     #[inline]
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if self.given_up {
-            return Err(Rejected { command, reason: SubmitError::Gone });
+            return Err(RejectedCommand { command, reason: SubmitError::Gone });
         }
         // Commands that wait for the next daemon count towards the depth.
         if !self.aborted.is_empty() && self.in_flight() >= self.depth() {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
         self.ring.submit_command(command, token)
     }
@@ -94,7 +99,7 @@ impl Transport for AttachQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         while let Some((completion, command)) = self.ring.reap_with()? {
             if completion.status == Status::ABORTED_SQ_DELETION {
                 // The daemon shuts down and did not start this one.
@@ -102,7 +107,7 @@ impl Transport for AttachQueue {
                 continue;
             }
             self.looks = 0;
-            return Ok(Some(Answer { completion, data: command.data }));
+            return Ok(Some(CompletedCommand { completion, data: command.data }));
         }
         self.looks += 1;
         if self.looks >= LOOKS {
@@ -114,7 +119,7 @@ impl Transport for AttachQueue {
                         self.aborted.push(command);
                     }
                     Some((completion, command)) => {
-                        return Ok(Some(Answer { completion, data: command.data }));
+                        return Ok(Some(CompletedCommand { completion, data: command.data }));
                     }
                     None => {}
                 }
@@ -140,10 +145,10 @@ impl Transport for AttachQueue {
         self.ring.descriptor()
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         // Commands that wait for the next daemon make progress by polling only.
         if !self.aborted.is_empty() {
-            return Ok(Armed::Ready);
+            return Ok(ArmResult::Ready);
         }
         let armed = self.ring.arm()?;
         if self.ring.has_hung_up() {

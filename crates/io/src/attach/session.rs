@@ -4,22 +4,22 @@
 //! its address and its bytes for the session's life; the epoch counts connections, so that each queue detects that its
 //! own has ended.
 
-use super::direct::{Addresses, Borrower, Borrowing, LentReply, Watch, lent_of};
+use super::direct::{LentQueueOwner, LentQueueReply, LoanWatcher, QueueLoan, RegionAddresses, lent_of};
 use super::queue::AttachQueue;
-use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceWish};
-use crate::attach::connection::{Connection, nonsense};
-use crate::attach::protocol::{Reply, Request};
-use crate::backend::{Backend, Limits, Transport};
+use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceRequest};
+use crate::attach::connection::{AttachConnection, nonsense};
+use crate::attach::protocol::{AttachReply, AttachRequest};
+use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
-use crate::device_pool::{DevicePool, Registrar};
+use crate::client_namespace::ClientNamespace;
+use crate::device_pool::{DevicePool, MemoryRegistrar};
 use crate::error::{IoError, SubmitError};
-use crate::facts::NamespaceFacts;
-use crate::ring_queue::{Bells, RingQueue};
+use crate::ring_queue::{QueueWakeups, RingQueue};
 use crate::vfio::NvmeQueue;
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake_line::WakeLine;
 use headwater_nvme::queue_pair::{QueuePair, words_for};
 use std::collections::BTreeMap;
@@ -49,41 +49,45 @@ impl Default for AttachOptions {
 
 /// A file range registered with the daemon.
 #[derive(Debug)]
-struct Region {
+struct RegisteredRegion {
     file: Arc<OwnedFd>,
     offset: u64,
     bytes: u64,
 }
 
-impl Region {
-    fn request(&self, start: u64) -> Request {
-        Request::Region { start, bytes: self.bytes, offset: self.offset }
+impl RegisteredRegion {
+    fn request(&self, start: u64) -> AttachRequest {
+        AttachRequest::Region { start, bytes: self.bytes, offset: self.offset }
     }
 }
 
 /// The state of one client, shared by its queues.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct AttachSession {
     path: PathBuf,
     options: AttachOptions,
     clock: Clock,
     /// `None` while disconnected, and after reconnecting failed.
-    connection: Option<Connection>,
+    connection: Option<AttachConnection>,
     epoch: u64,
-    regions: BTreeMap<u64, Region>,
+    regions: BTreeMap<u64, RegisteredRegion>,
     /// Present if the session drives hardware queues.
-    direct: Option<Direct>,
+    direct: Option<DirectAccess>,
 }
 
 /// The additional state of a session that drives hardware queues.
 #[derive(Debug)]
-struct Direct {
-    watch: Watch,
-    addresses: Arc<Addresses>,
+struct DirectAccess {
+    watch: LoanWatcher,
+    addresses: Arc<RegionAddresses>,
 }
 
-impl Session {
-    fn call(&mut self, request: &Request, with: Option<u64>) -> Result<(Reply, Vec<OwnedFd>), IoError> {
+impl AttachSession {
+    fn call(
+        &mut self,
+        request: &AttachRequest,
+        with: Option<u64>,
+    ) -> Result<(AttachReply, Vec<OwnedFd>), IoError> {
         let file = with.and_then(|start| self.regions.get(&start)).map(|region| Arc::clone(&region.file));
         let file = file.as_ref().map(|file| file.as_fd());
         self.call_with(request, file.as_slice())
@@ -92,16 +96,20 @@ impl Session {
     /// Sends a request with its descriptors over the present connection.
     pub(super) fn call_with(
         &mut self,
-        request: &Request,
+        request: &AttachRequest,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>), IoError> {
+    ) -> Result<(AttachReply, Vec<OwnedFd>), IoError> {
         let Self { connection, path, .. } = self;
         let gone = || IoError::Gone { what: path.display().to_string(), reason: "it went away".to_owned() };
         connection.as_mut().ok_or_else(gone)?.call(request, descriptors)
     }
 
     /// Calls as [`call`](Self::call), and repeats the call over a new connection if the old one has ended.
-    fn call_again(&mut self, request: &Request, with: Option<u64>) -> Result<(Reply, Vec<OwnedFd>), IoError> {
+    fn call_again(
+        &mut self,
+        request: &AttachRequest,
+        with: Option<u64>,
+    ) -> Result<(AttachReply, Vec<OwnedFd>), IoError> {
         let epoch = self.epoch;
         match self.call(request, with) {
             Err(IoError::Gone { .. }) => {
@@ -137,8 +145,8 @@ impl Session {
 
     fn connect(&mut self) -> Result<(), IoError> {
         let mut connection = match self.direct {
-            Some(_) => Connection::open_direct(&self.path)?,
-            None => Connection::open(&self.path)?,
+            Some(_) => AttachConnection::open_direct(&self.path)?,
+            None => AttachConnection::open(&self.path)?,
         };
         for (&start, region) in &self.regions {
             let (reply, _) = connection.call(&region.request(start), &[region.file.as_fd()])?;
@@ -150,10 +158,10 @@ impl Session {
     }
 
     /// Checks the daemon's reply to a region, and records the region's device address.
-    fn registered(&self, start: u64, bytes: u64, reply: &Reply) -> Result<(), IoError> {
+    fn registered(&self, start: u64, bytes: u64, reply: &AttachReply) -> Result<(), IoError> {
         match (&self.direct, reply) {
-            (None, Reply::Done) => Ok(()),
-            (Some(direct), &Reply::Region { address }) => {
+            (None, AttachReply::Done) => Ok(()),
+            (Some(direct), &AttachReply::Region { address }) => {
                 direct.addresses.insert(start, bytes, address);
                 Ok(())
             }
@@ -162,29 +170,29 @@ impl Session {
     }
 
     /// Returns the namespaces that this client may use.
-    pub(super) fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
-        match self.call_again(&Request::Namespaces, None)?.0 {
-            Reply::Namespaces(namespaces) => Ok(namespaces),
+    pub(super) fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
+        match self.call_again(&AttachRequest::Namespaces, None)?.0 {
+            AttachReply::Namespaces(namespaces) => Ok(namespaces),
             other => Err(nonsense("namespaces", &other)),
         }
     }
 
     /// Borrows a new hardware queue.
-    pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentReply, IoError> {
-        let (reply, descriptors) = self.call_again(&Request::Queue { depth }, None)?;
-        lent_of(reply, descriptors, self.connection.as_ref().and_then(Connection::direct))
+    pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentQueueReply, IoError> {
+        let (reply, descriptors) = self.call_again(&AttachRequest::Queue { depth }, None)?;
+        lent_of(reply, descriptors, self.connection.as_ref().and_then(AttachConnection::direct))
     }
 
     /// Watches for the end of a hardware queue.
-    pub(super) fn watch(&self, borrowing: &Arc<Borrowing>) -> Result<(), IoError> {
+    pub(super) fn watch(&self, borrowing: &Arc<QueueLoan>) -> Result<(), IoError> {
         self.direct.as_ref().map_or(Ok(()), |direct| direct.watch.add(borrowing))
     }
 
     /// Creates a queue over the present connection.
     pub(super) fn ring_queue(&mut self, depth: u32) -> Result<RingQueue, IoError> {
         let words = words_for(depth)?;
-        let (reply, descriptors) = self.call_again(&Request::Queue { depth }, None)?;
-        let Reply::Queue { bytes, .. } = reply else {
+        let (reply, descriptors) = self.call_again(&AttachRequest::Queue { depth }, None)?;
+        let AttachReply::Queue { bytes, .. } = reply else {
             return Err(nonsense("a queue", &reply));
         };
         let (Ok([memory, line]), Ok(bytes)) = (<[OwnedFd; 2]>::try_from(descriptors), usize::try_from(bytes))
@@ -193,18 +201,18 @@ impl Session {
                 reason: "a queue came without its memory and its wake line".to_owned(),
             });
         };
-        let region = Foreign::take(memory.as_fd(), 0, bytes)?;
-        let pair = QueuePair::host_half(ForeignWords::new(region, 0, words)?, depth)?;
-        Ok(RingQueue::new(pair, Bells::Line(WakeLine::from(line))))
+        let region = SharedMemory::map_descriptor(memory.as_fd(), 0, bytes)?;
+        let pair = QueuePair::host_half(SharedMemoryWords::new(region, 0, words)?, depth)?;
+        Ok(RingQueue::new(pair, QueueWakeups::Line(WakeLine::from(line))))
     }
 }
 
-impl Session {
+impl AttachSession {
     /// Returns the limits of a ring, reduced to those of this daemon's device.
-    fn limits(&self, ring: Limits) -> Limits {
-        let Some(rules) = self.connection.as_ref().and_then(Connection::data) else { return ring };
+    fn limits(&self, ring: IoLimits) -> IoLimits {
+        let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data) else { return ring };
         let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
-        Limits {
+        IoLimits {
             transfer_bytes_max: ring.transfer_bytes_max.min(transfer),
             memory_align: ring.memory_align.max(usize::try_from(rules.align).unwrap_or(1)),
             ..ring
@@ -212,31 +220,31 @@ impl Session {
     }
 }
 
-pub(super) fn expect_done(reply: &Reply) -> Result<(), IoError> {
-    if *reply == Reply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
+pub(super) fn expect_done(reply: &AttachReply) -> Result<(), IoError> {
+    if *reply == AttachReply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
 }
 
 /// Locks the session. A thread that panicked in a call leaves at worst an old connection.
-pub(super) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+pub(super) fn lock(session: &Mutex<AttachSession>) -> MutexGuard<'_, AttachSession> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A backend over a device in a daemon.
 #[derive(Debug)]
 pub struct AttachBackend {
-    session: Arc<Mutex<Session>>,
-    memory: DevicePool<Regions>,
+    session: Arc<Mutex<AttachSession>>,
+    memory: DevicePool<RegionRegistrar>,
 }
 
 /// The pool's registrar, which registers memory with the daemon. The pool outlives the session.
 #[derive(Debug)]
-struct Regions(Weak<Mutex<Session>>);
+struct RegionRegistrar(Weak<Mutex<AttachSession>>);
 
-impl Registrar for Regions {
+impl MemoryRegistrar for RegionRegistrar {
     fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError> {
         let session = self.0.upgrade().ok_or(SubmitError::Gone)?;
         let mut session = lock(&session);
-        let region = Region { file: Arc::clone(file), offset, bytes: bytes as u64 };
+        let region = RegisteredRegion { file: Arc::clone(file), offset, bytes: bytes as u64 };
         let request = region.request(start.0);
         session.regions.insert(start.0, region);
         let epoch = session.epoch;
@@ -261,7 +269,7 @@ impl Registrar for Regions {
         if let Some(direct) = &session.direct {
             direct.addresses.remove(start.0);
         }
-        match session.call(&Request::Release { start: start.0 }, None) {
+        match session.call(&AttachRequest::Release { start: start.0 }, None) {
             Ok((reply, _)) => expect_done(&reply),
             // The daemon is gone, and its registrations with it.
             Err(IoError::Gone { .. }) => Ok(()),
@@ -276,7 +284,7 @@ impl AttachBackend {
     /// # Errors
     /// [`IoError::Gone`] when no daemon answers, [`IoError::Refused`] when the policy has no grant for this user.
     pub fn connect(path: &Path, options: AttachOptions) -> Result<Self, IoError> {
-        let mut session = Session {
+        let mut session = AttachSession {
             path: path.to_owned(),
             options: AttachOptions { retry_for: Nanos::ZERO, ..options },
             clock: Clock::start(),
@@ -286,26 +294,26 @@ impl AttachBackend {
             direct: None,
         };
         if options.direct {
-            session.direct = Some(Direct { watch: Watch::start()?, addresses: Arc::default() });
+            session.direct = Some(DirectAccess { watch: LoanWatcher::start()?, addresses: Arc::default() });
         }
         session.reconnect(0)?;
         session.options = options;
         let session = Arc::new(Mutex::new(session));
-        let memory = DevicePool::open(Regions(Arc::downgrade(&session)))?;
+        let memory = DevicePool::open(RegionRegistrar(Arc::downgrade(&session)))?;
         Ok(Self { session, memory })
     }
 }
 
-impl Backend for AttachBackend {
-    fn namespaces(&mut self) -> Result<Vec<NamespaceFacts>, IoError> {
+impl DeviceBackend for AttachBackend {
+    fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
         lock(&self.session).namespaces()
     }
 
-    fn change_namespace(&mut self, id: u8, change: NamespaceWish) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, id: u8, change: NamespaceRequest) -> Result<u8, IoError> {
         // Not retried: if the daemon went away after creating the namespace, a retry would create a second one.
-        let request = Request::Admin(AdminRequest::Namespace { id, wish: change });
+        let request = AttachRequest::Admin(AdminRequest::Namespace { id, wish: change });
         match lock(&self.session).call(&request, None)?.0 {
-            Reply::Admin(AdminAnswer::Namespace(id)) => Ok(id),
+            AttachReply::Admin(AdminAnswer::Namespace(id)) => Ok(id),
             other => Err(nonsense("a change of namespaces", &other)),
         }
     }
@@ -314,10 +322,10 @@ impl Backend for AttachBackend {
         self.memory.buffer(bytes)
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Box<dyn Transport>, IoError> {
+    fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         let mut session = lock(&self.session);
         if let Some(direct) = &session.direct {
-            let keeper = Borrower::new(&self.session, &direct.addresses);
+            let keeper = LentQueueOwner::new(&self.session, &direct.addresses);
             drop(session);
             return Ok(Box::new(NvmeQueue::open(keeper, depth)?));
         }

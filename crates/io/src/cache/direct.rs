@@ -5,57 +5,57 @@
 //! the write completes; when the write completes, cached pages hold what it wrote, or are dropped; overlapping direct
 //! writes are executed one after another.
 
-use super::Cache;
-use super::flight::Flight;
-use super::frames::{Marks, State};
-use super::lower::{Kind, Transfer};
-use super::request::{Action, Pending};
+use super::BlockCache;
+use super::backing::{BackingTransfer, TransferKind};
+use super::frames::{FrameState, PageFlags};
+use super::request::{CacheOperation, PendingCacheRequest};
 use super::shape::{PAGE, pages_of, to_u64, to_usize};
+use super::transfers::TransferPurpose;
 use headwater_nvme::spec::status::Status;
 
 /// An exclusive range of a direct write.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct DirectWriteLock {
     request: u64,
     first: u64,
     end: u64,
     launched: bool,
 }
 
-impl Lock {
+impl DirectWriteLock {
     fn overlaps(&self, first: u64, end: u64) -> bool {
         self.first < end && first < self.end
     }
 }
 
-impl Cache {
+impl BlockCache {
     #[inline]
     pub(super) fn is_locked(&self, page: u64) -> bool {
         !self.locks.is_empty() && self.locks.iter().any(|lock| lock.overlaps(page, page + 1))
     }
 
     /// Returns true if cached pages are newer than the device: a direct read must then go through the cache.
-    pub(super) fn is_newer(&self, pending: &Pending) -> bool {
-        let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(Marks::DIRTY);
+    pub(super) fn is_newer(&self, pending: &PendingCacheRequest) -> bool {
+        let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(PageFlags::DIRTY);
         self.dirty > 0 && self.frames_of(pending.next, pending.end).iter().any(is_dirty)
     }
 
-    pub(super) fn begin_direct(&mut self, kind: Kind, pending: Pending) {
+    pub(super) fn begin_direct(&mut self, kind: TransferKind, pending: PendingCacheRequest) {
         let (first, end) = (pending.next, pending.end);
         let request = self.requests.insert(pending);
-        if kind == Kind::Read {
+        if kind == TransferKind::Read {
             self.launch_direct(request);
         } else {
-            self.locks.push(Lock { request, first, end, launched: false });
+            self.locks.push(DirectWriteLock { request, first, end, launched: false });
         }
     }
 
     /// Starts the direct writes whose ranges have no transfer in progress.
     pub(super) fn launch_directs(&mut self) {
         for at in 0..self.locks.len() {
-            let Lock { request, first, end, launched } = self.locks[at];
+            let DirectWriteLock { request, first, end, launched } = self.locks[at];
             let waits = self.locks[..at].iter().any(|earlier| earlier.overlaps(first, end));
-            let rests = |&frame: &u32| self.frames.of(frame).state == State::Idle;
+            let rests = |&frame: &u32| self.frames.of(frame).state == FrameState::Idle;
             if !launched && !waits && self.frames_of(first, end).iter().all(rests) {
                 self.locks[at].launched = true;
                 self.launch_direct(request);
@@ -65,9 +65,9 @@ impl Cache {
 
     fn launch_direct(&mut self, request: u64) {
         let Some(mut pending) = self.requests.take(request) else { return };
-        let Action::Direct { kind, durable } = pending.action else { return };
+        let CacheOperation::Direct { kind, durable } = pending.action else { return };
         let most = match kind {
-            Kind::Read | Kind::Write => to_u64(self.transfer_pages()) * PAGE,
+            TransferKind::Read | TransferKind::Write => to_u64(self.transfer_pages()) * PAGE,
             _ => (self.limits.range_bytes_max / PAGE).max(1) * PAGE,
         };
         let mut done = 0;
@@ -78,8 +78,8 @@ impl Cache {
                 Err(_) => unreachable!("part of a request is outside its buffer"),
             };
             let segments = pending.data.iter().map(cut).collect();
-            let transfer = Transfer { kind, offset: pending.offset + done, bytes, durable, segments };
-            self.launch(Flight::Direct(request), transfer);
+            let transfer = BackingTransfer { kind, offset: pending.offset + done, bytes, durable, segments };
+            self.launch(TransferPurpose::Direct(request), transfer);
             pending.waiting += 1;
             done += bytes;
         }
@@ -94,8 +94,8 @@ impl Cache {
             pending.fail(status);
         }
         if pending.waiting == 0 {
-            if let Action::Direct { kind, .. } = pending.action
-                && kind != Kind::Read
+            if let CacheOperation::Direct { kind, .. } = pending.action
+                && kind != TransferKind::Read
             {
                 self.follow(kind, &pending);
             }
@@ -110,12 +110,12 @@ impl Cache {
     }
 
     /// Updates the cached pages of a range to the device's new contents.
-    fn follow(&mut self, kind: Kind, pending: &Pending) {
+    fn follow(&mut self, kind: TransferKind, pending: &PendingCacheRequest) {
         let (first, end) = pages_of(pending.offset, pending.bytes);
         for frame in self.frames_of(first, end) {
             let page = self.frames.of(frame).page;
             let part = pending.part(page);
-            let is_dirty = self.frames.of(frame).marks.has(Marks::DIRTY);
+            let is_dirty = self.frames.of(frame).marks.has(PageFlags::DIRTY);
             // A request waits for this page to be written: it must be written, with its current contents.
             let is_awaited = self.waiters.contains_key(&frame);
             let is_whole = part.bytes == self.shape.page_bytes(page);
@@ -124,7 +124,7 @@ impl Cache {
                 if !is_dirty {
                     self.drop_page(frame);
                 }
-            } else if kind == Kind::Discard {
+            } else if kind == TransferKind::Discard {
                 if !is_awaited && (is_whole || !is_dirty) {
                     self.drop_page(frame);
                 }

@@ -13,7 +13,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// The list that a frame is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum List {
+pub(super) enum FrameList {
     /// Frames without a page.
     Free,
     /// Clean pages not yet proven.
@@ -29,12 +29,12 @@ pub(super) enum List {
     /// No list.
     None,
 }
-const LISTS: usize = List::None as usize;
+const LISTS: usize = FrameList::None as usize;
 
 /// The state of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum FrameState {
     /// It holds no page.
     Free,
     /// Its page is being read.
@@ -49,9 +49,9 @@ pub(super) enum State {
 
 /// The flags of a page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks(u8);
+pub(super) struct PageFlags(u8);
 
-impl Marks {
+impl PageFlags {
     /// The device does not have it yet.
     pub(super) const DIRTY: Self = Self(1);
     /// Its write was acknowledged, and the device does not have it yet.
@@ -85,32 +85,32 @@ impl Marks {
 
 /// The state of a frame and its page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct CacheFrame {
     pub(super) page: u64,
     /// The time at which it became dirty, or failed.
     pub(super) since: Nanos,
     prev: u32,
     next: u32,
-    list: List,
-    pub(super) state: State,
+    list: FrameList,
+    pub(super) state: FrameState,
     /// Its recent uses, up to [`USES_MOST`](super::replacement::USES_MOST).
     pub(super) uses: u8,
-    pub(super) marks: Marks,
+    pub(super) marks: PageFlags,
 }
 
-const FREE: Frame = Frame {
+const FREE: CacheFrame = CacheFrame {
     page: 0,
     since: Nanos::ZERO,
     prev: NONE,
     next: NONE,
-    list: List::None,
-    state: State::Free,
+    list: FrameList::None,
+    state: FrameState::Free,
     uses: 0,
-    marks: Marks(0),
+    marks: PageFlags(0),
 };
 
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct ListEnds {
     first: u32,
     last: u32,
     frames: usize,
@@ -118,16 +118,16 @@ struct Ends {
 
 /// The frames and their lists.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameTable {
     blocks: Vec<Buffer>,
     block_bits: u32,
-    frames: Vec<Frame>,
-    lists: [Ends; LISTS],
+    frames: Vec<CacheFrame>,
+    lists: [ListEnds; LISTS],
 }
 
-impl Frames {
+impl FrameTable {
     pub(super) fn new(block_pages: usize) -> Self {
-        let lists = [Ends { first: NONE, last: NONE, frames: 0 }; LISTS];
+        let lists = [ListEnds { first: NONE, last: NONE, frames: 0 }; LISTS];
         Self { blocks: Vec::new(), block_bits: block_pages.trailing_zeros(), frames: Vec::new(), lists }
     }
 
@@ -137,13 +137,15 @@ impl Frames {
         for _ in 0..1_usize << self.block_bits {
             let frame = u32::try_from(self.frames.len()).unwrap_or(NONE);
             self.frames.push(FREE);
-            self.push_back(List::Free, frame);
+            self.push_back(FrameList::Free, frame);
         }
     }
 
-    /// Releases every block after the first `blocks`; their frames are [`State::Retired`].
+    /// Releases every block after the first `blocks`; their frames are [`FrameState::Retired`].
     pub(super) fn keep_blocks(&mut self, blocks: usize) {
-        debug_assert!(self.frames[blocks << self.block_bits..].iter().all(|f| f.state == State::Retired));
+        debug_assert!(
+            self.frames[blocks << self.block_bits..].iter().all(|f| f.state == FrameState::Retired)
+        );
         self.blocks.truncate(blocks);
         self.frames.truncate(blocks << self.block_bits);
     }
@@ -158,12 +160,12 @@ impl Frames {
     }
 
     #[inline]
-    pub(super) fn of(&self, frame: u32) -> &Frame {
+    pub(super) fn of(&self, frame: u32) -> &CacheFrame {
         &self.frames[frame as usize]
     }
 
     #[inline]
-    pub(super) fn at(&mut self, frame: u32) -> &mut Frame {
+    pub(super) fn at(&mut self, frame: u32) -> &mut CacheFrame {
         &mut self.frames[frame as usize]
     }
 
@@ -174,50 +176,50 @@ impl Frames {
 
     /// Iterates over the frames with a page or a transfer, with their page numbers.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (u32, u64)> {
-        let used = |frame: &Frame| !matches!(frame.state, State::Free | State::Retired);
+        let used = |frame: &CacheFrame| !matches!(frame.state, FrameState::Free | FrameState::Retired);
         self.frames.iter().zip(0..).filter(move |(frame, _)| used(frame)).map(|(frame, at)| (at, frame.page))
     }
 
     #[inline]
-    pub(super) fn list(&self, frame: u32) -> List {
+    pub(super) fn list(&self, frame: u32) -> FrameList {
         self.of(frame).list
     }
 
     #[inline]
-    pub(super) fn len(&self, list: List) -> usize {
+    pub(super) fn len(&self, list: FrameList) -> usize {
         self.lists[list as usize].frames
     }
 
     #[inline]
-    pub(super) fn first(&self, list: List) -> Option<u32> {
+    pub(super) fn first(&self, list: FrameList) -> Option<u32> {
         Some(self.lists[list as usize].first).filter(|&frame| frame != NONE)
     }
 
     #[inline]
-    pub(super) fn last(&self, list: List) -> Option<u32> {
+    pub(super) fn last(&self, list: FrameList) -> Option<u32> {
         Some(self.lists[list as usize].last).filter(|&frame| frame != NONE)
     }
 
     /// Iterates over the frames of a list, first to last.
-    pub(super) fn iter(&self, list: List) -> impl Iterator<Item = u32> {
+    pub(super) fn iter(&self, list: FrameList) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(list), |&frame| {
             Some(self.of(frame).next).filter(|&next| next != NONE)
         })
     }
 
-    pub(super) fn push_front(&mut self, list: List, frame: u32) {
+    pub(super) fn push_front(&mut self, list: FrameList, frame: u32) {
         let next = self.lists[list as usize].first;
         self.link(list, NONE, frame, next);
     }
 
-    pub(super) fn push_back(&mut self, list: List, frame: u32) {
+    pub(super) fn push_back(&mut self, list: FrameList, frame: u32) {
         let prev = self.lists[list as usize].last;
         self.link(list, prev, frame, NONE);
     }
 
-    fn link(&mut self, list: List, prev: u32, frame: u32, next: u32) {
+    fn link(&mut self, list: FrameList, prev: u32, frame: u32, next: u32) {
         let at = self.at(frame);
-        debug_assert!(at.list == List::None, "the frame is already on a list");
+        debug_assert!(at.list == FrameList::None, "the frame is already on a list");
         (at.prev, at.next, at.list) = (prev, next, list);
         if prev == NONE {
             self.lists[list as usize].first = frame;
@@ -234,8 +236,8 @@ impl Frames {
 
     /// Removes a frame from its list, if it is on one.
     pub(super) fn unlink(&mut self, frame: u32) {
-        let Frame { prev, next, list, .. } = *self.of(frame);
-        if list == List::None {
+        let CacheFrame { prev, next, list, .. } = *self.of(frame);
+        if list == FrameList::None {
             return;
         }
         if prev == NONE {
@@ -250,7 +252,7 @@ impl Frames {
         }
         self.lists[list as usize].frames -= 1;
         let at = self.at(frame);
-        (at.prev, at.next, at.list) = (NONE, NONE, List::None);
+        (at.prev, at.next, at.list) = (NONE, NONE, FrameList::None);
     }
 
     /// Moves a page to a free frame, at the same position in its list.
@@ -258,11 +260,11 @@ impl Frames {
         let mut bytes = [0; PAGE_BYTES];
         self.read(from, 0, &mut bytes);
         self.write(to, 0, &bytes);
-        let Frame { prev, list, .. } = *self.of(from);
+        let CacheFrame { prev, list, .. } = *self.of(from);
         self.unlink(from);
         self.unlink(to);
-        *self.at(to) = Frame { prev: NONE, next: NONE, list: List::None, ..*self.of(from) };
-        if list != List::None {
+        *self.at(to) = CacheFrame { prev: NONE, next: NONE, list: FrameList::None, ..*self.of(from) };
+        if list != FrameList::None {
             let next = if prev == NONE { self.lists[list as usize].first } else { self.of(prev).next };
             self.link(list, prev, to, next);
         }
@@ -317,12 +319,12 @@ impl Frames {
 mod tests {
     use super::*;
     use headwater_dma::iova::Iova;
-    use headwater_host::foreign::Foreign;
+    use headwater_host::shared_memory::SharedMemory;
 
-    fn frames(blocks: u64) -> Frames {
-        let mut frames = Frames::new(4);
+    fn frames(blocks: u64) -> FrameTable {
+        let mut frames = FrameTable::new(4);
         for block in 0..blocks {
-            let memory = Foreign::anonymous(4 * PAGE_BYTES).unwrap();
+            let memory = SharedMemory::anonymous(4 * PAGE_BYTES).unwrap();
             frames.add(Buffer::whole(memory, Iova(block << 20)));
         }
         frames
@@ -342,20 +344,20 @@ mod tests {
         let mut frames = frames(1);
         for frame in 0..3 {
             frames.unlink(frame);
-            frames.at(frame).state = State::Idle;
-            frames.push_back(List::Small, frame);
+            frames.at(frame).state = FrameState::Idle;
+            frames.push_back(FrameList::Small, frame);
         }
         frames.write(1, 7, b"here");
         frames.move_to(1, 3);
-        assert_eq!(frames.iter(List::Small).collect::<Vec<_>>(), [0, 3, 2]);
-        assert_eq!(frames.len(List::Small), 3);
+        assert_eq!(frames.iter(FrameList::Small).collect::<Vec<_>>(), [0, 3, 2]);
+        assert_eq!(frames.len(FrameList::Small), 3);
         let mut back = [0; 4];
         frames.read(3, 7, &mut back);
-        assert_eq!((&back, frames.of(1).state), (b"here", State::Free));
-        assert_eq!(frames.len(List::Free), 0);
+        assert_eq!((&back, frames.of(1).state), (b"here", FrameState::Free));
+        assert_eq!(frames.len(FrameList::Free), 0);
         for frame in [0, 2, 3] {
             frames.unlink(frame);
         }
-        assert_eq!((frames.first(List::Small), frames.last(List::Small)), (None, None));
+        assert_eq!((frames.first(FrameList::Small), frames.last(FrameList::Small)), (None, None));
     }
 }

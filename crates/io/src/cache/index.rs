@@ -15,14 +15,14 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The hash table of pages and their frames.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct FrameIndex {
     /// The page in the upper 40 bits, the frame in the lower 24.
     entries: Vec<u64>,
     /// The shift from a hash to a position.
     shift: u32,
 }
 
-impl Index {
+impl FrameIndex {
     /// Returns an index with room for this many pages.
     pub(super) fn with_room(pages: usize) -> Self {
         let positions = (pages.max(4) * 2).next_power_of_two();
@@ -104,7 +104,7 @@ mod tests {
     fn seeded_runs_agree_with_a_naive_model() {
         for seed in 0..20 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut index = Index::with_room(64);
+            let mut index = FrameIndex::with_room(64);
             let mut model = BTreeMap::new();
             for _ in 0..4_000 {
                 let page = [0, PAGES_MAX - 100][random.usize(0..2)] + random.u64(0..100);

@@ -7,7 +7,7 @@
 //! evicted and its number is remembered; a page that returns while remembered enters the main list at once. At the end
 //! of the main list a used page moves to the front again. Dirty pages are on neither list until they are clean.
 
-use super::frames::{Frames, List, Marks};
+use super::frames::{FrameList, FrameTable, PageFlags};
 use super::shape::{to_u64, to_usize};
 
 /// The most uses that are counted.
@@ -19,7 +19,7 @@ const SMALL_PART: usize = 10;
 
 /// The state of the policy: pages recently evicted from the small list.
 #[derive(Debug)]
-pub(super) struct Replacement {
+pub(super) struct ReplacementPolicy {
     /// The low half of a page's hash above its eviction number. The later of two at one index stays.
     ghosts: Vec<u64>,
     gone: u32,
@@ -28,7 +28,7 @@ pub(super) struct Replacement {
     small_most: usize,
 }
 
-impl Replacement {
+impl ReplacementPolicy {
     pub(super) fn for_frames(frames: usize) -> Self {
         let memory = u32::try_from(frames).unwrap_or(u32::MAX);
         let small_most = (frames / SMALL_PART).max(1);
@@ -56,10 +56,11 @@ impl Replacement {
     }
 
     /// Removes and returns the clean page to evict.
-    pub(super) fn evict(&mut self, frames: &mut Frames) -> Option<u32> {
+    pub(super) fn evict(&mut self, frames: &mut FrameTable) -> Option<u32> {
         loop {
-            let from_small = frames.len(List::Small) > self.small_most || frames.len(List::Main) == 0;
-            let frame = frames.last(if from_small { List::Small } else { List::Main })?;
+            let from_small =
+                frames.len(FrameList::Small) > self.small_most || frames.len(FrameList::Main) == 0;
+            let frame = frames.last(if from_small { FrameList::Small } else { FrameList::Main })?;
             frames.unlink(frame);
             let at = frames.at(frame);
             if from_small && at.uses < USES_PROVEN {
@@ -72,8 +73,8 @@ impl Replacement {
             }
             // Each round takes a use away or moves a page to the main list, so the loop terminates.
             at.uses = if from_small { 0 } else { at.uses - 1 };
-            at.marks.set(Marks::PROVEN);
-            frames.push_front(List::Main, frame);
+            at.marks.set(PageFlags::PROVEN);
+            frames.push_front(FrameList::Main, frame);
         }
     }
 }

@@ -1,22 +1,22 @@
 //! Requests to a cache, and their results.
 //!
-//! Input: requests in bytes. Output: [`Finished`], with the request's buffer. Invariant: an accepted request finishes
+//! Input: requests in bytes. Output: [`FinishedRequest`], with the request's buffer. Invariant: an accepted request finishes
 //! exactly once, and its buffer is returned in every case.
 
+use super::backing::TransferKind;
 use super::config::CacheError;
-use super::lower::Kind;
-use super::shape::{Part, pages_of, to_u64};
+use super::shape::{PagePart, pages_of, to_u64};
 use crate::buffer::Buffer;
-use crate::command::Durable;
+use crate::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 
 /// A user of a cache, returned by [`Cache::join`](super::Cache::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(pub(super) u32);
+pub struct CacheUser(pub(super) u32);
 
 /// A request. Offsets and lengths are in bytes; cached requests need not be whole blocks.
 #[derive(Debug)]
-pub enum Request {
+pub enum CacheRequest {
     /// A read through the cache.
     Read {
         /// The start on the device.
@@ -30,8 +30,8 @@ pub enum Request {
         offset: u64,
         /// The buffer to write.
         from: Buffer,
-        /// The durability; [`Durable::Now`] writes through to the medium under either policy.
-        durable: Durable,
+        /// The durability; [`WriteDurability::Now`] writes through to the medium under either policy.
+        durable: WriteDurability,
     },
     /// A comparison with a buffer: [`Status::COMPARE_FAILURE`] when they differ.
     Compare {
@@ -54,7 +54,7 @@ pub enum Request {
         /// The buffer to write.
         from: Buffer,
         /// The durability.
-        durable: Durable,
+        durable: WriteDurability,
     },
     /// Zeroes for whole blocks.
     Zeroes {
@@ -63,7 +63,7 @@ pub enum Request {
         /// The length in bytes.
         bytes: u64,
         /// The durability.
-        durable: Durable,
+        durable: WriteDurability,
     },
     /// A deallocation of whole blocks.
     Discard {
@@ -78,16 +78,16 @@ pub enum Request {
 
 /// A request that was refused; it had no effect.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedCacheRequest {
     /// The request.
-    pub request: Request,
+    pub request: CacheRequest,
     /// The reason.
     pub error: CacheError,
 }
 
 /// A finished request.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedRequest {
     /// The caller's token.
     pub token: u64,
     /// The result. After a failed write, each byte may or may not have been written.
@@ -98,26 +98,26 @@ pub struct Finished {
 
 /// The immediate result of a submission.
 #[derive(Debug)]
-pub enum Submitted {
+pub enum SubmitResult {
     /// The request is finished.
-    Done(Finished),
+    Done(FinishedRequest),
     /// The request finishes later, through [`Cache::take`](super::Cache::take).
     Later,
 }
 
 /// The operation of a request in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum CacheOperation {
     Read,
     Compare,
     Write {
         through: bool,
-        durable: Durable,
+        durable: WriteDurability,
     },
     /// Around the cache.
     Direct {
-        kind: Kind,
-        durable: Durable,
+        kind: TransferKind,
+        durable: WriteDurability,
     },
     Flush,
     Shrink,
@@ -125,10 +125,10 @@ pub(super) enum Action {
 
 /// A request in progress.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingCacheRequest {
     pub(super) owner: u32,
     pub(super) token: u64,
-    pub(super) action: Action,
+    pub(super) action: CacheOperation,
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) data: Option<Buffer>,
@@ -140,8 +140,8 @@ pub(super) struct Pending {
     pub(super) status: Status,
 }
 
-impl Pending {
-    pub(super) fn new(owner: Owner, token: u64, request: Request) -> Self {
+impl PendingCacheRequest {
+    pub(super) fn new(owner: CacheUser, token: u64, request: CacheRequest) -> Self {
         let (action, offset, bytes, data) = request.into_parts();
         let (next, end) = pages_of(offset, bytes);
         let status = Status::SUCCESS;
@@ -149,12 +149,12 @@ impl Pending {
     }
 
     /// Returns a request without bytes.
-    pub(super) fn of(owner: Owner, token: u64, action: Action) -> Self {
-        Self { action, ..Self::new(owner, token, Request::Flush) }
+    pub(super) fn of(owner: CacheUser, token: u64, action: CacheOperation) -> Self {
+        Self { action, ..Self::new(owner, token, CacheRequest::Flush) }
     }
 
-    pub(super) fn part(&self, page: u64) -> Part {
-        Part::of(page, self.offset, self.bytes)
+    pub(super) fn part(&self, page: u64) -> PagePart {
+        PagePart::of(page, self.offset, self.bytes)
     }
 
     /// Notes a failure, of which the first is reported; no further pages are started.
@@ -169,12 +169,12 @@ impl Pending {
         self.next >= self.end && self.waiting == 0
     }
 
-    pub(super) fn finished(self) -> Finished {
-        Finished { token: self.token, status: self.status, data: self.data }
+    pub(super) fn finished(self) -> FinishedRequest {
+        FinishedRequest { token: self.token, status: self.status, data: self.data }
     }
 }
 
-impl Request {
+impl CacheRequest {
     /// Returns the start and the length.
     #[must_use]
     pub fn range(&self) -> (u64, u64) {
@@ -202,24 +202,28 @@ impl Request {
         !matches!(self, Self::Read { .. } | Self::Write { .. } | Self::Compare { .. } | Self::Flush)
     }
 
-    fn into_parts(self) -> (Action, u64, u64, Option<Buffer>) {
+    fn into_parts(self) -> (CacheOperation, u64, u64, Option<Buffer>) {
         let (offset, bytes) = self.range();
-        let plain = Durable::AsPromised;
+        let plain = WriteDurability::AsPromised;
         let (action, data) = match self {
-            Self::Read { into, .. } => (Action::Read, Some(into)),
-            Self::Compare { with, .. } => (Action::Compare, Some(with)),
+            Self::Read { into, .. } => (CacheOperation::Read, Some(into)),
+            Self::Compare { with, .. } => (CacheOperation::Compare, Some(with)),
             Self::Write { from, durable, .. } => {
-                (Action::Write { through: durable == Durable::Now, durable }, Some(from))
+                (CacheOperation::Write { through: durable == WriteDurability::Now, durable }, Some(from))
             }
             Self::DirectRead { into, .. } => {
-                (Action::Direct { kind: Kind::Read, durable: plain }, Some(into))
+                (CacheOperation::Direct { kind: TransferKind::Read, durable: plain }, Some(into))
             }
             Self::DirectWrite { from, durable, .. } => {
-                (Action::Direct { kind: Kind::Write, durable }, Some(from))
+                (CacheOperation::Direct { kind: TransferKind::Write, durable }, Some(from))
             }
-            Self::Zeroes { durable, .. } => (Action::Direct { kind: Kind::Zeroes, durable }, None),
-            Self::Discard { .. } => (Action::Direct { kind: Kind::Discard, durable: plain }, None),
-            Self::Flush => (Action::Flush, None),
+            Self::Zeroes { durable, .. } => {
+                (CacheOperation::Direct { kind: TransferKind::Zeroes, durable }, None)
+            }
+            Self::Discard { .. } => {
+                (CacheOperation::Direct { kind: TransferKind::Discard, durable: plain }, None)
+            }
+            Self::Flush => (CacheOperation::Flush, None),
         };
         (action, offset, bytes, data)
     }

@@ -3,20 +3,20 @@
 //! Input: a number of pages. Output: blocks of memory allocated, or released by dropping them. Invariant: a shrink
 //! loses no dirty page and no frame under a transfer; the most valuable pages stay, moved to other frames if necessary.
 
+use super::backing::BackingDevice;
 use super::config::CacheError;
-use super::frames::{List, Marks, NONE, State};
-use super::lower::Lower;
+use super::frames::{FrameList, FrameState, NONE, PageFlags};
 use super::replacement::share;
-use super::request::{Action, Finished, Owner, Pending, Submitted};
+use super::request::{CacheOperation, CacheUser, FinishedRequest, PendingCacheRequest, SubmitResult};
 use super::shape::PAGE_BYTES;
-use super::{Cache, PAGES_LEAST};
+use super::{BlockCache, PAGES_LEAST};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_nvme::spec::status::Status;
 
 /// A shrink in progress.
 #[derive(Debug)]
-pub(super) struct Shrink {
+pub(super) struct ShrinkState {
     request: u64,
     blocks: usize,
     /// The frames that still hold a page.
@@ -25,26 +25,26 @@ pub(super) struct Shrink {
     failure: Option<Status>,
 }
 
-impl Shrink {
+impl ShrinkState {
     pub(super) fn retired(&self) -> usize {
         self.retired
     }
 }
 
-impl Cache {
+impl BlockCache {
     /// Changes the number of pages, rounded up to blocks. Growth is immediate. A shrink writes back dirty pages in the
     /// memory to release, and waits for transfers there; if a page cannot be written, the cache keeps its size and the
     /// status gives the reason.
     ///
     /// # Errors
-    /// [`IoError::Cache`] for an invalid number, or while a shrink is in progress; the errors of `memory`.
-    pub fn resize<L: Lower>(
+    /// [`IoError::BlockCache`] for an invalid number, or while a shrink is in progress; the errors of `memory`.
+    pub fn resize<L: BackingDevice>(
         &mut self,
         lower: &mut L,
-        owner: Owner,
+        owner: CacheUser,
         (pages, token): (usize, u64),
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
-    ) -> Result<Submitted, IoError> {
+    ) -> Result<SubmitResult, IoError> {
         super::CacheConfig { pages, ..self.config }.check()?;
         if let Some(status) = self.gone {
             return Err(CacheError::Gone(status).into());
@@ -58,21 +58,21 @@ impl Cache {
         let blocks = self.config.blocks(pages.max(PAGES_LEAST));
         if blocks >= self.frames.blocks() {
             self.grow(blocks, memory)?;
-            let finished = Finished { token, status: Status::SUCCESS, data: None };
-            return Ok(Submitted::Done(finished));
+            let finished = FinishedRequest { token, status: Status::SUCCESS, data: None };
+            return Ok(SubmitResult::Done(finished));
         }
         self.owners.begin(owner.0);
-        let request = self.requests.insert(Pending::of(owner, token, Action::Shrink));
+        let request = self.requests.insert(PendingCacheRequest::of(owner, token, CacheOperation::Shrink));
         let kept = blocks * self.config.block_pages;
         self.kept = u32::try_from(kept).unwrap_or(NONE);
         let left = (self.kept..).take(self.frames.count() - kept).collect();
-        self.shrink = Some(Shrink { request, blocks, left, retired: 0, failure: None });
+        self.shrink = Some(ShrinkState { request, blocks, left, retired: 0, failure: None });
         self.dirty_background = share(kept, self.config.dirty_background);
         self.dirty_most = share(kept, self.config.dirty_most);
         // Pages that failed before are retried before they decide.
-        self.hurry(List::Failed);
+        self.hurry(FrameList::Failed);
         self.settle(lower);
-        Ok(Submitted::Later)
+        Ok(SubmitResult::Later)
     }
 
     /// Allocates blocks of memory up to this number; all of them, or none.
@@ -113,7 +113,7 @@ impl Cache {
             self.frames.keep_blocks(shrink.blocks);
         } else {
             for frame in (kept..).take(self.frames.count() - kept as usize) {
-                if self.frames.of(frame).state == State::Retired {
+                if self.frames.of(frame).state == FrameState::Retired {
                     self.release(frame);
                 }
             }
@@ -129,42 +129,42 @@ impl Cache {
     }
 
     /// Empties a frame whose memory is to be released. Returns `false` if it is not yet empty.
-    fn retire(&mut self, frame: u32, shrink: &mut Shrink) -> bool {
+    fn retire(&mut self, frame: u32, shrink: &mut ShrinkState) -> bool {
         loop {
             let at = *self.frames.of(frame);
             match at.state {
-                State::Retired => return true,
-                State::Free => {
+                FrameState::Retired => return true,
+                FrameState::Free => {
                     self.frames.unlink(frame);
-                    self.frames.at(frame).state = State::Retired;
+                    self.frames.at(frame).state = FrameState::Retired;
                     return true;
                 }
-                State::Filling | State::Writing => return false,
-                State::Idle if at.marks.has(Marks::DIRTY) => {
+                FrameState::Filling | FrameState::Writing => return false,
+                FrameState::Idle if at.marks.has(PageFlags::DIRTY) => {
                     match self.frames.list(frame) {
-                        List::Dirty => {
+                        FrameList::Dirty => {
                             self.frames.unlink(frame);
-                            self.frames.push_back(List::Urgent, frame);
+                            self.frames.push_back(FrameList::Urgent, frame);
                         }
-                        List::Failed => shrink.failure = Some(self.failure),
+                        FrameList::Failed => shrink.failure = Some(self.failure),
                         _ => {}
                     }
                     return false;
                 }
-                State::Idle => {}
+                FrameState::Idle => {}
             }
             // A clean page moves to another frame, freed by evicting the least valuable page, which may be this one.
-            match self.frames.first(List::Free) {
+            match self.frames.first(FrameList::Free) {
                 Some(to) if to < self.kept => {
                     self.frames.move_to(frame, to);
                     self.index.set(at.page, to);
-                    self.frames.at(frame).state = State::Retired;
+                    self.frames.at(frame).state = FrameState::Retired;
                     return true;
                 }
                 Some(other) => {
                     // This frame's memory is also to be released.
                     self.frames.unlink(other);
-                    self.frames.at(other).state = State::Retired;
+                    self.frames.at(other).state = FrameState::Retired;
                 }
                 None => {
                     if self.evict().is_none() {

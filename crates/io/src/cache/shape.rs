@@ -14,14 +14,14 @@ pub(super) const PAGES_MAX: u64 = (1 << 40) - 1;
 
 /// The shape of a cached device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct DeviceShape {
     /// The length in bytes, a whole number of blocks. It need not be a whole number of pages.
     pub device_bytes: u64,
     /// The bytes of a logical block, a power of two up to the bytes of a page.
     pub block_bytes: u32,
 }
 
-impl Shape {
+impl DeviceShape {
     pub(super) fn check(self) -> Result<(), CacheError> {
         let block = u64::from(self.block_bytes);
         let fits = block.is_power_of_two() && block <= PAGE && self.device_bytes.is_multiple_of(block);
@@ -75,7 +75,7 @@ impl Shape {
 
 /// The part of a request on one page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct PagePart {
     /// The start in the page.
     pub(super) at: usize,
     /// The start in the request's bytes.
@@ -84,7 +84,7 @@ pub(super) struct Part {
     pub(super) bytes: usize,
 }
 
-impl Part {
+impl PagePart {
     /// Returns the part of `[offset, offset + bytes)` on a page of that range.
     #[inline]
     pub(super) fn of(page: u64, offset: u64, bytes: u64) -> Self {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn last_page_is_shortened_to_the_device_length() {
-        let shape = Shape { device_bytes: 3 * PAGE + 512, block_bytes: 512 };
+        let shape = DeviceShape { device_bytes: 3 * PAGE + 512, block_bytes: 512 };
         shape.check().unwrap();
         assert_eq!((shape.pages(), shape.page_bytes(2), shape.page_bytes(3)), (4, 4_096, 512));
         assert_eq!(shape.run_bytes(1, 3), 2 * PAGE + 512);
@@ -132,7 +132,7 @@ mod tests {
         let (first, end) = pages_of(offset, bytes);
         let mut next = 0;
         for page in first..end {
-            let part = Part::of(page, offset, bytes);
+            let part = PagePart::of(page, offset, bytes);
             assert_eq!(part.start, next);
             assert_eq!(page * PAGE + to_u64(part.at), offset + to_u64(part.start));
             next += part.bytes;
@@ -144,7 +144,7 @@ mod tests {
     fn invalid_shapes_are_refused() {
         for (device_bytes, block_bytes) in [(0, 512), (1_000, 512), (8_192, 8_192), (4_096, 0), (u64::MAX, 1)]
         {
-            assert!(Shape { device_bytes, block_bytes }.check().is_err());
+            assert!(DeviceShape { device_bytes, block_bytes }.check().is_err());
         }
     }
 }

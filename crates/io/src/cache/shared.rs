@@ -1,6 +1,6 @@
 //! One cache for several threads.
 //!
-//! Input: the calls of a [`Cache`] from any thread. Output: the same results, each to the user that requested it.
+//! Input: the calls of a [`BlockCache`] from any thread. Output: the same results, each to the user that requested it.
 //! Invariant: a thread that polls does the work of all users, so that no user depends on another's polls.
 //!
 //! One lock guards the cache and its backing device. It is held for a lookup and one copy, about two hundred
@@ -8,25 +8,25 @@
 //! flush and the limit of dirty pages concern all shards at once; for hits without a lock, give each thread its own
 //! cache and its own part of the device.
 
-use super::lower::Lower;
-use super::request::{Finished, Owner, Refused, Request, Submitted};
+use super::backing::BackingDevice;
+use super::request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, SubmitResult};
 use super::statistics::CacheStatistics;
-use super::{Cache, WritePolicy};
+use super::{BlockCache, WritePolicy};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
-struct Inside<L> {
-    cache: Cache,
+struct SharedCacheState<L> {
+    cache: BlockCache,
     lower: L,
 }
 
 /// A cache and its backing device, for several users. A clone is another handle to the same cache.
 #[derive(Debug)]
 pub struct SharedCache<L> {
-    inside: Arc<Mutex<Inside<L>>>,
+    inside: Arc<Mutex<SharedCacheState<L>>>,
 }
 
 impl<L> Clone for SharedCache<L> {
@@ -36,34 +36,34 @@ impl<L> Clone for SharedCache<L> {
 }
 
 impl<L> SharedCache<L> {
-    fn lock(&self) -> MutexGuard<'_, Inside<L>> {
+    fn lock(&self) -> MutexGuard<'_, SharedCacheState<L>> {
         // A panic under the lock is a defect of this crate; the state machine checks its own invariants.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<L: Lower> SharedCache<L> {
+impl<L: BackingDevice> SharedCache<L> {
     /// Shares a cache over its own backing device.
     #[must_use]
-    pub fn new(cache: Cache, lower: L) -> Self {
-        Self { inside: Arc::new(Mutex::new(Inside { cache, lower })) }
+    pub fn new(cache: BlockCache, lower: L) -> Self {
+        Self { inside: Arc::new(Mutex::new(SharedCacheState { cache, lower })) }
     }
 
     /// Returns the cache and its backing device from the last handle. Flush before, or dirty pages are lost.
     ///
     /// # Errors
     /// The handle, while there are other handles or users.
-    pub fn into_parts(self) -> Result<(Cache, L), Self> {
+    pub fn into_parts(self) -> Result<(BlockCache, L), Self> {
         let inside = Arc::try_unwrap(self.inside).map_err(|inside| Self { inside })?;
-        let Inside { cache, lower } = inside.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let SharedCacheState { cache, lower } = inside.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((cache, lower))
     }
 
     /// Adds a user, for one thread at a time.
     #[must_use]
-    pub fn join(&self) -> Member<L> {
+    pub fn join(&self) -> CacheMember<L> {
         let owner = self.lock().cache.join();
-        Member { shared: self.clone(), owner }
+        CacheMember { shared: self.clone(), owner }
     }
 
     /// Returns the counters and the current state.
@@ -72,62 +72,62 @@ impl<L: Lower> SharedCache<L> {
         self.lock().cache.statistics()
     }
 
-    /// Sets the policy as [`Cache::set_policy`] does.
+    /// Sets the policy as [`BlockCache::set_policy`] does.
     pub fn set_policy(&self, policy: WritePolicy) {
-        let Inside { cache, lower } = &mut *self.lock();
+        let SharedCacheState { cache, lower } = &mut *self.lock();
         cache.set_policy(lower, policy);
     }
 
     /// Calls a function with the cache and its backing device, under the lock.
-    pub fn with<R>(&self, call: impl FnOnce(&mut Cache, &mut L) -> R) -> R {
-        let Inside { cache, lower } = &mut *self.lock();
+    pub fn with<R>(&self, call: impl FnOnce(&mut BlockCache, &mut L) -> R) -> R {
+        let SharedCacheState { cache, lower } = &mut *self.lock();
         call(cache, lower)
     }
 }
 
 /// One user of a shared cache. It leaves when it is dropped; its requests continue.
 #[derive(Debug)]
-pub struct Member<L> {
+pub struct CacheMember<L> {
     shared: SharedCache<L>,
-    owner: Owner,
+    owner: CacheUser,
 }
 
-impl<L: Lower> Member<L> {
-    /// Reads as [`Cache::read_hit`] does, and starts work that became due.
+impl<L: BackingDevice> CacheMember<L> {
+    /// Reads as [`BlockCache::read_hit`] does, and starts work that became due.
     #[inline]
     pub fn read_hit(&mut self, offset: u64, into: &mut [u8]) -> bool {
-        let Inside { cache, lower } = &mut *self.shared.lock();
+        let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         let hit = cache.read_hit(self.owner, offset, into);
         cache.do_due(lower);
         hit
     }
 
-    /// Writes as [`Cache::write_hit`] does, and starts work that became due.
+    /// Writes as [`BlockCache::write_hit`] does, and starts work that became due.
     #[inline]
     pub fn write_hit(&mut self, offset: u64, from: &[u8]) -> bool {
-        let Inside { cache, lower } = &mut *self.shared.lock();
+        let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         let hit = cache.write_hit(self.owner, offset, from);
         cache.do_due(lower);
         hit
     }
 
-    /// Submits as [`Cache::submit`] does.
+    /// Submits as [`BlockCache::submit`] does.
     ///
     /// # Errors
-    /// [`Refused`], as there.
-    pub fn submit(&mut self, request: Request, token: u64) -> Result<Submitted, Refused> {
-        let Inside { cache, lower } = &mut *self.shared.lock();
+    /// [`RefusedCacheRequest`], as there.
+    pub fn submit(&mut self, request: CacheRequest, token: u64) -> Result<SubmitResult, RefusedCacheRequest> {
+        let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         cache.submit(lower, self.owner, request, token)
     }
 
     /// Does the work of all users, then returns the next finished request of this user.
-    pub fn poll(&mut self, now: Nanos) -> Option<Finished> {
-        let Inside { cache, lower } = &mut *self.shared.lock();
+    pub fn poll(&mut self, now: Nanos) -> Option<FinishedRequest> {
+        let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         cache.turn(lower, now);
         cache.take(self.owner)
     }
 
-    /// Resizes as [`Cache::resize`] does.
+    /// Resizes as [`BlockCache::resize`] does.
     ///
     /// # Errors
     /// [`IoError`], as there.
@@ -136,12 +136,12 @@ impl<L: Lower> Member<L> {
         pages: usize,
         token: u64,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
-    ) -> Result<Submitted, IoError> {
-        let Inside { cache, lower } = &mut *self.shared.lock();
+    ) -> Result<SubmitResult, IoError> {
+        let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         cache.resize(lower, self.owner, (pages, token), memory)
     }
 
-    /// Cancels as [`Cache::cancel`] does.
+    /// Cancels as [`BlockCache::cancel`] does.
     pub fn cancel(&mut self, token: u64) -> bool {
         self.shared.lock().cache.cancel(self.owner, token)
     }
@@ -159,7 +159,7 @@ impl<L: Lower> Member<L> {
     }
 }
 
-impl<L> Drop for Member<L> {
+impl<L> Drop for CacheMember<L> {
     fn drop(&mut self) {
         self.shared.lock().cache.leave(self.owner);
     }

@@ -12,15 +12,15 @@ const WINDOW_LEAST: u32 = 4;
 
 /// The streams of one user.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
-    lanes: [Lane; LANES],
+pub(super) struct ReadStreams {
+    lanes: [ReadStream; LANES],
     /// The stream matched last; `oldest` is the one to replace next.
     recent: usize,
     oldest: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Lane {
+struct ReadStream {
     /// The page that would continue the stream.
     next: u64,
     /// The first page not yet prefetched.
@@ -28,7 +28,7 @@ struct Lane {
     window: u32,
 }
 
-impl Streams {
+impl ReadStreams {
     /// Notes a read of `[first, end)`, and returns the pages to prefetch, if any.
     #[inline]
     pub(super) fn note(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
@@ -46,12 +46,12 @@ impl Streams {
         }
         self.recent = self.oldest;
         self.oldest = (self.oldest + 1) % LANES;
-        self.lanes[self.recent] = Lane { next: end, ahead: end, window: 0 };
+        self.lanes[self.recent] = ReadStream { next: end, ahead: end, window: 0 };
         None
     }
 }
 
-impl Lane {
+impl ReadStream {
     #[inline]
     fn continues(&self, first: u64) -> bool {
         first == self.next || first + 1 == self.next
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn stream_window_grows_and_prefetches_each_page_once() {
-        let mut streams = Streams::default();
+        let mut streams = ReadStreams::default();
         let mut asked: Vec<u64> = Vec::new();
         let mut most = 0;
         for page in 100..600 {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn random_reads_and_parts_of_one_page_prefetch_nothing() {
-        let mut streams = Streams::default();
+        let mut streams = ReadStreams::default();
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..1_000 {
             let page = random.u64(0..1 << 30) * 8;
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn several_streams_of_one_user_are_detected() {
-        let mut streams = Streams::default();
+        let mut streams = ReadStreams::default();
         let mut asked = [0; 3];
         for step in 0..50 {
             for (lane, asked) in asked.iter_mut().enumerate() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn window_of_zero_disables_prefetch() {
-        let mut streams = Streams::default();
+        let mut streams = ReadStreams::default();
         assert!((0..100).all(|page| streams.note(page, page + 1, 0).is_none()));
     }
 }

@@ -4,16 +4,16 @@
 //! it is being written; a page whose write was acknowledged stays dirty until the device has it; pages of a failed
 //! transfer are retried one by one.
 
-use super::Cache;
-use super::flight::Flight;
-use super::frames::{List, Marks, State};
-use super::lower::{Kind, Transfer};
+use super::BlockCache;
+use super::backing::{BackingTransfer, TransferKind};
+use super::frames::{FrameList, FrameState, PageFlags};
 use super::shape::{PAGE, to_u64};
-use crate::command::Durable;
+use super::transfers::TransferPurpose;
+use crate::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
-impl Cache {
+impl BlockCache {
     /// Starts the write-backs that are due.
     pub(super) fn write_back(&mut self) {
         while self.write_backs < self.config.write_backs {
@@ -24,29 +24,30 @@ impl Cache {
 
     fn next_to_write(&self) -> Option<u32> {
         let is_free = |&frame: &u32| !self.is_locked(self.frames.of(frame).page);
-        if let Some(frame) = self.frames.iter(List::Urgent).find(is_free) {
+        if let Some(frame) = self.frames.iter(FrameList::Urgent).find(is_free) {
             return Some(frame);
         }
-        let oldest = self.frames.first(List::Dirty)?;
+        let oldest = self.frames.first(FrameList::Dirty)?;
         let is_old = self.frames.of(oldest).since.after(self.config.dirty_age) <= self.now;
-        let is_much = self.frames.len(List::Dirty) > self.dirty_background;
+        let is_much = self.frames.len(FrameList::Dirty) > self.dirty_background;
         // Parked requests may wait for free frames.
         let is_due = is_old || is_much || !self.parked.is_empty();
-        self.frames.iter(List::Dirty).find(|frame| is_due && is_free(frame))
+        self.frames.iter(FrameList::Dirty).find(|frame| is_due && is_free(frame))
     }
 
     /// Returns the dirty pages adjacent to a page that can be written in one transfer with it, in order.
     fn run_around(&self, frame: u32) -> Vec<u32> {
         let Self { frames, limits, .. } = self;
         let mut run = VecDeque::from([frame]);
-        if frames.of(frame).marks.has(Marks::ALONE) {
+        if frames.of(frame).marks.has(PageFlags::ALONE) {
             return run.into();
         }
         let goes_too = |page: u64| {
             let frame = self.index.find(page)?;
             let at = frames.of(frame);
-            let is_fit = matches!(frames.list(frame), List::Dirty | List::Urgent) && at.state == State::Idle;
-            (is_fit && !at.marks.has(Marks::ALONE) && !self.is_locked(page)).then_some(frame)
+            let is_fit = matches!(frames.list(frame), FrameList::Dirty | FrameList::Urgent)
+                && at.state == FrameState::Idle;
+            (is_fit && !at.marks.has(PageFlags::ALONE) && !self.is_locked(page)).then_some(frame)
         };
         let (mut first, mut end) = (frames.of(frame).page, frames.of(frame).page + 1);
         let (most, mut segments) = (self.transfer_pages(), 1);
@@ -75,19 +76,20 @@ impl Cache {
         let page = self.frames.of(run[0]).page;
         let bytes = self.shape.run_bytes(page, run.len());
         let segments = self.frames.segments(&run, bytes);
-        let mut durable = Durable::AsPromised;
+        let mut durable = WriteDurability::AsPromised;
         for &frame in &run {
             self.frames.unlink(frame);
             let at = self.frames.at(frame);
-            at.state = State::Writing;
-            if at.marks.has(Marks::DURABLE) {
-                durable = Durable::Now;
+            at.state = FrameState::Writing;
+            if at.marks.has(PageFlags::DURABLE) {
+                durable = WriteDurability::Now;
             }
         }
         self.write_backs += 1;
         self.statistics.write_backs += 1;
-        let transfer = Transfer { kind: Kind::Write, offset: page * PAGE, bytes, durable, segments };
-        self.launch(Flight::WriteBack(run), transfer);
+        let transfer =
+            BackingTransfer { kind: TransferKind::Write, offset: page * PAGE, bytes, durable, segments };
+        self.launch(TransferPurpose::WriteBack(run), transfer);
     }
 
     pub(super) fn written(&mut self, frames: &[u32], status: Status) {
@@ -96,15 +98,15 @@ impl Cache {
             self.statistics.pages_written += to_u64(frames.len());
         }
         for &frame in frames {
-            self.frames.at(frame).state = State::Idle;
+            self.frames.at(frame).state = FrameState::Idle;
             if status.is_success() {
                 self.answer(frame, status, |waiter| waiter.written);
                 self.forget_dirt(frame);
                 self.list_clean(frame);
                 self.serve(frame);
             } else if frames.len() > 1 {
-                self.frames.at(frame).marks.set(Marks::ALONE);
-                self.frames.push_back(List::Urgent, frame);
+                self.frames.at(frame).marks.set(PageFlags::ALONE);
+                self.frames.push_back(FrameList::Urgent, frame);
                 self.serve(frame);
             } else {
                 self.failed(frame, status);
@@ -118,15 +120,15 @@ impl Cache {
         self.failure = status;
         let now = self.now;
         let at = self.frames.at(frame);
-        if at.marks.has(Marks::FLUSHED) {
-            at.marks.clear(Marks::FLUSHED);
+        if at.marks.has(PageFlags::FLUSHED) {
+            at.marks.clear(PageFlags::FLUSHED);
             self.flushes.marked -= 1;
             self.flushes.status = status;
         }
-        if at.marks.has(Marks::OWED) {
+        if at.marks.has(PageFlags::OWED) {
             at.since = now;
             self.owners.note_failure();
-            self.frames.push_back(List::Failed, frame);
+            self.frames.push_back(FrameList::Failed, frame);
             self.answer(frame, status, |waiter| waiter.written);
             return self.serve(frame);
         }
@@ -134,7 +136,7 @@ impl Cache {
         self.answer(frame, status, |waiter| waiter.written);
         if self.waiters.contains_key(&frame) {
             self.forget_dirt(frame);
-            self.frames.at(frame).state = State::Filling;
+            self.frames.at(frame).state = FrameState::Filling;
             self.fill(vec![frame]);
         } else {
             self.drop_page(frame);
@@ -142,21 +144,21 @@ impl Cache {
     }
 
     /// Moves every page of a list to the urgent list.
-    pub(super) fn hurry(&mut self, list: List) {
+    pub(super) fn hurry(&mut self, list: FrameList) {
         while let Some(frame) = self.frames.first(list) {
             self.frames.unlink(frame);
-            self.frames.push_back(List::Urgent, frame);
+            self.frames.push_back(FrameList::Urgent, frame);
         }
     }
 
     /// Retries pages whose failure is old enough.
     pub(super) fn retry_failed(&mut self) {
-        while let Some(frame) = self.frames.first(List::Failed) {
+        while let Some(frame) = self.frames.first(FrameList::Failed) {
             if self.frames.of(frame).since.after(self.config.dirty_age) > self.now {
                 return;
             }
             self.frames.unlink(frame);
-            self.frames.push_back(List::Urgent, frame);
+            self.frames.push_back(FrameList::Urgent, frame);
         }
     }
 }

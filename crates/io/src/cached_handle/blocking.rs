@@ -4,11 +4,11 @@
 //! cache has other users; completions of other requests stay available.
 
 use super::CachedHandle;
-use crate::backend::Answer;
+use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
-use crate::command::{Data, Durable};
+use crate::command::{TransferData, WriteDurability};
 use crate::error::IoError;
-use crate::handle::{Failed, Refused, Request};
+use crate::handle::{FailedRequest, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
 
 /// The longest sleep while the cache has other users.
@@ -24,7 +24,7 @@ impl CachedHandle {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone, once all requests in progress have completed.
-    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         let started = self.time.now();
         let mut looks = 0;
         loop {
@@ -43,17 +43,22 @@ impl CachedHandle {
     /// Reads as many bytes as fill `into`.
     ///
     /// # Errors
-    /// [`Failed`], with the buffer.
-    pub fn read(&mut self, offset: u64, into: Buffer) -> Result<Buffer, Box<Failed>> {
-        self.run(Request::read(offset, into)).and_then(only)
+    /// [`FailedRequest`], with the buffer.
+    pub fn read(&mut self, offset: u64, into: Buffer) -> Result<Buffer, Box<FailedRequest>> {
+        self.run(IoRequest::read(offset, into)).and_then(only)
     }
 
     /// Writes the bytes of `from`.
     ///
     /// # Errors
-    /// [`Failed`], with the buffer.
-    pub fn write(&mut self, offset: u64, from: Buffer, durable: Durable) -> Result<Buffer, Box<Failed>> {
-        self.run(Request::write(offset, from, durable)).and_then(only)
+    /// [`FailedRequest`], with the buffer.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        from: Buffer,
+        durable: WriteDurability,
+    ) -> Result<Buffer, Box<FailedRequest>> {
+        self.run(IoRequest::write(offset, from, durable)).and_then(only)
     }
 
     /// Makes the requests completed before it durable, for all handles of the cache.
@@ -61,28 +66,28 @@ impl CachedHandle {
     /// # Errors
     /// [`IoError`]; pages that could not be written stay in the cache and are retried.
     pub fn flush(&mut self) -> Result<(), IoError> {
-        self.run(Request::flush()).map(drop).map_err(|failed| failed.error)
+        self.run(IoRequest::flush()).map(drop).map_err(|failed| failed.error)
     }
 
     /// Submits any request, waits for its completion, and returns its buffers.
     ///
     /// # Errors
-    /// [`Failed`], with the buffers.
-    pub fn run(&mut self, request: Request) -> Result<Data, Box<Failed>> {
+    /// [`FailedRequest`], with the buffers.
+    pub fn run(&mut self, request: IoRequest) -> Result<TransferData, Box<FailedRequest>> {
         if let Err(error) = self.judge(&request) {
-            let Refused { request, error } = Refused { request, error };
-            return Err(Box::new(Failed { error: error.into(), data: request.data }));
+            let RefusedRequest { request, error } = RefusedRequest { request, error };
+            return Err(Box::new(FailedRequest { error: error.into(), data: request.data }));
         }
         let key = self.begin(request, 0);
-        let Answer { completion, data } = self.wait_whole(key);
+        let CompletedCommand { completion, data } = self.wait_whole(key);
         match completion.ok() {
             Ok(_) => Ok(data),
-            Err(error) => Err(Box::new(Failed { error, data })),
+            Err(error) => Err(Box::new(FailedRequest { error, data })),
         }
     }
 
     /// Waits for the completion of one request.
-    pub(super) fn wait_whole(&mut self, key: u32) -> Answer {
+    pub(super) fn wait_whole(&mut self, key: u32) -> CompletedCommand {
         let mut looks = 0;
         loop {
             let found = self.ready.iter().position(|(of, _)| *of == key);
@@ -111,12 +116,12 @@ impl CachedHandle {
 }
 
 /// Returns the buffer of a request that has exactly one.
-fn only(data: Data) -> Result<Buffer, Box<Failed>> {
+fn only(data: TransferData) -> Result<Buffer, Box<FailedRequest>> {
     match data {
-        Data::FromDevice(buffer) | Data::ToDevice(buffer) => Ok(buffer),
+        TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer) => Ok(buffer),
         data => {
             let reason = "the request returned without its one buffer".to_owned();
-            Err(Box::new(Failed { error: IoError::Device { reason }, data }))
+            Err(Box::new(FailedRequest { error: IoError::Device { reason }, data }))
         }
     }
 }

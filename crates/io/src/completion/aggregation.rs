@@ -7,19 +7,19 @@ use headwater_host::clock::Nanos;
 
 /// The notification settings, as in NVMe's Interrupt Coalescing (Base 2.0 section 5.27.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aggregation {
+pub struct CompletionAggregation {
     /// The number of completions for one notification; 0 and 1 notify of each at once.
     pub count: u32,
     /// The longest time that a completion waits for further ones.
     pub time: Nanos,
 }
 
-impl Aggregation {
+impl CompletionAggregation {
     /// A notification of each completion at once.
     pub const NONE: Self = Self { count: 1, time: Nanos::ZERO };
 }
 
-impl Default for Aggregation {
+impl Default for CompletionAggregation {
     fn default() -> Self {
         Self::NONE
     }
@@ -27,7 +27,7 @@ impl Default for Aggregation {
 
 /// The time of the next notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum NotificationTime {
     /// Now.
     Now,
     /// At this time, unless enough completions arrive earlier.
@@ -38,22 +38,22 @@ pub enum Due {
 
 /// The completions since the last notification.
 #[derive(Clone, Copy, Debug)]
-pub struct Aggregator {
-    aggregation: Aggregation,
+pub struct CompletionAggregator {
+    aggregation: CompletionAggregation,
     come: u32,
     first: Nanos,
 }
 
-impl Aggregator {
+impl CompletionAggregator {
     /// Returns an aggregator without completions.
     #[must_use]
-    pub fn new(aggregation: Aggregation) -> Self {
+    pub fn new(aggregation: CompletionAggregation) -> Self {
         Self { aggregation, come: 0, first: Nanos::ZERO }
     }
 
     /// Returns the settings.
     #[must_use]
-    pub fn aggregation(&self) -> Aggregation {
+    pub fn aggregation(&self) -> CompletionAggregation {
         self.aggregation
     }
 
@@ -75,12 +75,12 @@ impl Aggregator {
     /// Returns the time of the notification. With nothing in flight no completion can follow, and the caller notifies
     /// at once.
     #[must_use]
-    pub fn due(&self, now: Nanos) -> Due {
+    pub fn due(&self, now: Nanos) -> NotificationTime {
         let at = self.first.after(self.aggregation.time);
         match self.come {
-            0 => Due::Never,
-            come if come >= self.aggregation.count || now >= at => Due::Now,
-            _ => Due::At(at),
+            0 => NotificationTime::Never,
+            come if come >= self.aggregation.count || now >= at => NotificationTime::Now,
+            _ => NotificationTime::At(at),
         }
     }
 
@@ -96,41 +96,41 @@ mod tests {
 
     #[test]
     fn notification_is_due_at_the_count_or_the_time_and_not_before() {
-        let mut aggregator = Aggregator::new(Aggregation { count: 3, time: Nanos(100) });
-        assert_eq!(aggregator.due(Nanos(5)), Due::Never);
+        let mut aggregator = CompletionAggregator::new(CompletionAggregation { count: 3, time: Nanos(100) });
+        assert_eq!(aggregator.due(Nanos(5)), NotificationTime::Never);
         aggregator.came(1, Nanos(10));
-        assert_eq!(aggregator.due(Nanos(20)), Due::At(Nanos(110)));
+        assert_eq!(aggregator.due(Nanos(20)), NotificationTime::At(Nanos(110)));
         aggregator.came(1, Nanos(50));
         assert_eq!(
             aggregator.due(Nanos(109)),
-            Due::At(Nanos(110)),
+            NotificationTime::At(Nanos(110)),
             "the time starts at the first completion"
         );
-        assert_eq!(aggregator.due(Nanos(110)), Due::Now);
+        assert_eq!(aggregator.due(Nanos(110)), NotificationTime::Now);
         aggregator.came(1, Nanos(60));
-        assert_eq!(aggregator.due(Nanos(60)), Due::Now);
+        assert_eq!(aggregator.due(Nanos(60)), NotificationTime::Now);
         aggregator.told();
-        assert_eq!(aggregator.due(Nanos(60)), Due::Never);
-        let mut at_once = Aggregator::new(Aggregation::NONE);
+        assert_eq!(aggregator.due(Nanos(60)), NotificationTime::Never);
+        let mut at_once = CompletionAggregator::new(CompletionAggregation::NONE);
         at_once.came(1, Nanos(1));
-        assert_eq!(at_once.due(Nanos(1)), Due::Now);
+        assert_eq!(at_once.due(Nanos(1)), NotificationTime::Now);
     }
 
     #[test]
     fn notifications_are_as_few_as_the_count_allows_and_never_late() {
         for seed in 0..50 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let settings = Aggregation { count: rng.u32(1..20), time: Nanos(rng.u64(1..500)) };
-            let mut aggregator = Aggregator::new(settings);
+            let settings = CompletionAggregation { count: rng.u32(1..20), time: Nanos(rng.u64(1..500)) };
+            let mut aggregator = CompletionAggregator::new(settings);
             let (mut now, mut oldest, mut told, mut come) = (Nanos::ZERO, None, 0, 0);
             for _ in 0..5_000 {
                 let next = now.after(Nanos(rng.u64(..100)));
                 // The caller wakes up at the time that the aggregator returned.
-                if let Due::At(at) = aggregator.due(now)
+                if let NotificationTime::At(at) = aggregator.due(now)
                     && at <= next
                 {
                     now = at;
-                    assert_eq!(aggregator.due(now), Due::Now);
+                    assert_eq!(aggregator.due(now), NotificationTime::Now);
                 } else {
                     now = next;
                     aggregator.came(1, now);
@@ -138,7 +138,7 @@ mod tests {
                     oldest.get_or_insert(now);
                 }
                 assert!(oldest.is_none_or(|oldest| now.since(oldest) <= settings.time), "seed {seed}");
-                if aggregator.due(now) == Due::Now {
+                if aggregator.due(now) == NotificationTime::Now {
                     aggregator.told();
                     told += 1;
                     oldest = None;

@@ -17,7 +17,7 @@ const SMALLEST_BITS: u32 = 9;
 
 /// The direction in which a command moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TransferDirection {
     /// To the host.
     Read,
     /// To the device.
@@ -28,14 +28,14 @@ pub enum Direction {
 
 /// The properties of a command on which its latency depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct CommandProfile {
     /// Its direction.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// The bytes it moves.
     pub bytes: usize,
 }
 
-impl Work {
+impl CommandProfile {
     /// Returns the class whose estimate it shares.
     #[must_use]
     #[inline]
@@ -43,9 +43,9 @@ impl Work {
         let bits = usize::BITS - self.bytes.saturating_sub(1).leading_zeros();
         let size = bits.saturating_sub(SMALLEST_BITS) as usize;
         let direction = match self.direction {
-            Direction::Read => 0,
-            Direction::Write => 1,
-            Direction::Other => 2,
+            TransferDirection::Read => 0,
+            TransferDirection::Write => 1,
+            TransferDirection::Other => 2,
         };
         let class = direction * SIZES + size.min(SIZES - 1);
         SizeClass(u8::try_from(class).unwrap_or(0))
@@ -58,7 +58,7 @@ pub struct SizeClass(u8);
 
 /// The circumstances in which a completion was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ObservationKind {
     /// A poll shortly before found nothing: the latency is exact.
     Fresh,
     /// The first poll after a sleep found it: the latency is an upper bound.
@@ -66,7 +66,7 @@ pub enum Seen {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Estimate {
+struct LatencyEstimate {
     low: u64,
     mean: u64,
     known: bool,
@@ -74,24 +74,24 @@ struct Estimate {
 
 /// The estimates of a queue.
 #[derive(Clone, Debug)]
-pub struct Estimator {
-    estimates: [Estimate; SIZES * DIRECTIONS],
+pub struct LatencyEstimator {
+    estimates: [LatencyEstimate; SIZES * DIRECTIONS],
 }
 
-impl Default for Estimator {
+impl Default for LatencyEstimator {
     fn default() -> Self {
-        Self { estimates: [Estimate::default(); SIZES * DIRECTIONS] }
+        Self { estimates: [LatencyEstimate::default(); SIZES * DIRECTIONS] }
     }
 }
 
-impl Estimator {
+impl LatencyEstimator {
     /// Notes the latency of a command.
-    pub fn observe(&mut self, class: SizeClass, latency: Nanos, seen: Seen) {
+    pub fn observe(&mut self, class: SizeClass, latency: Nanos, seen: ObservationKind) {
         let Some(estimate) = self.estimates.get_mut(usize::from(class.0)) else {
             return;
         };
         if !estimate.known {
-            *estimate = Estimate { low: latency.0, mean: latency.0, known: true };
+            *estimate = LatencyEstimate { low: latency.0, mean: latency.0, known: true };
             return;
         }
         let toward = |from: u64, to: u64, part: u64| match to.checked_sub(from) {
@@ -102,8 +102,8 @@ impl Estimator {
         estimate.mean = toward(estimate.mean, latency.0, 16);
         estimate.low = match seen {
             _ if latency.0 < estimate.low => toward(estimate.low, latency.0, 4),
-            Seen::Fresh => toward(estimate.low, latency.0, 32),
-            Seen::Late => estimate.low - estimate.low / 32,
+            ObservationKind::Fresh => toward(estimate.low, latency.0, 32),
+            ObservationKind::Late => estimate.low - estimate.low / 32,
         };
     }
 
@@ -122,7 +122,7 @@ impl Estimator {
     }
 
     #[inline]
-    fn known(&self, class: SizeClass) -> Option<&Estimate> {
+    fn known(&self, class: SizeClass) -> Option<&LatencyEstimate> {
         self.estimates.get(usize::from(class.0)).filter(|estimate| estimate.known)
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: usize) -> SizeClass {
-        Work { direction: Direction::Read, bytes }.class()
+        CommandProfile { direction: TransferDirection::Read, bytes }.class()
     }
 
     #[test]
@@ -141,22 +141,22 @@ mod tests {
         assert_ne!(read(512), read(513));
         assert_eq!(read(4_097), read(8_192));
         assert_eq!(read(1 << 20), read(usize::MAX));
-        assert_ne!(read(4_096), Work { direction: Direction::Write, bytes: 4_096 }.class());
-        assert_eq!(Estimator::default().low(read(4_096)), None);
+        assert_ne!(read(4_096), CommandProfile { direction: TransferDirection::Write, bytes: 4_096 }.class());
+        assert_eq!(LatencyEstimator::default().low(read(4_096)), None);
     }
 
     #[test]
     fn low_estimate_is_below_most_observed_latencies() {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let mut estimator = Estimator::default();
+            let mut estimator = LatencyEstimator::default();
             let mut below = 0;
             for round in 0..20_000 {
                 let latency = Nanos(rng.u64(80_000..120_000));
                 if round >= 10_000 {
                     below += u32::from(estimator.low(read(4_096)).unwrap() > latency);
                 }
-                estimator.observe(read(4_096), latency, Seen::Fresh);
+                estimator.observe(read(4_096), latency, ObservationKind::Fresh);
             }
             assert!(below < 3_000, "{below} of 10,000 were faster than the estimate, seed {seed}");
             assert!(estimator.low(read(4_096)).unwrap().0 > 76_000);
@@ -167,18 +167,18 @@ mod tests {
 
     #[test]
     fn outlier_barely_moves_an_estimate_and_a_new_level_is_found() {
-        let mut estimator = Estimator::default();
+        let mut estimator = LatencyEstimator::default();
         for _ in 0..100 {
-            estimator.observe(read(4_096), Nanos(10_000), Seen::Fresh);
+            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Fresh);
         }
-        estimator.observe(read(4_096), Nanos(1_000_000_000), Seen::Fresh);
+        estimator.observe(read(4_096), Nanos(1_000_000_000), ObservationKind::Fresh);
         assert!(estimator.low(read(4_096)).unwrap().0 < 10_500);
         for _ in 0..400 {
-            estimator.observe(read(4_096), Nanos(100_000), Seen::Fresh);
+            estimator.observe(read(4_096), Nanos(100_000), ObservationKind::Fresh);
         }
         assert!(estimator.low(read(4_096)).unwrap().0 > 95_000);
         for _ in 0..40 {
-            estimator.observe(read(4_096), Nanos(10_000), Seen::Fresh);
+            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Fresh);
         }
         assert!(estimator.low(read(4_096)).unwrap().0 < 11_000);
     }
@@ -187,12 +187,15 @@ mod tests {
     /// the end of the sleep: taken as exact, it could only lengthen the estimate.
     #[test]
     fn overslept_completions_shorten_the_estimate() {
-        let mut estimator = Estimator::default();
-        estimator.observe(read(8_192), Nanos(100_000), Seen::Fresh);
+        let mut estimator = LatencyEstimator::default();
+        estimator.observe(read(8_192), Nanos(100_000), ObservationKind::Fresh);
         for _ in 0..200 {
             let slept = estimator.low(read(8_192)).unwrap();
-            let (seen, at) =
-                if slept.0 >= 50_000 { (Seen::Late, slept) } else { (Seen::Fresh, Nanos(50_000)) };
+            let (seen, at) = if slept.0 >= 50_000 {
+                (ObservationKind::Late, slept)
+            } else {
+                (ObservationKind::Fresh, Nanos(50_000))
+            };
             estimator.observe(read(8_192), at, seen);
         }
         let low = estimator.low(read(8_192)).unwrap().0;

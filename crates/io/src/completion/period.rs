@@ -1,6 +1,6 @@
 //! The sleep between two polls.
 //!
-//! Input: the commands in flight (submission time and size class), the latencies that the [`Estimator`] learnt, the
+//! Input: the commands in flight (submission time and size class), the latencies that the [`LatencyEstimator`] learnt, the
 //! real lengths of sleeps. Output: a span, zero to poll at once. Invariant of the adaptive pace: a poll is late by at
 //! most a small fraction of the latency, so throughput that depends on completions loses at most that fraction; a sleep
 //! that would not be worth its cost is not taken.
@@ -11,7 +11,7 @@
 //!                        margin: 1/16, and the lateness of sleeps
 //! ```
 
-use super::estimator::{Estimator, Seen, SizeClass};
+use super::estimator::{LatencyEstimator, ObservationKind, SizeClass};
 use headwater_host::clock::Nanos;
 
 /// The fraction of the expected latency for which polling starts before the earliest expected completion.
@@ -28,7 +28,7 @@ const FORGET_PART: u64 = 1_024;
 
 /// The pace of polling: the sleep between two polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
+pub enum PollPace {
     /// No sleep.
     Busy,
     /// A sleep adapted to size and observed latency.
@@ -42,9 +42,9 @@ pub enum Pace {
 
 /// The controller of one queue's polls.
 #[derive(Clone, Debug)]
-pub struct Period {
-    pace: Pace,
-    estimator: Estimator,
+pub struct PollPeriod {
+    pace: PollPace,
+    estimator: LatencyEstimator,
     /// The usual excess of a sleep over its requested length: close to the largest recent one.
     lateness: u64,
     /// The sleep since the last poll, zero if there was none.
@@ -53,21 +53,27 @@ pub struct Period {
     chosen: Nanos,
 }
 
-impl Period {
+impl PollPeriod {
     /// Returns a controller without observations.
     #[must_use]
-    pub fn new(pace: Pace) -> Self {
-        Self { pace, estimator: Estimator::default(), lateness: 0, slept: Nanos::ZERO, chosen: Nanos::ZERO }
+    pub fn new(pace: PollPace) -> Self {
+        Self {
+            pace,
+            estimator: LatencyEstimator::default(),
+            lateness: 0,
+            slept: Nanos::ZERO,
+            chosen: Nanos::ZERO,
+        }
     }
 
     /// Returns the pace.
     #[must_use]
-    pub fn pace(&self) -> Pace {
+    pub fn pace(&self) -> PollPace {
         self.pace
     }
 
     /// Sets the pace; estimates stay.
-    pub fn set_pace(&mut self, pace: Pace) {
+    pub fn set_pace(&mut self, pace: PollPace) {
         self.pace = pace;
     }
 
@@ -79,7 +85,7 @@ impl Period {
 
     /// Returns the latency estimates.
     #[must_use]
-    pub fn estimator(&self) -> &Estimator {
+    pub fn estimator(&self) -> &LatencyEstimator {
         &self.estimator
     }
 
@@ -92,7 +98,7 @@ impl Period {
             // sleep again.
             self.lateness -= self.lateness / FORGET_PART;
         }
-        let seen = if self.slept.0 > latency.0 / 32 { Seen::Late } else { Seen::Fresh };
+        let seen = if self.slept.0 > latency.0 / 32 { ObservationKind::Late } else { ObservationKind::Fresh };
         self.estimator.observe(class, latency, seen);
     }
 
@@ -117,10 +123,10 @@ impl Period {
     /// Returns the sleep before the next poll, given submission time and class of the commands in flight.
     pub fn next(&mut self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
         self.chosen = match self.pace {
-            Pace::Busy => Nanos::ZERO,
-            Pace::Fixed(span) => span,
-            Pace::Part(percent) => self.worth(self.part(now, in_flight, percent)),
-            Pace::Adaptive => {
+            PollPace::Busy => Nanos::ZERO,
+            PollPace::Fixed(span) => span,
+            PollPace::Part(percent) => self.worth(self.part(now, in_flight, percent)),
+            PollPace::Adaptive => {
                 let span = self.adaptive(now, in_flight);
                 self.worth(span)
             }

@@ -1,17 +1,17 @@
 //! Tests of futures under a minimal executor, so that they depend on no other.
 
 use super::*;
-use crate::backend::Backend as _;
-use crate::model::{Contents, Faults, Model, ModelSettings, Service};
+use crate::backend::DeviceBackend as _;
+use crate::model::{BlockFaults, ModelContents, ModelDevice, ModelSettings, ServiceTimes};
 use crate::queue::Queue;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use std::pin::pin;
 use std::thread::{self, Thread};
 
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -19,7 +19,7 @@ impl Wake for Unpark {
 
 /// Runs a future on this thread, which sleeps until it is woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
@@ -30,13 +30,15 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn model() -> Model {
-    let service = Service { fixed: Nanos::from_micros(20), jitter_percent: 50, ..Service::default() };
-    let settings = ModelSettings { contents: Contents::Memory, ..ModelSettings::timed(1 << 20, service) };
-    Model::new(settings).unwrap()
+fn model() -> ModelDevice {
+    let service =
+        ServiceTimes { fixed: Nanos::from_micros(20), jitter_percent: 50, ..ServiceTimes::default() };
+    let settings =
+        ModelSettings { contents: ModelContents::Memory, ..ModelSettings::timed(1 << 20, service) };
+    ModelDevice::new(settings).unwrap()
 }
 
-fn handle(model: &mut Model, depth: u32) -> AsyncHandle {
+fn handle(model: &mut ModelDevice, depth: u32) -> AsyncHandle {
     let queue = Queue::over(model.queue(depth).unwrap());
     AsyncHandle::over(Handle::builder(model.facts()).queue(queue).build().unwrap()).unwrap()
 }
@@ -54,12 +56,14 @@ fn futures_complete_with_their_requests_on_any_thread() {
                         let offset = (u64::from(number) * 100 + round) * 512;
                         let mut from = model.region(512).unwrap();
                         from.bytes_mut().unwrap().fill(number + 1);
-                        let Data::ToDevice(buffer) = handle.write(offset, from, Durable::Now).await.unwrap()
+                        let TransferData::ToDevice(buffer) =
+                            handle.write(offset, from, WriteDurability::Now).await.unwrap()
                         else {
                             panic!("the buffer was not returned")
                         };
                         buffer.write(0, &[0; 512]).unwrap();
-                        let Data::FromDevice(mut back) = handle.read(offset, buffer).await.unwrap() else {
+                        let TransferData::FromDevice(mut back) = handle.read(offset, buffer).await.unwrap()
+                        else {
                             panic!("the buffer was not returned")
                         };
                         assert_eq!(back.bytes_mut().unwrap(), [number + 1; 512]);
@@ -77,7 +81,7 @@ fn futures_complete_with_their_requests_on_any_thread() {
 #[test]
 fn failures_and_refusals_return_the_buffer_through_the_future() {
     let mut model = model();
-    model.set_faults(Faults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
+    model.set_faults(BlockFaults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
     let handle = handle(&mut model, 4);
     let failed = block_on(handle.read(0, model.region(512).unwrap())).unwrap_err();
     assert_eq!((failed.error.status(), failed.data.bytes()), (Some(Status::UNRECOVERED_READ_ERROR), 512));
@@ -92,7 +96,7 @@ fn dropped_future_leaves_no_ticket_and_no_waiter() {
     let handle = handle(&mut model, 2);
     for round in 0..50 {
         let pending: Vec<_> =
-            (0..10).map(|_| handle.start(Request::read(0, model.region(512).unwrap())).unwrap()).collect();
+            (0..10).map(|_| handle.start(IoRequest::read(0, model.region(512).unwrap())).unwrap()).collect();
         for (number, pending) in pending.into_iter().enumerate() {
             if number % 3 == round % 3 {
                 block_on(pending).unwrap();
@@ -111,11 +115,13 @@ fn policies_can_change_between_futures() {
     let mut model = model();
     let handle = handle(&mut model, 2);
     for round in 0..20 {
-        let pending = handle.start(Request::read(512, model.region(512).unwrap())).unwrap();
+        let pending = handle.start(IoRequest::read(512, model.region(512).unwrap())).unwrap();
         let policy = match round % 3 {
             0 => CompletionPolicy::Inline,
-            1 => CompletionPolicy::Thread(Pace::Busy, Aggregation::NONE),
-            _ => CompletionPolicy::Thread(Pace::Fixed(Nanos::from_micros(30)), Aggregation::NONE),
+            1 => CompletionPolicy::Thread(PollPace::Busy, CompletionAggregation::NONE),
+            _ => {
+                CompletionPolicy::Thread(PollPace::Fixed(Nanos::from_micros(30)), CompletionAggregation::NONE)
+            }
         };
         handle.with(|handle| handle.set_completion(policy)).unwrap().unwrap();
         block_on(pending).unwrap();

@@ -1,16 +1,16 @@
 //! Builds a handle from its namespace, its queues and its policies. Defaults are the simplest policies.
 
-use super::lane::Attachment;
-use super::request::Geometry;
-use super::slots::Slots;
+use super::attached_queue::QueueAttachment;
+use super::request::NamespaceGeometry;
+use super::request_table::RequestTable;
 use super::{Handle, RequestError};
-use crate::backend::Limits;
+use crate::backend::IoLimits;
+use crate::client_namespace::ClientNamespace;
+use crate::clock::IoClock;
 use crate::completion::CompletionPolicy;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use crate::scheduler::{Merger, Merging, Scheduling, Window};
-use crate::selector::Selector;
-use crate::timepiece::Timepiece;
+use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, SchedulingPolicy};
+use crate::selector::QueueSelector;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The default number of requests that may wait in a handle.
@@ -20,55 +20,55 @@ const WAITING_MAX: u32 = 256;
 #[derive(Debug)]
 #[must_use = "build it"]
 pub struct HandleBuilder {
-    facts: NamespaceFacts,
-    queues: Vec<Attachment>,
-    selector: Selector,
-    scheduling: Scheduling,
-    merging: Merging,
+    facts: ClientNamespace,
+    queues: Vec<QueueAttachment>,
+    selector: QueueSelector,
+    scheduling: SchedulingPolicy,
+    merging: MergePolicy,
     completion: CompletionPolicy,
     in_flight_max: u32,
     waiting_max: u32,
-    time: Timepiece,
+    time: IoClock,
 }
 
 impl Handle {
     /// Returns a builder of a handle on this namespace.
-    pub fn builder(facts: &NamespaceFacts) -> HandleBuilder {
+    pub fn builder(facts: &ClientNamespace) -> HandleBuilder {
         HandleBuilder {
             facts: facts.clone(),
             queues: Vec::new(),
-            selector: Selector::First,
-            scheduling: Scheduling::Fifo,
-            merging: Merging::Off,
+            selector: QueueSelector::First,
+            scheduling: SchedulingPolicy::Fifo,
+            merging: MergePolicy::Off,
             completion: CompletionPolicy::Inline,
             in_flight_max: u32::MAX,
             waiting_max: WAITING_MAX,
-            time: Timepiece::machine(),
+            time: IoClock::machine(),
         }
     }
 }
 
 impl HandleBuilder {
     /// Adds a queue. Queues are named 0, 1 and so on, in this order.
-    pub fn queue(mut self, queue: impl Into<Attachment>) -> Self {
+    pub fn queue(mut self, queue: impl Into<QueueAttachment>) -> Self {
         self.queues.push(queue.into());
         self
     }
 
     /// Sets the policy that chooses a request's queue.
-    pub fn selector(mut self, selector: Selector) -> Self {
+    pub fn selector(mut self, selector: QueueSelector) -> Self {
         self.selector = selector;
         self
     }
 
     /// Sets the policy that chooses the next request.
-    pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
+    pub fn scheduling(mut self, scheduling: SchedulingPolicy) -> Self {
         self.scheduling = scheduling;
         self
     }
 
     /// Sets the policy that merges adjacent requests.
-    pub fn merging(mut self, merging: Merging) -> Self {
+    pub fn merging(mut self, merging: MergePolicy) -> Self {
         self.merging = merging;
         self
     }
@@ -92,7 +92,7 @@ impl HandleBuilder {
     }
 
     /// Sets the source of the time.
-    pub fn time(mut self, time: Timepiece) -> Self {
+    pub fn time(mut self, time: IoClock) -> Self {
         self.time = time;
         self
     }
@@ -108,10 +108,10 @@ impl HandleBuilder {
         }
         let (scheduler, period) = Handle::fresh_policies();
         let mut handle = Handle {
-            geometry: Geometry::of(&self.facts)?,
+            geometry: NamespaceGeometry::of(&self.facts)?,
             lanes: Vec::new(),
-            slots: Slots::new(0),
-            limits: Limits { transfer_bytes_max: 0, segments_max: 1, memory_align: 1 },
+            slots: RequestTable::new(0),
+            limits: IoLimits { transfer_bytes_max: 0, segments_max: 1, memory_align: 1 },
             plain_bytes_max: 0,
             plain: false,
             detours: 0,
@@ -121,8 +121,8 @@ impl HandleBuilder {
             selector: self.selector,
             scheduler,
             merging: self.merging,
-            merger: Merger::default(),
-            window: Window::new(1, None),
+            merger: RequestMerger::default(),
+            window: InFlightWindow::new(1, None),
             window_max: self.in_flight_max,
             completion: CompletionPolicy::Inline,
             period,

@@ -1,6 +1,6 @@
 //! Errors of requests that a handle does not accept, with their numbers, returned before anything reaches a device.
 
-use super::request::Request;
+use super::request::IoRequest;
 use crate::error::{IoError, SubmitError};
 
 /// An invalid request, or the reason why it cannot be accepted now.
@@ -107,15 +107,15 @@ impl From<SubmitError> for RequestError {
 /// A request that was not accepted: it had no effect, and no completion follows.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Refused {
+pub struct RefusedRequest {
     /// The request with its buffers.
-    pub request: Request,
+    pub request: IoRequest,
     /// The reason.
     pub error: RequestError,
 }
 
-impl From<Refused> for IoError {
-    fn from(refused: Refused) -> Self {
+impl From<RefusedRequest> for IoError {
+    fn from(refused: RefusedRequest) -> Self {
         Self::Request(refused.error)
     }
 }

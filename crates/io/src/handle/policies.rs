@@ -3,27 +3,27 @@
 //! Input: new queues and policies. Output: the same handle. Invariant: a change neither loses nor duplicates a request,
 //! and none blocks except [`detach`](Handle::detach), which waits for the commands of the detached queue.
 
-use super::lane::{Attachment, Lane, Link};
-use super::request::Operation;
-use super::slots::Kind;
+use super::attached_queue::{AttachedQueue, QueueAttachment, QueueLink};
+use super::request::RequestOperation;
+use super::request_table::SlotState;
 use super::{Handle, RequestError};
-use crate::backend::Limits;
-use crate::completion::{CompletionPolicy, Pace, Period};
+use crate::backend::IoLimits;
+use crate::completion::{CompletionPolicy, PollPace, PollPeriod};
 use crate::error::IoError;
-use crate::scheduler::{Merging, Scheduler, Scheduling, Window};
-use crate::selector::{QueueName, Selector};
+use crate::scheduler::{InFlightWindow, MergePolicy, RequestScheduler, SchedulingPolicy};
+use crate::selector::{QueueName, QueueSelector};
 use headwater_host::clock::Nanos;
 use std::task::Waker;
 
 /// The limits of a command while there is no queue.
-const NO_LIMITS: Limits = Limits { transfer_bytes_max: 1 << 20, segments_max: 1, memory_align: 1 };
+const NO_LIMITS: IoLimits = IoLimits { transfer_bytes_max: 1 << 20, segments_max: 1, memory_align: 1 };
 
 impl Handle {
     /// Attaches a queue, and returns its name for selectors.
-    pub fn attach(&mut self, attachment: impl Into<Attachment>) -> QueueName {
+    pub fn attach(&mut self, attachment: impl Into<QueueAttachment>) -> QueueName {
         let name = QueueName(self.names);
         self.names += 1;
-        self.lanes.push(Lane::new(name, attachment.into()));
+        self.lanes.push(AttachedQueue::new(name, attachment.into()));
         self.queues_changed();
         name
     }
@@ -34,7 +34,11 @@ impl Handle {
     ///
     /// # Errors
     /// [`IoError::Request`] for an unknown name; [`IoError`] when a device is gone.
-    pub fn detach(&mut self, name: QueueName, longest: Option<Nanos>) -> Result<Option<Attachment>, IoError> {
+    pub fn detach(
+        &mut self,
+        name: QueueName,
+        longest: Option<Nanos>,
+    ) -> Result<Option<QueueAttachment>, IoError> {
         let queues = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let unknown = RequestError::NoSuchQueue { answer: name.0, queues };
         let index = self.lanes.iter().position(|lane| lane.name == name).ok_or(unknown)?;
@@ -55,8 +59,8 @@ impl Handle {
         }
         self.queues_changed();
         Ok(Some(match lane.link {
-            Link::Own(queue) => Attachment::Own(queue),
-            Link::Shared(seat) => Attachment::Shared(seat.queue()),
+            QueueLink::Own(queue) => QueueAttachment::Own(queue),
+            QueueLink::Shared(seat) => QueueAttachment::Shared(seat.queue()),
         }))
     }
 
@@ -67,7 +71,7 @@ impl Handle {
             return;
         };
         for entry in self.slots.entries_mut() {
-            let waits = matches!(entry.kind, Kind::Waiting | Kind::Member | Kind::Divided);
+            let waits = matches!(entry.kind, SlotState::Waiting | SlotState::Member | SlotState::Divided);
             if waits && usize::try_from(entry.lane) == Ok(leaving) {
                 entry.lane = stays;
             }
@@ -81,13 +85,13 @@ impl Handle {
     }
 
     /// Sets the selector; requests already submitted keep their queue.
-    pub fn set_selector(&mut self, selector: Selector) {
+    pub fn set_selector(&mut self, selector: QueueSelector) {
         self.selector = selector;
         self.policies_changed();
     }
 
     /// Sets the scheduling policy, for waiting requests too.
-    pub fn set_scheduling(&mut self, scheduling: Scheduling) {
+    pub fn set_scheduling(&mut self, scheduling: SchedulingPolicy) {
         self.scheduler.change(scheduling);
         self.window = self.new_window();
         self.policies_changed();
@@ -95,12 +99,12 @@ impl Handle {
 
     /// Returns the scheduling policy.
     #[must_use]
-    pub fn scheduling(&self) -> &Scheduling {
+    pub fn scheduling(&self) -> &SchedulingPolicy {
         self.scheduler.scheduling()
     }
 
     /// Sets the merging policy; groups that wait stay together.
-    pub fn set_merging(&mut self, merging: Merging) {
+    pub fn set_merging(&mut self, merging: MergePolicy) {
         self.merging = merging;
         self.policies_changed();
     }
@@ -161,25 +165,25 @@ impl Handle {
     /// Sets the waker that the threads of its queues notify of completions.
     pub(crate) fn set_waker(&mut self, waker: &Waker) {
         for lane in &mut self.lanes {
-            if let Link::Shared(seat) = &mut lane.link {
+            if let QueueLink::Shared(seat) = &mut lane.link {
                 seat.set_waker(waker.clone());
             }
         }
     }
 
-    pub(super) fn new_window(&self) -> Window {
-        Window::new(self.window_max.min(self.depth()), self.scheduler.device_target())
+    pub(super) fn new_window(&self) -> InFlightWindow {
+        InFlightWindow::new(self.window_max.min(self.depth()), self.scheduler.device_target())
     }
 
     /// Recomputes limits, slots and window after a change of queues.
     pub(super) fn queues_changed(&mut self) {
-        let least = |one: Limits, other: Limits| Limits {
+        let least = |one: IoLimits, other: IoLimits| IoLimits {
             transfer_bytes_max: one.transfer_bytes_max.min(other.transfer_bytes_max),
             segments_max: one.segments_max.min(other.segments_max),
             memory_align: one.memory_align.max(other.memory_align),
         };
-        self.limits = self.lanes.iter().map(Lane::limits).reduce(least).unwrap_or(NO_LIMITS);
-        self.plain_bytes_max = self.geometry.command_bytes_max(Operation::Read, &self.limits);
+        self.limits = self.lanes.iter().map(AttachedQueue::limits).reduce(least).unwrap_or(NO_LIMITS);
+        self.plain_bytes_max = self.geometry.command_bytes_max(RequestOperation::Read, &self.limits);
         // Each request has a slot, and so does each part of a divided request in flight.
         self.slots.grow(self.most().saturating_add(self.depth()));
         self.window = self.new_window();
@@ -188,15 +192,17 @@ impl Handle {
 
     /// Recomputes whether the fast path is allowed.
     fn policies_changed(&mut self) {
-        let own = matches!(self.lanes.as_slice(), [Lane { link: Link::Own(_), leaving: false, .. }]);
-        let first = matches!(self.selector, Selector::First);
+        let own =
+            matches!(self.lanes.as_slice(), [AttachedQueue { link: QueueLink::Own(_), leaving: false, .. }]);
+        let first = matches!(self.selector, QueueSelector::First);
         let inline = matches!(self.completion, CompletionPolicy::Inline);
-        let fifo = matches!(self.scheduler.scheduling(), Scheduling::Fifo) && self.merging == Merging::Off;
+        let fifo =
+            matches!(self.scheduler.scheduling(), SchedulingPolicy::Fifo) && self.merging == MergePolicy::Off;
         let unlimited = self.window_max >= self.depth();
         self.plain = own && first && inline && fifo && unlimited;
     }
 
-    pub(super) fn fresh_policies() -> (Scheduler, Period) {
-        (Scheduler::new(Scheduling::Fifo), Period::new(Pace::Adaptive))
+    pub(super) fn fresh_policies() -> (RequestScheduler, PollPeriod) {
+        (RequestScheduler::new(SchedulingPolicy::Fifo), PollPeriod::new(PollPace::Adaptive))
     }
 }

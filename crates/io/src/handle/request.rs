@@ -3,14 +3,14 @@
 //! Input: requests with their buffers. Output: commands. Invariant: every entry names whole blocks inside the range
 //! that this client may access, and its length is that of its buffers.
 
-use super::error::{Refused, RequestError};
-use crate::backend::Limits;
+use super::error::{RefusedRequest, RequestError};
+use crate::backend::IoLimits;
 use crate::buffer::Buffer;
-use crate::command::{BLOCKS_MAX, Command, Data, Durable};
-use crate::completion::{Direction, Work};
+use crate::client_namespace::ClientNamespace;
+use crate::command::{BLOCKS_MAX, Command, TransferData, WriteDurability};
+use crate::completion::{CommandProfile, TransferDirection};
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
-use crate::scheduler::Class;
+use crate::scheduler::RequestClass;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv;
@@ -21,22 +21,22 @@ const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum RequestOperation {
     /// Moves bytes from the device to buffers.
     Read,
     /// Moves bytes from buffers to the device.
-    Write(Durable),
+    Write(WriteDurability),
     /// Compares the device's bytes with a buffer.
     Compare,
     /// Writes zeroes to the device.
-    WriteZeroes(Durable),
+    WriteZeroes(WriteDurability),
     /// Deallocates a run of bytes. The buffer holds the range list that the device reads.
     Discard,
     /// Makes the requests completed before it durable.
     Flush,
 }
 
-impl Operation {
+impl RequestOperation {
     /// Returns true if the operation changes the device's contents.
     #[must_use]
     #[inline]
@@ -47,11 +47,11 @@ impl Operation {
     /// Returns the direction of the data transfer.
     #[must_use]
     #[inline]
-    pub fn direction(self) -> Direction {
+    pub fn direction(self) -> TransferDirection {
         match self {
-            Self::Read => Direction::Read,
-            Self::Write(_) | Self::Compare => Direction::Write,
-            Self::WriteZeroes(_) | Self::Discard | Self::Flush => Direction::Other,
+            Self::Read => TransferDirection::Read,
+            Self::Write(_) | Self::Compare => TransferDirection::Write,
+            Self::WriteZeroes(_) | Self::Discard | Self::Flush => TransferDirection::Other,
         }
     }
 
@@ -59,8 +59,8 @@ impl Operation {
     pub(super) fn sort(self) -> Option<u8> {
         match self {
             Self::Read => Some(0),
-            Self::Write(Durable::AsPromised) => Some(1),
-            Self::Write(Durable::Now) => Some(2),
+            Self::Write(WriteDurability::AsPromised) => Some(1),
+            Self::Write(WriteDurability::Now) => Some(2),
             _ => None,
         }
     }
@@ -68,82 +68,82 @@ impl Operation {
 
 /// A request of an application.
 #[derive(Debug)]
-pub struct Request {
+pub struct IoRequest {
     /// The operation.
-    pub operation: Operation,
+    pub operation: RequestOperation,
     /// The first byte on the device.
     pub offset: u64,
     /// The length in bytes.
     pub bytes: u64,
     /// The buffers.
-    pub data: Data,
+    pub data: TransferData,
     /// The class by which policies treat it.
-    pub class: Class,
+    pub class: RequestClass,
     /// The deadline, relative to submission; a request not completed by then is cancelled.
     pub within: Option<Nanos>,
 }
 
-impl Request {
-    fn new(operation: Operation, offset: u64, bytes: u64, data: Data) -> Self {
-        Self { operation, offset, bytes, data, class: Class::FIRST, within: None }
+impl IoRequest {
+    fn new(operation: RequestOperation, offset: u64, bytes: u64, data: TransferData) -> Self {
+        Self { operation, offset, bytes, data, class: RequestClass::FIRST, within: None }
     }
 
     /// Reads as many bytes as fill `into`.
     #[must_use]
     #[inline]
     pub fn read(offset: u64, into: Buffer) -> Self {
-        Self::new(Operation::Read, offset, into.bytes() as u64, Data::FromDevice(into))
+        Self::new(RequestOperation::Read, offset, into.bytes() as u64, TransferData::FromDevice(into))
     }
 
     /// Writes the bytes of `from`.
     #[must_use]
     #[inline]
-    pub fn write(offset: u64, from: Buffer, durable: Durable) -> Self {
-        Self::new(Operation::Write(durable), offset, from.bytes() as u64, Data::ToDevice(from))
+    pub fn write(offset: u64, from: Buffer, durable: WriteDurability) -> Self {
+        Self::new(RequestOperation::Write(durable), offset, from.bytes() as u64, TransferData::ToDevice(from))
     }
 
     /// Reads into several buffers in order, each of whole blocks.
     #[must_use]
     pub fn read_scattered(offset: u64, into: Vec<Buffer>) -> Self {
-        let data = Data::Scatter(into);
-        Self::new(Operation::Read, offset, data.bytes() as u64, data)
+        let data = TransferData::Scatter(into);
+        Self::new(RequestOperation::Read, offset, data.bytes() as u64, data)
     }
 
     /// Writes several buffers in order, each of whole blocks.
     #[must_use]
-    pub fn write_gathered(offset: u64, from: Vec<Buffer>, durable: Durable) -> Self {
-        let data = Data::Gather(from);
-        Self::new(Operation::Write(durable), offset, data.bytes() as u64, data)
+    pub fn write_gathered(offset: u64, from: Vec<Buffer>, durable: WriteDurability) -> Self {
+        let data = TransferData::Gather(from);
+        Self::new(RequestOperation::Write(durable), offset, data.bytes() as u64, data)
     }
 
     /// Compares the device's bytes with those of `with`: the status is
     /// [`COMPARE_FAILURE`](headwater_nvme::spec::status::Status::COMPARE_FAILURE) when a byte differs.
     #[must_use]
     pub fn compare(offset: u64, with: Buffer) -> Self {
-        Self::new(Operation::Compare, offset, with.bytes() as u64, Data::ToDevice(with))
+        Self::new(RequestOperation::Compare, offset, with.bytes() as u64, TransferData::ToDevice(with))
     }
 
     /// Zeroes a run of bytes.
     #[must_use]
-    pub fn write_zeroes(offset: u64, bytes: u64, durable: Durable) -> Self {
-        Self::new(Operation::WriteZeroes(durable), offset, bytes, Data::None)
+    pub fn write_zeroes(offset: u64, bytes: u64, durable: WriteDurability) -> Self {
+        Self::new(RequestOperation::WriteZeroes(durable), offset, bytes, TransferData::None)
     }
 
     /// Deallocates a run of bytes. `list` holds the ranges sent to the device: 16 bytes for each 4 G blocks.
     #[must_use]
     pub fn discard(offset: u64, bytes: u64, list: Buffer) -> Self {
-        Self::new(Operation::Discard, offset, bytes, Data::ToDevice(list))
+        Self::new(RequestOperation::Discard, offset, bytes, TransferData::ToDevice(list))
     }
 
     /// Makes the requests completed before it durable.
     #[must_use]
     pub fn flush() -> Self {
-        Self::new(Operation::Flush, 0, 0, Data::None)
+        Self::new(RequestOperation::Flush, 0, 0, TransferData::None)
     }
 
     /// Sets the class.
     #[must_use]
-    pub fn of_class(self, class: Class) -> Self {
+    pub fn of_class(self, class: RequestClass) -> Self {
         Self { class, ..self }
     }
 
@@ -157,15 +157,15 @@ impl Request {
     /// Returns the properties by which its latency is estimated.
     #[must_use]
     #[inline]
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> CommandProfile {
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
-        Work { direction: self.operation.direction(), bytes }
+        CommandProfile { direction: self.operation.direction(), bytes }
     }
 }
 
 /// The layout and access rights of a namespace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
+pub(super) struct NamespaceGeometry {
     namespace: u32,
     block_shift: u32,
     /// The block size minus 1, in bytes.
@@ -176,8 +176,8 @@ pub(super) struct Geometry {
     writable: bool,
 }
 
-impl Geometry {
-    pub(super) fn of(facts: &NamespaceFacts) -> Result<Self, IoError> {
+impl NamespaceGeometry {
+    pub(super) fn of(facts: &ClientNamespace) -> Result<Self, IoError> {
         let namespace = facts.id;
         if !facts.block_bytes.is_power_of_two() {
             return Err(IoError::Namespace { namespace, what: "holds keys; a handle needs blocks" });
@@ -206,9 +206,9 @@ impl Geometry {
 
     /// Validates that a request can be executed, by one command or several.
     #[inline]
-    pub(super) fn judge(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
+    pub(super) fn judge(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
         let (offset, bytes) = (request.offset, request.bytes);
-        if request.operation == Operation::Flush {
+        if request.operation == RequestOperation::Flush {
             return Ok(());
         }
         if (offset | bytes) & self.mask != 0 || bytes == 0 {
@@ -222,9 +222,11 @@ impl Geometry {
             return Err(RequestError::ReadOnly { namespace: self.namespace });
         }
         match &request.data {
-            Data::FromDevice(buffer) => reachable(buffer, limits),
-            Data::None => Ok(()),
-            Data::ToDevice(buffer) if request.operation != Operation::Discard => reachable(buffer, limits),
+            TransferData::FromDevice(buffer) => reachable(buffer, limits),
+            TransferData::None => Ok(()),
+            TransferData::ToDevice(buffer) if request.operation != RequestOperation::Discard => {
+                reachable(buffer, limits)
+            }
             _ => self.judge_data(request, limits),
         }
     }
@@ -238,8 +240,8 @@ impl Geometry {
     }
 
     /// Validates range lists and buffer vectors.
-    fn judge_data(&self, request: &Request, limits: &Limits) -> Result<(), RequestError> {
-        if request.operation == Operation::Discard {
+    fn judge_data(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
+        if request.operation == RequestOperation::Discard {
             let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
             let (given, needed) = (request.data.bytes() as u64, ranges * size_of::<DatasetRange>() as u64);
             if given < needed {
@@ -258,15 +260,17 @@ impl Geometry {
 
     /// Builds the entry of a validated run of bytes that fits one command.
     #[inline]
-    pub(super) fn entry(&self, operation: Operation, offset: u64, bytes: u64) -> SubmissionEntry {
+    pub(super) fn entry(&self, operation: RequestOperation, offset: u64, bytes: u64) -> SubmissionEntry {
         let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
         let range = BlockRange { start: offset >> self.block_shift, blocks };
         match operation {
-            Operation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
-            Operation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
-            Operation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
-            Operation::WriteZeroes(durable) => nvm::write_zeroes(self.namespace, range, durable.options()),
-            Operation::Discard | Operation::Flush => kv::flush(self.namespace),
+            RequestOperation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
+            RequestOperation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
+            RequestOperation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
+            RequestOperation::WriteZeroes(durable) => {
+                nvm::write_zeroes(self.namespace, range, durable.options())
+            }
+            RequestOperation::Discard | RequestOperation::Flush => kv::flush(self.namespace),
         }
     }
 
@@ -284,26 +288,26 @@ impl Geometry {
     }
 
     /// Returns the most bytes of one command.
-    pub(super) fn command_bytes_max(&self, operation: Operation, limits: &Limits) -> u64 {
+    pub(super) fn command_bytes_max(&self, operation: RequestOperation, limits: &IoLimits) -> u64 {
         let of_blocks = u64::from(BLOCKS_MAX) << self.block_shift;
         match operation {
-            Operation::Read | Operation::Write(_) | Operation::Compare => {
+            RequestOperation::Read | RequestOperation::Write(_) | RequestOperation::Compare => {
                 (limits.transfer_bytes_max as u64 & !self.mask).clamp(self.block_bytes(), of_blocks)
             }
-            Operation::WriteZeroes(_) => of_blocks,
-            Operation::Discard | Operation::Flush => u64::MAX,
+            RequestOperation::WriteZeroes(_) => of_blocks,
+            RequestOperation::Discard | RequestOperation::Flush => u64::MAX,
         }
     }
 
     /// Returns a refused request with the reason.
     #[cold]
-    pub(super) fn refuse(request: Request, error: RequestError) -> Refused {
-        Refused { request, error }
+    pub(super) fn refuse(request: IoRequest, error: RequestError) -> RefusedRequest {
+        RefusedRequest { request, error }
     }
 }
 
 #[inline]
-fn reachable(buffer: &Buffer, limits: &Limits) -> Result<(), RequestError> {
+fn reachable(buffer: &Buffer, limits: &IoLimits) -> Result<(), RequestError> {
     let (address, align) = (buffer.address(), limits.memory_align.max(1));
     if align.is_power_of_two() && address & (align as u64 - 1) != 0 {
         return Err(RequestError::Unreachable { address, align });
@@ -312,7 +316,12 @@ fn reachable(buffer: &Buffer, limits: &Limits) -> Result<(), RequestError> {
 }
 
 /// Returns a run of a request's buffers from byte `from` on: at most `bytes_max` bytes and `segments_max` buffers.
-pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -> (Data, u64) {
+pub(super) fn cut(
+    data: &TransferData,
+    from: u64,
+    bytes_max: u64,
+    segments_max: usize,
+) -> (TransferData, u64) {
     let mut parts = Vec::new();
     let (mut at, mut taken) = (0, 0);
     for buffer in data.buffers() {
@@ -327,16 +336,16 @@ pub(super) fn cut(data: &Data, from: u64, bytes_max: u64, segments_max: usize) -
         }
         at = end;
     }
-    (shaped(parts, matches!(data, Data::FromDevice(_) | Data::Scatter(_))), taken)
+    (shaped(parts, matches!(data, TransferData::FromDevice(_) | TransferData::Scatter(_))), taken)
 }
 
 /// Converts buffers to the data of one command.
-pub(super) fn shaped(mut parts: Vec<Buffer>, from_device: bool) -> Data {
+pub(super) fn shaped(mut parts: Vec<Buffer>, from_device: bool) -> TransferData {
     match (parts.len(), from_device) {
-        (0, _) => Data::None,
-        (1, true) => parts.pop().map_or(Data::None, Data::FromDevice),
-        (1, false) => parts.pop().map_or(Data::None, Data::ToDevice),
-        (_, true) => Data::Scatter(parts),
-        (_, false) => Data::Gather(parts),
+        (0, _) => TransferData::None,
+        (1, true) => parts.pop().map_or(TransferData::None, TransferData::FromDevice),
+        (1, false) => parts.pop().map_or(TransferData::None, TransferData::ToDevice),
+        (_, true) => TransferData::Scatter(parts),
+        (_, false) => TransferData::Gather(parts),
     }
 }

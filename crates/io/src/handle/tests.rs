@@ -1,13 +1,13 @@
 //! Tests of handles on a model of the device, under every policy and while policies and queues change.
 
 use super::*;
-use crate::backend::Backend as _;
+use crate::backend::DeviceBackend as _;
 use crate::buffer::Buffer;
-use crate::command::Durable;
-use crate::completion::{Aggregation, Pace};
-use crate::model::{Contents, Faults, Model, ModelSettings, Service};
+use crate::command::WriteDurability;
+use crate::completion::{CompletionAggregation, PollPace};
+use crate::model::{BlockFaults, ModelContents, ModelDevice, ModelSettings, ServiceTimes};
 use crate::queue::Queue;
-use crate::scheduler::{CLASSES, Class, Scheduling};
+use crate::scheduler::{CLASSES, RequestClass, SchedulingPolicy};
 use crate::selector::QueueName;
 use crate::shared_queue::SharedQueue;
 use headwater_nvme::spec::status::Status;
@@ -22,24 +22,24 @@ mod threads;
 const SIZE: u64 = 4 << 20;
 
 /// Returns a model with memory in virtual time, with this limit on a command's length.
-fn model(time: &Timepiece, transfer_bytes_max: usize, service: Service) -> Model {
+fn model(time: &IoClock, transfer_bytes_max: usize, service: ServiceTimes) -> ModelDevice {
     let null = ModelSettings::null(SIZE);
-    let limits = Limits { transfer_bytes_max, segments_max: 4, ..null.limits };
-    let settings = ModelSettings { limits, contents: Contents::Memory, service: Some(service), ..null };
-    Model::in_time(settings, time.clone()).unwrap()
+    let limits = IoLimits { transfer_bytes_max, segments_max: 4, ..null.limits };
+    let settings = ModelSettings { limits, contents: ModelContents::Memory, service: Some(service), ..null };
+    ModelDevice::in_time(settings, time.clone()).unwrap()
 }
 
-fn queue(model: &mut Model, depth: u32) -> Queue {
+fn queue(model: &mut ModelDevice, depth: u32) -> Queue {
     Queue::over(model.queue(depth).unwrap())
 }
 
-fn filled(model: &mut Model, bytes: usize, fill: u8) -> Buffer {
+fn filled(model: &mut ModelDevice, bytes: usize, fill: u8) -> Buffer {
     let mut buffer = model.region(bytes).unwrap();
     buffer.bytes_mut().unwrap().fill(fill);
     buffer
 }
 
-fn bytes_of(data: &Data) -> Vec<u8> {
+fn bytes_of(data: &TransferData) -> Vec<u8> {
     let mut all = Vec::new();
     for buffer in data.buffers() {
         let mut bytes = vec![0; buffer.bytes()];
@@ -50,9 +50,9 @@ fn bytes_of(data: &Data) -> Vec<u8> {
 }
 
 /// Takes every outstanding completion, by token.
-fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, Data)> {
+fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, TransferData)> {
     let mut answers = BTreeMap::new();
-    while let Some(Answer { completion, data }) = handle.wait(None).unwrap() {
+    while let Some(CompletedCommand { completion, data }) = handle.wait(None).unwrap() {
         let twice = answers.insert(completion.token, (completion.status, data));
         assert!(twice.is_none(), "token {} completed twice", completion.token);
     }
@@ -62,14 +62,14 @@ fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, Data)> {
 
 #[test]
 fn fast_path_completes_each_read_with_its_token_and_buffer() {
-    let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+    let mut model = ModelDevice::new(ModelSettings::null(SIZE)).unwrap();
     let own = queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
     assert!(handle.plain);
     for round in 0..100_u64 {
         for token in 0..8 {
             let buffer = filled(&mut model, 4_096, 3);
-            handle.submit(Request::read(token * 4_096, buffer), round * 8 + token).unwrap();
+            handle.submit(IoRequest::read(token * 4_096, buffer), round * 8 + token).unwrap();
         }
         assert_eq!((handle.detours, handle.unanswered()), (0, 8));
         for token in 0..8 {
@@ -87,17 +87,17 @@ fn fast_path_completes_each_read_with_its_token_and_buffer() {
 fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
     for depth in [1, 2, 3, 31, 32, 33] {
         for waiting_max in [0, 5] {
-            let mut model = Model::new(ModelSettings::null(SIZE)).unwrap();
+            let mut model = ModelDevice::new(ModelSettings::null(SIZE)).unwrap();
             let own = queue(&mut model, depth);
             let mut handle =
                 Handle::builder(model.facts()).queue(own).waiting_max(waiting_max).build().unwrap();
             let most = depth + waiting_max;
             for token in 0..most {
                 let buffer = model.region(512).unwrap();
-                handle.submit(Request::read(0, buffer), token.into()).unwrap();
+                handle.submit(IoRequest::read(0, buffer), token.into()).unwrap();
             }
             let buffer = model.region(512).unwrap();
-            let Err(refused) = handle.submit(Request::read(0, buffer), 99) else {
+            let Err(refused) = handle.submit(IoRequest::read(0, buffer), 99) else {
                 panic!("accepted while full")
             };
             assert_eq!(refused.error, RequestError::Full { unanswered: most, most });
@@ -112,20 +112,20 @@ fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
 /// Covers B2: completions had no status, so media errors were reported as success.
 #[test]
 fn b2_device_failure_is_the_request_status_on_every_path() {
-    let time = Timepiece::at_zero();
-    for merging in [Merging::Off, Merging::Adjacent] {
-        let mut model = model(&time, 16_384, Service::default());
-        model.set_faults(Faults::default().with(9, 10, Status::UNRECOVERED_READ_ERROR));
+    let time = IoClock::at_zero();
+    for merging in [MergePolicy::Off, MergePolicy::Adjacent] {
+        let mut model = model(&time, 16_384, ServiceTimes::default());
+        model.set_faults(BlockFaults::default().with(9, 10, Status::UNRECOVERED_READ_ERROR));
         let own = queue(&mut model, 8);
         let mut handle =
             Handle::builder(model.facts()).queue(own).merging(merging).time(time.clone()).build().unwrap();
         for token in 0..8 {
             let buffer = model.region(1_024).unwrap();
-            handle.submit(Request::read(token * 1_024, buffer), token).unwrap();
+            handle.submit(IoRequest::read(token * 1_024, buffer), token).unwrap();
         }
         // Divided: the fault lies in its first part.
         let long = model.region(65_536).unwrap();
-        handle.submit(Request::read(0, long), 100).unwrap();
+        handle.submit(IoRequest::read(0, long), 100).unwrap();
         for (token, (status, data)) in drain(&mut handle) {
             let expected =
                 if matches!(token, 4 | 100) { Status::UNRECOVERED_READ_ERROR } else { Status::SUCCESS };
@@ -142,17 +142,17 @@ fn b2_device_failure_is_the_request_status_on_every_path() {
 /// any length is divided, and waits for room in the queue.
 #[test]
 fn b6_requests_of_any_length_pass_a_small_queue() {
-    let time = Timepiece::at_zero();
-    let mut model = model(&time, 4_096, Service::default());
+    let time = IoClock::at_zero();
+    let mut model = model(&time, 4_096, ServiceTimes::default());
     let own = queue(&mut model, 3);
     let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
     let whole = usize::try_from(SIZE).unwrap();
     let from = filled(&mut model, whole, 7);
-    let from = handle.write(0, from, Durable::Now).unwrap();
+    let from = handle.write(0, from, WriteDurability::Now).unwrap();
     from.write(0, &vec![0; whole]).unwrap();
     for token in 0..20 {
         let into = model.region(whole / 4).unwrap();
-        handle.submit(Request::read(token % 4 * SIZE / 4, into), token).unwrap();
+        handle.submit(IoRequest::read(token % 4 * SIZE / 4, into), token).unwrap();
     }
     let answers = drain(&mut handle);
     assert_eq!(answers.len(), 20);
@@ -166,15 +166,15 @@ fn b6_requests_of_any_length_pass_a_small_queue() {
 /// Covers B12: destroying a handle leaked its mappings. Commands in flight when a handle is dropped go with its queue.
 #[test]
 fn b12_dropped_handle_leaks_neither_buffers_nor_queues() {
-    let time = Timepiece::at_zero();
-    let mut model = model(&time, 65_536, Service::default());
+    let time = IoClock::at_zero();
+    let mut model = model(&time, 65_536, ServiceTimes::default());
     // More queues than the device has, created one after the other, each with commands in flight.
     for round in 0..1_500_u64 {
         let own = queue(&mut model, 4);
         let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
         for token in 0..4 {
             let buffer = model.region(4_096).unwrap();
-            handle.submit(Request::read(token * 4_096, buffer), round).unwrap();
+            handle.submit(IoRequest::read(token * 4_096, buffer), round).unwrap();
         }
         handle.ring().unwrap();
         drop(handle);
@@ -184,20 +184,24 @@ fn b12_dropped_handle_leaks_neither_buffers_nor_queues() {
 
 #[test]
 fn cancel_completes_a_waiting_request_at_once_and_aborts_one_at_the_device() {
-    let time = Timepiece::at_zero();
-    let service = Service { units: 1, ..Service::default() };
+    let time = IoClock::at_zero();
+    let service = ServiceTimes { units: 1, ..ServiceTimes::default() };
     let mut model = model(&time, 65_536, service);
     let own = queue(&mut model, 2);
     let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
     for token in 0..6 {
         let from = filled(&mut model, 512, 1);
-        handle.submit(Request::write(token * 512, from, Durable::Now), token).unwrap();
+        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Now), token).unwrap();
     }
     handle.ring().unwrap();
-    assert_eq!(handle.cancel(5), Cancelled::Waiting);
-    assert_eq!(handle.cancel(1), Cancelled::Asked);
-    assert_eq!(handle.cancel(0), Cancelled::Asked, "the device already executes it and cannot abort it");
-    assert_eq!(handle.cancel(77), Cancelled::Unknown);
+    assert_eq!(handle.cancel(5), RequestCancellation::Waiting);
+    assert_eq!(handle.cancel(1), RequestCancellation::Asked);
+    assert_eq!(
+        handle.cancel(0),
+        RequestCancellation::Asked,
+        "the device already executes it and cannot abort it"
+    );
+    assert_eq!(handle.cancel(77), RequestCancellation::Unknown);
     let answers = drain(&mut handle);
     for (token, (status, data)) in &answers {
         let expected = if matches!(token, 1 | 5) { Status::ABORT_REQUESTED } else { Status::SUCCESS };
@@ -209,14 +213,14 @@ fn cancel_completes_a_waiting_request_at_once_and_aborts_one_at_the_device() {
 
 #[test]
 fn request_past_its_deadline_is_cancelled_and_completes_once() {
-    let time = Timepiece::at_zero();
-    let service = Service { units: 1, fixed: Nanos::from_micros(100), ..Service::default() };
+    let time = IoClock::at_zero();
+    let service = ServiceTimes { units: 1, fixed: Nanos::from_micros(100), ..ServiceTimes::default() };
     let mut model = model(&time, 65_536, service);
     let own = queue(&mut model, 1);
     let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
     for token in 0..20 {
         let buffer = model.region(512).unwrap();
-        let request = Request::read(0, buffer).within(Nanos::from_micros(550));
+        let request = IoRequest::read(0, buffer).within(Nanos::from_micros(550));
         handle.submit(request, token).unwrap();
     }
     let answers = drain(&mut handle);
@@ -227,15 +231,15 @@ fn request_past_its_deadline_is_cancelled_and_completes_once() {
 
 #[test]
 fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
-    let time = Timepiece::at_zero();
+    let time = IoClock::at_zero();
     let service =
-        Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10 };
+        ServiceTimes { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10 };
     let mut model = model(&time, 65_536, service);
     let own = queue(&mut model, 64);
     let deadline = Nanos::from_millis(2);
     let mut within = [Nanos::from_millis(10_000); CLASSES];
     within[0] = deadline;
-    let scheduling = Scheduling::Deadline { within, late: crate::scheduler::Late::Serve };
+    let scheduling = SchedulingPolicy::Deadline { within, late: crate::scheduler::LatePolicy::Serve };
     let mut handle = Handle::builder(model.facts())
         .queue(own)
         .scheduling(scheduling)
@@ -248,10 +252,10 @@ fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
     for round in 0..60_000_u64 {
         // One request every 60 us, one in ten urgent; the device needs 100 us for each.
         let urgent = round % 10 == 0;
-        let class = if urgent { Class::FIRST } else { Class::LAST };
+        let class = if urgent { RequestClass::FIRST } else { RequestClass::LAST };
         if round % 3 == 0 && handle.unanswered() < 1_000 {
             let buffer = model.region(512).unwrap();
-            handle.submit(Request::read(0, buffer).of_class(class), round).unwrap();
+            handle.submit(IoRequest::read(0, buffer).of_class(class), round).unwrap();
             sent.insert(round, (time.now(), urgent));
         }
         time.sleep(Nanos::from_micros(20));

@@ -4,9 +4,9 @@
 //! while a completion is ready, nor while nothing is outstanding.
 
 use super::Handle;
-use super::lane::{Lane, Link};
-use crate::backend::{Answer, Armed};
-use crate::completion::{Aggregator, CompletionPolicy, Due};
+use super::attached_queue::{AttachedQueue, QueueLink};
+use crate::backend::{ArmResult, CompletedCommand};
+use crate::completion::{CompletionAggregator, CompletionPolicy, NotificationTime};
 use crate::error::IoError;
 use crate::queue::SPIN;
 use headwater_host::clock::Nanos;
@@ -25,7 +25,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
-    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Answer>, IoError> {
+    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         for _ in 0..LOOKS {
             if let Some(answer) = self.poll()? {
                 return Ok(Some(answer));
@@ -71,15 +71,15 @@ impl Handle {
     /// # Errors
     /// [`IoError::Refused`] for a queue without a descriptor (use a completion thread instead); [`IoError`] when a
     /// device is gone.
-    pub fn arm(&mut self) -> Result<Armed, IoError> {
+    pub fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring()?;
         if !self.ready.is_empty() {
-            return Ok(Armed::Ready);
+            return Ok(ArmResult::Ready);
         }
-        let mut all = Armed::Waiting;
+        let mut all = ArmResult::Waiting;
         for lane in &mut self.lanes {
-            if lane.arm()? == Armed::Ready {
-                all = Armed::Ready;
+            if lane.arm()? == ArmResult::Ready {
+                all = ArmResult::Ready;
             }
         }
         Ok(all)
@@ -88,7 +88,7 @@ impl Handle {
     /// Iterates over the descriptors, one for each queue, that become readable with a completion after
     /// [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(Lane::descriptor)
+        self.lanes.iter().filter_map(AttachedQueue::descriptor)
     }
 
     fn is_inline(&self) -> bool {
@@ -124,13 +124,13 @@ impl Handle {
             }
             CompletionPolicy::Interrupt(aggregation) => {
                 self.sleep_on_queues(longest)?;
-                let mut aggregator = Aggregator::new(aggregation);
+                let mut aggregator = CompletionAggregator::new(aggregation);
                 if aggregator.is_none() {
                     return Ok(());
                 }
                 let now = self.time.now();
                 aggregator.came(1, now);
-                if let Due::At(at) = aggregator.due(now)
+                if let NotificationTime::At(at) = aggregator.due(now)
                     && self.unanswered() > 1
                 {
                     let span = at.since(now);
@@ -151,21 +151,21 @@ impl Handle {
     /// Sleeps until a queue signals a completion.
     fn sleep_on_queues(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         match self.lanes.as_mut_slice() {
-            [Lane { link: Link::Own(queue), .. }] => queue.sleep(longest),
-            [Lane { link: Link::Shared(seat), .. }] => seat.sleep(longest),
+            [AttachedQueue { link: QueueLink::Own(queue), .. }] => queue.sleep(longest),
+            [AttachedQueue { link: QueueLink::Shared(seat), .. }] => seat.sleep(longest),
             lanes => {
                 let mut descriptors = true;
                 for lane in lanes.iter_mut() {
                     match lane.arm() {
-                        Ok(Armed::Ready) => return Ok(()),
-                        Ok(Armed::Waiting) => {}
+                        Ok(ArmResult::Ready) => return Ok(()),
+                        Ok(ArmResult::Waiting) => {}
                         Err(IoError::Refused { .. }) => descriptors = false,
                         Err(error) => return Err(error),
                     }
                 }
                 let polled: Vec<_> = lanes
                     .iter()
-                    .filter_map(Lane::descriptor)
+                    .filter_map(AttachedQueue::descriptor)
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                     .collect();
                 let descriptors = descriptors && polled.len() == lanes.len();
@@ -185,7 +185,7 @@ impl Handle {
 
     /// Sleeps until the thread of a shared queue has found a completion for this handle.
     fn sleep_on_seats(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        if let [Lane { link: Link::Shared(seat), .. }] = self.lanes.as_mut_slice() {
+        if let [AttachedQueue { link: QueueLink::Shared(seat), .. }] = self.lanes.as_mut_slice() {
             return seat.sleep(longest);
         }
         self.sleep_on_queues(longest)

@@ -3,7 +3,7 @@
 //! Input: entries with their buffers, valid or not. Output: statuses, and bytes if the model keeps any. Invariant: a
 //! command outside the namespace has no effect and completes with the status that the specification names.
 
-use crate::command::Data;
+use crate::command::TransferData;
 use crate::error::IoError;
 use headwater_host::sync::{Mutex, MutexGuard};
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -18,7 +18,7 @@ const RANGE_BYTES: usize = size_of::<DatasetRange>();
 
 /// The contents that a model keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Contents {
+pub enum ModelContents {
     /// Nothing: a read leaves its buffer unchanged.
     #[default]
     Nothing,
@@ -28,11 +28,11 @@ pub enum Contents {
 
 /// Runs of failing blocks: the first block and one past the last, and the status of a command that accesses the run.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub struct BlockFaults {
     runs: BTreeMap<u64, (u64, Status)>,
 }
 
-impl Faults {
+impl BlockFaults {
     /// Adds a run: the blocks from `first` up to but not including `end` fail with `status`.
     #[must_use]
     pub fn with(mut self, first: u64, end: u64, status: Status) -> Self {
@@ -48,12 +48,12 @@ impl Faults {
 
 /// The blocks of a model.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct ModelBlocks {
     size: u64,
     block_bytes: u64,
     /// The bytes of the blocks; empty if the model keeps nothing.
     kept: Vec<u8>,
-    faults: Faults,
+    faults: BlockFaults,
 }
 
 /// Locks a mutex, also after a panic: no code panics under the lock, and the state would still be usable.
@@ -61,21 +61,21 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-impl Blocks {
-    pub(super) fn new(size: u64, block_bytes: u32, contents: Contents) -> Result<Self, IoError> {
+impl ModelBlocks {
+    pub(super) fn new(size: u64, block_bytes: u32, contents: ModelContents) -> Result<Self, IoError> {
         let block_bytes = u64::from(block_bytes);
         let bytes = match contents {
-            Contents::Nothing => 0,
-            Contents::Memory => usize::try_from(size * block_bytes).unwrap_or(usize::MAX),
+            ModelContents::Nothing => 0,
+            ModelContents::Memory => usize::try_from(size * block_bytes).unwrap_or(usize::MAX),
         };
         let mut kept = Vec::new();
         kept.try_reserve_exact(bytes)
             .map_err(|_| IoError::Device { reason: format!("cannot allocate {bytes} bytes for a model") })?;
         kept.resize(bytes, 0);
-        Ok(Self { size, block_bytes, kept, faults: Faults::default() })
+        Ok(Self { size, block_bytes, kept, faults: BlockFaults::default() })
     }
 
-    pub(super) fn set_faults(&mut self, faults: Faults) {
+    pub(super) fn set_faults(&mut self, faults: BlockFaults) {
         self.faults = faults;
     }
 
@@ -95,7 +95,7 @@ impl Blocks {
     }
 
     /// Executes a command.
-    pub(super) fn execute(&mut self, entry: &SubmissionEntry, data: &Data) -> Status {
+    pub(super) fn execute(&mut self, entry: &SubmissionEntry, data: &TransferData) -> Status {
         let opcode = match judge(entry, self.size) {
             Ok(opcode) => opcode,
             Err(status) => return status,
@@ -111,7 +111,7 @@ impl Blocks {
         }
     }
 
-    fn transfer(&mut self, opcode: NvmOpcode, at: u64, bytes: u64, data: &Data) -> Status {
+    fn transfer(&mut self, opcode: NvmOpcode, at: u64, bytes: u64, data: &TransferData) -> Status {
         if self.kept.is_empty() {
             return Status::SUCCESS;
         }
@@ -146,7 +146,7 @@ impl Blocks {
         if kept.is_empty() { Status::SUCCESS } else { Status::DATA_TRANSFER_ERROR }
     }
 
-    fn deallocate(&mut self, entry: &SubmissionEntry, data: &Data) -> Status {
+    fn deallocate(&mut self, entry: &SubmissionEntry, data: &TransferData) -> Status {
         let mut list = vec![0; usize::from(entry.nvm_dataset_ranges()) * RANGE_BYTES];
         let Some(Ok(())) = data.buffers().first().map(|buffer| buffer.read(0, &mut list)) else {
             return Status::DATA_TRANSFER_ERROR;
@@ -162,7 +162,7 @@ impl Blocks {
         for range in ranges {
             let at = range.start.get() * self.block_bytes;
             let bytes = u64::from(range.blocks.get()) * self.block_bytes;
-            self.transfer(NvmOpcode::WriteZeroes, at, bytes, &Data::None);
+            self.transfer(NvmOpcode::WriteZeroes, at, bytes, &TransferData::None);
         }
         Status::SUCCESS
     }

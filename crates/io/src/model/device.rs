@@ -4,15 +4,16 @@
 //! each at the end of its service time. Invariant: the events up to a time do not depend on when the model was polled:
 //! a unit that becomes free takes the next command at that time.
 
-use super::contents::Blocks;
-use crate::command::Data;
+use super::contents::ModelBlocks;
+use crate::command::TransferData;
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::HeapWords;
 use headwater_nvme::controller::{
-    Arbiter, ArbitrationSettings, CommandToken, Fetched, IoQueue, Priority, QueueId, QueueKind,
+    ArbitrationSettings, CommandToken, ControllerQueuePair, FetchedCommand, QueueArbiter, QueueId, QueueKind,
+    QueuePriority,
 };
-use headwater_nvme::queue_pair::{DeviceEnd, QueuePair};
+use headwater_nvme::queue_pair::{ControllerEnd, QueuePair};
 use headwater_nvme::spec::command::SubmissionEntry;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,7 +24,7 @@ const BURST: NonZeroU16 = NonZeroU16::MIN;
 
 /// The service times of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceTimes {
     /// The time of every command.
     pub fixed: Nanos,
     /// The additional time per KiB that a command transfers.
@@ -34,7 +35,7 @@ pub struct Service {
     pub units: u32,
 }
 
-impl Default for Service {
+impl Default for ServiceTimes {
     /// Returns roughly a data-centre SSD: 60 us plus 0.3 us per KiB, 32 commands at a time.
     fn default() -> Self {
         Self { fixed: Nanos::from_micros(60), per_kib: Nanos(300), jitter_percent: 0, units: 32 }
@@ -43,7 +44,7 @@ impl Default for Service {
 
 /// The arbitration of a model among its queues (NVMe Base 2.0 section 3.4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Arbitration {
+pub enum ArbitrationMode {
     /// One command of each queue in turn.
     #[default]
     RoundRobin,
@@ -56,7 +57,7 @@ pub enum Arbitration {
 
 /// A command in service.
 #[derive(Debug)]
-struct Serving {
+struct ServedCommand {
     token: CommandToken,
     entry: SubmissionEntry,
 }
@@ -64,28 +65,28 @@ struct Serving {
 /// The device behind the queues.
 #[derive(Debug)]
 pub(super) struct ModelCore {
-    service: Service,
-    arbiter: Arbiter<SharedWords>,
+    service: ServiceTimes,
+    arbiter: QueueArbiter<HeapWords>,
     /// The end of each service, and its place in the order of starting.
     ends: BinaryHeap<Reverse<(Nanos, u64)>>,
-    serving: BTreeMap<u64, Serving>,
+    serving: BTreeMap<u64, ServedCommand>,
     begun: u64,
     /// The data of commands in flight, by queue and command id.
-    moving: BTreeMap<(u16, u16), Data>,
+    moving: BTreeMap<(u16, u16), TransferData>,
     abandoned: Vec<QueueId>,
     chance: u64,
 }
 
 impl ModelCore {
-    pub(super) fn new(service: Service, arbitration: Arbitration) -> Self {
+    pub(super) fn new(service: ServiceTimes, arbitration: ArbitrationMode) -> Self {
         let arbiter = match arbitration {
-            Arbitration::RoundRobin => Arbiter::new(BURST),
-            Arbitration::Weighted { settings } => {
-                Arbiter::weighted(ArbitrationSettings::from_dword(settings))
+            ArbitrationMode::RoundRobin => QueueArbiter::new(BURST),
+            ArbitrationMode::Weighted { settings } => {
+                QueueArbiter::weighted(ArbitrationSettings::from_dword(settings))
             }
         };
         Self {
-            service: Service { units: service.units.max(1), ..service },
+            service: ServiceTimes { units: service.units.max(1), ..service },
             arbiter,
             ends: BinaryHeap::new(),
             serving: BTreeMap::new(),
@@ -100,11 +101,11 @@ impl ModelCore {
     pub(super) fn add(
         &mut self,
         depth: u32,
-        priority: Priority,
-    ) -> Result<(QueueId, QueuePair<SharedWords>), IoError> {
+        priority: QueuePriority,
+    ) -> Result<(QueueId, QueuePair<HeapWords>), IoError> {
         let arbiter = &mut self.arbiter;
         self.abandoned.retain(|&id| !matches!(arbiter.remove_drained(id), Ok(Some(_))));
-        let (host, end): (_, DeviceEnd<_>) = QueuePair::new(depth)?;
+        let (host, end): (_, ControllerEnd<_>) = QueuePair::new(depth)?;
         let free = (1..=headwater_nvme::controller::arbiter::QUEUES_MAX)
             .map(QueueId)
             .find(|&id| self.arbiter.queue(id).is_err());
@@ -112,7 +113,7 @@ impl ModelCore {
             || IoError::Refused { reason: "all queues of the model are in use; drop one first".to_owned() };
         let id = free.ok_or_else(none_free)?;
         self.arbiter
-            .add_with(IoQueue::new(id, QueueKind::Standard, end), priority)
+            .add_with(ControllerQueuePair::new(id, QueueKind::Standard, end), priority)
             .map_err(|error| IoError::Device { reason: error.to_string() })?;
         Ok((id, host))
     }
@@ -126,7 +127,7 @@ impl ModelCore {
     }
 
     /// Stores the data of a submitted command.
-    pub(super) fn moves(&mut self, queue: QueueId, command_id: u16, data: Data) {
+    pub(super) fn moves(&mut self, queue: QueueId, command_id: u16, data: TransferData) {
         self.moving.insert((queue.0, command_id), data);
     }
 
@@ -145,7 +146,7 @@ impl ModelCore {
     }
 
     /// Advances the model to `now`.
-    pub(super) fn advance(&mut self, now: Nanos, blocks: &mut Blocks) {
+    pub(super) fn advance(&mut self, now: Nanos, blocks: &mut ModelBlocks) {
         while let Some(&Reverse((at, number))) = self.ends.peek()
             && at <= now
         {
@@ -158,7 +159,7 @@ impl ModelCore {
         self.begin(now, blocks);
     }
 
-    fn end(&mut self, serving: Serving, blocks: &mut Blocks) {
+    fn end(&mut self, serving: ServedCommand, blocks: &mut ModelBlocks) {
         let key = (serving.token.queue().0, serving.token.command_id());
         let data = self.moving.remove(&key).unwrap_or_default();
         let status = blocks.execute(&serving.entry, &data);
@@ -168,15 +169,15 @@ impl ModelCore {
     }
 
     /// Starts commands on the free units.
-    fn begin(&mut self, at: Nanos, blocks: &Blocks) {
+    fn begin(&mut self, at: Nanos, blocks: &ModelBlocks) {
         while self.serving.len() < usize::try_from(self.service.units).unwrap_or(usize::MAX) {
-            let Some(Fetched { entry, token, .. }) = self.arbiter.fetch() else {
+            let Some(FetchedCommand { entry, token, .. }) = self.arbiter.fetch() else {
                 return;
             };
             let takes = self.takes(blocks.bytes_of(&entry));
             self.begun += 1;
             self.ends.push(Reverse((at.after(takes), self.begun)));
-            self.serving.insert(self.begun, Serving { token, entry });
+            self.serving.insert(self.begun, ServedCommand { token, entry });
         }
     }
 

@@ -4,13 +4,13 @@
 //! completion ring; command ids and statuses pass through the code that validates those of any other controller.
 
 use super::contents::judge;
-use crate::backend::{Answer, Armed, Limits, Transport};
-use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::command::{Command, TransferData};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::SharedWords;
-use headwater_nvme::controller::{IoQueue, QueueId, QueueKind};
+use headwater_host::ring_memory::HeapWords;
+use headwater_nvme::controller::{ControllerQueuePair, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
@@ -22,9 +22,9 @@ const DATA_POINTER_WORD: usize = 3;
 
 /// A command in flight.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct NullCommand {
     pub(super) token: u64,
-    pub(super) data: Data,
+    pub(super) data: TransferData,
 }
 
 /// Returns the entry of a command with its data pointer.
@@ -39,9 +39,11 @@ pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
 
 /// Checks a command against the limits.
 #[inline]
-pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
+pub(super) fn fits(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
     match &command.data {
-        Data::FromDevice(buffer) | Data::ToDevice(buffer) if buffer.bytes() <= limits.transfer_bytes_max => {
+        TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer)
+            if buffer.bytes() <= limits.transfer_bytes_max =>
+        {
             Ok(())
         }
         _ => fits_in_all(command, limits),
@@ -49,7 +51,7 @@ pub(super) fn fits(command: &Command, limits: &Limits) -> Result<(), SubmitError
 }
 
 #[cold]
-fn fits_in_all(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
+fn fits_in_all(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
         return Err(SubmitError::Unfit {
@@ -65,20 +67,20 @@ fn fits_in_all(command: &Command, limits: &Limits) -> Result<(), SubmitError> {
 
 #[derive(Debug)]
 pub(super) struct NullQueue {
-    host: QueuePair<SharedWords>,
-    device: IoQueue<SharedWords>,
+    host: QueuePair<HeapWords>,
+    device: ControllerQueuePair<HeapWords>,
     /// The commands in flight, by slot.
-    held: Box<[Option<Held>]>,
-    limits: Limits,
+    held: Box<[Option<NullCommand>]>,
+    limits: IoLimits,
     size: u64,
     /// True if a command was submitted since the doorbell was rung.
     news: bool,
 }
 
 impl NullQueue {
-    pub(super) fn new(depth: u32, limits: Limits, size: u64) -> Result<Self, IoError> {
+    pub(super) fn new(depth: u32, limits: IoLimits, size: u64) -> Result<Self, IoError> {
         let (host, end) = QueuePair::new(depth)?;
-        let device = IoQueue::new(QueueId(1), QueueKind::Standard, end);
+        let device = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
         let held = (0..depth).map(|_| None).collect();
         Ok(Self { host, device, held, limits, size, news: false })
     }
@@ -91,24 +93,24 @@ impl NullQueue {
     }
 }
 
-impl Transport for NullQueue {
-    fn limits(&self) -> Limits {
+impl QueueTransport for NullQueue {
+    fn limits(&self) -> IoLimits {
         self.limits
     }
 
     #[inline]
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if let Err(reason) = fits(&command, &self.limits) {
-            return Err(Rejected { command, reason });
+            return Err(RejectedCommand { command, reason });
         }
         let mut words = command.entry.to_words();
         if let Some(buffer) = command.buffer() {
             words[DATA_POINTER_WORD] = buffer.address();
         }
         let Ok(id) = self.host.submit_words(words) else {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
-        self.held[self.host.slot(id)] = Some(Held { token, data: command.data });
+        self.held[self.host.slot(id)] = Some(NullCommand { token, data: command.data });
         self.news = true;
         Ok(())
     }
@@ -124,7 +126,7 @@ impl Transport for NullQueue {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let Some(answer) = self.host.reap()? else {
             return Ok(None);
         };
@@ -132,7 +134,7 @@ impl Transport for NullQueue {
             return Ok(None);
         };
         let completion = Completion { token: held.token, result: answer.result, status: answer.status };
-        Ok(Some(Answer { completion, data: held.data }))
+        Ok(Some(CompletedCommand { completion, data: held.data }))
     }
 
     fn sleep(&mut self, _longest: Option<Nanos>) -> Result<(), IoError> {
@@ -143,9 +145,9 @@ impl Transport for NullQueue {
         None
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring()?;
-        Ok(Armed::Ready)
+        Ok(ArmResult::Ready)
     }
 
     fn in_flight(&self) -> u32 {

@@ -1,24 +1,24 @@
 //! Tests that the models complete commands as a device does, with the service times of their settings.
 
 use super::*;
-use crate::backend::Answer;
-use crate::command::{Command, Data, Durable};
+use crate::backend::CompletedCommand;
+use crate::command::{Command, TransferData, WriteDurability};
 use crate::queue::Queue;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
-fn buffer(model: &mut Model, bytes: usize, fill: u8) -> Buffer {
+fn buffer(model: &mut ModelDevice, bytes: usize, fill: u8) -> Buffer {
     let mut buffer = model.region(bytes).unwrap();
     buffer.bytes_mut().unwrap().fill(fill);
     buffer
 }
 
-fn kept(bytes: u64, time: &Timepiece, service: Service) -> Model {
-    let settings = ModelSettings { contents: Contents::Memory, ..ModelSettings::timed(bytes, service) };
-    Model::in_time(settings, time.clone()).unwrap()
+fn kept(bytes: u64, time: &IoClock, service: ServiceTimes) -> ModelDevice {
+    let settings = ModelSettings { contents: ModelContents::Memory, ..ModelSettings::timed(bytes, service) };
+    ModelDevice::in_time(settings, time.clone()).unwrap()
 }
 
-fn one(queue: &mut dyn Transport, command: Command) -> Answer {
+fn one(queue: &mut dyn QueueTransport, command: Command) -> CompletedCommand {
     queue.submit(command, 9).unwrap();
     queue.ring().unwrap();
     loop {
@@ -32,7 +32,7 @@ fn one(queue: &mut dyn Transport, command: Command) -> Answer {
 
 #[test]
 fn the_null_device_completes_every_command_at_the_doorbell_and_transfers_no_data() {
-    let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
+    let mut model = ModelDevice::new(ModelSettings::null(1 << 20)).unwrap();
     let mut queue = Queue::over(model.queue(4).unwrap());
     for round in 0..10_u8 {
         for token in 0..4 {
@@ -44,7 +44,9 @@ fn the_null_device_completes_every_command_at_the_doorbell_and_transfers_no_data
         for token in 0..4 {
             let answer = queue.poll_with().unwrap().unwrap();
             assert_eq!((answer.completion.token, answer.completion.status), (token, Status::SUCCESS));
-            let Data::FromDevice(mut back) = answer.data else { panic!("the completion lacks the buffer") };
+            let TransferData::FromDevice(mut back) = answer.data else {
+                panic!("the completion lacks the buffer")
+            };
             assert_eq!(back.bytes_mut().unwrap(), [7; 4_096]);
         }
         assert!(queue.poll_with().unwrap().is_none());
@@ -53,7 +55,7 @@ fn the_null_device_completes_every_command_at_the_doorbell_and_transfers_no_data
 
 #[test]
 fn invalid_commands_complete_with_the_specified_status() {
-    let mut model = Model::new(ModelSettings::null(1 << 20)).unwrap();
+    let mut model = ModelDevice::new(ModelSettings::null(1 << 20)).unwrap();
     let mut queue = model.queue(4).unwrap();
     let mut read = |namespace, lba| {
         let into = model.region(4_096).unwrap();
@@ -63,20 +65,26 @@ fn invalid_commands_complete_with_the_specified_status() {
     assert_eq!(read(1, 2_041), Status::LBA_OUT_OF_RANGE);
     assert_eq!(read(1, u64::MAX), Status::LBA_OUT_OF_RANGE);
     assert_eq!(read(2, 0), Status::INVALID_NAMESPACE);
-    assert!(Model::new(ModelSettings { block_bytes: 600, ..ModelSettings::null(1 << 20) }).is_err());
-    assert!(Model::new(ModelSettings::null(511)).is_err());
+    assert!(ModelDevice::new(ModelSettings { block_bytes: 600, ..ModelSettings::null(1 << 20) }).is_err());
+    assert!(ModelDevice::new(ModelSettings::null(511)).is_err());
 }
 
 #[test]
 fn a_model_with_memory_keeps_written_data() {
-    let time = Timepiece::at_zero();
-    let mut model = kept(1 << 20, &time, Service::default());
+    let time = IoClock::at_zero();
+    let mut model = kept(1 << 20, &time, ServiceTimes::default());
     let mut queue = model.queue(4).unwrap();
     let queue = queue.as_mut();
     let from = buffer(&mut model, 2_048, 0xAB);
-    let status = |answer: Answer| answer.completion.status;
-    assert_eq!(status(one(queue, Command::write(1, 3, 512, from, Durable::Now).unwrap())), Status::SUCCESS);
-    assert_eq!(status(one(queue, Command::write_zeroes(1, 4, 1, Durable::Now).unwrap())), Status::SUCCESS);
+    let status = |answer: CompletedCommand| answer.completion.status;
+    assert_eq!(
+        status(one(queue, Command::write(1, 3, 512, from, WriteDurability::Now).unwrap())),
+        Status::SUCCESS
+    );
+    assert_eq!(
+        status(one(queue, Command::write_zeroes(1, 4, 1, WriteDurability::Now).unwrap())),
+        Status::SUCCESS
+    );
     let list = buffer(&mut model, 4_096, 0);
     assert_eq!(status(one(queue, Command::discard(1, &[(6, 1)], &list).unwrap())), Status::SUCCESS);
     let beyond = Command::discard(1, &[(2_047, 2)], &list).unwrap();
@@ -98,8 +106,8 @@ fn a_model_with_memory_keeps_written_data() {
 
 #[test]
 fn only_commands_that_access_faulty_blocks_fail() {
-    let mut model = kept(1 << 20, &Timepiece::at_zero(), Service::default());
-    model.set_faults(Faults::default().with(8, 9, Status::UNRECOVERED_READ_ERROR));
+    let mut model = kept(1 << 20, &IoClock::at_zero(), ServiceTimes::default());
+    model.set_faults(BlockFaults::default().with(8, 9, Status::UNRECOVERED_READ_ERROR));
     let mut queue = model.queue(4).unwrap();
     let mut read = |lba, bytes| {
         let into = model.region(bytes).unwrap();
@@ -112,9 +120,10 @@ fn only_commands_that_access_faulty_blocks_fail() {
 
 #[test]
 fn service_time_depends_on_size_and_concurrency_on_units() {
-    let time = Timepiece::at_zero();
-    let service = Service { fixed: Nanos::from_micros(10), per_kib: Nanos(500), jitter_percent: 0, units: 2 };
-    let mut model = Model::in_time(ModelSettings::timed(1 << 30, service), time.clone()).unwrap();
+    let time = IoClock::at_zero();
+    let service =
+        ServiceTimes { fixed: Nanos::from_micros(10), per_kib: Nanos(500), jitter_percent: 0, units: 2 };
+    let mut model = ModelDevice::in_time(ModelSettings::timed(1 << 30, service), time.clone()).unwrap();
     let mut queue = model.queue(8).unwrap();
     for (token, kib) in [(1, 4), (2, 64), (3, 4)] {
         let into = model.region(kib << 10).unwrap();
@@ -132,12 +141,12 @@ fn service_time_depends_on_size_and_concurrency_on_units() {
 }
 
 /// Returns the completions of each queue in one second; each queue keeps its given depth in flight.
-fn answered(arbitration: Arbitration, queues: &[(Priority, u32)]) -> Vec<u64> {
-    let time = Timepiece::at_zero();
+fn answered(arbitration: ArbitrationMode, queues: &[(QueuePriority, u32)]) -> Vec<u64> {
+    let time = IoClock::at_zero();
     let service =
-        Service { fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10, units: 2 };
+        ServiceTimes { fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10, units: 2 };
     let settings = ModelSettings { arbitration, ..ModelSettings::timed(1 << 30, service) };
-    let mut model = Model::in_time(settings, time.clone()).unwrap();
+    let mut model = ModelDevice::in_time(settings, time.clone()).unwrap();
     let mut all: Vec<_> =
         queues.iter().map(|&(class, depth)| model.queue_of(depth, class).unwrap()).collect();
     let mut counts = vec![0; all.len()];
@@ -157,7 +166,8 @@ fn answered(arbitration: Arbitration, queues: &[(Priority, u32)]) -> Vec<u64> {
 #[test]
 fn round_robin_gives_a_private_queue_three_times_the_share_of_a_shared_queues_user() {
     // The paper's figure 4: four threads with four in flight each; one has a queue, three share the other.
-    let counts = answered(Arbitration::RoundRobin, &[(Priority::Medium, 4), (Priority::Medium, 12)]);
+    let counts =
+        answered(ArbitrationMode::RoundRobin, &[(QueuePriority::Medium, 4), (QueuePriority::Medium, 12)]);
     let (private, shared) = (counts[0] * 10, counts[1] * 10 / 3);
     assert!(private * 10 >= shared * 25, "{counts:?}");
 }
@@ -166,8 +176,8 @@ fn round_robin_gives_a_private_queue_three_times_the_share_of_a_shared_queues_us
 fn weighted_arbitration_serves_queues_within_a_tenth_of_their_weights() {
     // Low 1, medium 3, high 6; 0's based.
     let settings = u32::from_le_bytes([0, 0, 2, 5]);
-    let queues = [(Priority::High, 16), (Priority::Medium, 16), (Priority::Low, 16)];
-    let counts = answered(Arbitration::Weighted { settings }, &queues);
+    let queues = [(QueuePriority::High, 16), (QueuePriority::Medium, 16), (QueuePriority::Low, 16)];
+    let counts = answered(ArbitrationMode::Weighted { settings }, &queues);
     for ((a, weight_a), (b, weight_b)) in [((0, 6), (1, 3)), ((1, 3), (2, 1)), ((0, 6), (2, 1))] {
         assert!(counts[a] * weight_b * 10 >= counts[b] * weight_a * 9, "{counts:?}");
         assert!(counts[b] * weight_a * 10 >= counts[a] * weight_b * 9, "{counts:?}");
@@ -176,13 +186,15 @@ fn weighted_arbitration_serves_queues_within_a_tenth_of_their_weights() {
 
 #[test]
 fn a_command_not_in_service_can_be_cancelled_and_a_dropped_queue_frees_its_number() {
-    let service = Service { units: 1, ..Service::default() };
-    let time = Timepiece::at_zero();
+    let service = ServiceTimes { units: 1, ..ServiceTimes::default() };
+    let time = IoClock::at_zero();
     let mut model = kept(1 << 20, &time, service);
     let mut queue = model.queue(4).unwrap();
     for token in 0..3 {
         let from = model.region(512).unwrap();
-        queue.submit(Command::write(1, token, 512, from, Durable::AsPromised).unwrap(), token).unwrap();
+        queue
+            .submit(Command::write(1, token, 512, from, WriteDurability::AsPromised).unwrap(), token)
+            .unwrap();
     }
     queue.cancel(1).unwrap();
     let first = queue.reap().unwrap().unwrap().completion;

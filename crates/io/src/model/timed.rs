@@ -3,40 +3,40 @@
 //! Input: commands. Output: completions, at the end of the model's service time. Invariant: the device receives a
 //! command at the time of the doorbell, not before.
 
-use super::contents::{Blocks, locked};
+use super::contents::{ModelBlocks, locked};
 use super::device::ModelCore;
 use super::null::{entry_of, fits};
-use crate::backend::{Answer, Armed, Limits, Transport};
-use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::clock::IoClock;
+use crate::command::{Command, TransferData};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
-use crate::timepiece::Timepiece;
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::HeapWords;
 use headwater_host::sync::Mutex;
-use headwater_nvme::controller::{Priority, QueueId};
+use headwater_nvme::controller::{QueueId, QueuePriority};
 use headwater_nvme::queue_pair::{CommandId, QueuePair};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A command in flight.
 #[derive(Debug)]
-struct Held {
+struct TimedCommand {
     id: CommandId,
     token: u64,
-    data: Data,
+    data: TransferData,
 }
 
 #[derive(Debug)]
 pub(super) struct TimedQueue {
     id: QueueId,
-    host: QueuePair<SharedWords>,
+    host: QueuePair<HeapWords>,
     /// The commands in flight, by slot.
-    held: Box<[Option<Held>]>,
-    limits: Limits,
+    held: Box<[Option<TimedCommand>]>,
+    limits: IoLimits,
     core: Arc<Mutex<ModelCore>>,
-    blocks: Arc<Mutex<Blocks>>,
-    time: Timepiece,
+    blocks: Arc<Mutex<ModelBlocks>>,
+    time: IoClock,
     /// True if a command was submitted since the doorbell was rung.
     news: bool,
 }
@@ -44,11 +44,11 @@ pub(super) struct TimedQueue {
 impl TimedQueue {
     pub(super) fn new(
         depth: u32,
-        priority: Priority,
-        limits: Limits,
+        priority: QueuePriority,
+        limits: IoLimits,
         core: Arc<Mutex<ModelCore>>,
-        blocks: Arc<Mutex<Blocks>>,
-        time: Timepiece,
+        blocks: Arc<Mutex<ModelBlocks>>,
+        time: IoClock,
     ) -> Result<Self, IoError> {
         let (id, host) = locked(&core).add(depth, priority)?;
         let held = (0..depth).map(|_| None).collect();
@@ -56,22 +56,22 @@ impl TimedQueue {
     }
 }
 
-impl Transport for TimedQueue {
-    fn limits(&self) -> Limits {
+impl QueueTransport for TimedQueue {
+    fn limits(&self) -> IoLimits {
         self.limits
     }
 
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if let Err(reason) = fits(&command, &self.limits) {
-            return Err(Rejected { command, reason });
+            return Err(RejectedCommand { command, reason });
         }
         let Ok(id) = self.host.submit(entry_of(&command)) else {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
-        if locked(&self.blocks).keeps() || !matches!(command.data, Data::FromDevice(_)) {
+        if locked(&self.blocks).keeps() || !matches!(command.data, TransferData::FromDevice(_)) {
             locked(&self.core).moves(self.id, id.number(), command.data.clone());
         }
-        self.held[self.host.slot(id)] = Some(Held { id, token, data: command.data });
+        self.held[self.host.slot(id)] = Some(TimedCommand { id, token, data: command.data });
         self.news = true;
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Transport for TimedQueue {
         Ok(())
     }
 
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let mut answer = self.host.reap()?;
         if answer.is_none() {
             locked(&self.core).advance(self.time.now(), &mut locked(&self.blocks));
@@ -98,7 +98,7 @@ impl Transport for TimedQueue {
         let held = answer.and_then(|answer| {
             self.held.get_mut(answer.slot).and_then(Option::take).map(|held| (answer, held))
         });
-        Ok(held.map(|(answer, held)| Answer {
+        Ok(held.map(|(answer, held)| CompletedCommand {
             completion: Completion { token: held.token, result: answer.result, status: answer.status },
             data: held.data,
         }))
@@ -120,7 +120,7 @@ impl Transport for TimedQueue {
         None
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         Err(IoError::Refused {
             reason: "a model has no descriptor; poll it, or start a completion thread".to_owned(),
         })

@@ -1,20 +1,20 @@
 //! An NVMe/TCP connection with its socket.
 //!
 //! Input: commands with their buffers. Output: their completions. [`InitiatorConnection`] implements the protocol; this
-//! file moves its bytes. Invariant: nothing blocks but [`Link::sleep`] and the functions documented to block.
+//! file moves its bytes. Invariant: nothing blocks but [`TcpLink::sleep`] and the functions documented to block.
 
 use super::NvmeTcpTarget;
 use super::secure_link::secure;
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::foreign::{PIECES_MAX, Piece as Sent, send_pieces};
+use headwater_host::shared_memory::{SEND_PIECES_MAX, SocketPiece as Sent, send_pieces};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
-use headwater_nvme::tcp::initiator::Untaken;
-use headwater_nvme::tcp::outgoing::Piece;
+use headwater_nvme::tcp::initiator::InitiatorSubmitError;
 use headwater_nvme::tcp::secure::SecureStream;
-use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use headwater_nvme::tcp::send_queue::SendPiece;
+use headwater_nvme::tcp::{CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
@@ -33,27 +33,27 @@ pub(super) const RECEIVES_MAX: usize = 8;
 
 /// A completion with the token of its command. The command's slot may already be reused.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct TaggedCompletion {
     pub(super) token: u64,
     pub(super) entry: CompletionEntry,
 }
 
 /// An open connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct TcpLink {
     pub(super) socket: TcpStream,
     pub(super) connection: InitiatorConnection<Buffer>,
     /// The TLS stream, if the target has a key.
     pub(super) secure: Option<SecureStream>,
     pub(super) scratch: Box<[u8]>,
-    done: VecDeque<Done>,
+    done: VecDeque<TaggedCompletion>,
     /// The caller's token of each outstanding command, by slot.
     tokens: Vec<u64>,
     opened: bool,
     pub(super) what: String,
 }
 
-impl Link {
+impl TcpLink {
     /// Connects and completes the handshake. Blocks.
     pub(super) fn open(target: &NvmeTcpTarget, depth: u16, in_capsule_max: u32) -> Result<Self, IoError> {
         let what = target.address.to_string();
@@ -87,11 +87,11 @@ impl Link {
     pub(super) fn submit(
         &mut self,
         entry: SubmissionEntry,
-        transfer: Transfer<Buffer>,
+        transfer: CommandTransfer<Buffer>,
         token: u64,
-    ) -> Result<(), Untaken<Buffer>> {
+    ) -> Result<(), InitiatorSubmitError<Buffer>> {
         if self.outstanding() >= self.tokens.len() {
-            return Err(Untaken::Full(transfer));
+            return Err(InitiatorSubmitError::Full(transfer));
         }
         let id = self.connection.submit(entry, transfer)?;
         self.tokens[id.place()] = token;
@@ -104,14 +104,14 @@ impl Link {
             return self.flush_secured();
         }
         while self.connection.outgoing().pending() > 0 {
-            let mut pieces = [Sent::Ours(&[]); PIECES_MAX];
+            let mut pieces = [Sent::Local(&[]); SEND_PIECES_MAX];
             let mut count = 0;
             for (slot, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
                 *slot = match piece {
-                    Piece::Text(text) => Sent::Ours(text),
-                    Piece::Lent(buffer, range) => {
+                    SendPiece::Text(text) => Sent::Local(text),
+                    SendPiece::Lent(buffer, range) => {
                         let (memory, start) = buffer.memory();
-                        Sent::Region { memory, offset: start + range.start, bytes: range.len() }
+                        Sent::Shared { memory, offset: start + range.start, bytes: range.len() }
                     }
                 };
                 count += 1;
@@ -128,7 +128,7 @@ impl Link {
 
     /// Receives, and returns the next completion if there is one.
     #[inline]
-    pub(super) fn reap(&mut self) -> Result<Option<Done>, IoError> {
+    pub(super) fn reap(&mut self) -> Result<Option<TaggedCompletion>, IoError> {
         if let Some(done) = self.done.pop_front() {
             return Ok(Some(done));
         }
@@ -137,7 +137,7 @@ impl Link {
     }
 
     /// Returns the next completion that is already received.
-    pub(super) fn take_done(&mut self) -> Option<Done> {
+    pub(super) fn take_done(&mut self) -> Option<TaggedCompletion> {
         self.done.pop_front()
     }
 
@@ -179,7 +179,7 @@ impl Link {
     pub(super) fn call(
         &mut self,
         entry: SubmissionEntry,
-        transfer: Transfer<Buffer>,
+        transfer: CommandTransfer<Buffer>,
     ) -> Result<CompletionEntry, IoError> {
         self.call_within(entry, transfer, ANSWER_WITHIN)
     }
@@ -188,7 +188,7 @@ impl Link {
     pub(super) fn call_within(
         &mut self,
         entry: SubmissionEntry,
-        transfer: Transfer<Buffer>,
+        transfer: CommandTransfer<Buffer>,
         within: Nanos,
     ) -> Result<CompletionEntry, IoError> {
         if self.submit(entry, transfer, 0).is_err() {
@@ -259,12 +259,15 @@ impl Link {
         let mut input = &self.scratch[..bytes];
         loop {
             match self.connection.advance(&mut input) {
-                HostStep::Starved => return Ok(()),
-                HostStep::Opened => self.opened = true,
-                HostStep::Completed(done) => {
-                    self.done.push_back(Done { token: self.tokens[done.id.place()], entry: done.entry });
+                InitiatorStep::Starved => return Ok(()),
+                InitiatorStep::Opened => self.opened = true,
+                InitiatorStep::Completed(done) => {
+                    self.done.push_back(TaggedCompletion {
+                        token: self.tokens[done.id.place()],
+                        entry: done.entry,
+                    });
                 }
-                HostStep::Closed(ended) => {
+                InitiatorStep::Closed(ended) => {
                     return Err(self.gone(&format!("the connection ended: {ended:?}")));
                 }
             }

@@ -11,18 +11,18 @@
 //! ```
 
 use super::NvmeTcpTarget;
-use super::control::{Control, connect_command, refused};
-use super::link::{Done, Link};
-use super::session::Session;
-use crate::backend::{Answer, Armed, Limits, Transport};
-use crate::command::{Command, Data};
+use super::admin_connection::{AdminConnection, connect_command, refused};
+use super::link::{TaggedCompletion, TcpLink};
+use super::session::TcpSession;
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::command::{Command, TransferData};
 use crate::device::TRANSFER_BYTES_MAX;
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::fabrics::disconnect_entry;
-use headwater_nvme::tcp::Transfer;
-use headwater_nvme::tcp::initiator::Untaken;
+use headwater_nvme::tcp::CommandTransfer;
+use headwater_nvme::tcp::initiator::InitiatorSubmitError;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const FAREWELL_WITHIN: Nanos = Nanos::from_millis(500);
 
 /// A command in flight.
 #[derive(Debug)]
-struct Unanswered {
+struct TcpCommand {
     command: Command,
     token: u64,
     /// Its place in the order of submission.
@@ -43,13 +43,13 @@ struct Unanswered {
 /// An I/O queue over NVMe/TCP.
 #[derive(Debug)]
 pub(super) struct TcpQueue {
-    session: Arc<Session>,
+    session: Arc<TcpSession>,
     epoch: u64,
     number: u16,
     depth: u32,
-    link: Link,
+    link: TcpLink,
     /// The commands in flight, by slot.
-    unanswered: Vec<Option<Unanswered>>,
+    unanswered: Vec<Option<TcpCommand>>,
     free: Vec<usize>,
     submitted: u64,
     given_up: bool,
@@ -58,10 +58,10 @@ pub(super) struct TcpQueue {
 /// Connects queue `number` of a controller. Blocks.
 pub(super) fn open_link(
     target: &NvmeTcpTarget,
-    control: &Control,
+    control: &AdminConnection,
     number: u16,
     depth: u32,
-) -> Result<Link, IoError> {
+) -> Result<TcpLink, IoError> {
     // A queue of n entries holds n - 1 commands.
     let entries = u16::try_from(depth + 1)
         .ok()
@@ -69,7 +69,7 @@ pub(super) fn open_link(
     let entries = entries.ok_or_else(|| IoError::Refused {
         reason: format!("a queue of {depth} commands; the device supports 1 to {}", control.entries_max - 1),
     })?;
-    let mut link = Link::open(target, entries - 1, control.in_capsule_max)?;
+    let mut link = TcpLink::open(target, entries - 1, control.in_capsule_max)?;
     let (entry, data) = connect_command(target, number, entries, control.controller)?;
     let status = link.call(entry, data)?.status();
     if status.is_success() { Ok(link) } else { Err(refused(target, status)) }
@@ -77,7 +77,7 @@ pub(super) fn open_link(
 
 impl TcpQueue {
     /// Connects a new queue. Blocks.
-    pub(super) fn open(session: Arc<Session>, depth: u32) -> Result<Self, IoError> {
+    pub(super) fn open(session: Arc<TcpSession>, depth: u32) -> Result<Self, IoError> {
         let number = session.take_number()?;
         let before = session.epoch();
         let linked = match session.link(number, depth) {
@@ -115,7 +115,7 @@ impl TcpQueue {
             .collect();
         slots.sort_unstable();
         for (_, slot) in slots {
-            if let Some(Unanswered { command, .. }) = &self.unanswered[slot] {
+            if let Some(TcpCommand { command, .. }) = &self.unanswered[slot] {
                 // A new connection has capacity for all; if it has ended again, the next poll detects that.
                 let _ = hand_over(&mut self.link, command, slot);
             }
@@ -125,52 +125,52 @@ impl TcpQueue {
         Ok(())
     }
 
-    fn complete(&mut self, done: &Done) -> Option<Answer> {
+    fn complete(&mut self, done: &TaggedCompletion) -> Option<CompletedCommand> {
         let slot = usize::try_from(done.token).ok()?;
         let command = self.unanswered.get_mut(slot)?.take()?;
         self.free.push(slot);
         let completion =
             Completion { token: command.token, result: done.entry.result.get(), status: done.entry.status() };
-        Some(Answer { completion, data: command.command.data })
+        Some(CompletedCommand { completion, data: command.command.data })
     }
 }
 
 /// Enqueues a command on a connection, with its slot as the token.
 #[inline]
-fn hand_over(link: &mut Link, command: &Command, slot: usize) -> Result<(), SubmitError> {
+fn hand_over(link: &mut TcpLink, command: &Command, slot: usize) -> Result<(), SubmitError> {
     let transfer = match &command.data {
-        Data::None => Transfer::None,
-        Data::ToDevice(buffer) => Transfer::Out(buffer.clone()),
-        Data::FromDevice(buffer) => Transfer::In(buffer.clone()),
-        Data::Gather(_) | Data::Scatter(_) => return Err(SubmitError::IN_PIECES),
+        TransferData::None => CommandTransfer::None,
+        TransferData::ToDevice(buffer) => CommandTransfer::Out(buffer.clone()),
+        TransferData::FromDevice(buffer) => CommandTransfer::In(buffer.clone()),
+        TransferData::Gather(_) | TransferData::Scatter(_) => return Err(SubmitError::IN_PIECES),
     };
     match link.submit(command.entry, transfer, slot as u64) {
         Ok(()) => Ok(()),
-        Err(Untaken::Full(_)) => Err(SubmitError::Full),
-        Err(Untaken::NotOpen(_)) => Err(SubmitError::Gone),
+        Err(InitiatorSubmitError::Full(_)) => Err(SubmitError::Full),
+        Err(InitiatorSubmitError::NotOpen(_)) => Err(SubmitError::Gone),
     }
 }
 
-impl Transport for TcpQueue {
-    fn limits(&self) -> Limits {
-        Limits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+impl QueueTransport for TcpQueue {
+    fn limits(&self) -> IoLimits {
+        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
     }
 
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if self.given_up {
-            return Err(Rejected { command, reason: SubmitError::Gone });
+            return Err(RejectedCommand { command, reason: SubmitError::Gone });
         }
         let Some(&slot) = self.free.last() else {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
         match hand_over(&mut self.link, &command, slot) {
             // The connection has ended: the command is resubmitted with the rest over the next one.
             Ok(()) | Err(SubmitError::Gone) => {}
-            Err(reason) => return Err(Rejected { command, reason }),
+            Err(reason) => return Err(RejectedCommand { command, reason }),
         }
         self.free.pop();
         self.submitted += 1;
-        self.unanswered[slot] = Some(Unanswered { command, token, order: self.submitted });
+        self.unanswered[slot] = Some(TcpCommand { command, token, order: self.submitted });
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Transport for TcpQueue {
         Ok(())
     }
 
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let reaped = self.link.reap();
         let over = reaped.is_err() || self.epoch != self.session.epoch();
         if let Some(done) = reaped.unwrap_or(None).or_else(|| self.link.take_done()) {
@@ -204,10 +204,10 @@ impl Transport for TcpQueue {
         Some(self.link.descriptor())
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         // A failure is detected by the next poll. The socket is readable while it holds bytes.
         let _ = self.link.flush();
-        Ok(if self.link.has_done() { Armed::Ready } else { Armed::Waiting })
+        Ok(if self.link.has_done() { ArmResult::Ready } else { ArmResult::Waiting })
     }
 
     fn in_flight(&self) -> u32 {
@@ -224,7 +224,7 @@ impl Drop for TcpQueue {
         let at_rest = !self.given_up && self.in_flight() == 0 && self.epoch == self.session.epoch();
         if at_rest && self.session.disconnects() {
             // If Disconnect fails, closing the connection ends the queue too.
-            let _ = self.link.call_within(disconnect_entry(), Transfer::None, FAREWELL_WITHIN);
+            let _ = self.link.call_within(disconnect_entry(), CommandTransfer::None, FAREWELL_WITHIN);
         }
         self.session.give_number(self.number);
     }

@@ -4,9 +4,9 @@
 //! records. Invariant: no byte of the protocol is sent or accepted before the device has proved that it holds the key.
 
 use super::NvmeTcpTarget;
-use super::link::{Link, RECEIVES_MAX};
+use super::link::{RECEIVES_MAX, TcpLink};
 use crate::error::IoError;
-use headwater_host::tls::{TlsEnd, TlsError};
+use headwater_host::tls::{TlsError, TlsRole};
 use headwater_nvme::tcp::secure::{SecureStream, prepare};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -19,11 +19,11 @@ pub(super) fn secure(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoE
     let refused = |reason: String| IoError::Refused { reason: format!("{}: {reason}", target.address) };
     let host = headwater_nvme::tcp::psk::HostKey { host: target.host_name.clone(), key: key.clone() };
     let psks = host.tls_psks(&target.subsystem_name).map_err(|error| refused(error.to_string()))?;
-    let stream = prepare(&psks).and_then(|keys| SecureStream::new(TlsEnd::Client, &keys));
+    let stream = prepare(&psks).and_then(|keys| SecureStream::new(TlsRole::Client, &keys));
     stream.map(Some).map_err(|error| refused(error.to_string()))
 }
 
-impl Link {
+impl TcpLink {
     /// Encrypts and sends pending bytes until the socket would block.
     pub(super) fn flush_secured(&mut self) -> Result<(), IoError> {
         loop {

@@ -5,8 +5,8 @@
 //! the session sends Keep Alives in time.
 
 use super::NvmeTcpTarget;
-use super::control::Control;
-use super::link::Link;
+use super::admin_connection::AdminConnection;
+use super::link::TcpLink;
 use super::queue::open_link;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
@@ -23,7 +23,7 @@ const BEATS: u64 = 3;
 
 /// The permission to repeat a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RetryPolicy {
     /// The call is idempotent.
     May,
     /// The call must not be repeated.
@@ -33,12 +33,12 @@ pub(super) enum Again {
 /// The numbers of I/O queues. They are allocated in turn, so that a number just released, which may still be in use at
 /// the device, is not soon reused.
 #[derive(Debug, Default)]
-struct Numbers {
+struct QueueNumbers {
     last: u16,
     used: BTreeSet<u16>,
 }
 
-impl Numbers {
+impl QueueNumbers {
     fn take(&mut self, max: u16) -> Option<u16> {
         let mut turn = (self.last.saturating_add(1)..=max).chain(1..=self.last.min(max));
         let number = turn.find(|number| !self.used.contains(number))?;
@@ -50,20 +50,20 @@ impl Numbers {
 
 /// The session of one host with its controller, shared by its queues.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct TcpSession {
     target: NvmeTcpTarget,
     /// `None` while reconnecting, and after reconnecting failed.
-    control: Mutex<Option<Control>>,
+    control: Mutex<Option<AdminConnection>>,
     epoch: AtomicU64,
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<QueueNumbers>,
     /// The channel whose end stops the Keep Alive thread.
     _alive: Sender<()>,
 }
 
-impl Session {
+impl TcpSession {
     /// Connects, without retrying.
     pub(super) fn open(target: NvmeTcpTarget) -> Result<Arc<Self>, IoError> {
-        let control = Control::open(&target)?;
+        let control = AdminConnection::open(&target)?;
         let (alive, ended) = channel();
         let every = Nanos(target.keep_alive.0 / BEATS);
         let session = Arc::new(Self {
@@ -95,15 +95,15 @@ impl Session {
     /// Calls `request` on the admin queue, and repeats it over a new connection if `again` permits.
     pub(super) fn call<T>(
         &self,
-        again: Again,
-        mut request: impl FnMut(&mut Control) -> Result<T, IoError>,
+        again: RetryPolicy,
+        mut request: impl FnMut(&mut AdminConnection) -> Result<T, IoError>,
     ) -> Result<T, IoError> {
         let epoch = self.epoch();
         let mut control = self.lock();
         let gone = || self.gone("it went away");
         let answer = control.as_mut().ok_or_else(gone).and_then(&mut request);
         match answer {
-            Err(IoError::Gone { .. }) if again == Again::May => {
+            Err(IoError::Gone { .. }) if again == RetryPolicy::May => {
                 self.renew(&mut control, epoch)?;
                 control.as_mut().ok_or_else(gone).and_then(request)
             }
@@ -113,7 +113,7 @@ impl Session {
 
     /// Allocates the number of an I/O queue, until it is [released](Self::give_number).
     pub(super) fn take_number(&self) -> Result<u16, IoError> {
-        let max = self.call(Again::May, |control| Ok(control.queues_max))?;
+        let max = self.call(RetryPolicy::May, |control| Ok(control.queues_max))?;
         let taken = self.numbers().take(max);
         let reason = || format!("all {max} queues that the device grants a host are in use; drop one first");
         taken.ok_or_else(|| IoError::Refused { reason: reason() })
@@ -124,19 +124,24 @@ impl Session {
         self.numbers().used.remove(&number);
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+    fn numbers(&self) -> MutexGuard<'_, QueueNumbers> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects I/O queue `number` to the present controller. Returns the connection and the controller's epoch.
-    pub(super) fn link(&self, number: u16, depth: u32) -> Result<(Link, u64), IoError> {
+    pub(super) fn link(&self, number: u16, depth: u32) -> Result<(TcpLink, u64), IoError> {
         let control = self.lock();
         let control = control.as_ref().ok_or_else(|| self.gone("it went away"))?;
         open_link(&self.target, control, number, depth).map(|link| (link, self.epoch()))
     }
 
     /// Connects as [`link`](Self::link), to a later controller than that of `epoch`.
-    pub(super) fn link_again(&self, mut epoch: u64, number: u16, depth: u32) -> Result<(Link, u64), IoError> {
+    pub(super) fn link_again(
+        &self,
+        mut epoch: u64,
+        number: u16,
+        depth: u32,
+    ) -> Result<(TcpLink, u64), IoError> {
         let clock = Clock::start();
         let mut pause = PAUSE_FIRST;
         loop {
@@ -171,7 +176,7 @@ impl Session {
     }
 
     /// Connects a new controller, unless another thread has done so since `epoch`.
-    fn renew(&self, control: &mut Option<Control>, epoch: u64) -> Result<(), IoError> {
+    fn renew(&self, control: &mut Option<AdminConnection>, epoch: u64) -> Result<(), IoError> {
         if self.epoch() != epoch {
             return Ok(());
         }
@@ -179,7 +184,7 @@ impl Session {
         let clock = Clock::start();
         let mut pause = PAUSE_FIRST;
         loop {
-            match Control::open(&self.target) {
+            match AdminConnection::open(&self.target) {
                 Ok(found) => {
                     *control = Some(found);
                     self.epoch.fetch_add(1, Ordering::Release);
@@ -195,7 +200,7 @@ impl Session {
     }
 
     /// Locks the controller. A thread that panicked in a call leaves at worst an old connection.
-    fn lock(&self) -> MutexGuard<'_, Option<Control>> {
+    fn lock(&self) -> MutexGuard<'_, Option<AdminConnection>> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn queue_numbers_are_allocated_in_turn_and_never_twice() {
-        let mut numbers = Numbers::default();
+        let mut numbers = QueueNumbers::default();
         let all: Vec<u16> = (0..4).filter_map(|_| numbers.take(4)).collect();
         assert_eq!(all, [1, 2, 3, 4]);
         assert_eq!(numbers.take(4), None);

@@ -3,8 +3,8 @@
 //! Input: a path, the number of a partition. Output: a [`DeviceFile`]. The properties come from Identify, which needs
 //! CAP_SYS_ADMIN, or from sysfs, which every user may read; partitions and limits come from sysfs.
 
+use crate::client_namespace::ClientNamespace;
 use crate::error::{IoError, SubmitError};
-use crate::facts::NamespaceFacts;
 use crate::identify::{
     IDENTIFY_BYTES, KEY_VALUE, VIEW_DESCRIPTORS, VIEW_NAMESPACE, VIEW_OF_SET, block_namespace, command_set,
     key_space,
@@ -27,14 +27,14 @@ const SEGMENTS: usize = 16;
 
 /// The blocks that the client may access, in the device's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct BlockWindow {
     /// The first block.
     pub(super) start: u64,
     /// The number of blocks.
     pub(super) blocks: u64,
 }
 
-impl Window {
+impl BlockWindow {
     /// Returns the first block of a run in the device's numbering, if the run lies in the window.
     ///
     /// # Errors
@@ -52,8 +52,8 @@ impl Window {
 pub(super) struct DeviceFile {
     pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
-    pub(super) facts: NamespaceFacts,
-    pub(super) window: Window,
+    pub(super) facts: ClientNamespace,
+    pub(super) window: BlockWindow,
     /// Maximum bytes of one command: the driver does not split commands.
     pub(super) transfer_bytes_max: usize,
     /// Maximum buffers of one command.
@@ -80,9 +80,10 @@ impl DeviceFile {
             generic.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("ng"));
         let name = name.ok_or_else(|| wrong(&"is not the device of one namespace; name /dev/ngXnY"))?;
         let disk = Path::new("/sys/class/block").join(format!("nvme{name}"));
-        let facts = NamespaceFacts { writable, ..facts_of(&file, id, &disk).map_err(|error| wrong(&error))? };
+        let facts =
+            ClientNamespace { writable, ..facts_of(&file, id, &disk).map_err(|error| wrong(&error))? };
         let window = match partition {
-            None => Window { start: 0, blocks: facts.size },
+            None => BlockWindow { start: 0, blocks: facts.size },
             Some(number) => partition_window(&disk, number, &facts).map_err(|reason| wrong(&reason))?,
         };
         let size = if facts.is_key_space() { facts.size } else { window.blocks };
@@ -92,7 +93,7 @@ impl DeviceFile {
         Ok(Self {
             file: Arc::new(file),
             path: path.to_owned(),
-            facts: NamespaceFacts { size, ..facts },
+            facts: ClientNamespace { size, ..facts },
             window,
             transfer_bytes_max,
             segments_max,
@@ -129,7 +130,7 @@ fn open_best(path: &Path) -> Result<(File, bool), Errno> {
 }
 
 /// Reads the properties of a namespace from Identify, or else from sysfs.
-fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError> {
+fn facts_of(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace, IoError> {
     let refused = |reason: String| IoError::Refused { reason };
     let Ok(descriptors) = identify(file, id, VIEW_DESCRIPTORS, 0) else {
         let bytes =
@@ -138,7 +139,7 @@ fn facts_of(file: &File, id: u32, disk: &Path) -> Result<NamespaceFacts, IoError
             number_in(&disk.join("queue/logical_block_size")).filter(|&bytes| bytes >= SECTOR_BYTES);
         let metadata = number_in(&disk.join("metadata_bytes")).unwrap_or(0);
         return match (bytes, block_bytes) {
-            (Some(bytes), Some(block_bytes)) if metadata == 0 => Ok(NamespaceFacts {
+            (Some(bytes), Some(block_bytes)) if metadata == 0 => Ok(ClientNamespace {
                 id,
                 block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
                 size: bytes / block_bytes,
@@ -176,7 +177,7 @@ fn identify(file: &File, id: u32, view: u8, set: u8) -> Result<Vec<u8>, IoError>
 }
 
 /// Returns the blocks of a partition.
-fn partition_window(disk: &Path, number: u32, facts: &NamespaceFacts) -> Result<Window, String> {
+fn partition_window(disk: &Path, number: u32, facts: &ClientNamespace) -> Result<BlockWindow, String> {
     let name = disk.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let folder = disk.with_file_name(format!("{name}p{number}"));
     let sectors = |file: &str| number_in(&folder.join(file));
@@ -185,7 +186,7 @@ fn partition_window(disk: &Path, number: u32, facts: &NamespaceFacts) -> Result<
     };
     let block_sectors = u64::from(facts.block_bytes) / SECTOR_BYTES;
     let whole = block_sectors > 0 && start.is_multiple_of(block_sectors);
-    let window = Window { start: start / block_sectors.max(1), blocks: count / block_sectors.max(1) };
+    let window = BlockWindow { start: start / block_sectors.max(1), blocks: count / block_sectors.max(1) };
     let inside = window.start.checked_add(window.blocks).is_some_and(|end| end <= facts.size);
     if whole && inside && window.blocks > 0 {
         return Ok(window);
@@ -207,7 +208,7 @@ mod tests {
         let part = folder.path().join("nvme0n1p2");
         std::fs::create_dir(&part).unwrap();
         let facts =
-            |block_bytes, size| NamespaceFacts { id: 1, block_bytes, size, writable: true, blocks: None };
+            |block_bytes, size| ClientNamespace { id: 1, block_bytes, size, writable: true, blocks: None };
         let set = |start: &str, size: &str| {
             std::fs::write(part.join("start"), start).unwrap();
             std::fs::write(part.join("size"), size).unwrap();
@@ -215,9 +216,12 @@ mod tests {
         set("2048\n", "4100\n");
         assert_eq!(
             partition_window(&disk, 2, &facts(512, 10_000)),
-            Ok(Window { start: 2_048, blocks: 4_100 })
+            Ok(BlockWindow { start: 2_048, blocks: 4_100 })
         );
-        assert_eq!(partition_window(&disk, 2, &facts(4_096, 10_000)), Ok(Window { start: 256, blocks: 512 }));
+        assert_eq!(
+            partition_window(&disk, 2, &facts(4_096, 10_000)),
+            Ok(BlockWindow { start: 256, blocks: 512 })
+        );
         assert!(
             partition_window(&disk, 2, &facts(512, 6_000)).unwrap_err().contains("4100 sectors from 2048")
         );

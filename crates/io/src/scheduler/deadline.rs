@@ -3,36 +3,36 @@
 //! Input: requests with their own deadline or their class's. Output: the request with the earliest deadline; among
 //! equals the first to arrive.
 
-use super::{CLASSES, Late, Next, Queued};
+use super::{CLASSES, LatePolicy, QueuedRequest, SchedulerDecision};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
-pub(super) struct Deadlines {
+pub(super) struct DeadlineQueue {
     within: [Nanos; CLASSES],
-    late: Late,
+    late: LatePolicy,
     /// The waiting requests by deadline, then by arrival.
-    waiting: BTreeMap<(Nanos, u64), Queued>,
+    waiting: BTreeMap<(Nanos, u64), QueuedRequest>,
 }
 
-impl Deadlines {
-    pub(super) fn new(within: [Nanos; CLASSES], late: Late) -> Self {
+impl DeadlineQueue {
+    pub(super) fn new(within: [Nanos; CLASSES], late: LatePolicy) -> Self {
         Self { within, late, waiting: BTreeMap::new() }
     }
 
-    pub(super) fn push(&mut self, queued: Queued) {
+    pub(super) fn push(&mut self, queued: QueuedRequest) {
         let of_class = queued.waiting.arrived.after(self.within[queued.waiting.class.place()]);
         let deadline = queued.waiting.deadline.unwrap_or(of_class);
         self.waiting.insert((deadline, queued.order), queued);
     }
 
-    pub(super) fn pop(&mut self, now: Nanos) -> Option<Next> {
+    pub(super) fn pop(&mut self, now: Nanos) -> Option<SchedulerDecision> {
         let ((deadline, _), queued) = self.waiting.pop_first()?;
         let slot = queued.waiting.slot;
-        if self.late == Late::GiveUp && deadline < now {
-            return Some(Next::GiveUp(slot));
+        if self.late == LatePolicy::GiveUp && deadline < now {
+            return Some(SchedulerDecision::GiveUp(slot));
         }
-        Some(Next::Serve(slot))
+        Some(SchedulerDecision::Serve(slot))
     }
 
     pub(super) fn remove(&mut self, slot: u32) -> bool {
@@ -40,7 +40,7 @@ impl Deadlines {
         key.and_then(|key| self.waiting.remove(&key)).is_some()
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedRequest> {
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 }

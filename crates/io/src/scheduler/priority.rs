@@ -4,28 +4,28 @@
 //! was overtaken up to the bound. Invariant: between two requests served of a class that has waiting requests, at most
 //! the bound plus one request of each other class are served.
 
-use super::{CLASSES, Queued, take_from};
+use super::{CLASSES, QueuedRequest, take_from};
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
-struct Rank {
-    waiting: VecDeque<Queued>,
+struct PriorityRank {
+    waiting: VecDeque<QueuedRequest>,
     /// The number of requests of other classes served since its last one or since it became busy.
     overtaken: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Priorities {
+pub(super) struct PriorityQueues {
     overtakes_max: u32,
-    ranks: [Rank; CLASSES],
+    ranks: [PriorityRank; CLASSES],
 }
 
-impl Priorities {
+impl PriorityQueues {
     pub(super) fn new(overtakes_max: u32) -> Self {
         Self { overtakes_max, ranks: Default::default() }
     }
 
-    pub(super) fn push(&mut self, queued: Queued) {
+    pub(super) fn push(&mut self, queued: QueuedRequest) {
         let rank = &mut self.ranks[queued.waiting.class.place()];
         if rank.waiting.is_empty() {
             rank.overtaken = 0;
@@ -58,7 +58,7 @@ impl Priorities {
         self.ranks.iter_mut().any(|rank| take_from(&mut rank.waiting, slot))
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedRequest> {
         self.ranks.iter_mut().flat_map(|rank| std::mem::take(&mut rank.waiting)).collect()
     }
 }

@@ -5,33 +5,33 @@
 //! class accumulates no credit: its next tag starts at the virtual time, the start tag of the last request that was
 //! served.
 
-use super::{CLASSES, Class, Queued};
+use super::{CLASSES, QueuedRequest, RequestClass};
 use std::collections::VecDeque;
 
 /// The virtual time of one byte at weight 1; larger than any weight, so that a byte counts at each.
 const SCALE: u128 = 1 << 20;
 
 #[derive(Debug, Default)]
-struct Flow {
+struct ShareFlow {
     /// The waiting requests with their start tags, which increase.
-    waiting: VecDeque<(u128, Queued)>,
+    waiting: VecDeque<(u128, QueuedRequest)>,
     /// The earliest next start tag.
     finish: u128,
 }
 
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct FairShares {
     weights: [u16; CLASSES],
-    flows: [Flow; CLASSES],
+    flows: [ShareFlow; CLASSES],
     virtual_time: u128,
 }
 
-impl Shares {
+impl FairShares {
     pub(super) fn new(weights: [u16; CLASSES]) -> Self {
         Self { weights, flows: Default::default(), virtual_time: 0 }
     }
 
-    pub(super) fn push(&mut self, queued: Queued) {
+    pub(super) fn push(&mut self, queued: QueuedRequest) {
         let class = queued.waiting.class;
         let flow = &mut self.flows[class.place()];
         let start = flow.finish.max(self.virtual_time);
@@ -40,13 +40,13 @@ impl Shares {
         self.charge(class, queued.waiting.bytes.max(1));
     }
 
-    pub(super) fn charge(&mut self, class: Class, bytes: u64) {
+    pub(super) fn charge(&mut self, class: RequestClass, bytes: u64) {
         let weight = u128::from(self.weights[class.place()].max(1));
         self.flows[class.place()].finish += u128::from(bytes) * SCALE / weight;
     }
 
     pub(super) fn pop(&mut self) -> Option<u32> {
-        let first = |flow: &Flow| flow.waiting.front().map(|&(start, queued)| (start, queued.order));
+        let first = |flow: &ShareFlow| flow.waiting.front().map(|&(start, queued)| (start, queued.order));
         let (_, flow) = self
             .flows
             .iter_mut()
@@ -64,7 +64,7 @@ impl Shares {
         })
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedRequest> {
         self.flows.iter_mut().flat_map(|flow| flow.waiting.drain(..)).map(|(_, queued)| queued).collect()
     }
 }

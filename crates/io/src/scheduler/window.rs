@@ -9,7 +9,7 @@ use headwater_host::clock::Nanos;
 
 /// The limit, and the state of the current round.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct InFlightWindow {
     limit: u32,
     most: u32,
     /// The target latency; with `None` the limit stays at the maximum.
@@ -20,7 +20,7 @@ pub struct Window {
     latest: Nanos,
 }
 
-impl Window {
+impl InFlightWindow {
     /// Returns a window of at most `most` commands in flight, fewer while latency exceeds `target`.
     #[must_use]
     pub fn new(most: u32, target: Option<Nanos>) -> Self {
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn limit_settles_where_a_serial_device_completes_in_time() {
         for (service_us, target_us) in [(100, 1_000), (10, 1_000), (400, 1_000), (2_000, 1_000)] {
-            let mut window = Window::new(64, Some(Nanos::from_micros(target_us)));
+            let mut window = InFlightWindow::new(64, Some(Nanos::from_micros(target_us)));
             for _ in 0..20_000 {
                 window.answered(Nanos::from_micros(service_us * u64::from(window.limit())));
             }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn without_a_target_the_limit_is_what_the_queues_hold() {
-        let mut window = Window::new(7, None);
+        let mut window = InFlightWindow::new(7, None);
         window.answered(Nanos::from_millis(9_000));
         assert_eq!(window.limit(), 7);
     }

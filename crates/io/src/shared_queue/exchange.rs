@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The queue behind an exchange.
-pub(crate) trait Line {
+pub(crate) trait ExchangeQueue {
     /// A command.
     type Command;
     /// The answer to a command.
@@ -51,9 +51,9 @@ fn parts(token: u64) -> (usize, u32) {
 
 /// A callback that notifies a seat of answers.
 #[derive(Clone)]
-pub(crate) struct Call(Arc<dyn Fn() + Send + Sync>);
+pub(crate) struct WakeCallback(Arc<dyn Fn() + Send + Sync>);
 
-impl Call {
+impl WakeCallback {
     pub(crate) fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(call))
     }
@@ -63,14 +63,14 @@ impl Call {
     }
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for WakeCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Call")
     }
 }
 
 #[derive(Debug)]
-struct Mail<A> {
+struct SeatState<A> {
     answers: VecDeque<(u32, A)>,
     /// The number of commands whose answer this seat has not taken.
     owed: u32,
@@ -79,12 +79,12 @@ struct Mail<A> {
     /// The number of answers found since the last notification.
     untold: u32,
     called: Arc<Condvar>,
-    call: Option<Call>,
+    call: Option<WakeCallback>,
     /// True if the seat is free; its answers are dropped.
     empty: bool,
 }
 
-impl<A> Mail<A> {
+impl<A> SeatState<A> {
     fn new() -> Self {
         Self {
             answers: VecDeque::new(),
@@ -100,7 +100,7 @@ impl<A> Mail<A> {
 
 /// The thread that polls for all seats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lead {
+enum PollLeader {
     Nobody,
     /// A waiting seat: it polls, or sleeps until the device has an answer.
     User,
@@ -110,16 +110,16 @@ enum Lead {
     IdleThread,
 }
 
-impl Lead {
+impl PollLeader {
     fn is_thread(self) -> bool {
         matches!(self, Self::Thread | Self::IdleThread)
     }
 }
 
-struct Inner<L: Line> {
+struct ExchangeState<L: ExchangeQueue> {
     line: L,
-    seats: Vec<Mail<L::Answer>>,
-    lead: Lead,
+    seats: Vec<SeatState<L::Answer>>,
+    lead: PollLeader,
     /// True once the thread has to end.
     stopping: bool,
     /// The number of answers from which the thread notifies a seat.
@@ -127,27 +127,28 @@ struct Inner<L: Line> {
 }
 
 /// The exchange of commands and answers between the seats and their queue.
-pub(crate) struct Exchange<L: Line> {
-    inner: Mutex<Inner<L>>,
+pub(crate) struct CompletionExchange<L: ExchangeQueue> {
+    inner: Mutex<ExchangeState<L>>,
     work: Condvar,
 }
 
-impl<L: Line> fmt::Debug for Exchange<L> {
+impl<L: ExchangeQueue> fmt::Debug for CompletionExchange<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Exchange")
     }
 }
 
 /// The callbacks to run once the lock is released.
-type Calls = Vec<Call>;
+type WakeCallbacks = Vec<WakeCallback>;
 
-impl<L: Line> Exchange<L> {
+impl<L: ExchangeQueue> CompletionExchange<L> {
     pub(crate) fn new(line: L) -> Self {
-        let inner = Inner { line, seats: Vec::new(), lead: Lead::Nobody, stopping: false, enough: 1 };
+        let inner =
+            ExchangeState { line, seats: Vec::new(), lead: PollLeader::Nobody, stopping: false, enough: 1 };
         Self { inner: Mutex::new(inner), work: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<L>> {
+    fn lock(&self) -> MutexGuard<'_, ExchangeState<L>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,9 +167,9 @@ impl<L: Line> Exchange<L> {
         let left = inner.seats.iter().position(|mail| mail.empty && mail.owed == 0);
         let seat = left.unwrap_or(inner.seats.len());
         if left.is_none() {
-            inner.seats.push(Mail::new());
+            inner.seats.push(SeatState::new());
         } else {
-            inner.seats[seat] = Mail::new();
+            inner.seats[seat] = SeatState::new();
         }
         u32::try_from(seat).unwrap_or(u32::MAX)
     }
@@ -191,7 +192,7 @@ impl<L: Line> Exchange<L> {
         self.lock().mail(seat).owed += in_flight;
     }
 
-    pub(crate) fn set_call(&self, seat: u32, call: Option<Call>) {
+    pub(crate) fn set_call(&self, seat: u32, call: Option<WakeCallback>) {
         self.lock().mail(seat).call = call;
     }
 
@@ -211,8 +212,8 @@ impl<L: Line> Exchange<L> {
         let mut inner = self.lock();
         inner.line.submit(command, token(seat, slot))?;
         inner.mail(seat).owed += 1;
-        if inner.lead == Lead::IdleThread {
-            inner.lead = Lead::Thread;
+        if inner.lead == PollLeader::IdleThread {
+            inner.lead = PollLeader::Thread;
             drop(inner);
             self.work.notify_one();
         }
@@ -222,7 +223,7 @@ impl<L: Line> Exchange<L> {
     /// Takes the next answer of a seat. Polls the queue unless its thread does.
     pub(crate) fn take(&self, seat: u32) -> Result<Option<(u32, L::Answer)>, L::Error> {
         let mut inner = self.lock();
-        let mut calls = Calls::new();
+        let mut calls = WakeCallbacks::new();
         let mut polled = Ok(());
         if inner.mail(seat).answers.is_empty() && !inner.lead.is_thread() {
             polled = inner.hand_out(&mut calls);
@@ -232,7 +233,7 @@ impl<L: Line> Exchange<L> {
         let answer = mail.answers.pop_front();
         mail.owed -= u32::from(answer.is_some());
         drop(inner);
-        calls.iter().for_each(Call::run);
+        calls.iter().for_each(WakeCallback::run);
         match answer {
             None => polled.map(|()| None),
             some => Ok(some),
@@ -251,30 +252,30 @@ impl<L: Line> Exchange<L> {
         if !mail.answers.is_empty() || mail.owed == 0 {
             return Ok(());
         }
-        if inner.lead != Lead::Nobody {
+        if inner.lead != PollLeader::Nobody {
             // A follower that is notified to lead, but returns instead, notifies the next one.
             self.follow(inner, seat, longest);
             return Ok(());
         }
-        inner.lead = Lead::User;
+        inner.lead = PollLeader::User;
         let mut ended = inner.line.arm();
         if let Ok(true) = ended {
             drop(inner);
             ended = sleep(longest).map(|()| true);
             inner = self.lock();
         }
-        let mut calls = Calls::new();
+        let mut calls = WakeCallbacks::new();
         let polled = inner.hand_out(&mut calls);
-        if inner.lead == Lead::User {
-            inner.lead = Lead::Nobody;
+        if inner.lead == PollLeader::User {
+            inner.lead = PollLeader::Nobody;
         }
         inner.call_leader();
         drop(inner);
-        calls.iter().for_each(Call::run);
+        calls.iter().for_each(WakeCallback::run);
         ended.and(polled)
     }
 
-    fn follow(&self, mut inner: MutexGuard<'_, Inner<L>>, seat: u32, longest: Option<Duration>) {
+    fn follow(&self, mut inner: MutexGuard<'_, ExchangeState<L>>, seat: u32, longest: Option<Duration>) {
         let called = inner.mail(seat).called.clone();
         inner.mail(seat).waits = true;
         let mut inner = match longest {
@@ -298,15 +299,15 @@ impl<L: Line> Exchange<L> {
 
     /// Notifies every seat with such answers.
     pub(crate) fn tell_all(&self) {
-        let mut calls = Calls::new();
+        let mut calls = WakeCallbacks::new();
         self.lock().tell(1, &mut calls);
-        calls.iter().for_each(Call::run);
+        calls.iter().for_each(WakeCallback::run);
     }
 
     /// Makes the queue's thread the leader.
     pub(crate) fn begin_thread(&self) {
         let mut inner = self.lock();
-        inner.lead = Lead::Thread;
+        inner.lead = PollLeader::Thread;
         inner.stopping = false;
     }
 
@@ -319,7 +320,7 @@ impl<L: Line> Exchange<L> {
     /// Removes the thread as leader, and notifies every waiter to poll again.
     pub(crate) fn end_thread(&self) {
         let mut inner = self.lock();
-        inner.lead = Lead::Nobody;
+        inner.lead = PollLeader::Nobody;
         for mail in &mut inner.seats {
             mail.called.notify_one();
         }
@@ -331,11 +332,11 @@ impl<L: Line> Exchange<L> {
         if inner.stopping {
             return None;
         }
-        let mut calls = Calls::new();
+        let mut calls = WakeCallbacks::new();
         let polled = inner.hand_out(&mut calls);
         let found = after(&mut inner.line);
         drop(inner);
-        calls.iter().for_each(Call::run);
+        calls.iter().for_each(WakeCallback::run);
         Some(polled.map(|()| found))
     }
 
@@ -358,19 +359,19 @@ impl<L: Line> Exchange<L> {
             {
                 return true;
             }
-            inner.lead = Lead::IdleThread;
+            inner.lead = PollLeader::IdleThread;
             inner = self.work.wait(inner).unwrap_or_else(PoisonError::into_inner);
-            inner.lead = Lead::Thread;
+            inner.lead = PollLeader::Thread;
         }
     }
 }
 
-impl<L: Line> Inner<L> {
+impl<L: ExchangeQueue> ExchangeState<L> {
     /// Returns the state of a seat.
     ///
     /// # Panics
     /// For a seat that was never allocated.
-    fn mail(&mut self, seat: u32) -> &mut Mail<L::Answer> {
+    fn mail(&mut self, seat: u32) -> &mut SeatState<L::Answer> {
         &mut self.seats[seat as usize]
     }
 
@@ -380,7 +381,7 @@ impl<L: Line> Inner<L> {
     }
 
     /// Polls the queue and delivers every answer to its seat.
-    fn hand_out(&mut self, calls: &mut Calls) -> Result<(), L::Error> {
+    fn hand_out(&mut self, calls: &mut WakeCallbacks) -> Result<(), L::Error> {
         let polled = loop {
             match self.line.look() {
                 Ok(Some((token, answer))) => {
@@ -408,7 +409,7 @@ impl<L: Line> Inner<L> {
     }
 
     /// Notifies the seats that have enough answers, or all that they are owed.
-    fn tell(&mut self, enough: u32, calls: &mut Calls) {
+    fn tell(&mut self, enough: u32, calls: &mut WakeCallbacks) {
         for mail in &mut self.seats {
             let all = mail.owed <= u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
             if mail.untold >= enough || (mail.untold > 0 && all) {
@@ -423,7 +424,7 @@ impl<L: Line> Inner<L> {
 
     /// Notifies a waiter to lead, if there is no leader.
     fn call_leader(&self) {
-        if self.lead == Lead::Nobody
+        if self.lead == PollLeader::Nobody
             && let Some(next) = self.seats.iter().find(|mail| mail.waits)
         {
             next.called.notify_one();

@@ -19,7 +19,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 /// A device with a thread of its own: submitted and answered commands, and a notification that is sent if it was armed.
 #[derive(Default)]
-struct Device {
+struct LoomDevice {
     state: Mutex<DeviceState>,
     work: Condvar,
     bell: Condvar,
@@ -33,7 +33,7 @@ struct DeviceState {
     rung: bool,
 }
 
-impl Device {
+impl LoomDevice {
     fn serve(&self, commands: usize) {
         for _ in 0..commands {
             let mut state = self.state.lock().unwrap();
@@ -62,9 +62,9 @@ impl Device {
     }
 }
 
-struct ModelLine(Arc<Device>);
+struct LoomQueue(Arc<LoomDevice>);
 
-impl Line for ModelLine {
+impl Line for LoomQueue {
     type Command = ();
     type Answer = u64;
     type Rejected = ();
@@ -91,7 +91,7 @@ impl Line for ModelLine {
 }
 
 /// Submits commands as a user and waits for each; checks that every answer belongs to the user's seat.
-fn user(exchange: &Exchange<ModelLine>, device: &Device, seat: u32, commands: u32) {
+fn user(exchange: &Exchange<LoomQueue>, device: &LoomDevice, seat: u32, commands: u32) {
     for slot in 0..commands {
         exchange.submit(seat, (), slot).unwrap();
     }
@@ -116,8 +116,8 @@ fn user(exchange: &Exchange<ModelLine>, device: &Device, seat: u32, commands: u3
 #[test]
 fn loom_two_threads_share_a_queue_and_no_waiter_is_missed() {
     check(|| {
-        let device = Arc::new(Device::default());
-        let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
+        let device = Arc::new(LoomDevice::default());
+        let exchange = Arc::new(Exchange::new(LoomQueue(device.clone())));
         let seats = [exchange.sit_down(), exchange.sit_down()];
         let server = {
             let device = device.clone();
@@ -137,8 +137,8 @@ fn loom_two_threads_share_a_queue_and_no_waiter_is_missed() {
 #[test]
 fn loom_b10_a_polling_thread_is_woken_by_commands_and_ends_without_missing_a_waiter() {
     check(|| {
-        let device = Arc::new(Device::default());
-        let exchange = Arc::new(Exchange::new(ModelLine(device.clone())));
+        let device = Arc::new(LoomDevice::default());
+        let exchange = Arc::new(Exchange::new(LoomQueue(device.clone())));
         let seat = exchange.sit_down();
         exchange.begin_thread();
         let polling = {

@@ -3,11 +3,11 @@
 //! Input: an exchange. Output: answers delivered to their seats, and notified waiters. Invariant: it sleeps without a
 //! timeout only when no seat is owed an answer, and the next command wakes it; it has ended when its handle is dropped.
 
-use super::exchange::Exchange;
-use super::line::DeviceLine;
-use crate::completion::{Aggregation, Aggregator, Due};
+use super::exchange::CompletionExchange;
+use super::paced_queue::PacedQueue;
+use crate::clock::IoClock;
+use crate::completion::{CompletionAggregation, CompletionAggregator, NotificationTime};
 use crate::error::IoError;
-use crate::timepiece::Timepiece;
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -20,21 +20,21 @@ const IDLE_PAUSES: u32 = 8;
 /// The handle of a running polling thread.
 #[derive(Debug)]
 pub(super) struct PollingThread {
-    exchange: Arc<Exchange<DeviceLine>>,
+    exchange: Arc<CompletionExchange<PacedQueue>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PollingThread {
     pub(super) fn start(
-        exchange: Arc<Exchange<DeviceLine>>,
-        time: Timepiece,
-        aggregation: Aggregation,
+        exchange: Arc<CompletionExchange<PacedQueue>>,
+        time: IoClock,
+        aggregation: CompletionAggregation,
     ) -> Result<Self, IoError> {
         exchange.begin_thread();
         let polled = exchange.clone();
         let started = Builder::new()
             .name("completions".to_owned())
-            .spawn(move || run(&polled, &time, Aggregator::new(aggregation)));
+            .spawn(move || run(&polled, &time, CompletionAggregator::new(aggregation)));
         match started {
             Ok(thread) => Ok(Self { exchange, thread: Some(thread) }),
             Err(error) => {
@@ -58,7 +58,7 @@ impl Drop for PollingThread {
     }
 }
 
-fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggregator) {
+fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator: CompletionAggregator) {
     let mut known = 0;
     loop {
         // A user often submits again right after an answer, and a wake-up costs both threads more than this spin.
@@ -71,7 +71,7 @@ fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggreg
         if !exchange.thread_rest() {
             return;
         }
-        let Some(turn) = exchange.thread_turn(DeviceLine::next_sleep) else {
+        let Some(turn) = exchange.thread_turn(PacedQueue::next_sleep) else {
             return;
         };
         // The queue has failed: every call reports the error, and there is nothing left to poll for.
@@ -94,9 +94,9 @@ fn run(exchange: &Exchange<DeviceLine>, time: &Timepiece, mut aggregator: Aggreg
 
 /// Notifies the seats when the aggregation is due. Returns the time to sleep, at most until the aggregation is due.
 fn tell(
-    exchange: &Exchange<DeviceLine>,
+    exchange: &CompletionExchange<PacedQueue>,
     now: Nanos,
-    aggregator: &mut Aggregator,
+    aggregator: &mut CompletionAggregator,
     known: &mut u32,
     span: Nanos,
 ) -> Nanos {
@@ -110,13 +110,13 @@ fn tell(
         return span;
     }
     match aggregator.due(now) {
-        Due::Now => {
+        NotificationTime::Now => {
             exchange.tell_all();
             aggregator.told();
             *known = 0;
             span
         }
-        Due::At(at) => span.min(at.since(now)),
-        Due::Never => span,
+        NotificationTime::At(at) => span.min(at.since(now)),
+        NotificationTime::Never => span,
     }
 }

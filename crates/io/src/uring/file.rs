@@ -5,9 +5,9 @@
 
 use super::NAMESPACE;
 use super::sysfs::{number_in, queue_of, unsplit};
+use crate::client_namespace::ClientNamespace;
 use crate::command::BLOCKS_MAX;
 use crate::error::IoError;
-use crate::facts::NamespaceFacts;
 use headwater_host::device_ring::{EXTENT_BYTES_MAX, EXTENTS_MAX};
 use headwater_host::file::allocate;
 use headwater_host::uring::UringChoice;
@@ -39,7 +39,7 @@ pub struct UringOptions {
 pub(super) struct BlockFile {
     pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
-    pub(super) facts: NamespaceFacts,
+    pub(super) facts: ClientNamespace,
     /// Alignment of buffer addresses, in bytes.
     pub(super) memory_align: usize,
     /// Maximum bytes of one command.
@@ -54,7 +54,7 @@ pub(super) struct BlockFile {
 
 /// The alignment of direct transfers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Alignment {
+struct DirectAlignment {
     block: u32,
     memory: usize,
 }
@@ -93,7 +93,7 @@ impl BlockFile {
             let name = path.display();
             format!("{name}: the file system has no direct I/O: transfers are copied through the page cache")
         });
-        let facts = NamespaceFacts { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
+        let facts = ClientNamespace { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
         let memory_align = if direct { align.memory } else { 1 };
         let (transfer_bytes_max, segments_max) = if options.poll {
             // Kernels up to 6.1 retry a polled transfer forever if it has to be split.
@@ -175,7 +175,7 @@ fn open_best(path: &Path) -> Result<(File, bool, bool), Errno> {
 }
 
 /// Returns the alignment of transfers.
-fn alignment(file: &File, is_device: bool, direct: bool) -> Alignment {
+fn alignment(file: &File, is_device: bool, direct: bool) -> DirectAlignment {
     let logical = if is_device { ioctl_blksszget(file).ok() } else { None };
     let reported = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
     let reported = reported.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
@@ -188,7 +188,7 @@ fn alignment(file: &File, is_device: bool, direct: bool) -> Alignment {
     };
     let memory = reported.map(|(_, memory)| memory).filter(|&memory| memory > 0);
     let block = block.max(SECTOR_BYTES).next_power_of_two();
-    Alignment { block, memory: memory.unwrap_or(block) as usize }
+    DirectAlignment { block, memory: memory.unwrap_or(block) as usize }
 }
 
 /// Probes for the smallest block that a direct read accepts: kernels before 6.1, and some file systems, do not report

@@ -6,9 +6,9 @@
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, Pool, PoolConfig};
-use headwater_host::device_ring::{DeviceRing, RingWish, Work};
-use headwater_host::pinning::Memory;
+use headwater_dma::pool::{ChunkRule, MemoryPinner, PinError, PinToken, Pool, PoolConfig};
+use headwater_host::device_ring::{DeviceRing, DeviceWork, RingOptions};
+use headwater_host::pinning::MemoryRange;
 use headwater_host::pinning::uring::BufferTable;
 use std::fmt;
 use std::fs::File;
@@ -25,20 +25,20 @@ const CAP: usize = 4 << 30;
 
 /// A pinner that registers chunks with every ring.
 #[derive(Default)]
-struct Rings {
-    known: Mutex<Known>,
+struct RingRegistrar {
+    known: Mutex<RegisteredChunks>,
     refusals: AtomicU64,
 }
 
 #[derive(Default)]
-struct Known {
+struct RegisteredChunks {
     /// The chunks, by number.
-    chunks: Vec<Option<Memory>>,
+    chunks: Vec<Option<MemoryRange>>,
     /// The tables of the rings. Weak, because the pool is never freed as a whole and must keep no ring open.
     tables: Vec<Weak<BufferTable>>,
 }
 
-impl Known {
+impl RegisteredChunks {
     /// Returns the tables of the rings that still exist.
     fn tables(&mut self) -> Vec<Arc<BufferTable>> {
         self.tables.retain(|table| table.strong_count() > 0);
@@ -58,13 +58,13 @@ impl Known {
     }
 }
 
-impl Rings {
-    fn known(&self) -> MutexGuard<'_, Known> {
+impl RingRegistrar {
+    fn known(&self) -> MutexGuard<'_, RegisteredChunks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a chunk with a ring; a refused chunk is used without registration.
-    fn tell(&self, table: &BufferTable, number: u32, chunk: Memory) {
+    fn tell(&self, table: &BufferTable, number: u32, chunk: MemoryRange) {
         if table.update(number, &[chunk]).is_err() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
         }
@@ -81,7 +81,7 @@ impl Rings {
     }
 }
 
-impl Pinner for Rings {
+impl MemoryPinner for RingRegistrar {
     fn name(&self) -> &'static str {
         "io_uring"
     }
@@ -92,7 +92,7 @@ impl Pinner for Rings {
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
-        let chunk = Memory::at(address, bytes);
+        let chunk = MemoryRange::at(address, bytes);
         let mut known = self.known();
         let Some(number) = known.free() else {
             self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Pinner for Rings {
         };
         let mut known = self.known();
         for table in known.tables() {
-            if table.at(number).is_some() {
+            if table.slot_memory(number).is_some() {
                 table.unregister(number..number + 1)?;
             }
         }
@@ -124,7 +124,7 @@ impl Pinner for Rings {
     }
 }
 
-impl fmt::Debug for Rings {
+impl fmt::Debug for RingRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.known();
         let (chunks, rings) = (known.chunks.iter().flatten().count(), known.tables.len());
@@ -135,18 +135,18 @@ impl fmt::Debug for Rings {
 /// A buffer pool, and the rings with which its memory is registered.
 pub(crate) struct RingPool {
     pool: BufferPool,
-    rings: Arc<Rings>,
+    rings: Arc<RingRegistrar>,
 }
 
 impl RingPool {
     pub(crate) fn open() -> Result<Self, IoError> {
-        let rings = Arc::new(Rings::default());
+        let rings = Arc::new(RingRegistrar::default());
         let pool = BufferPool::open(PoolConfig {
             chunk: CHUNK,
             chunk_rule: ChunkRule::DEFAULT,
             cap: CAP,
             cap_max: CAP,
-            pinner: Arc::clone(&rings) as Arc<dyn Pinner>,
+            pinner: Arc::clone(&rings) as Arc<dyn MemoryPinner>,
             ..PoolConfig::default()
         })?;
         Ok(Self { pool, rings })
@@ -157,11 +157,11 @@ impl RingPool {
     }
 
     /// Opens a ring, and registers all present and future chunks with it.
-    pub(crate) fn ring<W: Work>(
+    pub(crate) fn ring<W: DeviceWork>(
         &self,
         file: &Arc<File>,
         path: &Path,
-        request: RingWish,
+        request: RingOptions,
     ) -> Result<DeviceRing<W>, IoError> {
         let ring = DeviceRing::open(Arc::clone(file), request)
             .map_err(|error| IoError::Device { reason: format!("{}: {error}", path.display()) })?;

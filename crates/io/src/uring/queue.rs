@@ -4,56 +4,61 @@
 //! is done; commands in flight, and completions not yet reaped that the device had no part in, never exceed the number
 //! of slots.
 
-use crate::backend::{Answer, Armed, Limits, Transport, no_cancelling};
-use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected, SubmitError};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport, no_cancelling};
+use crate::command::{Command, TransferData};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_host::device_ring::{DeviceRing, Done, Work};
+use headwater_host::device_ring::{DeviceRing, DeviceWork, RingCompletion};
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
 /// The translation of commands into steps on one kind of device.
-pub(crate) trait Steps: Debug + Send {
+pub(crate) trait CommandSteps: Debug + Send {
     /// The ring's work.
-    type Work: Work;
+    type Work: DeviceWork;
     /// The progress of a command in flight.
-    type Stand: Debug + Send;
+    type CommandProgress: Debug + Send;
     /// True if the kernel can cancel a command.
     const CANCELS: bool;
 
     /// Returns the limits of one command.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> IoLimits;
 
     /// Validates a command and sends its first step. Returns the command's progress.
     fn first(
         &self,
         command: &Command,
         send: impl FnOnce(Self::Work) -> Result<(), Status>,
-    ) -> Result<Self::Stand, Unsent>;
+    ) -> Result<Self::CommandProgress, UnsentReason>;
 
     /// Returns the action that follows the end of a step.
-    fn next(&mut self, stand: &mut Self::Stand, data: &Data, done: &Done) -> Turn<Self::Work>;
+    fn next(
+        &mut self,
+        stand: &mut Self::CommandProgress,
+        data: &TransferData,
+        done: &RingCompletion,
+    ) -> StepOutcome<Self::Work>;
 }
 
 /// The reason that no step was sent for a command.
 #[derive(Debug)]
-pub(crate) enum Unsent {
+pub(crate) enum UnsentReason {
     /// The command completes at once with this status.
     Answered(Status),
     /// The command is rejected.
     Rejected(SubmitError),
 }
 
-impl From<Status> for Unsent {
+impl From<Status> for UnsentReason {
     fn from(status: Status) -> Self {
         Self::Answered(status)
     }
 }
 
-impl From<SubmitError> for Unsent {
+impl From<SubmitError> for UnsentReason {
     fn from(reason: SubmitError) -> Self {
         Self::Rejected(reason)
     }
@@ -61,7 +66,7 @@ impl From<SubmitError> for Unsent {
 
 /// The action that follows the end of a step.
 #[derive(Debug)]
-pub(crate) enum Turn<W> {
+pub(crate) enum StepOutcome<W> {
     /// Another step.
     Next(W),
     /// The completion: dword 0 and the status.
@@ -70,25 +75,25 @@ pub(crate) enum Turn<W> {
 
 /// A command in flight.
 #[derive(Debug)]
-struct Flight<S> {
+struct RingCommand<S> {
     token: u64,
-    data: Data,
+    data: TransferData,
     stand: S,
 }
 
 /// A queue over a kernel ring.
 #[derive(Debug)]
-pub(crate) struct UringQueue<S: Steps> {
+pub(crate) struct UringQueue<S: CommandSteps> {
     ring: DeviceRing<S::Work>,
     steps: S,
     /// The commands in flight, by slot; the slot is the ring's token.
-    flights: Vec<Option<Flight<S::Stand>>>,
+    flights: Vec<Option<RingCommand<S::CommandProgress>>>,
     free: Vec<usize>,
     /// Completions of commands that were never sent to the device.
-    ready: VecDeque<Answer>,
+    ready: VecDeque<CompletedCommand>,
 }
 
-impl<S: Steps> UringQueue<S> {
+impl<S: CommandSteps> UringQueue<S> {
     pub(crate) fn new(ring: DeviceRing<S::Work>, steps: S) -> Self {
         let depth = ring.depth();
         let flights = (0..depth).map(|_| None).collect();
@@ -97,13 +102,13 @@ impl<S: Steps> UringQueue<S> {
 
     /// Processes the end of a step. Returns the command's completion if the step was its last.
     #[inline]
-    fn finish(&mut self, done: &Done) -> Option<Answer> {
+    fn finish(&mut self, done: &RingCompletion) -> Option<CompletedCommand> {
         let slot = usize::try_from(done.token).ok()?;
         let flight = self.flights.get_mut(slot)?;
-        let Flight { data, stand, .. } = flight.as_mut()?;
+        let RingCommand { data, stand, .. } = flight.as_mut()?;
         let (result, status) = match self.steps.next(stand, data, done) {
-            Turn::Over(result, status) => (result, status),
-            Turn::Next(work) => match self.ring.submit(done.token, work) {
+            StepOutcome::Over(result, status) => (result, status),
+            StepOutcome::Next(work) => match self.ring.submit(done.token, work) {
                 Ok(()) => {
                     self.ring.kick();
                     return None;
@@ -111,34 +116,34 @@ impl<S: Steps> UringQueue<S> {
                 Err(_) => (0, Status::INTERNAL_ERROR),
             },
         };
-        let Flight { token, data, .. } = flight.take()?;
+        let RingCommand { token, data, .. } = flight.take()?;
         self.free.push(slot);
-        Some(Answer { completion: Completion { token, result, status }, data })
+        Some(CompletedCommand { completion: Completion { token, result, status }, data })
     }
 }
 
-impl<S: Steps> Transport for UringQueue<S> {
-    fn limits(&self) -> Limits {
+impl<S: CommandSteps> QueueTransport for UringQueue<S> {
+    fn limits(&self) -> IoLimits {
         self.steps.limits()
     }
 
     #[inline]
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         let Some(&slot) = self.free.last().filter(|_| self.ready.len() < self.free.len()) else {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
         let ring = &mut self.ring;
         let send = |work| ring.submit(slot as u64, work).map_err(|_| Status::INTERNAL_ERROR);
         match self.steps.first(&command, send) {
             Ok(stand) => {
                 self.free.pop();
-                self.flights[slot] = Some(Flight { token, data: command.data, stand });
+                self.flights[slot] = Some(RingCommand { token, data: command.data, stand });
             }
-            Err(Unsent::Answered(status)) => {
+            Err(UnsentReason::Answered(status)) => {
                 let completion = Completion { token, result: 0, status };
-                self.ready.push_back(Answer { completion, data: command.data });
+                self.ready.push_back(CompletedCommand { completion, data: command.data });
             }
-            Err(Unsent::Rejected(reason)) => return Err(Rejected { command, reason }),
+            Err(UnsentReason::Rejected(reason)) => return Err(RejectedCommand { command, reason }),
         }
         Ok(())
     }
@@ -150,7 +155,7 @@ impl<S: Steps> Transport for UringQueue<S> {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         if let Some(answer) = self.ready.pop_front() {
             return Ok(Some(answer));
         }
@@ -179,21 +184,22 @@ impl<S: Steps> Transport for UringQueue<S> {
         self.ring.descriptor()
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring.kick();
         if self.ring.descriptor().is_none() {
             return Err(IoError::Refused {
                 reason: "a polled queue has no descriptor; open it without poll=1".to_owned(),
             });
         }
-        Ok(if self.ready.is_empty() { Armed::Waiting } else { Armed::Ready })
+        Ok(if self.ready.is_empty() { ArmResult::Waiting } else { ArmResult::Ready })
     }
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         if !S::CANCELS {
             return Err(no_cancelling());
         }
-        let is_it = |flight: &Option<Flight<_>>| flight.as_ref().is_some_and(|flight| flight.token == token);
+        let is_it =
+            |flight: &Option<RingCommand<_>>| flight.as_ref().is_some_and(|flight| flight.token == token);
         let sent = self.flights.iter().position(is_it).is_some_and(|slot| self.ring.cancel(slot as u64));
         if sent || self.ready.iter().any(|answer| answer.completion.token == token) {
             return Ok(());

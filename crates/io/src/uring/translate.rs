@@ -1,10 +1,10 @@
 //! The translation between NVMe and the kernel: a command's data to memory extents, and error numbers to statuses.
 //!
-//! Input: [`Data`], error numbers. Output: extents, [`Status`].
+//! Input: [`TransferData`], error numbers. Output: extents, [`Status`].
 
 use crate::buffer::Buffer;
-use crate::command::Data;
-use headwater_host::device_ring::{Extent, Extents};
+use crate::command::TransferData;
+use headwater_host::device_ring::{MemoryExtent, MemoryExtents};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
@@ -13,27 +13,29 @@ use zerocopy::FromBytes as _;
 
 /// Returns the memory of a command without its first `skip` bytes, which are already transferred.
 #[inline]
-pub(crate) fn extents_of(data: &Data, skip: usize) -> Extents {
+pub(crate) fn extents_of(data: &TransferData, skip: usize) -> MemoryExtents {
     match data {
-        Data::None => Extents::None,
-        Data::ToDevice(buffer) | Data::FromDevice(buffer) => Extents::One(extent_of(buffer, skip)),
-        Data::Gather(buffers) | Data::Scatter(buffers) => {
+        TransferData::None => MemoryExtents::None,
+        TransferData::ToDevice(buffer) | TransferData::FromDevice(buffer) => {
+            MemoryExtents::One(extent_of(buffer, skip))
+        }
+        TransferData::Gather(buffers) | TransferData::Scatter(buffers) => {
             let mut skip = skip;
             let rest = buffers.iter().filter_map(|buffer| {
                 let here = skip.min(buffer.bytes());
                 skip -= here;
                 (here < buffer.bytes()).then(|| extent_of(buffer, here))
             });
-            Extents::Several(rest.collect())
+            MemoryExtents::Several(rest.collect())
         }
     }
 }
 
 #[inline]
-fn extent_of(buffer: &Buffer, skip: usize) -> Extent {
+fn extent_of(buffer: &Buffer, skip: usize) -> MemoryExtent {
     let (memory, offset) = buffer.memory();
     let skip = skip.min(buffer.bytes());
-    Extent {
+    MemoryExtent {
         memory: memory.clone(),
         offset: offset + skip,
         bytes: buffer.bytes() - skip,
@@ -42,8 +44,11 @@ fn extent_of(buffer: &Buffer, skip: usize) -> Extent {
 }
 
 /// Returns the ranges of Dataset Management: first block and count.
-pub(crate) fn dataset_ranges(entry: &SubmissionEntry, data: &Data) -> Result<Vec<(u64, u64)>, Status> {
-    let Data::ToDevice(list) = data else {
+pub(crate) fn dataset_ranges(
+    entry: &SubmissionEntry,
+    data: &TransferData,
+) -> Result<Vec<(u64, u64)>, Status> {
+    let TransferData::ToDevice(list) = data else {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     };
     let mut bytes = vec![0; usize::from(entry.nvm_dataset_ranges()) * size_of::<DatasetRange>()];
@@ -54,24 +59,24 @@ pub(crate) fn dataset_ranges(entry: &SubmissionEntry, data: &Data) -> Result<Vec
 
 /// The kind of a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CommandKind {
     Read,
     Change,
 }
 
 /// Returns the status for an error number of the kernel.
 #[must_use]
-pub(crate) fn status_of(errno: i32, way: Way) -> Status {
+pub(crate) fn status_of(errno: i32, way: CommandKind) -> Status {
     match (Errno::from_raw_os_error(errno), way) {
-        (Errno::IO, Way::Read) | (Errno::NODATA | Errno::BADMSG | Errno::ILSEQ, _) => {
+        (Errno::IO, CommandKind::Read) | (Errno::NODATA | Errno::BADMSG | Errno::ILSEQ, _) => {
             Status::UNRECOVERED_READ_ERROR
         }
         (Errno::NOSPC | Errno::DQUOT | Errno::FBIG, _) => Status::CAPACITY_EXCEEDED,
         (Errno::INVAL, _) => Status::INVALID_FIELD,
         (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY, _) => Status::INVALID_OPCODE,
         (Errno::CANCELED | Errno::INTR, _) => Status::ABORT_REQUESTED,
-        (Errno::ROFS | Errno::BADF | Errno::PERM | Errno::ACCESS, Way::Change) => Status::READ_ONLY,
-        (Errno::BADF | Errno::PERM | Errno::ACCESS, Way::Read) => Status::ACCESS_DENIED,
+        (Errno::ROFS | Errno::BADF | Errno::PERM | Errno::ACCESS, CommandKind::Change) => Status::READ_ONLY,
+        (Errno::BADF | Errno::PERM | Errno::ACCESS, CommandKind::Read) => Status::ACCESS_DENIED,
         (Errno::FAULT, _) => Status::DATA_TRANSFER_ERROR,
         _ => Status::INTERNAL_ERROR,
     }
@@ -81,14 +86,14 @@ pub(crate) fn status_of(errno: i32, way: Way) -> Status {
 mod tests {
     use super::*;
     use headwater_dma::iova::Iova;
-    use headwater_host::foreign::Foreign;
+    use headwater_host::shared_memory::SharedMemory;
 
     #[test]
     fn transferred_bytes_are_skipped_across_buffer_boundaries() {
-        let memory = Buffer::whole(Foreign::anonymous(4_096).unwrap(), Iova(0));
+        let memory = Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(0));
         let parts =
             [(0, 10), (100, 0), (200, 20), (300, 5)].map(|(at, bytes)| memory.slice(at, bytes).unwrap());
-        let data = Data::Scatter(parts.to_vec());
+        let data = TransferData::Scatter(parts.to_vec());
         for skip in 0..=35 {
             let left = extents_of(&data, skip);
             let bytes: usize = left.all().iter().map(|extent| extent.bytes).sum();
@@ -104,16 +109,16 @@ mod tests {
                 assert_eq!(first.offset, wanted);
             }
         }
-        assert_eq!(extents_of(&Data::ToDevice(parts[2].clone()), 7).all()[0].offset, 207);
+        assert_eq!(extents_of(&TransferData::ToDevice(parts[2].clone()), 7).all()[0].offset, 207);
     }
 
     #[test]
     fn error_numbers_map_to_the_equivalent_status() {
         let status = |errno: Errno, way| status_of(errno.raw_os_error(), way);
-        assert_eq!(status(Errno::IO, Way::Read), Status::UNRECOVERED_READ_ERROR);
-        assert_eq!(status(Errno::IO, Way::Change), Status::INTERNAL_ERROR);
-        assert_eq!(status(Errno::NOSPC, Way::Change), Status::CAPACITY_EXCEEDED);
-        assert_eq!(status(Errno::CANCELED, Way::Read), Status::ABORT_REQUESTED);
-        assert_eq!(status(Errno::BADF, Way::Change), Status::READ_ONLY);
+        assert_eq!(status(Errno::IO, CommandKind::Read), Status::UNRECOVERED_READ_ERROR);
+        assert_eq!(status(Errno::IO, CommandKind::Change), Status::INTERNAL_ERROR);
+        assert_eq!(status(Errno::NOSPC, CommandKind::Change), Status::CAPACITY_EXCEEDED);
+        assert_eq!(status(Errno::CANCELED, CommandKind::Read), Status::ABORT_REQUESTED);
+        assert_eq!(status(Errno::BADF, CommandKind::Change), Status::READ_ONLY);
     }
 }

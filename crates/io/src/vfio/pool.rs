@@ -5,8 +5,8 @@
 
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{ChunkRule, PinError, PinToken, Pinner, PoolConfig, VfioType1};
-use headwater_host::pinning::vfio::{Container, Type1};
+use headwater_dma::pool::{ChunkRule, MemoryPinner, PinError, PinToken, PoolConfig, VfioPinner};
+use headwater_host::pinning::vfio::{KernelIommu, VfioContainer};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the first chunk, and the range in which the chunk size adapts to the load.
@@ -17,17 +17,17 @@ const CAP: usize = 4 << 30;
 
 /// A pinner that maps chunks in a container as long as the container exists.
 #[derive(Debug)]
-struct Mapper {
-    container: Weak<Container<Type1>>,
+struct ContainerPinner {
+    container: Weak<VfioContainer<KernelIommu>>,
 }
 
-impl Mapper {
-    fn type1(&self) -> Option<VfioType1> {
-        self.container.upgrade().map(VfioType1::new)
+impl ContainerPinner {
+    fn type1(&self) -> Option<VfioPinner> {
+        self.container.upgrade().map(VfioPinner::new)
     }
 }
 
-impl Pinner for Mapper {
+impl MemoryPinner for ContainerPinner {
     fn name(&self) -> &'static str {
         "vfio"
     }
@@ -52,13 +52,13 @@ impl Pinner for Mapper {
 }
 
 /// Opens a pool for the devices of a container.
-pub(super) fn open(container: &Arc<Container<Type1>>) -> Result<BufferPool, IoError> {
+pub(super) fn open(container: &Arc<VfioContainer<KernelIommu>>) -> Result<BufferPool, IoError> {
     BufferPool::open(PoolConfig {
         chunk: CHUNK,
         chunk_rule: CHUNKS,
         cap: CAP,
         cap_max: CAP,
-        pinner: Arc::new(Mapper { container: Arc::downgrade(container) }),
+        pinner: Arc::new(ContainerPinner { container: Arc::downgrade(container) }),
         ..PoolConfig::default()
     })
 }

@@ -9,18 +9,18 @@
 //! The next command creates the queue again. The outcome of the commands that were in flight is unknown; the caller
 //! decides whether to send them again.
 
-use super::entry::check;
-use super::keeper::{Keeper, Kept};
-use crate::backend::{Answer, Armed, Limits, Transport};
+use super::queue_owner::{OwnedQueue, QueueOwner};
+use super::validation::check;
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
-use crate::command::{Command, Data};
-use crate::error::{IoError, Rejected, SubmitError};
-use crate::facts::NamespaceFacts;
+use crate::client_namespace::ClientNamespace;
+use crate::command::{Command, TransferData};
+use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::driver::{DescribeError, Fate, SubmitFault};
+use headwater_nvme::driver::{DataPointerError, IoQueueState, SubmitFault};
 use headwater_nvme::queue_pair::CommandId;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
@@ -42,22 +42,22 @@ const NAP: Nanos = Nanos::from_micros(50);
 
 /// A command in flight.
 #[derive(Debug)]
-struct Slot {
+struct CommandSlot {
     token: u64,
-    data: Data,
+    data: TransferData,
     command: CommandId,
 }
 
 /// A hardware queue of a controller.
-pub struct NvmeQueue<K: Keeper> {
+pub struct NvmeQueue<K: QueueOwner> {
     keeper: K,
     /// `None` after a reset, until the next command.
-    queue: Option<Box<Kept<K>>>,
+    queue: Option<Box<OwnedQueue<K>>>,
     depth: u32,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<CommandSlot>>,
     /// Completions of commands that the controller will not complete.
-    lost: VecDeque<Answer>,
-    namespaces: Vec<NamespaceFacts>,
+    lost: VecDeque<CompletedCommand>,
+    namespaces: Vec<ClientNamespace>,
     transfer_bytes_max: usize,
     runs: Vec<IovaRange>,
     bell: WakeDescriptor,
@@ -66,7 +66,7 @@ pub struct NvmeQueue<K: Keeper> {
     next_look: Nanos,
 }
 
-impl<K: Keeper> NvmeQueue<K> {
+impl<K: QueueOwner> NvmeQueue<K> {
     /// Creates a queue for up to `depth` commands in flight.
     ///
     /// # Errors
@@ -115,12 +115,12 @@ impl<K: Keeper> NvmeQueue<K> {
     fn settle(&mut self) {
         while let Some(queue) = &self.queue {
             match queue.fate() {
-                Fate::Live => return,
-                Fate::Waiting => {
+                IoQueueState::Live => return,
+                IoQueueState::Waiting => {
                     self.keeper.look(self.keeper.now());
                     Clock::sleep(NAP);
                 }
-                Fate::Lost | Fate::Dead => self.give_up(),
+                IoQueueState::Lost | IoQueueState::Dead => self.give_up(),
             }
         }
     }
@@ -129,7 +129,7 @@ impl<K: Keeper> NvmeQueue<K> {
     /// the end.
     fn give_up(&mut self) {
         let Some(mut queue) = self.queue.take() else { return };
-        let is_dead = queue.fate() == Fate::Dead;
+        let is_dead = queue.fate() == IoQueueState::Dead;
         while let Some(done) = queue.reap() {
             let answer = answer_of(&mut self.slots, done.slot, done.result, done.status);
             self.lost.extend(answer);
@@ -159,7 +159,7 @@ impl<K: Keeper> NvmeQueue<K> {
         self.next_look = now.after(CONTROLLER_LOOK);
         let Self { queue: Some(queue), keeper, .. } = self else { return };
         match queue.fate() {
-            Fate::Live => {
+            IoQueueState::Live => {
                 let id = queue.id();
                 queue.watch(now, |overdue| keeper.overdue(id, overdue, now));
                 if let Some(fault) = queue.fault() {
@@ -167,11 +167,11 @@ impl<K: Keeper> NvmeQueue<K> {
                 }
                 keeper.look(now);
             }
-            Fate::Waiting => {
+            IoQueueState::Waiting => {
                 self.next_look = now;
                 keeper.look(now);
             }
-            Fate::Lost | Fate::Dead => self.give_up(),
+            IoQueueState::Lost | IoQueueState::Dead => self.give_up(),
         }
     }
 
@@ -183,7 +183,7 @@ impl<K: Keeper> NvmeQueue<K> {
             return;
         }
         let now = self.keeper.now();
-        let is_live = self.queue.as_ref().is_some_and(|queue| queue.fate() == Fate::Live);
+        let is_live = self.queue.as_ref().is_some_and(|queue| queue.fate() == IoQueueState::Live);
         if !is_live || now >= self.next_look {
             self.look(now);
         }
@@ -217,9 +217,14 @@ impl<K: Keeper> NvmeQueue<K> {
 }
 
 #[inline]
-fn answer_of(slots: &mut [Option<Slot>], slot: usize, result: u32, status: Status) -> Option<Answer> {
-    let Slot { token, data, .. } = slots.get_mut(slot)?.take()?;
-    Some(Answer { completion: Completion { token, result, status }, data })
+fn answer_of(
+    slots: &mut [Option<CommandSlot>],
+    slot: usize,
+    result: u32,
+    status: Status,
+) -> Option<CompletedCommand> {
+    let CommandSlot { token, data, .. } = slots.get_mut(slot)?.take()?;
+    Some(CompletedCommand { completion: Completion { token, result, status }, data })
 }
 
 #[inline]
@@ -231,10 +236,10 @@ fn reason_of(fault: SubmitFault) -> SubmitError {
     let what = match fault {
         SubmitFault::Full => return SubmitError::Full,
         SubmitFault::NotLive => return SubmitError::Gone,
-        SubmitFault::TooLong { .. } | SubmitFault::Data(DescribeError::TooLong { .. }) => {
+        SubmitFault::TooLong { .. } | SubmitFault::Data(DataPointerError::TooLong { .. }) => {
             "more data than the queue's transfer_bytes_max; split the command"
         }
-        SubmitFault::Data(DescribeError::Gap { .. }) => {
+        SubmitFault::Data(DataPointerError::Gap { .. }) => {
             "several buffers that do not meet at page boundaries, for a controller without SGLs; send one at a time"
         }
         _ => "the address of a buffer is not a multiple of the queue's memory_align",
@@ -242,31 +247,31 @@ fn reason_of(fault: SubmitFault) -> SubmitError {
     SubmitError::Unfit { what }
 }
 
-impl<K: Keeper> Transport for NvmeQueue<K> {
-    fn limits(&self) -> Limits {
-        Limits {
+impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
+    fn limits(&self) -> IoLimits {
+        IoLimits {
             transfer_bytes_max: self.transfer_bytes_max,
             segments_max: SEGMENTS_MAX,
             memory_align: MEMORY_ALIGN,
         }
     }
 
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if self.commands() >= self.depth {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
         if let Err(reason) = self.judge(&command) {
-            return Err(Rejected { command, reason });
+            return Err(RejectedCommand { command, reason });
         }
         let buffers = command.data.buffers();
         self.runs.clear();
         self.runs.extend(buffers.iter().filter(|buffer| buffer.bytes() > 0).map_while(run_of));
         if buffers.len() > SEGMENTS_MAX {
             let what = "more buffers than the queue's segments_max";
-            return Err(Rejected { command, reason: SubmitError::Unfit { what } });
+            return Err(RejectedCommand { command, reason: SubmitError::Unfit { what } });
         }
         if let Err(reason) = self.keeper.device_addresses(&mut self.runs) {
-            return Err(Rejected { command, reason });
+            return Err(RejectedCommand { command, reason });
         }
         loop {
             let submitted = match &mut self.queue {
@@ -275,15 +280,15 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
             };
             match submitted {
                 Ok((slot, id)) => {
-                    self.slots[slot] = Some(Slot { token, data: command.data, command: id });
+                    self.slots[slot] = Some(CommandSlot { token, data: command.data, command: id });
                     return Ok(());
                 }
                 Err(SubmitFault::NotLive) => {
                     if let Err(reason) = self.remake() {
-                        return Err(Rejected { command, reason });
+                        return Err(RejectedCommand { command, reason });
                     }
                 }
-                Err(fault) => return Err(Rejected { command, reason: reason_of(fault) }),
+                Err(fault) => return Err(RejectedCommand { command, reason: reason_of(fault) }),
             }
         }
     }
@@ -297,7 +302,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
     }
 
     #[inline]
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         if let Some(queue) = &mut self.queue
             && let Some(done) = queue.reap()
         {
@@ -314,7 +319,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
         let longest = longest.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         match self.connect()? {
             true => {
-                if self.arm()? == Armed::Waiting {
+                if self.arm()? == ArmResult::Waiting {
                     self.bell.wait(Some(longest))?;
                 }
             }
@@ -334,7 +339,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
         self.keeper.has_interrupts().then(|| self.bell.as_fd())
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring()?;
         if !self.connect()? {
             return Err(IoError::Refused {
@@ -343,7 +348,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
         }
         // Discards earlier notifications; a completion that arrives after the check below signals again.
         self.bell.take()?;
-        Ok(if self.has_work() { Armed::Ready } else { Armed::Waiting })
+        Ok(if self.has_work() { ArmResult::Ready } else { ArmResult::Waiting })
     }
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
@@ -366,7 +371,7 @@ impl<K: Keeper> Transport for NvmeQueue<K> {
     }
 }
 
-impl<K: Keeper> Drop for NvmeQueue<K> {
+impl<K: QueueOwner> Drop for NvmeQueue<K> {
     /// Deletes the queue at the controller. Commands that remain in flight after that keep their memory forever.
     fn drop(&mut self) {
         let is_over = self.queue.as_ref().is_none_or(|queue| self.keeper.delete_queue(queue));
@@ -377,7 +382,7 @@ impl<K: Keeper> Drop for NvmeQueue<K> {
     }
 }
 
-impl<K: Keeper> fmt::Debug for NvmeQueue<K> {
+impl<K: QueueOwner> fmt::Debug for NvmeQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NvmeQueue")
             .field("keeper", &self.keeper)

@@ -5,7 +5,7 @@
 //! consumes the wake-up of another; it is connected to its descriptor only on request, so a polling thread is not
 //! interrupted.
 
-use headwater_host::pinning::vfio::Device;
+use headwater_host::pinning::vfio::AssignedDevice;
 use headwater_host::wake::WakeDescriptor;
 use std::fmt;
 use std::io;
@@ -25,14 +25,14 @@ pub trait VectorSource: Send + Sync + fmt::Debug {
 
 /// The vectors of a device.
 #[derive(Debug)]
-pub(super) struct Vectors {
-    device: Arc<Device>,
+pub(super) struct DeviceVectors {
+    device: Arc<AssignedDevice>,
     count: u16,
 }
 
-impl Vectors {
+impl DeviceVectors {
     /// Allocates at most `wanted` vectors, as far as the device has them. None is connected yet.
-    pub(super) fn allocate(device: Arc<Device>, wanted: u32) -> io::Result<Self> {
+    pub(super) fn allocate(device: Arc<AssignedDevice>, wanted: u32) -> io::Result<Self> {
         let count = device.vectors()?.min(wanted);
         if count > 0 {
             device.allocate_vectors(count)?;
@@ -42,7 +42,7 @@ impl Vectors {
     }
 }
 
-impl VectorSource for Vectors {
+impl VectorSource for DeviceVectors {
     fn count(&self) -> u16 {
         self.count
     }

@@ -1,19 +1,19 @@
 //! Tests of handles with a cache: requests with byte granularity.
 
 use crate::fake::{buffer, bytes_of, memory, small};
-use crate::over_handle::{BLOCK, Device, FIRST, device, facts};
+use crate::over_handle::{BLOCK, BlockDevice, FIRST, device, facts};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{CacheConfig, WritePolicy};
-use headwater_io::command::{Data, Durable};
-use headwater_io::scheduler::Scheduling;
-use headwater_io::{CachePath, CachedHandle, Handle, NamespaceFacts, Queue, Request, RequestError};
+use headwater_io::command::{TransferData, WriteDurability};
+use headwater_io::scheduler::SchedulingPolicy;
+use headwater_io::{CachePath, CachedHandle, ClientNamespace, Handle, IoRequest, Queue, RequestError};
 use headwater_nvme::spec::status::Status;
 use std::sync::{Arc, Mutex};
 
 const START: u64 = FIRST * BLOCK as u64;
 const BYTES: usize = 200 * BLOCK;
 
-fn cached(device: Device, facts: &NamespaceFacts) -> CachedHandle {
+fn cached(device: BlockDevice, facts: &ClientNamespace) -> CachedHandle {
     let handle = Handle::builder(facts).queue(Queue::over(Box::new(device))).build().unwrap();
     CachedHandle::new(handle, facts, small(), &mut memory).unwrap()
 }
@@ -43,15 +43,18 @@ fn requests_of_any_length_by_either_path_agree_with_an_array_of_bytes() {
             let byte = random.u8(..);
             match random.u32(0..8) {
                 0 => {
-                    let request = Request::write_zeroes(at(start), 512, Durable::AsPromised);
+                    let request = IoRequest::write_zeroes(at(start), 512, WriteDurability::AsPromised);
                     handle.run(request).unwrap();
                     wanted[start..start + 512].fill(0);
                 }
                 1 => {
                     let halves = vec![buffer(&vec![byte; 512]), buffer(&vec![byte ^ 1; length])];
                     if start + 512 + length <= BYTES {
-                        let request = Request::write_gathered(at(start), halves, Durable::AsPromised);
-                        assert!(matches!(handle.run(request).unwrap(), Data::Gather(of) if of.len() == 2));
+                        let request =
+                            IoRequest::write_gathered(at(start), halves, WriteDurability::AsPromised);
+                        assert!(
+                            matches!(handle.run(request).unwrap(), TransferData::Gather(of) if of.len() == 2)
+                        );
                         wanted[start..start + 512].fill(byte);
                         wanted[start + 512..start + 512 + length].fill(byte ^ 1);
                     }
@@ -61,20 +64,22 @@ fn requests_of_any_length_by_either_path_agree_with_an_array_of_bytes() {
                     handle.set_path(CachePath::Cached);
                     let odd_length = length - odd;
                     let from = buffer(&vec![byte; odd_length]);
-                    handle.write(at(start + odd), from, Durable::AsPromised).unwrap();
+                    handle.write(at(start + odd), from, WriteDurability::AsPromised).unwrap();
                     wanted[start + odd..start + length].fill(byte);
                 }
                 3 => {
                     let with = buffer(&wanted[start..start + length]);
-                    handle.run(Request::compare(at(start), with)).unwrap();
+                    handle.run(IoRequest::compare(at(start), with)).unwrap();
                 }
                 4 => {
-                    handle.write(at(start), buffer(&vec![byte; length]), Durable::Now).unwrap();
+                    handle.write(at(start), buffer(&vec![byte; length]), WriteDurability::Now).unwrap();
                     wanted[start..start + length].fill(byte);
                     assert!(seen(&bytes)[start..start + length] == wanted[start..start + length]);
                 }
                 5 => {
-                    handle.write(at(start), buffer(&vec![byte; length]), Durable::AsPromised).unwrap();
+                    handle
+                        .write(at(start), buffer(&vec![byte; length]), WriteDurability::AsPromised)
+                        .unwrap();
                     wanted[start..start + length].fill(byte);
                 }
                 _ => {
@@ -95,7 +100,7 @@ fn concurrent_requests_complete_once_each_with_their_own_buffers() {
     let mut left: Vec<u64> = (0..40).collect();
     for &token in &left {
         let bytes = 100 + usize::try_from(token).unwrap();
-        handle.submit(Request::read(START + token * 2_000, buffer(&vec![0; bytes])), token).unwrap();
+        handle.submit(IoRequest::read(START + token * 2_000, buffer(&vec![0; bytes])), token).unwrap();
     }
     while let Some(answer) = handle.wait(None).unwrap() {
         let token = answer.completion.token;
@@ -110,17 +115,17 @@ fn invalid_requests_are_refused_with_numbers_and_buffer() {
     let (device, _) = device();
     let mut handle = cached(device, &facts());
     let end = START + u64::try_from(BYTES).unwrap();
-    let beyond = handle.submit(Request::read(end - 10, buffer(&[0; 11])), 1).unwrap_err();
+    let beyond = handle.submit(IoRequest::read(end - 10, buffer(&[0; 11])), 1).unwrap_err();
     assert_eq!(beyond.error, RequestError::OutOfRange { offset: end - 10, bytes: 11, end });
     assert_eq!(beyond.request.bytes, 11);
-    assert!(handle.submit(Request::read(START - 1, buffer(&[0; 1])), 1).is_err());
+    assert!(handle.submit(IoRequest::read(START - 1, buffer(&[0; 1])), 1).is_err());
     handle.set_path(CachePath::Past);
-    let misaligned = handle.submit(Request::read(START + 1, buffer(&[0; 512])), 1).unwrap_err();
+    let misaligned = handle.submit(IoRequest::read(START + 1, buffer(&[0; 512])), 1).unwrap_err();
     let (offset, bytes) = (START + 1, 512);
     assert_eq!(misaligned.error, RequestError::Misaligned { offset, bytes, block_bytes: 512 });
-    let read_only = NamespaceFacts { writable: false, ..facts() };
+    let read_only = ClientNamespace { writable: false, ..facts() };
     let mut reader = CachedHandle::join(&handle.cache(), &read_only);
-    let refused = reader.write(START, buffer(&[1; 512]), Durable::AsPromised).unwrap_err();
+    let refused = reader.write(START, buffer(&[1; 512]), WriteDurability::AsPromised).unwrap_err();
     assert!(refused.data.bytes() == 512 && !reader.write_hit(START, &[1; 512]));
 }
 
@@ -128,16 +133,16 @@ fn invalid_requests_are_refused_with_numbers_and_buffer() {
 fn cache_and_policies_change_while_the_handle_is_open() {
     let (device, bytes) = device();
     let mut handle = cached(device, &facts());
-    handle.write(START + 1, buffer(&[7; 9]), Durable::AsPromised).unwrap();
+    handle.write(START + 1, buffer(&[7; 9]), WriteDurability::AsPromised).unwrap();
     assert_eq!(seen(&bytes)[1], 0xAA, "the write reached the device before its write-back");
     handle.set_policy(WritePolicy::Through);
-    handle.write(START + 20, buffer(&[8; 9]), Durable::AsPromised).unwrap();
+    handle.write(START + 20, buffer(&[8; 9]), WriteDurability::AsPromised).unwrap();
     assert_eq!(seen(&bytes)[20], 8);
-    handle.with_handle(|below| below.set_scheduling(Scheduling::Fifo));
+    handle.with_handle(|below| below.set_scheduling(SchedulingPolicy::Fifo));
     handle.resize(8, &mut memory).unwrap();
     assert_eq!(handle.statistics().capacity_bytes, 8 * 4_096);
     handle.set_policy(WritePolicy::Back);
-    handle.write(START + 40, buffer(&[9; 9]), Durable::AsPromised).unwrap();
+    handle.write(START + 40, buffer(&[9; 9]), WriteDurability::AsPromised).unwrap();
     let other = CachedHandle::join(&handle.cache(), &facts());
     let (handle, error) = handle.into_handle().unwrap_err();
     assert!(error.to_string().contains("other handles"));
@@ -156,7 +161,7 @@ fn cache_and_policies_change_while_the_handle_is_open() {
 fn request_with_a_deadline_completes_or_is_cancelled() {
     let (device, _) = device();
     let mut handle = cached(device, &facts());
-    let request = Request::read(START + 3, buffer(&[0; 9])).within(Nanos::ZERO);
+    let request = IoRequest::read(START + 3, buffer(&[0; 9])).within(Nanos::ZERO);
     handle.submit(request, 5).unwrap();
     let answer = handle.wait(None).unwrap().unwrap();
     assert_eq!((answer.completion.token, answer.data.bytes()), (5, 9));

@@ -1,9 +1,9 @@
 //! Tests of the guarantees of a flush, and of the reports of failed writes.
 
-use crate::fake::{Rig, small, write};
+use crate::fake::{CacheRig, small, write};
 use headwater_host::clock::Nanos;
-use headwater_io::cache::{CacheConfig, Kind, Request};
-use headwater_io::command::Durable;
+use headwater_io::cache::{CacheConfig, CacheRequest, TransferKind};
+use headwater_io::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
@@ -15,7 +15,7 @@ fn lazy() -> CacheConfig {
 #[test]
 fn power_cut_after_a_flush_loses_no_earlier_write() {
     for seed in 0..200 {
-        let mut rig = Rig::new(100 * 512, lazy(), seed);
+        let mut rig = CacheRig::new(100 * 512, lazy(), seed);
         let mut random = fastrand::Rng::with_seed(seed);
         let mut wanted = rig.lower.now.clone();
         for _ in 0..random.usize(1..60) {
@@ -33,20 +33,20 @@ fn power_cut_after_a_flush_loses_no_earlier_write() {
 
 #[test]
 fn durable_write_survives_without_a_flush() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
-    let Request::Write { offset, from, .. } = write(1_000, &[7; 6_000]) else { unreachable!() };
-    let request = Request::Write { offset, from, durable: Durable::Now };
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let CacheRequest::Write { offset, from, .. } = write(1_000, &[7; 6_000]) else { unreachable!() };
+    let request = CacheRequest::Write { offset, from, durable: WriteDurability::Now };
     assert_eq!(rig.run(request).status, Status::SUCCESS);
     assert_eq!(rig.lower.durable[1_000..7_000], [7; 6_000]);
-    assert_eq!(rig.lower.count(Kind::Flush), 0);
+    assert_eq!(rig.lower.count(TransferKind::Flush), 0);
 }
 
 #[test]
 fn failed_write_back_is_reported_once_to_each_user_and_retried() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
     let other = rig.cache.join();
     rig.write(0, &[1; 3 * 4_096]);
-    rig.lower.broken = Some((PAGE..2 * PAGE, Kind::Write));
+    rig.lower.broken = Some((PAGE..2 * PAGE, TransferKind::Write));
     // Written back by age, without a request.
     rig.now = Nanos::from_millis(10_000);
     for _ in 0..200 {
@@ -66,9 +66,9 @@ fn failed_write_back_is_reported_once_to_each_user_and_retried() {
 
 #[test]
 fn failed_page_is_retried_at_its_age_limit() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
     rig.write(0, &[1; 4_096]);
-    rig.lower.broken = Some((0..PAGE, Kind::Write));
+    rig.lower.broken = Some((0..PAGE, TransferKind::Write));
     assert_eq!(rig.flush(), Status::INTERNAL_ERROR);
     rig.lower.broken = None;
     rig.now = rig.cache.next_deadline().unwrap();
@@ -81,8 +81,8 @@ fn failed_page_is_retried_at_its_age_limit() {
 
 #[test]
 fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
-    rig.lower.broken = Some((0..64 * PAGE, Kind::Write));
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    rig.lower.broken = Some((0..64 * PAGE, TransferKind::Write));
     let told: Vec<Status> = (0..40).map(|page| rig.write(page * PAGE, &[2; 4_096])).collect();
     assert!(told[0].is_success());
     assert!(!told[39].is_success());
@@ -98,18 +98,18 @@ fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
 
 #[test]
 fn concurrent_flushes_are_combined() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
     rig.lower.answering = false;
     rig.write(0, &[1; 4_096]);
     for _ in 0..5 {
-        rig.submit(Request::Flush);
+        rig.submit(CacheRequest::Flush);
     }
     rig.lower.answering = true;
     for _ in 0..5 {
         assert_eq!(rig.wait().status, Status::SUCCESS);
     }
     assert_eq!(
-        rig.lower.count(Kind::Flush),
+        rig.lower.count(TransferKind::Flush),
         2,
         "four flushes that arrived during the first were not combined"
     );
@@ -117,10 +117,10 @@ fn concurrent_flushes_are_combined() {
 
 #[test]
 fn write_during_a_flush_completes() {
-    let mut rig = Rig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
     rig.write(0, &[1; 4_096]);
     rig.lower.answering = false;
-    rig.submit(Request::Flush);
+    rig.submit(CacheRequest::Flush);
     // The page is being written: the next write waits for that, and is not part of the flush.
     rig.submit(write(0, &[2; 4_096]));
     rig.lower.answering = true;

@@ -1,38 +1,41 @@
 //! Tests of one behaviour each, on a device without random failures.
 
-use crate::fake::{Rig, buffer, bytes_of, small, write};
+use crate::fake::{CacheRig, buffer, bytes_of, small, write};
 use headwater_host::clock::Nanos;
-use headwater_io::cache::{Cache, CacheConfig, CacheError, Kind, Request, Shape, Submitted, WritePolicy};
-use headwater_io::command::Durable;
+use headwater_io::cache::{
+    BlockCache, CacheConfig, CacheError, CacheRequest, DeviceShape, SubmitResult, TransferKind, WritePolicy,
+};
+use headwater_io::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
 
 #[test]
 fn repeated_read_does_not_access_the_device() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     let wanted = rig.lower.now[5_000..9_000].to_vec();
     assert_eq!(rig.read(5_000, 4_000), wanted);
-    assert_eq!(rig.lower.log, [(Kind::Read, PAGE, 2 * PAGE)]);
+    assert_eq!(rig.lower.log, [(TransferKind::Read, PAGE, 2 * PAGE)]);
     assert_eq!(rig.read(5_000, 4_000), wanted);
     let mut bytes = vec![0; 4_000];
     assert!(rig.cache.read_hit(rig.owner, 5_000, &mut bytes));
     assert_eq!(bytes, wanted);
-    assert_eq!(rig.lower.count(Kind::Read), 1);
+    assert_eq!(rig.lower.count(TransferKind::Read), 1);
     let statistics = rig.cache.statistics();
     assert_eq!((statistics.hits, statistics.misses), (4, 2));
 }
 
 #[test]
 fn write_backs_reach_the_device_in_one_transfer_at_the_flush() {
-    let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 90, dirty_most: 90, ..small() }, 1);
+    let mut rig =
+        CacheRig::new(64 * 4_096, CacheConfig { dirty_background: 90, dirty_most: 90, ..small() }, 1);
     for page in [3, 5, 4, 2] {
         assert_eq!(rig.write(page * PAGE, &[u8::try_from(page).unwrap(); 4_096]), Status::SUCCESS);
     }
     assert_eq!(rig.lower.log, []);
     assert_eq!(rig.cache.statistics().dirty_bytes, 4 * PAGE);
     assert_eq!(rig.flush(), Status::SUCCESS);
-    assert_eq!(rig.lower.log, [(Kind::Write, 2 * PAGE, 4 * PAGE), (Kind::Flush, 0, 0)]);
+    assert_eq!(rig.lower.log, [(TransferKind::Write, 2 * PAGE, 4 * PAGE), (TransferKind::Flush, 0, 0)]);
     let read = rig.read(2 * PAGE, 4 * 4_096);
     assert_eq!(rig.lower.durable[2 * 4_096..6 * 4_096], read);
     assert_eq!(rig.cache.statistics().dirty_bytes, 0);
@@ -41,24 +44,24 @@ fn write_backs_reach_the_device_in_one_transfer_at_the_flush() {
 #[test]
 fn write_through_completes_after_the_device_write() {
     let config = CacheConfig { policy: WritePolicy::Through, ..small() };
-    let mut rig = Rig::new(64 * 4_096, config, 1);
+    let mut rig = CacheRig::new(64 * 4_096, config, 1);
     rig.lower.answering = false;
-    assert!(matches!(rig.submit(write(PAGE, &[7; 8_192])), Submitted::Later));
+    assert!(matches!(rig.submit(write(PAGE, &[7; 8_192])), SubmitResult::Later));
     rig.turn();
     assert!(rig.cache.take(rig.owner).is_none());
     rig.lower.answering = true;
     assert_eq!(rig.wait().status, Status::SUCCESS);
     assert_eq!(rig.lower.now[4_096..12_288], [7; 8_192]);
     assert_eq!(rig.read(PAGE, 8_192), [7; 8_192]);
-    assert_eq!(rig.lower.count(Kind::Read), 0, "a written page was not cached");
+    assert_eq!(rig.lower.count(TransferKind::Read), 0, "a written page was not cached");
 }
 
 #[test]
 fn failed_write_through_is_reported_and_its_page_dropped() {
     let config = CacheConfig { policy: WritePolicy::Through, ..small() };
-    let mut rig = Rig::new(64 * 4_096, config, 1);
+    let mut rig = CacheRig::new(64 * 4_096, config, 1);
     rig.read(0, 4_096);
-    rig.lower.broken = Some((0..PAGE, Kind::Write));
+    rig.lower.broken = Some((0..PAGE, TransferKind::Write));
     assert_eq!(rig.write(100, &[7; 100]), Status::INTERNAL_ERROR);
     assert_eq!(rig.cache.statistics().dirty_bytes, 0);
     let wanted = rig.lower.now[..4_096].to_vec();
@@ -69,7 +72,7 @@ fn failed_write_through_is_reported_and_its_page_dropped() {
 #[test]
 fn partial_block_writes_keep_the_other_bytes() {
     let bytes = 3 * 4_096 + 512;
-    let mut rig = Rig::new(bytes, small(), 1);
+    let mut rig = CacheRig::new(bytes, small(), 1);
     let mut wanted = rig.lower.now.clone();
     for (offset, bytes) in [(1, 1), (510, 5), (4_090, 4_110), (12_288, 512), (12_799, 1)] {
         wanted[offset..offset + bytes].fill(0x5A);
@@ -82,45 +85,45 @@ fn partial_block_writes_keep_the_other_bytes() {
 
 #[test]
 fn out_of_range_and_misaligned_requests_are_refused_with_numbers() {
-    let mut rig = Rig::new(8_192 + 512, small(), 1);
-    let beyond = Request::Read { offset: 8_192, into: buffer(&[0; 513]) };
+    let mut rig = CacheRig::new(8_192 + 512, small(), 1);
+    let beyond = CacheRequest::Read { offset: 8_192, into: buffer(&[0; 513]) };
     let refused = rig.cache.submit(&mut rig.lower, rig.owner, beyond, 1).unwrap_err();
     let wanted = CacheError::Range { offset: 8_192, bytes: 513, device_bytes: 8_704 };
     assert_eq!(refused.error, wanted);
-    assert!(matches!(refused.request, Request::Read { .. }), "the refusal lost the request");
-    let off = Request::DirectRead { offset: 100, into: buffer(&[0; 512]) };
+    assert!(matches!(refused.request, CacheRequest::Read { .. }), "the refusal lost the request");
+    let off = CacheRequest::DirectRead { offset: 100, into: buffer(&[0; 512]) };
     let refused = rig.cache.submit(&mut rig.lower, rig.owner, off, 1).unwrap_err();
     assert!(matches!(refused.error, CacheError::Misaligned { offset: 100, bytes: 512, block_bytes: 512 }));
-    let shape = Shape { device_bytes: 4_096, block_bytes: 8_192 };
-    assert!(Cache::new(shape, small(), &mut crate::fake::memory).is_err());
+    let shape = DeviceShape { device_bytes: 4_096, block_bytes: 8_192 };
+    assert!(BlockCache::new(shape, small(), &mut crate::fake::memory).is_err());
 }
 
 #[test]
 fn page_being_read_is_read_once_for_all_waiters() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
     let other = rig.cache.join();
-    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
-    let request = Request::Read { offset: 100, into: buffer(&[0; 100]) };
-    assert!(matches!(rig.cache.submit(&mut rig.lower, other, request, 9).unwrap(), Submitted::Later));
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    let request = CacheRequest::Read { offset: 100, into: buffer(&[0; 100]) };
+    assert!(matches!(rig.cache.submit(&mut rig.lower, other, request, 9).unwrap(), SubmitResult::Later));
     rig.lower.answering = true;
     assert_eq!(rig.wait().status, Status::SUCCESS);
     let finished = rig.cache.take(other).unwrap();
     assert_eq!(bytes_of(&finished.data.unwrap()), rig.lower.now[100..200]);
-    assert_eq!(rig.lower.count(Kind::Read), 1);
+    assert_eq!(rig.lower.count(TransferKind::Read), 1);
 }
 
 #[test]
 fn failed_read_affects_only_its_own_page_and_caches_nothing() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
-    rig.lower.broken = Some((PAGE..2 * PAGE, Kind::Read));
-    let finished = rig.run(Request::Read { offset: 0, into: buffer(&[0; 12_288]) });
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
+    rig.lower.broken = Some((PAGE..2 * PAGE, TransferKind::Read));
+    let finished = rig.run(CacheRequest::Read { offset: 0, into: buffer(&[0; 12_288]) });
     assert_eq!(finished.status, Status::INTERNAL_ERROR);
     assert_eq!(finished.data.unwrap().bytes(), 12_288, "the buffer was not returned");
-    let reads = rig.lower.count(Kind::Read);
-    assert_eq!(rig.run(Request::Read { offset: 0, into: buffer(&[0; 4_096]) }).status, Status::SUCCESS);
-    assert_eq!(rig.lower.count(Kind::Read), reads, "the adjacent page was not read alone and cached");
-    let failed = Request::Read { offset: PAGE, into: buffer(&[0; 4_096]) };
+    let reads = rig.lower.count(TransferKind::Read);
+    assert_eq!(rig.run(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) }).status, Status::SUCCESS);
+    assert_eq!(rig.lower.count(TransferKind::Read), reads, "the adjacent page was not read alone and cached");
+    let failed = CacheRequest::Read { offset: PAGE, into: buffer(&[0; 4_096]) };
     assert_eq!(rig.run(failed).status, Status::INTERNAL_ERROR);
     rig.lower.broken = None;
     assert_eq!(rig.read(PAGE, 4_096), rig.lower.now[4_096..8_192]);
@@ -128,29 +131,29 @@ fn failed_read_affects_only_its_own_page_and_caches_nothing() {
 
 #[test]
 fn direct_read_sees_dirty_pages_and_otherwise_reads_the_device() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.write(PAGE, &[7; 4_096]);
-    let finished = rig.run(Request::DirectRead { offset: 512, into: buffer(&[0; 8_192]) });
+    let finished = rig.run(CacheRequest::DirectRead { offset: 512, into: buffer(&[0; 8_192]) });
     let mut wanted = rig.lower.now[512..8_704].to_vec();
     wanted[4_096 - 512..8_192 - 512].fill(7);
     assert_eq!(bytes_of(&finished.data.unwrap()), wanted);
     rig.lower.log.clear();
-    rig.run(Request::DirectRead { offset: 40 * PAGE + 512, into: buffer(&[0; 1_024]) });
-    assert_eq!(rig.lower.log, [(Kind::Read, 40 * PAGE + 512, 1_024)]);
+    rig.run(CacheRequest::DirectRead { offset: 40 * PAGE + 512, into: buffer(&[0; 1_024]) });
+    assert_eq!(rig.lower.log, [(TransferKind::Read, 40 * PAGE + 512, 1_024)]);
 }
 
 #[test]
 fn direct_write_updates_cached_pages_and_keeps_other_dirty_bytes() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.read(0, 8_192);
     rig.write(0, &[1; 100]);
-    let durable = Durable::AsPromised;
+    let durable = WriteDurability::AsPromised;
     let from = buffer(&[2; 4_096]);
-    rig.run(Request::DirectWrite { offset: 512, from, durable });
+    rig.run(CacheRequest::DirectWrite { offset: 512, from, durable });
     assert_eq!(rig.lower.now[512..4_608], [2; 4_096]);
     let read = rig.read(0, 8_192);
     assert_eq!((&read[..100], &read[512..4_608]), (&[1; 100][..], &[2; 4_096][..]));
-    assert_eq!(rig.lower.count(Kind::Read), 1);
+    assert_eq!(rig.lower.count(TransferKind::Read), 1);
     assert_eq!(rig.flush(), Status::SUCCESS);
     assert_eq!(rig.lower.durable[..8_192], read);
 }
@@ -158,11 +161,14 @@ fn direct_write_updates_cached_pages_and_keeps_other_dirty_bytes() {
 #[test]
 fn pages_are_read_from_the_device_again_after_a_failed_direct_write() {
     for seed in 0..20 {
-        let mut rig = Rig::new(64 * 4_096, small(), seed);
+        let mut rig = CacheRig::new(64 * 4_096, small(), seed);
         rig.read(0, 16_384);
-        rig.lower.broken = Some((0..PAGE, Kind::Write));
-        let request =
-            Request::DirectWrite { offset: 512, from: buffer(&[2; 8_192]), durable: Durable::AsPromised };
+        rig.lower.broken = Some((0..PAGE, TransferKind::Write));
+        let request = CacheRequest::DirectWrite {
+            offset: 512,
+            from: buffer(&[2; 8_192]),
+            durable: WriteDurability::AsPromised,
+        };
         assert_eq!(rig.run(request).status, Status::INTERNAL_ERROR);
         let wanted = rig.lower.now[..16_384].to_vec();
         assert_eq!(rig.read(0, 16_384), wanted, "seed {seed}");
@@ -171,12 +177,20 @@ fn pages_are_read_from_the_device_again_after_a_failed_direct_write() {
 
 #[test]
 fn direct_write_waits_for_pages_in_flight_and_later_requests_wait_for_it() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
-    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
-    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
-    assert_eq!(rig.lower.count(Kind::Write), 0, "the direct write started while the page was being read");
-    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(CacheRequest::DirectWrite {
+        offset: 0,
+        from: buffer(&[9; 4_096]),
+        durable: WriteDurability::AsPromised,
+    });
+    assert_eq!(
+        rig.lower.count(TransferKind::Write),
+        0,
+        "the direct write started while the page was being read"
+    );
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) });
     rig.lower.answering = true;
     let ends: Vec<_> = (0..3).map(|_| rig.wait()).collect();
     assert_eq!(bytes_of(ends[2].data.as_ref().unwrap()), [9; 4_096]);
@@ -185,15 +199,15 @@ fn direct_write_waits_for_pages_in_flight_and_later_requests_wait_for_it() {
 
 #[test]
 fn zeroes_and_discards_leave_no_old_data() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.write(0, &[1; 16_384]);
-    rig.run(Request::Zeroes { offset: 512, bytes: 8_192, durable: Durable::AsPromised });
+    rig.run(CacheRequest::Zeroes { offset: 512, bytes: 8_192, durable: WriteDurability::AsPromised });
     let read = rig.read(0, 16_384);
     assert_eq!(
         (&read[..512], &read[512..8_704], &read[8_704..]),
         (&[1; 512][..], &[0; 8_192][..], &[1; 7_680][..])
     );
-    rig.run(Request::Discard { offset: PAGE, bytes: PAGE });
+    rig.run(CacheRequest::Discard { offset: PAGE, bytes: PAGE });
     assert_eq!(
         rig.read(PAGE, 4_096),
         rig.lower.now[4_096..8_192],
@@ -206,31 +220,35 @@ fn zeroes_and_discards_leave_no_old_data() {
 
 #[test]
 fn discard_of_the_whole_device_does_not_iterate_over_it() {
-    let shape = Shape { device_bytes: 1 << 50, block_bytes: 4_096 };
-    let mut cache = Cache::new(shape, small(), &mut crate::fake::memory).unwrap();
+    let shape = DeviceShape { device_bytes: 1 << 50, block_bytes: 4_096 };
+    let mut cache = BlockCache::new(shape, small(), &mut crate::fake::memory).unwrap();
     let owner = cache.join();
-    let mut lower = crate::fake::Fake::new(4_096, 1);
+    let mut lower = crate::fake::FakeDevice::new(4_096, 1);
     lower.gone = true;
     lower.depth = 0;
     lower.limits.range_bytes_max = 1 << 50;
-    let request = Request::Discard { offset: 0, bytes: 1 << 50 };
-    assert!(matches!(cache.submit(&mut lower, owner, request, 5), Ok(Submitted::Later)));
+    let request = CacheRequest::Discard { offset: 0, bytes: 1 << 50 };
+    assert!(matches!(cache.submit(&mut lower, owner, request, 5), Ok(SubmitResult::Later)));
     cache.turn(&mut lower, Nanos::ZERO);
     assert_eq!(cache.take(owner).unwrap().status, Status::NAMESPACE_NOT_READY);
 }
 
 #[test]
 fn loss_of_the_device_completes_every_request() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
-    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) });
     rig.submit(write(PAGE + 1, &[1; 5]));
-    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 512]), durable: Durable::AsPromised });
-    rig.submit(Request::Flush);
+    rig.submit(CacheRequest::DirectWrite {
+        offset: 0,
+        from: buffer(&[9; 512]),
+        durable: WriteDurability::AsPromised,
+    });
+    rig.submit(CacheRequest::Flush);
     rig.lower.gone = true;
     let told: Vec<_> = (0..4).map(|_| rig.wait()).collect();
     assert!(told.iter().all(|end| end.status == Status::NAMESPACE_NOT_READY));
-    let more = rig.cache.submit(&mut rig.lower, rig.owner, Request::Flush, 1);
+    let more = rig.cache.submit(&mut rig.lower, rig.owner, CacheRequest::Flush, 1);
     assert!(matches!(more.unwrap_err().error, CacheError::Gone(Status::NAMESPACE_NOT_READY)));
     let mut bytes = [0; 10];
     assert!(!rig.cache.read_hit(rig.owner, 0, &mut bytes));
@@ -239,15 +257,15 @@ fn loss_of_the_device_completes_every_request() {
 #[test]
 fn dirty_page_is_written_back_at_its_age_limit() {
     let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
-    let mut rig = Rig::new(64 * 4_096, config, 1);
+    let mut rig = CacheRig::new(64 * 4_096, config, 1);
     rig.write(0, &[3; 4_096]);
     let deadline = rig.cache.next_deadline().unwrap();
     assert_eq!(deadline, config.dirty_age);
     rig.turn();
-    assert_eq!(rig.lower.count(Kind::Write), 0);
+    assert_eq!(rig.lower.count(TransferKind::Write), 0);
     rig.now = deadline;
     rig.turn();
-    assert_eq!(rig.lower.count(Kind::Write), 1);
+    assert_eq!(rig.lower.count(TransferKind::Write), 1);
     for _ in 0..100 {
         rig.turn();
     }
@@ -257,7 +275,7 @@ fn dirty_page_is_written_back_at_its_age_limit() {
 #[test]
 fn switch_to_write_through_writes_dirty_pages_back() {
     let config = CacheConfig { dirty_background: 50, dirty_most: 50, ..small() };
-    let mut rig = Rig::new(64 * 4_096, config, 1);
+    let mut rig = CacheRig::new(64 * 4_096, config, 1);
     rig.write(0, &[3; 4_096]);
     rig.cache.set_policy(&mut rig.lower, WritePolicy::Through);
     for _ in 0..100 {
@@ -274,14 +292,14 @@ fn switch_to_write_through_writes_dirty_pages_back() {
 #[test]
 fn sequential_reads_are_prefetched_in_growing_transfers() {
     let config = CacheConfig { pages: 256, ahead_pages: 32, ..small() };
-    let mut rig = Rig::new(4_096 * 4_096, config, 1);
+    let mut rig = CacheRig::new(4_096 * 4_096, config, 1);
     for page in 0..500 {
         assert_eq!(
             rig.read(page * PAGE, 4_096),
             rig.lower.now[usize::try_from(page).unwrap() * 4_096..][..4_096]
         );
     }
-    assert!(rig.lower.count(Kind::Read) < 60, "{}", rig.lower.count(Kind::Read));
+    assert!(rig.lower.count(TransferKind::Read) < 60, "{}", rig.lower.count(TransferKind::Read));
     let longest = rig.lower.log.iter().map(|(_, _, bytes)| bytes / PAGE).max();
     assert!(longest.is_some_and(|pages| (16..=32).contains(&pages)), "{longest:?}");
     let statistics = rig.cache.statistics();
@@ -296,7 +314,7 @@ fn sequential_reads_are_prefetched_in_growing_transfers() {
 
 #[test]
 fn user_that_left_leaves_no_results_behind() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     let other = rig.cache.join();
     rig.cache.submit(&mut rig.lower, other, write(10, &[1; 10]), 3).unwrap();
     rig.cache.leave(other);
@@ -307,17 +325,21 @@ fn user_that_left_leaves_no_results_behind() {
     }
     assert!(rig.cache.take(next).is_none() && rig.cache.take(other).is_none());
     assert_eq!(rig.read(10, 10), [1; 10]);
-    assert!(rig.cache.submit(&mut rig.lower, other, Request::Flush, 1).is_err());
+    assert!(rig.cache.submit(&mut rig.lower, other, CacheRequest::Flush, 1).is_err());
 }
 
 #[test]
 fn cancelled_request_finishes_at_once_and_blocks_no_other() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
-    rig.submit(Request::Read { offset: 0, into: buffer(&[0; 4_096]) });
-    rig.submit(Request::DirectWrite { offset: 0, from: buffer(&[9; 4_096]), durable: Durable::AsPromised });
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&[0; 4_096]) });
+    rig.submit(CacheRequest::DirectWrite {
+        offset: 0,
+        from: buffer(&[9; 4_096]),
+        durable: WriteDurability::AsPromised,
+    });
     rig.submit(write(10, &[1; 10]));
-    rig.submit(Request::DirectRead { offset: 20 * PAGE, into: buffer(&[0; 512]) });
+    rig.submit(CacheRequest::DirectRead { offset: 20 * PAGE, into: buffer(&[0; 512]) });
     assert!(rig.cache.cancel(rig.owner, 1), "a request that waits for a page was not cancelled");
     assert!(rig.cache.cancel(rig.owner, 2), "a request that waits for a lock was not cancelled");
     assert!(!rig.cache.cancel(rig.owner, 4), "a request in flight at the device was cancelled");
@@ -331,5 +353,5 @@ fn cancelled_request_finishes_at_once_and_blocks_no_other() {
     let ends = [rig.wait(), rig.wait()];
     assert!(ends.iter().all(|end| end.status == Status::SUCCESS));
     assert_eq!(rig.read(10, 10), [1; 10]);
-    assert_eq!(rig.lower.count(Kind::Write), 0, "the cancelled direct write was started");
+    assert_eq!(rig.lower.count(TransferKind::Write), 0, "the cancelled direct write was started");
 }

@@ -1,12 +1,13 @@
 //! Seeded runs against an array of bytes: several users, any order of completions, failures, changes of size and
 //! policy.
 
-use crate::fake::{Fake, buffer, bytes_of, memory};
+use crate::fake::{FakeDevice, buffer, bytes_of, memory};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{
-    Cache, CacheConfig, Finished, Lower as _, LowerLimits, Owner, Request, Shape, Submitted, WritePolicy,
+    BackingDevice as _, BackingLimits, BlockCache, CacheConfig, CacheRequest, CacheUser, DeviceShape,
+    FinishedRequest, SubmitResult, WritePolicy,
 };
-use headwater_io::command::Durable;
+use headwater_io::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +15,7 @@ use std::ops::Range;
 const USERS: usize = 3;
 
 /// The expected bytes; `None` after a failed write, until they are written again.
-struct Model {
+struct ByteModel {
     bytes: Vec<Option<u8>>,
     /// The number of the last write to each byte.
     touched: Vec<u64>,
@@ -22,13 +23,13 @@ struct Model {
 }
 
 /// A request in progress.
-struct Ask {
+struct PendingCheck {
     user: usize,
     range: Range<usize>,
-    what: What,
+    what: ExpectedEffect,
 }
 
-enum What {
+enum ExpectedEffect {
     Read,
     /// The bytes after the write; unknown after a discard.
     Write(Vec<Option<u8>>),
@@ -40,14 +41,14 @@ enum What {
     Resize,
 }
 
-struct Run {
+struct CacheModelRun {
     seed: u64,
     random: fastrand::Rng,
-    lower: Fake,
-    cache: Cache,
-    users: Vec<Owner>,
-    model: Model,
-    asks: BTreeMap<u64, Ask>,
+    lower: FakeDevice,
+    cache: BlockCache,
+    users: Vec<CacheUser>,
+    model: ByteModel,
+    asks: BTreeMap<u64, PendingCheck>,
     token: u64,
     now: u64,
     cancelled: BTreeSet<u64>,
@@ -55,12 +56,12 @@ struct Run {
     forgiving: bool,
 }
 
-impl Run {
+impl CacheModelRun {
     fn new(seed: u64, failures: u32) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let bytes = random.usize(40..400) * 512;
-        let mut lower = Fake::new(bytes, seed ^ 0xF00D);
-        lower.limits = LowerLimits {
+        let mut lower = FakeDevice::new(bytes, seed ^ 0xF00D);
+        lower.limits = BackingLimits {
             transfer_bytes_max: [1, 2, 7, 128][random.usize(0..4)] * 4_096,
             segments_max: [1, 2, 128][random.usize(0..3)],
             range_bytes_max: [4_096, 1 << 20][random.usize(0..2)],
@@ -77,10 +78,10 @@ impl Run {
             ahead_pages: random.u32(0..20),
             write_backs: random.u32(1..6),
         };
-        let shape = Shape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
-        let mut cache = Cache::new(shape, config, &mut memory).unwrap();
+        let shape = DeviceShape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
+        let mut cache = BlockCache::new(shape, config, &mut memory).unwrap();
         let users = (0..USERS).map(|_| cache.join()).collect();
-        let model = Model {
+        let model = ByteModel {
             bytes: lower.now.iter().map(|&byte| Some(byte)).collect(),
             touched: vec![0; bytes],
             writes: 0,
@@ -113,9 +114,9 @@ impl Run {
         if blocks {
             range = range.start / 512 * 512..range.end.next_multiple_of(512).min(most);
         }
-        let conflicts = |ask: &Ask| {
+        let conflicts = |ask: &PendingCheck| {
             let overlaps = ask.range.start < range.end && range.start < ask.range.end;
-            overlaps && (writes || matches!(ask.what, What::Write(_)))
+            overlaps && (writes || matches!(ask.what, ExpectedEffect::Write(_)))
         };
         (!self.asks.values().any(conflicts)).then_some(range)
     }
@@ -134,7 +135,7 @@ impl Run {
             60..63 => self.ask_range(),
             63..66 => {
                 let what = self.flush();
-                self.ask(0..0, what, Request::Flush);
+                self.ask(0..0, what, CacheRequest::Flush);
             }
             66..67 => self.resize(),
             67..68 => {
@@ -148,26 +149,26 @@ impl Run {
     }
 
     /// Returns the bytes that a flush must make durable: all except those being written.
-    fn flush(&self) -> What {
+    fn flush(&self) -> ExpectedEffect {
         let mut bytes = self.model.bytes.clone();
-        for ask in self.asks.values().filter(|ask| matches!(ask.what, What::Write(_))) {
+        for ask in self.asks.values().filter(|ask| matches!(ask.what, ExpectedEffect::Write(_))) {
             bytes[ask.range.clone()].fill(None);
         }
-        What::Flush(bytes, self.model.writes)
+        ExpectedEffect::Flush(bytes, self.model.writes)
     }
 
-    fn ask(&mut self, range: Range<usize>, what: What, request: Request) {
+    fn ask(&mut self, range: Range<usize>, what: ExpectedEffect, request: CacheRequest) {
         self.token += 1;
         let user = self.random.usize(0..USERS);
-        if let What::Write(bytes) = &what {
+        if let ExpectedEffect::Write(bytes) = &what {
             self.model.writes += 1;
             assert_eq!(bytes.len(), range.len());
             self.model.touched[range.clone()].fill(self.model.writes);
         }
-        self.asks.insert(self.token, Ask { user, range, what });
+        self.asks.insert(self.token, PendingCheck { user, range, what });
         match self.cache.submit(&mut self.lower, self.users[user], request, self.token).unwrap() {
-            Submitted::Done(finished) => self.check(finished),
-            Submitted::Later => {}
+            SubmitResult::Done(finished) => self.check(finished),
+            SubmitResult::Later => {}
         }
     }
 
@@ -175,9 +176,12 @@ impl Run {
         let direct = self.random.u32(0..4) == 0;
         let Some(range) = self.range(direct, false) else { return };
         let (offset, into) = (u64::try_from(range.start).unwrap(), buffer(&vec![0x99; range.len()]));
-        let request =
-            if direct { Request::DirectRead { offset, into } } else { Request::Read { offset, into } };
-        self.ask(range, What::Read, request);
+        let request = if direct {
+            CacheRequest::DirectRead { offset, into }
+        } else {
+            CacheRequest::Read { offset, into }
+        };
+        self.ask(range, ExpectedEffect::Read, request);
     }
 
     fn ask_write(&mut self) {
@@ -185,13 +189,14 @@ impl Run {
         let Some(range) = self.range(direct, true) else { return };
         let bytes = self.random_bytes(range.len());
         let (offset, from) = (u64::try_from(range.start).unwrap(), buffer(&bytes));
-        let durable = [Durable::AsPromised, Durable::Now][usize::from(self.random.u32(0..6) == 0)];
+        let durable =
+            [WriteDurability::AsPromised, WriteDurability::Now][usize::from(self.random.u32(0..6) == 0)];
         let request = if direct {
-            Request::DirectWrite { offset, from, durable }
+            CacheRequest::DirectWrite { offset, from, durable }
         } else {
-            Request::Write { offset, from, durable }
+            CacheRequest::Write { offset, from, durable }
         };
-        self.ask(range, What::Write(bytes.into_iter().map(Some).collect()), request);
+        self.ask(range, ExpectedEffect::Write(bytes.into_iter().map(Some).collect()), request);
     }
 
     fn ask_compare(&mut self) {
@@ -206,7 +211,11 @@ impl Run {
             bytes[at] ^= 1;
         }
         let offset = u64::try_from(range.start).unwrap();
-        self.ask(range, What::Compare { equal }, Request::Compare { offset, with: buffer(&bytes) });
+        self.ask(
+            range,
+            ExpectedEffect::Compare { equal },
+            CacheRequest::Compare { offset, with: buffer(&bytes) },
+        );
     }
 
     fn ask_range(&mut self) {
@@ -215,24 +224,24 @@ impl Run {
         let zeroes = self.random.bool();
         let after = if zeroes { Some(0) } else { None };
         let request = if zeroes {
-            Request::Zeroes { offset, bytes, durable: Durable::AsPromised }
+            CacheRequest::Zeroes { offset, bytes, durable: WriteDurability::AsPromised }
         } else {
-            Request::Discard { offset, bytes }
+            CacheRequest::Discard { offset, bytes }
         };
-        self.ask(range.clone(), What::Write(vec![after; range.len()]), request);
+        self.ask(range.clone(), ExpectedEffect::Write(vec![after; range.len()]), request);
     }
 
     fn resize(&mut self) {
-        if self.asks.values().any(|ask| matches!(ask.what, What::Resize)) {
+        if self.asks.values().any(|ask| matches!(ask.what, ExpectedEffect::Resize)) {
             return;
         }
         self.token += 1;
         let (user, pages) = (self.random.usize(0..USERS), self.random.usize(8..60));
-        self.asks.insert(self.token, Ask { user, range: 0..0, what: What::Resize });
+        self.asks.insert(self.token, PendingCheck { user, range: 0..0, what: ExpectedEffect::Resize });
         let given = (pages, self.token);
         match self.cache.resize(&mut self.lower, self.users[user], given, &mut memory).unwrap() {
-            Submitted::Done(finished) => self.check(finished),
-            Submitted::Later => {}
+            SubmitResult::Done(finished) => self.check(finished),
+            SubmitResult::Later => {}
         }
     }
 
@@ -292,9 +301,9 @@ impl Run {
         }
     }
 
-    fn check(&mut self, finished: Finished) {
+    fn check(&mut self, finished: FinishedRequest) {
         let seed = self.seed;
-        let Some(Ask { range, what, .. }) = self.asks.remove(&finished.token) else {
+        let Some(PendingCheck { range, what, .. }) = self.asks.remove(&finished.token) else {
             panic!("seed {seed}: a completion without a request")
         };
         let fine = finished.status.is_success();
@@ -304,22 +313,22 @@ impl Run {
         let may_fail = self.forgiving || cancelled;
         assert!(fine || may_fail || finished.status == Status::COMPARE_FAILURE, "seed {seed}: {finished:?}");
         match what {
-            What::Read if fine => self.agree(&range, &bytes_of(&finished.data.unwrap())),
-            What::Write(bytes) => {
+            ExpectedEffect::Read if fine => self.agree(&range, &bytes_of(&finished.data.unwrap())),
+            ExpectedEffect::Write(bytes) => {
                 let bytes = bytes.into_iter().map(|byte| byte.filter(|_| fine));
                 self.model.bytes[range].iter_mut().zip(bytes).for_each(|(at, byte)| *at = byte);
             }
-            What::Compare { equal } if fine || finished.status == Status::COMPARE_FAILURE => {
+            ExpectedEffect::Compare { equal } if fine || finished.status == Status::COMPARE_FAILURE => {
                 assert_eq!(fine, equal, "seed {seed}");
             }
-            What::Flush(bytes, writes) if fine => {
+            ExpectedEffect::Flush(bytes, writes) if fine => {
                 let kept = bytes.iter().zip(&self.lower.durable).zip(&self.model.touched).enumerate();
                 for (at, ((wanted, byte), &touched)) in kept {
                     let told = touched > writes || wanted.is_none_or(|wanted| wanted == *byte);
                     assert!(told, "seed {seed}: flushed byte {at} was lost: {wanted:?} {byte}");
                 }
             }
-            What::Resize if !may_fail => assert!(fine, "seed {seed}"),
+            ExpectedEffect::Resize if !may_fail => assert!(fine, "seed {seed}"),
             _ => {}
         }
     }
@@ -344,8 +353,8 @@ impl Run {
             for user in 0..USERS {
                 self.token += 1;
                 let what = self.flush();
-                self.asks.insert(self.token, Ask { user, range: 0..0, what });
-                let flush = Request::Flush;
+                self.asks.insert(self.token, PendingCheck { user, range: 0..0, what });
+                let flush = CacheRequest::Flush;
                 self.cache.submit(&mut self.lower, self.users[user], flush, self.token).unwrap();
                 self.drain();
             }
@@ -356,7 +365,11 @@ impl Run {
         self.agree(&range, &self.lower.now.clone());
         self.agree(&range, &self.lower.durable.clone());
         let step = self.model.bytes.len();
-        self.ask(0..step, What::Read, Request::Read { offset: 0, into: buffer(&vec![0; step]) });
+        self.ask(
+            0..step,
+            ExpectedEffect::Read,
+            CacheRequest::Read { offset: 0, into: buffer(&vec![0; step]) },
+        );
         self.drain();
         assert!(self.lower.poll().unwrap().is_none());
     }
@@ -364,7 +377,7 @@ impl Run {
 
 fn run(seeds: Range<u64>, failures: u32, steps: usize) {
     for seed in seeds {
-        let mut run = Run::new(seed, failures);
+        let mut run = CacheModelRun::new(seed, failures);
         for _ in 0..steps {
             run.step();
         }

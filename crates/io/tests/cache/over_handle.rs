@@ -2,12 +2,14 @@
 
 use crate::fake::{buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
-use headwater_io::backend::{Answer, Armed, Limits};
-use headwater_io::cache::{Cache, Finished, HandleLower, LISTS_BYTES, Owner, Request, Submitted};
-use headwater_io::command::{Data, Durable};
-use headwater_io::error::{Rejected, SubmitError};
+use headwater_io::backend::{ArmResult, CompletedCommand, IoLimits};
+use headwater_io::cache::{
+    BlockCache, CacheRequest, CacheUser, FinishedRequest, HandleBacking, LISTS_BYTES, SubmitResult,
+};
+use headwater_io::command::{TransferData, WriteDurability};
+use headwater_io::error::{RejectedCommand, SubmitError};
 use headwater_io::queue::Completion;
-use headwater_io::{Command, Handle, IoError, NamespaceFacts, Queue, Transport};
+use headwater_io::{ClientNamespace, Command, Handle, IoError, Queue, QueueTransport};
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -19,13 +21,13 @@ const BLOCKS: u64 = 200;
 
 /// A block device that decodes the commands it receives.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct BlockDevice {
     bytes: Arc<Mutex<Vec<u8>>>,
     flying: VecDeque<(Command, u64)>,
     depth: usize,
 }
 
-impl Device {
+impl BlockDevice {
     fn carry_out(&mut self, command: &Command) -> Status {
         let entry = &command.entry;
         let mut bytes = self.bytes.lock().unwrap();
@@ -38,7 +40,7 @@ impl Device {
         assert!(known || inside(lba, blocks), "{blocks} blocks from {lba} on belong to another client");
         let mut at = byte_offset(lba);
         match (entry.opcode, &command.data) {
-            (0, Data::None) => {}
+            (0, TransferData::None) => {}
             (1 | 2, data) => {
                 assert_eq!(data.bytes(), byte_offset(blocks));
                 for segment in data.buffers() {
@@ -51,8 +53,8 @@ impl Device {
                     at = range.end;
                 }
             }
-            (8, Data::None) => bytes[at..at + byte_offset(blocks)].fill(0),
-            (9, Data::ToDevice(list)) => {
+            (8, TransferData::None) => bytes[at..at + byte_offset(blocks)].fill(0),
+            (9, TransferData::ToDevice(list)) => {
                 let list = bytes_of(list);
                 let blocks = u64::from(u32::from_le_bytes(list[4..8].try_into().unwrap()));
                 let lba = u64::from_le_bytes(list[8..].try_into().unwrap());
@@ -65,14 +67,14 @@ impl Device {
     }
 }
 
-impl Transport for Device {
-    fn limits(&self) -> Limits {
-        Limits { transfer_bytes_max: 16_384, segments_max: 2, memory_align: 4 }
+impl QueueTransport for BlockDevice {
+    fn limits(&self) -> IoLimits {
+        IoLimits { transfer_bytes_max: 16_384, segments_max: 2, memory_align: 4 }
     }
 
-    fn submit(&mut self, command: Command, token: u64) -> Result<(), Rejected> {
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if self.flying.len() >= self.depth {
-            return Err(Rejected { command, reason: SubmitError::Full });
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
         self.flying.push_back((command, token));
         Ok(())
@@ -82,10 +84,10 @@ impl Transport for Device {
         Ok(())
     }
 
-    fn reap(&mut self) -> Result<Option<Answer>, IoError> {
+    fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let Some((command, token)) = self.flying.pop_front() else { return Ok(None) };
         let status = self.carry_out(&command);
-        Ok(Some(Answer { completion: Completion { token, result: 0, status }, data: command.data }))
+        Ok(Some(CompletedCommand { completion: Completion { token, result: 0, status }, data: command.data }))
     }
 
     fn sleep(&mut self, _: Option<Nanos>) -> Result<(), IoError> {
@@ -96,8 +98,8 @@ impl Transport for Device {
         None
     }
 
-    fn arm(&mut self) -> Result<Armed, IoError> {
-        Ok(Armed::Ready)
+    fn arm(&mut self) -> Result<ArmResult, IoError> {
+        Ok(ArmResult::Ready)
     }
 
     fn in_flight(&self) -> u32 {
@@ -110,14 +112,14 @@ impl Transport for Device {
 }
 
 /// Returns a device and its bytes.
-pub(crate) fn device() -> (Device, Arc<Mutex<Vec<u8>>>) {
+pub(crate) fn device() -> (BlockDevice, Arc<Mutex<Vec<u8>>>) {
     let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
-    (Device { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 }, bytes)
+    (BlockDevice { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 }, bytes)
 }
 
 /// Returns the middle of the device, which this client may access.
-pub(crate) fn facts() -> NamespaceFacts {
-    NamespaceFacts {
+pub(crate) fn facts() -> ClientNamespace {
+    ClientNamespace {
         id: 1,
         block_bytes: u32::try_from(BLOCK).unwrap(),
         size: FIRST + BLOCKS + 5,
@@ -126,29 +128,29 @@ pub(crate) fn facts() -> NamespaceFacts {
     }
 }
 
-struct Rig {
-    cache: Cache,
-    lower: HandleLower,
-    owner: Owner,
+struct HandleCacheRig {
+    cache: BlockCache,
+    lower: HandleBacking,
+    owner: CacheUser,
     bytes: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Rig {
+impl HandleCacheRig {
     fn new() -> Self {
         let (device, bytes) = device();
         let facts = facts();
         let lists = memory(LISTS_BYTES).unwrap();
         let handle = Handle::builder(&facts).queue(Queue::over(Box::new(device))).build().unwrap();
-        let lower = HandleLower::new(handle, &facts, &lists).unwrap();
-        let mut cache = Cache::new(lower.shape(), small(), &mut memory).unwrap();
+        let lower = HandleBacking::new(handle, &facts, &lists).unwrap();
+        let mut cache = BlockCache::new(lower.shape(), small(), &mut memory).unwrap();
         let owner = cache.join();
         Self { cache, lower, owner, bytes }
     }
 
-    fn run(&mut self, request: Request) -> Finished {
+    fn run(&mut self, request: CacheRequest) -> FinishedRequest {
         match self.cache.submit(&mut self.lower, self.owner, request, 1).unwrap() {
-            Submitted::Done(finished) => finished,
-            Submitted::Later => loop {
+            SubmitResult::Done(finished) => finished,
+            SubmitResult::Later => loop {
                 self.cache.turn(&mut self.lower, Nanos::ZERO);
                 if let Some(finished) = self.cache.take(self.owner) {
                     break finished;
@@ -160,7 +162,7 @@ impl Rig {
 
 #[test]
 fn byte_requests_become_commands_inside_this_clients_blocks() {
-    let mut rig = Rig::new();
+    let mut rig = HandleCacheRig::new();
     let bytes = usize::try_from(BLOCKS).unwrap() * BLOCK;
     let mut wanted = vec![0xAA; bytes];
     let mut random = fastrand::Rng::with_seed(11);
@@ -173,19 +175,23 @@ fn byte_requests_become_commands_inside_this_clients_blocks() {
         match random.u32(0..10) {
             0 => {
                 assert!(
-                    rig.run(Request::Zeroes { offset: blocks, bytes: 512, durable: Durable::AsPromised })
-                        .status
-                        .is_success()
+                    rig.run(CacheRequest::Zeroes {
+                        offset: blocks,
+                        bytes: 512,
+                        durable: WriteDurability::AsPromised
+                    })
+                    .status
+                    .is_success()
                 );
                 wanted[start / BLOCK * BLOCK..][..BLOCK].fill(0);
             }
             1 => {
-                assert!(rig.run(Request::Discard { offset: blocks, bytes: 512 }).status.is_success());
-                let read = rig.run(Request::Read { offset: blocks, into: buffer(&[0; BLOCK]) });
+                assert!(rig.run(CacheRequest::Discard { offset: blocks, bytes: 512 }).status.is_success());
+                let read = rig.run(CacheRequest::Read { offset: blocks, into: buffer(&[0; BLOCK]) });
                 wanted[start / BLOCK * BLOCK..][..BLOCK].copy_from_slice(&bytes_of(&read.data.unwrap()));
             }
             2..6 => {
-                let read = rig.run(Request::Read { offset, into: buffer(&vec![0; length]) });
+                let read = rig.run(CacheRequest::Read { offset, into: buffer(&vec![0; length]) });
                 assert!(bytes_of(&read.data.unwrap()) == wanted[start..start + length]);
             }
             _ => {
@@ -194,7 +200,7 @@ fn byte_requests_become_commands_inside_this_clients_blocks() {
             }
         }
     }
-    assert!(rig.run(Request::Flush).status.is_success());
+    assert!(rig.run(CacheRequest::Flush).status.is_success());
     let device = rig.bytes.lock().unwrap();
     let first = usize::try_from(FIRST).unwrap() * BLOCK;
     assert!(device[first..first + bytes] == wanted);
@@ -203,9 +209,9 @@ fn byte_requests_become_commands_inside_this_clients_blocks() {
 
 #[test]
 fn discards_reuse_their_lists() {
-    let mut rig = Rig::new();
+    let mut rig = HandleCacheRig::new();
     for round in 0..1_000 {
         let offset = round % BLOCKS * 512;
-        assert!(rig.run(Request::Discard { offset, bytes: 512 }).status.is_success());
+        assert!(rig.run(CacheRequest::Discard { offset, bytes: 512 }).status.is_success());
     }
 }

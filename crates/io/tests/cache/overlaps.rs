@@ -1,10 +1,10 @@
 //! Tests of concurrent writes to the same bytes, cached and direct: any order is allowed, but the result must be one of
 //! them.
 
-use crate::fake::{Fake, buffer, bytes_of, memory, small, write};
+use crate::fake::{FakeDevice, buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
-use headwater_io::cache::{Cache, CacheConfig, Request, Shape, Submitted, WritePolicy};
-use headwater_io::command::Durable;
+use headwater_io::cache::{BlockCache, CacheConfig, CacheRequest, DeviceShape, SubmitResult, WritePolicy};
+use headwater_io::command::WriteDurability;
 
 const PAGES: usize = 6;
 
@@ -13,12 +13,12 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
         let bytes = PAGES * 4_096;
-        let shape = Shape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
+        let shape = DeviceShape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
         let policy = [WritePolicy::Back, WritePolicy::Through][random.usize(0..2)];
         let config = CacheConfig { pages: 8, block_pages: 4, policy, ..small() };
-        let mut cache = Cache::new(shape, config, &mut memory).unwrap();
+        let mut cache = BlockCache::new(shape, config, &mut memory).unwrap();
         let owners = [cache.join(), cache.join()];
-        let mut lower = Fake::new(bytes, seed);
+        let mut lower = FakeDevice::new(bytes, seed);
         lower.now.fill(0);
         // Every value written to each byte, and zero.
         let mut written = vec![vec![0_u8]; bytes];
@@ -28,18 +28,18 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
             let start = random.usize(0..bytes / 512) * 512;
             let length = (random.usize(1..20) * 512).min(bytes - start);
             let (offset, from) = (u64::try_from(start).unwrap(), buffer(&vec![byte; length]));
-            let durable = Durable::AsPromised;
+            let durable = WriteDurability::AsPromised;
             let request = match random.u32(0..5) {
-                0 | 1 => Request::DirectWrite { offset, from, durable },
-                2 => Request::Read { offset, into: from },
+                0 | 1 => CacheRequest::DirectWrite { offset, from, durable },
+                2 => CacheRequest::Read { offset, into: from },
                 _ => write(offset, &vec![byte; length]),
             };
-            if !matches!(request, Request::Read { .. }) {
+            if !matches!(request, CacheRequest::Read { .. }) {
                 written[start..start + length].iter_mut().for_each(|seen| seen.push(byte));
             }
             let owner = owners[random.usize(0..2)];
             let submitted = cache.submit(&mut lower, owner, request, step).unwrap();
-            pending += usize::from(matches!(submitted, Submitted::Later));
+            pending += usize::from(matches!(submitted, SubmitResult::Later));
             if random.u32(0..3) == 0 {
                 cache.turn(&mut lower, Nanos(step));
             }
@@ -54,7 +54,7 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
             }
         }
         assert_eq!(pending, 0, "seed {seed}");
-        let mut ask = |request: Request| {
+        let mut ask = |request: CacheRequest| {
             cache.submit(&mut lower, owners[0], request, 0).unwrap();
             for _ in 0..20_000 {
                 cache.turn(&mut lower, Nanos(1_000));
@@ -65,8 +65,8 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
             panic!("seed {seed}: a request does not finish")
         };
         // Neither finishes at once: the flush needs the device, and after it the direct read finds no dirty pages.
-        assert!(ask(Request::Flush).status.is_success(), "seed {seed}");
-        let read = ask(Request::DirectRead { offset: 0, into: buffer(&vec![0; bytes]) });
+        assert!(ask(CacheRequest::Flush).status.is_success(), "seed {seed}");
+        let read = ask(CacheRequest::DirectRead { offset: 0, into: buffer(&vec![0; bytes]) });
         let device = bytes_of(&read.data.unwrap());
         assert!(device == lower.now, "seed {seed}");
         let mut cached = vec![0; bytes];

@@ -1,9 +1,9 @@
 //! Regression tests of defect B11 of the released NVMeDirect, one for each of its parts.
 
-use crate::fake::{Rig, small};
+use crate::fake::{CacheRig, small};
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_io::Buffer;
-use headwater_io::cache::{Cache, CacheConfig, Kind, Shape};
+use headwater_io::cache::{BlockCache, CacheConfig, DeviceShape, TransferKind};
 use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
@@ -12,7 +12,8 @@ const PAGE: u64 = 4_096;
 /// such a write bypassed cached pages, which became stale.
 #[test]
 fn b11_write_of_several_blocks_hits_all_cached_pages() {
-    let mut rig = Rig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_most: 80, ..small() }, 1);
+    let mut rig =
+        CacheRig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_most: 80, ..small() }, 1);
     rig.read(0, 6 * 4_096);
     rig.lower.log.clear();
     let hits = rig.cache.statistics().hits;
@@ -27,8 +28,8 @@ fn b11_write_of_several_blocks_hits_all_cached_pages() {
 /// Guards against one page list for all handles of a device: a scan through one handle evicted the pages of another.
 #[test]
 fn b11_scan_through_one_handle_keeps_the_cache_of_another() {
-    let mut quiet = Rig::new(256 * 4_096, small(), 1);
-    let mut scanning = Rig::new(256 * 4_096, small(), 1);
+    let mut quiet = CacheRig::new(256 * 4_096, small(), 1);
+    let mut scanning = CacheRig::new(256 * 4_096, small(), 1);
     quiet.read(0, 10 * 4_096);
     for page in 0..256 {
         scanning.read(page * PAGE, 4_096);
@@ -44,11 +45,11 @@ fn b11_scan_through_one_handle_keeps_the_cache_of_another() {
 #[test]
 fn b11_shrink_with_dirty_pages_loses_none() {
     let config = CacheConfig { pages: 64, dirty_background: 80, dirty_most: 80, ..small() };
-    let mut rig = Rig::new(256 * 4_096, config, 1);
+    let mut rig = CacheRig::new(256 * 4_096, config, 1);
     for page in 0..50 {
         rig.write(page * PAGE, &[u8::try_from(page).unwrap() + 1; 4_096]);
     }
-    assert_eq!(rig.lower.count(Kind::Write), 0);
+    assert_eq!(rig.lower.count(TransferKind::Write), 0);
     assert_eq!(rig.resize(8), Status::SUCCESS);
     assert_eq!(rig.cache.statistics().capacity_bytes, 8 * PAGE);
     for page in 0..50 {
@@ -65,12 +66,12 @@ fn b11_memory_returns_to_its_pool_exactly_once() {
     let take = |bytes: usize| -> Result<Buffer, headwater_io::IoError> {
         Ok(Buffer::pooled(pool.buffer(bytes).unwrap()))
     };
-    let shape = Shape { device_bytes: 1 << 30, block_bytes: 512 };
+    let shape = DeviceShape { device_bytes: 1 << 30, block_bytes: 512 };
     let config = CacheConfig { pages: 1_024, block_pages: 64, ..CacheConfig::default() };
     for round in 0..20 {
-        let mut cache = Cache::new(shape, config, &mut { take }).unwrap();
+        let mut cache = BlockCache::new(shape, config, &mut { take }).unwrap();
         let owner = cache.join();
-        let mut lower = crate::fake::Fake::new(1 << 20, 1);
+        let mut lower = crate::fake::FakeDevice::new(1 << 20, 1);
         if round % 2 == 0 {
             let request = crate::fake::write(0, &[1; 4_096]);
             cache.submit(&mut lower, owner, request, 1).unwrap();
@@ -78,6 +79,6 @@ fn b11_memory_returns_to_its_pool_exactly_once() {
         }
     }
     // All of the memory is available again at once.
-    let whole = Cache::new(shape, CacheConfig { pages: 1_536, ..config }, &mut { take });
+    let whole = BlockCache::new(shape, CacheConfig { pages: 1_536, ..config }, &mut { take });
     assert!(whole.is_ok());
 }

@@ -1,21 +1,21 @@
 //! Tests of resizing while the cache is in use.
 
-use crate::fake::{Rig, buffer, small};
-use headwater_io::cache::{CacheConfig, Kind, Request};
+use crate::fake::{CacheRig, buffer, small};
+use headwater_io::cache::{CacheConfig, CacheRequest, TransferKind};
 use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
 
 #[test]
 fn larger_cache_keeps_its_pages() {
-    let mut rig = Rig::new(64 * 4_096, CacheConfig { pages: 8, ..small() }, 1);
+    let mut rig = CacheRig::new(64 * 4_096, CacheConfig { pages: 8, ..small() }, 1);
     rig.read(0, 8 * 4_096);
     rig.write(0, &[1; 4_096]);
     assert_eq!(rig.resize(32), Status::SUCCESS);
     assert_eq!(rig.cache.statistics().capacity_bytes, 32 * PAGE);
-    let reads = rig.lower.count(Kind::Read);
+    let reads = rig.lower.count(TransferKind::Read);
     rig.read(0, 8 * 4_096);
-    assert_eq!(rig.lower.count(Kind::Read), reads);
+    assert_eq!(rig.lower.count(TransferKind::Read), reads);
     rig.read(8 * PAGE, 20 * 4_096);
     rig.lower.log.clear();
     rig.read(0, 28 * 4_096);
@@ -24,7 +24,7 @@ fn larger_cache_keeps_its_pages() {
 
 #[test]
 fn smaller_cache_keeps_the_most_used_pages() {
-    let mut rig = Rig::new(256 * 4_096, CacheConfig { pages: 64, ..small() }, 1);
+    let mut rig = CacheRig::new(256 * 4_096, CacheConfig { pages: 64, ..small() }, 1);
     for page in 0..60 {
         rig.read(page * PAGE, 4_096);
     }
@@ -47,9 +47,9 @@ fn smaller_cache_keeps_the_most_used_pages() {
 
 #[test]
 fn shrink_waits_for_transfers_in_flight() {
-    let mut rig = Rig::new(64 * 4_096, small(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, small(), 1);
     rig.lower.answering = false;
-    rig.submit(Request::Read { offset: 0, into: buffer(&vec![0; 16 * 4_096]) });
+    rig.submit(CacheRequest::Read { offset: 0, into: buffer(&vec![0; 16 * 4_096]) });
     let before = rig.cache.statistics().capacity_bytes;
     rig.cache.resize(&mut rig.lower, rig.owner, (8, 77), &mut crate::fake::memory).unwrap();
     rig.turn();
@@ -65,10 +65,10 @@ fn shrink_waits_for_transfers_in_flight() {
 #[test]
 fn shrink_fails_and_keeps_the_size_when_a_page_cannot_be_written() {
     let config = CacheConfig { dirty_background: 80, dirty_most: 80, ..small() };
-    let mut rig = Rig::new(64 * 4_096, config, 1);
+    let mut rig = CacheRig::new(64 * 4_096, config, 1);
     rig.lower.hasty = false;
     rig.write(0, &[1; 12 * 4_096]);
-    rig.lower.broken = Some((0..64 * PAGE, Kind::Write));
+    rig.lower.broken = Some((0..64 * PAGE, TransferKind::Write));
     assert_eq!(rig.resize(8), Status::INTERNAL_ERROR);
     assert_eq!(rig.cache.statistics().capacity_bytes, 16 * PAGE);
     assert_eq!(rig.read(0, 12 * 4_096), [1; 12 * 4_096]);

@@ -1,14 +1,17 @@
 //! Tests of one cache used by several threads.
 
-use crate::fake::{Fake, buffer, bytes_of, memory, small, write};
+use crate::fake::{FakeDevice, buffer, bytes_of, memory, small, write};
 use headwater_host::clock::Nanos;
-use headwater_io::cache::{Cache, CacheConfig, Finished, Member, Request, Shape, SharedCache, Submitted};
+use headwater_io::cache::{
+    BlockCache, CacheConfig, CacheMember, CacheRequest, DeviceShape, FinishedRequest, SharedCache,
+    SubmitResult,
+};
 use headwater_nvme::spec::status::Status;
 
-fn run(member: &mut Member<Fake>, request: Request) -> Finished {
+fn run(member: &mut CacheMember<FakeDevice>, request: CacheRequest) -> FinishedRequest {
     match member.submit(request, 1).unwrap() {
-        Submitted::Done(finished) => finished,
-        Submitted::Later => loop {
+        SubmitResult::Done(finished) => finished,
+        SubmitResult::Later => loop {
             if let Some(finished) = member.poll(Nanos::ZERO) {
                 return finished;
             }
@@ -20,9 +23,9 @@ fn run(member: &mut Member<Fake>, request: Request) -> Finished {
 #[test]
 fn threads_sharing_a_cache_read_their_writes_and_depend_on_no_other_poller() {
     const EACH: usize = 64 * 4_096;
-    let shape = Shape { device_bytes: u64::try_from(4 * EACH).unwrap(), block_bytes: 512 };
-    let cache = Cache::new(shape, CacheConfig { pages: 64, ..small() }, &mut memory).unwrap();
-    let shared = SharedCache::new(cache, Fake::new(4 * EACH, 9));
+    let shape = DeviceShape { device_bytes: u64::try_from(4 * EACH).unwrap(), block_bytes: 512 };
+    let cache = BlockCache::new(shape, CacheConfig { pages: 64, ..small() }, &mut memory).unwrap();
+    let shared = SharedCache::new(cache, FakeDevice::new(4 * EACH, 9));
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
             let mut member = shared.join();
@@ -41,14 +44,14 @@ fn threads_sharing_a_cache_read_their_writes_and_depend_on_no_other_poller() {
                         wanted[start..start + bytes].fill(Some(byte));
                     } else {
                         let into = buffer(&vec![0; bytes]);
-                        let finished = run(&mut member, Request::Read { offset, into });
+                        let finished = run(&mut member, CacheRequest::Read { offset, into });
                         let read = bytes_of(&finished.data.unwrap());
                         let range = &wanted[start..start + bytes];
                         let same = range.iter().zip(&read).all(|(w, r)| w.is_none_or(|w| w == *r));
                         assert!(same, "thread {thread} round {round}");
                     }
                 }
-                assert_eq!(run(&mut member, Request::Flush).status, Status::SUCCESS);
+                assert_eq!(run(&mut member, CacheRequest::Flush).status, Status::SUCCESS);
             });
         }
     });

@@ -2,25 +2,24 @@
 //! reset, slow or removed.
 #![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
 
-
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_host::wake::WakeDescriptor;
-use headwater_io::backend::{Armed, Transport};
-use headwater_io::vfio::{Control, NoVectors, NvmeQueue, OwnController, VectorSource};
-use headwater_io::{Buffer, Command, Durable, IoError, Queue, SubmitError};
-use headwater_nvme::controller::{ControllerConfig, Priority, QueueId};
-use headwater_nvme::driver::{Controller, DriverConfig, HostMemory, Weights};
+use headwater_io::backend::{ArmResult, QueueTransport};
+use headwater_io::vfio::{LocalQueueOwner, NoVectors, NvmeQueue, SharedController, VectorSource};
+use headwater_io::{Buffer, Command, IoError, Queue, SubmitError, WriteDurability};
+use headwater_nvme::controller::{ControllerConfig, QueueId, QueuePriority};
+use headwater_nvme::driver::{ArbitrationWeights, DriverConfig, HostMemory, NvmeDriver};
 use headwater_nvme::spec::status::Status;
-use headwater_testkit::nvme_machine::{MEMORY_AT, Machine, Shared};
+use headwater_testkit::nvme_machine::{MEMORY_AT, NvmeMachine, SharedMachine};
 use std::sync::Arc;
 
-type SharedControl = Arc<Control<Shared, Shared>>;
+type SharedControl = Arc<SharedController<SharedMachine, SharedMachine>>;
 
 #[derive(Debug)]
-struct Lines(Shared);
+struct FakeVectors(SharedMachine);
 
-impl VectorSource for Lines {
+impl VectorSource for FakeVectors {
     fn count(&self) -> u16 {
         2
     }
@@ -35,15 +34,15 @@ impl VectorSource for Lines {
     }
 }
 
-fn open(vectors: fn(&Shared) -> Box<dyn VectorSource>) -> (SharedControl, Shared) {
+fn open(vectors: fn(&SharedMachine) -> Box<dyn VectorSource>) -> (SharedControl, SharedMachine) {
     open_with(vectors, None)
 }
 
 fn open_with(
-    vectors: fn(&Shared) -> Box<dyn VectorSource>,
-    weights: Option<Weights>,
-) -> (SharedControl, Shared) {
-    let machine = Machine::with(ControllerConfig::pcie(1));
+    vectors: fn(&SharedMachine) -> Box<dyn VectorSource>,
+    weights: Option<ArbitrationWeights>,
+) -> (SharedControl, SharedMachine) {
+    let machine = NvmeMachine::with(ControllerConfig::pcie(1));
     machine.lock().is_awake = true;
     let config = DriverConfig {
         io_queues: 4,
@@ -52,21 +51,21 @@ fn open_with(
         weights,
         ..DriverConfig::default()
     };
-    let driver = Controller::new(machine.clone(), machine.clone(), config);
-    let control = Control::new("a machine", driver, vectors(&machine), None);
+    let driver = NvmeDriver::new(machine.clone(), machine.clone(), config);
+    let control = SharedController::new("a machine", driver, vectors(&machine), None);
     control.start().unwrap();
     (Arc::new(control), machine)
 }
 
-fn polled() -> (SharedControl, Shared) {
+fn polled() -> (SharedControl, SharedMachine) {
     open(|_| Box::new(NoVectors))
 }
 
-fn interrupted() -> (SharedControl, Shared) {
-    open(|machine| Box::new(Lines(machine.clone())))
+fn interrupted() -> (SharedControl, SharedMachine) {
+    open(|machine| Box::new(FakeVectors(machine.clone())))
 }
 
-fn buffer(machine: &Shared, bytes: usize) -> Buffer {
+fn buffer(machine: &SharedMachine, bytes: usize) -> Buffer {
     let block = machine.clone().take(bytes, 4_096).unwrap();
     let memory = machine.lock().memory.clone();
     let offset = usize::try_from(block.address - MEMORY_AT).unwrap();
@@ -87,8 +86,8 @@ fn answers(queue: &mut Queue) -> Vec<(u64, Status)> {
     answers
 }
 
-fn filled(control: &SharedControl, machine: &Shared, count: u64) -> (Queue, Buffer) {
-    let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(control), 8).unwrap()));
+fn filled(control: &SharedControl, machine: &SharedMachine, count: u64) -> (Queue, Buffer) {
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(LocalQueueOwner::new(control), 8).unwrap()));
     let into = buffer(machine, 4_096);
     for token in 0..count {
         let (command, token) = read(token, &into);
@@ -105,19 +104,19 @@ fn all(count: u64, status: Status) -> Vec<(u64, Status)> {
 #[test]
 fn blocks_read_back_as_written_polled_and_by_interrupts() {
     for (control, machine) in [polled(), interrupted()] {
-        let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 4).unwrap()));
+        let mut queue = Queue::over(Box::new(NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap()));
         queue.set_spin(Nanos::ZERO);
         let (from, into) = (buffer(&machine, 1 << 20), buffer(&machine, 1 << 20));
         let bytes: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
         from.write(0, &bytes).unwrap();
-        queue.submit(Command::write(2, 5, 4_096, from, Durable::Now).unwrap(), 1).unwrap();
+        queue.submit(Command::write(2, 5, 4_096, from, WriteDurability::Now).unwrap(), 1).unwrap();
         assert_eq!(answers(&mut queue), [(1, Status::SUCCESS)]);
         queue.submit(Command::read(2, 5, 4_096, into.clone()).unwrap(), 2).unwrap();
         assert_eq!(answers(&mut queue), [(2, Status::SUCCESS)]);
         let mut back = vec![0; 1 << 20];
         into.read(0, &mut back).unwrap();
         assert!(back == bytes);
-        let (limits, _) = (NvmeQueue::open(OwnController::new(&control), 1).unwrap().limits(), queue);
+        let (limits, _) = (NvmeQueue::open(LocalQueueOwner::new(&control), 1).unwrap().limits(), queue);
         assert_eq!((limits.transfer_bytes_max, limits.memory_align), (1 << 20, 4));
     }
 }
@@ -125,7 +124,7 @@ fn blocks_read_back_as_written_polled_and_by_interrupts() {
 #[test]
 fn invalid_commands_never_reach_the_controller() {
     let (control, machine) = polled();
-    let mut queue = Queue::over(Box::new(NvmeQueue::open(OwnController::new(&control), 2).unwrap()));
+    let mut queue = Queue::over(Box::new(NvmeQueue::open(LocalQueueOwner::new(&control), 2).unwrap()));
     let into = buffer(&machine, 4 << 20);
     let beyond = Command::read(3, 1 << 19, 512, into.slice(0, 512).unwrap()).unwrap();
     let reason = queue.submit(beyond, 0).unwrap_err().reason;
@@ -161,7 +160,7 @@ fn a_reset_completes_commands_in_flight_and_the_queue_continues() {
 fn a_cancelled_command_has_exactly_one_completion() {
     let (control, machine) = interrupted();
     machine.lock().faults.holds = true;
-    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
+    let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
     for token in 0..3 {
         let (command, token) = read(token, &into);
@@ -179,7 +178,7 @@ fn a_cancelled_command_has_exactly_one_completion() {
     queue.submit(command, token).unwrap();
     assert_eq!(answers(&mut queue), [(0, Status::SUCCESS)]);
     assert!(matches!(
-        NvmeQueue::open(OwnController::new(&control), 1).unwrap().cancel(7),
+        NvmeQueue::open(LocalQueueOwner::new(&control), 1).unwrap().cancel(7),
         Err(IoError::Refused { .. })
     ));
 }
@@ -229,9 +228,9 @@ fn a_dropped_queue_is_deleted_at_the_controller_with_its_commands_in_flight() {
     // Its number and its vector are free again every time.
     for _ in 0..9 {
         let queues: Vec<_> =
-            (0..4).map(|_| NvmeQueue::open(OwnController::new(&control), 2).unwrap()).collect();
+            (0..4).map(|_| NvmeQueue::open(LocalQueueOwner::new(&control), 2).unwrap()).collect();
         assert_eq!(queues.iter().filter(|queue| queue.descriptor().is_some()).count(), 2);
-        let more = NvmeQueue::open(OwnController::new(&control), 2).unwrap_err().to_string();
+        let more = NvmeQueue::open(LocalQueueOwner::new(&control), 2).unwrap_err().to_string();
         assert!(more.contains("all 4 I/O queues"), "{more}");
     }
 }
@@ -239,20 +238,20 @@ fn a_dropped_queue_is_deleted_at_the_controller_with_its_commands_in_flight() {
 #[test]
 fn arm_reports_ready_only_when_a_completion_is_present() {
     let (control, machine) = interrupted();
-    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
+    let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
     machine.lock().faults.holds = true;
-    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
     let (command, token) = read(0, &into);
     transport.submit(command, token).unwrap();
-    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
     machine.lock().release();
     machine.lock().work();
-    assert_eq!(transport.arm().unwrap(), Armed::Ready);
+    assert_eq!(transport.arm().unwrap(), ArmResult::Ready);
     assert_eq!(transport.reap().unwrap().unwrap().completion.token, 0);
-    assert_eq!(transport.arm().unwrap(), Armed::Waiting);
+    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
     let (control, _machine) = polled();
-    let mut transport = NvmeQueue::open(OwnController::new(&control), 4).unwrap();
+    let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     assert!(transport.descriptor().is_none());
     assert!(matches!(transport.arm(), Err(IoError::Refused { .. })));
 }
@@ -260,7 +259,7 @@ fn arm_reports_ready_only_when_a_completion_is_present() {
 #[test]
 fn dropping_the_last_of_device_and_queues_shuts_the_controller_down() {
     let (control, machine) = polled();
-    let queue = NvmeQueue::open(OwnController::new(&control), 2).unwrap();
+    let queue = NvmeQueue::open(LocalQueueOwner::new(&control), 2).unwrap();
     drop(control);
     assert!(machine.lock().mastering);
     drop(queue);
@@ -269,10 +268,11 @@ fn dropping_the_last_of_device_and_queues_shuts_the_controller_down() {
 
 #[test]
 fn queues_of_two_classes_are_served_by_weight_before_and_after_a_reset() {
-    let weights = Weights { high: 8, medium: 4, low: 1, burst_log2: 7 };
+    let weights = ArbitrationWeights { high: 8, medium: 4, low: 1, burst_log2: 7 };
     let (control, machine) = open_with(|_| Box::new(NoVectors), Some(weights));
-    let open = |priority| NvmeQueue::open(OwnController::new(&control).of_class(priority), 63).unwrap();
-    let mut queues = [Priority::High, Priority::Low].map(|priority| Queue::over(Box::new(open(priority))));
+    let open = |priority| NvmeQueue::open(LocalQueueOwner::new(&control).of_class(priority), 63).unwrap();
+    let mut queues =
+        [QueuePriority::High, QueuePriority::Low].map(|priority| Queue::over(Box::new(open(priority))));
     let into = buffer(&machine, 4_096);
     for round in 0..2 {
         // After a reset the next command creates the queue again.

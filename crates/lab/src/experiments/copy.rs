@@ -4,16 +4,16 @@
 //! Output: CPU nanoseconds of each kernel for a block. The floor of a copy is the platform's own `memcpy` of the same
 //! bytes. The floor of a copy that also checks is the same `memcpy`, because the bytes must move in any case.
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::{Contestant, Pin, Pinned, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
 use headwater_host::copy::{copy_crc32c, copy_streaming, crc32c, kernel_name};
 use std::convert::Infallible;
 use std::hint::black_box;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "copy",
     summary: "CPU of the kernels that move and check payload",
     baseline: "the platform's memcpy; copy and CRC one after the other",
@@ -22,14 +22,14 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// A kernel's work on one block; it returns a checksum so that the compiler cannot remove it.
-type Kernel = fn(&mut [u8], &[u8]) -> u32;
+type CopyKernel = fn(&mut [u8], &[u8]) -> u32;
 
 const MEMCPY: usize = 0;
 const STREAM: usize = 1;
 const CRC: usize = 2;
 const SEPARATE: usize = 3;
 const FUSED: usize = 4;
-const KERNELS: [(&str, Kernel); 5] = [
+const KERNELS: [(&str, CopyKernel); 5] = [
     ("memcpy (floor)", |dst, src| {
         dst.copy_from_slice(src);
         0
@@ -48,32 +48,32 @@ const KERNELS: [(&str, Kernel); 5] = [
 
 /// The location of the bytes before they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BlockLocation {
     /// In the nearest caches.
     Warm,
     /// In memory: every block is visited once a walk.
     Cold,
 }
 
-struct Case {
+struct CopyCase {
     name: &'static str,
     block_bytes: usize,
-    place: Place,
+    place: BlockLocation,
 }
 
-const CASES: &[Case] = &[
-    Case { name: "100", block_bytes: 100, place: Place::Warm },
-    Case { name: "4k", block_bytes: 4_096, place: Place::Warm },
-    Case { name: "4k.cold", block_bytes: 4_096, place: Place::Cold },
-    Case { name: "128k.cold", block_bytes: 128 << 10, place: Place::Cold },
+const CASES: &[CopyCase] = &[
+    CopyCase { name: "100", block_bytes: 100, place: BlockLocation::Warm },
+    CopyCase { name: "4k", block_bytes: 4_096, place: BlockLocation::Warm },
+    CopyCase { name: "4k.cold", block_bytes: 4_096, place: BlockLocation::Cold },
+    CopyCase { name: "128k.cold", block_bytes: 128 << 10, place: BlockLocation::Cold },
 ];
 
 /// The promises: claim, case, kernel, kernel that it is compared with, and goal of the ratio.
-const PROMISES: &[(&str, &str, usize, usize, Goal)] = &[
-    ("p1.copy.fused.4k", "4k", FUSED, SEPARATE, Goal::AtMost(0.9)),
-    ("p1.copy.fused.4k.cold", "4k.cold", FUSED, MEMCPY, Goal::AtMost(1.25)),
-    ("p1.copy.stream.128k.cold", "128k.cold", STREAM, MEMCPY, Goal::AtMost(1.0)),
-    ("p1.copy.crc.4k", "4k", CRC, MEMCPY, Goal::AtMost(2.0)),
+const PROMISES: &[(&str, &str, usize, usize, ClaimGoal)] = &[
+    ("p1.copy.fused.4k", "4k", FUSED, SEPARATE, ClaimGoal::AtMost(0.9)),
+    ("p1.copy.fused.4k.cold", "4k.cold", FUSED, MEMCPY, ClaimGoal::AtMost(1.25)),
+    ("p1.copy.stream.128k.cold", "128k.cold", STREAM, MEMCPY, ClaimGoal::AtMost(1.0)),
+    ("p1.copy.crc.4k", "4k", CRC, MEMCPY, ClaimGoal::AtMost(2.0)),
 ];
 
 const WARM_BYTES: usize = 16 << 10;
@@ -81,7 +81,7 @@ const WARM_BYTES: usize = 16 << 10;
 const QUICK_ROUND_BYTES: usize = 128 << 20;
 const FULL_ROUND_BYTES: usize = 512 << 20;
 
-fn run(context: &Context) -> Result<Findings, LabError> {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     // More than eight times the largest cache of the test machines: each walk evicts what the one before loaded.
     let (round_bytes, rounds) =
         if context.is_quick() { (QUICK_ROUND_BYTES, 5) } else { (FULL_ROUND_BYTES, 15) };
@@ -89,13 +89,13 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let mut source = vec![0; FULL_ROUND_BYTES / 2];
     random.fill(&mut source);
     let mut target = vec![0; source.len()];
-    let pin = Pin::here();
+    let pin = CorePin::here();
 
-    let mut findings = Findings::default();
+    let mut findings = ExperimentFindings::default();
     for case in CASES {
         let walked = match case.place {
-            Place::Warm => WARM_BYTES,
-            Place::Cold => source.len(),
+            BlockLocation::Warm => WARM_BYTES,
+            BlockLocation::Cold => source.len(),
         };
         let samples = measure(case, (&mut target[..walked], &source[..walked]), round_bytes, rounds);
         findings.rows.extend(rows(case, &samples, pin.is_pinned()));
@@ -107,7 +107,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 /// Returns the CPU nanoseconds for a block: for each kernel, one value a round.
-fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds: usize) -> Vec<Vec<f64>> {
+fn measure(case: &CopyCase, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds: usize) -> Vec<Vec<f64>> {
     let (target, source) = buffers;
     let blocks = (round_bytes / case.block_bytes) as u64;
     // The kernels run one at a time, so only one of them borrows the buffer.
@@ -125,7 +125,7 @@ fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds:
             }
         })
         .collect();
-    let mut contestants: Vec<Contestant<'_, f64, Infallible>> = Vec::new();
+    let mut contestants: Vec<CompareCase<'_, f64, Infallible>> = Vec::new();
     for kernel_work in &mut work {
         contestants.push(kernel_work);
     }
@@ -135,7 +135,7 @@ fn measure(case: &Case, buffers: (&mut [u8], &[u8]), round_bytes: usize, rounds:
     }
 }
 
-fn walk(kernel: Kernel, target: &mut [u8], source: &[u8], block_bytes: usize, blocks: u64) {
+fn walk(kernel: CopyKernel, target: &mut [u8], source: &[u8], block_bytes: usize, blocks: u64) {
     let mut left = blocks;
     while left > 0 {
         let pairs = target.chunks_exact_mut(block_bytes).zip(source.chunks_exact(block_bytes));
@@ -150,29 +150,29 @@ fn walk(kernel: Kernel, target: &mut [u8], source: &[u8], block_bytes: usize, bl
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a block is far below 2^52 bytes")]
-fn rows(case: &Case, samples: &[Vec<f64>], pinned: Pinned) -> Vec<Row> {
-    let row = |((name, _), samples): (&(&str, Kernel), &Vec<f64>)| {
-        let spread = Spread::of(samples);
-        Row::new()
+fn rows(case: &CopyCase, samples: &[Vec<f64>], pinned: PinState) -> Vec<ReportRow> {
+    let row = |((name, _), samples): (&(&str, CopyKernel), &Vec<f64>)| {
+        let spread = SampleSpread::of(samples);
+        ReportRow::new()
             .with("case", case.name)
             .with("block_bytes", case.block_bytes as u64)
             .with("kernel", *name)
             .with("cpu_ns_per_block", spread)
             .with("gb_per_s", spread.map(|spread| case.block_bytes as f64 / spread.median))
             .with("crc_kernel", kernel_name())
-            .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
+            .with("pinned", if pinned == PinState::Yes { "yes" } else { "no" })
     };
     KERNELS.iter().zip(samples).map(row).collect()
 }
 
-fn claim(promise: &(&str, &str, usize, usize, Goal), samples: &[Vec<f64>]) -> Claim {
+fn claim(promise: &(&str, &str, usize, usize, ClaimGoal), samples: &[Vec<f64>]) -> LabClaim {
     let (name, _, kernel, against, goal) = *promise;
-    let ratio = Spread::of_ratios(&samples[kernel], &samples[against]);
-    let floor = Spread::of(&samples[against]);
+    let ratio = SampleSpread::of_ratios(&samples[kernel], &samples[against]);
+    let floor = SampleSpread::of(&samples[against]);
     let baseline =
         format!("{} at {:.0} ns a block", KERNELS[against].0, floor.map_or(f64::NAN, |spread| spread.median));
     let value = ratio.map_or(f64::NAN, |spread| spread.median);
-    Claim::found(name, goal, (value, "ratio of CPU a block"), Label::Measured, baseline)
+    LabClaim::found(name, goal, (value, "ratio of CPU a block"), EvidenceLabel::Measured, baseline)
 }
 
 #[cfg(test)]

@@ -6,20 +6,20 @@
 //! does nothing else: for a get, from a random position of a region as large as the medium; for a put, to a random
 //! position, as often as the medium was actually written (write amplification is inherent, not overhead).
 
-mod subject;
+mod measured_device;
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::{Contestant, Pin, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
 use headwater_host::copy::copy_crc32c;
-use headwater_host::region::Region;
+use headwater_host::mapped_region::MappedRegion;
+use measured_device::{DEPTH, MeasuredDevice, RoundKind, StageTimes, record_bytes};
 use std::cell::RefCell;
 use std::hint::black_box;
-use subject::{DEPTH, Stages, Subject, Work, record_bytes};
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "device",
     summary: "CPU of a get and a put through rings and the whole device",
     baseline: "copy and CRC of the same bytes, nothing else",
@@ -31,7 +31,7 @@ const LARGE: u32 = 4_096;
 const SMALL: u32 = 100;
 
 /// The amount of work of a run.
-struct Extent {
+struct RunExtent {
     /// Keys with values of [`LARGE`].
     large_keys: u64,
     /// Keys with values of [`SMALL`].
@@ -42,21 +42,22 @@ struct Extent {
 }
 
 // A medium of 512 MiB is sixteen times the largest cache of the test machines.
-const QUICK: Extent = Extent { large_keys: 90_000, small_keys: 1_000_000, commands: 32_768, rounds: 9 };
-const FULL: Extent = Extent { large_keys: 1_000_000, small_keys: 4_000_000, commands: 131_072, rounds: 15 };
+const QUICK: RunExtent = RunExtent { large_keys: 90_000, small_keys: 1_000_000, commands: 32_768, rounds: 9 };
+const FULL: RunExtent =
+    RunExtent { large_keys: 1_000_000, small_keys: 4_000_000, commands: 131_072, rounds: 15 };
 
-fn run(context: &Context) -> Result<Findings, LabError> {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let extent = if context.is_quick() { QUICK } else { FULL };
-    let _pin = Pin::here();
-    let mut findings = Findings::default();
+    let _pin = CorePin::here();
+    let mut findings = ExperimentFindings::default();
     large(context.seed(), &extent, &mut findings)?;
     small(context.seed(), &extent, &mut findings)?;
     Ok(findings)
 }
 
 /// The floor: copies the same bytes without a device.
-struct Floor {
-    region: Region,
+struct CopyFloor {
+    region: MappedRegion,
     buffers: Vec<u8>,
     random: fastrand::Rng,
     stride: usize,
@@ -64,9 +65,9 @@ struct Floor {
     block_bytes: usize,
 }
 
-impl Floor {
+impl CopyFloor {
     fn new(bytes: usize, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
-        let mut region = Region::zeroed(bytes).map_err(|error| LabError::Start {
+        let mut region = MappedRegion::zeroed(bytes).map_err(|error| LabError::Start {
             program: "the floor".to_owned(),
             reason: error.to_string(),
         })?;
@@ -85,15 +86,15 @@ impl Floor {
         })
     }
 
-    fn round(&mut self, count: u64, work: Work) {
+    fn round(&mut self, count: u64, work: RoundKind) {
         let buffer_stride = self.buffers.len() / DEPTH as usize;
         for (turn, _) in (0..DEPTH as usize).cycle().zip(0..count) {
             let offset = self.random.usize(..self.places) * self.stride;
             let record = &mut self.region[offset..offset + self.block_bytes];
             let buffer = &mut self.buffers[turn * buffer_stride..][..self.block_bytes];
             black_box(match work {
-                Work::Get => copy_crc32c(buffer, record, 0),
-                Work::Put => copy_crc32c(record, buffer, 0),
+                RoundKind::Get => copy_crc32c(buffer, record, 0),
+                RoundKind::Put => copy_crc32c(record, buffer, 0),
             });
         }
     }
@@ -101,13 +102,13 @@ impl Floor {
 
 /// The result of one measured round: CPU nanoseconds for a command, and write amplification.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct DeviceSample {
     cpu_ns: f64,
     amplification: f64,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes of one run are far below 2^52")]
-fn measured(subject: &mut Subject, count: u64, work: Work) -> Result<Sample, LabError> {
+fn measured(subject: &mut MeasuredDevice, count: u64, work: RoundKind) -> Result<DeviceSample, LabError> {
     let before = subject.stats();
     let mut result = Ok(());
     let cpu_ns = cpu_ns_each(count, || result = subject.round(count, work));
@@ -115,44 +116,45 @@ fn measured(subject: &mut Subject, count: u64, work: Work) -> Result<Sample, Lab
     let after = subject.stats();
     let programmed = (after.programmed_bytes - before.programmed_bytes) as f64;
     let client = (after.client_bytes - before.client_bytes) as f64;
-    Ok(Sample { cpu_ns, amplification: programmed / client })
+    Ok(DeviceSample { cpu_ns, amplification: programmed / client })
 }
 
-fn floor_sample(floor: &RefCell<Floor>, count: u64, work: Work) -> Sample {
+fn floor_sample(floor: &RefCell<CopyFloor>, count: u64, work: RoundKind) -> DeviceSample {
     let mut floor = floor.borrow_mut();
-    Sample { cpu_ns: cpu_ns_each(count, || floor.round(count, work)), amplification: 1.0 }
+    DeviceSample { cpu_ns: cpu_ns_each(count, || floor.round(count, work)), amplification: 1.0 }
 }
 
-fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
-    let mut subject = Subject::filled(extent.large_keys, LARGE, seed)?;
-    let floor = RefCell::new(Floor::new(subject.media_bytes(), LARGE, seed)?);
+fn large(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Result<(), LabError> {
+    let mut subject = MeasuredDevice::filled(extent.large_keys, LARGE, seed)?;
+    let floor = RefCell::new(CopyFloor::new(subject.media_bytes(), LARGE, seed)?);
     // The medium reaches steady state only after every block was collected once.
-    subject.round(extent.large_keys * 3, Work::Put)?;
-    let stages = [Work::Get, Work::Put].map(|work| (work, subject.staged_round(extent.commands, work)));
+    subject.round(extent.large_keys * 3, RoundKind::Put)?;
+    let stages =
+        [RoundKind::Get, RoundKind::Put].map(|work| (work, subject.staged_round(extent.commands, work)));
     let subject = RefCell::new(subject);
     let count = extent.commands;
     let mut get = || {
         let subject = &mut subject.borrow_mut();
-        subject.round(count / 8, Work::Put)?;
-        measured(subject, count, Work::Get)
+        subject.round(count / 8, RoundKind::Put)?;
+        measured(subject, count, RoundKind::Get)
     };
-    let mut put = || measured(&mut subject.borrow_mut(), count, Work::Put);
-    let mut get_floor = || Ok(floor_sample(&floor, count, Work::Get));
-    let mut put_floor = || Ok(floor_sample(&floor, count, Work::Put));
-    let mut contestants: [Contestant<'_, Sample, LabError>; 4] =
+    let mut put = || measured(&mut subject.borrow_mut(), count, RoundKind::Put);
+    let mut get_floor = || Ok(floor_sample(&floor, count, RoundKind::Get));
+    let mut put_floor = || Ok(floor_sample(&floor, count, RoundKind::Put));
+    let mut contestants: [CompareCase<'_, DeviceSample, LabError>; 4] =
         [&mut get, &mut get_floor, &mut put, &mut put_floor];
     let samples = in_turns(extent.rounds, &mut contestants)?;
     let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
     let amplification: Vec<f64> = samples[2].iter().map(|sample| sample.amplification).collect();
-    let amplification_spread = Spread::of(&amplification);
+    let amplification_spread = SampleSpread::of(&amplification);
     let put_floor: Vec<f64> = cpu(3).iter().zip(&amplification).map(|(ns, times)| ns * times).collect();
     for (case, of, floor) in [("get.4k", cpu(0), cpu(1)), ("put.4k", cpu(2), put_floor.clone())] {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("case", case)
-                .with("cpu_ns", Spread::of(&of))
-                .with("floor_cpu_ns", Spread::of(&floor))
-                .with("ratio", Spread::of_ratios(&of, &floor))
+                .with("cpu_ns", SampleSpread::of(&of))
+                .with("floor_cpu_ns", SampleSpread::of(&floor))
+                .with("ratio", SampleSpread::of_ratios(&of, &floor))
                 .with("write_amplification", amplification_spread.filter(|_| case == "put.4k")),
         );
     }
@@ -162,7 +164,7 @@ fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabE
     }
     findings.claims.push(ratio_claim(
         "p1.device.get.4k",
-        Goal::AtMost(1.25),
+        ClaimGoal::AtMost(1.25),
         (&cpu(0), &cpu(1)),
         "copy and CRC of a random record",
     ));
@@ -172,58 +174,58 @@ fn large(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabE
     );
     findings.claims.push(ratio_claim(
         "p1.device.put.4k",
-        Goal::AtMost(1.6),
+        ClaimGoal::AtMost(1.6),
         (&cpu(2), &put_floor),
         &baseline,
     ));
     Ok(())
 }
 
-fn small(seed: u64, extent: &Extent, findings: &mut Findings) -> Result<(), LabError> {
-    let mut subject = Subject::filled(extent.small_keys, SMALL, seed)?;
-    let floor = RefCell::new(Floor::new(subject.media_bytes(), SMALL, seed)?);
-    subject.round(extent.small_keys / 2, Work::Put)?;
+fn small(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Result<(), LabError> {
+    let mut subject = MeasuredDevice::filled(extent.small_keys, SMALL, seed)?;
+    let floor = RefCell::new(CopyFloor::new(subject.media_bytes(), SMALL, seed)?);
+    subject.round(extent.small_keys / 2, RoundKind::Put)?;
     let count = extent.commands * 4;
-    let stages = subject.staged_round(count, Work::Get)?;
+    let stages = subject.staged_round(count, RoundKind::Get)?;
     let subject = RefCell::new(subject);
     let mut get = || {
         let subject = &mut subject.borrow_mut();
-        subject.round(count / 8, Work::Put)?;
-        measured(subject, count, Work::Get)
+        subject.round(count / 8, RoundKind::Put)?;
+        measured(subject, count, RoundKind::Get)
     };
-    let mut get_floor = || Ok(floor_sample(&floor, count, Work::Get));
-    let mut contestants: [Contestant<'_, Sample, LabError>; 2] = [&mut get, &mut get_floor];
+    let mut get_floor = || Ok(floor_sample(&floor, count, RoundKind::Get));
+    let mut contestants: [CompareCase<'_, DeviceSample, LabError>; 2] = [&mut get, &mut get_floor];
     let samples = in_turns(extent.rounds, &mut contestants)?;
     let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
     let (of, floor) = (cpu(0), cpu(1));
     let rates: Vec<f64> = of.iter().map(|ns| 1e9 / ns).collect();
-    let rate = Spread::of(&rates);
+    let rate = SampleSpread::of(&rates);
     findings.rows.push(
-        Row::new()
+        ReportRow::new()
             .with("case", "get.100")
-            .with("cpu_ns", Spread::of(&of))
-            .with("floor_cpu_ns", Spread::of(&floor))
+            .with("cpu_ns", SampleSpread::of(&of))
+            .with("floor_cpu_ns", SampleSpread::of(&floor))
             .with("commands_per_s", rate),
     );
     findings.rows.push(stage_row("get.100", stages, count));
     let baseline = format!(
         "copy and CRC of a random record at {:.0} ns",
-        Spread::of(&floor).map_or(f64::NAN, |spread| spread.median)
+        SampleSpread::of(&floor).map_or(f64::NAN, |spread| spread.median)
     );
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p1.device.get.100",
-        Goal::AtLeast(1_000_000.0),
+        ClaimGoal::AtLeast(1_000_000.0),
         (rate.map_or(f64::NAN, |spread| spread.median), "gets a second and core"),
-        Label::Measured,
+        EvidenceLabel::Measured,
         baseline,
     ));
     Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
-fn stage_row(case: &'static str, stages: Stages, count: u64) -> Row {
+fn stage_row(case: &'static str, stages: StageTimes, count: u64) -> ReportRow {
     let each = |ns: u64| ns as f64 / count.max(1) as f64;
-    Row::new()
+    ReportRow::new()
         .with("stages of", case)
         .with("client_submit_reap_ns", each(stages.client))
         .with("fetch_decode_submit_ns", each(stages.fetch))
@@ -231,14 +233,14 @@ fn stage_row(case: &'static str, stages: Stages, count: u64) -> Row {
         .with("completion_ns", each(stages.complete))
 }
 
-fn ratio_claim(name: &str, goal: Goal, (of, floor): (&[f64], &[f64]), floor_name: &str) -> Claim {
-    let value = Spread::of_ratios(of, floor).map_or(f64::NAN, |spread| spread.median);
-    let floor_ns = Spread::of(floor).map_or(f64::NAN, |spread| spread.median);
-    Claim::found(
+fn ratio_claim(name: &str, goal: ClaimGoal, (of, floor): (&[f64], &[f64]), floor_name: &str) -> LabClaim {
+    let value = SampleSpread::of_ratios(of, floor).map_or(f64::NAN, |spread| spread.median);
+    let floor_ns = SampleSpread::of(floor).map_or(f64::NAN, |spread| spread.median);
+    LabClaim::found(
         name,
         goal,
         (value, "ratio of CPU a command"),
-        Label::Measured,
+        EvidenceLabel::Measured,
         format!("{floor_name}, {floor_ns:.0} ns"),
     )
 }

@@ -3,24 +3,24 @@
 //! Input: a node with some keys and one silent client, and a redis-server if it is installed.
 //! Output: the share of a core that each used over the same five seconds.
 
-use crate::claim::{Claim, Goal, Label};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::cpu_account::CpuAccount;
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::load::fill;
-use crate::report::Row;
-use crate::server::{Mode, Server, redis_version};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::report::ReportRow;
+use crate::resp_load::fill;
+use crate::server::{RespDurability, RespServer, redis_version};
 use headwater_host::clock::{Clock, Nanos};
 use std::net::TcpStream;
 
 const CLAIM: &str = "p1.idle";
-const GOAL: Goal = Goal::AtMost(0.5);
+const GOAL: ClaimGoal = ClaimGoal::AtMost(0.5);
 const UNIT: &str = "% of a core";
 /// Time after which earlier commands have left the caches and the log.
 const SETTLE: Nanos = Nanos::from_millis(2_000);
 const WATCHED: Nanos = Nanos::from_millis(5_000);
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "idle",
     summary: "CPU that a node uses without any commands",
     baseline: "redis-server, idle in the same seconds",
@@ -28,18 +28,18 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let ours = match Server::ours(context, Mode::Always) {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let ours = match RespServer::ours(context, RespDurability::Always) {
         Ok(server) => server,
         Err(error) => {
-            return Ok(Findings {
+            return Ok(ExperimentFindings {
                 rows: Vec::new(),
-                claims: vec![Claim::not_run(CLAIM, GOAL, UNIT, error.to_string())],
+                claims: vec![LabClaim::not_run(CLAIM, GOAL, UNIT, error.to_string())],
             });
         }
     };
     let redis = redis_version().and_then(|version| {
-        let server = Server::redis(context, Mode::Always).map_err(|error| error.to_string())?;
+        let server = RespServer::redis(context, RespDurability::Always).map_err(|error| error.to_string())?;
         Ok((version, server))
     });
     fill(ours.address(), 100)?;
@@ -65,16 +65,16 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         (Ok((version, _)), None) => format!("no baseline: {version} ended"),
     };
     let row = |server: &str, share: Option<f64>| {
-        Row::new()
+        ReportRow::new()
             .with("server", server)
             .with("watched_s", watched.to_duration().as_secs_f64())
             .with("cpu_percent_of_a_core", share)
     };
-    Ok(Findings {
+    Ok(ExperimentFindings {
         rows: vec![row("headwater", our_share), row("redis-server", redis_share)],
         claims: vec![match our_share {
-            Some(share) => Claim::found(CLAIM, GOAL, (share, UNIT), Label::Measured, baseline),
-            None => Claim::not_run(CLAIM, GOAL, UNIT, "the node ended during the measurement"),
+            Some(share) => LabClaim::found(CLAIM, GOAL, (share, UNIT), EvidenceLabel::Measured, baseline),
+            None => LabClaim::not_run(CLAIM, GOAL, UNIT, "the node ended during the measurement"),
         }],
     })
 }

@@ -5,19 +5,19 @@
 //! array of the same 16-byte slots, probed once at the position that the hash gives: it does not compare, does not
 //! grow, and accepts any slot.
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::{Contestant, Pin, Pinned, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
 use headwater_ssd::command::NamespaceId;
-use headwater_ssd::index::{Entry, HashedIndex, Index, KeyHash, Lifetime};
+use headwater_ssd::index::{EntryLifetime, HashedIndex, IndexEntry, KeyHash, RecordIndex};
 use headwater_ssd::limits::HASH_BITS;
 use headwater_ssd::log::record::RecordAddress;
 use std::convert::Infallible;
 use std::hint::black_box;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "index",
     summary: "DRAM of the index for each key, and CPU of an insert and a find",
     baseline: "one probe of a bare array of 16-byte slots",
@@ -37,11 +37,11 @@ const AHEAD: usize = 16;
 const WORK: [&str; 5] =
     ["array probe (floor)", "find", "find, prefetched", "array store (floor)", "insert, growth included"];
 
-fn run(context: &Context) -> Result<Findings, LabError> {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let (timed_keys, rounds) = if context.is_quick() { (QUICK_TIMED_KEYS, 3) } else { (KEYS, 7) };
     let mut random = fastrand::Rng::with_seed(context.seed());
     let hashes: Vec<KeyHash> = (0..KEYS).map(|_| KeyHash(random.u64(..) >> (64 - HASH_BITS))).collect();
-    let mut findings = Findings::default();
+    let mut findings = ExperimentFindings::default();
     let mut index = HashedIndex::new();
     let mut filled = 0;
     let mut worst: f64 = 0.0;
@@ -55,41 +55,41 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             worst = worst.max(bytes);
         }
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("keys", size as u64)
                 .with("index_bytes", index.bytes())
                 .with("bytes_per_key", bytes),
         );
     }
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p1.index.bytes_per_key",
-        Goal::AtMost(BYTES_MAX),
+        ClaimGoal::AtMost(BYTES_MAX),
         (bytes_per_key(&index), "bytes of DRAM a key, ten million keys"),
-        Label::Functional,
+        EvidenceLabel::Functional,
         format!("16 bytes, a packed entry; worst size from a million keys on: {worst:.1}"),
     ));
     drop(index);
-    let pin = Pin::here();
+    let pin = CorePin::here();
     let samples = measure(&hashes[..timed_keys], rounds, context.seed());
     for (name, samples) in WORK.iter().zip(&samples) {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("operation", *name)
                 .with("keys", timed_keys as u64)
-                .with("cpu_ns", Spread::of(samples))
-                .with("label", Label::Measured.to_string())
-                .with("pinned", if pin.is_pinned() == Pinned::Yes { "yes" } else { "no" }),
+                .with("cpu_ns", SampleSpread::of(samples))
+                .with("label", EvidenceLabel::Measured.to_string())
+                .with("pinned", if pin.is_pinned() == PinState::Yes { "yes" } else { "no" }),
         );
     }
     Ok(findings)
 }
 
-fn entry(number: u64) -> Entry {
-    Entry {
+fn entry(number: u64) -> IndexEntry {
+    IndexEntry {
         address: RecordAddress(number),
         units: 11,
         namespace: NamespaceId::FIRST,
-        lifetime: Lifetime::Unlimited,
+        lifetime: EntryLifetime::Unlimited,
     }
 }
 
@@ -99,11 +99,11 @@ fn bytes_per_key(index: &HashedIndex) -> f64 {
 }
 
 /// The floor: slots without keys, sized like a table that is 80 % full.
-struct Bare {
+struct SlotArray {
     slots: Vec<[u64; 2]>,
 }
 
-impl Bare {
+impl SlotArray {
     fn new(keys: usize) -> Self {
         Self { slots: vec![[0; 2]; keys / 4 * 5] }
     }
@@ -150,7 +150,7 @@ fn find_prefetched(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
 /// Returns the CPU nanoseconds for an operation: for each of [`WORK`], one value a round.
 fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
     let index = filled(hashes);
-    let mut bare = Bare::new(hashes.len());
+    let mut bare = SlotArray::new(hashes.len());
     bare.store(hashes);
     // The finds run in another order than the inserts.
     let mut sought = hashes.to_vec();
@@ -165,7 +165,7 @@ fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut find_one = || cost(&mut || find(&index, &sought));
     let mut find_ahead = || cost(&mut || find_prefetched(&index, &sought));
     let mut store_array = || {
-        let mut target = Bare::new(hashes.len());
+        let mut target = SlotArray::new(hashes.len());
         // The kernel allocates memory page by page, so the floor's time includes its page faults, as the index's does.
         cost(&mut || {
             target.store(hashes);
@@ -173,7 +173,7 @@ fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
         })
     };
     let mut insert = || cost(&mut || filled(hashes).len());
-    let mut contestants: [Contestant<'_, f64, Infallible>; WORK.len()] =
+    let mut contestants: [CompareCase<'_, f64, Infallible>; WORK.len()] =
         [&mut probe_array, &mut find_one, &mut find_ahead, &mut store_array, &mut insert];
     match in_turns(rounds, &mut contestants) {
         Ok(samples) => samples,
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn floor_stores_every_hash_inside_its_array() {
         let hashes = [KeyHash(0), KeyHash((1 << HASH_BITS) - 1)];
-        let mut bare = Bare::new(8);
+        let mut bare = SlotArray::new(8);
         bare.store(&hashes);
         assert_eq!(bare.slots[9], [hashes[1].0, 1]);
         assert_eq!(bare.probe(&hashes), 1);

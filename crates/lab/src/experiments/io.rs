@@ -18,15 +18,15 @@ mod period;
 mod service;
 mod uring;
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::Spread;
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::SampleSpread;
+use crate::report::ReportRow;
 use headwater_host::clock::Nanos;
 use std::fmt::Display;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "io",
     summary: "handles, io_uring, polling periods, differentiated service and the block cache",
     baseline: "a queue pair and its controller's end alone (floor); fio's io_uring engine; busy polling; a plain copy",
@@ -37,8 +37,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// Bytes of most reads and writes here.
 const PAGE_BYTES: usize = 4_096;
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let mut findings = Findings::default();
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let mut findings = ExperimentFindings::default();
     null::run(context, &mut findings)?;
     uring::run(context, &mut findings)?;
     period::run(context, &mut findings)?;
@@ -53,7 +53,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         ),
         ("Table 2", "Redis under YCSB-A", "NOT REPRODUCED", "there is no plugin for Redis yet"),
     ] {
-        let row = Row::new().with("figure", figure).with("what", what);
+        let row = ReportRow::new().with("figure", figure).with("what", what);
         findings.rows.push(row.with("status", status).with("why", why));
     }
     Ok(findings)
@@ -75,18 +75,18 @@ fn seconds(span: Nanos) -> f64 {
 }
 
 fn median(samples: &[f64]) -> f64 {
-    Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
+    SampleSpread::of(samples).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// Evaluates a claim on the median of samples, with their spread in the baseline text.
 fn measured(
     name: impl Into<String>,
-    goal: Goal,
+    goal: ClaimGoal,
     (samples, unit): (&[f64], &'static str),
     baseline: &str,
-) -> Claim {
-    let spread = Spread::of(samples);
+) -> LabClaim {
+    let spread = SampleSpread::of(samples);
     let (low, high) = spread.map_or((f64::NAN, f64::NAN), |spread| (spread.min, spread.max));
     let baseline = format!("{baseline}; samples {low:.3} to {high:.3}");
-    Claim::found(name, goal, (median(samples), unit), Label::Measured, baseline)
+    LabClaim::found(name, goal, (median(samples), unit), EvidenceLabel::Measured, baseline)
 }

@@ -15,15 +15,15 @@ mod live;
 mod pairs;
 mod trace;
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::{Pin, Spread};
-use headwater_dma::pool::{ChunkRule, Mlock, Pinner, Pool, PoolConfig, Unpinned};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::{CorePin, SampleSpread};
+use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, Pool, PoolConfig};
 use std::fmt::Display;
 use std::sync::Arc;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "pool",
     summary: "the pinned pool: cost of a buffer, scaling, fragmentation, decay",
     baseline: "a fixed-size freelist; rlsf and talc on a locked arena; mmap and mlock, reserved huge pages and io_uring \
@@ -37,9 +37,9 @@ const CAP_BYTES: usize = 256 << 20;
 /// Thousandths of M that caches may hold; the maximum that a configuration accepts.
 const CACHED: u32 = 50;
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let pin = Pin::here();
-    let mut findings = Findings::default();
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let pin = CorePin::here();
+    let mut findings = ExperimentFindings::default();
     pairs::run(context, &mut findings, pin.is_pinned())?;
     live::run(context, &mut findings)?;
     trace::run(context, &mut findings)?;
@@ -67,8 +67,8 @@ fn open(cap: usize, chunk: usize, cache_per_mille: u32) -> Result<Pool, LabError
 }
 
 /// Returns a pinner that locks memory if this process may lock `bytes`, else one that does not pin.
-pub(super) fn locking(bytes: usize) -> Arc<dyn Pinner> {
-    if Mlock.preflight(bytes).is_ok() { Arc::new(Mlock) } else { Arc::new(Unpinned) }
+pub(super) fn locking(bytes: usize) -> Arc<dyn MemoryPinner> {
+    if MlockPinner.preflight(bytes).is_ok() { Arc::new(MlockPinner) } else { Arc::new(NoPinning) }
 }
 
 fn failed(error: impl Display) -> LabError {
@@ -76,13 +76,13 @@ fn failed(error: impl Display) -> LabError {
 }
 
 fn median(samples: &[f64]) -> f64 {
-    Spread::of(samples).map_or(f64::NAN, |spread| spread.median)
+    SampleSpread::of(samples).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// Evaluates a claim on the median of samples, with their spread in the baseline text.
-fn claim(name: String, goal: Goal, unit: &'static str, samples: &[f64], baseline: &str) -> Claim {
-    let spread = Spread::of(samples);
+fn claim(name: String, goal: ClaimGoal, unit: &'static str, samples: &[f64], baseline: &str) -> LabClaim {
+    let spread = SampleSpread::of(samples);
     let (low, high) = spread.map_or((f64::NAN, f64::NAN), |spread| (spread.min, spread.max));
     let baseline = format!("{baseline}; samples {low:.2} to {high:.2}");
-    Claim::found(name, goal, (median(samples), unit), Label::Measured, baseline)
+    LabClaim::found(name, goal, (median(samples), unit), EvidenceLabel::Measured, baseline)
 }

@@ -7,11 +7,11 @@
 //!
 //! Every open counts the keys and reads one back; a lost key is an error, not a figure.
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::Spread;
-use crate::report::Row;
-use crate::stores::Stores;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::SampleSpread;
+use crate::report::ReportRow;
+use crate::store_client::StoreClient;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
@@ -21,14 +21,14 @@ use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::log::record::{UNIT_BYTES, record_units};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
-use headwater_ssd::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use headwater_ssd::media::{FlashGeometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "recovery",
     summary: "seconds from opening a flash file until the device serves, by checkpoint and by full scan",
     baseline: "a plain read of the checkpoint; a plain read of the used blocks",
@@ -43,23 +43,24 @@ const SLOT_BYTES: usize = 4_608;
 const FIRST_SLOT_FIELD: u64 = 40;
 
 /// A promise: the number of keys, and the time until the device is ready.
-struct Size {
+struct RecoverySize {
     keys: u64,
     rounds: usize,
     seconds_max: f64,
     unit: &'static str,
 }
 
-const FULL: Size = Size { keys: 10_000_000, rounds: 3, seconds_max: 10.0, unit: "s for ten million keys" };
+const FULL: RecoverySize =
+    RecoverySize { keys: 10_000_000, rounds: 3, seconds_max: 10.0, unit: "s for ten million keys" };
 /// A twentieth of the keys in a twentieth of the time: fixed costs make this goal harder.
-const QUICK: Size = Size {
+const QUICK: RecoverySize = RecoverySize {
     keys: 500_000,
     rounds: 3,
     seconds_max: 0.5,
     unit: "s for 500,000 keys (a full run takes ten million)",
 };
 
-fn run(context: &Context) -> Result<Findings, LabError> {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let size = if context.is_quick() { QUICK } else { FULL };
     let folder = context.scratch();
     let blocks = blocks_for(size.keys);
@@ -80,8 +81,11 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let scan_floor = timed_read(context, folder, used * (PAGES_PER_BLOCK * SLOT_BYTES) as u64)?;
     let scanned = open_and_count(context, &size)?;
 
-    let row = |how: &str, spread: Option<Spread>, floor: Option<Spread>, opened: Option<&Opened>| {
-        Row::new()
+    let row = |how: &str,
+               spread: Option<SampleSpread>,
+               floor: Option<SampleSpread>,
+               opened: Option<&RecoveryResult>| {
+        ReportRow::new()
             .with("how", how)
             .with("keys", size.keys)
             .with("ready_seconds", spread)
@@ -92,30 +96,30 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             .with("mode", opened.map(|opened| opened.mode.clone()))
             .with("load_seconds", load_seconds)
     };
-    let (ready, floor) = (Spread::of(&ready), Spread::of(&floor));
-    let by_scan = Spread::of(&[scanned.seconds]);
-    let claim = Claim::found(
+    let (ready, floor) = (SampleSpread::of(&ready), SampleSpread::of(&floor));
+    let by_scan = SampleSpread::of(&[scanned.seconds]);
+    let claim = LabClaim::found(
         "p1.recovery.ready",
-        Goal::AtMost(size.seconds_max),
+        ClaimGoal::AtMost(size.seconds_max),
         (ready.map_or(f64::NAN, |spread| spread.median), size.unit),
-        Label::Measured,
+        EvidenceLabel::Measured,
         format!(
             "plain read of the checkpoint {:.3} s; full scan instead {:.2} s",
             floor.map_or(f64::NAN, |spread| spread.median),
             scanned.seconds
         ),
     );
-    Ok(Findings {
+    Ok(ExperimentFindings {
         rows: vec![
             row("checkpoint", ready, floor, last.as_ref()),
-            row("full scan", by_scan, Spread::of(&[scan_floor]), Some(&scanned)),
+            row("full scan", by_scan, SampleSpread::of(&[scan_floor]), Some(&scanned)),
         ],
         claims: vec![claim],
     })
 }
 
 /// The result of one open.
-struct Opened {
+struct RecoveryResult {
     seconds: f64,
     index_bytes: u64,
     mode: String,
@@ -140,12 +144,12 @@ fn key(number: u64) -> Bytes {
 }
 
 /// Fills a new flash file and shuts it down. Returns the number of pages of its checkpoint.
-fn load(context: &Context, size: &Size, blocks: u32) -> Result<u64, LabError> {
+fn load(context: &RunContext, size: &RecoverySize, blocks: u32) -> Result<u64, LabError> {
     let uuid = (u128::from(context.seed()) | 1 << 127).to_le_bytes();
-    let geometry = Geometry::with_blocks(blocks);
+    let geometry = FlashGeometry::with_blocks(blocks);
     let media = FileMedia::create(context.scratch(), geometry, uuid, FileOptions::default())
         .map_err(|error| flash_failed(&error))?;
-    let mut stores = Stores::open(media, config(), context.clock())?;
+    let mut stores = StoreClient::open(media, config(), context.clock())?;
     let value = Bytes::from(vec![0x5a; VALUE_BYTES]);
     for number in 0..size.keys {
         stores.store(key(number), value.clone())?;
@@ -157,12 +161,12 @@ fn load(context: &Context, size: &Size, blocks: u32) -> Result<u64, LabError> {
 }
 
 /// Opens the file, measures the time until the device serves, and checks that no key is missing.
-fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
+fn open_and_count(context: &RunContext, size: &RecoverySize) -> Result<RecoveryResult, LabError> {
     let began = context.clock().now();
     let media =
         FileMedia::open(context.scratch(), FileOptions::default()).map_err(|error| flash_failed(&error))?;
     let mode = format!("{:?}, {:?}", media.mode(), media.ring_kind());
-    let mut stores = Stores::open(media, config(), context.clock())?;
+    let mut stores = StoreClient::open(media, config(), context.clock())?;
     let seconds = seconds_since(context, began);
     let stats = stores.stats();
     let keys = stats.keys[NamespaceId::FIRST.index()];
@@ -173,7 +177,7 @@ fn open_and_count(context: &Context, size: &Size) -> Result<Opened, LabError> {
             reason: format!("recovery found {keys} of {} keys, or returned a wrong value", size.keys),
         });
     }
-    Ok(Opened { seconds, index_bytes: stats.index_bytes, mode })
+    Ok(RecoveryResult { seconds, index_bytes: stats.index_bytes, mode })
 }
 
 /// Corrupts the first page of every checkpoint block, as a bad medium might. Returns the number of blocks that the log
@@ -202,7 +206,7 @@ fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
 }
 
 /// Returns the seconds that a plain read of `bytes` of the flash file takes.
-fn timed_read(context: &Context, folder: &Path, bytes: u64) -> Result<f64, LabError> {
+fn timed_read(context: &RunContext, folder: &Path, bytes: u64) -> Result<f64, LabError> {
     let failed = io_failed("read the scratch flash file");
     let file = File::open(folder.join("flash")).map_err(&failed)?;
     let mut buffer = vec![0; 1 << 20];
@@ -219,7 +223,7 @@ fn timed_read(context: &Context, folder: &Path, bytes: u64) -> Result<f64, LabEr
 }
 
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
-fn seconds_since(context: &Context, began: Nanos) -> f64 {
+fn seconds_since(context: &RunContext, began: Nanos) -> f64 {
     context.clock().now().since(began).0 as f64 / 1e9
 }
 
@@ -237,8 +241,8 @@ mod tests {
 
     #[test]
     fn device_recovers_all_keys_by_checkpoint_and_by_scan() {
-        let context = Context::open(crate::Options::default()).unwrap();
-        let size = Size { keys: 20_000, ..QUICK };
+        let context = RunContext::open(crate::RunOptions::default()).unwrap();
+        let size = RecoverySize { keys: 20_000, ..QUICK };
         let blocks = blocks_for(size.keys);
         let pages = load(&context, &size, blocks).unwrap();
         assert!(pages > 0, "a clean shutdown writes a checkpoint");
@@ -251,10 +255,10 @@ mod tests {
 
     #[test]
     fn lost_key_is_an_error_and_not_a_figure() {
-        let context = Context::open(crate::Options::default()).unwrap();
-        let size = Size { keys: 1_000, ..QUICK };
+        let context = RunContext::open(crate::RunOptions::default()).unwrap();
+        let size = RecoverySize { keys: 1_000, ..QUICK };
         load(&context, &size, blocks_for(size.keys)).unwrap();
-        let more = Size { keys: 1_001, ..QUICK };
+        let more = RecoverySize { keys: 1_001, ..QUICK };
         assert!(open_and_count(&context, &more).is_err());
     }
 }

@@ -8,18 +8,18 @@
 //! every load with redis-benchmark, without a claim, to show that both clients measure the same cost. Redis keeps its
 //! append-only file and never rewrites it, so it does less than it would in production.
 
-mod contest;
+mod comparison;
 mod scenario;
 
-use crate::claim::{Claim, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::load::benchmark_installed;
-use contest::{Contest, Measured};
+use crate::claim::{EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::resp_load::benchmark_installed;
+use comparison::{ServerComparison, ServerSamples};
 use headwater_host::clock::Nanos;
-use scenario::{GROUPS, Promise, Scenario, scenarios};
+use scenario::{GROUPS, RespScenario, ScenarioPromise, scenarios};
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "resp",
     summary: "server CPU for an operation and throughput of SET and GET over RESP",
     baseline: "redis-server with the same durability; floor: canned replies",
@@ -32,12 +32,12 @@ const RESERVE: Nanos = Nanos::from_millis(1_500);
 /// Maximum duration of one scenario of a quick run on a machine that is not overloaded.
 const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_500);
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let mut findings = Findings::default();
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let mut findings = ExperimentFindings::default();
     let mut ratios = Vec::new();
     let also_by_redis_benchmark = !context.is_quick() && benchmark_installed();
     for group in GROUPS.iter().filter(|group| !(group.full_only && context.is_quick())) {
-        let contest = Contest::open(context, group.mode)?;
+        let contest = ServerComparison::open(context, group.mode)?;
         for scenario in scenarios(group) {
             if context.time_left(RESERVE) < SCENARIO_QUICK {
                 let why = "the 20 s of a quick run had passed: run it without --quick".to_owned();
@@ -62,19 +62,19 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 /// Evaluates the claims of a scenario.
-fn claims(scenario: &Scenario, measured: &Result<Measured, String>, redis: &str) -> Vec<Claim> {
-    let claim = |promise: &Promise| {
+fn claims(scenario: &RespScenario, measured: &Result<ServerSamples, String>, redis: &str) -> Vec<LabClaim> {
+    let claim = |promise: &ScenarioPromise| {
         let (name, goal, unit) = (scenario.claim(*promise), promise.goal(), promise.unit());
         let measured = match measured {
             Ok(measured) => measured,
-            Err(why) => return Claim::not_run(name, goal, unit, why),
+            Err(why) => return LabClaim::not_run(name, goal, unit, why),
         };
         let (ratio, baseline) = match promise {
-            Promise::Cpu(_) => (measured.cpu_ratio(), measured.cpu_baseline(redis)),
-            Promise::Throughput(_) => (measured.throughput_ratio(), measured.rate_baseline(redis)),
+            ScenarioPromise::Cpu(_) => (measured.cpu_ratio(), measured.cpu_baseline(redis)),
+            ScenarioPromise::Throughput(_) => (measured.throughput_ratio(), measured.rate_baseline(redis)),
         };
         let value = ratio.map_or(f64::NAN, |spread| spread.median);
-        Claim::found(name, goal, (value, unit), Label::Measured, baseline)
+        LabClaim::found(name, goal, (value, unit), EvidenceLabel::Measured, baseline)
     };
     scenario.promises.iter().map(claim).collect()
 }

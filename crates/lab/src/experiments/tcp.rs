@@ -16,19 +16,19 @@ mod bare;
 mod floor;
 mod node;
 
-use crate::claim::{Claim, Goal, Label};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::cpu_account::CpuAccount;
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::{Spread, in_turns};
-use crate::report::Row;
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::{SampleSpread, in_turns};
+use crate::report::ReportRow;
 use bare::BareServer;
-use floor::Floor;
+use floor::PingServer;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::{Buffer, Command, Device, IoError, Queue};
-use node::{Node, Waiting};
+use node::{TcpNode, WaitMode};
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "tcp",
     summary: "round trip and server CPU of 4 KiB reads over NVMe/TCP on loopback",
     baseline: "bare TCP: a ping-pong of the same bytes, and a server with prepared replies, waiting the same way",
@@ -37,10 +37,10 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 const DEPTH_1: &str = "p2.tcp.depth1.read.4k";
-const DEPTH_1_GOAL: Goal = Goal::AtMost(1.25);
+const DEPTH_1_GOAL: ClaimGoal = ClaimGoal::AtMost(1.25);
 const DEPTH_1_UNIT: &str = "ratio of median round trips";
 const CPU: &str = "p2.tcp.cpu.read.4k";
-const CPU_GOAL: Goal = Goal::AtMost(1.5);
+const CPU_GOAL: ClaimGoal = ClaimGoal::AtMost(1.5);
 const CPU_UNIT: &str = "ratio of server CPU a read";
 
 /// Bytes of a value.
@@ -52,53 +52,57 @@ const DEPTH: u32 = 32;
 /// A spin time longer than any wait, so that a polling host never sleeps.
 const NEVER_SLEEP: Nanos = Nanos::from_millis(3_600_000);
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let mut findings = Findings::default();
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let mut findings = ExperimentFindings::default();
     let (rounds, round_trips, reads) =
         if context.is_quick() { (5, 5_000, 40_000) } else { (15, 20_000, 192_000) };
-    for waiting in [Waiting::Polls, Waiting::Sleeps] {
-        let node = Node::start(context, waiting)?;
+    for waiting in [WaitMode::Polls, WaitMode::Sleeps] {
+        let node = TcpNode::start(context, waiting)?;
         let mut device = node.device(node.address())?;
         fill(&mut device)?;
-        let mut host = Host::open(device, waiting)?;
+        let mut host = TcpHost::open(device, waiting)?;
         match waiting {
-            Waiting::Polls => depth_1(&mut findings, &mut host, (rounds, round_trips))?,
-            Waiting::Sleeps => cpu(&mut findings, (&node, &mut host), (rounds, reads))?,
+            WaitMode::Polls => depth_1(&mut findings, &mut host, (rounds, round_trips))?,
+            WaitMode::Sleeps => cpu(&mut findings, (&node, &mut host), (rounds, reads))?,
         }
     }
     Ok(findings)
 }
 
-fn depth_1(findings: &mut Findings, host: &mut Host, (rounds, count): (usize, u64)) -> Result<(), LabError> {
-    let floor = Floor::start()?;
+fn depth_1(
+    findings: &mut ExperimentFindings,
+    host: &mut TcpHost,
+    (rounds, count): (usize, u64),
+) -> Result<(), LabError> {
+    let floor = PingServer::start()?;
     let samples =
         in_turns(rounds, &mut [&mut || median_of(count, |_| host.read_one()), &mut || ping(&floor, count)])?;
-    let (ours, bare) = (Spread::of(&samples[0]), Spread::of(&samples[1]));
-    let row = |what: &str, spread: Option<Spread>| {
-        Row::new().with("depth 1, polling", what).with("median_us", spread)
+    let (ours, bare) = (SampleSpread::of(&samples[0]), SampleSpread::of(&samples[1]));
+    let row = |what: &str, spread: Option<SampleSpread>| {
+        ReportRow::new().with("depth 1, polling", what).with("median_us", spread)
     };
     findings.rows.push(row("NVMe/TCP, 4 KiB read", ours));
     findings.rows.push(row("bare TCP, 72 bytes for 4,144", bare));
-    let ratio = Spread::of_ratios(&samples[0], &samples[1]).map_or(f64::NAN, |spread| spread.median);
+    let ratio = SampleSpread::of_ratios(&samples[0], &samples[1]).map_or(f64::NAN, |spread| spread.median);
     let baseline = bare.map_or_else(String::new, |bare| format!("bare TCP: {:.1} us", bare.median));
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         DEPTH_1,
         DEPTH_1_GOAL,
         (ratio, DEPTH_1_UNIT),
-        Label::Measured,
+        EvidenceLabel::Measured,
         baseline,
     ));
     Ok(())
 }
 
 fn cpu(
-    findings: &mut Findings,
-    (node, host): (&Node, &mut Host),
+    findings: &mut ExperimentFindings,
+    (node, host): (&TcpNode, &mut TcpHost),
     (rounds, count): (usize, u64),
 ) -> Result<(), LabError> {
     let bare_server =
         BareServer::start(node.address(), usize::try_from(KEYS).unwrap_or(usize::MAX), VALUE_BYTES)?;
-    let mut bare_host = Host::open(node.device(bare_server.address())?, Waiting::Sleeps)?;
+    let mut bare_host = TcpHost::open(node.device(bare_server.address())?, WaitMode::Sleeps)?;
     let clock = Clock::start();
     let measured = |account: CpuAccount, work: &mut dyn FnMut() -> Result<(), LabError>| {
         let (before, began) = (account.used(), clock.now());
@@ -118,17 +122,23 @@ fn cpu(
         |index: usize, pick: fn(&(f64, f64)) -> f64| samples[index].iter().map(pick).collect::<Vec<f64>>();
     let (ours, bare) = (of(0, |sample| sample.0), of(1, |sample| sample.0));
     let row = |what: &str, index: usize| {
-        Row::new()
+        ReportRow::new()
             .with("32 at a time, sleeping", what)
-            .with("server_cpu_us", Spread::of(&of(index, |sample| sample.0)))
-            .with("elapsed_us", Spread::of(&of(index, |sample| sample.1)))
+            .with("server_cpu_us", SampleSpread::of(&of(index, |sample| sample.0)))
+            .with("elapsed_us", SampleSpread::of(&of(index, |sample| sample.1)))
     };
     findings.rows.push(row("NVMe/TCP, 4 KiB read", 0));
     findings.rows.push(row("bare TCP, the same host", 1));
-    let ratio = Spread::of_ratios(&ours, &bare).map_or(f64::NAN, |spread| spread.median);
+    let ratio = SampleSpread::of_ratios(&ours, &bare).map_or(f64::NAN, |spread| spread.median);
     let baseline =
-        Spread::of(&bare).map_or_else(String::new, |bare| format!("bare TCP: {:.2} us", bare.median));
-    findings.claims.push(Claim::found(CPU, CPU_GOAL, (ratio, CPU_UNIT), Label::Measured, baseline));
+        SampleSpread::of(&bare).map_or_else(String::new, |bare| format!("bare TCP: {:.2} us", bare.median));
+    findings.claims.push(LabClaim::found(
+        CPU,
+        CPU_GOAL,
+        (ratio, CPU_UNIT),
+        EvidenceLabel::Measured,
+        baseline,
+    ));
     Ok(())
 }
 
@@ -153,7 +163,7 @@ fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> R
 
 /// Returns the median round trip over a connection that is open only during the measurement: its other end polls, and
 /// would take CPU from the node.
-fn ping(floor: &Floor, count: u64) -> Result<f64, LabError> {
+fn ping(floor: &PingServer, count: u64) -> Result<f64, LabError> {
     let mut connection = floor.connect()?;
     median_of(count, |_| connection.ping())
 }
@@ -167,7 +177,7 @@ fn fill(device: &mut Device) -> Result<(), LabError> {
 }
 
 /// The node's client: Headwater's own, over one queue.
-struct Host {
+struct TcpHost {
     // Dropped before the device, whose controller it belongs to.
     queue: Queue,
     buffer: Buffer,
@@ -175,12 +185,12 @@ struct Host {
     _device: Device,
 }
 
-impl Host {
-    fn open(mut device: Device, waiting: Waiting) -> Result<Self, LabError> {
+impl TcpHost {
+    fn open(mut device: Device, waiting: WaitMode) -> Result<Self, LabError> {
         let failed = |error: IoError| node::failed(&error);
         let buffer = device.buffer(VALUE_BYTES * DEPTH as usize).map_err(failed)?;
         let mut queue = device.queue(DEPTH).map_err(failed)?;
-        queue.set_spin(if waiting == Waiting::Polls { NEVER_SLEEP } else { Nanos::ZERO });
+        queue.set_spin(if waiting == WaitMode::Polls { NEVER_SLEEP } else { Nanos::ZERO });
         Ok(Self { queue, buffer, next: 0, _device: device })
     }
 

@@ -12,15 +12,15 @@ mod files;
 mod model;
 mod protocol;
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::report::Row;
-use headwater_dma::pool::calibration::Way;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::report::ReportRow;
+use headwater_dma::pool::calibration::PrepareMethod;
 use headwater_host::calibration::memory::MemoryCosts;
 use std::fmt::Display;
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "udma",
     summary: "figures 1, 5, 6 and 7 of the uDMA paper: three tiers compared with pinning for each request",
     baseline: "mmap and mlock for each request; one buffer kept for all of them (floor)",
@@ -34,15 +34,15 @@ const IMPROVEMENT_MIN: f64 = 17.0;
 const CROSSING_KIB_MAX: f64 = 64.0;
 const CALIBRATION_MS_MAX: f64 = 50.0;
 
-fn run(context: &Context) -> Result<Findings, LabError> {
-    let mut findings = Findings::default();
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
+    let mut findings = ExperimentFindings::default();
     let costs = MemoryCosts::measure(context.clock());
     figure_1(&costs, &mut findings);
     model::run(context, &costs, &mut findings)?;
     files::run(context, &mut findings)?;
     for (figure, what) in [("8", "RocksDB, latency"), ("9", "RocksDB, operations a second")] {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("figure", figure)
                 .with("what", what)
                 .with("status", "NOT REPRODUCED")
@@ -53,10 +53,10 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "kibibytes and milliseconds")]
-fn figure_1(costs: &MemoryCosts, findings: &mut Findings) {
+fn figure_1(costs: &MemoryCosts, findings: &mut ExperimentFindings) {
     for row in &costs.rows {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("figure", "1")
                 .with("bytes", row.bytes)
                 .with("copy_hot_ns", row.copy_hot_ns)
@@ -68,7 +68,7 @@ fn figure_1(costs: &MemoryCosts, findings: &mut Findings) {
                 .with("map_reserved_huge_ns", row.map_reserved_huge_ns),
         );
     }
-    let crossing = Way::RegisterHuge.wins_from(costs);
+    let crossing = PrepareMethod::RegisterHuge.wins_from(costs);
     let fresh = costs.rows.iter().rev().take_while(
         |row| matches!((row.map_and_lock_ns, row.copy_cold_ns), (Some(pin), Some(copy)) if pin < copy),
     );
@@ -78,24 +78,24 @@ fn figure_1(costs: &MemoryCosts, findings: &mut Findings) {
     };
     let name = "p3.udma.fig1.crossing";
     let unit = "KiB from which pinning resident huge pages is cheaper than a cold copy";
-    let goal = Goal::AtMost(CROSSING_KIB_MAX);
+    let goal = ClaimGoal::AtMost(CROSSING_KIB_MAX);
     findings.claims.push(match crossing {
-        Some(bytes) => Claim::found(
+        Some(bytes) => LabClaim::found(
             name,
             goal,
             (bytes as f64 / 1_024.0, unit),
-            Label::Measured,
+            EvidenceLabel::Measured,
             format!("60 KB in the paper; memory mapped and locked for the request is cheaper {fresh}"),
         ),
         None => {
-            Claim::not_run(name, goal, unit, "pinning was not cheaper at the largest size, or was refused")
+            LabClaim::not_run(name, goal, unit, "pinning was not cheaper at the largest size, or was refused")
         }
     });
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.udma.fig1.span",
-        Goal::AtMost(CALIBRATION_MS_MAX),
+        ClaimGoal::AtMost(CALIBRATION_MS_MAX),
         (costs.took.0 as f64 / 1e6, "ms for all of the table"),
-        Label::Measured,
+        EvidenceLabel::Measured,
         "none: the table is made at start",
     ));
 }
@@ -110,9 +110,9 @@ fn improvement(before: f64, after: f64) -> f64 {
 }
 
 /// Evaluates the claim that the response time of a class of requests improves by at least the paper's percentage.
-fn improved(name: String, percent: f64, label: Label, baseline: String) -> Claim {
+fn improved(name: String, percent: f64, label: EvidenceLabel, baseline: String) -> LabClaim {
     let unit = "% shorter mean response than with pinning for each request";
-    Claim::found(name, Goal::AtLeast(IMPROVEMENT_MIN), (percent, unit), label, baseline)
+    LabClaim::found(name, ClaimGoal::AtLeast(IMPROVEMENT_MIN), (percent, unit), label, baseline)
 }
 
 #[cfg(test)]
@@ -129,11 +129,11 @@ mod tests {
             ..MemoryCost::default()
         };
         let rows = vec![row(4_096, 700, 1_300), row(16_384, 2_100, 1_500), row(65_536, 7_800, 1_500)];
-        let mut findings = Findings::default();
+        let mut findings = ExperimentFindings::default();
         figure_1(&MemoryCosts { rows, ..MemoryCosts::default() }, &mut findings);
         assert_eq!((findings.rows.len(), findings.claims[0].value), (3, Some(16.0)));
         assert!(findings.claims[0].holds && findings.claims[0].baseline.contains("at no size"));
-        let mut nothing = Findings::default();
+        let mut nothing = ExperimentFindings::default();
         figure_1(&MemoryCosts::default(), &mut nothing);
         assert!(!nothing.claims[0].holds);
     }

@@ -9,21 +9,21 @@
 //! The spare factor is `(T - U) / T` with U live pages and T the pages that can hold records: all of the medium except
 //! the blocks of the current checkpoint. Pages of checkpoints are shown in a separate column.
 
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Experiment, Findings, LabError};
-use crate::measure::Spread;
-use crate::report::Row;
-use crate::stores::Stores;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::measure::SampleSpread;
+use crate::report::ReportRow;
+use crate::store_client::StoreClient;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
 use headwater_ssd::media::memory::MemoryMedia;
-use headwater_ssd::media::{Geometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use headwater_ssd::media::{FlashGeometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 
 /// The experiment's entry in the table.
-pub(crate) const EXPERIMENT: Experiment = Experiment {
+pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "waf",
     summary: "write amplification of FIFO and greedy collection under uniform random overwrites",
     baseline: "the closed forms for an endless device (Desnoyers 2012)",
@@ -46,15 +46,15 @@ const VALUE_BYTES: usize = PAGE_DATA_BYTES - RECORD_HEADER_BYTES - KEY_BYTES;
 
 /// The duration of a case. In one fill the log programs as many pages as the medium has.
 #[derive(Clone, Copy, Debug)]
-struct Effort {
+struct WafEffort {
     /// Fills before the measurement; more if the last two still differ.
     warm_fills_min: usize,
     warm_fills_max: usize,
     measured_quarters: usize,
 }
 
-const QUICK_EFFORT: Effort = Effort { warm_fills_min: 3, warm_fills_max: 6, measured_quarters: 12 };
-const FULL_EFFORT: Effort = Effort { warm_fills_min: 12, warm_fills_max: 24, measured_quarters: 48 };
+const QUICK_EFFORT: WafEffort = WafEffort { warm_fills_min: 3, warm_fills_max: 6, measured_quarters: 12 };
+const FULL_EFFORT: WafEffort = WafEffort { warm_fills_min: 12, warm_fills_max: 24, measured_quarters: 48 };
 /// Relative difference of two fills below which the device counts as steady.
 const STEADY: f64 = 0.01;
 /// Minimum number of quarters of a fill for a figure.
@@ -62,7 +62,7 @@ const QUARTERS_MIN: usize = 4;
 
 /// One policy at one spare factor.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct WafCase {
     policy: (&'static str, VictimPolicy),
     spare: f64,
     blocks: u32,
@@ -70,7 +70,7 @@ struct Case {
 
 /// The counts of a case.
 #[derive(Clone, Debug, Default)]
-struct Measured {
+struct WafCounts {
     client_pages: u64,
     log_pages: u64,
     checkpoint_pages: u64,
@@ -81,17 +81,17 @@ struct Measured {
     live_pages: u64,
 }
 
-fn run(context: &Context) -> Result<Findings, LabError> {
+fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let (spares, blocks, effort) = if context.is_quick() {
         (QUICK_SPARES, QUICK_BLOCKS, QUICK_EFFORT)
     } else {
         (FULL_SPARES, FULL_BLOCKS, FULL_EFFORT)
     };
-    let mut findings = Findings::default();
+    let mut findings = ExperimentFindings::default();
     let mut cases_left = (spares.len() * POLICIES.len()) as u64;
     for &spare in spares {
         for policy in POLICIES {
-            let case = Case { policy, spare, blocks };
+            let case = WafCase { policy, spare, blocks };
             // Every case gets its share of the remaining time of a quick run.
             let share = Nanos(context.time_left(Nanos::from_millis(1_500)).0 / cases_left);
             let until = context.clock().now().after(share);
@@ -104,9 +104,14 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-fn measure(context: &Context, case: Case, effort: Effort, until: Nanos) -> Result<Measured, LabError> {
-    let mut churn = Churn::start(context, case, until)?;
-    let mut measured = Measured { live_pages: churn.keys.count() as u64, ..Measured::default() };
+fn measure(
+    context: &RunContext,
+    case: WafCase,
+    effort: WafEffort,
+    until: Nanos,
+) -> Result<WafCounts, LabError> {
+    let mut churn = RandomOverwriter::start(context, case, until)?;
+    let mut measured = WafCounts { live_pages: churn.keys.count() as u64, ..WafCounts::default() };
     let mut before = f64::NAN;
     while measured.warm_fills < effort.warm_fills_max {
         let Some(fill) = churn.quarters(4)? else {
@@ -135,9 +140,9 @@ fn measure(context: &Context, case: Case, effort: Effort, until: Nanos) -> Resul
 }
 
 /// The keys, of eight bytes each, in one buffer.
-struct Keys(Bytes);
+struct KeyTable(Bytes);
 
-impl Keys {
+impl KeyTable {
     fn count(&self) -> usize {
         self.0.len() / KEY_BYTES
     }
@@ -148,20 +153,20 @@ impl Keys {
 }
 
 /// A device with random overwrites.
-struct Churn<'a> {
-    context: &'a Context,
-    stores: Stores<MemoryMedia>,
-    keys: Keys,
+struct RandomOverwriter<'a> {
+    context: &'a RunContext,
+    stores: StoreClient<MemoryMedia>,
+    keys: KeyTable,
     value: Bytes,
     random: fastrand::Rng,
     quarter_pages: u64,
     until: Nanos,
 }
 
-impl<'a> Churn<'a> {
+impl<'a> RandomOverwriter<'a> {
     /// Stores every key once, in order.
-    fn start(context: &'a Context, case: Case, until: Nanos) -> Result<Self, LabError> {
-        let media = MemoryMedia::erased(Geometry::with_blocks(case.blocks)).map_err(|error| {
+    fn start(context: &'a RunContext, case: WafCase, until: Nanos) -> Result<Self, LabError> {
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(case.blocks)).map_err(|error| {
             LabError::Measure { program: "flash in memory".to_owned(), reason: error.to_string() }
         })?;
         let config = DeviceConfig {
@@ -173,8 +178,8 @@ impl<'a> Churn<'a> {
         let keys: Vec<u8> = (0..live).flat_map(u64::to_le_bytes).collect();
         let mut churn = Self {
             context,
-            stores: Stores::open(media, config, context.clock())?,
-            keys: Keys(keys.into()),
+            stores: StoreClient::open(media, config, context.clock())?,
+            keys: KeyTable(keys.into()),
             value: Bytes::from(vec![0x5a; VALUE_BYTES]),
             random: fastrand::Rng::with_seed(context.seed()),
             quarter_pages: u64::from(case.blocks) * PAGES_PER_BLOCK as u64 / 4,
@@ -219,7 +224,7 @@ fn checkpoint_blocks(blocks: u32, keys: u64) -> u64 {
     clippy::cast_precision_loss,
     reason = "pages of a medium that fits in memory"
 )]
-fn live_pages(case: Case) -> u64 {
+fn live_pages(case: WafCase) -> u64 {
     let of = |blocks: u64| ((blocks * PAGES_PER_BLOCK as u64) as f64 * (1.0 - case.spare)) as u64;
     let all = u64::from(case.blocks);
     of(all - checkpoint_blocks(case.blocks, of(all)))
@@ -270,27 +275,27 @@ fn closed_form(policy: VictimPolicy, spare: f64) -> f64 {
     }
 }
 
-fn is_enough(measured: &Measured) -> bool {
+fn is_enough(measured: &WafCounts) -> bool {
     measured.quarters.len() >= QUARTERS_MIN
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of pages")]
-fn found(measured: &Measured) -> f64 {
+fn found(measured: &WafCounts) -> f64 {
     measured.log_pages as f64 / measured.client_pages as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of pages")]
-fn row(case: Case, measured: &Measured) -> Row {
+fn row(case: WafCase, measured: &WafCounts) -> ReportRow {
     let form = closed_form(case.policy.1, case.spare);
     let pages = u64::from(case.blocks) * PAGES_PER_BLOCK as u64;
     let waf = is_enough(measured).then(|| found(measured));
-    Row::new()
+    ReportRow::new()
         .with("policy", case.policy.0)
         .with("spare", case.spare)
         .with("closed_form", form)
         .with("waf", waf)
         .with("ratio", waf.map(|waf| waf / form))
-        .with("waf_of_quarter_fills", Spread::of(&measured.quarters))
+        .with("waf_of_quarter_fills", SampleSpread::of(&measured.quarters))
         .with("quarter_fills", measured.quarters.len() as u64)
         .with("warm_fills", measured.warm_fills as u64)
         .with("blocks", u64::from(case.blocks))
@@ -300,12 +305,12 @@ fn row(case: Case, measured: &Measured) -> Row {
         .with("checkpoint_pages", measured.checkpoint_pages)
 }
 
-fn claim(case: Case, measured: &Measured) -> Claim {
+fn claim(case: WafCase, measured: &WafCounts) -> LabClaim {
     let name = format!("p1.waf.{}.{:.2}", case.policy.0, case.spare);
-    let goal = Goal::AtMost(DISTANCE_MAX);
+    let goal = ClaimGoal::AtMost(DISTANCE_MAX);
     let unit = "distance from the closed form, as a share of it";
     if !is_enough(measured) {
-        return Claim::not_run(
+        return LabClaim::not_run(
             name,
             goal,
             unit,
@@ -314,11 +319,11 @@ fn claim(case: Case, measured: &Measured) -> Claim {
     }
     let form = closed_form(case.policy.1, case.spare);
     let waf = found(measured);
-    Claim::found(
+    LabClaim::found(
         name,
         goal,
         ((waf / form - 1.0).abs(), unit),
-        Label::Functional,
+        EvidenceLabel::Functional,
         format!("closed form {form:.3}, counted {waf:.3}"),
     )
 }
@@ -348,16 +353,16 @@ mod tests {
                 * headwater_ssd::log::record::UNIT_BYTES,
             PAGE_DATA_BYTES
         );
-        let case = Case { policy: POLICIES[0], spare: 0.10, blocks: 4_096 };
+        let case = WafCase { policy: POLICIES[0], spare: 0.10, blocks: 4_096 };
         let live = live_pages(case);
         assert!(live < 4_096 * 64 * 9 / 10 && live > 4_096 * 64 * 89 / 100);
     }
 
     #[test]
     fn small_device_is_measured_to_the_end() {
-        let context = Context::open(crate::Options::default()).unwrap();
-        let case = Case { policy: POLICIES[1], spare: 0.30, blocks: 96 };
-        let effort = Effort { warm_fills_min: 1, warm_fills_max: 2, measured_quarters: QUARTERS_MIN };
+        let context = RunContext::open(crate::RunOptions::default()).unwrap();
+        let case = WafCase { policy: POLICIES[1], spare: 0.30, blocks: 96 };
+        let effort = WafEffort { warm_fills_min: 1, warm_fills_max: 2, measured_quarters: QUARTERS_MIN };
         let measured = measure(&context, case, effort, Nanos(u64::MAX)).unwrap();
         assert_eq!(measured.quarters.len(), QUARTERS_MIN);
         assert!(measured.log_pages >= 96 * 64 && measured.client_pages > 0);
@@ -367,8 +372,8 @@ mod tests {
 
     #[test]
     fn case_without_time_has_no_value() {
-        let context = Context::open(crate::Options::default()).unwrap();
-        let case = Case { policy: POLICIES[0], spare: 0.30, blocks: 64 };
+        let context = RunContext::open(crate::RunOptions::default()).unwrap();
+        let case = WafCase { policy: POLICIES[0], spare: 0.30, blocks: 64 };
         let measured = measure(&context, case, QUICK_EFFORT, Nanos::ZERO).unwrap();
         assert_eq!(claim(case, &measured).value, None);
     }

@@ -1,87 +1,88 @@
-//! `headwater bench --device`: load on any device by its URL, and how long each answer took.
+//! `headwater bench --device`: puts load on a device and measures the latency of each request.
 //!
-//! In: a [`DevicePlan`]. Out: a [`DeviceReport`]. Each thread has a queue and a handle of its own and keeps `depth` requests on
-//! the way, at offsets chosen by a seed. Invariant: without writes in the plan nothing on the device changes.
+//! Input: a [`DevicePlan`]. Output: a [`DeviceReport`]. Each thread has its own queue and handle and keeps `depth`
+//! requests in flight, at offsets chosen by a seed. Invariant: without writes in the plan nothing on the device
+//! changes.
 
 use crate::bench::latency::write_table;
-use crate::bench::{Latencies, Latency, Until};
-use headwater::{Buffer, Data, Device, Durable, IoError};
+use crate::bench::{LatencyHistogram, LatencySummary, RunEnd};
+use headwater::{Buffer, Device, IoError, TransferData, WriteDurability};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::NamespaceFacts;
+use headwater_io::ClientNamespace;
 use headwater_io::completion::CompletionPolicy;
-use headwater_io::handle::{Handle, Request};
-use headwater_io::scheduler::Scheduling;
+use headwater_io::handle::{Handle, IoRequest};
+use headwater_io::scheduler::SchedulingPolicy;
 use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Answers between two looks at the clock for the end of the run.
+/// Completions between two reads of the clock for the end of the run.
 const LOOK_EVERY: u64 = 64;
-/// Longest wait for one answer.
+/// Maximum wait for one completion.
 const PATIENCE: Nanos = Nanos::from_millis(30_000);
 
-/// What to do to a device.
+/// The parameters of a benchmark of a device.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
-    /// The device.
+    /// URL of the device.
     pub url: String,
     /// Bytes of each request, a multiple of the block.
     pub bytes: usize,
     /// Share of reads, 0 to 1; the rest are writes.
     pub read_share: f64,
-    /// Requests on the way on each thread.
+    /// Requests in flight on each thread.
     pub depth: u32,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// When it ends.
-    pub until: Until,
-    /// How completions are found.
+    /// End of the run.
+    pub until: RunEnd,
+    /// Method of waiting for completions.
     pub completion: CompletionPolicy,
-    /// Which request goes next.
-    pub scheduling: Scheduling,
+    /// Order of requests.
+    pub scheduling: SchedulingPolicy,
     /// Seed of the offsets.
     pub seed: u64,
 }
 
-/// What was found.
+/// The results of a benchmark of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
-    /// The device.
+    /// URL of the device.
     pub url: String,
     /// Bytes of a request.
     pub bytes: usize,
-    /// Requests on the way on each thread.
+    /// Requests in flight on each thread.
     pub depth: u32,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Seconds to the last answer.
+    /// Seconds to the last completion.
     pub seconds: f64,
-    /// Requests answered.
+    /// Successful requests.
     pub requests: u64,
     /// Requests a second.
     pub rate: f64,
     /// Bytes a second.
     pub bytes_per_second: f64,
-    /// Reads.
+    /// Latencies of reads.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read: Option<Latency>,
-    /// Writes.
+    pub read: Option<LatencySummary>,
+    /// Latencies of writes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub write: Option<Latency>,
+    pub write: Option<LatencySummary>,
     /// Requests that failed.
     pub failed: u64,
     /// The first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// CPU time of this program a request, in microseconds, the kernel's part included.
+    /// CPU time of the process for each request, in microseconds, kernel time included.
     pub cpu_us: f64,
 }
 
-/// What one thread found.
+/// The counts and latencies of one thread.
 #[derive(Debug, Default)]
 struct Tally {
-    reads: Latencies,
-    writes: Latencies,
+    reads: LatencyHistogram,
+    writes: LatencyHistogram,
     failed: u64,
     failure: Option<String>,
 }
@@ -95,14 +96,14 @@ impl Tally {
     }
 }
 
-/// A request on the way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flight {
     begun: Nanos,
     is_read: bool,
 }
 
-/// One thread's part.
+/// One thread of a benchmark of a device.
 struct Worker<'a> {
     plan: &'a DevicePlan,
     handle: Handle,
@@ -124,10 +125,11 @@ impl Worker<'_> {
         }
         while self.handle.unanswered() > 0 {
             let answer = self.handle.wait(Some(PATIENCE))?;
-            let answer = answer.ok_or_else(|| IoError::Device { reason: "no answer in 30 s".to_owned() })?;
+            let answer =
+                answer.ok_or_else(|| IoError::Device { reason: "no completion in 30 s".to_owned() })?;
             let slot = answer.completion.token;
-            let place = usize::try_from(slot).unwrap_or(usize::MAX);
-            let flight = self.flights[place];
+            let index = usize::try_from(slot).unwrap_or(usize::MAX);
+            let flight = self.flights[index];
             let span = self.clock.now().since(flight.begun);
             match answer.completion.ok() {
                 Ok(_) if flight.is_read => self.tally.reads.record(span),
@@ -137,12 +139,12 @@ impl Worker<'_> {
                     self.tally.failure.get_or_insert_with(|| error.to_string());
                 }
             }
-            if let Data::ToDevice(buffer) | Data::FromDevice(buffer) = answer.data {
-                self.buffers[place] = Some(buffer);
+            if let TransferData::ToDevice(buffer) | TransferData::FromDevice(buffer) = answer.data {
+                self.buffers[index] = Some(buffer);
             }
             answered += 1;
             if answered.is_multiple_of(LOOK_EVERY)
-                && let Until::Elapsed(span) = self.plan.until
+                && let RunEnd::Elapsed(span) = self.plan.until
                 && self.clock.now() >= span
             {
                 over.store(true, Ordering::Relaxed);
@@ -152,7 +154,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Submits one more request; false when the run is over.
+    /// Submits one more request. Returns false if the run is over.
     fn begin(&mut self, slot: u64, left: &AtomicU64, over: &AtomicBool) -> Result<bool, IoError> {
         let take = |left: u64| left.checked_sub(1);
         if over.load(Ordering::Relaxed)
@@ -160,17 +162,17 @@ impl Worker<'_> {
         {
             return Ok(false);
         }
-        let place = usize::try_from(slot).unwrap_or(usize::MAX);
-        let Some(buffer) = self.buffers[place].take() else {
+        let index = usize::try_from(slot).unwrap_or(usize::MAX);
+        let Some(buffer) = self.buffers[index].take() else {
             return Ok(false);
         };
         let is_read = self.plan.read_share >= 1.0 || self.random.f64() < self.plan.read_share;
         let offset = self.random.u64(..self.places) * self.plan.bytes as u64;
         let request = match is_read {
-            true => Request::read(offset, buffer),
-            false => Request::write(offset, buffer, Durable::AsPromised),
+            true => IoRequest::read(offset, buffer),
+            false => IoRequest::write(offset, buffer, WriteDurability::AsPromised),
         };
-        self.flights[place] = Flight { begun: self.clock.now(), is_read };
+        self.flights[index] = Flight { begun: self.clock.now(), is_read };
         self.handle.submit(request, slot)?;
         Ok(true)
     }
@@ -179,7 +181,7 @@ impl Worker<'_> {
 /// Runs a plan.
 ///
 /// # Errors
-/// [`IoError`] when the device cannot be opened, has no blocks, is too small, or goes away.
+/// [`IoError`] when the device cannot be opened, has no blocks, is too small, or fails.
 pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     let mut device = Device::open(&plan.url)?;
     let facts = device.namespace().clone();
@@ -206,8 +208,8 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
         workers.push(Worker { plan, handle, buffers, random, places, clock, flights, tally });
     }
     let left = AtomicU64::new(match plan.until {
-        Until::Commands(count) => count,
-        Until::Elapsed(_) => u64::MAX,
+        RunEnd::Commands(count) => count,
+        RunEnd::Elapsed(_) => u64::MAX,
     });
     let over = AtomicBool::new(false);
     let begun = clock.now();
@@ -220,8 +222,8 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
         threads
             .into_iter()
             .map(|thread| {
-                let gone = || IoError::Device { reason: "a thread of the benchmark panicked".to_owned() };
-                thread.join().map_err(|_| gone())?
+                let panicked = || IoError::Device { reason: "a benchmark thread panicked".to_owned() };
+                thread.join().map_err(|_| panicked())?
             })
             .collect()
     });
@@ -232,8 +234,8 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     Ok(DeviceReport::of(plan, &tally, seconds, cpu))
 }
 
-/// Places for requests of so many bytes.
-fn places_of(facts: &NamespaceFacts, bytes: usize) -> Result<u64, IoError> {
+/// Returns the number of offsets for requests of `bytes`.
+fn places_of(facts: &ClientNamespace, bytes: usize) -> Result<u64, IoError> {
     let namespace = facts.id;
     let block = u64::from(facts.block_bytes);
     if block == 0 {
@@ -263,8 +265,8 @@ impl DeviceReport {
             requests,
             rate: each_second(requests as f64),
             bytes_per_second: each_second(requests as f64 * plan.bytes as f64),
-            read: Latency::of(&tally.reads),
-            write: Latency::of(&tally.writes),
+            read: LatencySummary::of(&tally.reads),
+            write: LatencySummary::of(&tally.writes),
             failed: tally.failed,
             failure: tally.failure.clone(),
             cpu_us: if requests > 0 { cpu.0 as f64 / 1e3 / requests as f64 } else { 0.0 },
@@ -277,11 +279,11 @@ impl fmt::Display for DeviceReport {
         let megabytes = self.bytes_per_second / 1e6;
         writeln!(
             f,
-            "{} requests of {} bytes in {:.2} s: {:.0} a second, {megabytes:.1} MB/s ({} threads, {} on the way on each)",
+            "{} requests of {} bytes in {:.2} s: {:.0} a second, {megabytes:.1} MB/s ({} threads, {} in flight each)",
             self.requests, self.bytes, self.seconds, self.rate, self.threads, self.depth
         )?;
         write_table(f, 2, [("read", self.read), ("write", self.write)])?;
-        write!(f, "{:.3} us CPU a request; {} failed", self.cpu_us, self.failed)?;
+        write!(f, "{:.3} us CPU per request; {} failed", self.cpu_us, self.failed)?;
         match &self.failure {
             Some(failure) => write!(f, ", the first: {failure}"),
             None => Ok(()),
@@ -293,7 +295,7 @@ impl fmt::Display for DeviceReport {
 mod tests {
     use super::*;
 
-    fn plan(url: &str, until: Until) -> DevicePlan {
+    fn plan(url: &str, until: RunEnd) -> DevicePlan {
         DevicePlan {
             url: url.to_owned(),
             bytes: 4_096,
@@ -302,16 +304,16 @@ mod tests {
             threads: 2,
             until,
             completion: CompletionPolicy::Inline,
-            scheduling: Scheduling::Fifo,
+            scheduling: SchedulingPolicy::Fifo,
             seed: 7,
         }
     }
 
     #[test]
-    fn as_many_requests_are_made_as_were_asked_for() {
+    fn run_makes_the_requested_number_of_requests() {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("io-uring:{}?create=1MiB", folder.path().join("disk").display());
-        let report = run(&plan(&url, Until::Commands(500))).unwrap();
+        let report = run(&plan(&url, RunEnd::Commands(500))).unwrap();
         assert_eq!((report.requests, report.failed), (500, 0));
         let (reads, writes) = (report.read.unwrap().count, report.write.unwrap().count);
         assert!(reads + writes == 500 && reads > 100 && writes > 100, "{reads} {writes}");
@@ -319,25 +321,25 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_told_in_full() {
+    fn latency_is_at_least_the_service_time_of_the_device() {
         let slow = DevicePlan {
             read_share: 1.0,
             depth: 1,
             threads: 1,
-            ..plan("model:1MiB?fixed=3ms", Until::Commands(4))
+            ..plan("model:1MiB?fixed=3ms", RunEnd::Commands(4))
         };
         let read = run(&slow).unwrap().read.unwrap();
-        // The model serves no request in less.
+        // The model serves each request in 3 ms.
         assert!(read.count == 4 && read.p50_us >= 2_990.0 && read.max_us >= read.p50_us, "{read:?}");
     }
 
     #[test]
-    fn a_run_by_time_ends_and_what_cannot_be_is_refused() {
-        let report = run(&plan("null:1GiB", Until::Elapsed(Nanos::from_millis(20)))).unwrap();
+    fn run_by_time_ends_and_impossible_plans_are_refused() {
+        let report = run(&plan("null:1GiB", RunEnd::Elapsed(Nanos::from_millis(20)))).unwrap();
         assert!(report.requests > 0 && report.failed == 0);
-        let odd = DevicePlan { bytes: 100, ..plan("null:1GiB", Until::Commands(1)) };
+        let odd = DevicePlan { bytes: 100, ..plan("null:1GiB", RunEnd::Commands(1)) };
         assert!(matches!(run(&odd), Err(IoError::Blocks { bytes: 100, .. })));
-        assert!(matches!(run(&plan("mem:64MiB", Until::Commands(1))), Err(IoError::Namespace { .. })));
-        assert!(matches!(run(&plan("null:512", Until::Commands(1))), Err(IoError::Namespace { .. })));
+        assert!(matches!(run(&plan("mem:64MiB", RunEnd::Commands(1))), Err(IoError::Namespace { .. })));
+        assert!(matches!(run(&plan("null:512", RunEnd::Commands(1))), Err(IoError::Namespace { .. })));
     }
 }

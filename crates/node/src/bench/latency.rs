@@ -1,68 +1,68 @@
-//! Latencies as a benchmark counts them, and as it tells them.
+//! The latencies of a benchmark: histogram, summary and table.
 //!
-//! In: spans. Out: a [`Latency`] in microseconds, a table of some. Invariant: every span is counted; one beyond ten minutes
-//! counts as that.
+//! Input: spans of time. Output: a [`LatencySummary`] in microseconds, and a table of summaries. Invariant: every span is
+//! counted; a span above ten minutes counts as ten minutes.
 
 use hdrhistogram::Histogram;
 use headwater_host::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
 
-/// Longest latency a histogram tells apart: ten minutes.
+/// Maximum latency in a histogram: ten minutes.
 const MAX_NS: u64 = 600_000_000_000;
 
-/// Latencies of one kind of command.
+/// A histogram of the latencies of one kind of command.
 #[derive(Clone, Debug)]
-pub struct Latencies(Histogram<u64>);
+pub struct LatencyHistogram(Histogram<u64>);
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "the bounds are constants that the library accepts")]
         Self(Histogram::new_with_bounds(1, MAX_NS, 3).expect("constant bounds"))
     }
 }
 
-impl Latencies {
-    /// Counts one.
+impl LatencyHistogram {
+    /// Counts one latency.
     pub fn record(&mut self, span: Nanos) {
         self.0.saturating_record(span.0.clamp(1, MAX_NS));
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 }
 
-/// Latencies of one kind of command, in microseconds.
+/// A summary of the latencies of one kind of command, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
-    /// Commands.
+pub struct LatencySummary {
+    /// Number of commands.
     pub count: u64,
-    /// Half were faster.
+    /// 50th percentile.
     pub p50_us: f64,
-    /// 99 in 100 were faster.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 in 1,000 were faster.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// The slowest.
+    /// Maximum.
     pub max_us: f64,
-    /// The mean.
+    /// Mean.
     pub mean_us: f64,
 }
 
-impl Latency {
-    /// What there is to tell of some, if there are any.
+impl LatencySummary {
+    /// Returns the summary of a histogram, or `None` if it is empty.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "latencies need no more than 53 bits")]
-    pub fn of(latencies: &Latencies) -> Option<Self> {
+    pub fn of(latencies: &LatencyHistogram) -> Option<Self> {
         let histogram = &latencies.0;
         if histogram.is_empty() {
             return None;
@@ -79,11 +79,11 @@ impl Latency {
     }
 }
 
-/// Writes a line of headings, and one for each kind of which there are any.
+/// Writes a line of headings, and one line for each kind with latencies.
 pub(crate) fn write_table(
     f: &mut fmt::Formatter<'_>,
     decimals: usize,
-    kinds: [(&str, Option<Latency>); 2],
+    kinds: [(&str, Option<LatencySummary>); 2],
 ) -> fmt::Result {
     writeln!(
         f,
@@ -107,17 +107,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_span_is_counted_however_long_or_short() {
-        let mut latencies = Latencies::default();
-        assert!(Latency::of(&latencies).is_none());
-        let mut other = Latencies::default();
+    fn spans_beyond_the_range_of_the_histogram_are_counted() {
+        let mut latencies = LatencyHistogram::default();
+        assert!(LatencySummary::of(&latencies).is_none());
+        let mut other = LatencyHistogram::default();
         latencies.record(Nanos::ZERO);
         latencies.record(Nanos::from_millis(3));
         other.record(Nanos(u64::MAX));
         latencies.add(&other);
-        let told = Latency::of(&latencies).unwrap();
-        assert_eq!((told.count, latencies.count()), (3, 3));
-        assert!((2_990.0..3_010.0).contains(&told.p50_us), "{told:?}");
-        assert!((5.99e8..6.01e8).contains(&told.max_us), "{told:?}");
+        let summary = LatencySummary::of(&latencies).unwrap();
+        assert_eq!((summary.count, latencies.count()), (3, 3));
+        assert!((2_990.0..3_010.0).contains(&summary.p50_us), "{summary:?}");
+        assert!((5.99e8..6.01e8).contains(&summary.max_us), "{summary:?}");
     }
 }

@@ -1,23 +1,23 @@
-//! What a benchmark found, as numbers and as a table.
+//! The report of a benchmark.
 //!
-//! In: a [`Tally`]. Out: a [`Report`] that serialises to JSON and prints as text. Latencies are in microseconds.
+//! Input: a [`WorkerTally`]. Output: a [`BenchReport`] that serialises to JSON and prints as text. Latencies are in microseconds.
 
-use super::latency::{Latency, write_table};
-use super::worker::Tally;
-use super::{Pace, Plan};
+use super::latency::{LatencySummary, write_table};
+use super::worker::WorkerTally;
+use super::{LoadPacing, BenchPlan};
 use headwater_host::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
 
-/// What a benchmark found.
+/// The results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// `closed` or `open`.
     pub pace: &'static str,
     /// Open loop: commands a second that were due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_asked: Option<f64>,
-    /// Seconds to the last answer.
+    /// Seconds to the last reply.
     pub seconds: f64,
     /// Commands answered.
     pub commands: u64,
@@ -25,38 +25,38 @@ pub struct Report {
     pub rate: f64,
     /// Value bytes a second.
     pub bytes_per_second: f64,
-    /// Reads.
+    /// Latencies of reads.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub get: Option<Latency>,
-    /// Writes.
+    pub get: Option<LatencySummary>,
+    /// Latencies of writes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub set: Option<Latency>,
-    /// Reads that found nothing.
+    pub set: Option<LatencySummary>,
+    /// Reads of keys that do not exist.
     pub misses: u64,
     /// Commands refused.
     pub refused: u64,
     /// The first refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// Values that were not what they must be; only with `--verify`.
+    /// Wrong values; only counted with `--verify`.
     pub wrong: u64,
     /// Open loop: commands that were due and never sent.
     pub unsent: u64,
-    /// CPU time of this program a command, in microseconds.
+    /// CPU time of the benchmark for each command, in microseconds.
     pub client_cpu_us: f64,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates need no more than 53 bits")]
-impl Report {
-    pub(super) fn of(plan: &Plan, tally: Tally, cpu: Nanos) -> Self {
+impl BenchReport {
+    pub(super) fn of(plan: &BenchPlan, tally: WorkerTally, cpu: Nanos) -> Self {
         let seconds = tally.elapsed.to_duration().as_secs_f64();
         let commands = tally.gets.count() + tally.sets.count();
         let each_second = |count: u64| {
             if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
         };
         let (pace, rate_asked) = match plan.pace {
-            Pace::Closed => ("closed", None),
-            Pace::Open(rate) => ("open", Some(rate)),
+            LoadPacing::Closed => ("closed", None),
+            LoadPacing::Open(rate) => ("open", Some(rate)),
         };
         Self {
             pace,
@@ -65,8 +65,8 @@ impl Report {
             commands,
             rate: each_second(commands),
             bytes_per_second: each_second(tally.bytes),
-            get: Latency::of(&tally.gets),
-            set: Latency::of(&tally.sets),
+            get: LatencySummary::of(&tally.gets),
+            set: LatencySummary::of(&tally.sets),
             misses: tally.misses,
             refused: tally.refused,
             refusal: tally.refusal,
@@ -77,7 +77,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -90,11 +90,11 @@ impl fmt::Display for Report {
         )?;
         write_table(f, 1, [("GET", self.get), ("SET", self.set)])?;
         write!(f, "{} misses, {} refused, {} wrong", self.misses, self.refused, self.wrong)?;
-        write!(f, "; {:.2} us CPU of this client a command", self.client_cpu_us)?;
+        write!(f, "; {:.2} us client CPU per command", self.client_cpu_us)?;
         if self.unsent > 0 {
             write!(
                 f,
-                "\n{} commands were due and never sent: the node was behind; ask for a lower --rate",
+                "\n{} commands were due and never sent: the node was too slow; give a lower --rate",
                 self.unsent
             )?;
         }

@@ -1,11 +1,11 @@
 //! One thread of a benchmark with its connections.
 //!
-//! In: a plan and a start time. Out: a [`Tally`]. Sockets do not block; the thread sleeps in poll until an answer comes or
-//! a command is due. Invariant: every command that was sent is answered, or the run fails.
+//! Input: a plan and a start time. Output: a [`WorkerTally`]. Sockets do not block; the thread sleeps in poll until a reply
+//! arrives or a command is due. Invariant: every command that was sent is answered, or the run fails.
 
-use super::latency::Latencies;
-use super::workload::{Chooser, Operation, is_value_of, write_key, write_value};
-use super::{BenchError, Pace, Plan, Until, Verify};
+use super::latency::LatencyHistogram;
+use super::workload::{OperationChooser, BenchOperation, is_value_of, write_key, write_value};
+use super::{BenchError, LoadPacing, BenchPlan, RunEnd, VerifyMode};
 use crate::kv::resp_client::{ClientError, Input, Reply, Stream, encode};
 use crate::kv::target::live::LiveTarget;
 use headwater_host::clock::{Clock, Nanos};
@@ -15,31 +15,31 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was counted.
+/// The counts and latencies of a run.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WorkerTally {
     /// Latencies of reads.
-    pub gets: Latencies,
+    pub gets: LatencyHistogram,
     /// Latencies of writes.
-    pub sets: Latencies,
+    pub sets: LatencyHistogram,
     /// Value bytes moved.
     pub bytes: u64,
-    /// Reads that found nothing.
+    /// Reads of keys that do not exist.
     pub misses: u64,
-    /// Values that were not what they must be.
+    /// Wrong values.
     pub wrong: u64,
     /// Commands refused.
     pub refused: u64,
     /// The first refusal.
     pub refusal: Option<String>,
-    /// Open loop: commands that were due before the end and never sent, because the node was behind.
+    /// Open loop: commands that were due before the end and never sent, because the node was too slow.
     pub unsent: u64,
-    /// From the start to the last answer.
+    /// Time from the start to the last reply.
     pub elapsed: Nanos,
 }
 
-impl Tally {
-    /// Adds another thread's counts.
+impl WorkerTally {
+    /// Adds the counts of another thread.
     pub fn add(&mut self, other: Self) {
         self.gets.add(&other.gets);
         self.sets.add(&other.sets);
@@ -53,51 +53,51 @@ impl Tally {
     }
 }
 
-struct Sent {
+struct SentCommand {
     due: Nanos,
-    operation: Operation,
+    operation: BenchOperation,
     bytes: usize,
 }
 
-struct Connection {
+struct WorkerConnection {
     stream: Stream,
     out: Vec<u8>,
     written: usize,
     input: Input,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentCommand>,
 }
 
 /// One thread of a benchmark.
-pub struct Worker<'a> {
-    plan: &'a Plan,
+pub struct BenchWorker<'a> {
+    plan: &'a BenchPlan,
     clock: Clock,
-    chooser: Chooser,
-    connections: Vec<Connection>,
+    chooser: OperationChooser,
+    connections: Vec<WorkerConnection>,
     quota: u64,
     interval: Option<f64>,
     generation: u64,
     key: Vec<u8>,
     value: Vec<u8>,
-    tally: Tally,
+    tally: WorkerTally,
 }
 
-impl std::fmt::Debug for Worker<'_> {
+impl std::fmt::Debug for BenchWorker<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker").field("connections", &self.connections.len()).finish_non_exhaustive()
     }
 }
 
-impl<'a> Worker<'a> {
-    /// Connects thread `index`'s share of the connections.
+impl<'a> BenchWorker<'a> {
+    /// Opens the connections of thread `index`.
     ///
     /// # Errors
     /// When the node cannot be reached.
-    pub fn connect(plan: &'a Plan, index: usize, clock: Clock) -> Result<Self, BenchError> {
+    pub fn connect(plan: &'a BenchPlan, index: usize, clock: Clock) -> Result<Self, BenchError> {
         let mut connections = Vec::new();
         for _ in 0..share(plan.connections.max(plan.threads), index, plan.threads) {
             let stream = LiveTarget::connect(&plan.endpoint, plan.limit, plan.namespace)?.into_stream();
             stream.set_nonblocking()?;
-            connections.push(Connection {
+            connections.push(WorkerConnection {
                 stream,
                 out: Vec::new(),
                 written: 0,
@@ -109,33 +109,33 @@ impl<'a> Worker<'a> {
         Ok(Self {
             plan,
             clock,
-            chooser: Chooser::new(&plan.workload, wide_index, wide_threads),
+            chooser: OperationChooser::new(&plan.workload, wide_index, wide_threads),
             connections,
             quota: match plan.until {
-                Until::Elapsed(_) => u64::MAX,
-                Until::Commands(count) => count / wide_threads + u64::from(wide_index < count % wide_threads),
+                RunEnd::Elapsed(_) => u64::MAX,
+                RunEnd::Commands(count) => count / wide_threads + u64::from(wide_index < count % wide_threads),
             },
             interval: match plan.pace {
-                Pace::Closed => None,
+                LoadPacing::Closed => None,
                 #[expect(clippy::cast_precision_loss, reason = "a number of threads is small")]
-                Pace::Open(rate) => Some(1e9 * plan.threads as f64 / rate),
+                LoadPacing::Open(rate) => Some(1e9 * plan.threads as f64 / rate),
             },
-            // Generations of different threads differ, and from those of an earlier run too, for all practical purposes.
+            // The generations of different threads differ, and in practice those of an earlier run too.
             generation: (wide_index << 48) ^ clock.wall().0,
             key: Vec::new(),
             value: Vec::new(),
-            tally: Tally::default(),
+            tally: WorkerTally::default(),
         })
     }
 
-    /// Runs to the end.
+    /// Runs to the end and returns the counts.
     ///
     /// # Errors
-    /// When a connection breaks or the node does not answer within the limit.
-    pub fn run(mut self, begun: Nanos, done: &AtomicU64) -> Result<Tally, BenchError> {
+    /// When a connection breaks or the node does not reply within the limit.
+    pub fn run(mut self, begun: Nanos, done: &AtomicU64) -> Result<WorkerTally, BenchError> {
         let end = match self.plan.until {
-            Until::Elapsed(span) => Some(begun.after(span)),
-            Until::Commands(_) => None,
+            RunEnd::Elapsed(span) => Some(begun.after(span)),
+            RunEnd::Commands(_) => None,
         };
         let mut due = begun;
         let mut answered_at = begun;
@@ -144,7 +144,7 @@ impl<'a> Worker<'a> {
         loop {
             let now = self.clock.now();
             let over = end.is_some_and(|end| now >= end) || self.quota == 0;
-            // The first pass after the end still sends what was due before it.
+            // The first pass after the end still sends the commands that were due before it.
             if !sent_last {
                 match self.interval {
                     None if over => {}
@@ -182,48 +182,48 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Closed loop: a connection whose answers are all there gets its next `depth` commands.
+    /// Adds the next `depth` commands to every connection that has received all replies (closed loop).
     fn refill(&mut self, now: Nanos) {
-        for place in 0..self.connections.len() {
-            if self.connections.get(place).is_some_and(|connection| connection.sent.is_empty()) {
+        for index in 0..self.connections.len() {
+            if self.connections.get(index).is_some_and(|connection| connection.sent.is_empty()) {
                 for _ in 0..self.plan.depth {
-                    self.push(place, now);
+                    self.push(index, now);
                 }
             }
         }
     }
 
-    /// Open loop: sends what is due while there is room, and returns when the next is due.
+    /// Adds the commands that are due while a connection has room (open loop). Returns the time of the next command.
     fn send_due(&mut self, now: Nanos, mut due: Nanos, interval: f64, turn: &mut usize) -> Nanos {
         while due <= now && self.quota > 0 {
             let count = self.connections.len();
-            let room = (0..count).map(|step| (*turn + step) % count).find(|&place| {
-                self.connections.get(place).is_some_and(|connection| connection.sent.len() < self.plan.depth)
+            let room = (0..count).map(|step| (*turn + step) % count).find(|&index| {
+                self.connections.get(index).is_some_and(|connection| connection.sent.len() < self.plan.depth)
             });
-            let Some(place) = room else { break };
-            *turn = place + 1;
-            self.push(place, due);
+            let Some(index) = room else { break };
+            *turn = index + 1;
+            self.push(index, due);
             due = next_due(due, interval);
         }
         due
     }
 
-    fn push(&mut self, place: usize, due: Nanos) {
+    fn push(&mut self, index: usize, due: Nanos) {
         if self.quota == 0 {
             return;
         }
         self.quota -= 1;
         let operation = self.chooser.next_operation();
-        let Some(connection) = self.connections.get_mut(place) else {
+        let Some(connection) = self.connections.get_mut(index) else {
             return;
         };
         let mut bytes = 0;
         match operation {
-            Operation::Get(key) => {
+            BenchOperation::Get(key) => {
                 write_key(key, &mut self.key);
                 encode(&[b"GET", &self.key], &mut connection.out);
             }
-            Operation::Set(key) => {
+            BenchOperation::Set(key) => {
                 self.generation += 1;
                 write_key(key, &mut self.key);
                 write_value(key, self.generation, &self.plan.workload.sizes, &mut self.value);
@@ -231,14 +231,14 @@ impl<'a> Worker<'a> {
                 encode(&[b"SET", &self.key, &self.value], &mut connection.out);
             }
         }
-        connection.sent.push_back(Sent { due, operation, bytes });
+        connection.sent.push_back(SentCommand { due, operation, bytes });
     }
 
-    /// Writes and reads as far as the sockets go; returns how many answers came.
+    /// Writes and reads until the sockets would block. Returns the number of replies received.
     fn exchange(&mut self) -> Result<u64, BenchError> {
         let mut answered = 0;
-        for place in 0..self.connections.len() {
-            let Some(connection) = self.connections.get_mut(place) else {
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections.get_mut(index) else {
                 continue;
             };
             connection.write().map_err(|source| broken(self.plan, source))?;
@@ -251,16 +251,16 @@ impl<'a> Worker<'a> {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Err(source) => return Err(broken(self.plan, source).into()),
             }
-            answered += self.take_replies(place)?;
+            answered += self.take_replies(index)?;
         }
         Ok(answered)
     }
 
-    /// Counts every whole reply that a connection has received.
-    fn take_replies(&mut self, place: usize) -> Result<u64, BenchError> {
+    /// Counts every complete reply that a connection has received.
+    fn take_replies(&mut self, index: usize) -> Result<u64, BenchError> {
         let now = self.clock.now();
         let mut answered = 0;
-        while let Some(connection) = self.connections.get_mut(place) {
+        while let Some(connection) = self.connections.get_mut(index) {
             let endpoint = || self.plan.endpoint.clone();
             let next = connection.input.next_reply();
             let Some(reply) = next.map_err(|source| ClientError::NotResp { endpoint: endpoint(), source })?
@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
                 break;
             };
             let Some(sent) = connection.sent.pop_front() else {
-                let command = "nothing";
+                let command = "no command";
                 return Err(ClientError::Unexpected { endpoint: endpoint(), command, reply }.into());
             };
             self.count(&sent, &reply, now);
@@ -277,16 +277,16 @@ impl<'a> Worker<'a> {
         Ok(answered)
     }
 
-    fn count(&mut self, sent: &Sent, reply: &Reply, now: Nanos) {
+    fn count(&mut self, sent: &SentCommand, reply: &Reply, now: Nanos) {
         let latency = now.since(sent.due);
         match sent.operation {
-            Operation::Get(key) => {
+            BenchOperation::Get(key) => {
                 self.tally.gets.record(latency);
                 match reply {
                     Reply::Bulk(value) => {
                         self.tally.bytes += wide(value.len());
                         let sizes = &self.plan.workload.sizes;
-                        if self.plan.verify == Verify::Yes && !is_value_of(key, value, sizes, &mut self.value)
+                        if self.plan.verify == VerifyMode::Yes && !is_value_of(key, value, sizes, &mut self.value)
                         {
                             self.tally.wrong += 1;
                         }
@@ -295,7 +295,7 @@ impl<'a> Worker<'a> {
                     other => self.tally.refuse(other),
                 }
             }
-            Operation::Set(_) => {
+            BenchOperation::Set(_) => {
                 self.tally.sets.record(latency);
                 match reply {
                     Reply::Simple(_) => self.tally.bytes += wide(sent.bytes),
@@ -305,7 +305,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sleeps until a socket can go on or the next command is due.
+    /// Sleeps until a socket is ready or the next command is due.
     fn wait(&self, due: Option<Nanos>) -> Result<(), BenchError> {
         let mut sockets: Vec<PollFd<'_>> = self
             .connections
@@ -319,7 +319,7 @@ impl<'a> Worker<'a> {
             .collect();
         let full = self.connections.iter().all(|connection| connection.sent.len() >= self.plan.depth);
         let now = self.clock.now();
-        // With every connection full, only an answer helps; the limit is looked at four times a second.
+        // With every connection full, only a reply helps; the time limit is checked four times a second.
         let span = due.filter(|_| !full).map_or(Nanos::from_millis(250), |due| due.since(now));
         let span = span.min(Nanos::from_millis(250));
         match poll(&mut sockets, Some(&span.to_timespec())) {
@@ -329,19 +329,19 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Tally {
+impl WorkerTally {
     fn refuse(&mut self, reply: &Reply) {
         self.refused += 1;
         if self.refusal.is_none() {
             self.refusal = Some(match reply {
                 Reply::Error(text) => text.clone(),
-                other => format!("unexpected answer {other:?}"),
+                other => format!("unexpected reply {other:?}"),
             });
         }
     }
 }
 
-impl Connection {
+impl WorkerConnection {
     fn write(&mut self) -> std::io::Result<()> {
         while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
             match self.stream.write(rest) {
@@ -357,11 +357,11 @@ impl Connection {
     }
 }
 
-fn broken(plan: &Plan, source: std::io::Error) -> ClientError {
+fn broken(plan: &BenchPlan, source: std::io::Error) -> ClientError {
     ClientError::Broken { endpoint: plan.endpoint.clone(), source }
 }
 
-fn limit_nanos(plan: &Plan) -> Nanos {
+fn limit_nanos(plan: &BenchPlan) -> Nanos {
     Nanos(u64::try_from(plan.limit.as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -1,31 +1,32 @@
-//! What a benchmark asks for: which key, read or write, and what the value is.
+//! The operations of a benchmark: keys, reads and writes, and values.
 //!
-//! In: a random source. Out: [`Operation`]s and value bytes. Invariant: a value is a function of its key and its
-//! generation, and carries the generation in its first eight bytes, so a reader can tell byte for byte whether it is whole.
+//! Input: a seed. Output: [`BenchOperation`]s and value bytes. Invariant: a value is a function of its key and its
+//! generation, and holds the generation in its first eight bytes, so that a reader can verify every byte of it.
 
 use fastrand::Rng;
 use std::str::FromStr;
 
-/// Least size of a value that carries its generation.
+/// Minimum size of a value that holds its generation.
 pub const VERIFIABLE_BYTES: usize = 8;
 
-/// How keys are chosen.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Distribution {
-    /// Each as often as every other.
+pub enum KeyDistribution {
+    /// All keys equally frequent.
     Uniform,
-    /// A few very often: the frequency of the i-th falls with i to the power of this, above 0 and below 1.
+    /// Zipf: the frequency of the i-th key is proportional to i to the power of minus this number, which is above 0 and
+    /// below 1.
     Zipf(f64),
-    /// One after another, each thread its own share; for filling.
+    /// Every key once, in order, each thread its own share; for filling.
     EachOnce,
 }
 
-/// Why a text is no distribution.
+/// The error of a text that is not a distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no distribution: use uniform, zipf or zipf:THETA with THETA above 0 and below 1")]
+#[error("`{0}` is not a distribution: use uniform, zipf or zipf:THETA with THETA above 0 and below 1")]
 pub struct DistributionError(String);
 
-impl FromStr for Distribution {
+impl FromStr for KeyDistribution {
     type Err = DistributionError;
 
     fn from_str(text: &str) -> Result<Self, DistributionError> {
@@ -42,83 +43,84 @@ impl FromStr for Distribution {
 
 /// Keys, sizes and mix of a benchmark.
 #[derive(Clone, Debug)]
-pub struct Workload {
-    /// How many keys there are.
+pub struct BenchWorkload {
+    /// Number of keys.
     pub keys: u64,
-    /// How they are chosen.
-    pub distribution: Distribution,
-    /// Sizes of values, in bytes; each as often as every other.
+    /// Distribution of keys.
+    pub distribution: KeyDistribution,
+    /// Sizes of values, in bytes; all equally frequent.
     pub sizes: Vec<usize>,
     /// Share of reads, 0 to 1.
     pub read_share: f64,
-    /// Seed of every choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// One thing to ask for.
+/// One operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Read a key.
+pub enum BenchOperation {
+    /// Reads a key.
     Get(u64),
-    /// Store the next generation of a key.
+    /// Stores the next generation of a key.
     Set(u64),
 }
 
-/// The choices of one thread.
+/// The generator of one thread's operations.
 #[derive(Debug)]
-pub struct Chooser {
+pub struct OperationChooser {
     rng: Rng,
     keys: u64,
     read_share: f64,
-    pick: Pick,
+    pick: KeyChoice,
 }
 
 #[derive(Debug)]
-enum Pick {
+enum KeyChoice {
     Uniform,
-    Zipf(Zipf),
+    Zipf(ZipfRanks),
     Next { next: u64, step: u64 },
 }
 
-impl Chooser {
-    /// The choices of thread `index` of `threads`.
+impl OperationChooser {
+    /// Returns the generator of thread `index` of `threads`.
     #[must_use]
-    pub fn new(workload: &Workload, index: u64, threads: u64) -> Self {
+    pub fn new(workload: &BenchWorkload, index: u64, threads: u64) -> Self {
         Self {
             rng: Rng::with_seed(mix(workload.seed ^ mix(index + 1))),
             keys: workload.keys,
             read_share: workload.read_share,
             pick: match workload.distribution {
-                Distribution::Uniform => Pick::Uniform,
-                Distribution::Zipf(theta) => Pick::Zipf(Zipf::new(workload.keys, theta)),
-                Distribution::EachOnce => Pick::Next { next: index, step: threads },
+                KeyDistribution::Uniform => KeyChoice::Uniform,
+                KeyDistribution::Zipf(theta) => KeyChoice::Zipf(ZipfRanks::new(workload.keys, theta)),
+                KeyDistribution::EachOnce => KeyChoice::Next { next: index, step: threads },
             },
         }
     }
 
-    /// The next thing to ask for.
-    pub fn next_operation(&mut self) -> Operation {
+    /// Returns the next operation.
+    pub fn next_operation(&mut self) -> BenchOperation {
         let key = match &mut self.pick {
-            Pick::Uniform => self.rng.u64(..self.keys),
-            // Scattered, so that the popular keys are not neighbours.
-            Pick::Zipf(zipf) => mix(zipf.rank(&mut self.rng)) % self.keys,
-            Pick::Next { next, step } => {
+            KeyChoice::Uniform => self.rng.u64(..self.keys),
+            // Ranks are hashed, so that frequent keys are not adjacent.
+            KeyChoice::Zipf(zipf) => mix(zipf.rank(&mut self.rng)) % self.keys,
+            KeyChoice::Next { next, step } => {
                 let key = *next % self.keys;
                 *next += *step;
                 key
             }
         };
         if self.read_share > 0.0 && self.rng.f64() < self.read_share {
-            Operation::Get(key)
+            BenchOperation::Get(key)
         } else {
-            Operation::Set(key)
+            BenchOperation::Set(key)
         }
     }
 }
 
-/// Zipf ranks by the method of Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD 1994).
+/// A generator of Zipf ranks by the method of Gray et al., "Quickly generating billion-record synthetic databases"
+/// (SIGMOD 1994).
 #[derive(Debug)]
-struct Zipf {
+struct ZipfRanks {
     keys: f64,
     alpha: f64,
     eta: f64,
@@ -132,7 +134,7 @@ struct Zipf {
     clippy::cast_sign_loss,
     reason = "ranks are approximate by nature; key counts stay far below 2^53"
 )]
-impl Zipf {
+impl ZipfRanks {
     fn new(keys: u64, theta: f64) -> Self {
         let zeta: f64 = (1..=keys).map(|rank| (rank as f64).powf(-theta)).sum();
         let second = 1.0 + 0.5_f64.powf(theta);
@@ -159,7 +161,7 @@ impl Zipf {
     }
 }
 
-/// The name of a key.
+/// Writes the name of a key.
 pub fn write_key(key: u64, out: &mut Vec<u8>) {
     use std::io::Write as _;
     out.clear();
@@ -167,12 +169,12 @@ pub fn write_key(key: u64, out: &mut Vec<u8>) {
     let _ = write!(out, "bench:{key:012}");
 }
 
-/// The value of a key in one generation.
+/// Writes the value of a key in one generation.
 pub fn write_value(key: u64, generation: u64, sizes: &[usize], out: &mut Vec<u8>) {
     let mut state = mix(mix(key) ^ generation);
     let count = u64::try_from(sizes.len()).unwrap_or(1).max(1);
-    let place = usize::try_from(state % count).unwrap_or(0);
-    let size = sizes.get(place).copied().unwrap_or(0);
+    let index = usize::try_from(state % count).unwrap_or(0);
+    let size = sizes.get(index).copied().unwrap_or(0);
     out.clear();
     out.extend_from_slice(&generation.to_le_bytes());
     while out.len() < size {
@@ -182,7 +184,7 @@ pub fn write_value(key: u64, generation: u64, sizes: &[usize], out: &mut Vec<u8>
     out.truncate(size);
 }
 
-/// Whether bytes that were read are a whole value of this key, of whatever generation.
+/// Returns true if `value` is a complete value of this key, of any generation.
 #[must_use]
 pub fn is_value_of(key: u64, value: &[u8], sizes: &[usize], scratch: &mut Vec<u8>) -> bool {
     let Some(&generation) = value.first_chunk::<VERIFIABLE_BYTES>() else {
@@ -192,7 +194,7 @@ pub fn is_value_of(key: u64, value: &[u8], sizes: &[usize], scratch: &mut Vec<u8
     scratch == value
 }
 
-/// splitmix64's finisher: every bit of the result depends on every bit of the input.
+/// Returns a hash of `value` by the finisher of splitmix64: every bit of the result depends on every bit of the input.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -204,19 +206,19 @@ fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn workload(distribution: Distribution) -> Workload {
-        Workload { keys: 1_000, distribution, sizes: vec![100], read_share: 0.5, seed: 7 }
+    fn workload(distribution: KeyDistribution) -> BenchWorkload {
+        BenchWorkload { keys: 1_000, distribution, sizes: vec![100], read_share: 0.5, seed: 7 }
     }
 
     #[test]
     fn filling_reaches_every_key_once() {
-        let workload = Workload { read_share: 0.0, ..workload(Distribution::EachOnce) };
+        let workload = BenchWorkload { read_share: 0.0, ..workload(KeyDistribution::EachOnce) };
         let mut seen = std::collections::BTreeSet::new();
         for index in 0..3 {
-            let mut chooser = Chooser::new(&workload, index, 3);
+            let mut chooser = OperationChooser::new(&workload, index, 3);
             let share = (0..1_000).filter(|key| key % 3 == index).count();
             for _ in 0..share {
-                let Operation::Set(key) = chooser.next_operation() else { panic!("a read while filling") };
+                let BenchOperation::Set(key) = chooser.next_operation() else { panic!("filling read a key") };
                 assert!(seen.insert(key), "key {key} twice");
             }
         }
@@ -224,11 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn zipf_prefers_few_and_stays_in_range() {
+    fn zipf_prefers_few_keys_and_stays_in_range() {
         let mut zipf_counts = vec![0u32; 1_000];
-        let mut chooser = Chooser::new(&workload(Distribution::Zipf(0.99)), 0, 1);
+        let mut chooser = OperationChooser::new(&workload(KeyDistribution::Zipf(0.99)), 0, 1);
         for _ in 0..20_000 {
-            let (Operation::Get(key) | Operation::Set(key)) = chooser.next_operation();
+            let (BenchOperation::Get(key) | BenchOperation::Set(key)) = chooser.next_operation();
             zipf_counts[usize::try_from(key).unwrap()] += 1;
         }
         zipf_counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_told_from_a_torn_or_foreign_one() {
+    fn torn_values_and_values_of_other_keys_are_detected() {
         let sizes = [8, 100, 4_096];
         let mut scratch = Vec::new();
         let mut value = Vec::new();
@@ -255,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn distributions_are_read_strictly() {
-        assert_eq!("zipf:0.5".parse(), Ok(Distribution::Zipf(0.5)));
+    fn invalid_distributions_are_refused() {
+        assert_eq!("zipf:0.5".parse(), Ok(KeyDistribution::Zipf(0.5)));
         for text in ["zipf:1", "zipf:0", "zipf:", "zipf:nan", "normal", ""] {
-            assert!(text.parse::<Distribution>().is_err(), "{text}");
+            assert!(text.parse::<KeyDistribution>().is_err(), "{text}");
         }
     }
 }

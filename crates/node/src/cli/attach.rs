@@ -1,23 +1,25 @@
-//! `headwater attach`: who may attach to a live node, who does, and how much each may hold.
+//! `headwater attach`: lists and changes the grants and limits of clients that attach to a live node.
 //!
-//! In: arguments. Out: a table or JSON, or one line that says what changed. Changes hold from the next command of every
-//! client on, and stay after a restart.
+//! Input: arguments. Output: a table or JSON, or one line that names the change. A change applies from the next command
+//! of every client, and persists over a restart.
 
-use super::failure::{Failure, answer_json, answer_line};
-use crate::config::Bytes;
+use super::failure::{CommandFailure, answer_json, answer_line};
+use crate::config::ByteSize;
 use clap::{Args, Subcommand};
-use headwater_io::attach::admin::{AdminAnswer, AdminRequest, Grant, MEMORY_DEFAULT, QUEUES_DEFAULT, Who};
-use headwater_io::attach::connection::Connection;
-use headwater_io::attach::protocol::{Reply, Request};
+use headwater_io::attach::admin::{
+    AccessGrant, AdminAnswer, AdminRequest, GrantSubject, MEMORY_DEFAULT, QUEUES_DEFAULT,
+};
+use headwater_io::attach::connection::AttachConnection;
+use headwater_io::attach::protocol::{AttachReply, AttachRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `headwater attach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The node's own user and root may do everything and administer. Others need a grant, by user or by their first group; the
-grant of the user counts before that of the group. The device checks every command against it. Changes
-stay after a restart, and count before what the configuration file says of the same user or group:
+The node's own user and root have all rights, administration included. Other users need a grant, by user or by their
+primary group; the grant of the user takes precedence. The device checks every command against the grant. Changes
+persist over a restart, and override the grants of the same user or group in the configuration file:
   [[grant]]
   uid = 1001
   namespaces = [2]
@@ -36,7 +38,7 @@ pub struct AttachArgs {
     op: AttachOp,
 }
 
-/// Where a live node listens for administration.
+/// The socket of a live node for administration.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
     /// Attach socket of the node
@@ -45,26 +47,26 @@ pub struct SocketArgs {
 }
 
 impl SocketArgs {
-    /// Asks the node.
+    /// Sends a request to the node and returns its reply.
     ///
     /// # Errors
-    /// When nobody answers, or the node refuses.
-    pub fn ask(&self, request: AdminRequest) -> Result<AdminAnswer, Failure> {
+    /// When no node listens, or the node refuses.
+    pub fn ask(&self, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
         ask(&self.socket, request)
     }
 }
 
-fn ask(socket: &Path, request: AdminRequest) -> Result<AdminAnswer, Failure> {
-    match Connection::open(socket)?.call(&Request::Admin(request), &[])?.0 {
-        Reply::Admin(answer) => Ok(answer),
-        _ => Err(Failure::failed("the node answered something else; it may be of another version")),
+fn ask(socket: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
+    match AttachConnection::open(socket)?.call(&AttachRequest::Admin(request), &[])?.0 {
+        AttachReply::Admin(answer) => Ok(answer),
+        _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }
 }
 
-/// Whom a change is for.
+/// The user or group that a change is for.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct WhoArgs {
+struct SubjectArgs {
     /// User
     #[arg(long, value_name = "N")]
     uid: Option<u32>,
@@ -73,10 +75,10 @@ struct WhoArgs {
     gid: Option<u32>,
 }
 
-impl WhoArgs {
-    fn who(&self) -> Result<Who, Failure> {
-        let user = self.uid.map(Who::Uid);
-        user.or(self.gid.map(Who::Gid)).ok_or_else(|| Failure::usage("name a user or a group"))
+impl SubjectArgs {
+    fn who(&self) -> Result<GrantSubject, CommandFailure> {
+        let user = self.uid.map(GrantSubject::Uid);
+        user.or(self.gid.map(GrantSubject::Gid)).ok_or_else(|| CommandFailure::usage("name a user or a group"))
     }
 }
 
@@ -88,44 +90,44 @@ enum AttachOp {
         #[arg(long)]
         json: bool,
     },
-    /// Give rights, in place of what the user or group had
+    /// Grant rights; they replace those that the user or group had
     Grant {
         #[command(flatten)]
-        who: WhoArgs,
+        who: SubjectArgs,
         /// Namespace, 1 to 16; repeat for several; all when none is named
         #[arg(long = "namespace", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
         namespaces: Vec<u8>,
-        /// It may look and change nothing
+        /// Allow only commands that change nothing
         #[arg(long)]
         read_only: bool,
-        /// Of block namespaces, only these blocks: FIRST..END, the end not included
+        /// Only these blocks of block namespaces: FIRST..END, the end not included
         #[arg(long, value_name = "FIRST..END", value_parser = parse_blocks)]
         blocks: Option<(u64, u64)>,
-        /// Most queues of one client
+        /// Maximum queues of one client
         #[arg(long, value_name = "N", default_value_t = QUEUES_DEFAULT)]
         queues: u32,
-        /// Most memory of one client [default: 1GiB]
+        /// Maximum memory of one client [default: 1GiB]
         #[arg(long, value_name = "SIZE")]
-        memory: Option<Bytes>,
-        /// It may drive queues of the SSD's itself (attach:PATH?direct=1): nothing keeps it from any block then
+        memory: Option<ByteSize>,
+        /// Allow queues of the SSD itself (attach:PATH?direct=1): the client can then access every block
         #[arg(long, conflicts_with_all = ["namespaces", "read_only", "blocks"])]
         direct: bool,
     },
-    /// Take every right away; clients are disconnected at once
+    /// Revoke all rights; clients are disconnected at once
     Revoke {
         #[command(flatten)]
-        who: WhoArgs,
+        who: SubjectArgs,
     },
-    /// Change the limits of a grant; what a client already holds stays
+    /// Change the limits of a grant; a client keeps what it already holds
     Quota {
         #[command(flatten)]
-        who: WhoArgs,
-        /// Most queues of one client
+        who: SubjectArgs,
+        /// Maximum queues of one client
         #[arg(long, value_name = "N")]
         queues: Option<u32>,
-        /// Most memory of one client
+        /// Maximum memory of one client
         #[arg(long, value_name = "SIZE")]
-        memory: Option<Bytes>,
+        memory: Option<ByteSize>,
     },
 }
 
@@ -138,11 +140,11 @@ fn parse_blocks(text: &str) -> Result<(u64, u64), String> {
 ///
 /// # Errors
 /// When no node answers, or it refuses.
-pub fn run(args: AttachArgs) -> Result<(), Failure> {
+pub fn run(args: AttachArgs) -> Result<(), CommandFailure> {
     let request = match &args.op {
         AttachOp::List { .. } => AdminRequest::List,
         AttachOp::Grant { who, namespaces, read_only, blocks, queues, memory, direct } => {
-            AdminRequest::Grant(Grant {
+            AdminRequest::Grant(AccessGrant {
                 who: who.who()?,
                 namespaces: namespaces.clone(),
                 read_only: *read_only,
@@ -160,11 +162,11 @@ pub fn run(args: AttachArgs) -> Result<(), Failure> {
     match (args.socket.ask(request)?, &args.op) {
         (AdminAnswer::List { grants, clients }, AttachOp::List { json: true }) => {
             #[derive(Serialize)]
-            struct Listed<G, C> {
+            struct AttachListing<G, C> {
                 grants: G,
                 clients: C,
             }
-            answer_json(&Listed { grants, clients })
+            answer_json(&AttachListing { grants, clients })
         }
         (AdminAnswer::List { grants, clients }, _) => {
             let mut lines = vec!["grants:".to_owned()];
@@ -177,7 +179,7 @@ pub fn run(args: AttachArgs) -> Result<(), Failure> {
                     client.uid,
                     client.gid,
                     client.queues,
-                    Bytes(client.memory)
+                    ByteSize(client.memory)
                 )
             }));
             answer_line(&lines.join("\n"))
@@ -185,11 +187,11 @@ pub fn run(args: AttachArgs) -> Result<(), Failure> {
         (AdminAnswer::Reached(clients), _) => {
             answer_line(&format!("done; {clients} connected clients changed"))
         }
-        _ => Err(Failure::failed("the node answered something else; it may be of another version")),
+        _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }
 }
 
-fn grant_line(grant: &Grant) -> String {
+fn grant_line(grant: &AccessGrant) -> String {
     let numbers: Vec<String> = grant.namespaces.iter().map(u8::to_string).collect();
     let namespaces = if numbers.is_empty() { "all".to_owned() } else { numbers.join(", ") };
     let access = if grant.read_only { "read" } else { "write" };
@@ -199,7 +201,7 @@ fn grant_line(grant: &Grant) -> String {
         "  {}: {access}{direct}, namespaces {namespaces}{blocks}, {} queues, {}",
         grant.who,
         grant.queues,
-        Bytes(grant.memory)
+        ByteSize(grant.memory)
     )
 }
 
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_a_range_that_is_not_empty() {
+    fn empty_or_malformed_block_ranges_are_refused() {
         assert_eq!(parse_blocks("0..1000"), Ok((0, 1_000)));
         for text in ["", "7", "7..7", "8..7", "a..b", "..5"] {
             assert!(parse_blocks(text).is_err(), "{text}");

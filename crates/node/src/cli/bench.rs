@@ -1,84 +1,85 @@
-//! `headwater bench`: arguments, filling, the report.
+//! `headwater bench`: arguments, the filling of the keys, and the report.
 //!
-//! In: arguments. Out: a table or JSON on standard output; exit code 1 when anything was refused or wrong.
+//! Input: arguments. Output: a table or JSON on standard output; exit code 1 when a command was refused or a value
+//! wrong.
 
-use super::failure::{Failure, answer_json, answer_line};
-use super::progress::Progress;
+use super::failure::{CommandFailure, answer_json, answer_line};
+use super::progress::ProgressDisplay;
 use crate::bench::device::DevicePlan;
 use crate::bench::workload::VERIFIABLE_BYTES;
-use crate::bench::{Distribution, Pace, Plan, Until, Verify, Workload};
-use crate::config::Bytes;
+use crate::bench::{KeyDistribution, LoadPacing, BenchPlan, RunEnd, VerifyMode, BenchWorkload};
+use crate::config::ByteSize;
 use crate::kv::resp_client::Endpoint;
 use clap::{Args, ValueEnum};
 use headwater_host::clock::Nanos;
-use headwater_io::completion::{Aggregation, CompletionPolicy, Pace as Looks};
-use headwater_io::scheduler::Scheduling;
+use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
+use headwater_io::scheduler::SchedulingPolicy;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 use std::time::Duration;
 
-/// Bytes of a value, unless sizes are given.
+/// Default bytes of a value.
 const VALUE_BYTES_DEFAULT: usize = 100;
-/// Share of reads on a node, unless it is given.
+/// Default share of reads on a node.
 const READ_SHARE_DEFAULT: f64 = 0.9;
 
 /// Arguments of `headwater bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Closed loop (default): each connection sends --depth commands and waits for their answers: what the node can do.
-Open loop (--rate): commands are due at that rate whatever the node does, and latency counts from the moment a command
-was due: what a user feels. A report whose `unsent` is not 0 asked for more than the node can do.
+Closed loop (default): each connection sends --depth commands and waits for their replies. This measures the maximum
+rate of the node. Open loop (--rate): commands are due at a fixed rate, and latency counts from the time a command was
+due. This measures what a user sees. If `unsent` is not 0, the rate was more than the node can serve.
 
 Examples:
   headwater bench                                    90 % reads, 100 B, depth 1
   headwater bench --depth 16 --read-share 0          pipelined writes
   headwater bench --sizes 100,4096 --dist zipf:0.9 --connections 64 --duration 30
   headwater bench --rate 20000 --verify --json       open loop, every value checked
-  headwater bench --device null:1G --depth 32        what our own path costs
-  headwater bench --device io-uring:/dev/nvme0n1 --sizes 64K --completion thread   reads; --read-share writes too")]
+  headwater bench --device null:1G --depth 32        cost of Headwater's own I/O path
+  headwater bench --device io-uring:/dev/nvme0n1 --sizes 64K --completion thread   reads only without --read-share")]
 pub struct BenchArgs {
-    /// A device by its URL, instead of a live node: blocks, read and written through a handle
+    /// URL of a block device to use instead of a live node, through a handle
     #[arg(long, value_name = "URL", conflicts_with_all = ["resp", "rate", "connections", "keys", "dist", "verify"])]
     device: Option<String>,
-    /// With --device: how completions are found
+    /// With --device: how to wait for completions
     #[arg(long, value_name = "HOW", requires = "device", default_value = "poll")]
-    completion: Finding,
-    /// With --device: which request goes next
+    completion: CompletionMode,
+    /// With --device: order in which requests are sent to the device
     #[arg(long, value_name = "HOW", requires = "device", default_value = "fifo")]
-    scheduler: Order,
+    scheduler: SchedulerKind,
     /// Live node: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379", env = "HEADWATER_RESP")]
     resp: Endpoint,
     /// Namespace, 1 to 16
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     namespace: u8,
-    /// Sizes of values, each as often as every other, 100 unless said; with --device the size of requests, 4096
+    /// Sizes of values, all equally frequent [default: 100]; with --device the size of a request [default: 4096]
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
-    sizes: Vec<Bytes>,
-    /// Share of reads, 0 to 1; 0.9 unless said, with --device 1, which changes nothing there
+    sizes: Vec<ByteSize>,
+    /// Share of reads, 0 to 1 [default: 0.9; with --device 1, so that nothing is written]
     #[arg(long, value_name = "SHARE")]
     read_share: Option<f64>,
-    /// How keys are chosen: uniform, zipf or zipf:THETA
+    /// Distribution of keys: uniform, zipf or zipf:THETA
     #[arg(long, value_name = "DIST", default_value = "uniform")]
-    dist: Distribution,
-    /// How many keys
+    dist: KeyDistribution,
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     keys: u64,
-    /// Commands on the way on each connection
+    /// Commands in flight on each connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
-    /// Threads of this program
+    /// Threads of the benchmark
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     threads: u32,
-    /// Connections, over all threads
+    /// Connections of all threads together
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
     /// Seconds to run
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, conflicts_with = "requests")]
     duration: f64,
-    /// Commands to run, instead of a time
+    /// Number of commands to run, instead of a duration
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Open loop: commands due a second, over all threads
+    /// Open loop: commands due a second, of all threads together
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
     /// Compare every value that is read, byte for byte
@@ -87,10 +88,10 @@ pub struct BenchArgs {
     /// Do not store every key first
     #[arg(long)]
     no_fill: bool,
-    /// Seed of every choice
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Longest wait for one answer, in seconds
+    /// Maximum wait for one reply, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Print the report as JSON
@@ -98,41 +99,41 @@ pub struct BenchArgs {
     json: bool,
 }
 
-/// How completions of a device are found.
+/// The method of waiting for completions of a device.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Finding {
-    /// By looking again and again
+enum CompletionMode {
+    /// Poll continuously
     Poll,
-    /// By a thread whose period follows size and latency
+    /// Poll on a thread whose period follows size and latency
     Thread,
-    /// Asleep for a part of what is expected, then looking
+    /// Sleep for a part of the expected latency, then poll
     Hybrid,
-    /// Asleep until the device says so
+    /// Sleep until the device signals a completion
     Interrupt,
 }
 
-/// Which request of a device goes next.
+/// The order in which requests are sent to a device.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Order {
-    /// The one that came first
+enum SchedulerKind {
+    /// In order of arrival
     Fifo,
-    /// The one whose deadline, 1 ms after it came, is first
+    /// By deadline, which is 1 ms after arrival
     Deadline,
-    /// By weight of classes, of which there is one here
+    /// By weight of classes; the benchmark uses one class
     Share,
-    /// By urgency of classes, of which there is one here
+    /// By priority of classes; the benchmark uses one class
     Priority,
 }
 
-fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, Failure> {
+fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, CommandFailure> {
     let bytes = match args.sizes.as_slice() {
         [] => 4_096,
         [size] => {
-            usize::try_from(size.0).map_err(|error| Failure::usage(format!("--sizes {size}: {error}")))?
+            usize::try_from(size.0).map_err(|error| CommandFailure::usage(format!("--sizes {size}: {error}")))?
         }
-        _ => return Err(Failure::usage("--sizes: one size of requests with --device")),
+        _ => return Err(CommandFailure::usage("--sizes: with --device give only one size")),
     };
-    let pace = Looks::Adaptive;
+    let pace = PollPace::Adaptive;
     Ok(DevicePlan {
         url: url.to_owned(),
         bytes,
@@ -141,22 +142,22 @@ fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, Failure> {
         threads: args.threads,
         until: until(args)?,
         completion: match args.completion {
-            Finding::Poll => CompletionPolicy::Inline,
-            Finding::Thread => CompletionPolicy::Thread(pace, Aggregation::NONE),
-            Finding::Hybrid => CompletionPolicy::Paced(pace),
-            Finding::Interrupt => CompletionPolicy::Interrupt(Aggregation::NONE),
+            CompletionMode::Poll => CompletionPolicy::Inline,
+            CompletionMode::Thread => CompletionPolicy::Thread(pace, CompletionAggregation::NONE),
+            CompletionMode::Hybrid => CompletionPolicy::Paced(pace),
+            CompletionMode::Interrupt => CompletionPolicy::Interrupt(CompletionAggregation::NONE),
         },
         scheduling: match args.scheduler {
-            Order::Fifo => Scheduling::Fifo,
-            Order::Deadline => Scheduling::deadline(Nanos::from_millis(1)),
-            Order::Share => Scheduling::share(&[1]),
-            Order::Priority => Scheduling::Priority { overtakes_max: 16 },
+            SchedulerKind::Fifo => SchedulingPolicy::Fifo,
+            SchedulerKind::Deadline => SchedulingPolicy::deadline(Nanos::from_millis(1)),
+            SchedulerKind::Share => SchedulingPolicy::share(&[1]),
+            SchedulerKind::Priority => SchedulingPolicy::Priority { overtakes_max: 16 },
         },
         seed: args.seed,
     })
 }
 
-fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), Failure> {
+fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), CommandFailure> {
     let report = crate::bench::device::run(&device_plan(args, url)?)?;
     if args.json {
         answer_json(&report)?;
@@ -165,42 +166,42 @@ fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), Failure> {
     }
     match report.failed {
         0 => Ok(()),
-        failed => Err(Failure::failed(format!("{failed} requests failed"))),
+        failed => Err(CommandFailure::failed(format!("{failed} requests failed"))),
     }
 }
 
-fn share_of(share: f64) -> Result<f64, Failure> {
+fn share_of(share: f64) -> Result<f64, CommandFailure> {
     if (0.0..=1.0).contains(&share) {
         return Ok(share);
     }
-    Err(Failure::usage(format!("--read-share {share}: give a share between 0 and 1")))
+    Err(CommandFailure::usage(format!("--read-share {share}: give a share between 0 and 1")))
 }
 
-fn until(args: &BenchArgs) -> Result<Until, Failure> {
+fn until(args: &BenchArgs) -> Result<RunEnd, CommandFailure> {
     Ok(match args.requests {
-        Some(count) => Until::Commands(count),
-        None => Until::Elapsed(seconds(args.duration)?),
+        Some(count) => RunEnd::Commands(count),
+        None => RunEnd::Elapsed(seconds(args.duration)?),
     })
 }
 
 /// Runs `headwater bench`.
 ///
 /// # Errors
-/// When the node cannot be reached, refuses commands, or gives wrong values.
-pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+/// When the node or device cannot be reached, refuses commands, or returns wrong values.
+pub fn run(args: &BenchArgs) -> Result<(), CommandFailure> {
     if let Some(url) = &args.device {
         return run_on_device(args, url);
     }
     let plan = plan(args)?;
     if !args.no_fill && plan.workload.read_share > 0.0 {
-        let mut progress = Progress::start("filling");
+        let mut progress = ProgressDisplay::start("filling");
         progress.total(Some(plan.workload.keys));
         let filled = crate::bench::fill(&plan, &mut |done| progress.set(done, 0))?;
         if let Some(refusal) = filled.refusal {
-            return Err(Failure::failed(format!("the node refused to store the keys: {refusal}")));
+            return Err(CommandFailure::failed(format!("the node refused to store the keys: {refusal}")));
         }
     }
-    let mut progress = Progress::start("running");
+    let mut progress = ProgressDisplay::start("running");
     progress.total(args.requests);
     let report = crate::bench::run(&plan, &mut |done| progress.set(done, 0))?;
     drop(progress);
@@ -210,7 +211,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         answer_line(&report.to_string())?;
     }
     if report.refused > 0 || report.wrong > 0 {
-        return Err(Failure::failed(format!(
+        return Err(CommandFailure::failed(format!(
             "{} commands refused, {} values wrong",
             report.refused, report.wrong
         )));
@@ -218,13 +219,13 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
+fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
     let mut sizes = Vec::with_capacity(args.sizes.len());
     for size in &args.sizes {
         match usize::try_from(size.0) {
             Ok(bytes) if bytes <= VALUE_BYTES_MAX => sizes.push(bytes),
             _ => {
-                return Err(Failure::usage(format!(
+                return Err(CommandFailure::usage(format!(
                     "--sizes {size}: a value has at most {} MiB",
                     VALUE_BYTES_MAX >> 20
                 )));
@@ -236,44 +237,44 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     }
     let read_share = share_of(args.read_share.unwrap_or(READ_SHARE_DEFAULT))?;
     if args.verify && sizes.iter().any(|&size| size < VERIFIABLE_BYTES) {
-        return Err(Failure::usage(format!(
-            "--verify: values below {VERIFIABLE_BYTES} bytes cannot be told apart"
+        return Err(CommandFailure::usage(format!(
+            "--verify: values below {VERIFIABLE_BYTES} bytes cannot be verified; give larger --sizes"
         )));
     }
     if args.connections < args.threads {
-        return Err(Failure::usage(format!(
-            "--connections {} is less than --threads {}: each thread needs one",
+        return Err(CommandFailure::usage(format!(
+            "--connections {} is less than --threads {}: each thread needs a connection",
             args.connections, args.threads
         )));
     }
     let until = until(args)?;
     let pace = match args.rate {
-        None => Pace::Closed,
-        Some(rate) if rate.is_finite() && rate >= 1.0 => Pace::Open(rate),
+        None => LoadPacing::Closed,
+        Some(rate) if rate.is_finite() && rate >= 1.0 => LoadPacing::Open(rate),
         Some(rate) => {
-            return Err(Failure::usage(format!("--rate {rate}: give at least 1 command a second")));
+            return Err(CommandFailure::usage(format!("--rate {rate}: give at least 1 command a second")));
         }
     };
     let count = |number: u32| usize::try_from(number).unwrap_or(1);
-    Ok(Plan {
+    Ok(BenchPlan {
         endpoint: args.resp.clone(),
         namespace: args.namespace,
-        workload: Workload { keys: args.keys, distribution: args.dist, sizes, read_share, seed: args.seed },
+        workload: BenchWorkload { keys: args.keys, distribution: args.dist, sizes, read_share, seed: args.seed },
         depth: count(args.depth),
         threads: count(args.threads),
         connections: count(args.connections),
         pace,
         until,
-        verify: if args.verify { Verify::Yes } else { Verify::No },
+        verify: if args.verify { VerifyMode::Yes } else { VerifyMode::No },
         limit: Duration::from_secs(args.timeout),
     })
 }
 
-fn seconds(duration: f64) -> Result<Nanos, Failure> {
+fn seconds(duration: f64) -> Result<Nanos, CommandFailure> {
     match Duration::try_from_secs_f64(duration) {
         Ok(span) if !span.is_zero() && span.as_secs() <= 86_400 => {
             Ok(Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
         }
-        _ => Err(Failure::usage(format!("--duration {duration}: give seconds, above 0 and at most 86400"))),
+        _ => Err(CommandFailure::usage(format!("--duration {duration}: give seconds, above 0 and at most 86400"))),
     }
 }

@@ -1,16 +1,16 @@
-//! `headwater device`: devices looked at: which there are, what one says of itself, and the data directory of a stopped node.
+//! `headwater device`: lists devices, describes one, and checks the data directory of a stopped node.
 //!
-//! In: a URL, a directory, or nothing. Out: a table or JSON; exit code 1 when something is wrong with it.
+//! Input: a URL, a directory, or nothing. Output: a table or JSON; exit code 1 when the check finds a fault.
 
-use super::failure::{Failure, answer_json, answer_line};
-use super::progress::Progress;
-use crate::config::{Bytes, Config, Overrides};
+use super::failure::{CommandFailure, answer_json, answer_line};
+use super::progress::ProgressDisplay;
+use crate::config::{ByteSize, NodeConfig, ConfigOverrides};
 use crate::daemon::data_dir::DataDir;
 use crate::doctor::device_scan;
 use clap::{Args, Subcommand};
 use headwater::Device;
 use headwater_host::clock::Clock;
-use headwater_io::{NamespaceFacts, NvmeTcp};
+use headwater_io::{ClientNamespace, NvmeTcp};
 use serde::Serialize;
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ pub struct DeviceArgs {
 enum DeviceOp {
     /// List the devices of this machine with their URLs
     #[command(after_help = "\
-NVMe controllers for our own driver (vfio:), namespaces under the kernel's driver (nvme-ng:), block devices and partitions
-(io-uring:). Nothing is opened; what keeps you from opening one is said, with the command that would change it.
+NVMe controllers for Headwater's driver (vfio:), namespaces under the kernel's driver (nvme-ng:), block devices and
+partitions (io-uring:). No device is opened. A device that you cannot open is shown with the reason and the remedy.
 
 Example:
   headwater device list")]
@@ -36,19 +36,19 @@ Example:
         #[arg(long)]
         json: bool,
     },
-    /// Ask an NVMe/TCP address which devices it serves; prints their URLs
+    /// Print the URLs of the devices that an NVMe/TCP address serves
     #[command(after_help = "Example:\n  headwater device discover 127.0.0.1:4420")]
     Discover {
         /// HOST:PORT
         #[arg(value_name = "ADDR")]
         address: String,
     },
-    /// Open a device and say what it is
+    /// Open a device and describe it
     #[command(after_help = "\
 Examples:
   headwater device identify null:1G
   headwater device identify io-uring:/dev/nvme0n1p2
-  headwater device identify nvme-tcp://127.0.0.1:4420/NQN     device discover 127.0.0.1:4420 says which")]
+  headwater device identify nvme-tcp://127.0.0.1:4420/NQN     device discover 127.0.0.1:4420 prints the NQNs")]
     Identify {
         /// The device
         #[arg(value_name = "URL")]
@@ -57,11 +57,11 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Read every record, the index and the checkpoint
+    /// Check every record, the index and the checkpoint
     #[command(after_help = "\
-Nothing is changed: the flash is opened to be read. Every record that the index names is read, its checksum computed and
-its key hashed; then the index is built again from the whole log and held against the one that the checkpoint gives. Keys
-are named by their hashes and places. Exit code 1 when a record, the checkpoint or the index is not what it should be.
+Nothing is changed: the flash file is opened read-only. Every record that the index names is read, its checksum verified
+and its key hashed; then the index is rebuilt from the whole log and compared with the index of the checkpoint. Keys are
+shown as hashes and locations. Exit code 1 when a record, the checkpoint or the index is wrong.
 
 Example:
   headwater device check ./data")]
@@ -78,8 +78,8 @@ Example:
 /// Runs `headwater device`.
 ///
 /// # Errors
-/// When the directory cannot be opened, or something is damaged.
-pub fn run(args: DeviceArgs) -> Result<(), Failure> {
+/// When the device or the directory cannot be opened, or the check finds a fault.
+pub fn run(args: DeviceArgs) -> Result<(), CommandFailure> {
     match args.op {
         DeviceOp::List { json } => list(json),
         DeviceOp::Discover { address } => discover(&address),
@@ -88,44 +88,44 @@ pub fn run(args: DeviceArgs) -> Result<(), Failure> {
     }
 }
 
-fn list(json: bool) -> Result<(), Failure> {
+fn list(json: bool) -> Result<(), CommandFailure> {
     let found = device_scan::scan(&device_scan::Roots::default());
     if json {
         return answer_json(&found);
     }
     if found.is_empty() {
         return answer_line(
-            "no NVMe controller, namespace or block device is here; null:1G and mem:1G always are",
+            "no NVMe controller, namespace or block device found; null:1G and mem:1G are always available",
         );
     }
     found.iter().try_for_each(|device| answer_line(&device.to_string()))
 }
 
-fn discover(address: &str) -> Result<(), Failure> {
+fn discover(address: &str) -> Result<(), CommandFailure> {
     let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
     let found = found
-        .ok_or_else(|| Failure::usage(format!("{address}: no such host, or no port; write HOST:PORT")))?;
+        .ok_or_else(|| CommandFailure::usage(format!("{address}: no such host, or no port; write HOST:PORT")))?;
     let names = NvmeTcp::discover(found)?;
     names.iter().try_for_each(|name| answer_line(&format!("nvme-tcp://{address}/{name}")))
 }
 
-/// What a device says of itself.
+/// The description of a device.
 #[derive(Debug, Serialize)]
-struct Identity {
+struct DeviceIdentity {
     url: String,
-    namespaces: Vec<NamespaceFacts>,
+    namespaces: Vec<ClientNamespace>,
     transfer_bytes_max: usize,
     segments_max: usize,
     memory_align: usize,
     wakes: bool,
 }
 
-fn identify(url: &str, json: bool) -> Result<(), Failure> {
+fn identify(url: &str, json: bool) -> Result<(), CommandFailure> {
     let mut device = Device::open(url)?;
     let namespaces = device.namespaces()?;
     let queue = device.queue(1)?;
     let limits = queue.limits();
-    let identity = Identity {
+    let identity = DeviceIdentity {
         url: url.to_owned(),
         namespaces,
         transfer_bytes_max: limits.transfer_bytes_max,
@@ -137,40 +137,41 @@ fn identify(url: &str, json: bool) -> Result<(), Failure> {
         return answer_json(&identity);
     }
     for facts in &identity.namespaces {
-        let size = Bytes(facts.size.saturating_mul(u64::from(facts.block_bytes)));
+        let size = ByteSize(facts.size.saturating_mul(u64::from(facts.block_bytes)));
         let kind = match (facts.is_key_space(), facts.size) {
             (true, 0) => "keys".to_owned(),
-            (true, quota) => format!("keys, at most {}", Bytes(quota)),
+            (true, quota) => format!("keys, at most {}", ByteSize(quota)),
             (false, blocks) => format!("{blocks} blocks of {} bytes, {size}", facts.block_bytes),
         };
         let access = if facts.writable { "" } else { ", read only" };
         let window =
-            facts.blocks.map_or(String::new(), |(first, end)| format!(", blocks {first} to {end} for us"));
+            facts.blocks.map_or(String::new(), |(first, end)| format!(", granted blocks {first}..{end}"));
         answer_line(&format!("namespace {}: {kind}{window}{access}", facts.id))?;
     }
-    let Identity { transfer_bytes_max, segments_max, memory_align, wakes, .. } = identity;
-    let most = Bytes(transfer_bytes_max as u64);
+    let DeviceIdentity { transfer_bytes_max, segments_max, memory_align, wakes, .. } = identity;
+    let bytes_max = ByteSize(transfer_bytes_max as u64);
     let waiting = if wakes { "sleeping or polling" } else { "polling" };
     answer_line(&format!(
-        "a command moves at most {most} in {segments_max} pieces at multiples of {memory_align} bytes; completions are waited for by {waiting}"
+        "a command transfers at most {bytes_max} in {segments_max} segments aligned to {memory_align} bytes; \
+         wait for completions by {waiting}"
     ))
 }
 
-fn check(data: PathBuf, json: bool) -> Result<(), Failure> {
-    let config = Config::assemble(None, Overrides { data: Some(data), ..Overrides::default() })?;
+fn check(data: PathBuf, json: bool) -> Result<(), CommandFailure> {
+    let config = NodeConfig::assemble(None, ConfigOverrides { data: Some(data), ..ConfigOverrides::default() })?;
     let directory = DataDir::look(&config.data)?;
-    let mut progress = Progress::start("opening");
+    let mut progress = ProgressDisplay::start("opening");
     let report = crate::daemon::device_file::check_device(&directory, &config, Clock::start(), &mut |step| {
         progress.phase(step.stage);
         progress.total(Some(step.total));
         progress.set(step.done, 0);
     })
-    .map_err(Failure::failed)?;
+    .map_err(CommandFailure::failed)?;
     drop(progress);
     if json {
         answer_json(&report)?;
     } else {
         answer_line(&report.to_string())?;
     }
-    if report.is_whole { Ok(()) } else { Err(Failure::answered()) }
+    if report.is_whole { Ok(()) } else { Err(CommandFailure::answered()) }
 }

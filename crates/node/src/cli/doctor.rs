@@ -1,8 +1,8 @@
-//! `headwater doctor`: the findings as a table or JSON.
+//! `headwater doctor`: prints the findings as a table or JSON.
 //!
-//! In: arguments. Out: findings on standard output; exit code 1 when one of them will get in the way.
+//! Input: arguments. Output: findings on standard output; exit code 1 when one of them is a problem.
 
-use super::failure::{Failure, answer_json, answer_line};
+use super::failure::{CommandFailure, answer_json, answer_line};
 use crate::doctor::memory::MemoryReport;
 use crate::doctor::{Verdict, examine};
 use clap::Args;
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 /// Arguments of `headwater doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-active: there and used. stand-in: not there, something slower does its work. note: for information. PROBLEM: will get in
-the way. Nothing is changed and nothing needs root.")]
+active: available and used. stand-in: not available, a slower substitute is used. note: for information. PROBLEM: an
+invalid setting, or a fault that keeps a node from working. Nothing is changed and nothing needs root.")]
 pub struct DoctorArgs {
-    /// Data directory to look at
+    /// Data directory to examine
     #[arg(long, value_name = "DIR", default_value = "data")]
     data: PathBuf,
-    /// Say what pinning memory costs here beside copying it, and which size goes to which tier
+    /// Show the cost of pinning memory and of copying it on this machine, and which sizes go to which tier
     #[arg(long)]
     memory: bool,
     /// Print JSON
@@ -28,8 +28,8 @@ pub struct DoctorArgs {
 /// Runs `headwater doctor`.
 ///
 /// # Errors
-/// When something will get in the way of a node.
-pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+/// When a finding is a problem for a node.
+pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     let findings = if args.memory {
         let report = MemoryReport::make();
         if args.json {
@@ -50,7 +50,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         findings
     };
     if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
-        return Err(Failure::answered());
+        return Err(CommandFailure::answered());
     }
     Ok(())
 }

@@ -1,34 +1,34 @@
-//! How a command fails: one sentence on standard error and an exit code.
+//! The failure of a command: one sentence on standard error and an exit code.
 //!
-//! In: any error. Out: [`Failure`]. Exit codes: 0 done, 1 failed, 2 asked for wrongly.
+//! Input: any error. Output: [`CommandFailure`]. Exit codes: 0 success, 1 failure, 2 usage error.
 
 use std::process::ExitCode;
 
-/// Why a command ends without success.
+/// The message and exit code of a command that does not succeed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     message: Option<String>,
     code: u8,
 }
 
-impl Failure {
-    /// The command was asked for wrongly: exit code 2.
+impl CommandFailure {
+    /// Returns a usage error: exit code 2.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { message: Some(message.into()), code: 2 }
     }
 
-    /// The command failed: exit code 1.
+    /// Returns a failure: exit code 1.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { message: Some(message.into()), code: 1 }
     }
 
-    /// The command's answer is no, and it has been printed: exit code 1.
+    /// Returns the failure of a command that has printed its negative result: exit code 1.
     #[must_use]
     pub fn answered() -> Self {
         Self { message: None, code: 1 }
     }
 
-    /// Says it and gives the exit code.
+    /// Prints the message and returns the exit code.
     #[expect(clippy::print_stderr, reason = "the command line says why it failed")]
     pub fn report(self) -> ExitCode {
         if let Some(message) = self.message {
@@ -38,38 +38,38 @@ impl Failure {
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: std::error::Error> From<E> for CommandFailure {
     fn from(error: E) -> Self {
         Self::failed(error.to_string())
     }
 }
 
-/// Writes an answer to standard output. A reader that went away (`| head`) ends the command without a complaint.
+/// Writes bytes to standard output. A closed pipe (`| head`) ends the command without a message.
 ///
 /// # Errors
-/// When standard output takes nothing more.
-pub fn answer(bytes: &[u8]) -> Result<(), Failure> {
+/// When the write fails.
+pub fn answer(bytes: &[u8]) -> Result<(), CommandFailure> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::answered()),
-        Err(error) => Err(Failure::failed(format!("cannot write the answer: {error}"))),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(CommandFailure::answered()),
+        Err(error) => Err(CommandFailure::failed(format!("cannot write to standard output: {error}"))),
         Ok(()) => Ok(()),
     }
 }
 
-/// Writes an answer as one line of text.
+/// Writes one line of text to standard output.
 ///
 /// # Errors
 /// As [`answer`].
-pub fn answer_line(text: &str) -> Result<(), Failure> {
+pub fn answer_line(text: &str) -> Result<(), CommandFailure> {
     answer(format!("{text}\n").as_bytes())
 }
 
-/// Writes an answer as JSON.
+/// Writes a value as JSON to standard output.
 ///
 /// # Errors
 /// As [`answer`].
-pub fn answer_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+pub fn answer_json(value: &impl serde::Serialize) -> Result<(), CommandFailure> {
     answer_line(&serde_json::to_string_pretty(value)?)
 }

@@ -1,8 +1,9 @@
-//! `headwater kv`: single keys, scans, loads and dumps, against a live node or the data directory of a stopped one.
+//! `headwater kv`: single keys, scans, loads and dumps, on a live node or the data directory of a stopped one.
 //!
-//! In: arguments, standard input. Out: values and tables on standard output, exit code 1 when a key is not there.
+//! Input: arguments, standard input. Output: values and tables on standard output; exit code 1 when a key does not
+//! exist.
 
-use super::failure::{Failure, answer, answer_json, answer_line};
+use super::failure::{CommandFailure, answer, answer_json, answer_line};
 use crate::kv::resp_client::Endpoint;
 use crate::kv::target::live::LiveTarget;
 use crate::kv::target::{Cursor, KvTarget, Record, Stored};
@@ -43,10 +44,10 @@ pub struct KvArgs {
     /// Namespace, 1 to 16
     #[arg(short, long, global = true, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub namespace: u8,
-    /// Longest wait for one answer, in seconds
+    /// Maximum wait for one reply, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
-    /// What to do
+    /// Operation to run
     #[command(subcommand)]
     pub op: KvOp,
 }
@@ -58,36 +59,36 @@ pub enum KvOp {
     Put {
         /// Key
         #[arg(value_parser = key_parser())]
-        key: Key,
-        /// Value; `@FILE` reads a file, `-` or nothing reads standard input
+        key: KeyArgument,
+        /// Value; `@FILE` reads a file, `-` or no value reads standard input
         value: Option<OsString>,
-        /// Seconds after which the key ceases to exist
+        /// Seconds after which the key expires
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_153_600_000))]
         ttl: Option<u64>,
     },
-    /// Print a value as it is; exit code 1 when the key is not there
+    /// Print a value as it is; exit code 1 when the key does not exist
     Get {
         /// Key
         #[arg(value_parser = key_parser())]
-        key: Key,
+        key: KeyArgument,
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Remove keys; `-` reads them from standard input, one a line
+    /// Delete keys; `-` reads them from standard input, one a line
     Del {
         /// Keys
         #[arg(required = true, value_parser = key_parser())]
-        keys: Vec<Key>,
+        keys: Vec<KeyArgument>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say which keys are there; exit code 1 unless all are
+    /// Show which keys exist; exit code 1 unless all do
     Exists {
         /// Keys; `-` reads them from standard input, one a line
         #[arg(required = true, value_parser = key_parser())]
-        keys: Vec<Key>,
+        keys: Vec<KeyArgument>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -97,34 +98,34 @@ pub enum KvOp {
         /// Only keys that match this pattern (* ? [a-z])
         #[arg(long = "match", value_name = "PATTERN")]
         pattern: Option<OsString>,
-        /// At most so many
+        /// Maximum number of keys
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// Print JSON; keys that are not UTF-8 stand as base64
+        /// Print JSON; keys that are not UTF-8 are printed as base64
         #[arg(long)]
         json: bool,
     },
     /// Load a folder or a record file
     Load(super::kv_transfer::LoadArgs),
-    /// Write records back to a folder or a record file, or check them against a manifest
+    /// Write records to a folder or a record file, or check them against a manifest
     Dump(super::kv_transfer::DumpArgs),
 }
 
 /// Runs `headwater kv`.
 ///
 /// # Errors
-/// Says what failed.
-pub fn run(args: KvArgs) -> Result<(), Failure> {
+/// Names the operation that failed.
+pub fn run(args: KvArgs) -> Result<(), CommandFailure> {
     let mut target = open(&args)?;
     let target = target.as_mut();
     let done = carry_out(target, args.op);
-    // Also after a failure: what was stored before it is made durable.
+    // Also after a failure: records stored before it are made durable.
     let closed = target.close();
     done?;
     Ok(closed?)
 }
 
-fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), Failure> {
+fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), CommandFailure> {
     match op {
         KvOp::Put { key, value, ttl } => put(target, key, value, ttl),
         KvOp::Get { key, output } => get(target, key, output),
@@ -136,7 +137,7 @@ fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), Failure> {
     }
 }
 
-fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, Failure> {
+fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, CommandFailure> {
     match &args.data {
         Some(path) => super::embedded::open(path, args.namespace),
         None => {
@@ -148,14 +149,14 @@ fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, Failure> {
 
 fn put(
     target: &mut dyn KvTarget,
-    Key(key): Key,
+    KeyArgument(key): KeyArgument,
     value: Option<OsString>,
     ttl: Option<u64>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let value = read_value(value)?;
     if value.len() > VALUE_BYTES_MAX {
-        return Err(Failure::failed(format!(
-            "the value is larger than {} MiB, the largest a key can have",
+        return Err(CommandFailure::failed(format!(
+            "the value is larger than {} MiB, the maximum",
             VALUE_BYTES_MAX >> 20
         )));
     }
@@ -169,11 +170,11 @@ fn put(
         }
         Ok(())
     })?;
-    refused.map_or(Ok(()), |why| Err(Failure::failed(format!("the value was not stored: {why}"))))
+    refused.map_or(Ok(()), |why| Err(CommandFailure::failed(format!("the value was not stored: {why}"))))
 }
 
-fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
-    // One byte above the limit is enough to tell that a value is too large.
+fn read_value(value: Option<OsString>) -> Result<Vec<u8>, CommandFailure> {
+    // One byte above the limit is enough to detect that a value is too large.
     let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX) + 1;
     let mut bytes = Vec::new();
     match value.as_deref().map(OsStrExt::as_bytes) {
@@ -182,7 +183,7 @@ fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
         }
         Some([b'@', path @ ..]) => {
             let path = OsStr::from_bytes(path);
-            let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+            let failed = |error| CommandFailure::failed(format!("{}: {error}", path.display()));
             std::fs::File::open(path).map_err(failed)?.take(limit).read_to_end(&mut bytes).map_err(failed)?;
         }
         Some(value) => bytes.extend_from_slice(value),
@@ -190,21 +191,21 @@ fn read_value(value: Option<OsString>) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn get(target: &mut dyn KvTarget, Key(key): Key, output: Option<PathBuf>) -> Result<(), Failure> {
+fn get(target: &mut dyn KvTarget, KeyArgument(key): KeyArgument, output: Option<PathBuf>) -> Result<(), CommandFailure> {
     let mut found = None;
     target.get(std::slice::from_ref(&key), &mut |_index, value| {
         found = value;
         Ok(())
     })?;
-    let value = found.ok_or_else(|| Failure::failed("no such key"))?;
+    let value = found.ok_or_else(|| CommandFailure::failed("no such key"))?;
     match output {
         None => answer(&value),
         Some(path) => std::fs::write(&path, value)
-            .map_err(|error| Failure::failed(format!("{}: {error}", path.display()))),
+            .map_err(|error| CommandFailure::failed(format!("{}: {error}", path.display()))),
     }
 }
 
-fn del(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
+fn del(target: &mut dyn KvTarget, keys: &[KeyArgument], json: bool) -> Result<(), CommandFailure> {
     let keys = keys_of(keys)?;
     let mut deleted = 0;
     for keys in keys.chunks(crate::kv::target::BATCH_ITEMS) {
@@ -217,7 +218,7 @@ fn del(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failur
 }
 
 #[derive(Serialize)]
-struct KeyAnswer {
+struct KeyRow {
     #[serde(flatten)]
     key: KeyText,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,17 +242,17 @@ impl KeyText {
     }
 }
 
-fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Failure> {
+fn exists(target: &mut dyn KvTarget, keys: &[KeyArgument], json: bool) -> Result<(), CommandFailure> {
     let keys = keys_of(keys)?;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(crate::kv::target::BATCH_ITEMS) {
         found.extend(target.exists(keys)?);
     }
     if json {
-        let rows: Vec<KeyAnswer> = keys
+        let rows: Vec<KeyRow> = keys
             .iter()
             .zip(&found)
-            .map(|(key, exists)| KeyAnswer { key: KeyText::of(key), exists: Some(*exists) })
+            .map(|(key, exists)| KeyRow { key: KeyText::of(key), exists: Some(*exists) })
             .collect();
         answer_json(&rows)?;
     } else {
@@ -263,7 +264,7 @@ fn exists(target: &mut dyn KvTarget, keys: &[Key], json: bool) -> Result<(), Fai
         }
         answer(&text)?;
     }
-    if found.iter().all(|exists| *exists) { Ok(()) } else { Err(Failure::answered()) }
+    if found.iter().all(|exists| *exists) { Ok(()) } else { Err(CommandFailure::answered()) }
 }
 
 fn scan(
@@ -271,7 +272,7 @@ fn scan(
     pattern: Option<&OsStr>,
     limit: Option<u64>,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut left = limit.unwrap_or(u64::MAX);
     let mut rows = Vec::new();
     let mut cursor = Some(Cursor::START);
@@ -286,7 +287,7 @@ fn scan(
             }
             left -= 1;
             if json {
-                rows.push(KeyAnswer { key: KeyText::of(&key), exists: None });
+                rows.push(KeyRow { key: KeyText::of(&key), exists: None });
             } else {
                 text.extend_from_slice(&key);
                 text.push(b'\n');
@@ -298,14 +299,14 @@ fn scan(
     if json { answer_json(&rows) } else { Ok(()) }
 }
 
-fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
+fn keys_of(arguments: &[KeyArgument]) -> Result<Vec<Vec<u8>>, CommandFailure> {
     let mut keys = Vec::new();
     for argument in arguments {
         if argument.0 == b"-" {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text)?;
             for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                keys.push(Key::checked(line.to_vec()).map_err(|error| Failure::usage(error.to_string()))?.0);
+                keys.push(KeyArgument::checked(line.to_vec()).map_err(|error| CommandFailure::usage(error.to_string()))?.0);
             }
         } else {
             keys.push(argument.0.clone());
@@ -314,18 +315,18 @@ fn keys_of(arguments: &[Key]) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(keys)
 }
 
-/// A key from the command line, of a length that a key can have.
+/// A key from the command line, of a valid length.
 #[derive(Clone, Debug)]
-pub struct Key(Vec<u8>);
+pub struct KeyArgument(Vec<u8>);
 
-/// A key of a length that no key can have.
+/// The error of a key of an invalid length.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {bytes}")]
+#[error("a key has 1 to {KEY_BYTES_MAX} bytes, the given one has {bytes}")]
 struct KeyError {
     bytes: usize,
 }
 
-impl Key {
+impl KeyArgument {
     fn checked(key: Vec<u8>) -> Result<Self, KeyError> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(KeyError { bytes: key.len() });
@@ -334,6 +335,6 @@ impl Key {
     }
 }
 
-fn key_parser() -> impl TypedValueParser<Value = Key> {
-    OsStringValueParser::new().try_map(|text| Key::checked(text.into_vec()))
+fn key_parser() -> impl TypedValueParser<Value = KeyArgument> {
+    OsStringValueParser::new().try_map(|text| KeyArgument::checked(text.into_vec()))
 }

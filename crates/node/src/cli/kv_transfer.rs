@@ -1,11 +1,11 @@
 //! `headwater kv load` and `headwater kv dump`: arguments, progress and the report.
 //!
-//! In: arguments. Out: the report as text or JSON on standard output; complaints on standard error; exit code 1 unless
-//! everything was moved and everything checked was right.
+//! Input: arguments. Output: the report as text or JSON on standard output; messages on standard error; exit code 1
+//! unless every record was transferred and every check passed.
 
-use super::failure::{Failure, answer_json, answer_line};
-use super::progress::Progress;
-use crate::config::Bytes;
+use super::failure::{CommandFailure, answer_json, answer_line};
+use super::progress::ProgressDisplay;
+use crate::config::ByteSize;
 use crate::kv::target::KvTarget;
 use crate::load::dump::{DumpReport, Sink};
 use crate::load::{IfLarge, LoadPlan, LoadReport, Source};
@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 /// Arguments of `kv load`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A folder: every regular file becomes a key, its path below the folder. Links are not followed.
-A record file: one JSON object a line, {\"key\": .., \"value\": ..} with `key_base64` and `value_base64` for bytes that are
-no UTF-8, and `expiry_ms` (wall time) if the record ceases. `-` reads records from standard input.
+A folder: every regular file becomes a key, named by its path below the folder. Links are not followed.
+A record file: one JSON object a line, {\"key\": .., \"value\": ..}, with `key_base64` and `value_base64` for bytes that
+are not UTF-8, and `expiry_ms` (wall time) if the record expires. `-` reads records from standard input.
 
 Examples:
   headwater kv load /usr/share --prefix share/ --manifest share.jsonl
@@ -30,13 +30,13 @@ pub struct LoadArgs {
     /// Folder, record file (JSON lines), or `-`
     #[arg(value_name = "FOLDER|RECORDS.jsonl|-")]
     source: PathBuf,
-    /// Put this before every key
+    /// Prefix of every key
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: OsString,
-    /// List every acknowledged record here: {key, len, blake3}, one JSON object a line
+    /// File that lists every acknowledged record: {key, len, blake3}, one JSON object a line
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Files above the largest value are left out without being a failure
+    /// Skip files above the maximum size of a value, without a failure
     #[arg(long)]
     skip_large: bool,
     /// Print the report as JSON
@@ -49,8 +49,8 @@ pub struct LoadArgs {
 #[command(after_help = "\
 Examples:
   headwater kv dump restored/                      one file a key; the folder must be empty or new
-  headwater kv dump backup.jsonl                   every key, byte and expiry, as JSON lines
-  headwater kv dump --verify share.jsonl           write nothing, check what `kv load` had acknowledged
+  headwater kv dump backup.jsonl                   every key, value and expiry, as JSON lines
+  headwater kv dump --verify share.jsonl           write nothing, check the records that `kv load` listed
   headwater kv dump restored/ --verify share.jsonl write and check")]
 pub struct DumpArgs {
     /// Folder, record file (a name that ends in .jsonl), or `-` for records on standard output
@@ -59,7 +59,7 @@ pub struct DumpArgs {
     /// Only keys that match this pattern (* ? [a-z])
     #[arg(long = "match", value_name = "PATTERN")]
     pattern: Option<OsString>,
-    /// Compare every key of this manifest, length and BLAKE3
+    /// Check the length and BLAKE3 of every key of this manifest
     #[arg(long, value_name = "MANIFEST")]
     verify: Option<PathBuf>,
     /// Print the report as JSON
@@ -70,19 +70,19 @@ pub struct DumpArgs {
 /// Runs `kv load`.
 ///
 /// # Errors
-/// When something was not loaded.
-pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
+/// When a record was not loaded.
+pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), CommandFailure> {
     let source = source_of(&args.source)?;
     let large = if args.skip_large { IfLarge::Skip } else { IfLarge::Fail };
     let plan =
         LoadPlan { source: &source, prefix: args.prefix.as_bytes(), manifest: args.manifest.as_deref() };
-    let mut progress = Progress::start("loading");
+    let mut progress = ProgressDisplay::start("loading");
     let loaded = crate::load::load(target, &plan, &mut progress);
     let seconds = progress.seconds();
     drop(progress);
     let (report, broken) = match loaded {
         Ok(report) => (report, None),
-        Err(error) => (error.report.clone(), Some(Failure::from(error))),
+        Err(error) => (error.report.clone(), Some(CommandFailure::from(error))),
     };
     complain(&report.complaints);
     if args.json {
@@ -93,7 +93,7 @@ pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
     match broken {
         Some(failure) => Err(failure),
         None if report.complete(large) => Ok(()),
-        None => Err(Failure::failed(format!(
+        None => Err(CommandFailure::failed(format!(
             "not everything was loaded: {} too large, {} unreadable, {} refused",
             report.too_large, report.unreadable, report.refused
         ))),
@@ -101,9 +101,9 @@ pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), Failure> {
 }
 
 fn load_text(report: &LoadReport, seconds: f64) -> String {
-    let mut text = format!("{} stored, {}, {seconds:.1} s", report.stored, Bytes(report.bytes));
+    let mut text = format!("{} stored, {}, {seconds:.1} s", report.stored, ByteSize(report.bytes));
     for (count, what) in [
-        (report.not_files, "links and special files left out"),
+        (report.not_files, "links and special files skipped"),
         (report.too_large, "too large"),
         (report.unreadable, "unreadable"),
         (report.refused, "refused"),
@@ -115,12 +115,12 @@ fn load_text(report: &LoadReport, seconds: f64) -> String {
     text
 }
 
-fn source_of(path: &Path) -> Result<Source, Failure> {
+fn source_of(path: &Path) -> Result<Source, CommandFailure> {
     if path == Path::new("-") {
         return Ok(Source::Stdin);
     }
     let metadata = std::fs::metadata(path).map_err(|error| {
-        Failure::failed(format!("{}: {error}; give a folder, a record file or -", path.display()))
+        CommandFailure::failed(format!("{}: {error}; give a folder, a record file or -", path.display()))
     })?;
     Ok(if metadata.is_dir() { Source::Folder(path.to_owned()) } else { Source::Records(path.to_owned()) })
 }
@@ -128,18 +128,18 @@ fn source_of(path: &Path) -> Result<Source, Failure> {
 /// Runs `kv dump`.
 ///
 /// # Errors
-/// When something was not written, or is not what the manifest says.
-pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
+/// When a record was not written, or differs from the manifest.
+pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), CommandFailure> {
     let mut expected = match &args.verify {
         None => BTreeMap::new(),
         Some(path) => {
-            let named = |what: String| Failure::failed(format!("{}: {what}", path.display()));
+            let named = |what: String| CommandFailure::failed(format!("{}: {what}", path.display()));
             let file = std::fs::File::open(path).map_err(|error| named(error.to_string()))?;
             crate::load::manifest::read_manifest(BufReader::new(file))
                 .map_err(|error| named(error.to_string()))?
         }
     };
-    let mut progress = Progress::start("dumping");
+    let mut progress = ProgressDisplay::start("dumping");
     let total =
         if args.sink.is_some() { target.key_count()? } else { u64::try_from(expected.len()).unwrap_or(0) };
     progress.total(Some(total));
@@ -169,7 +169,7 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
     let seconds = progress.seconds();
     drop(progress);
     complain(&report.complaints);
-    // With records on standard output the report would be one more record.
+    // With records on standard output the report would be mixed with them.
     if !to_stdout {
         if args.json {
             answer_json(&report)?;
@@ -180,14 +180,14 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), Failure> {
     if report.complete() {
         return Ok(());
     }
-    Err(Failure::failed(format!(
+    Err(CommandFailure::failed(format!(
         "{} not written, {} different, {} missing",
         report.not_written, report.different, report.missing
     )))
 }
 
 fn dump_text(report: &DumpReport, verified: bool, seconds: f64) -> String {
-    let mut text = format!("{} written, {}, {seconds:.1} s", report.written, Bytes(report.bytes));
+    let mut text = format!("{} written, {}, {seconds:.1} s", report.written, ByteSize(report.bytes));
     if verified {
         text.push_str(&format!(
             "; {} byte-identical, {} different, {} missing",
@@ -197,30 +197,30 @@ fn dump_text(report: &DumpReport, verified: bool, seconds: f64) -> String {
     text
 }
 
-fn record_file(path: &Path) -> Result<Box<dyn std::io::Write>, Failure> {
+fn record_file(path: &Path) -> Result<Box<dyn std::io::Write>, CommandFailure> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdout()));
     }
     let file = std::fs::File::create_new(path).map_err(|error| {
-        Failure::failed(format!("{}: {error}; a dump never overwrites, give a new name", path.display()))
+        CommandFailure::failed(format!(
+            "{}: {error}; a dump never overwrites a file, give a new name",
+            path.display()
+        ))
     })?;
     Ok(Box::new(file))
 }
 
-fn empty_folder(path: &Path) -> Result<(), Failure> {
-    let named = |error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
+fn empty_folder(path: &Path) -> Result<(), CommandFailure> {
+    let named = |error: std::io::Error| CommandFailure::failed(format!("{}: {error}", path.display()));
     std::fs::create_dir_all(path).map_err(named)?;
     // An empty folder holds no link that could lead a file elsewhere and nothing that could be overwritten.
     if std::fs::read_dir(path).map_err(named)?.next().is_some() {
-        return Err(Failure::failed(format!(
-            "{}: not empty; a dump goes into an empty or new folder",
-            path.display()
-        )));
+        return Err(CommandFailure::failed(format!("{}: not empty; give an empty or new folder", path.display())));
     }
     Ok(())
 }
 
-#[expect(clippy::print_stderr, reason = "complaints of the command line go to standard error")]
+#[expect(clippy::print_stderr, reason = "messages of the command line go to standard error")]
 fn complain(complaints: &[String]) {
     for complaint in complaints {
         eprintln!("headwater: {complaint}");

@@ -1,11 +1,11 @@
-//! `headwater lab`: the experiments behind every figure.
+//! `headwater lab`: runs the experiments behind the published figures.
 //!
-//! In: a name. Out: a table, or one JSON object `{experiment, machine, rows, claims}`. A claim that does not hold is an
-//! answer, not a failure.
+//! Input: a name. Output: a table, or one JSON object `{experiment, machine, rows, claims}`. A claim that does not hold
+//! is a result, not a failure.
 
-use super::failure::{Failure, answer_json, answer_line};
+use super::failure::{CommandFailure, answer_json, answer_line};
 use clap::{Args, Subcommand};
-use headwater_lab::Options;
+use headwater_lab::RunOptions;
 use std::path::PathBuf;
 
 /// Arguments of `headwater lab`.
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 Examples:
   headwater lab list
   headwater lab run NAME --quick        at most 20 seconds (io: a minute)
-  headwater lab run NAME --json > result.json")]
+  headwater lab run NAME --json > docs/figures/NAME.json
+  headwater lab figures docs/figures/*.json > docs/figures.md")]
 pub struct LabArgs {
     #[command(subcommand)]
     op: LabOp,
@@ -28,36 +29,55 @@ enum LabOp {
         #[arg(long)]
         json: bool,
     },
-    /// Run one and print what it found
+    /// Run an experiment and print its results
     Run {
-        /// Its name
+        /// Name of the experiment
         name: String,
         /// End within 20 seconds (io: a minute): fewer rounds, the same claims
         #[arg(long)]
         quick: bool,
-        /// Seed of everything random
+        /// Seed of all random choices
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// Where scratch files go: choose the disk that matters
+        /// Directory for scratch files, on the disk to be measured
         #[arg(long, value_name = "DIR")]
         scratch: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    /// Write the page of figures from the JSON of runs
+    Figures {
+        /// Files that `headwater lab run NAME --json` wrote
+        #[arg(required = true)]
+        runs: Vec<PathBuf>,
+    },
 }
 
 /// Runs `headwater lab`.
 ///
 /// # Errors
-/// When there is no such experiment, or measuring itself failed.
-pub fn run(args: LabArgs) -> Result<(), Failure> {
+/// When there is no such experiment, or the measurement failed.
+pub fn run(args: LabArgs) -> Result<(), CommandFailure> {
     match args.op {
         LabOp::List { json: true } => answer_json(&headwater_lab::list()),
         LabOp::List { json: false } => answer_line(&headwater_lab::render_list(headwater_lab::list())),
         LabOp::Run { name, quick, seed, scratch, json } => {
-            let outcome = headwater_lab::run(&name, Options { quick, seed, scratch, ..Options::default() })?;
+            let outcome =
+                headwater_lab::run(&name, RunOptions { quick, seed, scratch, ..RunOptions::default() })?;
             if json { answer_json(&outcome) } else { answer_line(&headwater_lab::render_table(&outcome)) }
         }
+        LabOp::Figures { runs } => answer_line(figures_page(&runs)?.trim_end()),
     }
+}
+
+/// Returns the page of figures for the files, in their order.
+fn figures_page(files: &[PathBuf]) -> Result<String, CommandFailure> {
+    let mut runs = Vec::with_capacity(files.len());
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| CommandFailure::failed(format!("cannot read {}: {error}", file.display())))?;
+        runs.push((file.display().to_string(), text));
+    }
+    headwater_lab::render_figures(&runs).map_err(|error| CommandFailure::failed(error.to_string()))
 }

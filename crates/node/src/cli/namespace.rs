@@ -1,25 +1,28 @@
-//! `headwater namespace`: the table of namespaces, of a live node or of a stopped one's data directory.
+//! `headwater namespace`: lists and changes the namespaces of a live node or of a stopped node's data directory.
 //!
-//! In: arguments. Out: a table or JSON, or one line that says what changed, durable when it is printed.
+//! Input: arguments. Output: a table or JSON, or one line that names the change; the change is durable when the line is
+//! printed.
 
 use super::attach::SocketArgs;
 use super::embedded::{StoppedNode, open_stopped};
-use super::failure::{Failure, answer_json, answer_line};
-use crate::config::{Bytes, DurabilityMode};
+use super::failure::{CommandFailure, answer_json, answer_line};
+use crate::config::{ByteSize, DurabilityMode};
 use crate::kv::pipeline::carry_out;
 use clap::{Args, Subcommand};
 use headwater::namespace_wish::{change_of, durability_text, table};
 use headwater_frontend::core_device::CoreWork;
-use headwater_io::attach::admin::{AdminAnswer, AdminRequest, DurabilityText, NamespaceText, NamespaceWish};
-use headwater_ssd::command::Command;
+use headwater_io::attach::admin::{
+    AdminAnswer, AdminRequest, DurabilitySpec, NamespaceRequest, NamespaceSpec,
+};
+use headwater_ssd::command::SsdCommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `headwater namespace`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A namespace that nobody made is a key space without limits; number 1 is always there. Numbers are the databases of Redis
-clients (SELECT 0 is namespace 1), the NSIDs of NVMe hosts and `ns=` of URLs.
+A namespace that was not created is a key space without limits; number 1 always exists. Numbers are the databases of
+Redis clients (SELECT 0 is namespace 1), the NSIDs of NVMe hosts and `ns=` of URLs.
 
 Examples:
   headwater namespace create --blocks 4096 --size 1GiB
@@ -27,7 +30,7 @@ Examples:
   headwater namespace list
   headwater namespace limits 2 --iops 20000 --bytes-per-second 100MiB --burst 32
   headwater namespace durability 2 interval=50
-  headwater namespace --data ./data delete 2         the node is stopped")]
+  headwater namespace --data ./data delete 2         for a stopped node")]
 pub struct NamespaceArgs {
     #[command(flatten)]
     socket: SocketArgs,
@@ -38,23 +41,23 @@ pub struct NamespaceArgs {
     op: NamespaceOp,
 }
 
-/// How fast a namespace may be used.
+/// The rate limits of a namespace.
 #[derive(Debug, Args)]
 struct LimitArgs {
-    /// Commands a second, 0 without limit
+    /// Maximum commands a second; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     iops: u32,
-    /// Bytes a second [default: without limit]
+    /// Maximum bytes a second [default: no limit]
     #[arg(long, value_name = "SIZE")]
-    bytes_per_second: Option<Bytes>,
-    /// Commands that may come at once after a pause
+    bytes_per_second: Option<ByteSize>,
+    /// Commands that may start at once after a pause
     #[arg(long, value_name = "N", default_value_t = 0)]
     burst: u32,
 }
 
-/// Which namespace.
+/// The argument that names a namespace.
 #[derive(Debug, Args)]
-struct Number {
+struct NamespaceNumber {
     /// Number of the namespace, 1 to 16
     #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     id: u8,
@@ -68,56 +71,56 @@ enum NamespaceOp {
         #[arg(long)]
         json: bool,
     },
-    /// Make a namespace; its number is printed
+    /// Create a namespace and print its number
     Create {
-        /// Blocks of so many bytes, 512 or 4096; keys when left out
+        /// Bytes of a block, 512 or 4096; without it the namespace holds keys
         #[arg(long, value_name = "BYTES", requires = "size")]
         blocks: Option<u32>,
         /// Bytes of the block namespace
         #[arg(long, value_name = "SIZE", requires = "blocks")]
-        size: Option<Bytes>,
-        /// Most bytes the keys' records may take [default: no quota]
+        size: Option<ByteSize>,
+        /// Maximum bytes of the records of keys [default: no quota]
         #[arg(long, value_name = "SIZE", conflicts_with = "blocks")]
-        quota: Option<Bytes>,
-        /// always, interval=MS or on-flush [default: as the node is configured]
+        quota: Option<ByteSize>,
+        /// always, interval=MS or on-flush [default: the mode of the node's configuration]
         #[arg(long, value_name = "MODE")]
         durability: Option<DurabilityMode>,
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Remove a namespace with everything it holds
+    /// Delete a namespace with all its contents
     Delete {
         #[command(flatten)]
-        number: Number,
+        number: NamespaceNumber,
     },
     /// Change the size of a block namespace, or the quota of a key space; shrinking removes blocks
     Resize {
         #[command(flatten)]
-        number: Number,
-        /// Bytes; whole blocks of a block namespace
+        number: NamespaceNumber,
+        /// New size in bytes; a multiple of the block for a block namespace
         #[arg(value_name = "SIZE")]
-        size: Bytes,
+        size: ByteSize,
     },
-    /// Remove everything a namespace holds
+    /// Remove all contents of a namespace
     Format {
         #[command(flatten)]
-        number: Number,
-        /// Give it blocks of so many bytes, 512 or 4096; keys when left out
+        number: NamespaceNumber,
+        /// New bytes of a block, 512 or 4096; without it the namespace holds keys
         #[arg(long, value_name = "BYTES")]
         blocks: Option<u32>,
     },
-    /// Change how fast a namespace may be used, by all its clients together
+    /// Change the rate limits of a namespace; all its clients share them
     Limits {
         #[command(flatten)]
-        number: Number,
+        number: NamespaceNumber,
         #[command(flatten)]
         limits: LimitArgs,
     },
-    /// Change when acknowledged writes are safe: always, interval=MS or on-flush; without a mode, as the node is configured
+    /// Change the durability mode of a namespace
     Durability {
         #[command(flatten)]
-        number: Number,
-        /// The mode
+        number: NamespaceNumber,
+        /// always, interval=MS or on-flush [default: the mode of the node's configuration]
         #[arg(value_name = "MODE")]
         mode: Option<DurabilityMode>,
     },
@@ -127,43 +130,43 @@ enum NamespaceOp {
 ///
 /// # Errors
 /// When no node answers, the directory cannot be opened, or the device refuses.
-pub fn run(args: NamespaceArgs) -> Result<(), Failure> {
+pub fn run(args: NamespaceArgs) -> Result<(), CommandFailure> {
     let ask = |request| match &args.data {
         None => args.socket.ask(request),
         Some(data) => ask_offline(data, request),
     };
     let rows = || match ask(AdminRequest::Namespaces)? {
         AdminAnswer::Namespaces(table) => Ok(table),
-        _ => Err(Failure::failed("the node answered something else; it may be of another version")),
+        _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     };
     if let NamespaceOp::List { json } = args.op {
         return print(&rows()?, json);
     }
-    let block_bytes = |id: u8| -> Result<u64, Failure> {
+    let block_bytes = |id: u8| -> Result<u64, CommandFailure> {
         let row = rows()?.into_iter().find(|(number, _)| *number == id);
         Ok(row.map_or(0, |(_, text)| text.block_bytes.into()))
     };
-    let (id, wish) = wish_of(&args.op, block_bytes)?;
-    match ask(AdminRequest::Namespace { id, wish })? {
+    let (id, request) = wish_of(&args.op, block_bytes)?;
+    match ask(AdminRequest::Namespace { id, wish: request })? {
         AdminAnswer::Namespace(id) => answer_line(&format!("namespace {id}: done")),
-        _ => Err(Failure::failed("the node answered something else; it may be of another version")),
+        _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }
 }
 
 fn wish_of(
     op: &NamespaceOp,
-    block_bytes: impl Fn(u8) -> Result<u64, Failure>,
-) -> Result<(u8, NamespaceWish), Failure> {
+    block_bytes: impl Fn(u8) -> Result<u64, CommandFailure>,
+) -> Result<(u8, NamespaceRequest), CommandFailure> {
     let text = |mode: &DurabilityMode| durability_text(mode.0);
     Ok(match op {
-        NamespaceOp::List { .. } => return Err(Failure::usage("a list changes nothing")),
+        NamespaceOp::List { .. } => return Err(CommandFailure::usage("a list changes nothing")),
         NamespaceOp::Create { blocks, size, quota, durability, limits } => {
             let block_bytes = blocks.unwrap_or(0);
             let size = match size {
                 Some(size) => whole_blocks(*size, block_bytes.into())?,
                 None => quota.map_or(0, |quota| quota.0),
             };
-            let text = NamespaceText {
+            let text = NamespaceSpec {
                 block_bytes,
                 size,
                 durability: durability.as_ref().map(text),
@@ -171,90 +174,92 @@ fn wish_of(
                 bytes_per_second: limits.bytes_per_second.map_or(0, |bytes| bytes.0),
                 burst: limits.burst,
             };
-            (0, NamespaceWish::Create(text))
+            (0, NamespaceRequest::Create(text))
         }
-        NamespaceOp::Delete { number } => (number.id, NamespaceWish::Delete),
+        NamespaceOp::Delete { number } => (number.id, NamespaceRequest::Delete),
         NamespaceOp::Resize { number, size } => {
             let size = match block_bytes(number.id)? {
                 0 => size.0,
                 bytes => whole_blocks(*size, bytes)?,
             };
-            (number.id, NamespaceWish::Resize(size))
+            (number.id, NamespaceRequest::Resize(size))
         }
-        NamespaceOp::Format { number, blocks } => (number.id, NamespaceWish::Format(blocks.unwrap_or(0))),
+        NamespaceOp::Format { number, blocks } => (number.id, NamespaceRequest::Format(blocks.unwrap_or(0))),
         NamespaceOp::Limits { number, limits } => {
             let bytes_per_second = limits.bytes_per_second.map_or(0, |bytes| bytes.0);
-            let wish = NamespaceWish::Limits { iops: limits.iops, bytes_per_second, burst: limits.burst };
-            (number.id, wish)
+            let request =
+                NamespaceRequest::Limits { iops: limits.iops, bytes_per_second, burst: limits.burst };
+            (number.id, request)
         }
         NamespaceOp::Durability { number, mode } => {
-            (number.id, NamespaceWish::Durability(mode.as_ref().map(text)))
+            (number.id, NamespaceRequest::Durability(mode.as_ref().map(text)))
         }
     })
 }
 
-fn whole_blocks(size: Bytes, block_bytes: u64) -> Result<u64, Failure> {
+fn whole_blocks(size: ByteSize, block_bytes: u64) -> Result<u64, CommandFailure> {
     if block_bytes == 0 || !size.0.is_multiple_of(block_bytes) || size.0 == 0 {
-        return Err(Failure::usage(format!("{size} is no whole number of blocks of {block_bytes} bytes")));
+        return Err(CommandFailure::usage(format!("{size} is not a whole number of blocks of {block_bytes} bytes")));
     }
     Ok(size.0 / block_bytes)
 }
 
-/// Asks the device of a stopped node.
-fn ask_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, Failure> {
-    // The directory is held until the device is shut down.
+/// Executes a request on the device of a stopped node.
+fn ask_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
+    // The directory stays locked until the device is shut down.
     let StoppedNode { mut device, clock, directory: _held } = open_stopped(data)?;
-    let AdminRequest::Namespace { id, wish } = request else {
+    let AdminRequest::Namespace { id, wish: request } = request else {
         return Ok(AdminAnswer::Namespaces(table(&device)));
     };
-    let (namespace, change) = change_of(id, &wish).map_err(Failure::usage)?;
-    let commands = std::iter::once(Command::Namespace(change));
+    let (namespace, change) = change_of(id, &request).map_err(CommandFailure::usage)?;
+    let commands = std::iter::once(SsdCommand::Namespace(change));
     let done = carry_out(&mut device, &clock, namespace, commands)?;
-    CoreWork::shutdown(&mut device, &clock).map_err(Failure::failed)?;
-    let completion = done.into_iter().next().ok_or_else(|| Failure::failed("the device did not answer"))?;
+    CoreWork::shutdown(&mut device, &clock).map_err(CommandFailure::failed)?;
+    let completion =
+        done.into_iter().next().ok_or_else(|| CommandFailure::failed("the device returned no completion"))?;
     if !completion.status.is_success() {
-        return Err(Failure::failed(completion.status.to_string()));
+        return Err(CommandFailure::failed(completion.status.to_string()));
     }
     let made = u8::try_from(completion.position).unwrap_or(0);
-    Ok(AdminAnswer::Namespace(if matches!(wish, NamespaceWish::Create(_)) { made } else { id }))
+    Ok(AdminAnswer::Namespace(if matches!(request, NamespaceRequest::Create(_)) { made } else { id }))
 }
 
-fn print(table: &[(u8, NamespaceText)], json: bool) -> Result<(), Failure> {
+fn print(table: &[(u8, NamespaceSpec)], json: bool) -> Result<(), CommandFailure> {
     #[derive(Serialize)]
-    struct Row<'a> {
+    struct NamespaceRow<'a> {
         namespace: u8,
         #[serde(flatten)]
-        text: &'a NamespaceText,
+        text: &'a NamespaceSpec,
     }
     if json {
         let rows: Vec<_> =
-            table.iter().map(|(namespace, text)| Row { namespace: *namespace, text }).collect();
+            table.iter().map(|(namespace, text)| NamespaceRow { namespace: *namespace, text }).collect();
         return answer_json(&rows);
     }
     let lines: Vec<String> = table.iter().map(|(id, text)| line_of(*id, text)).collect();
     answer_line(&lines.join("\n"))
 }
 
-fn line_of(id: u8, text: &NamespaceText) -> String {
+fn line_of(id: u8, text: &NamespaceSpec) -> String {
     let mut line = match (text.block_bytes, text.size) {
         (0, 0) => format!("{id}: keys"),
-        (0, quota) => format!("{id}: keys, quota {}", Bytes(quota)),
+        (0, quota) => format!("{id}: keys, quota {}", ByteSize(quota)),
         (bytes, blocks) => {
-            let size = Bytes(u64::from(bytes).saturating_mul(blocks));
+            let size = ByteSize(u64::from(bytes).saturating_mul(blocks));
             format!("{id}: {blocks} blocks of {bytes} bytes, {size}")
         }
     };
     match text.durability {
         None => {}
-        Some(DurabilityText::Always) => line.push_str(", durable always"),
-        Some(DurabilityText::IntervalMs(ms)) => line.push_str(&format!(", durable interval={ms}")),
-        Some(DurabilityText::OnFlush) => line.push_str(", durable on-flush"),
+        Some(DurabilitySpec::Always) => line.push_str(", durable always"),
+        Some(DurabilitySpec::IntervalMs(ms)) => line.push_str(&format!(", durable interval={ms}")),
+        Some(DurabilitySpec::OnFlush) => line.push_str(", durable on-flush"),
     }
     if text.iops > 0 {
         line.push_str(&format!(", at most {} commands a second", text.iops));
     }
     if text.bytes_per_second > 0 {
-        line.push_str(&format!(", at most {} a second", Bytes(text.bytes_per_second)));
+        line.push_str(&format!(", at most {} a second", ByteSize(text.bytes_per_second)));
     }
     if text.burst > 0 {
         line.push_str(&format!(", burst {}", text.burst));
@@ -267,22 +272,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_become_blocks_and_nothing_is_rounded() {
-        assert_eq!(whole_blocks(Bytes(1 << 20), 4_096).unwrap(), 256);
-        assert!(whole_blocks(Bytes(1_000), 512).is_err());
-        assert!(whole_blocks(Bytes(0), 512).is_err());
-        let resize = NamespaceOp::Resize { number: Number { id: 3 }, size: Bytes(8_192) };
-        assert_eq!(wish_of(&resize, |_| Ok(512)).unwrap(), (3, NamespaceWish::Resize(16)));
-        assert_eq!(wish_of(&resize, |_| Ok(0)).unwrap(), (3, NamespaceWish::Resize(8_192)));
+    fn sizes_become_whole_blocks_without_rounding() {
+        assert_eq!(whole_blocks(ByteSize(1 << 20), 4_096).unwrap(), 256);
+        assert!(whole_blocks(ByteSize(1_000), 512).is_err());
+        assert!(whole_blocks(ByteSize(0), 512).is_err());
+        let resize = NamespaceOp::Resize { number: NamespaceNumber { id: 3 }, size: ByteSize(8_192) };
+        assert_eq!(wish_of(&resize, |_| Ok(512)).unwrap(), (3, NamespaceRequest::Resize(16)));
+        assert_eq!(wish_of(&resize, |_| Ok(0)).unwrap(), (3, NamespaceRequest::Resize(8_192)));
     }
 
     #[test]
-    fn a_line_says_what_differs_from_a_plain_key_space() {
-        assert_eq!(line_of(1, &NamespaceText::keys()), "1: keys");
-        let text = NamespaceText {
+    fn line_shows_only_settings_that_differ_from_the_default() {
+        assert_eq!(line_of(1, &NamespaceSpec::keys()), "1: keys");
+        let text = NamespaceSpec {
             block_bytes: 512,
             size: 2_048,
-            durability: Some(DurabilityText::IntervalMs(5)),
+            durability: Some(DurabilitySpec::IntervalMs(5)),
             iops: 7,
             bytes_per_second: 1 << 20,
             burst: 3,

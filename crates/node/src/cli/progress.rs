@@ -1,8 +1,9 @@
-//! Progress of what takes longer than a second: a bar on a terminal, plain lines elsewhere.
+//! Progress of operations that take longer than a second: a bar on a terminal, plain lines elsewhere.
 //!
-//! In: counts. Out: standard error only, so that answers stay clean. Nothing shows in the first second.
+//! Input: counts. Output: standard error only, so that standard output holds results only. Nothing shows in the first
+//! second.
 
-use crate::config::Bytes;
+use crate::config::ByteSize;
 use crate::load::LoadProgress;
 use headwater_host::clock::{Clock, Nanos};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,9 +12,9 @@ use std::io::IsTerminal as _;
 const FIRST: Nanos = Nanos(1_000_000_000);
 const EVERY: Nanos = Nanos(2_000_000_000);
 
-/// How far something has come.
+/// The progress of one operation.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressDisplay {
     what: &'static str,
     clock: Clock,
     next: Nanos,
@@ -24,8 +25,8 @@ pub struct Progress {
     bytes: u64,
 }
 
-impl Progress {
-    /// Begins; `what` is a verb in its -ing form.
+impl ProgressDisplay {
+    /// Starts the display; `what` is a verb in its -ing form.
     #[must_use]
     pub fn start(what: &'static str) -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Names the step that is being done.
+    /// Sets the name of the current step.
     pub fn phase(&mut self, what: &'static str) {
         if self.what != what {
             self.what = what;
@@ -50,19 +51,19 @@ impl Progress {
         }
     }
 
-    /// Sets how much there is to do.
+    /// Sets the total number of items.
     pub fn total(&mut self, total: Option<u64>) {
         self.total = total;
     }
 
-    /// Sets how much is done.
+    /// Sets the items and bytes done.
     pub fn set(&mut self, done: u64, bytes: u64) {
         self.done = done;
         self.bytes = bytes;
         self.show();
     }
 
-    /// Seconds since the start.
+    /// Returns the seconds since the start.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.clock.now().to_duration().as_secs_f64()
@@ -74,9 +75,9 @@ impl Progress {
         if now < self.next {
             return;
         }
-        let bytes = if self.bytes > 0 { Bytes(self.bytes).to_string() } else { String::new() };
+        let bytes = if self.bytes > 0 { ByteSize(self.bytes).to_string() } else { String::new() };
         if self.terminal {
-            // Ten pictures a second are enough for the eye.
+            // Ten updates a second are enough for the eye.
             self.next = now.after(Nanos::from_millis(100));
             let bar = self.bar.get_or_insert_with(|| bar(self.what, self.total));
             bar.set_position(self.done);
@@ -89,7 +90,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -97,7 +98,7 @@ impl Drop for Progress {
     }
 }
 
-impl LoadProgress for Progress {
+impl LoadProgress for ProgressDisplay {
     fn expect(&mut self, items: Option<u64>, _bytes: Option<u64>) {
         self.total(items);
     }

@@ -1,14 +1,14 @@
-//! `headwater serve`: arguments, and what a node says on standard output.
+//! `headwater serve`: the arguments, and the output of a node.
 //!
-//! In: arguments. Out: a few lines where the node listens and what to try, progress of a recovery that takes longer than a
-//! second, and an exit code when it was asked to stop.
+//! Input: arguments. Output: the addresses of the node and commands to try on standard output, progress of a recovery
+//! that takes longer than a second, and an exit code.
 
-use super::failure::{Failure, answer_line};
-use super::progress::Progress;
-use crate::config::{AttachPlace, Bytes, Config, DurabilityMode, Overrides, OwnedDevice};
-use crate::daemon::core_loop::Ended;
-use crate::daemon::serve::{Console, Recovery, Serving, modes};
-use crate::daemon::stop::Stop;
+use super::failure::{CommandFailure, answer_line};
+use super::progress::ProgressDisplay;
+use crate::config::{AttachLocation, ByteSize, NodeConfig, DurabilityMode, ConfigOverrides, OwnedDevice};
+use crate::daemon::core_loop::DrainResult;
+use crate::daemon::serve::{NodeConsole, RecoveryProgress, ServingNode, modes};
+use crate::daemon::stop::StopSignal;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use std::path::PathBuf;
 /// Arguments of `headwater serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Durability, when an acknowledged write is safe from a power cut:
-  always       before it is acknowledged; nothing acknowledged is ever lost (default)
-  interval=MS  at most so many milliseconds after it was acknowledged
-  on-flush     after the next flush that a client asks for
+Durability modes: when a write is safe from a power cut.
+  always       before it is acknowledged; no acknowledged write is ever lost (default)
+  interval=MS  at most MS milliseconds after it was acknowledged
+  on-flush     after the next flush that a client requests
 A configuration file can set it for each namespace:
   version = 1
   [namespace.2]
   durability = \"interval=50\"
 
-Ctrl-C or SIGTERM answers what is in flight, writes a checkpoint and ends; a second one ends at once.
+Ctrl-C or SIGTERM answers the commands in flight, writes a checkpoint and stops; a second one stops at once.
 
 Examples:
   headwater serve
@@ -37,7 +37,7 @@ pub struct ServeArgs {
     /// Data directory [default: ./data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// An NVMe controller bound to vfio-pci that the node shares, as vfio:0000:00:04.0, instead of flash of its own
+    /// NVMe controller bound to vfio-pci that the node shares, as vfio:0000:00:04.0, instead of a flash file
     #[arg(long, value_name = "vfio:ADDR")]
     device: Option<OwnedDevice>,
     /// Address for Redis clients; port 0 picks one [default: 127.0.0.1:7379]
@@ -46,34 +46,35 @@ pub struct ServeArgs {
     /// Address for metrics and health; port 0 picks one [default: 127.0.0.1:7380]
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// Unix socket for Redis clients, beside the address
+    /// Unix socket for Redis clients, in addition to the address
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
     /// Socket where other processes attach by shared memory, or `off` [default: attach.sock in the data directory]
     #[arg(long, value_name = "PATH")]
-    attach: Option<AttachPlace>,
-    /// Unix socket for a hypervisor that speaks vfio-user: the device as a PCIe SSD of one guest
+    attach: Option<AttachLocation>,
+    /// Unix socket for a hypervisor that uses vfio-user: one guest gets the device as a PCIe SSD
     #[arg(long, value_name = "PATH")]
     vfio_user: Option<PathBuf>,
-    /// Address for NVMe/TCP hosts, of the loopback unless keys are given; port 0 picks one [default: none]
+    /// Address for NVMe/TCP hosts, a loopback address unless keys are given; port 0 picks one [default: none]
     #[arg(long, value_name = "ADDR")]
     nvme_tcp: Option<SocketAddr>,
-    /// Keys of NVMe/TCP hosts, a line each: NQN and key; they then connect inside TLS 1.3, and no others
+    /// Keys of NVMe/TCP hosts, one line each: NQN and key; then only these hosts connect, over TLS 1.3
     #[arg(long, value_name = "FILE")]
     nvme_tcp_psk: Option<PathBuf>,
-    /// When acknowledged writes are durable: always, interval=MS or on-flush [default: always]
+    /// Durability mode of writes: always, interval=MS or on-flush [default: always]
     #[arg(long, value_name = "MODE")]
     durability: Option<DurabilityMode>,
     /// Bytes of flash [default: 8GiB, or half of the free space if that is less]
     #[arg(long, value_name = "SIZE")]
-    capacity: Option<Bytes>,
-    /// Bytes of device DRAM for pages: open blocks, reads on the way, cache; the largest value is 2/9 of it [default: 72MiB]
+    capacity: Option<ByteSize>,
+    /// Bytes of device DRAM for pages: open blocks, reads in flight, cache; a value takes at most 2/9 of it [default:
+    /// 72MiB]
     #[arg(long, value_name = "SIZE")]
-    memory: Option<Bytes>,
-    /// Configuration file; flags win over it
+    memory: Option<ByteSize>,
+    /// Configuration file; flags override it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Write the addresses here, as JSON, once the node serves
+    /// Write the addresses to this file, as JSON, when the node serves
     #[arg(long, value_name = "PATH")]
     ready_file: Option<PathBuf>,
 }
@@ -82,8 +83,8 @@ pub struct ServeArgs {
 ///
 /// # Errors
 /// Says why the node did not start or did not end cleanly.
-pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let over = Overrides {
+pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
+    let over = ConfigOverrides {
         data: args.data,
         device: args.device,
         resp: args.resp,
@@ -99,9 +100,9 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         ready_file: args.ready_file,
     };
     let config =
-        Config::assemble(args.config.as_deref(), over).map_err(|error| Failure::usage(error.to_string()))?;
-    let stop = Stop::on_signals()?;
-    let mut console = Terminal { recovery: Some(Progress::start("recovering")) };
+        NodeConfig::assemble(args.config.as_deref(), over).map_err(|error| CommandFailure::usage(error.to_string()))?;
+    let stop = StopSignal::on_signals()?;
+    let mut console = TerminalConsole { recovery: Some(ProgressDisplay::start("recovering")) };
     match &config.device {
         Some(device) => crate::daemon::serve::serve(&config, &stop, &mut console, |directory, clock, _| {
             crate::daemon::shared_ssd::open_node(&config, device, directory, clock)
@@ -113,12 +114,12 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-struct Terminal {
-    recovery: Option<Progress>,
+struct TerminalConsole {
+    recovery: Option<ProgressDisplay>,
 }
 
-impl Console for Terminal {
-    fn recovering(&mut self, recovery: Recovery) {
+impl NodeConsole for TerminalConsole {
+    fn recovering(&mut self, recovery: RecoveryProgress) {
         if let Some(progress) = &mut self.recovery {
             progress.phase(recovery.stage);
             progress.total(Some(recovery.total));
@@ -126,7 +127,7 @@ impl Console for Terminal {
         }
     }
 
-    fn serving(&mut self, node: &Serving<'_>) {
+    fn serving(&mut self, node: &ServingNode<'_>) {
         self.recovery = None;
         let unix =
             node.ready.unix.as_ref().map(|path| format!(" and {}", path.display())).unwrap_or_default();
@@ -137,7 +138,7 @@ impl Console for Terminal {
         let metrics = &node.ready.metrics;
         let took = node.took.to_duration().as_secs_f64();
         if let Some(device) = &node.config.device {
-            let _nobody_may_be_listening = answer_line(&format!(
+            let _output_may_be_closed = answer_line(&format!(
                 "headwater shares {device} ({} of blocks), ready in {took:.1} s\n{attach}\
                  \x20 metrics:       http://{metrics}/metrics  (/healthz)\n\
                  \x20 try:           headwater attach grant --uid 1001 --namespace 1 --blocks 0..1000000\n\
@@ -148,7 +149,7 @@ impl Console for Terminal {
         }
         let resp = node.ready.resp.as_deref().unwrap_or_default();
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
-        let _nobody_may_be_listening = answer_line(&format!(
+        let _output_may_be_closed = answer_line(&format!(
             "headwater serves {} keys from {} ({} of flash, durability {}), ready in {took:.1} s\n\
              \x20 Redis clients: {resp}{unix}\n{attach}{hosts}\
              \x20 metrics:       http://{metrics}/metrics  (/healthz, /trace)\n\
@@ -162,13 +163,13 @@ impl Console for Terminal {
         ));
     }
 
-    fn stopped(&mut self, ended: Ended) {
+    fn stopped(&mut self, ended: DrainResult) {
         let text = match ended {
-            Ended::Drained => "headwater stopped: every client has its answers, everything is durable",
-            Ended::DrainLimit => {
-                "headwater stopped: everything is durable; some clients did not take their answers"
+            DrainResult::Drained => "headwater stopped: every client has its replies, everything is durable",
+            DrainResult::DrainLimit => {
+                "headwater stopped: everything is durable; some clients did not read their replies"
             }
         };
-        let _nobody_may_be_listening = answer_line(text);
+        let _output_may_be_closed = answer_line(text);
     }
 }

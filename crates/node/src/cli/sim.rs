@@ -1,8 +1,9 @@
-//! `headwater sim`: a run of the simulator again, from its seed.
+//! `headwater sim`: repeats a run of the simulator from its seed.
 //!
-//! In: a seed. Out: what happened, line by line if asked for; exit code 1 when a promise was broken.
+//! Input: a seed. Output: the events line by line with `--verbose`, and a summary; exit code 1 when a promise was
+//! broken.
 
-use super::failure::{Failure, answer_json, answer_line};
+use super::failure::{CommandFailure, answer_json, answer_line};
 use clap::{Args, Subcommand};
 
 /// Arguments of `headwater sim`.
@@ -14,15 +15,15 @@ pub struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimOp {
-    /// Run one seed again: the same commands, faults and power cuts, completion by completion
+    /// Repeat the run of a seed: the same commands, faults and power cuts, completion by completion
     #[command(after_help = "\
 Example:
   headwater sim replay --seed 4711 --verbose")]
     Replay {
-        /// The seed a failed run printed
+        /// The seed that a failed run printed
         #[arg(long, value_name = "N")]
         seed: u64,
-        /// Tell every command, completion and power cut
+        /// Print every command, completion and power cut
         #[arg(short, long)]
         verbose: bool,
         /// Print the report as JSON
@@ -35,16 +36,18 @@ Example:
 ///
 /// # Errors
 /// When a promise was broken.
-pub fn run(args: SimArgs) -> Result<(), Failure> {
+pub fn run(args: SimArgs) -> Result<(), CommandFailure> {
     let SimOp::Replay { seed, verbose, json } = args.op;
     let mut closed = None;
-    let mut tell = |line: &str| {
+    let mut print = |line: &str| {
         if closed.is_none() {
             closed = answer_line(line).err();
         }
     };
-    let report =
-        headwater_sim::replay::replay(seed, verbose.then_some(&mut tell as headwater_sim::world::Sink<'_>))?;
+    let report = headwater_sim::replay::replay(
+        seed,
+        verbose.then_some(&mut print as headwater_sim::world::LineSink<'_>),
+    )?;
     if json {
         return answer_json(&serde_json::json!({
             "seed": report.seed,

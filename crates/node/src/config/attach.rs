@@ -1,11 +1,11 @@
-//! What a node is told about attaching: where the socket is, and who may do what.
+//! The configuration of the attach front end: the location of its socket, and the grants.
 //!
-//! In: a flag, keys and `[[grant]]` tables of the configuration file. Out: a place and checked grants. Without a word the
-//! socket is `attach.sock` in the data directory.
+//! Input: a flag, keys and `[[grant]]` tables of the configuration file. Output: a location and checked grants. The
+//! default socket is `attach.sock` in the data directory.
 
-use super::size::Bytes;
+use super::size::ByteSize;
 use headwater_frontend::attach::policy;
-use headwater_io::attach::admin::{Grant, MEMORY_DEFAULT, QUEUES_DEFAULT, Who};
+use headwater_io::attach::admin::{AccessGrant, GrantSubject, MEMORY_DEFAULT, QUEUES_DEFAULT};
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,29 @@ use std::str::FromStr;
 
 /// Name of the socket in the data directory.
 const SOCKET_FILE: &str = "attach.sock";
-/// Longest path of a socket, with the zero behind it (`sun_path`).
+/// Maximum length of the path of a socket, its final zero included (`sun_path`).
 const SOCKET_PATH_MAX: usize = 108;
 
-/// Where the attach socket is.
+/// The location of the attach socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
-pub enum AttachPlace {
+pub enum AttachLocation {
     /// In the data directory, if its path is short enough for a socket.
     #[default]
     DataDirectory,
-    /// Here.
+    /// At this path.
     At(PathBuf),
-    /// Nowhere.
+    /// No socket.
     Off,
 }
 
-impl From<String> for AttachPlace {
+impl From<String> for AttachLocation {
     fn from(text: String) -> Self {
         if text == "off" { Self::Off } else { Self::At(text.into()) }
     }
 }
 
-impl FromStr for AttachPlace {
+impl FromStr for AttachLocation {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -43,8 +43,8 @@ impl FromStr for AttachPlace {
     }
 }
 
-impl AttachPlace {
-    /// The path of the socket, if there is one.
+impl AttachLocation {
+    /// Returns the path of the socket, if there is one.
     #[must_use]
     pub fn path(&self, data: &Path) -> Option<PathBuf> {
         match self {
@@ -64,13 +64,13 @@ impl AttachPlace {
     }
 }
 
-/// Whether a grant lets its client change anything.
+/// The access that a grant permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessConfig {
-    /// It may look.
+    /// Commands that change nothing.
     Read,
-    /// It may look and change.
+    /// All commands.
     #[default]
     Write,
 }
@@ -79,39 +79,39 @@ pub enum AccessConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GrantConfig {
-    /// For this user.
+    /// The user, unless the grant is for a group.
     uid: Option<u32>,
-    /// Or for this group.
+    /// The group, unless the grant is for a user.
     gid: Option<u32>,
-    /// In these namespaces; all when none is listed.
+    /// Permitted namespaces; all when none is listed.
     #[serde(default)]
     namespaces: Vec<u8>,
     /// `read` or `write`.
     #[serde(default)]
     access: AccessConfig,
-    /// Block namespaces: the first block and one past the last.
+    /// Permitted blocks of block namespaces: the first block and one past the last.
     blocks: Option<(u64, u64)>,
-    /// Most queues of a client.
+    /// Maximum queues of a client.
     queues: Option<u32>,
-    /// Most memory of a client.
-    memory: Option<Bytes>,
-    /// Whether it may drive queues of the SSD's itself.
+    /// Maximum memory of a client.
+    memory: Option<ByteSize>,
+    /// True if the client may drive queues of the SSD itself.
     #[serde(default)]
     direct: bool,
 }
 
 impl GrantConfig {
-    /// The grant.
+    /// Returns the grant.
     ///
     /// # Errors
-    /// Says what is impossible about it.
-    pub fn grant(&self) -> Result<Grant, String> {
+    /// Says why the grant is invalid.
+    pub fn grant(&self) -> Result<AccessGrant, String> {
         let who = match (self.uid, self.gid) {
-            (Some(uid), None) => Who::Uid(uid),
-            (None, Some(gid)) => Who::Gid(gid),
+            (Some(uid), None) => GrantSubject::Uid(uid),
+            (None, Some(gid)) => GrantSubject::Gid(gid),
             _ => return Err("a grant is for one `uid` or one `gid`".to_owned()),
         };
-        let grant = Grant {
+        let grant = AccessGrant {
             who,
             namespaces: self.namespaces.clone(),
             read_only: self.access == AccessConfig::Read,
@@ -129,13 +129,13 @@ impl GrantConfig {
 mod tests {
     use super::*;
 
-    fn grant(text: &str) -> Result<Grant, String> {
+    fn grant(text: &str) -> Result<AccessGrant, String> {
         toml::from_str::<GrantConfig>(text).map_err(|error| error.to_string())?.grant()
     }
 
     #[test]
-    fn a_grant_says_only_what_differs_from_everything() {
-        assert_eq!(grant("uid = 7"), Ok(Grant::everything(Who::Uid(7))));
+    fn omitted_keys_grant_everything_and_invalid_grants_are_refused() {
+        assert_eq!(grant("uid = 7"), Ok(AccessGrant::everything(GrantSubject::Uid(7))));
         let part =
             grant("gid = 7\nnamespaces = [2]\naccess = \"read\"\nblocks = [0, 9]\nmemory = \"1MiB\"\n");
         let part = part.unwrap();
@@ -148,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_in_the_data_directory_unless_told_otherwise() {
-        let path = |place: AttachPlace| place.path(Path::new("data"));
-        assert_eq!(path(AttachPlace::default()), Some("data/attach.sock".into()));
+    fn socket_is_in_the_data_directory_by_default() {
+        let path = |place: AttachLocation| place.path(Path::new("data"));
+        assert_eq!(path(AttachLocation::default()), Some("data/attach.sock".into()));
         assert_eq!(path("/run/x".parse().unwrap()), Some("/run/x".into()));
         assert_eq!(path("off".parse().unwrap()), None);
-        assert_eq!(AttachPlace::default().path(Path::new(&"x".repeat(200))), None);
+        assert_eq!(AttachLocation::default().path(Path::new(&"x".repeat(200))), None);
     }
 }

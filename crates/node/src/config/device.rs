@@ -1,17 +1,18 @@
-//! A device that a node owns instead of flash of its own: an NVMe controller that is bound to vfio-pci.
+//! The address of an NVMe controller that a node owns and shares instead of a flash file; it is bound to vfio-pci.
 //!
-//! In: `vfio:` and the address of a PCI function. Out: the address. Invariant: it is written as sysfs writes it.
+//! Input: `vfio:` and the address of a PCI function. Output: the address. Invariant: the address has the form that
+//! sysfs uses.
 
 use serde::Deserialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// What comes before the address.
+/// Prefix of the address.
 const SCHEME: &str = "vfio:";
-/// How many hexadecimal digits domain, bus, device and function have.
+/// Numbers of hexadecimal digits of domain, bus, device and function.
 const DIGITS: [usize; 4] = [4, 2, 2, 1];
 
-/// The controller.
+/// The address of a controller that a node owns.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct OwnedDevice {
@@ -19,25 +20,25 @@ pub struct OwnedDevice {
 }
 
 impl OwnedDevice {
-    /// The address of the PCI function, as `0000:00:04.0`.
+    /// Returns the address of the PCI function, as `0000:00:04.0`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 }
 
-/// No device that a node can own.
+/// The error of a text that is not the address of a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no device to own; give the PCI address of an NVMe controller as vfio:0000:00:04.0")]
-pub struct NoDevice {
+#[error("`{text}` is not a device to share; give the PCI address of an NVMe controller as vfio:0000:00:04.0")]
+pub struct OwnedDeviceError {
     text: String,
 }
 
 impl FromStr for OwnedDevice {
-    type Err = NoDevice;
+    type Err = OwnedDeviceError;
 
-    fn from_str(text: &str) -> Result<Self, NoDevice> {
-        let refused = || NoDevice { text: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, OwnedDeviceError> {
+        let refused = || OwnedDeviceError { text: text.to_owned() };
         let address = text.strip_prefix(SCHEME).ok_or_else(refused)?.to_ascii_lowercase();
         let (rest, function) = address.rsplit_once('.').ok_or_else(refused)?;
         let parts: Vec<&str> = rest.split(':').chain([function]).collect();
@@ -51,9 +52,9 @@ impl FromStr for OwnedDevice {
 }
 
 impl TryFrom<String> for OwnedDevice {
-    type Error = NoDevice;
+    type Error = OwnedDeviceError;
 
-    fn try_from(text: String) -> Result<Self, NoDevice> {
+    fn try_from(text: String) -> Result<Self, OwnedDeviceError> {
         text.parse()
     }
 }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_written_as_sysfs_does() {
+    fn addresses_are_normalized_to_the_form_of_sysfs() {
         let device: OwnedDevice = "vfio:0000:0A:1f.7".parse().unwrap();
         assert_eq!((device.address(), device.to_string().as_str()), ("0000:0a:1f.7", "vfio:0000:0a:1f.7"));
         for text in [

@@ -1,7 +1,7 @@
-//! Durability modes as people write them: `always`, `interval=MS`, `on-flush`.
+//! The text form of durability modes: `always`, `interval=MS`, `on-flush`.
 //!
-//! In: text. Out: the device's [`Durability`]. The same words serve the command line, the configuration file and every
-//! place that prints a mode.
+//! Input: text. Output: the device's [`Durability`]. The command line, the configuration file and all output use the
+//! same form.
 
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::Durability;
@@ -9,17 +9,17 @@ use serde::Deserialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest durability interval, in milliseconds: an hour.
+/// Maximum durability interval, in milliseconds: an hour.
 pub const INTERVAL_MS_MAX: u64 = 3_600_000;
 
-/// A durability mode with its spelling.
+/// A durability mode with its text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct DurabilityMode(pub Durability);
 
-/// Why a text is no durability mode.
+/// The error of a text that is not a durability mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no durability mode: use always, interval=MS (1 to {INTERVAL_MS_MAX} ms) or on-flush")]
+#[error("`{text}` is not a durability mode: use always, interval=MS (1 to {INTERVAL_MS_MAX} ms) or on-flush")]
 pub struct DurabilityError {
     text: String,
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mode_reads_back_as_it_prints() {
+    fn every_mode_parses_back_from_its_text() {
         for text in ["always", "on-flush", "interval=1", "interval=250", "interval=3600000"] {
             let mode: DurabilityMode = text.parse().unwrap();
             assert_eq!(mode.to_string(), text);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mode_is_named_in_the_error() {
+    fn error_names_a_text_that_is_not_a_mode() {
         for text in
             ["", "never", "Always", "interval", "interval=", "interval=0", "interval=+5", "interval=3600001"]
         {

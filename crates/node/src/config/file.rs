@@ -1,21 +1,21 @@
 //! The configuration file: TOML, format version 1.
 //!
-//! In: the text of a file and its name. Out: [`FileConfig`], every setting optional. Strict: an unknown key, a bad value
-//! and an unknown version are refused with the key, the file and the line.
+//! Input: the text of a file and its name. Output: [`FileConfig`], every setting optional. An unknown key, an invalid
+//! value and an unknown version are refused; the error names the key, the file and the line.
 
-use super::attach::{AttachPlace, GrantConfig};
+use super::attach::{AttachLocation, GrantConfig};
 use super::device::OwnedDevice;
 use super::durability::DurabilityMode;
-use super::size::Bytes;
+use super::size::ByteSize;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// The only format version of the configuration file so far.
+/// The format version of the configuration file; there is no other yet.
 pub const CONFIG_VERSION: i64 = 1;
 
-/// What a configuration file may say.
+/// The contents of a configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FileConfig {
@@ -23,47 +23,47 @@ pub struct FileConfig {
     pub version: i64,
     /// Data directory.
     pub data: Option<PathBuf>,
-    /// A controller to own, as `vfio:0000:00:04.0`.
+    /// NVMe controller that the node owns and shares, as `vfio:0000:00:04.0`.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP face.
+    /// Address of the RESP front end.
     pub resp: Option<SocketAddr>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
-    /// Path of a Unix socket for the RESP face.
+    /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
     /// Path of the socket where other processes attach, or `off`.
-    pub attach: Option<AttachPlace>,
-    /// Who may attach, beside the node's own user and root.
+    pub attach: Option<AttachLocation>,
+    /// Grants of users and groups other than the node's own user and root.
     #[serde(default)]
     pub grant: Vec<GrantConfig>,
     /// Path of the socket for a vfio-user client.
     pub vfio_user: Option<PathBuf>,
-    /// Address of the NVMe/TCP face.
+    /// Address of the NVMe/TCP front end.
     pub nvme_tcp: Option<SocketAddr>,
     /// File of keys of NVMe/TCP hosts.
     pub nvme_tcp_psk: Option<PathBuf>,
     /// Bytes of flash.
-    pub capacity: Option<Bytes>,
+    pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
-    pub memory: Option<Bytes>,
+    pub memory: Option<ByteSize>,
     /// Durability of every namespace that has no table of its own.
     pub durability: Option<DurabilityMode>,
-    /// Where the ready file goes.
+    /// Path of the ready file.
     pub ready_file: Option<PathBuf>,
     /// Settings of single namespaces, by number from 1.
     #[serde(default)]
     pub namespace: BTreeMap<String, NamespaceConfig>,
 }
 
-/// What a configuration file may say of one namespace.
+/// The settings of one namespace in a configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NamespaceConfig {
-    /// When its acknowledged writes are safe from a power cut.
+    /// Durability mode of its writes.
     pub durability: DurabilityMode,
 }
 
-/// Why a configuration file was refused.
+/// The error of a configuration file that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileConfigError {
     /// A line that TOML or this format does not allow.
@@ -75,16 +75,16 @@ pub enum FileConfigError {
         line: usize,
         /// The key on that line with its separator, or nothing.
         key: String,
-        /// What is wrong and what is allowed.
+        /// The fault and the allowed values.
         message: String,
     },
     /// No `version` key.
-    #[error("{file}: says no format version: add the line `version = {CONFIG_VERSION}`")]
+    #[error("{file}: no format version: add the line `version = {CONFIG_VERSION}`")]
     NoVersion {
         /// The file.
         file: String,
     },
-    /// A version this program does not know.
+    /// A version that this program does not support.
     #[error(
         "{file}:{line}: version {found} is unknown: this program reads version {CONFIG_VERSION}; use a newer headwater"
     )]
@@ -93,12 +93,12 @@ pub enum FileConfigError {
         file: String,
         /// Line, from 1.
         line: usize,
-        /// The version the file says.
+        /// The version in the file.
         found: String,
     },
 }
 
-/// Reads the text of a configuration file.
+/// Parses the text of a configuration file.
 ///
 /// # Errors
 /// [`FileConfigError`] names the file, the line and the key.
@@ -152,23 +152,23 @@ mod tests {
     }
 
     #[test]
-    fn unknown_key_is_named_with_file_and_line() {
+    fn error_names_an_unknown_key_with_file_and_line() {
         let error = refused("version = 1\n\ncapcity = \"8GiB\"\n");
         assert!(error.starts_with("node.toml:3: capcity: unknown field"), "{error}");
         assert!(error.contains("`capacity`"), "the known keys are listed: {error}");
     }
 
     #[test]
-    fn unknown_key_of_a_namespace_is_named() {
+    fn error_names_an_unknown_key_of_a_namespace() {
         let error = refused("version = 1\n[namespace.2]\ndurability = \"always\"\ndurabilty = \"always\"\n");
         assert!(error.starts_with("node.toml:4: durabilty: unknown field"), "{error}");
     }
 
     #[test]
-    fn bad_values_are_named_with_their_line() {
+    fn error_names_an_invalid_value_with_its_line() {
         for (line, what) in [
-            ("capacity = \"8 GiB\"", "`8 GiB` is no size"),
-            ("durability = \"sometimes\"", "`sometimes` is no durability mode"),
+            ("capacity = \"8 GiB\"", "`8 GiB` is not a size"),
+            ("durability = \"sometimes\"", "`sometimes` is not a durability mode"),
             ("resp = \"localhost\"", "socket address"),
             ("memory = -4", "a size"),
             ("data = 7", "string"),
@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_versions_are_refused_before_anything_else_is_read() {
+    fn unknown_versions_are_refused_before_other_keys() {
         let error = refused("future-key = 1\nversion = 2\n");
         assert!(error.starts_with("node.toml:2: version 2 is unknown"), "{error}");
         assert!(refused("data = \"x\"\n").contains("version = 1"));
     }
 
     #[test]
-    fn broken_toml_is_refused_with_its_line() {
+    fn invalid_toml_is_refused_with_its_line() {
         assert!(refused("version = 1\ndata = \"x\n").starts_with("node.toml:2:"));
     }
 
@@ -200,8 +200,8 @@ mod tests {
             Path::new("node.toml"),
         )
         .unwrap();
-        assert_eq!(config.capacity, Some(Bytes(1 << 30)));
-        assert_eq!(config.memory, Some(Bytes(1 << 20)));
+        assert_eq!(config.capacity, Some(ByteSize(1 << 30)));
+        assert_eq!(config.memory, Some(ByteSize(1 << 20)));
         assert_eq!(config.namespace["3"].durability.to_string(), "interval=5");
     }
 }

@@ -1,7 +1,7 @@
-//! Sizes as people write them: `8GiB`, `512M`, `4096`.
+//! The text form of sizes: `8GiB`, `512M`, `4096`.
 //!
-//! In: text. Out: [`Bytes`]. K, M, G and T are powers of 1,024, with or without `iB` or `B` behind them. Strict: no
-//! sign, no fraction, no unknown unit, nothing that overflows.
+//! Input: text. Output: [`ByteSize`]. K, M, G and T are powers of 1,024, with or without a final `iB` or `B`. Signs,
+//! fractions, unknown units and overflows are refused.
 
 use serde::Deserialize;
 use std::fmt;
@@ -10,16 +10,16 @@ use std::str::FromStr;
 /// A count of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "SizeText")]
-pub struct Bytes(pub u64);
+pub struct ByteSize(pub u64);
 
-/// Why a text is no size.
+/// The error of a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no size: write a whole number and a unit, such as 8GiB, 512M or 4096")]
+#[error("`{text}` is not a size: write a whole number and a unit, such as 8GiB, 512M or 4096")]
 pub struct SizeError {
     text: String,
 }
 
-/// A size in a file may be a bare number or a string.
+/// A size in a file: a bare number or a string.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a size: a whole number of bytes or a text such as \"8GiB\"")]
 enum SizeText {
@@ -27,7 +27,7 @@ enum SizeText {
     Text(String),
 }
 
-impl TryFrom<SizeText> for Bytes {
+impl TryFrom<SizeText> for ByteSize {
     type Error = SizeError;
 
     fn try_from(text: SizeText) -> Result<Self, SizeError> {
@@ -38,7 +38,7 @@ impl TryFrom<SizeText> for Bytes {
     }
 }
 
-impl FromStr for Bytes {
+impl FromStr for ByteSize {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
@@ -58,7 +58,7 @@ impl FromStr for Bytes {
     }
 }
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             let scale = 1u64 << shift;
@@ -83,23 +83,23 @@ mod tests {
     #[test]
     fn sizes_are_powers_of_1024_in_every_spelling() {
         for text in ["8G", "8GB", "8GiB", "8192MiB", "8589934592", "8589934592B"] {
-            assert_eq!(text.parse(), Ok(Bytes(8 << 30)), "{text}");
+            assert_eq!(text.parse(), Ok(ByteSize(8 << 30)), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_size_is_named_in_the_error() {
+    fn error_names_a_text_that_is_not_a_size() {
         for text in ["", "G", "-1", "1.5G", "8 GiB", "8gib", "8X", "99999999T", "18446744073709551616", "1G1"]
         {
-            let error = text.parse::<Bytes>().unwrap_err();
+            let error = text.parse::<ByteSize>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
         }
     }
 
     #[test]
-    fn sizes_print_short() {
-        assert_eq!(Bytes(8 << 30).to_string(), "8 GiB");
-        assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
-        assert_eq!(Bytes(17).to_string(), "17 B");
+    fn sizes_print_with_the_largest_unit_that_fits() {
+        assert_eq!(ByteSize(8 << 30).to_string(), "8 GiB");
+        assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
+        assert_eq!(ByteSize(17).to_string(), "17 B");
     }
 }

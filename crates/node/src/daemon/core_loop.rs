@@ -1,57 +1,57 @@
-//! The core's loop: faces, device, and sleep when nothing moves.
+//! The core loop: polls the front ends and the device, and sleeps while both are idle.
 //!
-//! In: a device, its faces, a [`Stop`]. Out: the device again, drained, when it was asked to stop. The loop polls; when
-//! nothing has moved for the calibrated spin time it sleeps until a descriptor is readable or a deadline passes.
+//! Input: a device, its front ends, a [`StopSignal`]. Output: a drained device after a stop request. After the calibrated
+//! spin time without progress the loop sleeps until a descriptor is readable or a deadline passes.
 //! Invariant: an idle node sleeps; there is no periodic tick.
 //!
 //! ```text
-//!   serving --(asked to stop)--> draining --(every face drained, or the limit)--> ended
+//!   serving --(stop requested)--> draining --(every front end drained, or the limit)--> ended
 //! ```
 
-use crate::daemon::metrics::{Board, Health};
-use crate::daemon::stop::Stop;
+use crate::daemon::metrics::{MetricsBoard, NodeHealth};
+use crate::daemon::stop::StopSignal;
 use headwater_frontend::core_device::CoreWork;
-use headwater_frontend::front_end::{Face, PollCost};
-use headwater_frontend::numbers::FaceNumbers;
+use headwater_frontend::front_end::{FrontEnd, PollCost};
+use headwater_frontend::numbers::FrontEndCounters;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_nvme::queue_pair::Sleep;
+use headwater_nvme::queue_pair::SleepDecision;
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Longest wait for clients to take their last answers.
+/// Maximum wait for clients to receive their last replies.
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
-/// Least time between two publications of the numbers.
+/// Minimum time between two publications of the counters.
 const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
 
-/// Least time between two looks at faces that cost calls into the kernel, while another one is looked at in memory.
+/// Minimum time between two polls of a front end that needs system calls, while another one is polled in memory.
 const KERNEL_EVERY: Nanos = Nanos(5_000);
-/// Least time between two looks at such a face while it is quiet and another one is not.
+/// Minimum time between two polls of such a front end while it is idle and another one is active.
 const QUIET_EVERY: Nanos = Nanos(10_000);
-/// How long ago a face may have moved that is not quiet.
+/// Time without progress after which a front end is idle.
 const QUIET_AFTER: Nanos = Nanos(50_000);
 
-/// Everything the loop runs.
+/// The core loop with everything that it runs.
 pub struct CoreLoop<'a, 'f, D> {
     /// The device.
     pub device: &'a mut D,
-    /// Its faces.
-    pub faces: Vec<Box<dyn Face<D> + 'f>>,
-    /// Time.
+    /// Its front ends.
+    pub faces: Vec<Box<dyn FrontEnd<D> + 'f>>,
+    /// The clock.
     pub clock: Clock,
-    /// How long to poll in vain before sleeping.
+    /// Time to poll without progress before sleeping.
     pub spin: Nanos,
-    /// Where the numbers go.
-    pub board: &'a Board,
-    /// Which faces are looked at more often than others.
-    pub attention: Attention,
+    /// The board that receives the counters.
+    pub board: &'a MetricsBoard,
+    /// The state that decides which front ends are polled more often.
+    pub attention: PollSchedule,
 }
 
-/// What the loop remembers of its faces.
+/// The poll times and activity of the front ends.
 #[derive(Debug, Default)]
-pub struct Attention {
-    /// When all faces were last looked at.
+pub struct PollSchedule {
+    /// Time of the last poll of all front ends.
     all_polled: Nanos,
-    /// When each face last moved.
+    /// Time of the last progress of each front end.
     moved: Vec<Nanos>,
 }
 
@@ -64,22 +64,22 @@ impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
     }
 }
 
-/// How a loop ended.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Every client had its answers.
+pub enum DrainResult {
+    /// Every client received its replies.
     Drained,
-    /// Some client did not take its answers within [`DRAIN_MAX`].
+    /// Some client did not receive its replies within [`DRAIN_MAX`].
     DrainLimit,
 }
 
 impl<D: CoreWork> CoreLoop<'_, '_, D> {
-    /// Runs until asked to stop and drained.
+    /// Runs until a stop is requested and the front ends are drained.
     ///
     /// # Errors
-    /// When the system refuses the descriptors the loop sleeps on.
-    pub fn run(&mut self, stop: &Stop) -> std::io::Result<Ended> {
-        let bed = self.make_bed(stop)?;
+    /// When the system refuses the descriptors that the loop sleeps on.
+    pub fn run(&mut self, stop: &StopSignal) -> std::io::Result<DrainResult> {
+        let wait_set = self.make_bed(stop)?;
         let mut moved_at = self.clock.now();
         let mut publish_at = moved_at;
         let mut unpublished = true;
@@ -88,8 +88,8 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
             let now = self.clock.now();
             if stop.asked() && draining_since.is_none() {
                 draining_since = Some(now);
-                self.board.set_health(Health::Draining);
-                self.faces.iter_mut().for_each(|face| face.drain());
+                self.board.set_health(NodeHealth::Draining);
+                self.faces.iter_mut().for_each(|front_end| front_end.drain());
             }
             if self.poll(now) {
                 moved_at = now;
@@ -100,31 +100,31 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 unpublished = false;
             }
             if let Some(since) = draining_since {
-                if self.faces.iter().all(|face| face.is_drained()) {
-                    return Ok(Ended::Drained);
+                if self.faces.iter().all(|front_end| front_end.is_drained()) {
+                    return Ok(DrainResult::Drained);
                 }
                 if now.since(since) >= DRAIN_MAX {
-                    return Ok(Ended::DrainLimit);
+                    return Ok(DrainResult::DrainLimit);
                 }
             }
             if now.since(moved_at) < self.spin {
                 std::hint::spin_loop();
                 continue;
             }
-            if self.faces.iter_mut().any(|face| face.prepare_sleep() == Sleep::No) {
+            if self.faces.iter_mut().any(|front_end| front_end.prepare_sleep() == SleepDecision::No) {
                 continue;
             }
             let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];
-            self.sleep(&bed, now, own.into_iter().flatten().min(), stop.asked())?;
+            self.sleep(&wait_set, now, own.into_iter().flatten().min(), stop.asked())?;
         }
     }
 
     fn poll(&mut self, now: Nanos) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
-        let Attention { all_polled, moved: last } = &mut self.attention;
+        let PollSchedule { all_polled, moved: last } = &mut self.attention;
         last.resize(self.faces.len(), Nanos::ZERO);
-        let in_memory = self.faces.iter().any(|face| face.poll_cost() == PollCost::Memory);
+        let in_memory = self.faces.iter().any(|front_end| front_end.poll_cost() == PollCost::Memory);
         let is_lively = |moved: Nanos| now.since(moved) < QUIET_AFTER;
         let lively = last.iter().any(|&moved| is_lively(moved));
         let every = match (in_memory, lively) {
@@ -136,9 +136,9 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         if all {
             *all_polled = now;
         }
-        for (face, last) in self.faces.iter_mut().zip(last) {
-            let in_turn = face.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
-            if (all || in_turn) && face.poll(self.device, now, wall) {
+        for (front_end, last) in self.faces.iter_mut().zip(last) {
+            let in_turn = front_end.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
+            if (all || in_turn) && front_end.poll(self.device, now, wall) {
                 *last = now;
                 moved = true;
             }
@@ -147,51 +147,57 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         moved
     }
 
-    /// Everything that can end a sleep, in one descriptor.
-    fn make_bed(&self, stop: &Stop) -> std::io::Result<OwnedFd> {
-        let bed = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    /// Creates an epoll descriptor with everything that can end a sleep.
+    fn make_bed(&self, stop: &StopSignal) -> std::io::Result<OwnedFd> {
+        let wait_set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |descriptor: BorrowedFd<'_>| {
-            epoll::add(&bed, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            epoll::add(&wait_set, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
-        for face in &self.faces {
-            add(face.wake_descriptor())?;
+        for front_end in &self.faces {
+            add(front_end.wake_descriptor())?;
         }
         if let Some(media) = self.device.wake_descriptor() {
             add(media)?;
         }
-        // Edge-triggered: the byte is never read, and once the loop drains it must be able to sleep all the same.
+        // Edge-triggered: the byte is never read, and a draining loop must still be able to sleep.
         epoll::add(
-            &bed,
+            &wait_set,
             stop.as_fd(),
             epoll::EventData::new_u64(1),
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
-        Ok(bed)
+        Ok(wait_set)
     }
 
-    fn sleep(&self, bed: &OwnedFd, now: Nanos, own: Option<Nanos>, stopping: bool) -> std::io::Result<()> {
-        let faces = self.faces.iter().filter_map(|face| face.next_deadline()).min();
+    fn sleep(
+        &self,
+        wait_set: &OwnedFd,
+        now: Nanos,
+        own: Option<Nanos>,
+        stopping: bool,
+    ) -> std::io::Result<()> {
+        let faces = self.faces.iter().filter_map(|front_end| front_end.next_deadline()).min();
         let until =
             [own, faces, self.device.next_deadline(now, self.clock.wall())].into_iter().flatten().min();
         let span = match until {
             None => None,
             Some(until) if until <= now => return Ok(()),
-            // Rounded up to whole milliseconds: waking early would only mean sleeping again.
+            // Rounded up to whole milliseconds: after an early wake-up the loop would only sleep again.
             Some(until) => Some(timespec(until.since(now))),
         };
         tracing::trace!(?until, stopping, "core sleeps");
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
-        match epoll::wait(bed.as_fd(), &mut events, span.as_ref()) {
+        match epoll::wait(wait_set.as_fd(), &mut events, span.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
     fn publish(&self) -> bool {
-        let mut numbers = FaceNumbers::default();
-        for face in &self.faces {
-            face.count(&mut numbers);
+        let mut numbers = FrontEndCounters::default();
+        for front_end in &self.faces {
+            front_end.count(&mut numbers);
         }
         numbers.trace = self.device.trace();
         self.board.publish(&self.device.stats(), numbers)
@@ -201,7 +207,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
 fn timespec(span: Nanos) -> rustix::time::Timespec {
     let millis = span.0.div_ceil(1_000_000);
     rustix::time::Timespec {
-        // A sleep of more than a day ends early, which costs nothing.
+        // A sleep is cut to a day; the wake-up costs nothing.
         tv_sec: i64::try_from(millis / 1_000).unwrap_or(86_400).min(86_400),
         tv_nsec: i64::try_from(millis % 1_000).unwrap_or(0) * 1_000_000,
     }
@@ -217,14 +223,14 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A device that does nothing, for the loop's own sake.
+    /// A device that does nothing except that one deadline can pass.
     #[derive(Default)]
-    struct Quiet {
+    struct IdleDevice {
         polls: AtomicU64,
         deadline: Cell<Option<Nanos>>,
     }
 
-    impl CoreWork for Quiet {
+    impl CoreWork for IdleDevice {
         fn shutdown(&mut self, _: &Clock) -> Result<(), String> {
             Ok(())
         }
@@ -246,14 +252,14 @@ mod tests {
         }
     }
 
-    /// Echoes bytes; drained when it was told to drain and has answered everything.
-    struct Echo {
+    /// A front end that echoes bytes; it is drained as soon as a drain is requested.
+    struct EchoFrontEnd {
         stream: UnixStream,
         draining: bool,
     }
 
-    impl Face<Quiet> for Echo {
-        fn poll(&mut self, _device: &mut Quiet, _now: Nanos, _wall: UnixMillis) -> bool {
+    impl FrontEnd<IdleDevice> for EchoFrontEnd {
+        fn poll(&mut self, _device: &mut IdleDevice, _now: Nanos, _wall: UnixMillis) -> bool {
             let mut bytes = [0; 16];
             match self.stream.read(&mut bytes) {
                 Ok(read) if read > 0 => self.stream.write_all(&bytes[..read]).is_ok(),
@@ -269,27 +275,27 @@ mod tests {
         fn is_drained(&self) -> bool {
             self.draining
         }
-        fn count(&self, into: &mut FaceNumbers) {
+        fn count(&self, into: &mut FrontEndCounters) {
             into.connections += 1;
         }
     }
 
     #[test]
-    fn a_sleeping_loop_wakes_for_a_face_and_for_the_stop() {
+    fn sleeping_loop_wakes_for_front_end_and_for_stop_request() {
         let (mut client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let (stop, mut handle) = Stop::by_hand().unwrap();
-        let board = Board::default();
-        let mut device = Quiet::default();
+        let (stop, mut handle) = StopSignal::by_hand().unwrap();
+        let board = MetricsBoard::default();
+        let mut device = IdleDevice::default();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 let mut core = CoreLoop {
                     device: &mut device,
-                    faces: vec![Box::new(Echo { stream: server, draining: false })],
+                    faces: vec![Box::new(EchoFrontEnd { stream: server, draining: false })],
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    attention: Attention::default(),
+                    attention: PollSchedule::default(),
                 };
                 core.run(&stop).unwrap()
             });
@@ -301,17 +307,17 @@ mod tests {
                 Clock::sleep(Nanos::from_millis(5));
             }
             handle.ask();
-            assert_eq!(running.join().unwrap(), Ended::Drained);
+            assert_eq!(running.join().unwrap(), DrainResult::Drained);
         });
-        assert_eq!(board.health(), Health::Draining);
+        assert_eq!(board.health(), NodeHealth::Draining);
         assert_eq!(board.snapshot().faces.connections, 1);
     }
 
     #[test]
-    fn an_idle_loop_sleeps_until_its_deadline_instead_of_polling() {
-        let (stop, mut handle) = Stop::by_hand().unwrap();
-        let board = Board::default();
-        let mut device = Quiet::default();
+    fn idle_loop_sleeps_until_its_deadline() {
+        let (stop, mut handle) = StopSignal::by_hand().unwrap();
+        let board = MetricsBoard::default();
+        let mut device = IdleDevice::default();
         device.deadline.set(Some(Nanos::from_millis(50)));
         let polls = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
@@ -321,7 +327,7 @@ mod tests {
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    attention: Attention::default(),
+                    attention: PollSchedule::default(),
                 };
                 core.run(&stop).unwrap();
                 drop(core);
@@ -331,8 +337,8 @@ mod tests {
             handle.ask();
             running.join().unwrap()
         });
-        // Start, publication, deadline, its publication, stop: a loop that polled would count millions.
-        assert!(polls < 20, "{polls} polls in 300 ms of idleness");
-        assert_eq!(device.deadline.get(), None, "the deadline was met");
+        // Start, publication, deadline, its publication, stop: a loop that never slept would count millions.
+        assert!(polls < 20, "{polls} polls in 300 ms without work");
+        assert_eq!(device.deadline.get(), None, "the device was not polled at its deadline");
     }
 }

@@ -1,10 +1,10 @@
-//! The data directory: one process at a time.
+//! The data directory and its lock.
 //!
-//! In: a path. Out: [`DataDir`], which holds an exclusive lock until it is dropped. The lock is the kernel's (flock), so
-//! a killed process leaves none behind; the file's text only names the holder for the error message. Whoever only looks
-//! shares the lock with others who look, and writes nothing.
+//! Input: a path. Output: [`DataDir`], which holds the lock until it is dropped: exclusive for a writer, shared for a
+//! reader, which writes nothing. The kernel holds the lock (flock), so a killed process leaves none behind; the text of
+//! the lock file only names the holder for error messages.
 
-use crate::config::Bytes;
+use crate::config::ByteSize;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,46 +13,46 @@ use std::path::{Path, PathBuf};
 const LOCK_FILE: &str = "lock";
 const FLASH_FILE: &str = "flash";
 
-/// A data directory that no other process uses, or that others only look at as well.
+/// A locked data directory: exclusive, or shared with other readers.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Nobody who only looks makes the file.
+    /// Lock file; `None` if a reader found none.
     _lock: Option<File>,
 }
 
-/// Whether a missing data directory is made or refused.
+/// The treatment of a missing data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfMissing {
-    /// Make it, and everything above it.
+pub enum MissingDirectory {
+    /// Create it, with its parent directories.
     Create,
-    /// Refuse: the caller wants data that is there already.
+    /// Refuse it: the caller needs existing data.
     Refuse,
 }
 
-/// Why a data directory could not be taken.
+/// The error of a data directory that could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("{}: in use by {holder}; stop it first, or give another directory with --data", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process that holds it, as far as known.
+        /// The process that holds the lock, if known.
         holder: String,
     },
-    /// It is not there.
+    /// It does not exist.
     #[error("{}: no data directory here; give the one that `headwater serve --data` used", path.display())]
     Missing {
         /// The directory.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: cannot {what}: {source}", path.display())]
     System {
         /// The directory.
         path: PathBuf,
-        /// What was tried.
+        /// The operation, as a verb with its object.
         what: &'static str,
         /// The system's reason.
         source: std::io::Error,
@@ -60,20 +60,20 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Takes the directory for this process.
+    /// Locks the directory exclusively for this process.
     ///
     /// # Errors
-    /// [`DataDirError::InUse`] names the process that has it.
-    pub fn take(path: &Path, missing: IfMissing) -> Result<Self, DataDirError> {
+    /// [`DataDirError::InUse`] names the process that holds the lock.
+    pub fn take(path: &Path, missing: MissingDirectory) -> Result<Self, DataDirError> {
         let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         match missing {
-            IfMissing::Create => {
+            MissingDirectory::Create => {
                 std::fs::create_dir_all(path).map_err(system("make the data directory"))?;
             }
-            IfMissing::Refuse if !path.join(FLASH_FILE).exists() => {
+            MissingDirectory::Refuse if !path.join(FLASH_FILE).exists() => {
                 return Err(DataDirError::Missing { path: path.to_owned() });
             }
-            IfMissing::Refuse => {}
+            MissingDirectory::Refuse => {}
         }
         let mut lock = OpenOptions::new()
             .read(true)
@@ -92,7 +92,7 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: Some(lock) })
     }
 
-    /// Takes the directory to look at what is in it; not a byte of it changes.
+    /// Locks the directory for reading; nothing in it changes.
     ///
     /// # Errors
     /// [`DataDirError::InUse`] names the process that serves from it.
@@ -101,7 +101,7 @@ impl DataDir {
         if !path.join(FLASH_FILE).exists() {
             return Err(DataDirError::Missing { path: path.to_owned() });
         }
-        // A copy of a directory may have no lock file; nobody serves from it then.
+        // A copy of a directory may have no lock file; then no process serves from it.
         let mut lock = match File::open(path.join(LOCK_FILE)) {
             Ok(lock) => lock,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -118,23 +118,23 @@ impl DataDir {
         }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file that holds the flash.
+    /// Returns the path of the flash file.
     #[must_use]
     pub fn flash(&self) -> PathBuf {
         self.path.join(FLASH_FILE)
     }
 
-    /// Free bytes of the file system under the directory, for this user.
+    /// Returns the free bytes of the file system that holds the directory, for this user.
     ///
     /// # Errors
-    /// When the system cannot tell.
-    pub fn free(&self) -> Result<Bytes, DataDirError> {
+    /// When the system call fails.
+    pub fn free(&self) -> Result<ByteSize, DataDirError> {
         free_bytes(&self.path).map_err(|source| DataDirError::System {
             path: self.path.clone(),
             what: "read the free space",
@@ -143,19 +143,20 @@ impl DataDir {
     }
 }
 
-/// Free bytes of the file system under a path, for this user.
+/// Returns the free bytes of the file system that holds a path, for this user.
 ///
 /// # Errors
-/// When the system cannot tell.
-pub fn free_bytes(path: &Path) -> std::io::Result<Bytes> {
+/// When the system call fails.
+pub fn free_bytes(path: &Path) -> std::io::Result<ByteSize> {
     let space = rustix::fs::statvfs(path)?;
-    Ok(Bytes(space.f_bavail.saturating_mul(space.f_frsize)))
+    Ok(ByteSize(space.f_bavail.saturating_mul(space.f_frsize)))
 }
 
-/// Who has the lock. The file names the last one who wanted it alone; those who only look do not write.
+/// Returns the description of the lock's holder. The file names the last process with the exclusive lock; readers do
+/// not write it.
 fn holder(lock: &mut File) -> String {
     if flock(&*lock, FlockOperation::NonBlockingLockShared).is_ok() {
-        return "a process that looks at it (`headwater device check`)".to_owned();
+        return "a reader (`headwater device check`)".to_owned();
     }
     let mut text = String::new();
     let read = lock.take(64).read_to_string(&mut text);
@@ -176,41 +177,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_holder_is_told_who_has_it() {
+    fn refusal_names_the_process_that_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DataDir::take(dir.path(), IfMissing::Create).unwrap();
-        // flock belongs to the open file, so a second open in this process is refused like another process's.
-        let error = DataDir::take(dir.path(), IfMissing::Create).unwrap_err();
+        let held = DataDir::take(dir.path(), MissingDirectory::Create).unwrap();
+        // flock belongs to the open file, so a second open in this process is refused like one of another process.
+        let error = DataDir::take(dir.path(), MissingDirectory::Create).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
-        DataDir::take(dir.path(), IfMissing::Create).unwrap();
+        DataDir::take(dir.path(), MissingDirectory::Create).unwrap();
     }
 
     #[test]
-    fn looking_is_shared_and_keeps_those_out_who_write() {
+    fn readers_share_the_lock_and_exclude_writers() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(DataDir::look(dir.path()), Err(DataDirError::Missing { .. })));
         std::fs::write(dir.path().join(FLASH_FILE), "").unwrap();
         let alone = DataDir::look(dir.path()).unwrap();
-        assert!(!dir.path().join(LOCK_FILE).exists(), "looking makes nothing");
+        assert!(!dir.path().join(LOCK_FILE).exists(), "a reader created the lock file");
         drop(alone);
-        let held = DataDir::take(dir.path(), IfMissing::Refuse).unwrap();
+        let held = DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap();
         let error = DataDir::look(dir.path()).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
         let first = DataDir::look(dir.path()).unwrap();
         let second = DataDir::look(dir.path()).unwrap();
-        let error = DataDir::take(dir.path(), IfMissing::Refuse).unwrap_err();
+        let error = DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap_err();
         assert!(error.to_string().contains("device check"), "{error}");
         drop((first, second));
-        DataDir::take(dir.path(), IfMissing::Refuse).unwrap();
+        DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap();
     }
 
     #[test]
-    fn missing_data_is_refused_without_making_anything() {
+    fn missing_directory_is_refused_and_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("typo");
-        assert!(matches!(DataDir::take(&path, IfMissing::Refuse), Err(DataDirError::Missing { .. })));
+        assert!(matches!(DataDir::take(&path, MissingDirectory::Refuse), Err(DataDirError::Missing { .. })));
         assert!(!path.exists());
     }
 }

@@ -1,32 +1,32 @@
-//! The numbers of a node, between the core that counts and the thread that tells.
+//! The counters of a node, shared by the core loop that publishes them and the metrics thread that serves them.
 //!
-//! In: [`Board::publish`] from the core's loop, which never waits. Out: [`Board::snapshot`] for the metrics thread, and
-//! through it `/metrics`, `/healthz` and `/trace`. Invariant: the core never blocks on a reader.
+//! Input: [`MetricsBoard::publish`] from the core loop. Output: [`MetricsBoard::snapshot`] for the metrics thread, which serves it at
+//! `/metrics`, `/healthz` and `/trace`. Invariant: the core loop never blocks on a reader.
 
 pub mod server;
 pub mod text;
 
-use headwater_dma::pool::{Pool, Statistics};
-use headwater_frontend::numbers::FaceNumbers;
+use headwater_dma::pool::{Pool, PoolStatistics};
+use headwater_frontend::numbers::FrontEndCounters;
 use headwater_ssd::engine::DeviceStats;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
-/// Whether a node serves.
+/// The state of a node, as `/healthz` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Health {
+pub enum NodeHealth {
     /// The index is being rebuilt.
     Recovering = 0,
-    /// It serves.
+    /// The node serves.
     Serving = 1,
-    /// It was asked to stop and answers what is in flight.
+    /// A stop was requested; commands in flight are answered.
     Draining = 2,
 }
 
-impl Health {
-    /// The word for it.
+impl NodeHealth {
+    /// Returns the word that `/healthz` prints.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -37,49 +37,49 @@ impl Health {
     }
 }
 
-/// Nanoseconds of the stages of sampled requests.
+/// The time that sampled requests spent in one stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTime {
     /// Requests sampled.
     pub samples: u64,
-    /// Their nanoseconds in this stage, together.
+    /// Sum of their nanoseconds in this stage.
     pub nanos: u64,
 }
 
-/// Every number at one moment.
+/// All counters at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// The device's.
+pub struct MetricsSnapshot {
+    /// Counters of the device.
     pub device: DeviceStats,
-    /// The faces'.
-    pub faces: FaceNumbers,
-    /// Time of sampled requests by stage: one request a publication at most.
+    /// Counters of the front ends.
+    pub faces: FrontEndCounters,
+    /// Time of sampled requests by stage; each publication adds at most one request.
     pub stages: BTreeMap<&'static str, StageTime>,
-    /// The buffer pool's, if there is one.
-    pub pool: Option<Statistics>,
+    /// Counters of the buffer pool, if there is one.
+    pub pool: Option<PoolStatistics>,
 }
 
-/// Where the core leaves its numbers.
+/// The counters and the health that the core loop publishes.
 #[derive(Debug)]
-pub struct Board {
+pub struct MetricsBoard {
     health: AtomicU8,
-    snapshot: Mutex<Snapshot>,
+    snapshot: Mutex<MetricsSnapshot>,
     pool: OnceLock<Pool>,
 }
 
-impl Default for Board {
+impl Default for MetricsBoard {
     fn default() -> Self {
         Self {
-            health: AtomicU8::new(Health::Recovering as u8),
+            health: AtomicU8::new(NodeHealth::Recovering as u8),
             snapshot: Mutex::default(),
             pool: OnceLock::new(),
         }
     }
 }
 
-impl Board {
-    /// Leaves the numbers, unless somebody is reading just now; returns whether they were left.
-    pub fn publish(&self, device: &DeviceStats, faces: FaceNumbers) -> bool {
+impl MetricsBoard {
+    /// Replaces the counters, unless a reader holds them. Returns whether they were replaced.
+    pub fn publish(&self, device: &DeviceStats, faces: FrontEndCounters) -> bool {
         let mut snapshot = match self.snapshot.try_lock() {
             Ok(snapshot) => snapshot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -96,32 +96,32 @@ impl Board {
         true
     }
 
-    /// Says of which pool to tell the numbers. They are read when somebody asks, as that stops nobody; the first pool
-    /// stays.
+    /// Sets the pool whose counters a snapshot includes. They are read for each snapshot, because that blocks no
+    /// thread. Only the first call has an effect.
     pub fn watch_pool(&self, pool: Pool) {
         let _first = self.pool.set(pool);
     }
 
-    /// The numbers as last left, and the pool's as they are.
+    /// Returns the counters last published, with the current counters of the pool.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        // A snapshot is replaced whole, so a reader that panicked left it whole.
-        let left = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Snapshot { pool: self.pool.get().map(Pool::statistics), ..left }
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        // A reader only clones the snapshot, so a reader that panicked left it intact.
+        let published = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        MetricsSnapshot { pool: self.pool.get().map(Pool::statistics), ..published }
     }
 
-    /// Says how the node is.
-    pub fn set_health(&self, health: Health) {
+    /// Sets the state of the node.
+    pub fn set_health(&self, health: NodeHealth) {
         self.health.store(health as u8, Ordering::Relaxed);
     }
 
-    /// How the node is.
+    /// Returns the state of the node.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> NodeHealth {
         match self.health.load(Ordering::Relaxed) {
-            1 => Health::Serving,
-            2 => Health::Draining,
-            _ => Health::Recovering,
+            1 => NodeHealth::Serving,
+            2 => NodeHealth::Draining,
+            _ => NodeHealth::Recovering,
         }
     }
 }
@@ -129,18 +129,18 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_frontend::numbers::{Trace, TraceStage};
+    use headwater_frontend::numbers::{RequestTrace, TraceStage};
 
     #[test]
-    fn a_sampled_request_is_counted_once_however_often_it_is_published() {
-        let board = Board::default();
-        let sampled = |ns| FaceNumbers {
-            trace: Some(Trace {
+    fn sampled_request_published_twice_is_counted_once() {
+        let board = MetricsBoard::default();
+        let sampled = |ns| FrontEndCounters {
+            trace: Some(RequestTrace {
                 command: "get",
                 stages: vec![TraceStage { stage: "queued", ns }],
                 total_ns: ns,
             }),
-            ..FaceNumbers::default()
+            ..FrontEndCounters::default()
         };
         for ns in [7, 7, 5] {
             assert!(board.publish(&DeviceStats::default(), sampled(ns)));
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn the_core_never_waits_for_a_reader() {
-        let board = Board::default();
+    fn publish_never_waits_for_a_reader() {
+        let board = MetricsBoard::default();
         let _reader = board.snapshot.lock().unwrap();
-        assert!(!board.publish(&DeviceStats::default(), FaceNumbers::default()));
+        assert!(!board.publish(&DeviceStats::default(), FrontEndCounters::default()));
     }
 }

@@ -1,14 +1,15 @@
-//! The ready file: where a node says that it serves, and at which addresses.
+//! The ready file: a JSON file that shows that a node serves, and its addresses.
 //!
-//! In: addresses. Out: a JSON file that is either absent, or complete: written beside and renamed.
+//! Input: addresses. Output: a JSON file. Invariant: it is absent or complete, because it is written under another name
+//! and renamed.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What the ready file says.
+/// The contents of the ready file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
-    /// Address of the RESP face, if there is one.
+pub struct ReadyFile {
+    /// Address of the RESP front end, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resp: Option<String>,
     /// Address of metrics and health.
@@ -22,14 +23,14 @@ pub struct Ready {
     /// Path of the socket for a vfio-user client, if there is one.
     #[serde(rename = "vfio-user", skip_serializing_if = "Option::is_none")]
     pub vfio_user: Option<PathBuf>,
-    /// Address of the NVMe/TCP face, if there is one.
+    /// Address of the NVMe/TCP front end, if there is one.
     #[serde(rename = "nvme-tcp", skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<String>,
-    /// The process.
+    /// Process number of the node.
     pub pid: u32,
 }
 
-/// A ready file that could not be written.
+/// The error of a ready file that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot write the ready file: {source}; check the path given with --ready-file", path.display())]
 pub struct ReadyFileError {
@@ -37,8 +38,8 @@ pub struct ReadyFileError {
     source: std::io::Error,
 }
 
-impl Ready {
-    /// Writes the file in one step.
+impl ReadyFile {
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// [`ReadyFileError`] names the path.

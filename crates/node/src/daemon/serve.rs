@@ -1,59 +1,60 @@
-//! `headwater serve`: a node from its configuration to its last completion.
+//! `headwater serve`: runs a node from its configuration to its last completion.
 //!
-//! In: a [`Config`], something that opens a device and its faces. Out: a node that served until it was asked to stop.
-//! Invariant: a clean end means that every accepted command was answered, everything is durable, and a checkpoint stands.
+//! Input: a [`NodeConfig`], a function that opens a device and its front ends. Output: a node that serves until a stop is
+//! requested. Invariant: after a clean end every accepted command was answered, everything is durable, and a checkpoint
+//! was written.
 //!
 //! ```text
 //!   lock the directory -> metrics (recovering) -> recover -> ready file -> serve -> drain -> checkpoint -> unlock
 //! ```
 
-use crate::config::{Bytes, Config, DurabilityMode};
-use crate::daemon::core_loop::{Attention, CoreLoop, Ended};
-use crate::daemon::data_dir::{DataDir, DataDirError, IfMissing};
+use crate::config::{ByteSize, NodeConfig, DurabilityMode};
+use crate::daemon::core_loop::{PollSchedule, CoreLoop, DrainResult};
+use crate::daemon::data_dir::{DataDir, DataDirError, MissingDirectory};
 use crate::daemon::metrics::server::{MetricsError, MetricsServer};
-use crate::daemon::metrics::{Board, Health};
-use crate::daemon::ready_file::{Ready, ReadyFileError};
-use crate::daemon::stop::Stop;
-use headwater_dma::pool::{Pool, Ticker};
+use crate::daemon::metrics::{MetricsBoard, NodeHealth};
+use crate::daemon::ready_file::{ReadyFile, ReadyFileError};
+use crate::daemon::stop::StopSignal;
+use headwater_dma::pool::{Pool, PoolTicker};
 use headwater_frontend::core_device::CoreWork;
-use headwater_frontend::front_end::Face;
+use headwater_frontend::front_end::FrontEnd;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How far a recovery has come.
+/// The progress of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recovery {
-    /// What is being done.
+pub struct RecoveryProgress {
+    /// The current stage.
     pub stage: &'static str,
-    /// Steps done: pages or blocks looked at.
+    /// Steps done: pages or blocks read.
     pub done: u64,
-    /// Steps in all.
+    /// Total number of steps.
     pub total: u64,
 }
 
-/// What opening a node's device brings.
-pub struct Opened<D> {
+/// A node's device with its front ends, opened.
+pub struct OpenedNode<D> {
     /// The device, recovered.
     pub device: D,
-    /// Its faces, listening.
-    pub faces: Vec<Box<dyn Face<D>>>,
-    /// Where the RESP face listens, if there is one.
+    /// Its front ends, listening.
+    pub faces: Vec<Box<dyn FrontEnd<D>>>,
+    /// Address of the RESP front end, if there is one.
     pub resp: Option<SocketAddr>,
-    /// Where the NVMe/TCP face listens, if there is one.
+    /// Address of the NVMe/TCP front end, if there is one.
     pub nvme_tcp: Option<SocketAddr>,
     /// Bytes of flash.
-    pub capacity: Bytes,
-    /// How long to poll in vain before sleeping.
+    pub capacity: ByteSize,
+    /// Time to poll without progress before sleeping.
     pub spin: Nanos,
-    /// Where everything of the node that carries payload comes from.
+    /// The pool of the node's payload memory.
     pub pool: Pool,
-    /// The pool's clock, as long as the node serves.
-    pub ticker: Ticker,
+    /// The thread that drives the pool's timers while the node serves.
+    pub ticker: PoolTicker,
 }
 
-impl<D> std::fmt::Debug for Opened<D> {
+impl<D> std::fmt::Debug for OpenedNode<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Opened")
             .field("resp", &self.resp)
@@ -62,48 +63,50 @@ impl<D> std::fmt::Debug for Opened<D> {
     }
 }
 
-/// What a node tells whoever started it.
-pub trait Console {
-    /// Recovery goes on.
-    fn recovering(&mut self, recovery: Recovery);
-    /// It serves.
-    fn serving(&mut self, node: &Serving<'_>);
-    /// It was asked to stop and answers what is in flight.
-    fn stopped(&mut self, ended: Ended);
+/// A receiver of a node's status messages.
+pub trait NodeConsole {
+    /// Reports the progress of the recovery.
+    fn recovering(&mut self, recovery: RecoveryProgress);
+    /// Reports that the node serves.
+    fn serving(&mut self, node: &ServingNode<'_>);
+    /// Reports that the node has stopped.
+    fn stopped(&mut self, ended: DrainResult);
 }
 
-/// What there is to say about a node that serves.
+/// The description of a node that serves.
 #[derive(Debug)]
-pub struct Serving<'a> {
+pub struct ServingNode<'a> {
     /// Its configuration.
-    pub config: &'a Config,
+    pub config: &'a NodeConfig,
     /// Its addresses.
-    pub ready: &'a Ready,
+    pub ready: &'a ReadyFile,
     /// Bytes of flash.
-    pub capacity: Bytes,
-    /// Keys found.
+    pub capacity: ByteSize,
+    /// Number of keys, over all namespaces.
     pub keys: u64,
-    /// From the start to now.
+    /// Time from the start until the node serves.
     pub took: Nanos,
 }
 
-/// Why a node did not serve, or did not end well.
+/// The error of a node that did not start or did not end cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The data directory.
+    /// The data directory failed.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
-    /// Metrics.
+    /// The metrics server failed.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The ready file.
+    /// The ready file failed.
     #[error(transparent)]
     ReadyFile(#[from] ReadyFileError),
-    /// The device or a face could not be opened.
+    /// The device or a front end could not be opened.
     #[error("{0}")]
     Open(String),
-    /// The system refused what the core's loop sleeps on.
-    #[error("the node cannot go on: {0}; everything acknowledged is safe, start it again")]
+    /// The system refused a descriptor that the core loop sleeps on.
+    #[error(
+        "the node stopped, its core loop failed: {0}; everything acknowledged is safe, start the node again"
+    )]
     System(#[from] std::io::Error),
     /// The last flush or checkpoint failed.
     #[error(
@@ -112,28 +115,28 @@ pub enum ServeError {
     Shutdown(String),
 }
 
-/// Runs a node until it is asked to stop.
+/// Runs a node until a stop is requested.
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start or cannot end cleanly.
-pub fn serve<D, O>(config: &Config, stop: &Stop, console: &mut dyn Console, open: O) -> Result<(), ServeError>
+pub fn serve<D, O>(config: &NodeConfig, stop: &StopSignal, console: &mut dyn NodeConsole, open: O) -> Result<(), ServeError>
 where
     D: CoreWork,
-    O: FnOnce(&DataDir, Clock, &mut dyn FnMut(Recovery)) -> Result<Opened<D>, String>,
+    O: FnOnce(&DataDir, Clock, &mut dyn FnMut(RecoveryProgress)) -> Result<OpenedNode<D>, String>,
 {
     let clock = Clock::start();
-    let directory = DataDir::take(&config.data, IfMissing::Create)?;
+    let directory = DataDir::take(&config.data, MissingDirectory::Create)?;
     if let Some(path) = &config.ready_file {
-        // A file that an earlier node left behind when it was killed must not speak for this one.
+        // The file of an earlier, killed node must not show this node as ready.
         let _absent_is_fine = std::fs::remove_file(path);
     }
-    let board = Arc::new(Board::default());
+    let board = Arc::new(MetricsBoard::default());
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let Opened { mut device, faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
+    let OpenedNode { mut device, faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
     board.watch_pool(pool);
-    let ready = Ready {
+    let ready = ReadyFile {
         resp: resp.map(|address| address.to_string()),
         metrics: metrics.address().to_string(),
         unix: config.unix.clone(),
@@ -142,11 +145,11 @@ where
         nvme_tcp: nvme_tcp.map(|address| address.to_string()),
         pid: std::process::id(),
     };
-    board.set_health(Health::Serving);
+    board.set_health(NodeHealth::Serving);
     if let Some(path) = &config.ready_file {
         ready.write(path)?;
     }
-    console.serving(&Serving {
+    console.serving(&ServingNode {
         config,
         ready: &ready,
         capacity,
@@ -154,15 +157,16 @@ where
         took: clock.now(),
     });
     tracing::info!(resp = ?ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
-    let attention = Attention::default();
+    let attention = PollSchedule::default();
     let mut core = CoreLoop { device: &mut device, faces, clock, spin, board: &board, attention };
     let ran = core.run(stop);
-    // They outlive the device's last work: it may still move the data of clients who did not take their answers.
+    // The front ends outlive the shutdown of the device: it may still move data of clients that did not receive their
+    // replies.
     let CoreLoop { faces, .. } = core;
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }
-    // Also when the loop failed: what is in memory is made durable before the failure is told.
+    // Also when the loop failed: data in memory is made durable before the failure is reported.
     let shut = device.shutdown(&clock).map_err(ServeError::Shutdown);
     drop(faces);
     let ended = ran?;
@@ -172,20 +176,21 @@ where
     Ok(())
 }
 
-/// How long the core polls in vain before it sleeps: as calibrated on this machine, or as `HEADWATER_SPIN_US` says.
+/// Returns the time that the core polls without progress before it sleeps: calibrated on this machine, or from
+/// `HEADWATER_SPIN_US`.
 #[must_use]
 pub fn calibrated_spin(clock: Clock) -> Nanos {
     let calibration = Calibration::load_or_measure(&clock);
     if let SpinOverride::Ignored(text) = &calibration.spin_override {
-        tracing::warn!(value = %text, "{SPIN_VARIABLE} is no whole number of microseconds and is ignored");
+        tracing::warn!(value = %text, "{SPIN_VARIABLE} is not a whole number of microseconds and is ignored");
     }
     tracing::info!(spin_ns = calibration.spin_before_sleep.0, "calibrated");
     calibration.spin_before_sleep
 }
 
-/// The durability of the namespaces, in as few words as it takes.
+/// Returns the durability of the first namespace, and of every other one that differs from it.
 #[must_use]
-pub fn modes(config: &Config) -> String {
+pub fn modes(config: &NodeConfig) -> String {
     let mut text = String::new();
     let first = config.durability.first().copied().map(DurabilityMode);
     if let Some(first) = first {
@@ -202,11 +207,11 @@ pub fn modes(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Overrides;
+    use crate::config::ConfigOverrides;
 
     #[test]
-    fn modes_name_only_what_differs() {
-        let mut config = Config::assemble(None, Overrides::default()).unwrap();
+    fn modes_name_only_namespaces_that_differ() {
+        let mut config = NodeConfig::assemble(None, ConfigOverrides::default()).unwrap();
         assert_eq!(modes(&config), "always");
         config.durability[3] = headwater_ssd::engine::Durability::OnFlush;
         assert_eq!(modes(&config), "always, namespace 4 on-flush");

@@ -1,102 +1,103 @@
-//! From the address of a controller to a node that shares it.
+//! Opens a node that shares an NVMe controller with its clients (mediated sharing).
 //!
-//! In: an NVMe controller that is bound to vfio-pci, and a configuration. Out: the controller, ready, and the attach face
-//! in front of it. Invariant: before a client can connect, the controller is the node's and its queue stands.
+//! Input: an NVMe controller that is bound to vfio-pci, and a configuration. Output: the ready controller and its
+//! attach front end. Invariant: before a client can connect, the node owns the controller and has created its own
+//! queue.
 
-use crate::config::{Bytes, Config, OwnedDevice};
+use crate::config::{ByteSize, NodeConfig, OwnedDevice};
 use crate::daemon::data_dir::DataDir;
-use crate::daemon::serve::{Opened, calibrated_spin};
-use headwater_dma::pool::{Pool, PoolConfig, VfioType1};
-use headwater_frontend::attach::AttachFace;
+use crate::daemon::serve::{OpenedNode, calibrated_spin};
+use headwater_dma::pool::{Pool, PoolConfig, VfioPinner};
+use headwater_frontend::attach::AttachFrontEnd;
 use headwater_frontend::attach::grant_file::GRANTS_FILE;
-use headwater_frontend::attach::policy::Policy;
-use headwater_frontend::front_end::Face;
-use headwater_frontend::mediated::ForwardingExecutor;
-use headwater_frontend::mediated::{Bell, HardwareDevice};
+use headwater_frontend::attach::policy::GrantPolicy;
+use headwater_frontend::front_end::FrontEnd;
+use headwater_frontend::mediated::MediatedExecutor;
+use headwater_frontend::mediated::{InterruptEventfd, HardwareDevice};
 use headwater_frontend::mediated::{LENT_QUEUES_MAX, LentQueues};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::pinning::vfio::{Container, Device, OpenError, PciClass, Type1};
+use headwater_host::pinning::vfio::{AssignedDevice, KernelIommu, OpenError, PciClass, VfioContainer};
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::vfio::VectorSource;
-use headwater_nvme::driver::{Controller, DriverConfig, NamespaceKind, PoolMemory, VfioFunction};
+use headwater_nvme::driver::{DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, VfioFunction};
 use std::sync::Arc;
 
-/// A chunk of the node's own memory that the controller reaches: rings, lists, pages.
+/// Bytes of a chunk of the node's own DMA memory: rings, lists, pages.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The most there is of it.
+/// Maximum bytes of the node's own DMA memory.
 const POOL_BYTES: usize = 64 << 20;
-/// Vectors of the node's own: of the admin queue, and of the queue that carries all commands.
+/// Vectors of the node itself: of the admin queue, and of the queue that carries all commands.
 const OWN_VECTORS: u16 = 2;
 
-/// How long a controller is waited for that somebody has still mapped, and between two looks.
+/// Maximum wait for a controller that clients of an earlier node still have mapped, and the time between two attempts.
 const LET_GO: Nanos = Nanos::from_millis(3_000);
 const LOOK: Nanos = Nanos::from_millis(20);
 
 /// A controller behind VFIO.
 pub type VfioDevice = HardwareDevice<VfioFunction, PoolMemory>;
 
-/// Opens the controller and the attach face.
+/// Opens the controller and the attach front end.
 ///
 /// # Errors
-/// Says which step failed, and what would help.
+/// Names the step that failed and the remedy.
 pub fn open_node(
-    config: &Config,
+    config: &NodeConfig,
     device: &OwnedDevice,
     directory: &DataDir,
     clock: Clock,
-) -> Result<Opened<VfioDevice>, String> {
+) -> Result<OpenedNode<VfioDevice>, String> {
     let failed = |reason: &dyn std::fmt::Display| format!("{device}: {reason}");
     let container = Arc::new(open_container(device.address(), clock).map_err(|error| failed(&error))?);
     let function = container.device(device.address()).map_err(|error| failed(&error))?;
     let function = Arc::new(function);
     if function.class().map_err(|error| failed(&error))? != Some(PciClass::NVME) {
-        return Err(failed(&"it is no NVMe controller; lspci -nn shows those as class 0108"));
+        return Err(failed(&"not an NVMe controller; lspci -nn shows NVMe controllers as class 0108"));
     }
     let vectors = allocate(&function).map_err(|error| failed(&error))?;
     let bell = bell_of(&function, vectors).map_err(|error| failed(&error))?;
     let pool = Pool::open(PoolConfig {
         chunk: CHUNK_BYTES,
         cap: POOL_BYTES,
-        pinner: Arc::new(VfioType1::new(Arc::clone(&container))),
+        pinner: Arc::new(VfioPinner::new(Arc::clone(&container))),
         ..PoolConfig::default()
     });
     let pool = pool.map_err(|error| failed(&error))?;
-    let ticker = pool.ticker().map_err(|error| format!("no thread for the pool's clock: {error}"))?;
+    let ticker = pool.ticker().map_err(|error| format!("cannot start the pool's timer thread: {error}"))?;
     let mut memory = PoolMemory::new(pool.clone());
     let interrupts = LentVectors { device: Arc::clone(&function), count: vectors.saturating_sub(1) };
     let function = VfioFunction::new(function).map_err(|error| failed(&error))?;
     let settings = DriverConfig { io_queues: 1 + LENT_QUEUES_MAX, ..DriverConfig::default() };
-    let driver = Controller::new(function, memory.clone(), settings);
+    let driver = NvmeDriver::new(function, memory.clone(), settings);
     let mut owned = HardwareDevice::new(driver, &mut memory, bell)?;
     owned.start(&clock).map_err(|reason| failed(&reason))?;
     let capacity = capacity_of(&owned);
     tracing::info!(facts = ?owned.driver().facts(), "the controller is ready");
     let path =
-        config.attach.as_ref().ok_or("a device is shared by its attach socket; name one with --attach")?;
+        config.attach.as_ref().ok_or("a shared device needs an attach socket; name one with --attach")?;
     let kept = directory.path().join(GRANTS_FILE);
-    let policy = Policy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
+    let policy = GrantPolicy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
     let lent = LentQueues::new(Box::new(interrupts), OWN_VECTORS..vectors);
-    let executor = ForwardingExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
-    let face = AttachFace::bind(path, policy, executor).map_err(|error| error.to_string())?;
-    let faces: Vec<Box<dyn Face<VfioDevice>>> = vec![Box::new(face)];
+    let executor = MediatedExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
+    let front_end = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
+    let faces: Vec<Box<dyn FrontEnd<VfioDevice>>> = vec![Box::new(front_end)];
     let spin = calibrated_spin(clock);
-    Ok(Opened { device: owned, faces, resp: None, nvme_tcp: None, capacity, spin, pool, ticker })
+    Ok(OpenedNode { device: owned, faces, resp: None, nvme_tcp: None, capacity, spin, pool, ticker })
 }
 
-/// The container of a controller. One that clients of a node before this one still have mapped is waited for: they let go when
-/// they notice that the node is gone.
-fn open_container(address: &str, clock: Clock) -> Result<Container<Type1>, OpenError> {
+/// Opens the container of a controller. Waits while clients of an earlier node still have it mapped: they release it
+/// when they notice that the node has ended.
+fn open_container(address: &str, clock: Clock) -> Result<VfioContainer<KernelIommu>, OpenError> {
     let started = clock.now();
     loop {
-        match Container::open(&[address]) {
+        match VfioContainer::open(&[address]) {
             Err(OpenError::Busy { .. }) if clock.now().since(started) < LET_GO => Clock::sleep(LOOK),
             other => return other,
         }
     }
 }
 
-/// Allocates the vectors that the node and its clients can use. How many there are.
-fn allocate(function: &Device) -> std::io::Result<u16> {
+/// Allocates the interrupt vectors of the node and its clients. Returns their number.
+fn allocate(function: &AssignedDevice) -> std::io::Result<u16> {
     let vectors = function.vectors()?.min(u32::from(OWN_VECTORS + LENT_QUEUES_MAX));
     if vectors > 0 {
         function.allocate_vectors(vectors)?;
@@ -104,20 +105,20 @@ fn allocate(function: &Device) -> std::io::Result<u16> {
     Ok(u16::try_from(vectors).unwrap_or(0))
 }
 
-/// The bell of the node's own vectors; `None` for a function without.
-fn bell_of(function: &Device, vectors: u16) -> std::io::Result<Option<Bell>> {
+/// Connects the node's own vectors to one descriptor. Returns `None` for a function without vectors.
+fn bell_of(function: &AssignedDevice, vectors: u16) -> std::io::Result<Option<InterruptEventfd>> {
     let Some(vector) = vectors.min(OWN_VECTORS).checked_sub(1) else { return Ok(None) };
     let descriptor = WakeDescriptor::new().map_err(std::io::Error::other)?;
     for vector in 0..=vector {
         function.connect_vector(u32::from(vector), Some(&descriptor))?;
     }
-    Ok(Some(Bell { descriptor, vector }))
+    Ok(Some(InterruptEventfd { descriptor, vector }))
 }
 
-/// Vectors of lent queues.
+/// The interrupt vectors of lent queues.
 #[derive(Debug)]
 struct LentVectors {
-    device: Arc<Device>,
+    device: Arc<AssignedDevice>,
     count: u16,
 }
 
@@ -131,11 +132,11 @@ impl VectorSource for LentVectors {
     }
 }
 
-/// Bytes of its block namespaces.
-fn capacity_of(device: &VfioDevice) -> Bytes {
+/// Returns the bytes of all block namespaces.
+fn capacity_of(device: &VfioDevice) -> ByteSize {
     let sizes = device.namespaces().iter().map(|namespace| match namespace.kind {
         NamespaceKind::Block { block_shift, blocks } => blocks.checked_shl(block_shift).unwrap_or(u64::MAX),
         _ => 0,
     });
-    Bytes(sizes.fold(0, u64::saturating_add))
+    ByteSize(sizes.fold(0, u64::saturating_add))
 }

@@ -1,7 +1,7 @@
-//! Being asked to stop: Ctrl-C and SIGTERM, once to drain and twice to leave at once.
+//! Stop requests: Ctrl-C and SIGTERM. The first signal drains the node, the second ends the process at once.
 //!
-//! In: signals. Out: a descriptor that becomes readable and a flag. Invariant: nothing but the flag and one byte is
-//! touched inside the signal handler.
+//! Input: signals. Output: a descriptor that becomes readable, and a flag. Invariant: the signal handler only sets the
+//! flag and writes one byte.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write as _;
@@ -10,32 +10,33 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code of a process that was told to stop a second time.
+/// Exit code of a process that received a second stop signal.
 const SECOND_SIGNAL_EXIT: i32 = 1;
 
-/// Whether the process was asked to stop.
+/// A stop request of the process that can be waited for.
 #[derive(Debug)]
-pub struct Stop {
+pub struct StopSignal {
     asked: Arc<AtomicBool>,
     wake: UnixStream,
 }
 
-/// Asks a [`Stop`] from inside the process.
+/// A handle that requests a [`StopSignal`] from inside the process.
 #[derive(Debug)]
-pub struct StopHandle {
+pub struct StopTrigger {
     asked: Arc<AtomicBool>,
     wake: UnixStream,
 }
 
-impl Stop {
-    /// Listens for SIGINT and SIGTERM.
+impl StopSignal {
+    /// Returns a stop request that SIGINT and SIGTERM set.
     ///
     /// # Errors
     /// When the system refuses a descriptor or a handler.
     pub fn on_signals() -> std::io::Result<Self> {
         let (stop, handle) = Self::by_hand()?;
         for signal in [SIGINT, SIGTERM] {
-            // Order matters: at the first signal the flag is still down, so the conditional shutdown passes it on.
+            // Order matters: at the first signal the flag is still clear, so the conditional shutdown does nothing and
+            // the next handler sets the flag.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 SECOND_SIGNAL_EXIT,
@@ -47,17 +48,17 @@ impl Stop {
         Ok(stop)
     }
 
-    /// A stop that only its handle can ask for.
+    /// Returns a stop request that only the returned handle sets.
     ///
     /// # Errors
     /// When the system refuses a descriptor.
-    pub fn by_hand() -> std::io::Result<(Self, StopHandle)> {
+    pub fn by_hand() -> std::io::Result<(Self, StopTrigger)> {
         let (wake, sender) = UnixStream::pair()?;
         let asked = Arc::new(AtomicBool::new(false));
-        Ok((Self { asked: Arc::clone(&asked), wake }, StopHandle { asked, wake: sender }))
+        Ok((Self { asked: Arc::clone(&asked), wake }, StopTrigger { asked, wake: sender }))
     }
 
-    /// Whether the process was asked to stop.
+    /// Returns true if a stop was requested.
     #[must_use]
     #[inline]
     pub fn asked(&self) -> bool {
@@ -66,16 +67,16 @@ impl Stop {
     }
 }
 
-impl StopHandle {
-    /// Asks.
+impl StopTrigger {
+    /// Sets the stop request.
     pub fn ask(&mut self) {
         self.asked.store(true, Ordering::Relaxed);
-        // A full pipe is readable, which is all that is wanted.
+        // An error is harmless: a full socket buffer is readable already.
         let _ = self.wake.write(b"x");
     }
 }
 
-impl AsFd for Stop {
+impl AsFd for StopSignal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,25 +1,25 @@
-//! Which devices this machine has, and the URL by which each can be opened.
+//! Scans for the devices of this machine and the URLs that open them.
 //!
-//! In: sysfs, and who may open what in /dev. Out: [`Found`] devices, in the order of their URLs. A file that cannot be read
-//! makes a device less described, never a failure. Nothing is opened.
+//! Input: sysfs, and the access rights in /dev. Output: [`Found`] devices, sorted by URL. A sysfs file that cannot be
+//! read leaves the description incomplete, but is not a failure. No device is opened.
 
-use crate::config::Bytes;
+use crate::config::ByteSize;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// PCI's class of NVMe controllers, without the programming interface.
+/// PCI class of NVMe controllers, without the programming interface.
 const NVME_CLASS: &str = "0x0108";
-/// What sysfs counts sizes of block devices in.
+/// Unit of the sizes of block devices in sysfs.
 const SECTOR_BYTES: u64 = 512;
 
-/// Where to look: `/` but in tests.
+/// The folders to scan; tests use other ones than the default.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// sysfs.
+    /// Mount point of sysfs.
     pub sys: PathBuf,
-    /// The folder of device files.
+    /// Folder of device files.
     pub dev: PathBuf,
 }
 
@@ -29,20 +29,20 @@ impl Default for Roots {
     }
 }
 
-/// A device, whichever way leads to it.
+/// A device of this machine, opened through one URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// How it is opened.
+    /// URL that opens the device.
     pub url: String,
-    /// What it is.
+    /// Description of the device.
     pub what: String,
-    /// Its length, where that is known without opening it.
+    /// Size in bytes, if it is known without opening the device.
     pub bytes: Option<u64>,
-    /// What keeps this user from opening it, and what would change that.
+    /// Reason why this user cannot open it, and the remedy.
     pub obstacle: Option<String>,
 }
 
-/// All of them.
+/// Returns all devices, sorted by URL.
 #[must_use]
 pub fn scan(roots: &Roots) -> Vec<Found> {
     let mut found = controllers(roots);
@@ -52,7 +52,7 @@ pub fn scan(roots: &Roots) -> Vec<Found> {
     found
 }
 
-/// NVMe controllers, for our own driver.
+/// Returns the NVMe controllers, for Headwater's own driver.
 fn controllers(roots: &Roots) -> Vec<Found> {
     let folder = roots.sys.join("bus/pci/devices");
     names(&folder)
@@ -70,15 +70,15 @@ fn controllers(roots: &Roots) -> Vec<Found> {
             };
             let obstacle = match (&group, driver.as_deref()) {
                 (None, _) => Some(
-                    "no IOMMU protects memory from it: switch the IOMMU on in the firmware and boot with intel_iommu=on \
-                     (AMD has it on)"
+                    "it is not behind an IOMMU: enable the IOMMU in the firmware and boot with intel_iommu=on (AMD \
+                     enables it by default)"
                         .to_owned(),
                 ),
                 (Some(group), Some("vfio-pci")) => {
-                    denied(&roots.dev.join("vfio").join(group), "let its owner chown the group's file to you")
+                    denied(&roots.dev.join("vfio").join(group), "as root, chown the group's file to your user")
                 }
                 (Some(_), _) => Some(format!(
-                    "bind it to vfio-pci, which takes it from the kernel: echo vfio-pci > {0}/driver_override; \
+                    "bind it to vfio-pci, which removes it from the kernel: echo vfio-pci > {0}/driver_override; \
                      echo {name} > {0}/driver/unbind; echo {name} > /sys/bus/pci/drivers_probe",
                     device.display()
                 )),
@@ -88,13 +88,13 @@ fn controllers(roots: &Roots) -> Vec<Found> {
         .collect()
 }
 
-/// Namespaces under the kernel's driver, for passthrough.
+/// Returns the namespaces under the kernel's driver, for passthrough.
 fn generic_namespaces(roots: &Roots) -> Vec<Found> {
     names(&roots.sys.join("class/nvme-generic"))
         .into_iter()
         .map(|name| {
             let path = roots.dev.join(&name);
-            let obstacle = denied(&path, "its device file needs your user or group");
+            let obstacle = denied(&path, "give your user or group access to the device file");
             let what = "NVMe namespace under the kernel's driver".to_owned();
             let block = name.replacen("ng", "nvme", 1);
             Found {
@@ -107,7 +107,7 @@ fn generic_namespaces(roots: &Roots) -> Vec<Found> {
         .collect()
 }
 
-/// Block devices and partitions, for io_uring.
+/// Returns the block devices and partitions, for io_uring.
 fn block_devices(roots: &Roots) -> Vec<Found> {
     let folder = roots.sys.join("class/block");
     names(&folder)
@@ -117,7 +117,7 @@ fn block_devices(roots: &Roots) -> Vec<Found> {
             let path = roots.dev.join(&name);
             let partition = folder.join(&name).join("partition").exists();
             let what = if partition { "partition" } else { "block device" }.to_owned();
-            let obstacle = denied(&path, "its device file needs your user or group");
+            let obstacle = denied(&path, "give your user or group access to the device file");
             Some(Found { url: format!("io-uring:{}", path.display()), what, bytes: Some(bytes), obstacle })
         })
         .collect()
@@ -150,7 +150,7 @@ impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<32} {}", self.url, self.what)?;
         if let Some(bytes) = self.bytes {
-            write!(f, ", {}", Bytes(bytes))?;
+            write!(f, ", {}", ByteSize(bytes))?;
         }
         match &self.obstacle {
             Some(obstacle) => write!(f, "\n{:32} not usable now: {obstacle}", ""),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_a_device_is_listed_with_what_keeps_it_from_being_used() {
+    fn every_url_of_a_device_is_listed_with_its_obstacle() {
         let folder = tempfile::tempdir().unwrap();
         let roots = Roots { sys: folder.path().join("sys"), dev: folder.path().join("dev") };
         let pci = "bus/pci/devices";
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_any_has_none() {
+    fn machine_without_devices_gives_an_empty_list() {
         let folder = tempfile::tempdir().unwrap();
         let roots = Roots { sys: folder.path().into(), dev: folder.path().into() };
         assert_eq!(scan(&roots), []);

@@ -1,17 +1,17 @@
-//! What the machine offers: kernels for copies and checksums, memory, topology, clock.
+//! The findings on the machine: kernels for copies and checksums, memory, topology, clock.
 //!
-//! In: /proc, /sys, the CPU. Out: findings. A file that cannot be read is a finding too, never a failure.
+//! Input: /proc, /sys, the CPU. Output: findings. A file that cannot be read is a finding too, not a failure.
 
 use super::{Finding, Verdict};
-use crate::config::Bytes;
-use headwater_dma::pool::{MachineNodes, Placement as _};
-use headwater_host::calibration::{Calibration, Origin, SPIN_VARIABLE, SpinOverride};
+use crate::config::ByteSize;
+use headwater_dma::pool::{MachineNodes, NodePlacement as _};
+use headwater_host::calibration::{Calibration, CalibrationOrigin, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::Clock;
 use headwater_host::pinning::MemlockBudget;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
-/// Looks at the machine.
+/// Examines the machine.
 #[must_use]
 pub fn examine() -> Vec<Finding> {
     vec![
@@ -35,10 +35,9 @@ fn kernels() -> Finding {
         name,
     );
     if name == "portable" {
-        finding
-            .why("this CPU has no CRC-32C instruction that is known here; checksums cost several times more")
+        finding.why("no CRC-32C instruction of this CPU is supported; checksums cost several times more")
     } else {
-        finding.why("the fastest kernel this CPU has, chosen when the program started")
+        finding.why("the fastest kernel for this CPU, chosen at the start of the program")
     }
 }
 
@@ -54,15 +53,15 @@ fn processors() -> Finding {
     }
 }
 
-/// How long an idle core polls before it sleeps, and who says so.
+/// Returns the time that an idle core polls before it sleeps, with its source.
 fn spin(calibration: &Calibration) -> Finding {
     let micros = |span: headwater_host::clock::Nanos| format!("{}.{} us", span.0 / 1_000, span.0 / 100 % 10);
     let measured = match calibration.origin {
-        Origin::Measured => "measured just now",
-        Origin::Cached => "measured by an earlier run on this machine",
+        CalibrationOrigin::Measured => "measured just now",
+        CalibrationOrigin::Cached => "measured by an earlier run on this machine",
     };
     let wake = format!(
-        "waking a sleeping thread and being woken by it takes {}, {measured}",
+        "a wake-up round trip between two threads takes {}, {measured}",
         micros(calibration.wake_round_trip)
     );
     let spin = micros(calibration.spin_before_sleep);
@@ -70,7 +69,7 @@ fn spin(calibration: &Calibration) -> Finding {
         SpinOverride::Used => {
             Finding::new("idle spin", Verdict::Note, format!("{spin}, from {SPIN_VARIABLE}"))
                 .why(wake)
-                .change(format!("unset {SPIN_VARIABLE}   # to use what was measured"))
+                .change(format!("unset {SPIN_VARIABLE}   # to use the measured value"))
         }
         SpinOverride::Unset => Finding::new("idle spin", Verdict::Active, format!("{spin}, calibrated"))
             .why(wake)
@@ -80,27 +79,27 @@ fn spin(calibration: &Calibration) -> Finding {
             Verdict::Problem,
             format!("{spin}, calibrated; {SPIN_VARIABLE}={text} is ignored"),
         )
-        .why("it is no whole number of microseconds")
+        .why("it is not a whole number of microseconds")
         .change(format!("{SPIN_VARIABLE}=20 headwater serve")),
     }
 }
 
 pub(super) fn memlock() -> Finding {
     let budget = MemlockBudget::read();
-    let locked = Bytes(budget.locked_bytes);
+    let locked = ByteSize(budget.locked_bytes);
     let change = "ulimit -l unlimited   # or LimitMEMLOCK=infinity in the service";
     match budget.limit_bytes {
         None => Finding::new("locked memory", Verdict::Note, format!("no limit; {locked} locked")),
         Some(limit) if budget.privileged => {
-            Finding::new("locked memory", Verdict::Note, format!("limit {}, {locked} locked", Bytes(limit)))
-                .why("this process has CAP_IPC_LOCK, so that the limit does not bind it")
+            Finding::new("locked memory", Verdict::Note, format!("limit {}, {locked} locked", ByteSize(limit)))
+                .why("this process has CAP_IPC_LOCK, so the limit does not apply to it")
         }
         Some(limit) => Finding::new(
             "locked memory",
             Verdict::Note,
-            format!("limit {}, {locked} locked", Bytes(limit)),
+            format!("limit {}, {locked} locked", ByteSize(limit)),
         )
-        .why("memory that is pinned or registered for devices counts against it; a node pins none so far")
+        .why("memory that is pinned or registered for devices counts towards the limit; a node pins none so far")
         .change(change),
     }
 }
@@ -111,7 +110,7 @@ pub(super) fn huge_pages() -> Finding {
         return Finding::new("huge pages", Verdict::Note, format!("{pages} reserved"));
     }
     Finding::new("huge pages", Verdict::StandIn, "none reserved")
-        .why("memory is mapped in 4 KiB pages, or in transparent huge pages where those are on")
+        .why("memory is mapped in 4 KiB pages, or in transparent huge pages where they are enabled")
         .change("sudo sysctl vm.nr_hugepages=512")
 }
 
@@ -134,7 +133,7 @@ pub(super) fn numa() -> Finding {
     match MachineNodes::find() {
         Ok(None) => Finding::new("NUMA nodes", Verdict::Note, found),
         Ok(Some(placement)) => Finding::new("NUMA nodes", Verdict::Active, found).why(format!(
-            "{} have memory: the pool has an arena on each, and a thread gets the closest that has room",
+            "{} have memory: the pool has an arena on each, and a thread uses the closest one with room",
             placement.nodes().len()
         )),
         Err(error) => Finding::new("NUMA nodes", Verdict::StandIn, found)
@@ -147,12 +146,12 @@ fn clock_source() -> Finding {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = read(path).unwrap_or_else(|| "unknown".to_owned());
     match source.as_str() {
-        // These are read in user space, in some 20 ns.
+        // These are read in user space, in about 20 ns.
         "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {
             Finding::new("clock", Verdict::Active, source).why("read without a system call")
         }
         _ => Finding::new("clock", Verdict::StandIn, source)
-            .why("each reading of the clock may be a system call")
+            .why("each read of the clock may be a system call")
             .change("boot with clocksource=tsc if the processor's TSC is stable"),
     }
 }
@@ -161,17 +160,17 @@ fn descriptors() -> Finding {
     match getrlimit(Resource::Nofile).current {
         None => Finding::new("open files", Verdict::Note, "no limit"),
         Some(limit) => Finding::new("open files", Verdict::Note, format!("limit {limit}"))
-            .why("each client takes one")
+            .why("each client uses one")
             .change("ulimit -n 65536   # or LimitNOFILE=65536 in the service"),
     }
 }
 
-/// A file's first line, or nothing when it cannot be read.
+/// Returns the first line of a file, or `None` if it cannot be read.
 pub(super) fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()))
 }
 
-/// The chosen word of a list such as `always [madvise] never`.
+/// Returns the chosen word of a list such as `always [madvise] never`.
 fn bracketed(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
@@ -182,33 +181,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chosen_word_is_the_bracketed_one() {
+    fn chosen_word_is_the_bracketed_one() {
         assert_eq!(bracketed("always [madvise] never"), Some("madvise"));
         assert_eq!(bracketed("always"), None);
     }
 
     #[test]
-    fn the_spin_is_told_with_its_source() {
+    fn finding_of_the_spin_time_names_its_source() {
         let calibration = |spin_override| Calibration {
             spin_before_sleep: headwater_host::clock::Nanos(7_250),
             wake_round_trip: headwater_host::clock::Nanos(7_250),
             streaming_copy_from_bytes: 4_096,
-            origin: Origin::Cached,
+            origin: CalibrationOrigin::Cached,
             spin_override,
         };
-        let told = |spin_override| spin(&calibration(spin_override)).to_string();
-        let calibrated = told(SpinOverride::Unset);
+        let text = |spin_override| spin(&calibration(spin_override)).to_string();
+        let calibrated = text(SpinOverride::Unset);
         assert!(
             calibrated.contains("7.2 us, calibrated") && calibrated.contains("earlier run"),
             "{calibrated}"
         );
-        assert!(told(SpinOverride::Used).contains("from HEADWATER_SPIN_US"));
-        let ignored = told(SpinOverride::Ignored("5us".to_owned()));
+        assert!(text(SpinOverride::Used).contains("from HEADWATER_SPIN_US"));
+        let ignored = text(SpinOverride::Ignored("5us".to_owned()));
         assert!(ignored.starts_with("PROBLEM") && ignored.contains("HEADWATER_SPIN_US=5us"), "{ignored}");
     }
 
     #[test]
-    fn whatever_stands_in_says_why() {
+    fn every_stand_in_and_problem_has_a_reason_or_a_command() {
         for finding in examine() {
             assert!(!finding.found.is_empty());
             if matches!(finding.verdict, Verdict::StandIn | Verdict::Problem) {

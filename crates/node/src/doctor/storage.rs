@@ -1,7 +1,7 @@
-//! What the data directory's disk offers: io_uring, direct I/O, free space.
+//! The findings on the disk of the data directory: io_uring, direct I/O, free space.
 //!
-//! In: a path that need not exist yet. Out: findings. A probe file is made in the directory, or in the nearest one above
-//! it that exists, and removed again.
+//! Input: a path that need not exist yet. Output: findings. A probe file is created in the directory, or in its nearest
+//! existing parent, and removed again.
 
 use super::{Finding, Verdict, machine};
 use crate::config::capacity_for;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const RING_ENTRIES: usize = 8;
 
-/// Looks at the disk under `data`.
+/// Examines the disk under `data`.
 #[must_use]
 pub fn examine(data: &Path) -> Vec<Finding> {
     let folder = existing(data);
@@ -23,7 +23,7 @@ pub fn examine(data: &Path) -> Vec<Finding> {
         Err(error) => {
             findings.push(
                 Finding::new("data directory", Verdict::Problem, format!("{}: {error}", folder.display()))
-                    .why("no file can be made here, so a node cannot keep its data here")
+                    .why("no file can be created here, so a node cannot store its data here")
                     .change(format!("sudo install -d -o $USER {}", data.display())),
             );
         }
@@ -44,22 +44,22 @@ fn io_uring(probe: &Probe) -> Finding {
     let kind = match ring {
         Ok(ring) => ring.kind(),
         Err(error) => {
-            return Finding::new("io_uring", Verdict::Problem, error).why("no ring could be made at all");
+            return Finding::new("io_uring", Verdict::Problem, error).why("no ring could be created");
         }
     };
     match kind {
         RingKind::Uring => Finding::new("io_uring", Verdict::Active, "available"),
         RingKind::Blocking { refused } => {
             let reason = refused.map_or_else(
-                || "not asked".to_owned(),
+                || "not requested".to_owned(),
                 |number| std::io::Error::from_raw_os_error(number).to_string(),
             );
             let disabled =
                 machine::read("/proc/sys/kernel/io_uring_disabled").unwrap_or_else(|| "absent".to_owned());
             Finding::new("io_uring", Verdict::StandIn, format!("refused: {reason}"))
                 .why(format!(
-                    "plain system calls on a thread stand in; kernel.io_uring_disabled is {disabled}, and containers \
-                     often forbid io_uring"
+                    "blocking system calls on a thread are used instead; kernel.io_uring_disabled is {disabled}, and \
+                     containers often forbid io_uring"
                 ))
                 .change("sudo sysctl kernel.io_uring_disabled=0   # or --security-opt seccomp=unconfined for a container")
         }
@@ -67,36 +67,36 @@ fn io_uring(probe: &Probe) -> Finding {
 }
 
 fn direct_io(probe: &Probe) -> Finding {
-    // The very call with which the flash is opened, so that what is told here is what a node gets.
+    // The same call opens the flash file, so a node gets the mode that is reported here.
     let mode = match headwater_host::file::open(&probe.path, DirectChoice::Auto) {
         Ok((_file, mode)) => mode,
         Err(error) => {
             return Finding::new("direct I/O", Verdict::Problem, error.to_string())
-                .why("a file that was just made cannot be opened for reading and writing");
+                .why("a file that was just created cannot be opened for reading and writing");
         }
     };
     let alignment = alignment(&probe.path);
     let found = alignment.map_or_else(
-        || "this file system or kernel does not say that it can".to_owned(),
+        || "this file system or kernel reports no alignment".to_owned(),
         |(memory, offset)| format!("alignment: memory {memory}, offset {offset}"),
     );
     match (mode, alignment) {
         (FileMode::Direct, _) => Finding::new("direct I/O", Verdict::Active, found),
         (FileMode::Buffered, None) => Finding::new("direct I/O", Verdict::StandIn, found)
-            .why("transfers go through the page cache; kernels before 6.1 and some file systems (tmpfs, overlay) do not say")
+            .why("transfers use the page cache; kernels before 6.1 and file systems such as tmpfs report none")
             .change("put the data directory on ext4 or xfs, kernel 6.1 or later"),
         (FileMode::Buffered, Some(_)) => Finding::new("direct I/O", Verdict::StandIn, found)
-            .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers go through the page cache instead")
+            .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers use the page cache instead")
             .change("put the data directory on a disk with 512-byte logical sectors"),
     }
 }
 
-/// Alignment of memory and offset that direct transfers need here, if the system says.
+/// Returns the alignment of memory and offset for direct transfers, if the system reports it.
 fn alignment(path: &Path) -> Option<(u32, u32)> {
     let file = File::open(path).ok()?;
     let found = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let said = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && found.stx_dio_mem_align > 0;
-    said.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
+    let reported = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && found.stx_dio_mem_align > 0;
+    reported.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }
 
 fn free(folder: &Path) -> Finding {
@@ -104,18 +104,18 @@ fn free(folder: &Path) -> Finding {
         Err(error) => Finding::new("free disk", Verdict::Problem, error.to_string())
             .why("the free space decides the capacity of a new node"),
         Ok(free) => Finding::new("free disk", Verdict::Note, free.to_string())
-            .why(format!("a new node takes {} of it", capacity_for(free)))
+            .why(format!("a new node uses {} of it", capacity_for(free)))
             .change("headwater serve --capacity SIZE"),
     }
 }
 
-/// The nearest folder at or above a path that exists.
+/// Returns the nearest existing folder at or above a path.
 fn existing(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_no_current_folder| path.to_owned());
     absolute.ancestors().find(|folder| folder.is_dir()).map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
-/// A file that is gone when this is.
+/// A temporary file; dropping it removes the file.
 struct Probe {
     path: PathBuf,
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_does_not_exist_yet_is_judged_by_the_one_above_and_nothing_stays_behind() {
+    fn missing_directory_is_examined_in_its_parent_and_the_probe_file_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let findings = examine(&dir.path().join("new/data"));
         assert!(findings.iter().any(|finding| finding.what == "io_uring"));

@@ -1,20 +1,20 @@
-//! Many commands to a device in this process, for callers that have nothing else to do meanwhile.
+//! Executes many commands on a device in this process and blocks until all have completed.
 //!
-//! In: commands. Out: their completions, in the same order. Invariant: it ends when the last of them has completed, so
-//! nothing of it is in flight afterwards.
+//! Input: commands. Output: their completions, in the same order. Invariant: no command is in flight on return, unless
+//! the wait fails.
 
 use headwater_frontend::core_device::{CoreDevice, wait_for};
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, FaceId, NamespaceId, SubmitError};
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
-/// How this process is known to its own device.
-const FACE: FaceId = FaceId(0);
+/// Number of this process as a front end of its own device.
+const FACE: FrontEndId = FrontEndId(0);
 
-/// Why commands could not be carried out.
+/// The error of commands that could not be executed.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
-    /// The device refused a command for good.
+    /// The device refused a command that can never succeed.
     #[error("the device refused the command: {0}")]
     Refused(Status),
     /// The system refused to wait.
@@ -22,23 +22,24 @@ pub enum PipelineError {
     Wait(#[from] std::io::Error),
 }
 
-/// Carries out commands of one namespace together.
+/// Executes commands of one namespace, pipelined.
 ///
 /// # Errors
-/// [`PipelineError`] when a command can never work. What was submitted before it may have been carried out.
+/// [`PipelineError`] when a command can never succeed, or the wait fails. Commands submitted before it may have been
+/// executed.
 pub fn carry_out<D: CoreDevice>(
     device: &mut D,
     clock: &Clock,
     namespace: NamespaceId,
-    commands: impl Iterator<Item = Command>,
-) -> Result<Vec<Completion>, PipelineError> {
-    let mut done: Vec<Option<Completion>> = Vec::new();
+    commands: impl Iterator<Item = SsdCommand>,
+) -> Result<Vec<SsdCompletion>, PipelineError> {
+    let mut done: Vec<Option<SsdCompletion>> = Vec::new();
     let mut left = 0usize;
     let mut refusal = None;
     'commands: for (index, command) in commands.enumerate() {
         let token = u64::try_from(index).unwrap_or(u64::MAX);
         loop {
-            // The bytes of a command are shared, so a copy for the case that the device is busy costs little.
+            // The bytes of a command are shared, so the clone, needed if the device is busy, costs little.
             match device.submit(FACE, namespace, token, command.clone()) {
                 Ok(()) => break,
                 Err(SubmitError::Refused(status)) => {
@@ -60,19 +61,19 @@ pub fn carry_out<D: CoreDevice>(
     }
 }
 
-/// Lets the device work and takes what has completed; waits when nothing moves.
+/// Polls the device and collects completions. Waits if there was no progress. Returns the number of completions.
 fn collect<D: CoreDevice>(
     device: &mut D,
     clock: &Clock,
-    done: &mut [Option<Completion>],
+    done: &mut [Option<SsdCompletion>],
 ) -> Result<usize, PipelineError> {
     let (now, wall) = (clock.now(), clock.wall());
     let moved = device.poll(now, wall);
     let mut count = 0;
     while let Some(completion) = device.next_completion(FACE) {
-        let place = usize::try_from(completion.token).ok().and_then(|index| done.get_mut(index));
-        if let Some(place) = place {
-            *place = Some(completion);
+        let slot = usize::try_from(completion.token).ok().and_then(|index| done.get_mut(index));
+        if let Some(slot) = slot {
+            *slot = Some(completion);
             count += 1;
         }
     }

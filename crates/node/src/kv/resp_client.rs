@@ -1,7 +1,8 @@
-//! A small blocking RESP2 client for the command line: `kv` and `bench` against a live node.
+//! A blocking RESP2 client for the `kv` and `bench` commands on a live node.
 //!
-//! In: commands as byte strings, pushed and then sent together. Out: one [`Reply`] a command, in order. Every wait has a
-//! time limit. Invariant: replies are read in the order of the commands; after an error the connection is not used again.
+//! Input: commands as byte strings, collected and then sent together. Output: one [`Reply`] a command, in order. Every
+//! wait has a time limit. Invariant: replies are read in the order of the commands; after an error the connection is
+//! not used again.
 
 pub mod reply;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 const READ_BYTES: usize = 64 * 1024;
 
-/// Where a node listens.
+/// The address of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// Host and port.
@@ -28,7 +29,7 @@ pub enum Endpoint {
 impl std::str::FromStr for Endpoint {
     type Err = std::convert::Infallible;
 
-    /// `unix:PATH` or anything with a slash is a Unix socket, the rest HOST:PORT.
+    /// Parses an address: `unix:PATH` or a text with a slash is a Unix socket, every other text HOST:PORT.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text.strip_prefix("unix:") {
             Some(path) => Self::Unix(PathBuf::from(path)),
@@ -47,20 +48,20 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// Why a node could not be asked or did not answer well.
+/// The error of a command to a node.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address means nothing.
+    /// The address cannot be resolved.
     #[error("{endpoint}: no such address: {source}; write HOST:PORT or unix:PATH")]
     Address {
-        /// What was given.
+        /// The given address.
         endpoint: Endpoint,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// Nobody answers there.
+    /// No process listens at the address.
     #[error(
-        "{endpoint}: no node answers here ({source}); start one with `headwater serve`, or name it with --resp"
+        "{endpoint}: no node listens here ({source}); start one with `headwater serve`, or name it with --resp"
     )]
     Connect {
         /// The node.
@@ -68,17 +69,17 @@ pub enum ClientError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The connection broke.
-    #[error("{endpoint}: the connection broke ({source}); what was not acknowledged may be missing")]
+    /// The connection failed.
+    #[error("{endpoint}: the connection failed ({source}); writes without an acknowledgement may be lost")]
     Broken {
         /// The node.
         endpoint: Endpoint,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// No answer within the time limit.
+    /// No reply arrived within the time limit.
     #[error(
-        "{endpoint}: no answer within {limit:?}; the node may be overloaded or stopped: see its log, or raise --timeout"
+        "{endpoint}: no reply within {limit:?}; the node may be overloaded or stopped: see its log, or raise --timeout"
     )]
     Timeout {
         /// The node.
@@ -86,25 +87,25 @@ pub enum ClientError {
         /// The limit.
         limit: Duration,
     },
-    /// The bytes are no RESP.
+    /// The received bytes are not RESP.
     #[error("{endpoint}: {source}")]
     NotResp {
         /// The node.
         endpoint: Endpoint,
-        /// What was wrong.
+        /// The fault.
         source: reply::NotAReply,
     },
-    /// The node answered with an error.
+    /// The node replied with an error.
     #[error("the node refused the command: {0}")]
     Refused(String),
-    /// The node answered something this client does not expect.
-    #[error("{endpoint}: unexpected answer to {command}: {reply:?}; is this a Headwater node?")]
+    /// The reply has an unexpected type.
+    #[error("{endpoint}: unexpected reply to {command}: {reply:?}; is this a Headwater node?")]
     Unexpected {
         /// The node.
         endpoint: Endpoint,
-        /// What was asked.
+        /// The command.
         command: &'static str,
-        /// What came.
+        /// The reply.
         reply: Reply,
     },
 }
@@ -119,10 +120,10 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Makes reads and writes return at once.
+    /// Makes reads and writes nonblocking.
     ///
     /// # Errors
-    /// The system's own.
+    /// When the system call fails.
     pub fn set_nonblocking(&self) -> std::io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
@@ -162,7 +163,7 @@ impl AsFd for Stream {
     }
 }
 
-/// One connection.
+/// A client with one connection.
 #[derive(Debug)]
 pub struct RespClient {
     endpoint: Endpoint,
@@ -172,7 +173,7 @@ pub struct RespClient {
     input: Input,
 }
 
-/// Bytes that arrived and the replies that can be cut from them.
+/// A buffer of received bytes from which replies are decoded.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
@@ -180,10 +181,10 @@ pub struct Input {
 }
 
 impl RespClient {
-    /// Connects, with a limit on every later wait too.
+    /// Connects; `limit` also applies to every later wait.
     ///
     /// # Errors
-    /// [`ClientError::Connect`] when nobody answers.
+    /// [`ClientError::Connect`] when no process listens.
     pub fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Self, ClientError> {
         let refused = |source| ClientError::Connect { endpoint: endpoint.clone(), source };
         let stream = match endpoint {
@@ -204,14 +205,14 @@ impl RespClient {
         Ok(Self { endpoint: endpoint.clone(), stream, limit, out: Vec::new(), input: Input::default() })
     }
 
-    /// The node at the other end.
+    /// Returns the address of the node.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The socket, for a caller that does its own waiting. What was pushed and not sent, and what was received and not
-    /// taken, is gone: only for a connection between calls.
+    /// Returns the socket, for a caller that does its own waiting. Only between calls: commands not yet sent and
+    /// replies not yet returned are lost.
     #[must_use]
     pub fn into_stream(self) -> Stream {
         self.stream
@@ -222,20 +223,20 @@ impl RespClient {
         encode(parts, &mut self.out);
     }
 
-    /// Sends everything pushed.
+    /// Sends all pushed commands.
     ///
     /// # Errors
-    /// When the connection breaks or the peer takes nothing within the limit.
+    /// When the connection fails or the peer reads nothing within the limit.
     pub fn send(&mut self) -> Result<(), ClientError> {
         let sent = self.stream.write_all(&self.out);
         self.out.clear();
         sent.map_err(|source| self.broken(source))
     }
 
-    /// The next reply.
+    /// Receives the next reply.
     ///
     /// # Errors
-    /// When the connection breaks, nothing comes within the limit, or what comes is no RESP.
+    /// When the connection fails, nothing arrives within the limit, or the received bytes are not RESP.
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         loop {
             let next = self.input.next_reply();
@@ -259,7 +260,7 @@ impl RespClient {
         }
     }
 
-    /// An answer that this client did not expect, as an error.
+    /// Returns the error for an unexpected reply.
     #[must_use]
     pub fn unexpected(&self, command: &'static str, reply: Reply) -> ClientError {
         match reply {
@@ -288,10 +289,10 @@ impl RespClient {
 }
 
 impl Input {
-    /// Reads once and keeps what came; 0 is the end of the stream.
+    /// Reads once and keeps the bytes. Returns their number; 0 is the end of the stream.
     ///
     /// # Errors
-    /// The stream's own.
+    /// When the read fails.
     pub fn fill(&mut self, stream: &mut impl Read) -> std::io::Result<usize> {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -301,7 +302,7 @@ impl Input {
             self.start = 0;
         }
         let old = self.bytes.len();
-        // Large values arrive in large reads: as much again as is waiting already.
+        // The room doubles with the bytes not yet decoded, so that large values arrive in large reads.
         let room = READ_BYTES.max(old - self.start).min(4 << 20);
         self.bytes.resize(old + room, 0);
         let read = stream.read(self.bytes.get_mut(old..).unwrap_or_default());
@@ -309,10 +310,10 @@ impl Input {
         read
     }
 
-    /// Cuts off the next reply if it is all there.
+    /// Returns the next reply, or `None` if it is incomplete.
     ///
     /// # Errors
-    /// When the bytes are no RESP2.
+    /// When the bytes are not RESP2.
     pub fn next_reply(&mut self) -> Result<Option<Reply>, reply::NotAReply> {
         let waiting = self.bytes.get(self.start..).unwrap_or_default();
         Ok(reply::decode(waiting)?.map(|(reply, used)| {
@@ -354,14 +355,14 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn endpoints_are_told_apart() {
+    fn tcp_and_unix_addresses_are_distinguished() {
         assert_eq!("127.0.0.1:7".parse(), Ok(Endpoint::Tcp("127.0.0.1:7".into())));
         assert_eq!("unix:s".parse(), Ok(Endpoint::Unix("s".into())));
         assert_eq!("/run/s".parse(), Ok(Endpoint::Unix("/run/s".into())));
     }
 
     #[test]
-    fn pipelined_replies_come_in_order_across_reads() {
+    fn pipelined_replies_are_received_in_order_across_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
         let server = std::thread::spawn(move || {
@@ -380,11 +381,14 @@ mod tests {
         assert_eq!(client.receive().unwrap(), Reply::Simple("PONG".into()));
         assert_eq!(client.receive().unwrap(), Reply::Bulk(b"hello".to_vec()));
         assert_eq!(server.join().unwrap(), b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n");
-        assert!(matches!(client.receive(), Err(ClientError::Broken { .. })), "the server is gone");
+        assert!(
+            matches!(client.receive(), Err(ClientError::Broken { .. })),
+            "the server has closed the connection"
+        );
     }
 
     #[test]
-    fn nobody_there_says_what_to_do() {
+    fn error_without_a_node_names_the_remedy() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error =
             RespClient::connect(&Endpoint::Tcp(address.to_string()), Duration::from_secs(5)).unwrap_err();
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_at_the_limit() {
+    fn wait_for_a_reply_ends_at_the_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
         let mut client = RespClient::connect(&endpoint, Duration::from_millis(20)).unwrap();

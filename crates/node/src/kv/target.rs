@@ -1,26 +1,26 @@
-//! Where the `kv` commands go: a live node over RESP, or the data directory of a stopped one.
+//! The targets of the `kv` commands: a live node over RESP, or the data directory of a stopped one.
 //!
-//! In: keys and records in batches. Out: one answer an item, as each arrives. Invariant: an item that was answered
-//! "stored" was acknowledged by the device under its namespace's durability.
+//! Input: keys and records in batches. Output: one result for each item. Invariant: the device has acknowledged every
+//! item that is reported as stored, under the durability of its namespace.
 
 pub mod embedded;
 pub mod live;
 
 use crate::kv::resp_client::ClientError;
 
-/// Bytes a batch of items may hold before it is sent.
+/// Maximum bytes of a batch.
 pub const BATCH_BYTES: usize = 4 << 20;
-/// Items a batch may hold before it is sent.
+/// Maximum items of a batch.
 pub const BATCH_ITEMS: usize = 256;
 
-/// A key, its value and when it ceases.
+/// A key with its value and its time of expiry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     /// Key bytes.
     pub key: Vec<u8>,
     /// Value bytes.
     pub value: Vec<u8>,
-    /// Wall time in milliseconds at which the record ceases, if it does.
+    /// Wall time in milliseconds at which the record expires, if it does.
     pub expiry_ms: Option<u64>,
 }
 
@@ -30,93 +30,93 @@ impl std::fmt::Debug for Record {
     }
 }
 
-/// What became of one record of a batch.
+/// The result of storing one record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// Acknowledged.
     Acknowledged,
-    /// Refused, with the reason; the batch goes on.
+    /// Refused, with the reason; the batch continues.
     Refused(String),
 }
 
-/// Why a target cannot go on.
+/// The error of a target that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
-    /// The live node.
+    /// The live node or the connection to it failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The local end of the operation: a file that cannot be written, an output that is closed.
+    /// A local file or output could not be written.
     #[error(transparent)]
     Local(#[from] std::io::Error),
-    /// The embedded device.
+    /// The embedded device failed.
     #[error("{0}")]
     Device(String),
 }
 
-/// A place in a scan; [`Cursor::START`] begins one.
+/// A position in a scan; a scan starts at [`Cursor::START`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor(pub u64);
 
 impl Cursor {
-    /// Before the first key.
+    /// The position before the first key.
     pub const START: Self = Self(0);
 }
 
-/// Hears what became of each record of a batch, by its index.
+/// A callback that receives the result of each record of a batch, with its index.
 pub type OnStored<'a> = &'a mut dyn FnMut(usize, Stored) -> Result<(), KvError>;
-/// Hears the value of each key of a batch, by its index; `None` is a key that is not there.
+/// A callback that receives the value of each key of a batch, with its index; `None` for a key that does not exist.
 pub type OnFound<'a> = &'a mut dyn FnMut(usize, Option<Vec<u8>>) -> Result<(), KvError>;
 
-/// A key-value store the command line can talk to. No key of a batch may come twice in it.
+/// A key-value store that the command line reads and writes. No key may occur twice in a batch.
 pub trait KvTarget {
-    /// Stores records; `answer` hears of each in order, also of those acknowledged before a failure.
+    /// Stores records; `answer` receives the result of each in order, also of those acknowledged before a failure.
     ///
     /// # Errors
-    /// When the target cannot go on; records not yet answered may or may not be stored.
+    /// When the target fails; records without a result may or may not be stored.
     fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError>;
 
     /// Reads values in order.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError>;
 
-    /// When each key ceases: wall time in milliseconds, or `None` for never or no such key.
+    /// Returns the wall time in milliseconds at which each key expires, or `None` for never or no such key.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError>;
 
-    /// Removes keys and returns how many were there.
+    /// Deletes keys and returns the number of those that existed.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError>;
 
-    /// Which keys are there.
+    /// Returns for each key whether it exists.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError>;
 
-    /// Some keys that match, and where to go on, or `None` at the end. Every key that is there from the first call to
-    /// the last comes at least once.
+    /// Returns some keys that match, and the next position, or `None` at the end. A key that exists from the first call
+    /// to the last is returned at least once.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn scan(
         &mut self,
         from: Cursor,
         pattern: Option<&[u8]>,
     ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError>;
 
-    /// How many keys there are, for a progress bar.
+    /// Returns the number of keys, for a progress bar.
     ///
     /// # Errors
-    /// When the target cannot go on.
+    /// When the target fails.
     fn key_count(&mut self) -> Result<u64, KvError>;
 
-    /// Ends: everything that was stored is durable whatever the namespace's mode.
+    /// Closes the target. An embedded device makes all records durable; a live node keeps the mode of the namespace.
     ///
     /// # Errors
     /// When the target cannot make it durable.

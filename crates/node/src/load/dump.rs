@@ -1,7 +1,7 @@
-//! `kv dump`: records from a target back into a folder or a record file, and the check against a manifest.
+//! `kv dump`: writes the records of a target to a folder or a record file, and checks them against a manifest.
 //!
-//! In: a [`KvTarget`]. Out: files, JSON lines, a [`DumpReport`]. Invariant: nothing is written outside the folder, whatever
-//! the keys are: a key that is no plain relative path is refused and counted.
+//! Input: a [`KvTarget`]. Output: files, JSON lines, a [`DumpReport`]. Invariant: nothing is written outside the
+//! folder: a key that is not a plain relative path is refused and counted.
 
 use crate::kv::target::{BATCH_ITEMS, Cursor, KvError, KvTarget, Record};
 use crate::load::COMPLAINTS_MAX;
@@ -13,16 +13,16 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Keys remembered to leave out those that a scan brings twice.
+/// The keys already dumped, to skip those that a scan returns twice.
 type Seen = std::collections::BTreeSet<Vec<u8>>;
 
-/// Where a dump goes.
+/// The destination of a dump.
 pub enum Sink<'a> {
     /// One file a key.
     Folder(&'a Path),
-    /// JSON lines.
+    /// A record file: JSON lines.
     Records(&'a mut dyn Write),
-    /// Nowhere: only the manifest is checked.
+    /// No destination: only the manifest is checked.
     Nowhere,
 }
 
@@ -36,27 +36,27 @@ impl std::fmt::Debug for Sink<'_> {
     }
 }
 
-/// What a dump did.
+/// The results of a dump.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DumpReport {
     /// Records written.
     pub written: u64,
     /// Bytes of their values.
     pub bytes: u64,
-    /// Keys that no file can be named after, or whose file could not be written.
+    /// Keys that are not valid file names, or whose file could not be written.
     pub not_written: u64,
     /// Keys of the manifest whose value is byte-identical.
     pub verified: u64,
     /// Keys of the manifest whose value differs.
     pub different: u64,
-    /// Keys of the manifest that are not there.
+    /// Keys of the manifest that do not exist.
     pub missing: u64,
-    /// The first complaints, word for word.
+    /// The first complaints.
     pub complaints: Vec<String>,
 }
 
 impl DumpReport {
-    /// Whether everything was written and everything checked was right.
+    /// Returns true if every record was written and every check passed.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.not_written == 0 && self.different == 0 && self.missing == 0
@@ -72,21 +72,21 @@ impl DumpReport {
         match value {
             None => {
                 self.missing += 1;
-                self.complain(key, "in the manifest, but not there");
+                self.complain(key, "in the manifest, but does not exist");
             }
             Some(value) if expected.matches(value) => self.verified += 1,
             Some(_) => {
                 self.different += 1;
-                self.complain(key, "its value is not the one the manifest means");
+                self.complain(key, "its value differs from the manifest");
             }
         }
     }
 }
 
-/// Writes every record that matches and checks those that a manifest names.
+/// Writes every record that matches and checks the records of a manifest.
 ///
 /// # Errors
-/// When the target or the sink cannot go on.
+/// When the target or the sink fails.
 pub fn dump(
     target: &mut dyn KvTarget,
     pattern: Option<&[u8]>,
@@ -108,7 +108,7 @@ pub fn dump(
             cursor = next;
         }
     }
-    // What the scan did not bring: missing, or the manifest alone is checked.
+    // Keys of the manifest that the scan did not return: missing, or only the manifest is checked.
     let rest: Vec<Vec<u8>> = expected.keys().cloned().collect();
     for keys in rest.chunks(BATCH_ITEMS) {
         target.get(keys, &mut |index, value| {
@@ -135,7 +135,7 @@ fn write_batch(
     };
     target.get(keys, &mut |index, value| {
         let Some(key) = keys.get(index) else { return Ok(()) };
-        // Gone between the scan and the get: deleted or expired, and no concern of a dump.
+        // Deleted or expired between the scan and the get: not part of the dump.
         let Some(value) = value else { return Ok(()) };
         if let Some(line) = expected.remove(key) {
             report.verify(key, &line, Some(&value));
@@ -168,18 +168,19 @@ fn write_batch(
 
 fn write_file(folder: &Path, key: &[u8], value: &[u8]) -> Result<(), String> {
     let relative = safe_path(key).ok_or_else(|| {
-        "this key is no plain relative path, so no file can bear its name; `kv dump -` writes it as a record".to_owned()
+        "the key is not a plain relative path, so it cannot name a file; `kv dump -` writes it as a record".to_owned()
     })?;
     let path = folder.join(relative);
-    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    made.and_then(|()| {
-        // The folder was empty, so a file that is there already belongs to another key.
-        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(value)
-    })
-    .map_err(|error| format!("cannot write its file: {error}"))
+    let created = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    created
+        .and_then(|()| {
+            // The folder was empty, so an existing file belongs to another key.
+            std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(value)
+        })
+        .map_err(|error| format!("cannot write its file: {error}"))
 }
 
-/// The path a key names below a folder, if it is a plain relative one.
+/// Returns the path that a key names below a folder, or `None` if it is not a plain relative path.
 #[must_use]
 pub fn safe_path(key: &[u8]) -> Option<PathBuf> {
     let mut path = PathBuf::new();
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_leads_out_of_the_folder() {
+    fn no_key_names_a_path_outside_the_folder() {
         for key in [&b""[..], b"/etc/passwd", b"..", b"a/../b", b"a//b", b"a/", b"./a", b"a\0b", &[b'x'; 256]]
         {
             assert_eq!(safe_path(key), None, "{}", String::from_utf8_lossy(key));

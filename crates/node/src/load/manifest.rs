@@ -1,7 +1,7 @@
-//! Manifests and record files: JSON lines.
+//! The format of manifests and record files: JSON lines.
 //!
-//! In: keys, lengths and BLAKE3 sums of acknowledged records, or whole records. Out: one JSON object a line. Bytes that are
-//! UTF-8 stand as text (`key`, `value`), others as base64 (`key_base64`, `value_base64`).
+//! Input: keys, lengths and BLAKE3 sums of acknowledged records, or whole records. Output: one JSON object a line.
+//! UTF-8 bytes are written as text (`key`, `value`), all other bytes as base64 (`key_base64`, `value_base64`).
 
 use crate::kv::target::Record;
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-/// One line of a manifest: what was acknowledged.
+/// One line of a manifest: an acknowledged record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestLine {
@@ -42,20 +42,20 @@ pub struct RecordLine {
     /// The value in base64, when it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
-    /// Wall time in milliseconds at which the record ceases.
+    /// Wall time in milliseconds at which the record expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry_ms: Option<u64>,
 }
 
-/// Why a line was refused.
+/// The error of a line that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// No JSON of this format.
+    /// The line is not JSON of this format.
     #[error("line {line}: {reason}")]
     Malformed {
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The file could not be read.
@@ -68,7 +68,7 @@ pub enum LineError {
     },
 }
 
-/// What a manifest says of one key.
+/// The entry of a manifest for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Bytes of the value.
@@ -78,7 +78,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Whether a value is the one the manifest means.
+    /// Returns true if `value` has the length and hash of the entry.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {
         u64::try_from(value.len()).is_ok_and(|len| len == self.len)
@@ -87,7 +87,7 @@ impl Expected {
 }
 
 impl ManifestLine {
-    /// The line of an acknowledged record.
+    /// Returns the line of an acknowledged record.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         let (key, key_base64) = text_or_base64(&record.key);
@@ -101,7 +101,7 @@ impl ManifestLine {
 }
 
 impl RecordLine {
-    /// The line of a record.
+    /// Returns the line of a record.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         let (key, key_base64) = text_or_base64(&record.key);
@@ -109,10 +109,10 @@ impl RecordLine {
         Self { key, key_base64, value, value_base64, expiry_ms: record.expiry_ms }
     }
 
-    /// The record of a line.
+    /// Returns the record of a line.
     ///
     /// # Errors
-    /// Says which field is missing, given twice or not base64.
+    /// Names the field that is missing, given twice or not base64.
     pub fn into_record(self) -> Result<Record, String> {
         Ok(Record {
             key: bytes_of("key", self.key, self.key_base64)?,
@@ -122,7 +122,7 @@ impl RecordLine {
     }
 }
 
-/// Reads a record from one line.
+/// Parses a record from one line.
 ///
 /// # Errors
 /// [`LineError`] names the line.
@@ -133,8 +133,8 @@ pub fn parse_record(line: usize, text: &str) -> Result<Record, LineError> {
         .map_err(|reason| LineError::Malformed { line, reason })
 }
 
-/// Reads a whole manifest; of several lines with one key the last counts. A last line that was cut off by a crash of
-/// the loader (no line end) is left out: it was not complete, so it promised nothing.
+/// Reads a whole manifest. Of several lines with one key the last is used. An incomplete last line (no line end),
+/// written before a crash of the loader, is ignored.
 ///
 /// # Errors
 /// [`LineError`] names the line.
@@ -167,10 +167,10 @@ fn bytes_of(name: &str, text: Option<String>, encoded: Option<String>) -> Result
     match (text, encoded) {
         (Some(text), None) => Ok(text.into_bytes()),
         (None, Some(encoded)) => {
-            STANDARD.decode(encoded).map_err(|error| format!("`{name}_base64` is no base64: {error}"))
+            STANDARD.decode(encoded).map_err(|error| format!("`{name}_base64` is not base64: {error}"))
         }
-        (None, None) => Err(format!("neither `{name}` nor `{name}_base64` is given")),
-        (Some(_), Some(_)) => Err(format!("both `{name}` and `{name}_base64` are given: keep one")),
+        (None, None) => Err(format!("neither `{name}` nor `{name}_base64` is given: give one")),
+        (Some(_), Some(_)) => Err(format!("both `{name}` and `{name}_base64` are given: give one")),
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_any_bytes_come_back_from_their_line() {
+    fn records_of_any_bytes_parse_back_from_their_line() {
         for (key, value, expiry_ms) in [
             (&b"k"[..], &b"line\nline"[..], None),
             (b"\xff\x00", b"\x80", Some(17)),
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named() {
+    fn error_names_a_malformed_line() {
         for (text, what) in [
             ("{}", "neither `key`"),
             ("{\"key\":\"a\"}", "neither `value`"),
             ("{\"key\":\"a\",\"key_base64\":\"YQ==\",\"value\":\"\"}", "both `key`"),
-            ("{\"key\":\"a\",\"value_base64\":\"?\"}", "no base64"),
+            ("{\"key\":\"a\",\"value_base64\":\"?\"}", "not base64"),
             ("{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "unknown field `ttl`"),
             ("nonsense", "expected"),
         ] {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_acknowledgement_of_a_key_counts_and_a_torn_last_line_does_not() {
+    fn last_line_of_a_key_is_used_and_a_torn_last_line_is_ignored() {
         let line = |value: &[u8]| {
             let record = Record { key: b"k".to_vec(), value: value.to_vec(), expiry_ms: None };
             serde_json::to_string(&ManifestLine::of(&record)).unwrap()

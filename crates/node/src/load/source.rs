@@ -1,7 +1,7 @@
-//! Where `kv load` takes records from: a folder, a record file, or standard input.
+//! The sources of `kv load`: a folder, a record file, or standard input.
 //!
-//! In: a path. Out: bounded batches of records, read ahead on a thread of their own, and a list of what was left out and
-//! why. Symbolic links are not followed; names are bytes.
+//! Input: a path. Output: bounded batches of records, read ahead on a separate thread, and the skipped items with
+//! reasons. Symbolic links are not followed; names are bytes.
 
 use super::manifest::parse_record;
 use crate::kv::target::{BATCH_BYTES, BATCH_ITEMS, Record};
@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Batches read ahead.
+/// Maximum number of batches read ahead.
 const BATCHES_AHEAD: usize = 4;
-/// Longest line of a record file: the longest value in base64, escaped keys, and room for names.
+/// Maximum length of a line of a record file: the longest value in base64, escaped keys, and room for names.
 const LINE_BYTES_MAX: u64 = 24 << 20;
 
-/// What a load reads.
+/// The source of a load.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Every regular file below a folder.
@@ -28,25 +28,25 @@ pub enum Source {
     Stdin,
 }
 
-/// Why something was left out.
+/// The reason why an item was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
-    /// Larger than a value may be.
+    /// Larger than the maximum size of a value.
     TooLarge,
     /// A symbolic link or a device, socket or pipe.
     NotAFile,
-    /// Could not be read, or is no record.
+    /// Unreadable, or not a record.
     Unreadable,
 }
 
-/// What the reading thread hands over.
+/// A message of the reading thread.
 #[derive(Debug)]
 pub enum Piece {
-    /// Records to store; no key comes twice.
+    /// Records to store; no key occurs twice.
     Batch(Vec<Record>),
-    /// Something left out, with a sentence.
+    /// A skipped item, with a message.
     LeftOut(LeftOut, String),
-    /// Reading cannot go on.
+    /// Reading failed, with a message.
     Failed(String),
 }
 
@@ -58,16 +58,16 @@ pub struct Found {
     bytes: u64,
 }
 
-/// What is known before anything is read: for progress.
+/// The size of a source, known before reading: for progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Expectation {
-    /// Items to come, if known.
+    /// Number of items, if known.
     pub items: Option<u64>,
-    /// Bytes to come, if known.
+    /// Number of bytes, if known.
     pub bytes: Option<u64>,
 }
 
-/// Starts reading. The pieces end when everything was read.
+/// Starts the reading thread. The channel closes when the source was read.
 ///
 /// # Errors
 /// When the source does not exist or cannot be opened.
@@ -100,7 +100,7 @@ pub fn start(source: &Source, prefix: &[u8]) -> Result<(Expectation, Receiver<Pi
 
 type Walked = (Vec<Found>, Vec<(LeftOut, String)>);
 
-/// Every regular file below a folder, in the order of their names.
+/// Returns every regular file below a folder, sorted by key, and the skipped entries.
 fn walk(folder: &Path, prefix: &[u8]) -> std::io::Result<Walked> {
     let mut found = Vec::new();
     let mut left_out = Vec::new();
@@ -123,7 +123,7 @@ fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) ->
         let path = entry.path();
         let mut key = prefix.to_vec();
         key.extend_from_slice(entry.file_name().as_bytes());
-        // The entry's own type and metadata: a link is a link, whatever it points to.
+        // The type and metadata of the entry itself: links are not followed.
         let kind = entry.file_type()?;
         if kind.is_dir() {
             key.push(b'/');
@@ -134,7 +134,7 @@ fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) ->
                 Err(error) => left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display()))),
             }
         } else {
-            left_out.push((LeftOut::NotAFile, format!("{}: no regular file", path.display())));
+            left_out.push((LeftOut::NotAFile, format!("{}: not a regular file", path.display())));
         }
     }
     Ok(())
@@ -165,7 +165,7 @@ fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
     if file.key.len() > KEY_BYTES_MAX {
         return Err((
             LeftOut::Unreadable,
-            format!("{}: its key is above {KEY_BYTES_MAX} bytes", path.display()),
+            format!("{}: its key is longer than {KEY_BYTES_MAX} bytes", path.display()),
         ));
     }
     let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX);
@@ -173,11 +173,12 @@ fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
     let opened = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     let opened = File::from(opened.map_err(|errno| unreadable(errno.into()))?);
     let mut value = Vec::with_capacity(usize::try_from(file.bytes.min(limit)).unwrap_or(0) + 1);
-    // One byte above the limit tells "too large" from "just fits", also for a file that grew since it was listed.
+    // One byte above the limit distinguishes "too large" from "just fits", also for a file that grew since it was
+    // listed.
     opened.take(limit + 1).read_to_end(&mut value).map_err(unreadable)?;
     if value.len() > VALUE_BYTES_MAX {
         let what = format!(
-            "{}: larger than a value may be ({} MiB); leave it out with --skip-large",
+            "{}: larger than the maximum value ({} MiB); skip such files with --skip-large",
             path.display(),
             VALUE_BYTES_MAX >> 20
         );
@@ -206,7 +207,7 @@ fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Pie
         let sent = match parse_record(line, &text) {
             Err(error) => batch.leave_out(LeftOut::Unreadable, error.to_string()),
             Ok(record) if record.value.len() > VALUE_BYTES_MAX => {
-                let what = format!("line {line}: its value is above {} MiB", VALUE_BYTES_MAX >> 20);
+                let what = format!("line {line}: its value is larger than {} MiB", VALUE_BYTES_MAX >> 20);
                 batch.leave_out(LeftOut::TooLarge, what)
             }
             Ok(mut record) => {
@@ -226,7 +227,7 @@ fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Pie
     let _receiver_may_be_gone = batch.send();
 }
 
-/// The receiver is gone: the load was given up.
+/// The error of a closed channel: the load was cancelled.
 struct GivenUp;
 
 struct Batch<'a> {
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_gives_relative_names_as_bytes_and_follows_no_link() {
+    fn folder_keys_are_relative_paths_as_bytes_and_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
         std::fs::write(dir.path().join("a/b/file"), b"deep").unwrap();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_at_the_limit_is_taken_and_one_byte_more_is_not() {
+    fn file_at_the_limit_is_read_and_larger_file_is_skipped() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("fits"), vec![7; VALUE_BYTES_MAX]).unwrap();
         std::fs::write(dir.path().join("large"), vec![7; VALUE_BYTES_MAX + 1]).unwrap();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_twice_in_a_record_file_goes_into_two_batches() {
+    fn key_that_occurs_twice_in_a_record_file_is_in_two_batches() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         std::io::Write::write_all(
             &mut file,

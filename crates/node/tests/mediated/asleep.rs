@@ -1,53 +1,53 @@
-//! A node with nothing to do sleeps, and the controller's interrupt ends that.
+//! An idle node sleeps, and the controller's interrupt wakes it.
 
-use crate::desk::{BLOCK, Lender, NAMESPACE, TestExecutor, device_with, machine, no_queues};
-use headwater_testkit::nvme_machine::Shared;
-use headwater_frontend::attach::AttachFace;
-use headwater_frontend::attach::policy::Policy;
+use crate::desk::{BLOCK, TestMapper, NAMESPACE, TestExecutor, device_with, machine, no_queues};
+use headwater_frontend::attach::AttachFrontEnd;
+use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::core_device::CoreWork as _;
-use headwater_frontend::mediated::{Bell, ForwardingExecutor};
+use headwater_frontend::mediated::{InterruptEventfd, MediatedExecutor};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::{AttachBackend, AttachOptions};
-use headwater_io::{Device as Client, Durable};
-use headwater_node::daemon::core_loop::{Attention, CoreLoop, Ended};
-use headwater_node::daemon::metrics::Board;
-use headwater_node::daemon::stop::Stop;
+use headwater_io::{Device as Client, WriteDurability};
+use headwater_node::daemon::core_loop::{PollSchedule, CoreLoop, DrainResult};
+use headwater_node::daemon::metrics::MetricsBoard;
+use headwater_node::daemon::stop::StopSignal;
+use headwater_testkit::nvme_machine::SharedMachine;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs the node's own loop, which sleeps whenever nothing moved.
-fn serve(path: &Path, machine: &Shared, stop: &Stop) {
+/// Runs the node's core loop, which sleeps when there is no progress.
+fn serve(path: &Path, machine: &SharedMachine, stop: &StopSignal) {
     let clock = Clock::start();
-    let bell = Bell { descriptor: WakeDescriptor::new().unwrap(), vector: 1 };
+    let bell = InterruptEventfd { descriptor: WakeDescriptor::new().unwrap(), vector: 1 };
     machine.lock().bells.extend([(0, bell.descriptor.clone()), (1, bell.descriptor.clone())]);
-    // No command is overdue while this test lasts: only an interrupt ends a sleep.
+    // No command becomes overdue during this test: only an interrupt ends a sleep.
     let mut device = device_with(machine, Nanos::from_millis(3_600_000), Some(bell));
     machine.lock().is_awake = false;
     let executor: TestExecutor =
-        ForwardingExecutor::new(Box::new(Lender(machine.clone())), no_queues()).unwrap();
-    let face = AttachFace::bind(path, Policy::new([]), executor).unwrap();
-    let board = Board::default();
+        MediatedExecutor::new(Box::new(TestMapper(machine.clone())), no_queues()).unwrap();
+    let face = AttachFrontEnd::bind(path, GrantPolicy::new([]), executor).unwrap();
+    let board = MetricsBoard::default();
     let mut core = CoreLoop {
         device: &mut device,
         faces: vec![Box::new(face)],
         clock,
         spin: Nanos::ZERO,
         board: &board,
-        attention: Attention::default(),
+        attention: PollSchedule::default(),
     };
-    assert_eq!(core.run(stop).unwrap(), Ended::Drained);
+    assert_eq!(core.run(stop).unwrap(), DrainResult::Drained);
     drop(core);
     machine.lock().is_awake = true;
     device.shutdown(&clock).unwrap();
 }
 
 #[test]
-fn an_interrupt_of_the_controller_wakes_a_node_that_sleeps() {
+fn an_interrupt_of_the_controller_wakes_a_sleeping_node() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("attach.sock");
     let machine = machine();
-    let (stop, mut handle) = Stop::by_hand().unwrap();
+    let (stop, mut handle) = StopSignal::by_hand().unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| serve(&path, &machine, &stop));
@@ -59,7 +59,7 @@ fn an_interrupt_of_the_controller_wakes_a_node_that_sleeps() {
         });
         let options = AttachOptions::default();
         let backend = loop {
-            // Until it listens.
+            // Retries until the node listens.
             match AttachBackend::connect(&path, options) {
                 Ok(backend) => break backend,
                 Err(_) => Clock::sleep(Nanos::from_millis(5)),
@@ -68,7 +68,7 @@ fn an_interrupt_of_the_controller_wakes_a_node_that_sleeps() {
         let mut client = Client::over(Box::new(backend), NAMESPACE).unwrap();
         let mut found = vec![0; BLOCK];
         for round in 0..50_u8 {
-            client.write(7, &vec![round; BLOCK], Durable::AsPromised).unwrap();
+            client.write(7, &vec![round; BLOCK], WriteDurability::AsPromised).unwrap();
             client.read(7, &mut found).unwrap();
             assert!(found.iter().all(|byte| *byte == round));
         }

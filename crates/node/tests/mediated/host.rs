@@ -1,34 +1,34 @@
-//! A node that shares a controller, on a thread, and its clients.
+//! A node that shares a controller, on a separate thread, and its clients.
 
-use crate::desk::{Lender, NAMESPACE, TestExecutor, device, machine};
-use headwater_testkit::nvme_machine::Shared;
-use headwater_frontend::attach::policy::Policy;
-use headwater_frontend::attach::{AttachFace, Holdings};
+use crate::desk::{TestMapper, NAMESPACE, TestExecutor, device, machine};
+use headwater_frontend::attach::policy::GrantPolicy;
+use headwater_frontend::attach::{AttachFrontEnd, AttachHoldings};
 use headwater_frontend::core_device::CoreWork as _;
-use headwater_frontend::front_end::Face as _;
-use headwater_frontend::mediated::{ForwardingExecutor, LentQueues};
+use headwater_frontend::front_end::FrontEnd as _;
+use headwater_frontend::mediated::{MediatedExecutor, LentQueues};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
-use headwater_io::attach::connection::Connection;
-use headwater_io::attach::protocol::{Reply, Request};
+use headwater_io::attach::connection::AttachConnection;
+use headwater_io::attach::protocol::{AttachReply, AttachRequest};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::vfio::VectorSource;
 use headwater_io::{Device as Client, IoError};
+use headwater_testkit::nvme_machine::SharedMachine;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Vectors that lent queues can have.
+/// The interrupt vectors for lent queues.
 const VECTORS: std::ops::Range<u16> = 2..4;
 
 /// A node that shares a controller, on a thread.
-pub(crate) struct Host {
+pub(crate) struct MediatedHost {
     pub(crate) path: PathBuf,
-    pub(crate) machine: Shared,
+    pub(crate) machine: SharedMachine,
     stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<Holdings>>,
+    seen: Arc<Mutex<AttachHoldings>>,
     thread: JoinHandle<()>,
     folder: tempfile::TempDir,
 }
@@ -37,22 +37,22 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-impl Host {
-    pub(crate) fn start(policy: Policy) -> Self {
+impl MediatedHost {
+    pub(crate) fn start(policy: GrantPolicy) -> Self {
         Self::start_at(tempfile::tempdir().unwrap(), machine(), policy, Nanos::from_millis(30_000))
     }
 
     pub(crate) fn start_at(
         folder: tempfile::TempDir,
-        machine: Shared,
-        policy: Policy,
+        machine: SharedMachine,
+        policy: GrantPolicy,
         command_timeout: Nanos,
     ) -> Self {
         let path = folder.path().join("attach.sock");
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Holdings::default())));
-        let lent = LentQueues::new(Box::new(Vectors(machine.clone())), VECTORS);
-        let executor = ForwardingExecutor::new(Box::new(Lender(machine.clone())), lent).unwrap();
-        let mut face = AttachFace::bind(&path, policy, executor).unwrap();
+        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(AttachHoldings::default())));
+        let lent = LentQueues::new(Box::new(TestVectors(machine.clone())), VECTORS);
+        let executor = MediatedExecutor::new(Box::new(TestMapper(machine.clone())), lent).unwrap();
+        let mut face = AttachFrontEnd::bind(&path, policy, executor).unwrap();
         let thread = {
             let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&seen));
             std::thread::spawn(move || run(&mut face, &machine, command_timeout, &stop, &seen))
@@ -64,7 +64,7 @@ impl Host {
         self.try_client(false).unwrap()
     }
 
-    /// A client that drives queues of the controller.
+    /// Connects a client that drives queues of the controller.
     pub(crate) fn direct(&self) -> Client {
         self.try_client(true).unwrap()
     }
@@ -75,18 +75,18 @@ impl Host {
         Client::over(Box::new(backend), NAMESPACE)
     }
 
-    pub(crate) fn seen(&self) -> Holdings {
+    pub(crate) fn seen(&self) -> AttachHoldings {
         *self.seen.lock().unwrap()
     }
 
     pub(crate) fn admin(&self, request: AdminRequest) -> Result<AdminAnswer, IoError> {
-        match Connection::open(&self.path)?.call(&Request::Admin(request), &[])?.0 {
-            Reply::Admin(answer) => Ok(answer),
+        match AttachConnection::open(&self.path)?.call(&AttachRequest::Admin(request), &[])?.0 {
+            AttachReply::Admin(answer) => Ok(answer),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn until(&self, wanted: impl Fn(Holdings) -> bool) {
+    pub(crate) fn until(&self, wanted: impl Fn(AttachHoldings) -> bool) {
         let clock = Clock::start();
         while !wanted(self.seen()) {
             assert!(clock.now() < Nanos::from_millis(20_000), "{:?}", self.seen());
@@ -94,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Regions and rings of clients that the controller reaches, once they are so many.
+    /// Waits until `wanted` regions and rings of clients are mapped for the controller.
     pub(crate) fn until_lent(&self, wanted: usize) {
         let clock = Clock::start();
         while self.machine.lock().lent.len() != wanted {
@@ -103,24 +103,24 @@ impl Host {
         }
     }
 
-    /// The node stops. What is left for another one.
-    pub(crate) fn end(self) -> (tempfile::TempDir, Shared) {
+    /// Stops the node; returns the folder and the machine for the next one.
+    pub(crate) fn end(self) -> (tempfile::TempDir, SharedMachine) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
         {
             let machine = self.machine.lock();
             let stopped = !machine.mastering && machine.lent.is_empty();
-            assert!(stopped, "the controller is stopped, and has nobody's memory");
+            assert!(stopped, "the controller still runs, or memory of a client is still mapped");
         }
         (self.folder, self.machine)
     }
 }
 
-/// Interrupts of the machine.
+/// The interrupt vectors of the machine.
 #[derive(Debug)]
-struct Vectors(Shared);
+struct TestVectors(SharedMachine);
 
-impl VectorSource for Vectors {
+impl VectorSource for TestVectors {
     fn count(&self) -> u16 {
         VECTORS.end - 1
     }
@@ -136,11 +136,11 @@ impl VectorSource for Vectors {
 }
 
 fn run(
-    face: &mut AttachFace<TestExecutor>,
-    machine: &Shared,
+    face: &mut AttachFrontEnd<TestExecutor>,
+    machine: &SharedMachine,
     command_timeout: Nanos,
     stop: &AtomicBool,
-    seen: &Mutex<Holdings>,
+    seen: &Mutex<AttachHoldings>,
 ) {
     let clock = Clock::start();
     let mut device = device(machine, command_timeout);

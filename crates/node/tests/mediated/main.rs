@@ -1,6 +1,5 @@
-//! A controller that clients share: our own driver over our own controller, and clients whose entries it carries out after
-//! they were checked.
-#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+//! Tests of mediated sharing: clients share a simulated controller, which executes their validated entries.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod asleep;
 mod attached;

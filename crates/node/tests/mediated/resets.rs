@@ -1,111 +1,112 @@
-//! What a controller does that resets, forgets or goes away: each client's commands have one answer each.
+//! A controller that is reset, loses commands or is removed: each command of each client has one completion.
 
-use crate::desk::{Client, Desk, NAMESPACE, at};
-use headwater_frontend::attach::executor::Executor as _;
-use headwater_nvme::driver::Death;
+use crate::desk::{MediatedClient, MediatedHarness, NAMESPACE, at};
+use headwater_frontend::attach::executor::EntryExecutor as _;
+use headwater_nvme::driver::DeathCause;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::nvme::rings::rights::Access;
+use headwater_ssd::nvme::rings::rights::AccessLevel;
 
 fn read(start: u64) -> headwater_nvme::spec::command::SubmissionEntry {
     nvm::read(NAMESPACE, BlockRange { start, blocks: 1 }, at(0), BlockOptions::NONE)
 }
 
-/// Two clients with commands that the controller has and does not answer.
-fn waiting() -> (Desk, [Client; 2]) {
-    let mut desk = Desk::new();
-    let mut clients = [desk.client(Access::Write, 0..100, 32), desk.client(Access::Write, 100..200, 32)];
-    desk.machine.lock().faults.holds = true;
+/// Creates two clients with commands that the controller holds and does not complete.
+fn waiting() -> (MediatedHarness, [MediatedClient; 2]) {
+    let mut harness = MediatedHarness::new();
+    let mut clients =
+        [harness.client(AccessLevel::Write, 0..100, 32), harness.client(AccessLevel::Write, 100..200, 32)];
+    harness.machine.lock().faults.holds = true;
     for (client, first) in clients.iter_mut().zip([0, 100]) {
         for block in 0..20 {
             client.submit(read(first + block));
         }
     }
-    desk.turns(3);
-    assert_eq!(desk.machine.lock().held.len(), 40);
-    (desk, clients)
+    harness.turns(3);
+    assert_eq!(harness.machine.lock().held.len(), 40);
+    (harness, clients)
 }
 
 #[test]
-fn a_reset_answers_every_command_of_every_client_once() {
-    let (mut desk, mut clients) = waiting();
-    desk.machine.lock().faults.fatal = true;
-    desk.turn();
+fn a_reset_completes_every_command_of_every_client_once() {
+    let (mut harness, mut clients) = waiting();
+    harness.machine.lock().faults.fatal = true;
+    harness.turn();
     {
-        let faults = &mut desk.machine.lock().faults;
+        let faults = &mut harness.machine.lock().faults;
         (faults.fatal, faults.holds) = (false, false);
     }
-    // Rung while nobody can take it.
+    // Submitted while the controller accepts no command.
     let late = clients[1].submit(read(150));
     for (client, count) in clients.iter_mut().zip([20, 21]) {
-        let answers = desk.answers(client, count);
+        let answers = harness.answers(client, count);
         assert_eq!(answers.len(), count);
         let lost = answers.values().filter(|status| **status == Status::ABORTED_BY_HOST).count();
         assert_eq!(lost, 20);
         if count == 21 {
-            assert_eq!(answers[&late], Status::SUCCESS, "it waits for the controller to come back");
+            assert_eq!(answers[&late], Status::SUCCESS, "it must wait until the controller is ready again");
         }
     }
-    assert_eq!(desk.device.driver().resets(), 1);
-    assert_eq!(desk.one(&mut clients[0], read(5)), Status::SUCCESS);
-    assert_eq!((desk.executor.rings().in_flight(), desk.lent()), (0, 2));
+    assert_eq!(harness.device.driver().resets(), 1);
+    assert_eq!(harness.one(&mut clients[0], read(5)), Status::SUCCESS);
+    assert_eq!((harness.executor.rings().in_flight(), harness.lent()), (0, 2));
 }
 
 #[test]
-fn commands_that_were_answered_before_a_reset_keep_their_answers() {
-    let (mut desk, mut clients) = waiting();
-    desk.machine.lock().release();
-    desk.machine.lock().faults.fatal = true;
-    desk.device.turn(desk.now);
-    desk.machine.lock().faults.fatal = false;
+fn commands_completed_before_a_reset_keep_their_status() {
+    let (mut harness, mut clients) = waiting();
+    harness.machine.lock().release();
+    harness.machine.lock().faults.fatal = true;
+    harness.device.turn(harness.now);
+    harness.machine.lock().faults.fatal = false;
     for client in &mut clients {
-        assert!(desk.answers(client, 20).values().all(|status| status.is_success()));
+        assert!(harness.answers(client, 20).values().all(|status| status.is_success()));
     }
 }
 
 #[test]
-fn a_completion_that_never_comes_is_made_up_for_by_a_reset() {
-    let mut desk = Desk::new();
-    let mut client = desk.client(Access::Write, 0..100, 32);
+fn a_lost_completion_leads_to_a_reset_that_completes_the_command() {
+    let mut harness = MediatedHarness::new();
+    let mut client = harness.client(AccessLevel::Write, 0..100, 32);
     {
-        let faults = &mut desk.machine.lock().faults;
+        let faults = &mut harness.machine.lock().faults;
         (faults.lost, faults.ignores_aborts) = (1, true);
     }
     for block in 0..5 {
         client.submit(read(block));
     }
-    let mut answers = desk.answers(&mut client, 4);
+    let mut answers = harness.answers(&mut client, 4);
     assert!(answers.values().all(|status| status.is_success()));
-    answers = desk.answers(&mut client, 1);
+    answers = harness.answers(&mut client, 1);
     assert_eq!(answers.into_values().collect::<Vec<_>>(), [Status::ABORTED_BY_HOST]);
-    assert_eq!(desk.device.driver().resets(), 1);
+    assert_eq!(harness.device.driver().resets(), 1);
 }
 
 #[test]
-fn a_controller_that_is_removed_answers_what_it_has_and_everything_later() {
-    let (mut desk, mut clients) = waiting();
-    desk.machine.lock().faults.removed = true;
+fn commands_of_a_removed_controller_fail_in_flight_and_later() {
+    let (mut harness, mut clients) = waiting();
+    harness.machine.lock().faults.removed = true;
     for client in &mut clients {
-        let answers = desk.answers(client, 20);
+        let answers = harness.answers(client, 20);
         assert!(answers.values().all(|status| *status == Status::ABORTED_BY_HOST));
     }
-    assert_eq!(desk.device.death(), Some(Death::Removed));
-    assert_eq!(desk.one(&mut clients[0], read(1)), Status::INTERNAL_ERROR);
+    assert_eq!(harness.device.death(), Some(DeathCause::Removed));
+    assert_eq!(harness.one(&mut clients[0], read(1)), Status::INTERNAL_ERROR);
     for client in clients {
-        desk.executor.rings_mut().remove_client(client.id);
+        harness.executor.rings_mut().remove_client(client.id);
     }
-    assert_eq!(desk.lent(), 0);
+    assert_eq!(harness.lent(), 0);
 }
 
 #[test]
-fn what_was_rung_for_before_a_drain_is_answered() {
-    let (mut desk, mut clients) = waiting();
-    desk.executor.rings_mut().drain();
-    desk.turns(3);
-    assert!(!desk.executor.rings().is_drained());
-    desk.machine.lock().release();
+fn commands_submitted_before_a_drain_complete() {
+    let (mut harness, mut clients) = waiting();
+    harness.executor.rings_mut().drain();
+    harness.turns(3);
+    assert!(!harness.executor.rings().is_drained());
+    harness.machine.lock().release();
     for client in &mut clients {
-        assert!(desk.answers(client, 20).values().all(|status| status.is_success()));
+        assert!(harness.answers(client, 20).values().all(|status| status.is_success()));
     }
-    assert!(desk.executor.rings().is_drained());
+    assert!(harness.executor.rings().is_drained());
 }

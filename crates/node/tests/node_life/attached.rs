@@ -1,5 +1,5 @@
-//! A real node with attached clients: one set of bytes on every face, administration, a kill and a restart.
-#![expect(clippy::unwrap_used, reason = "a broken promise ends the test")]
+//! A real node with attached clients: the same data on every front end, administration, a kill and a restart.
+#![expect(clippy::unwrap_used, reason = "an unexpected result fails the test")]
 
 use crate::running::{Node, headwater};
 use headwater::Device;
@@ -15,7 +15,8 @@ fn output(args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
-/// Kills the node under an open device, starts another with `args`, and goes on as if nothing had been.
+/// Kills the node of an open device, starts another with `args`, and asserts that the device continues without an
+/// error.
 fn outlives_the_node(mut device: Device, node: Node, folder: &Path, args: Vec<String>) {
     for key in 0..200_u32 {
         device.put(&key.to_le_bytes(), b"before").unwrap();
@@ -35,7 +36,7 @@ fn outlives_the_node(mut device: Device, node: Node, folder: &Path, args: Vec<St
 }
 
 #[test]
-fn what_an_attached_client_stores_a_redis_client_reads() {
+fn attached_client_and_redis_client_share_values() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     let mut device = open(&node);
@@ -47,7 +48,7 @@ fn what_an_attached_client_stores_a_redis_client_reads() {
 }
 
 #[test]
-fn an_attached_client_survives_a_killed_node() {
+fn attached_client_survives_killed_node() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     let device = open(&node);
@@ -55,7 +56,7 @@ fn an_attached_client_survives_a_killed_node() {
 }
 
 #[test]
-fn a_host_on_the_network_survives_a_killed_node() {
+fn nvme_tcp_host_survives_killed_node() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &["--nvme-tcp", "127.0.0.1:0"]);
     let text = std::fs::read_to_string(node.ready_path()).unwrap();
@@ -67,7 +68,7 @@ fn a_host_on_the_network_survives_a_killed_node() {
 }
 
 #[test]
-fn grants_are_listed_given_limited_and_taken() {
+fn grants_are_given_listed_limited_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     let socket = format!("{}/attach.sock", node.data());
@@ -90,7 +91,7 @@ fn grants_are_listed_given_limited_and_taken() {
 }
 
 #[test]
-fn grants_and_revocations_outlive_a_killed_node() {
+fn grants_and_revocations_survive_killed_node() {
     let dir = tempfile::tempdir().unwrap();
     let mut node = Node::start(dir.path(), &[]);
     let socket = format!("{}/attach.sock", node.data());
@@ -115,7 +116,7 @@ fn grants_and_revocations_outlive_a_killed_node() {
 }
 
 #[test]
-fn namespaces_are_made_changed_and_removed_live_and_offline() {
+fn namespaces_are_created_changed_and_deleted_live_and_offline() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     let data = node.data();
@@ -130,10 +131,10 @@ fn namespaces_are_made_changed_and_removed_live_and_offline() {
     let wanted =
         "2: 4096 blocks of 4096 bytes, 16 MiB, durable interval=50, at most 1000 commands a second, burst 8";
     assert!(text.lines().any(|line| line == wanted), "{text}");
-    assert_eq!(live(&["resize", "2", "5000"]).0, Some(2), "no whole number of blocks");
+    assert_eq!(live(&["resize", "2", "5000"]).0, Some(2), "not a whole number of blocks");
     let mut device = open(&node);
     device.choose(2).unwrap();
-    device.write(4_000, &[7; 4_096], headwater::Durable::Now).unwrap();
+    device.write(4_000, &[7; 4_096], headwater::WriteDurability::Now).unwrap();
     drop(device);
     node.stop();
     let offline = |args: &[&str]| output(&[&["namespace", "--data", &data], args].concat());

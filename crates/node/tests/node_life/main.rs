@@ -1,4 +1,4 @@
-//! The life of a node: started, asked, stopped, killed, started again.
+//! The life cycle of a node: start, commands, stop, kill, restart.
 
 mod attached;
 mod running;
@@ -18,20 +18,20 @@ fn ready_file_names_addresses_that_answer() {
 }
 
 #[test]
-fn sigterm_ends_cleanly_and_the_second_run_finds_the_data() {
+fn data_survives_sigterm_and_restart() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &["--durability", "on-flush"]);
     assert_eq!(node.kv(&["put", "kept", "in every mode"]).status.code(), Some(0));
     let ready = node.ready_path();
     node.stop();
-    assert!(!ready.exists(), "a stopped node does not look ready");
+    assert!(!ready.exists(), "a stopped node left its ready file behind");
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.kv(&["get", "kept"]).stdout, b"in every mode");
     node.stop();
 }
 
 #[test]
-fn second_process_on_one_data_directory_is_told_who_has_it() {
+fn second_process_on_a_data_directory_is_refused_with_the_holders_pid() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     let data = node.data();
@@ -69,7 +69,8 @@ fn sigkill_keeps_every_acknowledged_file() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Killed as soon as something was acknowledged: in the middle, on any machine that is not endlessly fast.
+    // The node is killed after the first acknowledgement, which is in the middle of the load unless the machine is very
+    // fast.
     while std::fs::metadata(manifest).map_or(true, |found| found.len() == 0)
         && load.try_wait().unwrap().is_none()
     {
@@ -83,7 +84,7 @@ fn sigkill_keeps_every_acknowledged_file() {
     assert_eq!(verified.status.code(), Some(0), "{report}");
     assert!(report["verified"].as_u64().unwrap() > 0, "{report}");
 
-    // Loaded again to the end, killed at the end.
+    // The load is repeated to its end, then the node is killed.
     let loaded = node.kv(&["load", source.to_str().unwrap(), "--manifest", manifest]);
     assert_eq!(loaded.status.code(), Some(0));
     node.kill();
@@ -99,7 +100,7 @@ fn sigkill_keeps_every_acknowledged_file() {
 }
 
 #[test]
-fn a_stopped_nodes_directory_answers_kv_commands_in_process() {
+fn kv_commands_work_on_the_directory_of_a_stopped_node() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.kv(&["put", "from-the-node", "1"]).status.code(), Some(0));
@@ -110,14 +111,18 @@ fn a_stopped_nodes_directory_answers_kv_commands_in_process() {
     assert_eq!(kv(&["put", "from-the-directory", "2"]).status.code(), Some(0));
     assert_eq!(kv(&["scan", "--match", "from-the-d*"]).stdout, b"from-the-directory\n");
     assert_eq!(kv(&["exists", "from-the-node", "nothing"]).status.code(), Some(1));
-    assert_eq!(kv(&["-n", "2", "get", "from-the-node"]).status.code(), Some(1), "namespaces are apart");
+    assert_eq!(
+        kv(&["-n", "2", "get", "from-the-node"]).status.code(),
+        Some(1),
+        "namespaces are not separate"
+    );
     let node = Node::start(dir.path(), &[]);
     assert_eq!(node.kv(&["get", "from-the-directory"]).stdout, b"2");
     node.stop();
 }
 
 #[test]
-fn records_of_any_bytes_survive_a_dump_and_a_load() {
+fn records_of_any_bytes_survive_load_and_dump() {
     let dir = tempfile::tempdir().unwrap();
     let records = dir.path().join("records.jsonl");
     std::fs::write(

@@ -1,5 +1,5 @@
-//! A node of the tests: a real process on ports of its own, ended with the test.
-#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
+//! A node for tests: a real process with its own ports, ended with the test.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Node {
         Self { child, folder: folder.to_owned(), resp: address("resp"), metrics: address("metrics") }
     }
 
-    /// A `kv` command against the node.
+    /// Returns a `kv` command for the node, not yet started.
     pub(crate) fn kv_command(&self, args: &[&str]) -> Command {
         command(&[&["kv", "--resp", &self.resp], args].concat())
     }
@@ -68,7 +68,7 @@ impl Node {
         command(&[&["bench", "--resp", &self.resp], args].concat()).output().unwrap()
     }
 
-    /// What the metrics address answers.
+    /// Returns the response of the metrics address to a GET request.
     pub(crate) fn http(&self, path: &str) -> String {
         let mut stream = std::net::TcpStream::connect(&self.metrics).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -77,22 +77,22 @@ impl Node {
         answer
     }
 
-    /// The data directory.
+    /// Returns the path of the data directory.
     pub(crate) fn data(&self) -> String {
         self.folder.join("data").to_str().unwrap().to_owned()
     }
 
-    /// The ready file.
+    /// Returns the path of the ready file.
     pub(crate) fn ready_path(&self) -> PathBuf {
         self.folder.join("ready.json")
     }
 
-    /// The process.
+    /// Returns the process number of the node.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks the node to stop and expects that it does, cleanly.
+    /// Sends SIGTERM to the node and asserts that it ends with exit code 0.
     pub(crate) fn stop(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -102,7 +102,7 @@ impl Node {
         assert_eq!(status.code(), Some(0), "{complaint}");
     }
 
-    /// Kills the node as a crash would.
+    /// Kills the node with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -111,7 +111,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Already ended in the good case; a failed test must not leave its node behind.
+        // The process has already ended unless the test failed; a failed test must not leave its node behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

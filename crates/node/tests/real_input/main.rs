@@ -1,9 +1,9 @@
-//! The proof on real input: a tree of real files survives SIGKILL, deletion and overwriting on a nearly full device.
+//! A test with real files: a tree of files survives SIGKILL, deletion and overwriting on a nearly full device.
 //!
-//! `HEADWATER_PROOF_DIR` names the tree (default `/usr/share`), `HEADWATER_BIN` another binary to test than the one built
-//! beside this test. A tree of fewer than 1,000 files, or too small for a device, is skipped with a message.
-#![expect(clippy::unwrap_used, reason = "whatever fails while a test is set up fails the test")]
-#![expect(clippy::print_stderr, reason = "the proof says its numbers and its seed")]
+//! `HEADWATER_PROOF_DIR` names the tree (default `/usr/share`), `HEADWATER_BIN` a binary to test instead of the one
+//! built with this test. A tree of fewer than 1,000 files, or too small for a device, is skipped with a message.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+#![expect(clippy::print_stderr, reason = "the test prints its counts and its seed")]
 
 mod node;
 mod tree;
@@ -27,7 +27,7 @@ fn tree_of_files() -> Option<(PathBuf, Vec<Item>)> {
     let items = tree::walk(&root);
     if items.len() < FILES_MIN || !tree::are_enough(&items) {
         eprintln!(
-            "skipped: {} holds {} files, and the proof needs {FILES_MIN} of some 35 MB; name another with HEADWATER_PROOF_DIR",
+            "skipped: {} holds {} files, the test needs {FILES_MIN} of about 35 MB; set HEADWATER_PROOF_DIR",
             root.display(),
             items.len()
         );
@@ -102,8 +102,8 @@ impl Proof {
         node
     }
 
-    /// Kills the node when about half of the files are acknowledged. A machine on which the load ends before it can be
-    /// interrupted gets more chances; the same files are then loaded over themselves.
+    /// Kills the node when about half of the files are acknowledged. If the load ends before the kill, the attempt is
+    /// repeated with the same files, which then overwrite themselves.
     fn killed_in_the_middle(&self) {
         for attempt in 1..=5 {
             let manifest = self.folder.join(format!("middle-{attempt}.jsonl"));
@@ -115,20 +115,20 @@ impl Proof {
             }
             node.kill();
             let interrupted = !load.wait().success();
-            let promised = promised_by(&manifest);
+            let listed = promised_by(&manifest);
             let node = self.start();
-            assert_eq!(node.verify(&manifest), promised);
-            self.say(&format!("killed in the load: {promised} acknowledged, all byte-identical"));
+            assert_eq!(node.verify(&manifest), listed);
+            self.say(&format!("killed in the load: {listed} acknowledged, all byte-identical"));
             node.kill();
-            if interrupted && promised > 0 {
-                assert!(promised < u64::try_from(self.items.len()).unwrap());
+            if interrupted && listed > 0 {
+                assert!(listed < u64::try_from(self.items.len()).unwrap());
                 return;
             }
         }
         panic!("five loads ended before the node could be killed");
     }
 
-    /// Loads everything, kills the node at once, and finds every file as it lies on the disk.
+    /// Loads all files, kills the node at once, and asserts that every value equals its file on disk.
     fn killed_at_the_end(&self) {
         let manifest = self.folder.join("end.jsonl");
         let node = self.start();
@@ -141,7 +141,7 @@ impl Proof {
         self.say(&format!("loaded everything in {seconds:.1} s; {}", wear(&numbers)));
         let expected = read_manifest(BufReader::new(File::open(&manifest).unwrap())).unwrap();
         for item in &self.items {
-            // What the manifest promises is what the file holds: the two were computed apart from each other.
+            // The manifest entry matches the file: the two are computed independently.
             assert!(expected[&item.key].matches(&item.original()), "{item:?}");
         }
         assert_eq!(expected.len(), self.items.len(), "every file, and nothing else");
@@ -158,8 +158,8 @@ impl Proof {
         full
     }
 
-    /// Deletes half of the keys and overwrites the others three times in random order, with values so much longer that
-    /// the device is as full as before. Returns what is gone and the manifest of the last round.
+    /// Deletes half of the keys and overwrites the rest three times in random order, with longer values, so that the
+    /// device is as full as before. Returns the deleted keys and the manifest of the last round.
     fn half_deleted_the_rest_overwritten(&mut self) -> (Vec<Vec<u8>>, PathBuf) {
         let node = self.start();
         let mut target = node.connect();
@@ -211,7 +211,7 @@ impl Proof {
     }
 }
 
-/// Overwrites every item once and writes the manifest of it; returns the bytes of the values.
+/// Overwrites every item once and writes the manifest. Returns the bytes of the values.
 fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifest: &Path) -> u64 {
     let mut target = node.connect();
     let mut lines = BufWriter::new(File::create(manifest).unwrap());
@@ -252,7 +252,7 @@ fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifes
     all_bytes
 }
 
-/// Write amplification and what else the device counts, in words.
+/// Returns write amplification and other counters of the device as text.
 fn wear(numbers: &BTreeMap<String, u64>) -> String {
     let hundredths = numbers["device_programmed_bytes"] * 100 / numbers["device_client_bytes"].max(1);
     format!(
@@ -265,7 +265,7 @@ fn wear(numbers: &BTreeMap<String, u64>) -> String {
     )
 }
 
-/// INFO and `/metrics` come to tell the same; the second is published a moment later.
+/// Asserts that INFO and `/metrics` become equal; the counters of `/metrics` are published later.
 fn metrics_agree(node: &Node) {
     let pairs = [
         ("device_client_bytes", "headwater_client_bytes_total"),
@@ -281,9 +281,9 @@ fn metrics_agree(node: &Node) {
         let (info, metrics) = (node.info(), node.metrics());
         found = pairs
             .iter()
-            .map(|(ours, theirs)| (*ours, info.get(*ours).copied(), metrics.get(*theirs).copied()))
+            .map(|(name, metric)| (*name, info.get(*name).copied(), metrics.get(*metric).copied()))
             .collect();
-        if found.iter().all(|(_, ours, theirs)| ours.is_some() && ours == theirs) {
+        if found.iter().all(|(_, value, metric)| value.is_some() && value == metric) {
             return;
         }
         Clock::sleep(Nanos::from_millis(20));
@@ -291,13 +291,13 @@ fn metrics_agree(node: &Node) {
     panic!("INFO and /metrics disagree: {found:?}");
 }
 
-/// Keys that the whole lines of a manifest promise.
+/// Returns the number of keys in the complete lines of a manifest.
 fn promised_by(manifest: &Path) -> u64 {
     let Ok(file) = File::open(manifest) else { return 0 };
     u64::try_from(read_manifest(BufReader::new(file)).unwrap().len()).unwrap()
 }
 
-/// Counts the lines of a file that grows.
+/// A counter of the lines of a growing file.
 struct Lines {
     path: PathBuf,
     file: Option<File>,

@@ -1,4 +1,4 @@
-//! A node of the proof: a real process, killed as a crash would kill it, and what it tells of itself.
+//! A node for the test with real files: a process that is killed with SIGKILL, and its counters.
 
 use headwater_host::clock::{Clock, Nanos};
 use headwater_node::kv::resp_client::{Endpoint, Reply, RespClient};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The binary under test: the one built beside this test, or the one that `HEADWATER_BIN` names.
+/// Returns a command of the binary under test: the one built with this test, or the one that `HEADWATER_BIN` names.
 fn command() -> Command {
     let built = || env!("CARGO_BIN_EXE_headwater").into();
     let mut command = Command::new(std::env::var_os("HEADWATER_BIN").unwrap_or_else(built));
@@ -23,12 +23,12 @@ fn command() -> Command {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Whether it has ended.
+    /// Returns true if the process has ended.
     pub(crate) fn ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }
 
-    /// Its end.
+    /// Waits for the end of the process.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.0.wait().unwrap()
     }
@@ -36,7 +36,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Already ended in the good case; a failed test must not leave its processes behind.
+        // The process has already ended unless the test failed; a failed test must not leave its processes behind.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -82,7 +82,7 @@ impl Node {
         Self { process, resp: address("resp"), metrics: address("metrics") }
     }
 
-    /// Kills the node as a crash would.
+    /// Kills the node with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.process.0.kill().unwrap();
         self.process.wait();
@@ -94,7 +94,7 @@ impl Node {
         kv
     }
 
-    /// Begins `kv load FOLDER --manifest FILE`.
+    /// Starts `kv load FOLDER --manifest FILE`.
     pub(crate) fn load(&self, folder: &Path, manifest: &Path) -> Process {
         let mut load = self.kv();
         load.args([OsStr::new("load"), OsStr::new("--skip-large"), folder.as_os_str()])
@@ -105,7 +105,8 @@ impl Node {
         Process(load.spawn().unwrap())
     }
 
-    /// Runs `kv dump --verify FILE` and returns how many keys it found byte-identical; anything else fails the test.
+    /// Runs `kv dump --verify FILE` and returns the number of byte-identical keys; different or missing keys fail the
+    /// test.
     pub(crate) fn verify(&self, manifest: &Path) -> u64 {
         let dump = self.kv().args(["dump", "--json", "--verify"]).arg(manifest).output().unwrap();
         let report = String::from_utf8_lossy(&dump.stdout);
@@ -117,7 +118,7 @@ impl Node {
         report["verified"].as_u64().unwrap()
     }
 
-    /// A connection.
+    /// Connects to the node.
     pub(crate) fn connect(&self) -> LiveTarget {
         LiveTarget::connect(&self.endpoint(), Duration::from_secs(120), 1).unwrap()
     }
@@ -126,16 +127,16 @@ impl Node {
         Endpoint::Tcp(self.resp.clone())
     }
 
-    /// The whole numbers of INFO by their names.
+    /// Returns the integers of INFO by name.
     pub(crate) fn info(&self) -> BTreeMap<String, u64> {
         let mut client = RespClient::connect(&self.endpoint(), Duration::from_secs(120)).unwrap();
         let Reply::Bulk(text) = client.call(&[b"INFO", b"everything"]).unwrap() else {
-            panic!("INFO answers with text");
+            panic!("the reply to INFO is not a bulk string");
         };
         numbers(&String::from_utf8(text).unwrap(), ':')
     }
 
-    /// The whole numbers of `/metrics` that have no label, by their names.
+    /// Returns the integers of `/metrics` without labels, by name.
     pub(crate) fn metrics(&self) -> BTreeMap<String, u64> {
         let mut stream = std::net::TcpStream::connect(&self.metrics).unwrap();
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -154,7 +155,7 @@ fn numbers(text: &str, separator: char) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Runs `device check` on the data of a node that was killed.
+/// Runs `device check` on the data directory of a killed node.
 pub(crate) fn check(folder: &Path) {
     let data: PathBuf = folder.join("data");
     let check = command().args(["device", "check"]).arg(data).output().unwrap();

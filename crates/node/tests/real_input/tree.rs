@@ -1,7 +1,7 @@
-//! The real files: which there are, what each holds, and what it is overwritten with.
+//! The real files of the test: the list of files, their contents, and the values that overwrite them.
 //!
-//! In: a folder that others filled. Out: [`Item`]s whose every content can be computed again from the file, so that the
-//! proof keeps nothing of the values in memory.
+//! Input: an existing folder. Output: [`Item`]s whose values can be computed again from the file, so that the test
+//! keeps no values in memory.
 
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_ssd::log::record::{HEADER_BYTES, UNIT_BYTES};
@@ -10,15 +10,15 @@ use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// How full the device is made, in percent of its pages' data bytes.
+/// Fill level of the device, in percent of the data bytes of its pages.
 const FULL_PERCENT: u64 = 85;
 /// Capacities are whole numbers of blocks on each of the 32 dies.
 const DIES: u64 = 32;
-/// Blocks from which 85 % of a device is not yet all that it lets clients fill.
+/// Minimum number of blocks at which clients may fill more than 85 % of the device.
 const BLOCKS_MIN: u64 = 160;
-/// Smallest file that fills a sample up, so that it does not take many thousands.
+/// Minimum size of the files that fill up a sample, so that few files suffice.
 const SAMPLE_FILLER_MIN: u64 = 16 << 10;
-/// Largest file of a sample.
+/// Maximum size of a file in a sample.
 const SAMPLE_FILE_MAX: u64 = 64 << 10;
 
 /// A file that becomes a key.
@@ -30,19 +30,19 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// What its record takes on flash.
+    /// Returns the bytes of its record on flash.
     fn record_bytes(&self) -> u64 {
         let head = u64::try_from(HEADER_BYTES + self.key.len()).unwrap();
         (head + self.bytes).next_multiple_of(u64::try_from(UNIT_BYTES).unwrap())
     }
 
-    /// What the file holds now.
+    /// Returns the contents of the file.
     pub(crate) fn original(&self) -> Vec<u8> {
         std::fs::read(&self.path).unwrap()
     }
 
-    /// What the key is overwritten with in a round: the file's bytes shifted by the round, over and over until the value
-    /// has grown by `growth`. Every byte differs from the file's and from any other round's.
+    /// Returns the value that overwrites the key in a round: the bytes of the file plus a constant of the round,
+    /// repeated until the value has grown by `growth`. Every byte differs from the file and from every other round.
     pub(crate) fn rewritten(&self, round: u8, growth: Growth) -> Vec<u8> {
         let original = self.original();
         if original.is_empty() {
@@ -60,7 +60,7 @@ impl Item {
     }
 }
 
-/// By how much values grow when half of the keys are gone and the device is to stay as full as it was.
+/// The growth of values that keeps the device as full as before when half of the keys are deleted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
     all: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// So that what is kept takes the room of all.
+    /// Returns the growth with which the kept items take the room of all.
     pub(crate) fn between(all: &[Item], kept: &[Item]) -> Self {
         let bytes = |items: &[Item]| items.iter().map(Item::record_bytes).sum::<u64>();
         Self { all: bytes(all), kept: bytes(kept).max(1) }
@@ -80,7 +80,7 @@ impl Growth {
     }
 }
 
-/// Every regular file below a folder that can be read and fits a value, in the order of their keys.
+/// Returns every regular file below a folder that can be read and fits a value, sorted by key.
 pub(crate) fn walk(root: &Path) -> Vec<Item> {
     let mut items = Vec::new();
     let mut folders = vec![(root.to_owned(), Vec::new())];
@@ -110,34 +110,34 @@ pub(crate) fn walk(root: &Path) -> Vec<Item> {
     items
 }
 
-/// Blocks of the device that these files fill to 85 %, as near as whole rows of dies allow.
+/// Returns the blocks of the device that these files fill to 85 %, rounded to whole rows of dies.
 pub(crate) fn blocks_for(items: &[Item]) -> u64 {
     let bytes: u64 = items.iter().map(Item::record_bytes).sum();
     let full = bytes * 100 / FULL_PERCENT / u64::try_from(BLOCK_DATA_BYTES).unwrap();
     ((full + DIES / 2) / DIES * DIES).max(BLOCKS_MIN)
 }
 
-/// Whether the files fill the smallest device.
+/// Returns true if the files fill the smallest device.
 pub(crate) fn are_enough(items: &[Item]) -> bool {
     let bytes: u64 = items.iter().map(Item::record_bytes).sum();
     bytes * 100 >= data_bytes(BLOCKS_MIN) * FULL_PERCENT
 }
 
-/// Data bytes of so many blocks.
+/// Returns the data bytes of `blocks`.
 pub(crate) fn data_bytes(blocks: u64) -> u64 {
     blocks * u64::try_from(BLOCK_DATA_BYTES).unwrap()
 }
 
-/// What `--capacity` calls so many blocks: page slots of 4,608 bytes.
+/// Returns the value of `--capacity` for `blocks`: page slots of 4,608 bytes.
 pub(crate) fn flash_bytes(blocks: u64) -> u64 {
     blocks * u64::try_from(PAGES_PER_BLOCK).unwrap() * 4_608
 }
 
-/// Copies every n-th file into `folder`, `count` of them, then as many larger ones as fill whole rows of dies to 85 %, but
-/// never more than `bytes_max`. Returns them under their new paths.
+/// Copies every n-th file into `folder`, `count` of them, then larger ones until whole rows of dies are full to 85 %,
+/// but never more than `bytes_max`. Returns the files with their new paths.
 pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path) -> Vec<Item> {
     let stride = (items.len() / count).max(1);
-    // A value is overwritten while its old record still takes its room: on so small a device the largest would not fit.
+    // While a value is overwritten, its old record still takes room: on such a small device the largest would not fit.
     let small = |item: &&Item| item.bytes <= SAMPLE_FILE_MAX;
     let order = (0..stride).flat_map(|first| items.iter().skip(first).step_by(stride));
     let mut taken: Vec<Item> = Vec::new();

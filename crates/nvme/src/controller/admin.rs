@@ -1,6 +1,6 @@
 //! One controller: registers, admin commands and events, without I/O, clock or host memory.
 //!
-//! Input: register accesses, admin entries with their data, the [`Subsystem`] they refer to, and the time. Output:
+//! Input: register accesses, admin entries with their data, the [`NvmSubsystem`] they refer to, and the time. Output:
 //! values, [`RegisterEffect`]s, and one [`AdminStep`] for each admin command. A PCIe function and a fabrics target
 //! drive the same object: the first by memory, the second by Property Get and Set and by capsules.
 //!
@@ -21,35 +21,35 @@ mod step;
 mod subsystem;
 mod watch;
 
-pub use config::{ControllerConfig, ControllerKind, Sharing, Transport};
-pub use events::{AsyncAnswer, AsyncEvent};
+pub use config::{ControllerConfig, ControllerKind, ControllerTransport, MultipathMode};
+pub use events::{AsyncEvent, AsyncEventCompletion};
 pub use step::{
-    AdminAnswer, AdminData, AdminStep, CompletionQueueRequest, NamespaceAction, SubmissionQueueRequest,
+    AdminCompletion, AdminData, AdminStep, CompletionQueueRequest, NamespaceAction, SubmissionQueueRequest,
 };
 pub use subsystem::{
-    Capacity, CommandLimits, Health, Identity, NamespaceFacts, NamespaceFormat, SanitizeFacts, SanitizeState,
-    Subsystem,
+    CommandLimits, NamespaceFormat, NamespaceProperties, NvmSubsystem, SanitizeState, SanitizeStatus,
+    SubsystemCapacity, SubsystemHealth, SubsystemIdentity,
 };
 
-use crate::controller::interrupts::{Coalescing, VectorCoalescing};
+use crate::controller::interrupts::{InterruptCoalescing, VectorCoalescing};
 use crate::controller::queue::QueueId;
-use crate::controller::registers::{RegisterEffect, Registers};
-use crate::controller::schedule::{ArbitrationSettings, Mechanism};
+use crate::controller::registers::{ControllerRegisters, RegisterEffect};
+use crate::controller::schedule::{ArbitrationSettings, QueueArbitration};
 use crate::spec::admin::halves;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::opcode::AdminOpcode;
-use crate::spec::register::{ArbitrationMechanism, CommandSets, Configuration};
+use crate::spec::register::{ArbitrationMechanism, CommandSets, ConfigurationRegister};
 use crate::spec::status::Status;
 use errors::ErrorLog;
-use events::Events;
-use features::Features;
+use events::AsyncEventState;
+use features::FeatureValues;
 use headwater_host::clock::Nanos;
-use keep_alive::KeepAlive;
-use watch::{Look, NamespaceWatch};
+use keep_alive::KeepAliveTimer;
+use watch::{NamespaceWatch, WatchOutcome};
 
-/// The outcome of [`Controller::poll`].
+/// The outcome of [`DeviceController::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vitality {
+pub enum KeepAliveStatus {
     /// The controller works.
     Alive,
     /// The host was silent for longer than its Keep Alive timer. The controller has failed (CSTS.CFS); on fabrics the
@@ -59,49 +59,49 @@ pub enum Vitality {
 
 /// Critical warnings that the controller can report to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Warnings {
+struct HealthWarnings {
     spare_is_low: bool,
     is_read_only: bool,
 }
 
-impl Warnings {
-    fn of(health: &Health) -> Self {
+impl HealthWarnings {
+    fn of(health: &SubsystemHealth) -> Self {
         Self { spare_is_low: health.spare_is_low, is_read_only: health.is_read_only }
     }
 }
 
 /// The registers and admin state of one controller.
 #[derive(Clone, Debug)]
-pub struct Controller {
+pub struct DeviceController {
     config: ControllerConfig,
-    registers: Registers,
-    features: Features,
-    events: Events,
+    registers: ControllerRegisters,
+    features: FeatureValues,
+    events: AsyncEventState,
     errors: ErrorLog,
-    keep_alive: KeepAlive,
+    keep_alive: KeepAliveTimer,
     watch: NamespaceWatch,
     /// True while a sanitize operation of this controller runs whose end is not reported.
     sanitizing: bool,
     /// The SMART warnings at the last poll.
-    warned: Warnings,
+    warned: HealthWarnings,
     /// True once an I/O queue was created since CC.EN was set: the number of queues is fixed then.
     queues_created: bool,
 }
 
-impl Controller {
+impl DeviceController {
     /// Creates a controller in its state after power on.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Self {
         Self {
             config,
-            registers: Registers::new(config.transport, config.capabilities()),
-            features: Features::new(&config, Nanos::ZERO),
-            events: Events::default(),
+            registers: ControllerRegisters::new(config.transport, config.capabilities()),
+            features: FeatureValues::new(&config, Nanos::ZERO),
+            events: AsyncEventState::default(),
             errors: ErrorLog::default(),
-            keep_alive: KeepAlive::default(),
+            keep_alive: KeepAliveTimer::default(),
             watch: NamespaceWatch::default(),
             sanitizing: false,
-            warned: Warnings::default(),
+            warned: HealthWarnings::default(),
             queues_created: false,
         }
     }
@@ -160,11 +160,11 @@ impl Controller {
     /// Resets everything but the registers, as a Controller Level Reset does. The error log stays: its entries are
     /// counted over the life of the controller.
     fn forget(&mut self, now: Nanos) {
-        self.features = Features::new(&self.config, now);
-        self.events = Events::default();
-        self.keep_alive = KeepAlive::default();
+        self.features = FeatureValues::new(&self.config, now);
+        self.events = AsyncEventState::default();
+        self.keep_alive = KeepAliveTimer::default();
         self.watch = NamespaceWatch::default();
-        self.warned = Warnings::default();
+        self.warned = HealthWarnings::default();
         self.queues_created = false;
     }
 
@@ -182,7 +182,7 @@ impl Controller {
 
     /// Returns CC.
     #[must_use]
-    pub fn configuration(&self) -> Configuration {
+    pub fn configuration(&self) -> ConfigurationRegister {
         self.registers.configuration()
     }
 
@@ -194,10 +194,10 @@ impl Controller {
 
     /// Returns the arbitration mechanism of the submission queues (CC.AMS).
     #[must_use]
-    pub fn mechanism(&self) -> Mechanism {
+    pub fn mechanism(&self) -> QueueArbitration {
         match self.configuration().arbitration() {
-            Some(ArbitrationMechanism::WeightedRoundRobin) => Mechanism::WeightedWithUrgent,
-            _ => Mechanism::RoundRobin,
+            Some(ArbitrationMechanism::WeightedRoundRobin) => QueueArbitration::WeightedWithUrgent,
+            _ => QueueArbitration::RoundRobin,
         }
     }
 
@@ -209,7 +209,7 @@ impl Controller {
 
     /// Returns the Interrupt Coalescing feature, for the owner of the interrupts.
     #[must_use]
-    pub fn coalescing(&self) -> Coalescing {
+    pub fn coalescing(&self) -> InterruptCoalescing {
         self.features.coalescing()
     }
 
@@ -242,13 +242,13 @@ impl Controller {
     }
 
     /// Reports changes of the subsystem as events and checks the Keep Alive timer.
-    pub fn poll(&mut self, subsystem: &impl Subsystem, now: Nanos) -> Vitality {
+    pub fn poll(&mut self, subsystem: &impl NvmSubsystem, now: Nanos) -> KeepAliveStatus {
         self.observe(subsystem);
         if self.registers.is_ready() && self.keep_alive.has_expired(now) {
             self.registers.fail();
-            return Vitality::KeepAliveExpired;
+            return KeepAliveStatus::KeepAliveExpired;
         }
-        Vitality::Alive
+        KeepAliveStatus::Alive
     }
 
     /// Returns the Keep Alive deadline, by which [`poll`](Self::poll) must be called even if nothing changes.
@@ -257,15 +257,15 @@ impl Controller {
         self.keep_alive.deadline().filter(|_| self.registers.is_ready())
     }
 
-    fn observe(&mut self, subsystem: &impl Subsystem) {
-        if self.watch.look(subsystem, self.config.id) == Look::Changed {
+    fn observe(&mut self, subsystem: &impl NvmSubsystem) {
+        if self.watch.look(subsystem, self.config.id) == WatchOutcome::Changed {
             self.notify(AsyncEvent::NamespaceAttribute);
         }
         if self.sanitizing && !matches!(subsystem.sanitize().state, SanitizeState::Running(_)) {
             self.sanitizing = false;
             self.notify(AsyncEvent::SanitizeCompleted);
         }
-        let warnings = Warnings::of(&subsystem.health());
+        let warnings = HealthWarnings::of(&subsystem.health());
         let before = std::mem::replace(&mut self.warned, warnings);
         if warnings.spare_is_low && !before.spare_is_low {
             self.notify(AsyncEvent::SpareLow);
@@ -286,7 +286,7 @@ impl Controller {
     }
 
     /// Returns the next completion of an Asynchronous Event Request, if there is one.
-    pub fn take_async_event(&mut self) -> Option<AsyncAnswer> {
+    pub fn take_async_event(&mut self) -> Option<AsyncEventCompletion> {
         self.events.take()
     }
 
@@ -304,12 +304,12 @@ impl Controller {
         &mut self,
         entry: &SubmissionEntry,
         data: &[u8],
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> AdminStep {
         self.observe(subsystem);
         let step = self.dispatch(entry, data, subsystem, now).unwrap_or_else(AdminStep::refused);
-        if let AdminStep::Done(AdminAnswer { status, .. }) = &step
+        if let AdminStep::Done(AdminCompletion { status, .. }) = &step
             && !status.is_success()
         {
             self.errors.record(0, entry.command_id.get(), entry.namespace.get(), *status);
@@ -321,7 +321,7 @@ impl Controller {
         &mut self,
         entry: &SubmissionEntry,
         data: &[u8],
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> Result<AdminStep, Status> {
         let need = self.admin_data(entry)?;
@@ -333,10 +333,10 @@ impl Controller {
         let opcode = AdminOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
         match opcode {
             AdminOpcode::Identify => {
-                self.identify(entry, subsystem).map(AdminAnswer::with_data).map(AdminStep::Done)
+                self.identify(entry, subsystem).map(AdminCompletion::with_data).map(AdminStep::Done)
             }
             AdminOpcode::GetLogPage => {
-                self.log_page(entry, subsystem).map(AdminAnswer::with_data).map(AdminStep::Done)
+                self.log_page(entry, subsystem).map(AdminCompletion::with_data).map(AdminStep::Done)
             }
             AdminOpcode::GetFeatures => self.get_features(entry, subsystem, now).map(AdminStep::Done),
             AdminOpcode::SetFeatures => self.set_features(entry, data, subsystem, now),

@@ -1,7 +1,7 @@
 //! The queues of a controller: fetches commands by arbitration and posts completions in order.
 //!
 //! Input: queues, added in pairs or created separately by a host. Output: their commands, in the order of
-//! [`Mechanism`], and a completion for each. Invariant: a queue is removed only when it has no live command, or a reset
+//! [`QueueArbitration`], and a completion for each. Invariant: a queue is removed only when it has no live command, or a reset
 //! removes all queues at once; a completion against a token from before the reset is discarded. Fetching does not
 //! allocate.
 
@@ -9,16 +9,20 @@ mod doorbells;
 mod host_queues;
 
 use crate::controller::completion_queue::CompletionQueue;
-use crate::controller::interrupts::Interrupts;
-use crate::controller::queue::{Drain, Fetch, Fetched, IoQueue, QueueId, QueueState, QueueView};
-use crate::controller::schedule::{ArbitrationSettings, Mechanism, Priority, Schedule};
+use crate::controller::interrupts::InterruptVectors;
+use crate::controller::queue::{
+    ControllerQueuePair, DrainProgress, FetchOutcome, FetchedCommand, QueueId, QueueState, QueueView,
+};
+use crate::controller::schedule::{
+    ArbitrationSchedule, ArbitrationSettings, QueueArbitration, QueuePriority,
+};
 use crate::controller::submission_queue::SubmissionQueue;
 use crate::controller::token::CommandToken;
-use crate::queue_pair::Sleep;
+use crate::queue_pair::SleepDecision;
 use crate::ring::QueueSlots;
-use crate::ring::doorbell::Wake;
+use crate::ring::doorbell::WakeDecision;
 use crate::spec::status::Status;
-use doorbells::Doorbells;
+use doorbells::DoorbellSource;
 use headwater_host::ring_memory::RingMemory;
 use std::num::NonZeroU16;
 
@@ -88,22 +92,22 @@ impl ArbiterError {
 
 /// The queues of a controller and the schedule that arbitrates among them.
 #[derive(Debug)]
-pub struct Arbiter<M> {
+pub struct QueueArbiter<M> {
     /// Indexed by queue number.
     submissions: Vec<Option<SubmissionQueue<M>>>,
     /// Indexed by queue number.
     completions: Vec<Option<CompletionQueue<M>>>,
-    schedule: Schedule,
+    schedule: ArbitrationSchedule,
     /// The number of controller resets.
     generation: u32,
     limits: QueueLimits,
-    doorbells: Doorbells<M>,
-    interrupts: Interrupts,
+    doorbells: DoorbellSource<M>,
+    interrupts: InterruptVectors,
     /// Submission queues that a host requested to delete and that still drain.
     deleting: Vec<QueueId>,
 }
 
-impl<M: RingMemory> Arbiter<M> {
+impl<M: RingMemory> QueueArbiter<M> {
     /// Creates an arbiter for pairs: no queues, round robin. `burst` is the maximum number of commands taken from one
     /// queue in a row.
     #[must_use]
@@ -115,27 +119,27 @@ impl<M: RingMemory> Arbiter<M> {
             vectors: 0,
         };
         let settings = ArbitrationSettings::with_burst(burst.get());
-        Self::with(limits, Schedule::new(Mechanism::RoundRobin, settings))
+        Self::with(limits, ArbitrationSchedule::new(QueueArbitration::RoundRobin, settings))
     }
 
     /// Creates an arbiter for pairs: no queues, weighted round robin with an urgent class.
     #[must_use]
     pub fn weighted(settings: ArbitrationSettings) -> Self {
         Self {
-            schedule: Schedule::new(Mechanism::WeightedWithUrgent, settings),
+            schedule: ArbitrationSchedule::new(QueueArbitration::WeightedWithUrgent, settings),
             ..Self::new(NonZeroU16::MIN)
         }
     }
 
-    fn with(limits: QueueLimits, schedule: Schedule) -> Self {
+    fn with(limits: QueueLimits, schedule: ArbitrationSchedule) -> Self {
         Self {
             submissions: Vec::new(),
             completions: Vec::new(),
             schedule,
             generation: 0,
             limits,
-            doorbells: Doorbells::Registers,
-            interrupts: Interrupts::new(limits.vectors),
+            doorbells: DoorbellSource::Registers,
+            interrupts: InterruptVectors::new(limits.vectors),
             deleting: Vec::new(),
         }
     }
@@ -144,15 +148,19 @@ impl<M: RingMemory> Arbiter<M> {
     ///
     /// # Errors
     /// [`ArbiterError::OutOfRange`] or [`ArbiterError::Taken`] by its number.
-    pub fn add(&mut self, queue: IoQueue<M>) -> Result<(), ArbiterError> {
-        self.add_with(queue, Priority::Medium)
+    pub fn add(&mut self, queue: ControllerQueuePair<M>) -> Result<(), ArbiterError> {
+        self.add_with(queue, QueuePriority::Medium)
     }
 
     /// Adds a pair at the end of its priority class.
     ///
     /// # Errors
     /// As for [`add`](Self::add).
-    pub fn add_with(&mut self, queue: IoQueue<M>, priority: Priority) -> Result<(), ArbiterError> {
+    pub fn add_with(
+        &mut self,
+        queue: ControllerQueuePair<M>,
+        priority: QueuePriority,
+    ) -> Result<(), ArbiterError> {
         let id = queue.view().id();
         if id == QueueId::ADMIN || id.0 > QUEUES_MAX {
             return Err(ArbiterError::OutOfRange(id));
@@ -165,7 +173,7 @@ impl<M: RingMemory> Arbiter<M> {
         Ok(())
     }
 
-    fn put_submission(&mut self, mut queue: SubmissionQueue<M>, priority: Priority) {
+    fn put_submission(&mut self, mut queue: SubmissionQueue<M>, priority: QueuePriority) {
         let id = queue.id();
         queue.set_generation(self.generation);
         put(&mut self.submissions, id, queue);
@@ -175,7 +183,7 @@ impl<M: RingMemory> Arbiter<M> {
     /// Returns the next command by arbitration, or `None` when no queue has an entry to fetch. Polls each queue a
     /// bounded number of times, also while hosts keep writing.
     #[inline]
-    pub fn fetch(&mut self) -> Option<Fetched> {
+    pub fn fetch(&mut self) -> Option<FetchedCommand> {
         let mut answered = 0;
         let mut search = self.schedule.search();
         while let Some(id) = self.schedule.candidate(&mut search) {
@@ -184,29 +192,29 @@ impl<M: RingMemory> Arbiter<M> {
                 continue;
             };
             match queue.fetch(to) {
-                Fetch::Command(fetched) => {
+                FetchOutcome::Command(fetched) => {
                     self.schedule.took(&search);
                     return Some(fetched);
                 }
-                Fetch::Answered => {
+                FetchOutcome::Answered => {
                     self.schedule.took(&search);
                     answered += 1;
                     if answered == ANSWERED_MAX {
                         return None;
                     }
                 }
-                Fetch::Empty => self.schedule.passed(&mut search),
+                FetchOutcome::Empty => self.schedule.passed(&mut search),
             }
         }
         None
     }
 
     /// Returns the next admin command regardless of arbitration, for an owner that can accept no other command now.
-    pub fn fetch_admin(&mut self) -> Option<Fetched> {
+    pub fn fetch_admin(&mut self) -> Option<FetchedCommand> {
         let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
         match queue.fetch(to) {
-            Fetch::Command(fetched) => Some(fetched),
-            Fetch::Answered | Fetch::Empty => None,
+            FetchOutcome::Command(fetched) => Some(fetched),
+            FetchOutcome::Answered | FetchOutcome::Empty => None,
         }
     }
 
@@ -252,7 +260,7 @@ impl<M: RingMemory> Arbiter<M> {
     pub fn ring(&mut self, mut wake: impl FnMut(QueueId)) {
         for queue in self.completions.iter_mut().flatten() {
             queue.post_waiting();
-            if queue.ring() == Wake::Needed {
+            if queue.ring() == WakeDecision::Needed {
                 wake(queue.id());
             }
         }
@@ -283,20 +291,22 @@ impl<M: RingMemory> Arbiter<M> {
     ///
     /// # Errors
     /// [`ArbiterError::Missing`] for a queue that does not exist.
-    pub fn remove_drained(&mut self, id: QueueId) -> Result<Option<IoQueue<M>>, ArbiterError> {
+    pub fn remove_drained(&mut self, id: QueueId) -> Result<Option<ControllerQueuePair<M>>, ArbiterError> {
         if !self.drain(id)? {
             return Ok(None);
         }
         let submission = self.take_submission(id);
         let completion = self.completions.get_mut(usize::from(id.0)).and_then(Option::take);
-        Ok(submission.zip(completion).map(|(submission, completion)| IoQueue { submission, completion }))
+        Ok(submission
+            .zip(completion)
+            .map(|(submission, completion)| ControllerQueuePair { submission, completion }))
     }
 
     /// Advances a deletion. Returns true when the submission queue can be removed.
     fn drain(&mut self, id: QueueId) -> Result<bool, ArbiterError> {
         let both = both_mut(&mut self.submissions, &mut self.completions, id);
         let (queue, to) = both.ok_or(missing(id))?;
-        Ok(queue.state(to) != QueueState::Serving && queue.drain(to) == Drain::Done)
+        Ok(queue.state(to) != QueueState::Serving && queue.drain(to) == DrainProgress::Done)
     }
 
     fn take_submission(&mut self, id: QueueId) -> Option<SubmissionQueue<M>> {
@@ -305,9 +315,9 @@ impl<M: RingMemory> Arbiter<M> {
     }
 
     /// Arms a notification from every host for its next doorbell write, then polls once more. Returns
-    /// [`Sleep::No`], with nothing armed, if work arrived in between or a doorbell lies where hosts send no
+    /// [`SleepDecision::No`], with nothing armed, if work arrived in between or a doorbell lies where hosts send no
     /// notification.
-    pub fn prepare_sleep(&mut self) -> Sleep {
+    pub fn prepare_sleep(&mut self) -> SleepDecision {
         let mut announced = true;
         for queue in self.submissions.iter().flatten() {
             queue.arm();
@@ -319,9 +329,9 @@ impl<M: RingMemory> Arbiter<M> {
         }
         if !announced || self.queues().any(|queue| queue.submission.has_work(queue.completion)) {
             self.awake();
-            return Sleep::No;
+            return SleepDecision::No;
         }
-        Sleep::Until
+        SleepDecision::Until
     }
 
     /// Disarms the notifications, so that submitting a command costs hosts no system call.

@@ -5,9 +5,9 @@
 //! waits no command is fetched for the queue.
 
 use crate::controller::queue::QueueId;
-use crate::queue_pair::DeviceEnd;
+use crate::queue_pair::ControllerEnd;
 use crate::ring::completion::CompletionProducer;
-use crate::ring::doorbell::{DoorbellFault, Wake};
+use crate::ring::doorbell::{DoorbellFault, WakeDecision};
 use crate::ring::submission::SubmissionConsumer;
 use crate::ring::{DoorbellCell, QueueSlots};
 use crate::spec::completion::CompletionWords;
@@ -54,7 +54,7 @@ impl<M: RingMemory> CompletionQueue<M> {
     }
 
     /// Splits the device end of a pair into its two halves.
-    pub(crate) fn of_pair(id: QueueId, end: DeviceEnd<M>) -> (SubmissionConsumer<M>, Self) {
+    pub(crate) fn of_pair(id: QueueId, end: ControllerEnd<M>) -> (SubmissionConsumer<M>, Self) {
         (end.submissions, Self::new(id, end.completions, end.layout.completion_slots, None))
     }
 
@@ -176,7 +176,7 @@ impl<M: RingMemory> CompletionQueue<M> {
 
     /// Issues a fence and returns whether the host of a pair must be woken for the completions since the last call.
     #[inline]
-    pub(crate) fn ring(&mut self) -> Wake {
+    pub(crate) fn ring(&mut self) -> WakeDecision {
         self.producer.ring()
     }
 

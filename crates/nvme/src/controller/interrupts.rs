@@ -17,14 +17,14 @@ const AGGREGATION_STEP_MICROS: u64 = 100;
 
 /// The Interrupt Coalescing feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coalescing {
+pub struct InterruptCoalescing {
     /// The number of completions that one interrupt announces.
     threshold: u32,
     /// The maximum time that the first of them waits. Zero: no coalescing.
     time: Nanos,
 }
 
-impl Coalescing {
+impl InterruptCoalescing {
     /// No completion waits.
     pub const OFF: Self = Self { threshold: 1, time: Nanos::ZERO };
 
@@ -39,7 +39,7 @@ impl Coalescing {
 
 /// Permission to delay the announcement of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub(crate) enum InterruptUrgency {
     /// A completion of an I/O queue: the setting of the vector applies.
     Aggregated,
     /// A completion of the admin queue: announced at once.
@@ -57,7 +57,7 @@ pub enum VectorCoalescing {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Vector {
+struct VectorState {
     coalescing: VectorCoalescing,
     /// Completions not announced yet.
     pending: u32,
@@ -67,18 +67,18 @@ struct Vector {
 
 /// The interrupt vectors of a controller.
 #[derive(Debug)]
-pub(crate) struct Interrupts {
-    vectors: Vec<Vector>,
-    coalescing: Coalescing,
+pub(crate) struct InterruptVectors {
+    vectors: Vec<VectorState>,
+    coalescing: InterruptCoalescing,
     /// Vectors with completions to announce: usually none.
     waiting: usize,
 }
 
-impl Interrupts {
+impl InterruptVectors {
     /// Creates that many vectors, with nothing to announce and no coalescing.
     pub(crate) fn new(vectors: u16) -> Self {
-        let idle = Vector { coalescing: VectorCoalescing::Enabled, pending: 0, deadline: Nanos::ZERO };
-        Self { vectors: vec![idle; usize::from(vectors)], coalescing: Coalescing::OFF, waiting: 0 }
+        let idle = VectorState { coalescing: VectorCoalescing::Enabled, pending: 0, deadline: Nanos::ZERO };
+        Self { vectors: vec![idle; usize::from(vectors)], coalescing: InterruptCoalescing::OFF, waiting: 0 }
     }
 
     /// Returns true if the vector exists.
@@ -93,7 +93,7 @@ impl Interrupts {
 
     /// Sets coalescing for completions posted from now on; waiting ones keep their deadline or fire at the new
     /// threshold.
-    pub(crate) fn set(&mut self, coalescing: Coalescing) {
+    pub(crate) fn set(&mut self, coalescing: InterruptCoalescing) {
         self.coalescing = coalescing;
     }
 
@@ -109,12 +109,12 @@ impl Interrupts {
 
     /// Counts completions posted for a vector, at least one.
     #[inline]
-    pub(crate) fn posted(&mut self, vector: u16, completions: u32, haste: Haste, now: Nanos) {
+    pub(crate) fn posted(&mut self, vector: u16, completions: u32, haste: InterruptUrgency, now: Nanos) {
         let Some(vector) = self.vectors.get_mut(usize::from(vector)) else {
             return;
         };
         let deadline = match (haste, vector.coalescing) {
-            (Haste::Aggregated, VectorCoalescing::Enabled) => now.after(self.coalescing.time),
+            (InterruptUrgency::Aggregated, VectorCoalescing::Enabled) => now.after(self.coalescing.time),
             _ => now,
         };
         if vector.pending == 0 {

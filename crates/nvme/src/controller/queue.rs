@@ -7,8 +7,8 @@
 use crate::controller::completion_queue::CompletionQueue;
 use crate::controller::submission_queue::SubmissionQueue;
 use crate::controller::token::CommandToken;
-use crate::queue_pair::DeviceEnd;
-use crate::ring::doorbell::{DoorbellFault, Wake};
+use crate::queue_pair::ControllerEnd;
+use crate::ring::doorbell::{DoorbellFault, WakeDecision};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
 use headwater_host::ring_memory::RingMemory;
@@ -54,7 +54,7 @@ pub enum QueueState {
 
 /// A command and the token that obliges its holder to complete it.
 #[derive(Debug)]
-pub struct Fetched {
+pub struct FetchedCommand {
     /// The kind of the queue that the command came from; the token names the queue.
     pub kind: QueueKind,
     /// The command, a copy that the host cannot change.
@@ -65,9 +65,9 @@ pub struct Fetched {
 
 /// The outcome of one fetch from a queue.
 #[derive(Debug)]
-pub enum Fetch {
+pub enum FetchOutcome {
     /// A fetched command.
-    Command(Fetched),
+    Command(FetchedCommand),
     /// An entry that was completed at once because a live command uses its id.
     Answered,
     /// No entry can be fetched now.
@@ -76,7 +76,7 @@ pub enum Fetch {
 
 /// The progress of a queue deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drain {
+pub enum DrainProgress {
     /// Every command has its completion; the queue can be removed.
     Done,
     /// The deletion is not complete.
@@ -90,15 +90,15 @@ pub enum Drain {
 
 /// The controller side of one queue pair.
 #[derive(Debug)]
-pub struct IoQueue<M> {
+pub struct ControllerQueuePair<M> {
     pub(crate) submission: SubmissionQueue<M>,
     pub(crate) completion: CompletionQueue<M>,
 }
 
-impl<M: RingMemory> IoQueue<M> {
+impl<M: RingMemory> ControllerQueuePair<M> {
     /// Creates a serving queue pair.
     #[must_use]
-    pub fn new(id: QueueId, kind: QueueKind, end: DeviceEnd<M>) -> Self {
+    pub fn new(id: QueueId, kind: QueueKind, end: ControllerEnd<M>) -> Self {
         let (consumer, completion) = CompletionQueue::of_pair(id, end);
         Self { submission: SubmissionQueue::new(id, id, kind, consumer), completion }
     }
@@ -111,7 +111,7 @@ impl<M: RingMemory> IoQueue<M> {
 
     /// Fetches at most one entry. Never allocates.
     #[inline]
-    pub fn fetch(&mut self) -> Fetch {
+    pub fn fetch(&mut self) -> FetchOutcome {
         self.submission.fetch(&mut self.completion)
     }
 
@@ -137,19 +137,19 @@ impl<M: RingMemory> IoQueue<M> {
 
     /// Issues a fence and returns whether the host must be woken for the completions posted since the last call.
     #[inline]
-    pub fn ring(&mut self) -> Wake {
+    pub fn ring(&mut self) -> WakeDecision {
         self.completion.ring()
     }
 
     /// Stops accepting commands. Each command that the host submitted before still gets a completion: live commands
     /// from their token holders, the rest [`Status::ABORTED_SQ_DELETION`]. Call [`drain`](Self::drain) until it returns
-    /// [`Drain::Done`].
+    /// [`DrainProgress::Done`].
     pub fn begin_delete(&mut self) {
         self.submission.begin_delete();
     }
 
     /// Advances a deletion as far as the completion queue has room.
-    pub fn drain(&mut self) -> Drain {
+    pub fn drain(&mut self) -> DrainProgress {
         self.submission.drain(&mut self.completion)
     }
 

@@ -19,9 +19,9 @@
 //! A shutdown is independent of these states: SHN starts it in any state but Resetting, `shut_down()` completes it, a
 //! reset cancels it.
 
-use crate::controller::admin::Transport;
+use crate::controller::admin::ControllerTransport;
 use crate::spec::register::{
-    ArbitrationMechanism, COMPLETION_ENTRY_SHIFT, CommandSets, Configuration, Register,
+    ArbitrationMechanism, COMPLETION_ENTRY_SHIFT, CommandSets, ConfigurationRegister, ControllerRegister,
     SUBMISSION_ENTRY_SHIFT, SUBSYSTEM_RESET_SIGNATURE, ShutdownKind, VERSION_2_0, status_bit,
 };
 
@@ -32,7 +32,7 @@ const READY_TIMEOUT_SHIFT: u32 = 24;
 
 /// The addresses and lengths of the admin queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdminQueuePlaces {
+pub struct AdminQueueAddresses {
     /// ASQ.
     pub submission_base: u64,
     /// ACQ.
@@ -50,7 +50,7 @@ pub enum RegisterEffect {
     None,
     /// Create the admin queues, then call [`Controller::enabled`](super::Controller::enabled), or
     /// [`Controller::fail`](super::Controller::fail) if they cannot be created.
-    Enable(AdminQueuePlaces),
+    Enable(AdminQueueAddresses),
     /// Accept no more commands, wait for those in flight, remove all queues, then call
     /// [`Controller::disabled`](super::Controller::disabled).
     Disable,
@@ -64,7 +64,7 @@ pub enum RegisterEffect {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EnableState {
     Disabled,
     Enabling,
     Ready,
@@ -73,7 +73,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shutdown {
+enum ShutdownState {
     None,
     Occurring,
     Complete,
@@ -81,14 +81,14 @@ enum Shutdown {
 
 /// The register values and the handshake states of one controller.
 #[derive(Clone, Debug)]
-pub(crate) struct Registers {
-    transport: Transport,
+pub(crate) struct ControllerRegisters {
+    transport: ControllerTransport,
     capabilities: u64,
-    state: State,
+    state: EnableState,
     /// RDY: the admin queues exist. A failure does not clear it; only their removal does.
     queues_stand: bool,
-    shutdown: Shutdown,
-    configuration: Configuration,
+    shutdown: ShutdownState,
+    configuration: ConfigurationRegister,
     subsystem_reset_occurred: bool,
     interrupt_mask: u32,
     admin_attributes: u32,
@@ -96,15 +96,15 @@ pub(crate) struct Registers {
     completion_base: u64,
 }
 
-impl Registers {
-    pub(crate) fn new(transport: Transport, capabilities: u64) -> Self {
+impl ControllerRegisters {
+    pub(crate) fn new(transport: ControllerTransport, capabilities: u64) -> Self {
         Self {
             transport,
             capabilities,
-            state: State::Disabled,
+            state: EnableState::Disabled,
             queues_stand: false,
-            shutdown: Shutdown::None,
-            configuration: Configuration::default(),
+            shutdown: ShutdownState::None,
+            configuration: ConfigurationRegister::default(),
             subsystem_reset_occurred: false,
             interrupt_mask: 0,
             admin_attributes: 0,
@@ -114,18 +114,18 @@ impl Registers {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.state == State::Ready
+        self.state == EnableState::Ready
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == EnableState::Failed
     }
 
     pub(crate) fn is_shut_down(&self) -> bool {
-        self.shutdown != Shutdown::None
+        self.shutdown != ShutdownState::None
     }
 
-    pub(crate) fn configuration(&self) -> Configuration {
+    pub(crate) fn configuration(&self) -> ConfigurationRegister {
         self.configuration
     }
 
@@ -146,38 +146,39 @@ impl Registers {
     }
 
     fn dword(&self, offset: u32) -> u32 {
-        if let Some(register) = Register::at(offset) {
+        if let Some(register) = ControllerRegister::at(offset) {
             return low_half(self.value(register));
         }
-        let wide = offset.checked_sub(4).and_then(Register::at).filter(|register| register.bytes() == 8);
+        let wide =
+            offset.checked_sub(4).and_then(ControllerRegister::at).filter(|register| register.bytes() == 8);
         wide.map_or(0, |register| high_half(self.value(register)))
     }
 
-    fn value(&self, register: Register) -> u64 {
-        let on_pcie = |value: u64| if self.transport == Transport::Pcie { value } else { 0 };
+    fn value(&self, register: ControllerRegister) -> u64 {
+        let on_pcie = |value: u64| if self.transport == ControllerTransport::Pcie { value } else { 0 };
         match register {
-            Register::Capabilities => self.capabilities,
-            Register::Version => u64::from(VERSION_2_0),
-            Register::InterruptMaskSet | Register::InterruptMaskClear => {
+            ControllerRegister::Capabilities => self.capabilities,
+            ControllerRegister::Version => u64::from(VERSION_2_0),
+            ControllerRegister::InterruptMaskSet | ControllerRegister::InterruptMaskClear => {
                 on_pcie(u64::from(self.interrupt_mask))
             }
-            Register::Configuration => u64::from(self.configuration.0),
-            Register::Status => u64::from(self.status()),
-            Register::SubsystemReset => 0,
-            Register::AdminQueueAttributes => on_pcie(u64::from(self.admin_attributes)),
-            Register::AdminSubmissionBase => on_pcie(self.submission_base),
-            Register::AdminCompletionBase => on_pcie(self.completion_base),
-            Register::ReadyTimeouts => self.capabilities >> READY_TIMEOUT_SHIFT & 0xFF,
+            ControllerRegister::Configuration => u64::from(self.configuration.0),
+            ControllerRegister::Status => u64::from(self.status()),
+            ControllerRegister::SubsystemReset => 0,
+            ControllerRegister::AdminQueueAttributes => on_pcie(u64::from(self.admin_attributes)),
+            ControllerRegister::AdminSubmissionBase => on_pcie(self.submission_base),
+            ControllerRegister::AdminCompletionBase => on_pcie(self.completion_base),
+            ControllerRegister::ReadyTimeouts => self.capabilities >> READY_TIMEOUT_SHIFT & 0xFF,
         }
     }
 
     fn status(&self) -> u32 {
         let ready = if self.queues_stand { status_bit::READY } else { 0 };
-        let failed = if self.state == State::Failed { status_bit::FATAL } else { 0 };
+        let failed = if self.state == EnableState::Failed { status_bit::FATAL } else { 0 };
         let shutdown = match self.shutdown {
-            Shutdown::None => 0,
-            Shutdown::Occurring => status_bit::SHUTDOWN_OCCURRING,
-            Shutdown::Complete => status_bit::SHUTDOWN_COMPLETE,
+            ShutdownState::None => 0,
+            ShutdownState::Occurring => status_bit::SHUTDOWN_OCCURRING,
+            ShutdownState::Complete => status_bit::SHUTDOWN_COMPLETE,
         };
         let reset = if self.subsystem_reset_occurred { status_bit::SUBSYSTEM_RESET_OCCURRED } else { 0 };
         ready | failed | shutdown | reset
@@ -200,37 +201,37 @@ impl Registers {
     }
 
     fn write_dword(&mut self, offset: u32, value: u32) -> RegisterEffect {
-        let on_pcie = self.transport == Transport::Pcie;
-        let disabled = self.state == State::Disabled;
-        match Register::at(offset) {
-            Some(Register::Configuration) => return self.configure(Configuration(value)),
-            Some(Register::Status) if value & status_bit::SUBSYSTEM_RESET_OCCURRED != 0 => {
+        let on_pcie = self.transport == ControllerTransport::Pcie;
+        let disabled = self.state == EnableState::Disabled;
+        match ControllerRegister::at(offset) {
+            Some(ControllerRegister::Configuration) => return self.configure(ConfigurationRegister(value)),
+            Some(ControllerRegister::Status) if value & status_bit::SUBSYSTEM_RESET_OCCURRED != 0 => {
                 self.subsystem_reset_occurred = false;
             }
-            Some(Register::SubsystemReset) if value == SUBSYSTEM_RESET_SIGNATURE => {
+            Some(ControllerRegister::SubsystemReset) if value == SUBSYSTEM_RESET_SIGNATURE => {
                 return RegisterEffect::SubsystemReset;
             }
-            Some(Register::InterruptMaskSet) if on_pcie => {
+            Some(ControllerRegister::InterruptMaskSet) if on_pcie => {
                 self.interrupt_mask |= value;
                 return RegisterEffect::InterruptMask;
             }
-            Some(Register::InterruptMaskClear) if on_pcie => {
+            Some(ControllerRegister::InterruptMaskClear) if on_pcie => {
                 self.interrupt_mask &= !value;
                 return RegisterEffect::InterruptMask;
             }
-            Some(Register::AdminQueueAttributes) if on_pcie && disabled => {
+            Some(ControllerRegister::AdminQueueAttributes) if on_pcie && disabled => {
                 self.admin_attributes = value & 0x0FFF_0FFF;
             }
-            Some(Register::AdminSubmissionBase) if on_pcie && disabled => {
+            Some(ControllerRegister::AdminSubmissionBase) if on_pcie && disabled => {
                 self.submission_base = with_low(self.submission_base, value) & !BASE_RESERVED;
             }
-            Some(Register::AdminCompletionBase) if on_pcie && disabled => {
+            Some(ControllerRegister::AdminCompletionBase) if on_pcie && disabled => {
                 self.completion_base = with_low(self.completion_base, value) & !BASE_RESERVED;
             }
-            None if on_pcie && disabled && offset == Register::AdminSubmissionBase.offset() + 4 => {
+            None if on_pcie && disabled && offset == ControllerRegister::AdminSubmissionBase.offset() + 4 => {
                 self.submission_base = with_high(self.submission_base, value);
             }
-            None if on_pcie && disabled && offset == Register::AdminCompletionBase.offset() + 4 => {
+            None if on_pcie && disabled && offset == ControllerRegister::AdminCompletionBase.offset() + 4 => {
                 self.completion_base = with_high(self.completion_base, value);
             }
             _ => {}
@@ -239,37 +240,37 @@ impl Registers {
     }
 
     /// Applies a write to CC.
-    fn configure(&mut self, written: Configuration) -> RegisterEffect {
-        let written = Configuration(written.0 & Configuration::MEANINGFUL);
+    fn configure(&mut self, written: ConfigurationRegister) -> RegisterEffect {
+        let written = ConfigurationRegister(written.0 & ConfigurationRegister::MEANINGFUL);
         match (self.state, written.is_enabled()) {
-            (State::Resetting, _) => RegisterEffect::None,
-            (State::Disabled, false) => {
+            (EnableState::Resetting, _) => RegisterEffect::None,
+            (EnableState::Disabled, false) => {
                 self.configuration = written;
                 self.begin_shutdown()
             }
-            (State::Disabled, true) => {
+            (EnableState::Disabled, true) => {
                 self.configuration = written;
-                self.shutdown = Shutdown::None;
+                self.shutdown = ShutdownState::None;
                 match self.admin_queues() {
                     Some(queues) => {
-                        self.state = State::Enabling;
+                        self.state = EnableState::Enabling;
                         RegisterEffect::Enable(queues)
                     }
                     None => {
-                        self.state = State::Failed;
+                        self.state = EnableState::Failed;
                         RegisterEffect::None
                     }
                 }
             }
-            (State::Enabling | State::Ready | State::Failed, false) => {
-                self.configuration = Configuration(written.0);
-                self.state = State::Resetting;
-                self.shutdown = Shutdown::None;
+            (EnableState::Enabling | EnableState::Ready | EnableState::Failed, false) => {
+                self.configuration = ConfigurationRegister(written.0);
+                self.state = EnableState::Resetting;
+                self.shutdown = ShutdownState::None;
                 RegisterEffect::Disable
             }
-            (State::Enabling | State::Ready | State::Failed, true) => {
-                let fixed = Configuration::FIXED_WHILE_ENABLED;
-                self.configuration = Configuration(self.configuration.0 & fixed | written.0 & !fixed);
+            (EnableState::Enabling | EnableState::Ready | EnableState::Failed, true) => {
+                let fixed = ConfigurationRegister::FIXED_WHILE_ENABLED;
+                self.configuration = ConfigurationRegister(self.configuration.0 & fixed | written.0 & !fixed);
                 self.begin_shutdown()
             }
         }
@@ -277,8 +278,8 @@ impl Registers {
 
     fn begin_shutdown(&mut self) -> RegisterEffect {
         match self.configuration.shutdown() {
-            Some(kind) if self.shutdown == Shutdown::None => {
-                self.shutdown = Shutdown::Occurring;
+            Some(kind) if self.shutdown == ShutdownState::None => {
+                self.shutdown = ShutdownState::Occurring;
                 RegisterEffect::Shutdown(kind)
             }
             _ => RegisterEffect::None,
@@ -286,7 +287,7 @@ impl Registers {
     }
 
     /// Returns the admin queues, or `None` if CC or AQA request a setting that the controller does not support.
-    fn admin_queues(&self) -> Option<AdminQueuePlaces> {
+    fn admin_queues(&self) -> Option<AdminQueueAddresses> {
         let configuration = self.configuration;
         let wrr = self.capabilities & (1 << 17) != 0;
         let sets: Option<CommandSets> = configuration.command_sets();
@@ -302,10 +303,10 @@ impl Registers {
         if !possible {
             return None;
         }
-        if self.transport == Transport::Fabrics {
-            return Some(AdminQueuePlaces::default());
+        if self.transport == ControllerTransport::Fabrics {
+            return Some(AdminQueueAddresses::default());
         }
-        let queues = AdminQueuePlaces {
+        let queues = AdminQueueAddresses {
             submission_base: self.submission_base,
             completion_base: self.completion_base,
             submission_slots: (self.admin_attributes & 0xFFF) + 1,
@@ -317,16 +318,16 @@ impl Registers {
 
     /// Completes enabling: the admin queues exist.
     pub(crate) fn enabled(&mut self) {
-        if self.state == State::Enabling {
-            self.state = State::Ready;
+        if self.state == EnableState::Enabling {
+            self.state = EnableState::Ready;
             self.queues_stand = true;
         }
     }
 
     /// Completes disabling: every queue is gone.
     pub(crate) fn disabled(&mut self) {
-        if self.state == State::Resetting {
-            self.state = State::Disabled;
+        if self.state == EnableState::Resetting {
+            self.state = EnableState::Disabled;
             self.queues_stand = false;
             self.interrupt_mask = 0;
         }
@@ -334,22 +335,22 @@ impl Registers {
 
     /// Completes a shutdown.
     pub(crate) fn shut_down(&mut self) {
-        if self.shutdown == Shutdown::Occurring {
-            self.shutdown = Shutdown::Complete;
+        if self.shutdown == ShutdownState::Occurring {
+            self.shutdown = ShutdownState::Complete;
         }
     }
 
     /// Marks the controller failed.
     pub(crate) fn fail(&mut self) {
-        if matches!(self.state, State::Enabling | State::Ready) {
-            self.state = State::Failed;
+        if matches!(self.state, EnableState::Enabling | EnableState::Ready) {
+            self.state = EnableState::Failed;
         }
     }
 
     /// Resets with the subsystem: every value but RDY and NSSRO returns to its default.
     pub(crate) fn reset_with_subsystem(&mut self) {
         *self = Self {
-            state: State::Resetting,
+            state: EnableState::Resetting,
             queues_stand: self.queues_stand,
             subsystem_reset_occurred: true,
             ..Self::new(self.transport, self.capabilities)

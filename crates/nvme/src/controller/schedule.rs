@@ -21,7 +21,7 @@ const BURST_CODE_UNLIMITED: u32 = 7;
 
 /// The mechanism by which a controller selects among its submission queues (CC.AMS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mechanism {
+pub enum QueueArbitration {
     /// Each queue in turn.
     #[default]
     RoundRobin,
@@ -31,7 +31,7 @@ pub enum Mechanism {
 
 /// The class of a submission queue (QPRIO); unused with round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
+pub enum QueuePriority {
     /// Served before all other I/O queues.
     Urgent,
     /// High.
@@ -42,7 +42,7 @@ pub enum Priority {
     Low,
 }
 
-impl Priority {
+impl QueuePriority {
     /// Decodes the two bits of a Create I/O Submission Queue command.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
@@ -96,7 +96,7 @@ impl ArbitrationSettings {
 
 /// Queues that take turns.
 #[derive(Debug, Default)]
-struct Circle {
+struct QueueRotation {
     /// In the order of creation.
     queues: Vec<QueueId>,
     /// Index of the queue whose turn it is.
@@ -107,14 +107,14 @@ struct Circle {
 
 /// A search for the next entry.
 #[derive(Debug)]
-pub(crate) struct Search {
-    stage: Stage,
+pub(crate) struct ScheduleSearch {
+    stage: SearchStage,
     /// The remaining polls of queues of this stage.
     looks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum SearchStage {
     /// The first group: the admin queue, or all queues with round robin.
     First,
     /// The urgent class.
@@ -125,26 +125,26 @@ enum Stage {
 
 /// The arbitration state: selects the next queue.
 #[derive(Debug)]
-pub(crate) struct Schedule {
-    mechanism: Mechanism,
+pub(crate) struct ArbitrationSchedule {
+    mechanism: QueueArbitration,
     settings: ArbitrationSettings,
     /// The admin queue; with round robin, every queue.
-    first: Circle,
-    urgent: Circle,
-    weighted: [Circle; WEIGHTED],
+    first: QueueRotation,
+    urgent: QueueRotation,
+    weighted: [QueueRotation; WEIGHTED],
     /// The weighted class that is being served.
     class: usize,
     /// Entries left in its share of the round.
     credits: u32,
 }
 
-impl Schedule {
-    pub(crate) fn new(mechanism: Mechanism, settings: ArbitrationSettings) -> Self {
+impl ArbitrationSchedule {
+    pub(crate) fn new(mechanism: QueueArbitration, settings: ArbitrationSettings) -> Self {
         Self {
             mechanism,
             settings,
-            first: Circle::default(),
-            urgent: Circle::default(),
+            first: QueueRotation::default(),
+            urgent: QueueRotation::default(),
             weighted: Default::default(),
             class: 0,
             credits: settings.weights[0],
@@ -159,14 +159,14 @@ impl Schedule {
     }
 
     /// Appends a queue to its class.
-    pub(crate) fn add(&mut self, id: QueueId, priority: Priority) {
+    pub(crate) fn add(&mut self, id: QueueId, priority: QueuePriority) {
         let circle = match (self.mechanism, priority) {
-            (Mechanism::RoundRobin, _) => &mut self.first,
+            (QueueArbitration::RoundRobin, _) => &mut self.first,
             _ if id == QueueId::ADMIN => &mut self.first,
-            (_, Priority::Urgent) => &mut self.urgent,
-            (_, Priority::High) => &mut self.weighted[0],
-            (_, Priority::Medium) => &mut self.weighted[1],
-            (_, Priority::Low) => &mut self.weighted[2],
+            (_, QueuePriority::Urgent) => &mut self.urgent,
+            (_, QueuePriority::High) => &mut self.weighted[0],
+            (_, QueuePriority::Medium) => &mut self.weighted[1],
+            (_, QueuePriority::Low) => &mut self.weighted[2],
         };
         circle.queues.push(id);
     }
@@ -180,14 +180,14 @@ impl Schedule {
 
     /// Begins a search for the next entry.
     #[inline]
-    pub(crate) fn search(&self) -> Search {
-        Search { stage: Stage::First, looks: self.first.looks() }
+    pub(crate) fn search(&self) -> ScheduleSearch {
+        ScheduleSearch { stage: SearchStage::First, looks: self.first.looks() }
     }
 
     /// Returns the next queue to fetch from, or `None` when the search is over. The caller reports the outcome with
     /// [`took`](Self::took) or [`passed`](Self::passed). A search polls each queue a bounded number of times.
     #[inline]
-    pub(crate) fn candidate(&mut self, search: &mut Search) -> Option<QueueId> {
+    pub(crate) fn candidate(&mut self, search: &mut ScheduleSearch) -> Option<QueueId> {
         loop {
             if search.looks == 0 || self.out_of_credits(search.stage) {
                 self.next_stage(search)?;
@@ -206,31 +206,31 @@ impl Schedule {
 
     /// Counts the entry that the candidate had.
     #[inline]
-    pub(crate) fn took(&mut self, search: &Search) {
+    pub(crate) fn took(&mut self, search: &ScheduleSearch) {
         self.circle(search.stage).taken += 1;
-        if let Stage::Weighted(_) = search.stage {
+        if let SearchStage::Weighted(_) = search.stage {
             self.credits -= 1;
         }
     }
 
     /// Ends the turn of the candidate, which had no entry.
     #[inline]
-    pub(crate) fn passed(&mut self, search: &mut Search) {
+    pub(crate) fn passed(&mut self, search: &mut ScheduleSearch) {
         self.circle(search.stage).end_turn();
         search.looks -= 1;
     }
 
     /// Advances to the queues after those of this stage, if there are any.
-    fn next_stage(&mut self, search: &mut Search) -> Option<()> {
+    fn next_stage(&mut self, search: &mut ScheduleSearch) -> Option<()> {
         search.stage = match search.stage {
-            Stage::First if self.mechanism == Mechanism::RoundRobin => return None,
-            Stage::First => Stage::Urgent,
-            Stage::Urgent => Stage::Weighted(0),
+            SearchStage::First if self.mechanism == QueueArbitration::RoundRobin => return None,
+            SearchStage::First => SearchStage::Urgent,
+            SearchStage::Urgent => SearchStage::Weighted(0),
             // The class that is being served may be polled again, with new credits, after the two other classes.
-            Stage::Weighted(WEIGHTED) => return None,
-            Stage::Weighted(seen) => Stage::Weighted(seen + 1),
+            SearchStage::Weighted(WEIGHTED) => return None,
+            SearchStage::Weighted(seen) => SearchStage::Weighted(seen + 1),
         };
-        if let Stage::Weighted(1..) = search.stage {
+        if let SearchStage::Weighted(1..) = search.stage {
             self.end_part();
         }
         search.looks = self.circle(search.stage).looks();
@@ -238,16 +238,16 @@ impl Schedule {
     }
 
     #[inline]
-    fn out_of_credits(&self, stage: Stage) -> bool {
-        self.credits == 0 && matches!(stage, Stage::Weighted(_))
+    fn out_of_credits(&self, stage: SearchStage) -> bool {
+        self.credits == 0 && matches!(stage, SearchStage::Weighted(_))
     }
 
     #[inline]
-    fn circle(&mut self, stage: Stage) -> &mut Circle {
+    fn circle(&mut self, stage: SearchStage) -> &mut QueueRotation {
         match stage {
-            Stage::First => &mut self.first,
-            Stage::Urgent => &mut self.urgent,
-            Stage::Weighted(_) => &mut self.weighted[self.class],
+            SearchStage::First => &mut self.first,
+            SearchStage::Urgent => &mut self.urgent,
+            SearchStage::Weighted(_) => &mut self.weighted[self.class],
         }
     }
 
@@ -262,7 +262,7 @@ impl Schedule {
     }
 }
 
-impl Circle {
+impl QueueRotation {
     /// Returns the number of polls in one search: one per queue, and a second one for the queue whose turn it is.
     #[inline]
     fn looks(&self) -> usize {

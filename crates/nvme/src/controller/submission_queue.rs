@@ -14,7 +14,7 @@
 
 use crate::controller::completion_queue::{CompletionQueue, CompletionState};
 use crate::controller::live_ids::LiveIds;
-use crate::controller::queue::{Drain, Fetch, Fetched, QueueId, QueueKind, QueueState};
+use crate::controller::queue::{DrainProgress, FetchOutcome, FetchedCommand, QueueId, QueueKind, QueueState};
 use crate::controller::token::CommandToken;
 use crate::ring::DoorbellCell;
 use crate::ring::doorbell::DoorbellFault;
@@ -132,21 +132,21 @@ impl<M: RingMemory> SubmissionQueue<M> {
 
     /// Fetches at most one entry. Never allocates.
     #[inline]
-    pub(crate) fn fetch(&mut self, to: &mut CompletionQueue<M>) -> Fetch {
+    pub(crate) fn fetch(&mut self, to: &mut CompletionQueue<M>) -> FetchOutcome {
         if !self.is_ready(to) {
-            return Fetch::Empty;
+            return FetchOutcome::Empty;
         }
         let Some(entry) = self.next_entry() else {
-            return Fetch::Empty;
+            return FetchOutcome::Empty;
         };
         let command_id = entry.command_id.get();
         if !self.live.insert(command_id) {
             to.answer(self.words_of(command_id, 0, Status::COMMAND_ID_CONFLICT));
-            return Fetch::Answered;
+            return FetchOutcome::Answered;
         }
         to.expect_answer();
         let token = CommandToken::new(self.id, command_id, self.generation);
-        Fetch::Command(Fetched { kind: self.kind, entry, token })
+        FetchOutcome::Command(FetchedCommand { kind: self.kind, entry, token })
     }
 
     /// Fetches every available entry and completes each at once with what `answer` returns. No such command becomes
@@ -263,7 +263,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
     }
 
     /// Advances a deletion as far as the completion queue has room.
-    pub(crate) fn drain(&mut self, to: &mut CompletionQueue<M>) -> Drain {
+    pub(crate) fn drain(&mut self, to: &mut CompletionQueue<M>) -> DrainProgress {
         to.post_waiting();
         // A failed completion queue accepts completions and discards them.
         while self.state == QueueState::Draining && to.waiting() == 0 {
@@ -277,9 +277,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
         // Entries that were not fetched for lack of room still need a completion.
         let owes_entries = self.state == QueueState::Draining && self.has_entry();
         if self.live.count() == 0 && unposted == 0 && !owes_entries {
-            return Drain::Done;
+            return DrainProgress::Done;
         }
-        Drain::Waiting { live: self.live.count(), unposted }
+        DrainProgress::Waiting { live: self.live.count(), unposted }
     }
 
     /// Returns true if a fetch would return an entry, or a waiting completion can be posted.

@@ -46,7 +46,7 @@ pub fn prp_ranges(
     match left {
         0 => Ok(()),
         _ if left <= page.get() => push_page(ranges, page, entry.prp2.get(), left),
-        _ => List { at: entry.prp2.get(), left, page }.walk(read, ranges),
+        _ => PrpListReader { at: entry.prp2.get(), left, page }.walk(read, ranges),
     }
 }
 
@@ -60,7 +60,7 @@ fn push_page(ranges: &mut Vec<DataRange>, page: PageBytes, start: u64, bytes: u3
 }
 
 /// The state of reading a PRP list.
-struct List {
+struct PrpListReader {
     /// Address of the next entry.
     at: u64,
     /// Bytes of data that the remaining entries describe.
@@ -68,7 +68,7 @@ struct List {
     page: PageBytes,
 }
 
-impl List {
+impl PrpListReader {
     /// Reads all list pages. Each iteration but the first reads a whole list page, so the data bounds their number.
     fn walk(
         mut self,

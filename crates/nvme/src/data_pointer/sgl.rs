@@ -8,7 +8,7 @@
 //!   entry: segment ---> | data | bit bucket | data | segment ---> | data | last segment ---> | data | data |
 //! ```
 
-use super::{DataRange, Transfer, push};
+use super::{DataRange, HostTransfer, push};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::sgl::{SGL_DESCRIPTOR_BYTES, SglDescriptor, SglKind};
 use crate::spec::status::Status;
@@ -33,7 +33,7 @@ const CHUNK: usize = 32;
 /// - The error of `read` if a segment is not readable.
 pub fn sgl_ranges(
     entry: &SubmissionEntry,
-    transfer: Transfer,
+    transfer: HostTransfer,
     mut read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
     ranges: &mut Vec<DataRange>,
 ) -> Result<(), Status> {
@@ -41,7 +41,7 @@ pub fn sgl_ranges(
     if transfer.bytes() == 0 {
         return Ok(());
     }
-    let mut walk = Walk { left: transfer.bytes(), descriptors: 0, transfer, ranges };
+    let mut walk = SglReader { left: transfer.bytes(), descriptors: 0, transfer, ranges };
     let first = entry.sgl();
     let mut next = match kind(&first)? {
         SglKind::DataBlock | SglKind::BitBucket => {
@@ -62,16 +62,16 @@ fn kind(descriptor: &SglDescriptor) -> Result<SglKind, Status> {
 }
 
 /// The state of reading an SGL.
-struct Walk<'a> {
+struct SglReader<'a> {
     /// Bytes of data that are not described yet.
     left: u32,
     /// Descriptors of the segments read so far.
     descriptors: u32,
-    transfer: Transfer,
+    transfer: HostTransfer,
     ranges: &'a mut Vec<DataRange>,
 }
 
-impl Walk<'_> {
+impl SglReader<'_> {
     /// Reads a segment until the data is described; returns the descriptor of the next segment.
     fn segment(
         &mut self,
@@ -126,8 +126,8 @@ impl Walk<'_> {
         }
         match (kind(descriptor)?, self.transfer) {
             // In a transfer from the host a bit bucket has no effect.
-            (SglKind::BitBucket, Transfer::FromHost(_)) => return Ok(()),
-            (SglKind::BitBucket, Transfer::ToHost(_)) => self.ranges.push(DataRange::Discard(bytes)),
+            (SglKind::BitBucket, HostTransfer::FromHost(_)) => return Ok(()),
+            (SglKind::BitBucket, HostTransfer::ToHost(_)) => self.ranges.push(DataRange::Discard(bytes)),
             _ => push(self.ranges, descriptor.address.get(), bytes),
         }
         self.left -= bytes;

@@ -29,7 +29,11 @@ fn by_prp(
     prp_ranges(entry, bytes, page, |at, into| memory.read(at, into), &mut ranges).map(|()| ranges)
 }
 
-fn by_sgl(first: SglDescriptor, transfer: Transfer, memory: &HostMemory) -> Result<Vec<DataRange>, Status> {
+fn by_sgl(
+    first: SglDescriptor,
+    transfer: HostTransfer,
+    memory: &HostMemory,
+) -> Result<Vec<DataRange>, Status> {
     let entry = SubmissionEntry::default().with_sgl(first);
     let mut ranges = vec![DataRange::Discard(1)];
     sgl_ranges(&entry, transfer, |at, into| memory.read(at, into), &mut ranges).map(|()| ranges)
@@ -100,7 +104,7 @@ fn unreadable_list_is_a_data_transfer_error() {
         assert_eq!(refused, Err(Status::DATA_TRANSFER_ERROR));
     }
     let segment = SglDescriptor::new(SglKind::LastSegment, u64::MAX - 15, 64);
-    assert_eq!(by_sgl(segment, Transfer::ToHost(9), &memory), Err(Status::DATA_TRANSFER_ERROR));
+    assert_eq!(by_sgl(segment, HostTransfer::ToHost(9), &memory), Err(Status::DATA_TRANSFER_ERROR));
 }
 
 #[test]
@@ -126,10 +130,10 @@ fn single_data_block_needs_no_segment() {
     let none = HostMemory::default();
     let block = |bytes| SglDescriptor::new(SglKind::DataBlock, 0x1235, bytes);
     let exact = Ok(vec![memory_run(0x1235, 100)]);
-    assert_eq!(by_sgl(block(100), Transfer::FromHost(100), &none), exact, "any alignment is valid");
-    assert_eq!(by_sgl(block(u32::MAX), Transfer::ToHost(100), &none), exact, "a longer block is valid");
-    assert_eq!(by_sgl(block(99), Transfer::ToHost(100), &none), Err(Status::DATA_SGL_LENGTH_INVALID));
-    assert_eq!(by_sgl(block(0), Transfer::ToHost(0), &none), Ok(vec![]));
+    assert_eq!(by_sgl(block(100), HostTransfer::FromHost(100), &none), exact, "any alignment is valid");
+    assert_eq!(by_sgl(block(u32::MAX), HostTransfer::ToHost(100), &none), exact, "a longer block is valid");
+    assert_eq!(by_sgl(block(99), HostTransfer::ToHost(100), &none), Err(Status::DATA_SGL_LENGTH_INVALID));
+    assert_eq!(by_sgl(block(0), HostTransfer::ToHost(0), &none), Ok(vec![]));
 }
 
 #[test]
@@ -141,11 +145,11 @@ fn bit_buckets_discard_reads_and_have_no_effect_on_writes() {
         SglDescriptor::new(SglKind::DataBlock, 0x2000, 30),
     ];
     let segment = memory.segment(0x9000, &list, SglKind::LastSegment);
-    let read = by_sgl(segment, Transfer::ToHost(60), &memory).unwrap();
+    let read = by_sgl(segment, HostTransfer::ToHost(60), &memory).unwrap();
     assert_eq!(read, [memory_run(0x1000, 10), DataRange::Discard(20), memory_run(0x2000, 30)]);
-    let written = by_sgl(segment, Transfer::FromHost(40), &memory).unwrap();
+    let written = by_sgl(segment, HostTransfer::FromHost(40), &memory).unwrap();
     assert_eq!(written, [memory_run(0x1000, 10), memory_run(0x2000, 30)]);
-    let short = by_sgl(segment, Transfer::FromHost(60), &memory);
+    let short = by_sgl(segment, HostTransfer::FromHost(60), &memory);
     assert_eq!(short, Err(Status::DATA_SGL_LENGTH_INVALID));
 }
 
@@ -158,9 +162,9 @@ fn keyed_transport_and_unknown_descriptors_are_refused() {
         if bad.kind().is_some() {
             continue;
         }
-        assert_eq!(by_sgl(bad, Transfer::ToHost(10), &memory), Err(Status::SGL_TYPE_INVALID));
+        assert_eq!(by_sgl(bad, HostTransfer::ToHost(10), &memory), Err(Status::SGL_TYPE_INVALID));
         let segment = memory.segment(0x9000, &[good, bad], SglKind::LastSegment);
-        assert_eq!(by_sgl(segment, Transfer::ToHost(20), &memory), Err(Status::SGL_TYPE_INVALID));
+        assert_eq!(by_sgl(segment, HostTransfer::ToHost(20), &memory), Err(Status::SGL_TYPE_INVALID));
     }
 }
 
@@ -171,7 +175,7 @@ fn segments_hold_whole_descriptors_and_one_final_segment_descriptor() {
     let last = memory.segment(0xA000, &[data], SglKind::LastSegment);
     let mut with = |list: &[SglDescriptor], kind| {
         let segment = memory.segment(0x9000, list, kind);
-        by_sgl(segment, Transfer::ToHost(20), &memory)
+        by_sgl(segment, HostTransfer::ToHost(20), &memory)
     };
     assert!(with(&[data, last], SglKind::Segment).is_ok());
     assert_eq!(with(&[last, data], SglKind::Segment), Err(Status::INVALID_SGL_COUNT), "not at the end");
@@ -179,7 +183,7 @@ fn segments_hold_whole_descriptors_and_one_final_segment_descriptor() {
     assert_eq!(with(&[data], SglKind::Segment), Err(Status::INVALID_SGL_SEGMENT), "no successor");
     for bytes in [0, 1, 15, 17, 31] {
         let odd = SglDescriptor::new(SglKind::LastSegment, 0x9000, bytes);
-        assert_eq!(by_sgl(odd, Transfer::ToHost(20), &memory), Err(Status::INVALID_SGL_SEGMENT));
+        assert_eq!(by_sgl(odd, HostTransfer::ToHost(20), &memory), Err(Status::INVALID_SGL_SEGMENT));
     }
 }
 
@@ -189,10 +193,10 @@ fn cyclic_segments_end_with_a_status() {
     let empty = SglDescriptor::new(SglKind::DataBlock, 0x1000, 0);
     let cycle = SglDescriptor::new(SglKind::Segment, 0x9000, 32);
     memory.segment(0x9000, &[empty, cycle], SglKind::Segment);
-    assert_eq!(by_sgl(cycle, Transfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
+    assert_eq!(by_sgl(cycle, HostTransfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
     assert!(memory.reads() <= u64::from(SGL_DESCRIPTORS_MAX));
     let vast = SglDescriptor::new(SglKind::LastSegment, 0x9000, !15);
-    assert_eq!(by_sgl(vast, Transfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
+    assert_eq!(by_sgl(vast, HostTransfer::ToHost(1), &memory), Err(Status::INVALID_SGL_COUNT));
 }
 
 #[test]
@@ -203,7 +207,7 @@ fn psdt_selects_the_pointer_format() {
         let entry = SubmissionEntry { flags, ..plain };
         let mut ranges = vec![DataRange::Discard(1)];
         let read = |at: Iova, into: &mut [u8]| memory.read(at, into);
-        let taken = data_ranges(&entry, Transfer::ToHost(8), PageBytes::MIN, read, &mut ranges);
+        let taken = data_ranges(&entry, HostTransfer::ToHost(8), PageBytes::MIN, read, &mut ranges);
         (taken, ranges)
     };
     assert_eq!(with(0), (Ok(()), vec![memory_run(0x1000, 8)]));
@@ -246,7 +250,7 @@ proptest! {
         let mut entry = SubmissionEntry::from_words(entry);
         entry.prp1 = U64::new(first);
         entry.prp2 = U64::new(second);
-        let transfer = if to_host { Transfer::ToHost(bytes) } else { Transfer::FromHost(bytes) };
+        let transfer = if to_host { HostTransfer::ToHost(bytes) } else { HostTransfer::FromHost(bytes) };
         let mut ranges = Vec::new();
         let read = |at: Iova, into: &mut [u8]| memory.read(at, into);
         if data_ranges(&entry, transfer, PageBytes::MIN, read, &mut ranges).is_ok() {

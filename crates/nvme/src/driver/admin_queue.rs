@@ -3,15 +3,15 @@
 //! Input: entries with a purpose. Output: the purpose with the completion. Invariant: each purpose is returned once,
 //! with a completion or by [`lose`](AdminQueue::lose).
 
-use super::capabilities::Capabilities;
-use super::memory::{Block, HostMemory};
-use super::pair::{DoorbellPlaces, Pair, PairMemory, Reaped, ring_bytes};
-use super::requests::QueueJob;
-use crate::queue_pair::Completion;
+use super::capabilities::ControllerCapabilities;
+use super::memory::{DmaBlock, HostMemory};
+use super::requests::QueueCreation;
+use super::ring_pair::{DoorbellOffsets, PairMemory, ReapedEntry, RingPair, ring_bytes};
+use crate::queue_pair::CommandCompletion;
 use crate::ring::layout::QueueSlots;
 use crate::spec::command::SubmissionEntry;
 use headwater_host::clock::Nanos;
-use headwater_host::registers::Registers;
+use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::RingMemory;
 use zerocopy::little_endian::U64;
 
@@ -24,15 +24,15 @@ const NEVER: Nanos = Nanos(u64::MAX);
 
 /// The purpose of an admin command.
 #[derive(Debug)]
-pub(super) enum Purpose<M> {
+pub(super) enum AdminPurpose<M> {
     /// A step of bring-up or of a namespace scan.
-    Step(super::bring_up::Step),
+    Step(super::bring_up::BringUpStep),
     /// Create I/O Completion Queue.
-    CreateCompletion(Box<QueueJob<M>>),
+    CreateCompletion(Box<QueueCreation<M>>),
     /// Create I/O Submission Queue.
-    CreateSubmission(Box<QueueJob<M>>),
+    CreateSubmission(Box<QueueCreation<M>>),
     /// Delete I/O Completion Queue after its submission queue was refused.
-    Undo(Box<QueueJob<M>>, crate::spec::status::Status),
+    Undo(Box<QueueCreation<M>>, crate::spec::status::Status),
     /// Delete I/O Submission Queue.
     DeleteSubmission(u16),
     /// Delete I/O Completion Queue.
@@ -59,17 +59,17 @@ pub(super) enum PageUse<'a> {
 }
 
 #[derive(Debug)]
-struct Pending<M> {
-    purpose: Purpose<M>,
+struct PendingAdminCommand<M> {
+    purpose: AdminPurpose<M>,
     opcode: u8,
     deadline: Nanos,
 }
 
 /// A completion with the purpose of its command.
 #[derive(Debug)]
-pub(super) struct AdminAnswered<M> {
-    pub(super) purpose: Purpose<M>,
-    pub(super) completion: Completion,
+pub(super) struct CompletedAdminCommand<M> {
+    pub(super) purpose: AdminPurpose<M>,
+    pub(super) completion: CommandCompletion,
     /// The command's data page, if it succeeded.
     pub(super) data: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub(super) struct AdminAnswered<M> {
 #[derive(Clone, Debug)]
 pub(super) struct AdminMemory<M> {
     rings: PairMemory<M>,
-    data: Block<M>,
+    data: DmaBlock<M>,
 }
 
 impl<M: RingMemory + Clone> AdminMemory<M> {
@@ -107,29 +107,29 @@ impl<M: RingMemory + Clone> AdminMemory<M> {
 /// The admin queue pair.
 #[derive(Debug)]
 pub(super) struct AdminQueue<M, R> {
-    pair: Pair<M, R>,
-    data: Block<M>,
-    pending: Box<[Option<Pending<M>>]>,
+    pair: RingPair<M, R>,
+    data: DmaBlock<M>,
+    pending: Box<[Option<PendingAdminCommand<M>>]>,
     strays: u32,
 }
 
-impl<M: RingMemory + Clone, R: Registers> AdminQueue<M, R> {
+impl<M: RingMemory + Clone, R: DeviceRegisters> AdminQueue<M, R> {
     /// Creates the queue; its controller must not be enabled yet.
     pub(super) fn new(
         memory: &AdminMemory<M>,
         slots: QueueSlots,
         registers: R,
-        capabilities: &Capabilities,
+        capabilities: &ControllerCapabilities,
     ) -> Self {
         let tail = capabilities.doorbell(0);
-        let doorbells = DoorbellPlaces { tail, head: tail + capabilities.doorbell_stride };
-        let pair = Pair::new(0, slots, &memory.rings, registers, doorbells);
+        let doorbells = DoorbellOffsets { tail, head: tail + capabilities.doorbell_stride };
+        let pair = RingPair::new(0, slots, &memory.rings, registers, doorbells);
         let pending = (0..pair.depth()).map(|_| None).collect();
         Self { pair, data: memory.data.clone(), pending, strays: 0 }
     }
 }
 
-impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
+impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
     /// Returns the number of commands that can be sent now.
     pub(super) fn room(&self) -> u32 {
         self.pair.depth() - self.pair.in_flight()
@@ -140,9 +140,9 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
         &mut self,
         mut entry: SubmissionEntry,
         data: PageUse<'_>,
-        purpose: Purpose<M>,
+        purpose: AdminPurpose<M>,
         deadline: Option<Nanos>,
-    ) -> Result<(), Purpose<M>> {
+    ) -> Result<(), AdminPurpose<M>> {
         // The page belongs to the slot; the entry gets its slot at submission, but the next slot to be allocated is
         // known. known.
         let Some(slot) = self.pair.next_slot() else { return Err(purpose) };
@@ -160,7 +160,8 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
         if self.pair.submit(entry).is_err() {
             return Err(purpose);
         }
-        self.pending[slot] = Some(Pending { purpose, opcode, deadline: deadline.unwrap_or(NEVER) });
+        self.pending[slot] =
+            Some(PendingAdminCommand { purpose, opcode, deadline: deadline.unwrap_or(NEVER) });
         Ok(())
     }
 
@@ -170,18 +171,18 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
     }
 
     /// Returns the next completion; drops and counts completions of no pending command.
-    pub(super) fn reap(&mut self) -> Option<AdminAnswered<M>> {
+    pub(super) fn reap(&mut self) -> Option<CompletedAdminCommand<M>> {
         for _ in 0..ADMIN_SLOTS {
             match self.pair.reap()? {
-                Reaped::Stray => self.strays = self.strays.saturating_add(1),
-                Reaped::Answer(completion) => {
+                ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
+                ReapedEntry::Answer(completion) => {
                     let pending = self.pending.get_mut(completion.slot).and_then(Option::take);
-                    let Some(Pending { purpose, .. }) = pending else { continue };
+                    let Some(PendingAdminCommand { purpose, .. }) = pending else { continue };
                     let data = match completion.status.is_success() {
                         true => self.data.read(completion.slot * ADMIN_DATA_BYTES, ADMIN_DATA_BYTES),
                         false => Vec::new(),
                     };
-                    return Some(AdminAnswered { purpose, completion, data });
+                    return Some(CompletedAdminCommand { purpose, completion, data });
                 }
             }
         }
@@ -195,7 +196,7 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
 
     /// Returns the opcode of an overdue command.
     pub(super) fn overdue(&self, now: Nanos) -> Option<u8> {
-        let late = |pending: &&Pending<M>| pending.deadline <= now;
+        let late = |pending: &&PendingAdminCommand<M>| pending.deadline <= now;
         self.pending.iter().flatten().find(late).map(|pending| pending.opcode)
     }
 
@@ -205,7 +206,7 @@ impl<M: RingMemory, R: Registers> AdminQueue<M, R> {
     }
 
     /// Returns the purposes of all pending commands, which will not complete any more.
-    pub(super) fn lose(&mut self) -> impl Iterator<Item = Purpose<M>> {
+    pub(super) fn lose(&mut self) -> impl Iterator<Item = AdminPurpose<M>> {
         self.pending.iter_mut().filter_map(Option::take).map(|pending| pending.purpose)
     }
 }

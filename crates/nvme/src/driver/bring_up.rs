@@ -7,20 +7,20 @@
 //!   Controller > Combinations > Profile > Queues > Active > [ Descriptors > Namespace ] ... > Events > Weights > ready
 //! ```
 
-use super::admin_queue::{AdminAnswered, PageUse, Purpose};
-use super::capabilities::SetChoice;
-use super::controller::Controller;
+use super::admin_queue::{AdminPurpose, CompletedAdminCommand, PageUse};
+use super::capabilities::CommandSetSelection;
+use super::controller_info::{ControllerInfo, NamespaceFault, ScannedNamespace, command_set};
 use super::entries;
-use super::error::{Death, Trouble};
+use super::error::{DeathCause, ResetCause};
 use super::events;
-use super::facts::{ControllerFacts, Namespace, NamespaceFault, command_set};
-use super::function::Function;
-use super::life::Phase;
+use super::lifecycle::DriverPhase;
 use super::memory::HostMemory;
-use super::recovery::State;
-use crate::queue_pair::Completion;
-use crate::spec::feature::Feature;
-use crate::spec::identify::{CommandSet, NSID_LIST_MAX, View};
+use super::nvme_driver::NvmeDriver;
+use super::pci_function::PciFunction;
+use super::recovery::DriverState;
+use crate::queue_pair::CommandCompletion;
+use crate::spec::feature::FeatureId;
+use crate::spec::identify::{CommandSet, IdentifyView, NSID_LIST_MAX};
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 
@@ -31,7 +31,7 @@ const VERSION_WITH_LISTS: u32 = 0x0001_0100;
 
 /// A step of the sequence: one admin command, except for `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum BringUpStep {
     Controller,
     Combinations,
     Profile(u32),
@@ -46,139 +46,142 @@ pub(super) enum Step {
 
 /// A scan of all namespaces in progress.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct NamespaceScan {
     ids: Vec<u32>,
-    found: Vec<Namespace>,
+    found: Vec<ScannedNamespace>,
     /// True if namespaces changed again during the scan.
     pub(super) again: bool,
     pub(super) running: bool,
 }
 
-impl<F: Function, H: HostMemory> Controller<F, H> {
+impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Sends the command of a step, or begins the next step if this one is not needed.
-    pub(super) fn begin(&mut self, step: Step, now: Nanos) {
-        let by_set = self.capabilities.is_some_and(|found| found.sets == SetChoice::All);
+    pub(super) fn begin(&mut self, step: BringUpStep, now: Nanos) {
+        let by_set = self.capabilities.is_some_and(|found| found.sets == CommandSetSelection::All);
         let (entry, page) = match step {
-            Step::Controller => (entries::identify(View::Controller, 0, 0), PageUse::ToHost),
-            Step::Combinations if by_set => {
-                (entries::identify_own(View::CommandSetCombinations), PageUse::ToHost)
+            BringUpStep::Controller => (entries::identify(IdentifyView::Controller, 0, 0), PageUse::ToHost),
+            BringUpStep::Combinations if by_set => {
+                (entries::identify_own(IdentifyView::CommandSetCombinations), PageUse::ToHost)
             }
-            Step::Combinations => return self.begin(Step::Queues, now),
-            Step::Profile(index) => (entries::set_feature(Feature::CommandSetProfile, index), PageUse::None),
-            Step::Queues => {
+            BringUpStep::Combinations => return self.begin(BringUpStep::Queues, now),
+            BringUpStep::Profile(index) => {
+                (entries::set_feature(FeatureId::CommandSetProfile, index), PageUse::None)
+            }
+            BringUpStep::Queues => {
                 let wanted = u32::from(self.queues_wanted() - 1);
-                (entries::set_feature(Feature::NumberOfQueues, wanted << 16 | wanted), PageUse::None)
+                (entries::set_feature(FeatureId::NumberOfQueues, wanted << 16 | wanted), PageUse::None)
             }
-            Step::Active { after: 0 } if self.is_before_lists() => return self.without_lists(now),
-            Step::Active { after } => {
+            BringUpStep::Active { after: 0 } if self.is_before_lists() => return self.without_lists(now),
+            BringUpStep::Active { after } => {
                 self.scan.running = true;
-                (entries::identify(View::ActiveNamespaces, after, 0), PageUse::ToHost)
+                (entries::identify(IdentifyView::ActiveNamespaces, after, 0), PageUse::ToHost)
             }
-            Step::Descriptors { index } if !by_set => {
-                return self.begin(Step::Namespace { index, set: 0 }, now);
+            BringUpStep::Descriptors { index } if !by_set => {
+                return self.begin(BringUpStep::Namespace { index, set: 0 }, now);
             }
-            Step::Descriptors { index } => match self.scan.ids.get(index) {
-                Some(&id) => (entries::identify(View::Descriptors, id, 0), PageUse::ToHost),
+            BringUpStep::Descriptors { index } => match self.scan.ids.get(index) {
+                Some(&id) => (entries::identify(IdentifyView::Descriptors, id, 0), PageUse::ToHost),
                 None => return self.scanned(now),
             },
-            Step::Namespace { index, set } => {
+            BringUpStep::Namespace { index, set } => {
                 match (self.scan.ids.get(index), CommandSet::from_number(set)) {
                     (Some(&id), Some(CommandSet::Nvm)) => {
-                        (entries::identify(View::Namespace, id, 0), PageUse::ToHost)
+                        (entries::identify(IdentifyView::Namespace, id, 0), PageUse::ToHost)
                     }
                     (Some(&id), Some(CommandSet::KeyValue)) => {
-                        (entries::identify(View::CommandSetNamespace, id, set), PageUse::ToHost)
+                        (entries::identify(IdentifyView::CommandSetNamespace, id, set), PageUse::ToHost)
                     }
                     (Some(&id), None) => {
                         let fault = NamespaceFault::CommandSet { namespace: id, command_set: set };
-                        return self.note(index, Some(Namespace::unusable(id, fault)), now);
+                        return self.note(index, Some(ScannedNamespace::unusable(id, fault)), now);
                     }
                     (None, _) => return self.scanned(now),
                 }
             }
-            Step::Events => {
+            BringUpStep::Events => {
                 let offered = self.facts.as_ref().map_or(0, |facts| facts.async_events);
-                (entries::set_feature(Feature::AsyncEvents, events::wanted(offered)), PageUse::None)
+                (entries::set_feature(FeatureId::AsyncEvents, events::wanted(offered)), PageUse::None)
             }
-            Step::Weights => match self.weights() {
-                Some(dword) => (entries::set_feature(Feature::Arbitration, dword), PageUse::None),
-                None => return self.begin(Step::Ready, now),
+            BringUpStep::Weights => match self.weights() {
+                Some(dword) => (entries::set_feature(FeatureId::Arbitration, dword), PageUse::None),
+                None => return self.begin(BringUpStep::Ready, now),
             },
-            Step::Ready => return self.become_ready(now),
+            BringUpStep::Ready => return self.become_ready(now),
         };
         let deadline = Some(now.after(self.config.admin_timeout));
         let Some(admin) = &mut self.admin else { return };
         // The driver sends one step at a time and the queue reserves room for it: a full queue is a fault of the
         // controller.
-        if admin.send(entry, page, Purpose::Step(step), deadline).is_err() {
-            return self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
+        if admin.send(entry, page, AdminPurpose::Step(step), deadline).is_err() {
+            return self.recover(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
         }
         admin.ring();
     }
 
     /// Processes the completion of any admin command.
-    pub(super) fn answered(&mut self, answered: AdminAnswered<H::Words>, now: Nanos) {
-        let AdminAnswered { purpose, completion, data } = answered;
+    pub(super) fn answered(&mut self, answered: CompletedAdminCommand<H::Words>, now: Nanos) {
+        let CompletedAdminCommand { purpose, completion, data } = answered;
         match purpose {
-            Purpose::Step(step) => self.step_done(step, completion, &data, now),
-            Purpose::Event => self.event(completion, now),
-            Purpose::Clear(notice) => self.event_cleared(notice, now),
+            AdminPurpose::Step(step) => self.step_done(step, completion, &data, now),
+            AdminPurpose::Event => self.event(completion, now),
+            AdminPurpose::Clear(notice) => self.event_cleared(notice, now),
             other => self.request_done(other, completion, data, now),
         }
     }
 
-    fn step_done(&mut self, step: Step, completion: Completion, data: &[u8], now: Nanos) {
+    fn step_done(&mut self, step: BringUpStep, completion: CommandCompletion, data: &[u8], now: Nanos) {
         let status = completion.status;
         let succeeded = status.is_success();
         match step {
-            Step::Controller if succeeded => self.controller_described(data, now),
-            Step::Controller => self.refused("Identify Controller", status, now),
-            Step::Combinations if succeeded => match combination(data) {
-                0 => self.begin(Step::Queues, now),
-                index => self.begin(Step::Profile(index), now),
+            BringUpStep::Controller if succeeded => self.controller_described(data, now),
+            BringUpStep::Controller => self.refused("Identify Controller", status, now),
+            BringUpStep::Combinations if succeeded => match combination(data) {
+                0 => self.begin(BringUpStep::Queues, now),
+                index => self.begin(BringUpStep::Profile(index), now),
             },
             // If no profile is set, combination 0 stays in effect.
-            Step::Combinations | Step::Profile(_) => self.begin(Step::Queues, now),
-            Step::Queues if succeeded => {
+            BringUpStep::Combinations | BringUpStep::Profile(_) => self.begin(BringUpStep::Queues, now),
+            BringUpStep::Queues if succeeded => {
                 self.queues_granted(completion.result);
-                self.begin(Step::Active { after: 0 }, now);
+                self.begin(BringUpStep::Active { after: 0 }, now);
             }
-            Step::Queues => self.refused("Set Features Number of Queues", status, now),
-            Step::Active { after } if succeeded => self.listed(after, data, now),
-            Step::Active { .. } => self.refused("Identify Active Namespace ID list", status, now),
-            Step::Descriptors { index } => {
+            BringUpStep::Queues => self.refused("Set Features Number of Queues", status, now),
+            BringUpStep::Active { after } if succeeded => self.listed(after, data, now),
+            BringUpStep::Active { .. } => self.refused("Identify Active Namespace ID list", status, now),
+            BringUpStep::Descriptors { index } => {
                 let set = if succeeded { command_set(data) } else { 0 };
-                self.begin(Step::Namespace { index, set }, now);
+                self.begin(BringUpStep::Namespace { index, set }, now);
             }
-            Step::Namespace { index, set } => {
+            BringUpStep::Namespace { index, set } => {
                 let id = self.scan.ids.get(index).copied().unwrap_or(0);
                 let found = match (succeeded, set) {
-                    (false, _) => {
-                        Some(Namespace::unusable(id, NamespaceFault::Refused { namespace: id, status }))
-                    }
-                    (true, 0) => Namespace::read_block(id, data),
-                    (true, _) => Namespace::read_keys(id, data),
+                    (false, _) => Some(ScannedNamespace::unusable(
+                        id,
+                        NamespaceFault::Refused { namespace: id, status },
+                    )),
+                    (true, 0) => ScannedNamespace::read_block(id, data),
+                    (true, _) => ScannedNamespace::read_keys(id, data),
                 };
                 self.note(index, found, now);
             }
-            Step::Events => self.begin(Step::Weights, now),
-            Step::Weights => self.begin(Step::Ready, now),
-            Step::Ready => {}
+            BringUpStep::Events => self.begin(BringUpStep::Weights, now),
+            BringUpStep::Weights => self.begin(BringUpStep::Ready, now),
+            BringUpStep::Ready => {}
         }
     }
 
     fn refused(&mut self, what: &'static str, status: Status, now: Nanos) {
-        self.recover(Trouble::Refused { what, status }, now);
+        self.recover(ResetCause::Refused { what, status }, now);
     }
 
     fn controller_described(&mut self, data: &[u8], now: Nanos) {
         let Some(capabilities) = self.capabilities else { return };
-        let Some(mut facts) = ControllerFacts::read(data, &capabilities) else {
-            return self.die(Death::Identify);
+        let Some(mut facts) = ControllerInfo::read(data, &capabilities) else {
+            return self.die(DeathCause::Identify);
         };
         facts.weighted_round_robin = self.uses_weights(&capabilities);
         self.facts = Some(facts);
-        self.begin(Step::Combinations, now);
+        self.begin(BringUpStep::Combinations, now);
     }
 
     fn queues_wanted(&self) -> u16 {
@@ -204,13 +207,14 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     fn without_lists(&mut self, now: Nanos) {
         let count = self.facts.as_ref().map_or(0, |facts| facts.namespaces_max);
         let max = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
-        self.scan = Scan { ids: (1..=count.min(max)).collect(), running: true, ..Scan::default() };
-        self.begin(Step::Descriptors { index: 0 }, now);
+        self.scan =
+            NamespaceScan { ids: (1..=count.min(max)).collect(), running: true, ..NamespaceScan::default() };
+        self.begin(BringUpStep::Descriptors { index: 0 }, now);
     }
 
     fn listed(&mut self, after: u32, data: &[u8], now: Nanos) {
         if after == 0 {
-            self.scan = Scan { running: true, ..Scan::default() };
+            self.scan = NamespaceScan { running: true, ..NamespaceScan::default() };
         }
         let mut last = after;
         for id in data.chunks_exact(4).map(|id| id.try_into().map_or(0, u32::from_le_bytes)) {
@@ -223,24 +227,24 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         }
         let is_full = self.scan.ids.len().is_multiple_of(NSID_LIST_MAX) && last != after;
         if is_full && self.scan.ids.len() < NAMESPACES_MAX {
-            return self.begin(Step::Active { after: last }, now);
+            return self.begin(BringUpStep::Active { after: last }, now);
         }
-        self.begin(Step::Descriptors { index: 0 }, now);
+        self.begin(BringUpStep::Descriptors { index: 0 }, now);
     }
 
-    fn note(&mut self, index: usize, found: Option<Namespace>, now: Nanos) {
+    fn note(&mut self, index: usize, found: Option<ScannedNamespace>, now: Nanos) {
         self.scan.found.extend(found);
-        self.begin(Step::Descriptors { index: index + 1 }, now);
+        self.begin(BringUpStep::Descriptors { index: index + 1 }, now);
     }
 
     fn scanned(&mut self, now: Nanos) {
         let scan = std::mem::take(&mut self.scan);
         self.namespaces = scan.found;
-        if matches!(self.state, State::BringUp) {
-            return self.begin(Step::Events, now);
+        if matches!(self.state, DriverState::BringUp) {
+            return self.begin(BringUpStep::Events, now);
         }
         if scan.again {
-            self.begin(Step::Active { after: 0 }, now);
+            self.begin(BringUpStep::Active { after: 0 }, now);
         }
     }
 
@@ -250,12 +254,12 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     }
 
     fn become_ready(&mut self, now: Nanos) {
-        self.state = State::Ready { since: now };
+        self.state = DriverState::Ready { since: now };
         let max = self.facts.as_ref().map_or(1, |facts| facts.events_max);
         for _ in 0..events::REQUESTS.min(max) {
             self.request_event();
         }
-        self.life.set(Phase::Ready);
+        self.life.set(DriverPhase::Ready);
     }
 }
 

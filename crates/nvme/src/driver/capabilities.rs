@@ -7,9 +7,9 @@ use super::error::RequestError;
 use crate::data_pointer::PageBytes;
 use crate::queue_pair::QUEUE_DEPTH_MAX;
 use crate::ring::layout::QueueSlots;
-use crate::spec::register::{DOORBELLS, Register};
+use crate::spec::register::{ControllerRegister, DOORBELLS};
 use headwater_host::clock::Nanos;
-use headwater_host::registers::Registers;
+use headwater_host::registers::DeviceRegisters;
 
 /// The unit of CAP.TO and CRTO.
 const READY_UNIT_MS: u64 = 500;
@@ -63,7 +63,7 @@ pub enum CapabilityFault {
 
 /// The value to select in CC.CSS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SetChoice {
+pub(super) enum CommandSetSelection {
     /// 000b.
     NvmOnly,
     /// 110b: each namespace reports its command set.
@@ -72,7 +72,7 @@ pub(super) enum SetChoice {
 
 /// The validated limits of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct ControllerCapabilities {
     /// Most slots of a queue.
     pub queue_slots_max: u32,
     /// Time limit of a change of CC.EN.
@@ -85,30 +85,31 @@ pub struct Capabilities {
     pub(super) page_code: u8,
     /// True if weighted round robin with an urgent class is supported.
     pub weighted_round_robin: bool,
-    pub(super) sets: SetChoice,
+    pub(super) sets: CommandSetSelection,
     /// VS: the major version in 31:16, the minor in 15:8.
     pub version: u32,
     /// I/O queues whose doorbells lie in BAR0.
     pub io_queues_max: u16,
 }
 
-impl Capabilities {
+impl ControllerCapabilities {
     /// Reads and validates the registers.
     ///
     /// # Errors
     /// [`CapabilityFault`] names the field.
-    pub fn read(registers: &impl Registers) -> Result<Self, CapabilityFault> {
+    pub fn read(registers: &impl DeviceRegisters) -> Result<Self, CapabilityFault> {
         let bytes = registers.bytes();
         if bytes < DOORBELLS as usize {
             return Err(CapabilityFault::Doorbells { capabilities: 0, bytes });
         }
-        let at = |register: Register| register.offset() as usize;
-        let version = registers.present(at(Register::Version)).ok_or(CapabilityFault::Absent)?;
-        let capabilities = registers.load64(at(Register::Capabilities));
+        let at = |register: ControllerRegister| register.offset() as usize;
+        let version =
+            registers.load32_present(at(ControllerRegister::Version)).ok_or(CapabilityFault::Absent)?;
+        let capabilities = registers.load64(at(ControllerRegister::Capabilities));
         if capabilities == u64::MAX {
             return Err(CapabilityFault::Absent);
         }
-        let crto = registers.load32(at(Register::ReadyTimeouts));
+        let crto = registers.load32(at(ControllerRegister::ReadyTimeouts));
         Self::judge(capabilities, version, crto, bytes)
     }
 
@@ -128,10 +129,10 @@ impl Capabilities {
         let page = PageBytes::of_mps(page_code).filter(|_| page_code <= PAGE_SHIFT_MAX);
         let page = page.ok_or(CapabilityFault::PageSize { capabilities })?;
         let sets = match field(37, 8) {
-            css if css & 1 << 6 != 0 => SetChoice::All,
-            css if css & 1 != 0 => SetChoice::NvmOnly,
+            css if css & 1 << 6 != 0 => CommandSetSelection::All,
+            css if css & 1 != 0 => CommandSetSelection::NvmOnly,
             // Controllers before 1.1 leave this field 0 and have the NVM command set.
-            0 if version < 0x0001_0100 => SetChoice::NvmOnly,
+            0 if version < 0x0001_0100 => CommandSetSelection::NvmOnly,
             _ => return Err(CapabilityFault::CommandSets { capabilities }),
         };
         let doorbell_stride = 4_usize << field(32, 4);
@@ -178,8 +179,8 @@ mod tests {
 
     const BAR: usize = 0x4000;
 
-    fn judge(capabilities: u64) -> Result<Capabilities, CapabilityFault> {
-        Capabilities::judge(capabilities, 0x0001_0400, 0, BAR)
+    fn judge(capabilities: u64) -> Result<ControllerCapabilities, CapabilityFault> {
+        ControllerCapabilities::judge(capabilities, 0x0001_0400, 0, BAR)
     }
 
     /// Uses the values of QEMU's controller.
@@ -202,7 +203,7 @@ mod tests {
         assert!(matches!(judge(good | 15 << 32), Err(CapabilityFault::Doorbells { .. })));
         assert_eq!(judge(good | 6 << 32).unwrap().io_queues_max, 23, "a stride of 256 bytes");
         for version in [0, 0x0000_FFFF, 0x0010_0000, u32::MAX] {
-            let fault = Capabilities::judge(good, version, 0, BAR);
+            let fault = ControllerCapabilities::judge(good, version, 0, BAR);
             assert_eq!(fault, Err(CapabilityFault::Version { version }));
         }
         assert_eq!(judge(good & !(0xFF << 24)).unwrap().ready_timeout, Nanos::from_millis(500), "never 0");
@@ -214,7 +215,7 @@ mod tests {
         for _ in 0..100_000 {
             random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(17) ^ 0x1234_5678;
             let version = if random & 1 == 0 { 0x0002_0000 } else { 0x0001_0000 };
-            if let Ok(found) = Capabilities::judge(random, version, 0, BAR) {
+            if let Ok(found) = ControllerCapabilities::judge(random, version, 0, BAR) {
                 assert!(found.doorbell(found.io_queues_max) + 2 * found.doorbell_stride <= BAR);
             }
         }

@@ -3,12 +3,12 @@
 //! Input: choices of the caller that opens a controller. Output: the same. Invariant: with any value, the driver's
 //! bring-up and recovery end in bounded time.
 
-use super::describe::SglUse;
+use super::pointer_builder::SglUse;
 use headwater_host::clock::Nanos;
 
 /// Weights of the classes of weighted round robin (NVMe Base 2.0 section 5.27.1.1), 1 to 256 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weights {
+pub struct ArbitrationWeights {
     /// Commands of a round from queues of high priority.
     pub high: u16,
     /// Of medium priority.
@@ -19,7 +19,7 @@ pub struct Weights {
     pub burst_log2: u8,
 }
 
-impl Weights {
+impl ArbitrationWeights {
     /// Returns dword 11 of Set Features.
     pub(super) fn dword(self) -> u32 {
         let field = |weight: u16| u32::from(weight.clamp(1, 256) - 1);
@@ -48,7 +48,7 @@ pub struct DriverConfig {
     /// The use of SGLs, if the controller supports them.
     pub sgl: SglUse,
     /// The weights of weighted round robin, if the controller supports it.
-    pub weights: Option<Weights>,
+    pub weights: Option<ArbitrationWeights>,
 }
 
 impl Default for DriverConfig {

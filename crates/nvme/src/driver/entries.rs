@@ -3,10 +3,10 @@
 //! Input: numbers. Output: entries without a command id. The controller side reads the same fields in
 //! [`spec::admin`](crate::spec::admin).
 
-use crate::controller::schedule::Priority;
+use crate::controller::schedule::QueuePriority;
 use crate::spec::command::SubmissionEntry;
-use crate::spec::feature::Feature;
-use crate::spec::identify::View;
+use crate::spec::feature::FeatureId;
+use crate::spec::identify::IdentifyView;
 use crate::spec::opcode::AdminOpcode;
 use zerocopy::little_endian::{U32, U64};
 
@@ -25,17 +25,17 @@ fn entry(opcode: AdminOpcode, namespace: u32, dwords: [u32; 2]) -> SubmissionEnt
 }
 
 /// Builds Identify (5.17).
-pub(super) fn identify(view: View, namespace: u32, command_set: u8) -> SubmissionEntry {
+pub(super) fn identify(view: IdentifyView, namespace: u32, command_set: u8) -> SubmissionEntry {
     entry(AdminOpcode::Identify, namespace, [u32::from(view.number()), u32::from(command_set) << 24])
 }
 
 /// Builds Identify with controller identifier FFFFh: the controller that processes the command.
-pub(super) fn identify_own(view: View) -> SubmissionEntry {
+pub(super) fn identify_own(view: IdentifyView) -> SubmissionEntry {
     entry(AdminOpcode::Identify, 0, [u32::from(view.number()) | 0xFFFF << 16, 0])
 }
 
 /// Builds Set Features (5.27) without the save bit.
-pub(super) fn set_feature(feature: Feature, value: u32) -> SubmissionEntry {
+pub(super) fn set_feature(feature: FeatureId, value: u32) -> SubmissionEntry {
     entry(AdminOpcode::SetFeatures, 0, [u32::from(feature.number()), value])
 }
 
@@ -76,7 +76,7 @@ pub(super) fn create_submission_queue(
     queue: u16,
     slots: u32,
     base: u64,
-    priority: Priority,
+    priority: QueuePriority,
 ) -> SubmissionEntry {
     let cdw11 = u32::from(queue) << 16 | priority.to_bits() << 1 | CONTIGUOUS;
     let mut entry =
@@ -107,16 +107,18 @@ mod tests {
         assert_eq!((create.id, create.slots, create.companion), (7, 65_536, 5));
         assert!(create.is_contiguous && create.interrupts_enabled);
         assert!(!CreateQueueDwords::of(&create_completion_queue(7, 2, 0, None)).interrupts_enabled);
-        for priority in [Priority::Urgent, Priority::High, Priority::Medium, Priority::Low] {
+        for priority in
+            [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low]
+        {
             let create = CreateQueueDwords::of(&create_submission_queue(3, 2, 0x2000, priority));
             assert_eq!((create.id, create.companion, create.slots), (3, 3, 2));
-            assert_eq!(Priority::from_bits(create.priority), priority);
+            assert_eq!(QueuePriority::from_bits(create.priority), priority);
         }
         let log = LogDwords::of(&log_page(4, 4_096));
         assert_eq!((log.page, log.dwords, log.retains_event), (4, 1_024, false));
-        let own = IdentifyDwords::of(&identify_own(View::CommandSetCombinations));
+        let own = IdentifyDwords::of(&identify_own(IdentifyView::CommandSetCombinations));
         assert_eq!((own.view, own.controller), (0x1C, 0xFFFF));
-        assert_eq!(IdentifyDwords::of(&identify(View::CommandSetNamespace, 1, 1)).command_set, 1);
+        assert_eq!(IdentifyDwords::of(&identify(IdentifyView::CommandSetNamespace, 1, 1)).command_set, 1);
         assert_eq!(halves(abort(3, 9).cdw10.get()), [3, 9]);
     }
 }

@@ -4,15 +4,15 @@
 //! the first reason is kept.
 
 use super::capabilities::CapabilityFault;
-use super::function::FunctionError;
 use super::io_queue::QueueFault;
+use super::pci_function::PciFunctionError;
 use crate::queue_pair::CommandId;
 use crate::spec::status::Status;
 
 /// The cause of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum ResetCause {
     /// CSTS.CFS.
     #[error("the controller reports a fatal status (CSTS {status:#x})")]
     Fatal {
@@ -69,7 +69,7 @@ pub enum Trouble {
 /// The reason why a controller is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Death {
+pub enum DeathCause {
     /// The device was removed.
     #[error("the device was removed: its registers read as all ones")]
     Removed,
@@ -88,14 +88,14 @@ pub enum Death {
         /// Resets in a row.
         resets: u32,
         /// The cause of the last reset.
-        trouble: Trouble,
+        trouble: ResetCause,
     },
     /// Neither disabling nor a function reset succeeded.
     #[error("the controller does not stop (CC.EN 0), and a function reset failed: {0}")]
-    Unstoppable(FunctionError),
+    Unstoppable(PciFunctionError),
     /// Enabling bus mastering failed.
     #[error("bus mastering cannot be enabled: {0}")]
-    Mastering(FunctionError),
+    Mastering(PciFunctionError),
     /// Its owner closed it.
     #[error("the controller was closed")]
     Closed,

@@ -7,15 +7,15 @@
 //! Time is counted in ticks of a quarter of the timeout. [`watch`](IoQueue::watch), called periodically, advances the
 //! tick. A command records the tick in which it was submitted.
 
-use super::describe::{DescribeError, SglUse, describe};
-use super::life::{Fate, Life};
-use super::list_pages::{Chain, ListPages};
-use super::pair::{Pair, Reaped};
-use crate::queue_pair::{CommandId, Completion};
+use super::lifecycle::{IoQueueState, SharedLifecycle};
+use super::list_pages::{ListPages, PageChain};
+use super::pointer_builder::{DataPointerError, SglUse, describe};
+use super::ring_pair::{ReapedEntry, RingPair};
+use crate::queue_pair::{CommandCompletion, CommandId};
 use crate::spec::command::SubmissionEntry;
 use headwater_dma::iova::IovaRange;
 use headwater_host::clock::Nanos;
-use headwater_host::registers::Registers;
+use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::RingMemory;
 
 /// Ticks per timeout.
@@ -35,7 +35,7 @@ pub enum SubmitFault {
     NotLive,
     /// No data pointer can describe the data.
     #[error(transparent)]
-    Data(#[from] DescribeError),
+    Data(#[from] DataPointerError),
     /// The command has more data than the controller accepts in one command.
     #[error("the command has {bytes} bytes of data; this controller accepts at most {most}: split it")]
     TooLong {
@@ -48,7 +48,7 @@ pub enum SubmitFault {
 
 /// An overdue command that [`IoQueue::watch`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overdue {
+pub enum OverdueCommand {
     /// The command exceeded the timeout: send an Abort for it.
     Abort(CommandId),
     /// The command exceeded a second timeout after its abort: reset the controller.
@@ -75,15 +75,15 @@ pub enum QueueFault {
 
 /// The limit and the kind of data pointer for a command's data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DataRules {
+pub(super) struct TransferRules {
     pub(super) sgl: SglUse,
     pub(super) transfer_bytes_max: u64,
 }
 
 /// A command in flight.
 #[derive(Debug)]
-struct Place {
-    chain: Chain,
+struct InFlightSlot {
+    chain: PageChain,
     /// The tick of its submission, or of its last report by `watch`.
     tick: u32,
     aborting: bool,
@@ -92,11 +92,11 @@ struct Place {
 /// An I/O queue pair of one thread.
 #[derive(Debug)]
 pub struct IoQueue<M, R> {
-    pair: Pair<M, R>,
+    pair: RingPair<M, R>,
     lists: ListPages<M>,
-    places: Box<[Place]>,
-    rules: DataRules,
-    life: Life,
+    places: Box<[InFlightSlot]>,
+    rules: TransferRules,
+    life: SharedLifecycle,
     epoch: u32,
     strays: u32,
     tick: u32,
@@ -105,16 +105,16 @@ pub struct IoQueue<M, R> {
     tick_span: Nanos,
 }
 
-impl<M: RingMemory, R: Registers> IoQueue<M, R> {
+impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     pub(super) fn new(
-        pair: Pair<M, R>,
+        pair: RingPair<M, R>,
         lists: ListPages<M>,
-        rules: DataRules,
-        life: Life,
+        rules: TransferRules,
+        life: SharedLifecycle,
         timeout: Nanos,
         now: Nanos,
     ) -> Self {
-        let place = |_| Place { chain: Chain::NONE, tick: 0, aborting: false };
+        let place = |_| InFlightSlot { chain: PageChain::NONE, tick: 0, aborting: false };
         Self {
             places: (0..pair.depth()).map(place).collect(),
             pair,
@@ -137,7 +137,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
 
     /// Returns the state of the queue.
     #[must_use]
-    pub fn fate(&self) -> Fate {
+    pub fn fate(&self) -> IoQueueState {
         self.life.fate(self.epoch)
     }
 
@@ -171,7 +171,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
         }
         let chain = match describe(&mut entry, data, self.rules.sgl, &mut self.lists) {
             Ok(chain) => chain,
-            Err(DescribeError::NoListPages) => return Err(SubmitFault::Full),
+            Err(DataPointerError::NoListPages) => return Err(SubmitFault::Full),
             Err(error) => return Err(error.into()),
         };
         let Ok(command) = self.pair.submit(entry) else {
@@ -179,7 +179,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
             return Err(SubmitFault::Full);
         };
         let slot = self.pair.slot(command);
-        self.places[slot] = Place { chain, tick: self.tick, aborting: false };
+        self.places[slot] = InFlightSlot { chain, tick: self.tick, aborting: false };
         Ok(command)
     }
 
@@ -201,17 +201,17 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
 
     /// Returns the next completion. Drops and counts completions of no command in flight: see [`fault`](Self::fault).
     #[inline]
-    pub fn reap(&mut self) -> Option<Completion> {
+    pub fn reap(&mut self) -> Option<CommandCompletion> {
         for _ in 0..STRAYS_MAX {
             match self.pair.reap()? {
-                Reaped::Answer(completion) => {
-                    let chain = std::mem::replace(&mut self.places[completion.slot].chain, Chain::NONE);
+                ReapedEntry::Answer(completion) => {
+                    let chain = std::mem::replace(&mut self.places[completion.slot].chain, PageChain::NONE);
                     if !chain.is_none() {
                         self.lists.give_back(chain);
                     }
                     return Some(completion);
                 }
-                Reaped::Stray => self.strays = self.strays.saturating_add(1),
+                ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
             }
         }
         None
@@ -240,7 +240,7 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
     }
 
     /// Reports overdue commands to `found`, if a tick has passed since the last search.
-    pub fn watch(&mut self, now: Nanos, mut found: impl FnMut(Overdue)) {
+    pub fn watch(&mut self, now: Nanos, mut found: impl FnMut(OverdueCommand)) {
         if now.since(self.ticked) < self.tick_span {
             return;
         }
@@ -257,9 +257,9 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
             }
             place.tick = self.tick;
             if std::mem::replace(&mut place.aborting, true) {
-                found(Overdue::Stuck(command));
+                found(OverdueCommand::Stuck(command));
             } else {
-                found(Overdue::Abort(command));
+                found(OverdueCommand::Abort(command));
             }
         }
     }
@@ -279,10 +279,10 @@ impl<M: RingMemory, R: Registers> IoQueue<M, R> {
     /// The queue itself, if it is neither lost nor dead.
     pub fn abandon(self) -> Result<Vec<usize>, Box<Self>> {
         match self.fate() {
-            Fate::Lost | Fate::Dead => {
+            IoQueueState::Lost | IoQueueState::Dead => {
                 Ok((0..self.places.len()).filter(|&slot| self.pair.in_slot(slot).is_some()).collect())
             }
-            Fate::Live | Fate::Waiting => Err(Box::new(self)),
+            IoQueueState::Live | IoQueueState::Waiting => Err(Box::new(self)),
         }
     }
 

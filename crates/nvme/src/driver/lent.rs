@@ -2,27 +2,27 @@
 //! registers that both have mapped.
 //!
 //! Input at the owner of the controller: addresses of rings. Output: a [`LentQueue`]. Input at the borrower: the terms
-//! from the owner, and the memory. Output: an [`IoQueue`] like one of the owner's, and the [`Lease`] that ends it.
+//! from the owner, and the memory. Output: an [`IoQueue`] like one of the owner's, and the [`QueueLease`] that ends it.
 //! Invariant: the owner keeps the memory of the rings, and all memory that the borrower's commands may name, until
 //! [`is_over`](LentQueue::is_over) returns true: then the controller accesses none of it.
 //!
 //! The owner does not check what the borrower submits: the borrower can address every block of the controller, and ring
 //! every doorbell in its page.
 
-use super::controller::Controller;
-use super::describe::SglUse;
 use super::error::{QueueError, RequestError};
-use super::function::Function;
-use super::io_queue::{DataRules, IoQueue};
-use super::life::{Fate, Life, Phase};
+use super::io_queue::{IoQueue, TransferRules};
+use super::lifecycle::{DriverPhase, IoQueueState, SharedLifecycle};
 use super::list_pages::ListPages;
-use super::memory::{Block, HostMemory};
-use super::pair::{DoorbellPlaces, Pair, PairMemory, ring_bytes};
-use super::requests::{HeldQueue, Outcome, QueueJob, QueueSpec, RingBases, Ticket};
+use super::memory::{DmaBlock, HostMemory};
+use super::nvme_driver::NvmeDriver;
+use super::pci_function::PciFunction;
+use super::pointer_builder::SglUse;
+use super::requests::{HeldQueue, QueueCreation, QueueSpec, RequestOutcome, RequestTicket, RingBases};
+use super::ring_pair::{DoorbellOffsets, PairMemory, RingPair, ring_bytes};
 use crate::data_pointer::PageBytes;
 use crate::ring::layout::QueueSlots;
 use headwater_host::clock::Nanos;
-use headwater_host::registers::Registers;
+use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::RingMemory;
 
 /// The layout of a lent queue's memory: submissions at the front, the other parts at multiples of a page.
@@ -43,7 +43,7 @@ pub struct LentQueue {
     pub id: u16,
     /// Offsets of its doorbells in BAR0: of the submission tail, and of the completion head.
     pub doorbells: [usize; 2],
-    life: Life,
+    life: SharedLifecycle,
     epoch: u32,
 }
 
@@ -52,11 +52,11 @@ impl LentQueue {
     /// memory of it, unless a dead controller is not [quiet](Controller::is_quiet).
     #[must_use]
     pub fn is_over(&self) -> bool {
-        matches!(self.life.fate(self.epoch), Fate::Lost | Fate::Dead)
+        matches!(self.life.fate(self.epoch), IoQueueState::Lost | IoQueueState::Dead)
     }
 }
 
-impl<F: Function, H: HostMemory> Controller<F, H> {
+impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Returns the required layout of a lent queue's memory.
     ///
     /// # Errors
@@ -88,7 +88,12 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     ///
     /// # Errors
     /// [`RequestError`]: no command was sent.
-    pub fn lend_queue(&mut self, spec: QueueSpec, address: u64, now: Nanos) -> Result<Ticket, RequestError> {
+    pub fn lend_queue(
+        &mut self,
+        spec: QueueSpec,
+        address: u64,
+        now: Nanos,
+    ) -> Result<RequestTicket, RequestError> {
         let (queue, slots) = self.room_for(spec.depth)?;
         let layout = self.lent_layout(spec.depth)?;
         let bases = RingBases {
@@ -96,14 +101,15 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             completions: address.saturating_add(layout.completions as u64),
         };
         self.queues.insert(queue, HeldQueue::lent());
-        let job = QueueJob { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own: None };
+        let job =
+            QueueCreation { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own: None };
         Ok(self.create_queue(job, spec.vector, now))
     }
 
     /// Returns the lent queue or its error; `None` while it is being created, or if the ticket is not of a lent queue.
-    pub fn take_lent(&mut self, ticket: Ticket) -> Option<Result<LentQueue, QueueError>> {
+    pub fn take_lent(&mut self, ticket: RequestTicket) -> Option<Result<LentQueue, QueueError>> {
         match self.outcomes.remove(&ticket.number())? {
-            Outcome::Lent(outcome) => Some(outcome),
+            RequestOutcome::Lent(outcome) => Some(outcome),
             other => {
                 self.outcomes.insert(ticket.number(), other);
                 None
@@ -112,8 +118,8 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     }
 
     /// Returns the owner's handle to a queue that the controller has created.
-    pub(super) fn lent(&self, id: u16, doorbells: DoorbellPlaces) -> LentQueue {
-        let DoorbellPlaces { tail, head } = doorbells;
+    pub(super) fn lent(&self, id: u16, doorbells: DoorbellOffsets) -> LentQueue {
+        let DoorbellOffsets { tail, head } = doorbells;
         LentQueue { id, doorbells: [tail, head], life: self.life.clone(), epoch: self.life.epoch() }
     }
 }
@@ -157,20 +163,20 @@ pub struct LentFault {
 
 /// The borrower's control over its queue's state.
 #[derive(Debug)]
-pub struct Lease {
-    life: Life,
+pub struct QueueLease {
+    life: SharedLifecycle,
 }
 
-impl Lease {
+impl QueueLease {
     /// Stops new commands while the state of the controller is unknown.
     pub fn suspend(&self) {
-        self.life.set(Phase::Recovering);
+        self.life.set(DriverPhase::Recovering);
     }
 
     /// Returns true while the queue is suspended.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
-        self.life.phase() == Phase::Recovering
+        self.life.phase() == DriverPhase::Recovering
     }
 
     /// Invalidates the queue: the controller has deleted it and accesses none of its memory, and its commands are lost.
@@ -180,11 +186,11 @@ impl Lease {
 
     /// Marks the queue as dead: its state at the controller is unknown and stays unknown.
     pub fn fail(&self) {
-        self.life.set(Phase::Dead);
+        self.life.set(DriverPhase::Dead);
     }
 }
 
-impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
+impl<M: RingMemory + Clone, R: DeviceRegisters> IoQueue<M, R> {
     /// Creates a queue on another process's controller: `memory` is laid out as the terms require, and `registers` is
     /// the window with its doorbells.
     ///
@@ -195,12 +201,12 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
         memory: LentMemory<M>,
         registers: R,
         now: Nanos,
-    ) -> Result<(Self, Lease), LentFault> {
+    ) -> Result<(Self, QueueLease), LentFault> {
         let wrong = |what| LentFault { depth: terms.depth, what };
         let slots =
             QueueSlots::new(terms.depth.saturating_add(1)).map_err(|_| wrong("the depth is out of range"))?;
         let (submissions, completions) = ring_bytes(slots);
-        let has = |block: &Block<M>, bytes| block.words.words() * 8 >= bytes;
+        let has = |block: &DmaBlock<M>, bytes| block.words.words() * 8 >= bytes;
         if !has(&memory.submissions, submissions) || !has(&memory.completions, completions) {
             return Err(wrong("its memory is too short"));
         }
@@ -211,14 +217,14 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
         }
         let LentMemory { submissions, completions, lists } = memory;
         let rings = PairMemory { submissions, completions };
-        let pair = Pair::new(terms.id, slots, &rings, registers, DoorbellPlaces { tail, head });
+        let pair = RingPair::new(terms.id, slots, &rings, registers, DoorbellOffsets { tail, head });
         let QueueRules { page, sgl, transfer_bytes_max, timeout } = terms.rules;
         let lists = ListPages::within(&lists, page);
-        let rules = DataRules { sgl, transfer_bytes_max };
-        let life = Life::new();
-        life.set(Phase::Ready);
+        let rules = TransferRules { sgl, transfer_bytes_max };
+        let life = SharedLifecycle::new();
+        life.set(DriverPhase::Ready);
         let queue = Self::new(pair, lists, rules, life.clone(), timeout, now);
-        Ok((queue, Lease { life }))
+        Ok((queue, QueueLease { life }))
     }
 }
 
@@ -226,9 +232,9 @@ impl<M: RingMemory + Clone, R: Registers> IoQueue<M, R> {
 #[derive(Debug)]
 pub struct LentMemory<M> {
     /// The submission ring.
-    pub submissions: Block<M>,
+    pub submissions: DmaBlock<M>,
     /// The completion ring.
-    pub completions: Block<M>,
+    pub completions: DmaBlock<M>,
     /// The list pages.
-    pub lists: Block<M>,
+    pub lists: DmaBlock<M>,
 }

@@ -1,9 +1,9 @@
 //! A fixed number of pages for PRP lists and SGL segments, allocated to commands in chains.
 //!
-//! Input: blocks. Output: [`Chain`]s of pages, and the words in them. Invariant: a page is free or in exactly one
+//! Input: blocks. Output: [`PageChain`]s of pages, and the words in them. Invariant: a page is free or in exactly one
 //! chain; [`take`](ListPages::take) and [`give_back`](ListPages::give_back) allocate no memory.
 
-use super::memory::Block;
+use super::memory::DmaBlock;
 use crate::data_pointer::PageBytes;
 use headwater_host::ring_memory::RingMemory;
 
@@ -32,11 +32,11 @@ struct ListPage<M> {
 /// The list pages of a command, which must be given back.
 #[derive(Debug)]
 #[must_use = "pages that are not given back are lost"]
-pub struct Chain {
+pub struct PageChain {
     first: u32,
 }
 
-impl Chain {
+impl PageChain {
     /// The empty chain.
     pub const NONE: Self = Self { first: NONE };
 
@@ -54,7 +54,7 @@ pub(super) struct PageIndex(u32);
 impl<M: RingMemory + Clone> ListPages<M> {
     /// Divides a page-aligned block into whole pages.
     #[must_use]
-    pub fn within(block: &Block<M>, page: PageBytes) -> Self {
+    pub fn within(block: &DmaBlock<M>, page: PageBytes) -> Self {
         let page_words = page.words();
         let count = u32::try_from(block.words.words() / page_words).unwrap_or(NONE - 1);
         let pages = (0..count).map(|index| ListPage {
@@ -88,11 +88,11 @@ impl<M: RingMemory> ListPages<M> {
     }
 
     /// Takes `count` pages, or none and returns `None` if fewer are free.
-    pub(super) fn take(&mut self, count: usize) -> Option<Chain> {
+    pub(super) fn take(&mut self, count: usize) -> Option<PageChain> {
         if count > self.left {
             return None;
         }
-        let mut chain = Chain::NONE;
+        let mut chain = PageChain::NONE;
         for _ in 0..count {
             let index = self.free;
             let page = self.pages.get_mut(index as usize)?;
@@ -105,7 +105,7 @@ impl<M: RingMemory> ListPages<M> {
 
     /// Frees the pages of a chain.
     #[inline]
-    pub fn give_back(&mut self, mut chain: Chain) {
+    pub fn give_back(&mut self, mut chain: PageChain) {
         while let Some(page) = self.pages.get_mut(chain.first as usize) {
             let next = std::mem::replace(&mut page.next, self.free);
             self.free = chain.first;
@@ -115,7 +115,7 @@ impl<M: RingMemory> ListPages<M> {
     }
 
     /// Returns the first page of a chain.
-    pub(super) fn first(&self, chain: &Chain) -> Option<PageIndex> {
+    pub(super) fn first(&self, chain: &PageChain) -> Option<PageIndex> {
         (chain.first != NONE).then_some(PageIndex(chain.first))
     }
 

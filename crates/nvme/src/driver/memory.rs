@@ -4,19 +4,19 @@
 //! contiguous in bus addresses; its words stay valid as long as a handle to them exists.
 
 #[cfg(not(loom))]
-use headwater_dma::buffer::Lendable as _;
+use headwater_dma::buffer::LendableMemory as _;
 #[cfg(not(loom))]
 use headwater_dma::pool::Pool;
-#[cfg(not(loom))]
-use headwater_host::ring_memory::ForeignWords;
 use headwater_host::ring_memory::RingMemory;
+#[cfg(not(loom))]
+use headwater_host::ring_memory::SharedMemoryWords;
 
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
 
 /// A contiguous block of memory. A clone is another handle to the same words.
 #[derive(Clone, Debug)]
-pub struct Block<M> {
+pub struct DmaBlock<M> {
     /// The words.
     pub words: M,
     /// The bus address of the first word.
@@ -30,10 +30,10 @@ pub trait HostMemory {
 
     /// Allocates a block of at least `bytes` bytes whose virtual and bus addresses are multiples of `align`; `None` if
     /// there is none. Its content is arbitrary. It is freed when the last handle is dropped.
-    fn take(&mut self, bytes: usize, align: usize) -> Option<Block<Self::Words>>;
+    fn take(&mut self, bytes: usize, align: usize) -> Option<DmaBlock<Self::Words>>;
 }
 
-impl<M: RingMemory> Block<M> {
+impl<M: RingMemory> DmaBlock<M> {
     /// Zeroes the first `bytes` bytes.
     pub(crate) fn zero(&self, bytes: usize) {
         (0..bytes / WORD_BYTES).for_each(|word| self.words.store_relaxed(word, 0));
@@ -73,9 +73,9 @@ impl PoolMemory {
 
 #[cfg(not(loom))]
 impl HostMemory for PoolMemory {
-    type Words = ForeignWords;
+    type Words = SharedMemoryWords;
 
-    fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
+    fn take(&mut self, bytes: usize, align: usize) -> Option<DmaBlock<SharedMemoryWords>> {
         // The length is a multiple of `align`, so the buffer is aligned: the pool aligns each run to its size class.
         let buffer = self.pool.buffer(bytes.checked_next_multiple_of(align)?).ok()?;
         let bytes = buffer.bytes();
@@ -85,6 +85,6 @@ impl HostMemory for PoolMemory {
         if !address.is_multiple_of(boundary) || !memory.address().is_multiple_of(align) {
             return None;
         }
-        Some(Block { words: ForeignWords::new(memory, 0, bytes / WORD_BYTES).ok()?, address })
+        Some(DmaBlock { words: SharedMemoryWords::new(memory, 0, bytes / WORD_BYTES).ok()?, address })
     }
 }

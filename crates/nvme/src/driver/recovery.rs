@@ -15,20 +15,20 @@
 //! ```
 
 use super::admin_queue::{ADMIN_SLOTS, AdminMemory, AdminQueue};
-use super::bring_up::Step;
-use super::capabilities::{Capabilities, CapabilityFault, SetChoice};
-use super::controller::Controller;
-use super::error::{Death, Trouble};
-use super::function::Function;
-use super::life::Phase;
+use super::bring_up::BringUpStep;
+use super::capabilities::{CapabilityFault, CommandSetSelection, ControllerCapabilities};
+use super::error::{DeathCause, ResetCause};
+use super::lifecycle::DriverPhase;
 use super::memory::HostMemory;
+use super::nvme_driver::NvmeDriver;
+use super::pci_function::PciFunction;
 use crate::ring::layout::QueueSlots;
 use crate::spec::register::{
-    COMPLETION_ENTRY_SHIFT, Configuration, Register, SUBMISSION_ENTRY_SHIFT, status_bit,
+    COMPLETION_ENTRY_SHIFT, ConfigurationRegister, ControllerRegister, SUBMISSION_ENTRY_SHIFT, status_bit,
 };
 use headwater_host::clock::Nanos;
-use headwater_host::pinning::vfio::Mastering;
-use headwater_host::registers::Registers;
+use headwater_host::pinning::vfio::BusMastering;
+use headwater_host::registers::DeviceRegisters;
 
 /// Time limit of a shutdown for controllers that report none (RTD3E 0).
 const SHUTDOWN_TIMEOUT: Nanos = Nanos::from_millis(5_000);
@@ -42,11 +42,11 @@ const SHUTDOWN_STATUS: u32 = 0b11 << 2;
 
 /// The state of the driver.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum State {
+pub(super) enum DriverState {
     /// Not started.
     Off,
     /// CC.EN is 0, CSTS.RDY must fall.
-    Disabling { until: Nanos, then: Then },
+    Disabling { until: Nanos, then: AfterDisable },
     /// CC.EN is 1, CSTS.RDY must rise.
     Enabling { until: Nanos },
     /// The driver sends the commands of bring-up.
@@ -61,74 +61,78 @@ pub(super) enum State {
 
 /// The step after disabling.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Then {
+pub(super) enum AfterDisable {
     /// Enabling.
     Enable,
     /// Closing.
     Close,
 }
 
-impl<F: Function, H: HostMemory> Controller<F, H> {
+impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Resets the controller. Commands in flight are lost, which their queues report; queues must be created again.
     pub fn reset(&mut self, now: Nanos) {
-        self.recover(Trouble::Asked, now);
+        self.recover(ResetCause::Asked, now);
     }
 
     /// Resets the controller because of a fault that one of its queues found.
-    pub fn report(&mut self, trouble: Trouble, now: Nanos) {
+    pub fn report(&mut self, trouble: ResetCause, now: Nanos) {
         self.recover(trouble, now);
     }
 
     /// Shuts the controller down: once it is dead, all acknowledged data is durable.
     pub fn close(&mut self, now: Nanos) {
         match self.state {
-            State::Dead | State::ShuttingDown { .. } => {}
-            State::Ready { .. } => {
-                self.life.set(Phase::Recovering);
+            DriverState::Dead | DriverState::ShuttingDown { .. } => {}
+            DriverState::Ready { .. } => {
+                self.life.set(DriverPhase::Recovering);
                 let micros = self.facts.as_ref().map_or(0, |facts| facts.shutdown_micros);
                 let patience =
                     Nanos::from_micros(u64::from(micros)).clamp(SHUTDOWN_TIMEOUT, SHUTDOWN_TIMEOUT_MAX);
                 let registers = self.function.registers();
-                let configuration = registers.load32(Register::Configuration.offset() as usize);
+                let configuration = registers.load32(ControllerRegister::Configuration.offset() as usize);
                 let shut = configuration & !SHUTDOWN_MASK | SHUTDOWN_NORMAL;
-                registers.store32(Register::Configuration.offset() as usize, shut);
-                self.state = State::ShuttingDown { until: now.after(patience) };
+                registers.store32(ControllerRegister::Configuration.offset() as usize, shut);
+                self.state = DriverState::ShuttingDown { until: now.after(patience) };
             }
-            State::Off => self.die(Death::Closed),
-            _ => self.begin_disable(Then::Close, now),
+            DriverState::Off => self.die(DeathCause::Closed),
+            _ => self.begin_disable(AfterDisable::Close, now),
         }
     }
 
-    pub(super) fn recover(&mut self, trouble: Trouble, now: Nanos) {
-        if !self.is_serving() && !matches!(self.state, State::Enabling { .. }) {
+    pub(super) fn recover(&mut self, trouble: ResetCause, now: Nanos) {
+        if !self.is_serving() && !matches!(self.state, DriverState::Enabling { .. }) {
             return;
         }
         self.trouble = Some(trouble);
         self.resets += 1;
         self.resets_ever += 1;
-        self.begin_disable(Then::Enable, now);
+        self.begin_disable(AfterDisable::Enable, now);
     }
 
-    pub(super) fn begin_disable(&mut self, then: Then, now: Nanos) {
-        self.life.set(Phase::Recovering);
-        let capabilities = match Capabilities::read(self.function.registers()) {
+    pub(super) fn begin_disable(&mut self, then: AfterDisable, now: Nanos) {
+        self.life.set(DriverPhase::Recovering);
+        let capabilities = match ControllerCapabilities::read(self.function.registers()) {
             Ok(capabilities) => capabilities,
-            Err(CapabilityFault::Absent) if self.capabilities.is_some() => return self.die(Death::Removed),
-            Err(fault) => return self.die(Death::Implausible(fault)),
+            Err(CapabilityFault::Absent) if self.capabilities.is_some() => {
+                return self.die(DeathCause::Removed);
+            }
+            Err(fault) => return self.die(DeathCause::Implausible(fault)),
         };
         self.capabilities = Some(capabilities);
-        let at = Register::Configuration.offset() as usize;
+        let at = ControllerRegister::Configuration.offset() as usize;
         let registers = self.function.registers();
         let configuration = registers.load32(at);
-        if configuration & Configuration::ENABLE != 0 {
-            registers.store32(at, configuration & !(Configuration::ENABLE | SHUTDOWN_MASK));
+        if configuration & ConfigurationRegister::ENABLE != 0 {
+            registers.store32(at, configuration & !(ConfigurationRegister::ENABLE | SHUTDOWN_MASK));
         }
-        self.state = State::Disabling { until: now.after(capabilities.ready_timeout), then };
+        self.state = DriverState::Disabling { until: now.after(capabilities.ready_timeout), then };
         self.poll_disabling(now.after(capabilities.ready_timeout), then, now);
     }
 
-    pub(super) fn poll_disabling(&mut self, until: Nanos, then: Then, now: Nanos) {
-        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+    pub(super) fn poll_disabling(&mut self, until: Nanos, then: AfterDisable, now: Nanos) {
+        let Some(status) = self.load(ControllerRegister::Status) else {
+            return self.die(DeathCause::Removed);
+        };
         if status & status_bit::READY == 0 {
             return self.quiet(then, now);
         }
@@ -136,23 +140,23 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             return;
         }
         if let Err(error) = self.function.reset() {
-            return self.die(Death::Unstoppable(error));
+            return self.die(DeathCause::Unstoppable(error));
         }
-        match self.function.set_mastering(Mastering::On) {
+        match self.function.set_mastering(BusMastering::On) {
             Ok(()) => self.quiet(then, now),
-            Err(error) => self.die(Death::Mastering(error)),
+            Err(error) => self.die(DeathCause::Mastering(error)),
         }
     }
 
     /// Continues when the controller accesses no memory any more and no queue exists at it.
-    fn quiet(&mut self, then: Then, now: Nanos) {
+    fn quiet(&mut self, then: AfterDisable, now: Nanos) {
         self.lose_everything();
         match (then, self.trouble) {
-            (Then::Close, _) => self.die(Death::Closed),
-            (Then::Enable, Some(trouble)) if self.resets > self.config.resets_max => {
-                self.die(Death::GaveUp { resets: self.resets - 1, trouble });
+            (AfterDisable::Close, _) => self.die(DeathCause::Closed),
+            (AfterDisable::Enable, Some(trouble)) if self.resets > self.config.resets_max => {
+                self.die(DeathCause::GaveUp { resets: self.resets - 1, trouble });
             }
-            (Then::Enable, _) => {
+            (AfterDisable::Enable, _) => {
                 self.life.next_epoch();
                 self.enable(now);
             }
@@ -160,77 +164,82 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     }
 
     fn enable(&mut self, now: Nanos) {
-        let Some(capabilities) = self.capabilities else { return self.die(Death::NoMemory) };
-        let Ok(slots) = QueueSlots::new(ADMIN_SLOTS) else { return self.die(Death::NoMemory) };
+        let Some(capabilities) = self.capabilities else { return self.die(DeathCause::NoMemory) };
+        let Ok(slots) = QueueSlots::new(ADMIN_SLOTS) else { return self.die(DeathCause::NoMemory) };
         if self.admin_memory.is_none() {
             self.admin_memory = AdminMemory::take(&mut self.memory, capabilities.page.get() as usize, slots);
         }
-        let Some(memory) = &self.admin_memory else { return self.die(Death::NoMemory) };
+        let Some(memory) = &self.admin_memory else { return self.die(DeathCause::NoMemory) };
         let registers = self.function.registers().clone();
         let (submissions, completions) = memory.bases();
         self.admin = Some(AdminQueue::new(memory, slots, registers.clone(), &capabilities));
         registers.store32(
-            Register::AdminQueueAttributes.offset() as usize,
+            ControllerRegister::AdminQueueAttributes.offset() as usize,
             (ADMIN_SLOTS - 1) << 16 | (ADMIN_SLOTS - 1),
         );
-        registers.store64(Register::AdminSubmissionBase.offset() as usize, submissions);
-        registers.store64(Register::AdminCompletionBase.offset() as usize, completions);
+        registers.store64(ControllerRegister::AdminSubmissionBase.offset() as usize, submissions);
+        registers.store64(ControllerRegister::AdminCompletionBase.offset() as usize, completions);
         let sets = match capabilities.sets {
-            SetChoice::NvmOnly => 0,
-            SetChoice::All => 0b110 << 4,
+            CommandSetSelection::NvmOnly => 0,
+            CommandSetSelection::All => 0b110 << 4,
         };
         let arbitration = u32::from(self.uses_weights(&capabilities)) << 11;
-        let configuration = Configuration::ENABLE
+        let configuration = ConfigurationRegister::ENABLE
             | sets
             | u32::from(capabilities.page_code) << 7
             | arbitration
             | SUBMISSION_ENTRY_SHIFT << 16
             | COMPLETION_ENTRY_SHIFT << 20;
         // Ordered after the zeroing of the completion ring.
-        registers.ring32(Register::Configuration.offset() as usize, configuration);
+        registers.store32_release(ControllerRegister::Configuration.offset() as usize, configuration);
         // The next poll reads the status: otherwise resets in immediate succession would be a single attempt.
-        self.state = State::Enabling { until: now.after(capabilities.ready_timeout) };
+        self.state = DriverState::Enabling { until: now.after(capabilities.ready_timeout) };
     }
 
-    pub(super) fn uses_weights(&self, capabilities: &Capabilities) -> bool {
+    pub(super) fn uses_weights(&self, capabilities: &ControllerCapabilities) -> bool {
         capabilities.weighted_round_robin && self.config.weights.is_some()
     }
 
     pub(super) fn poll_enabling(&mut self, until: Nanos, now: Nanos) {
-        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        let Some(status) = self.load(ControllerRegister::Status) else {
+            return self.die(DeathCause::Removed);
+        };
         if status & status_bit::FATAL != 0 {
-            return self.recover(Trouble::Fatal { status }, now);
+            return self.recover(ResetCause::Fatal { status }, now);
         }
         if status & status_bit::READY != 0 {
-            self.state = State::BringUp;
-            return self.begin(Step::Controller, now);
+            self.state = DriverState::BringUp;
+            return self.begin(BringUpStep::Controller, now);
         }
         if now >= until {
-            self.recover(Trouble::EnableTimeout { status }, now);
+            self.recover(ResetCause::EnableTimeout { status }, now);
         }
     }
 
     pub(super) fn poll_shutdown(&mut self, until: Nanos, now: Nanos) {
-        let Some(status) = self.load(Register::Status) else { return self.die(Death::Removed) };
+        let Some(status) = self.load(ControllerRegister::Status) else {
+            return self.die(DeathCause::Removed);
+        };
         if status & SHUTDOWN_STATUS == status_bit::SHUTDOWN_COMPLETE
             || status & status_bit::FATAL != 0
             || now >= until
         {
-            self.begin_disable(Then::Close, now);
+            self.begin_disable(AfterDisable::Close, now);
         }
     }
 
     /// Moves to the final state. Disables bus mastering in any state of the controller.
-    pub(super) fn die(&mut self, death: Death) {
-        self.is_quiet = self.function.set_mastering(Mastering::Off).is_ok() || self.function.reset().is_ok();
+    pub(super) fn die(&mut self, death: DeathCause) {
+        self.is_quiet =
+            self.function.set_mastering(BusMastering::Off).is_ok() || self.function.reset().is_ok();
         self.lose_pending();
         if self.is_quiet {
             self.queues.clear();
             self.admin = None;
         }
         self.death.get_or_insert(death);
-        self.state = State::Dead;
-        self.life.set(Phase::Dead);
+        self.state = DriverState::Dead;
+        self.life.set(DriverPhase::Dead);
     }
 
     fn lose_everything(&mut self) {

@@ -3,21 +3,21 @@
 //! Input: requests. Output: a ticket for each, and later its outcome. Invariant: a ticket has exactly one outcome; the
 //! memory of a queue stays allocated until the controller has deleted the queue or was certainly disabled or reset.
 
-use super::admin_queue::{ADMIN_DATA_BYTES, PageUse, Purpose};
-use super::bring_up::Step;
-use super::controller::Controller;
+use super::admin_queue::{ADMIN_DATA_BYTES, AdminPurpose, PageUse};
+use super::bring_up::BringUpStep;
 use super::entries;
-use super::error::{QueueError, RequestError, Trouble};
+use super::error::{QueueError, RequestError, ResetCause};
 use super::events::{AsyncNotice, NOTICES_MAX};
-use super::function::Function;
-use super::io_queue::{DataRules, IoQueue};
+use super::io_queue::{IoQueue, TransferRules};
 use super::lent::LentQueue;
 use super::list_pages::ListPages;
-use super::memory::{Block, HostMemory};
-use super::pair::{DoorbellPlaces, Pair, PairMemory, ring_bytes};
-use super::recovery::State;
-use crate::controller::schedule::Priority;
-use crate::queue_pair::{CommandId, Completion};
+use super::memory::{DmaBlock, HostMemory};
+use super::nvme_driver::NvmeDriver;
+use super::pci_function::PciFunction;
+use super::recovery::DriverState;
+use super::ring_pair::{DoorbellOffsets, PairMemory, RingPair, ring_bytes};
+use crate::controller::schedule::QueuePriority;
+use crate::queue_pair::{CommandCompletion, CommandId};
 use crate::ring::layout::QueueSlots;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
@@ -38,14 +38,14 @@ pub struct QueueSpec {
     /// The interrupt vector of its completion queue; `None` for no interrupts.
     pub vector: Option<u16>,
     /// Its priority class, if the controller has weighted round robin.
-    pub priority: Priority,
+    pub priority: QueuePriority,
 }
 
 /// The identifier of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct RequestTicket(u64);
 
-impl Ticket {
+impl RequestTicket {
     pub(super) const fn number(self) -> u64 {
         self.0
     }
@@ -64,7 +64,7 @@ pub struct AdminReply {
 
 /// Data of an admin command of the owner: at most 4,096 bytes.
 #[derive(Clone, Copy, Debug)]
-pub enum AdminBytes<'a> {
+pub enum AdminRequestData<'a> {
     /// None.
     None,
     /// From the controller.
@@ -82,28 +82,28 @@ pub(super) struct RingBases {
 
 /// Memory of a queue that this process drives.
 #[derive(Debug)]
-pub(super) struct OwnMemory<M> {
+pub(super) struct OwnedQueueMemory<M> {
     rings: PairMemory<M>,
-    lists: Block<M>,
+    lists: DmaBlock<M>,
 }
 
 /// A queue that is being created.
 #[derive(Debug)]
-pub(super) struct QueueJob<M> {
-    pub(super) ticket: Ticket,
+pub(super) struct QueueCreation<M> {
+    pub(super) ticket: RequestTicket,
     pub(super) queue: u16,
     pub(super) slots: QueueSlots,
-    pub(super) priority: Priority,
+    pub(super) priority: QueuePriority,
     pub(super) bases: RingBases,
     /// `None` for a lent queue.
-    pub(super) own: Option<OwnMemory<M>>,
+    pub(super) own: Option<OwnedQueueMemory<M>>,
 }
 
 /// A queue that exists at the controller, or that it is creating.
 #[derive(Debug)]
 pub(super) struct HeldQueue<M> {
     /// Empty for a lent queue: its lender keeps the memory.
-    memory: Vec<Block<M>>,
+    memory: Vec<DmaBlock<M>>,
     deleting: bool,
 }
 
@@ -113,35 +113,35 @@ impl<M> HeldQueue<M> {
     }
 
     /// Returns the queue's memory, to be leaked if the controller does not stop.
-    pub(super) fn into_memory(self) -> Vec<Block<M>> {
+    pub(super) fn into_memory(self) -> Vec<DmaBlock<M>> {
         self.memory
     }
 }
 
 /// A requested queue, or the reason for its failure.
-pub type MadeQueue<M, R> = Result<Box<IoQueue<M, R>>, QueueError>;
+pub type QueueResult<M, R> = Result<Box<IoQueue<M, R>>, QueueError>;
 
 /// The outcome of a request.
 #[derive(Debug)]
-pub(super) enum Outcome<M, R> {
-    Queue(MadeQueue<M, R>),
+pub(super) enum RequestOutcome<M, R> {
+    Queue(QueueResult<M, R>),
     Lent(Result<LentQueue, QueueError>),
     Admin(AdminReply),
 }
 
-impl<M, R> Outcome<M, R> {
+impl<M, R> RequestOutcome<M, R> {
     /// Returns the outcome of a queue whose creation failed.
-    fn of_failed(job: &QueueJob<M>, error: QueueError) -> Self {
+    fn of_failed(job: &QueueCreation<M>, error: QueueError) -> Self {
         if job.own.is_some() { Self::Queue(Err(error)) } else { Self::Lent(Err(error)) }
     }
 }
 
-impl<F: Function, H: HostMemory> Controller<F, H> {
+impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Submits the request for a queue pair. Its outcome comes from [`take_queue`](Self::take_queue).
     ///
     /// # Errors
     /// [`RequestError`]: no command was sent.
-    pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<Ticket, RequestError> {
+    pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<RequestTicket, RequestError> {
         let (queue, slots) = self.room_for(spec.depth)?;
         let depth = spec.depth;
         let page = self.capabilities.ok_or(RequestError::NotReady)?.page.get() as usize;
@@ -156,14 +156,14 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         rings.completions.zero(completions);
         let bases =
             RingBases { submissions: rings.submissions.address, completions: rings.completions.address };
-        let own = Some(OwnMemory { rings, lists });
-        let job = QueueJob { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own };
+        let own = Some(OwnedQueueMemory { rings, lists });
+        let job = QueueCreation { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own };
         Ok(self.create_queue(job, spec.vector, now))
     }
 
     /// Returns a free queue identifier for a queue of that depth, and its slots.
     pub(super) fn room_for(&self, depth: u32) -> Result<(u16, QueueSlots), RequestError> {
-        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
+        let DriverState::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
         let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
             return Err(RequestError::NotReady);
         };
@@ -177,21 +177,21 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     /// Sends the first command that creates the pair; its identifier is already reserved.
     pub(super) fn create_queue(
         &mut self,
-        job: QueueJob<H::Words>,
+        job: QueueCreation<H::Words>,
         vector: Option<u16>,
         now: Nanos,
-    ) -> Ticket {
+    ) -> RequestTicket {
         let ticket = job.ticket;
         let entry =
             entries::create_completion_queue(job.queue, job.slots.get(), job.bases.completions, vector);
-        self.send(entry, PageUse::None, Purpose::CreateCompletion(Box::new(job)), now);
+        self.send(entry, PageUse::None, AdminPurpose::CreateCompletion(Box::new(job)), now);
         ticket
     }
 
     /// Returns the queue or its error; `None` while it is being created, or if the ticket is not of a queue.
-    pub fn take_queue(&mut self, ticket: Ticket) -> Option<MadeQueue<H::Words, F::Registers>> {
+    pub fn take_queue(&mut self, ticket: RequestTicket) -> Option<QueueResult<H::Words, F::Registers>> {
         match self.outcomes.remove(&ticket.0)? {
-            Outcome::Queue(outcome) => Some(outcome),
+            RequestOutcome::Queue(outcome) => Some(outcome),
             other => {
                 self.outcomes.insert(ticket.0, other);
                 None
@@ -205,7 +205,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     /// # Errors
     /// [`RequestError`]: no command was sent.
     pub fn delete_queue(&mut self, queue: u16, now: Nanos) -> Result<(), RequestError> {
-        if !matches!(self.state, State::Ready { .. }) {
+        if !matches!(self.state, DriverState::Ready { .. }) {
             return Err(RequestError::NotReady);
         }
         if self.admin_room() == 0 {
@@ -215,7 +215,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             && !std::mem::replace(&mut held.deleting, true)
         {
             let entry = entries::delete_submission_queue(queue);
-            self.send(entry, PageUse::None, Purpose::DeleteSubmission(queue), now);
+            self.send(entry, PageUse::None, AdminPurpose::DeleteSubmission(queue), now);
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     /// # Errors
     /// [`RequestError`]: no abort was queued.
     pub fn abort(&mut self, queue: u16, command: CommandId, now: Nanos) -> Result<(), RequestError> {
-        if !matches!(self.state, State::Ready { .. }) {
+        if !matches!(self.state, DriverState::Ready { .. }) {
             return Err(RequestError::NotReady);
         }
         if self.aborts.len() >= ABORTS_WAITING_MAX {
@@ -249,30 +249,30 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     pub fn admin(
         &mut self,
         entry: SubmissionEntry,
-        data: AdminBytes<'_>,
+        data: AdminRequestData<'_>,
         now: Nanos,
-    ) -> Result<Ticket, RequestError> {
-        let State::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
+    ) -> Result<RequestTicket, RequestError> {
+        let DriverState::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
         let page = match data {
-            AdminBytes::None => PageUse::None,
-            AdminBytes::ToHost => PageUse::ToHost,
-            AdminBytes::FromHost(bytes) if bytes.len() > ADMIN_DATA_BYTES => {
+            AdminRequestData::None => PageUse::None,
+            AdminRequestData::ToHost => PageUse::ToHost,
+            AdminRequestData::FromHost(bytes) if bytes.len() > ADMIN_DATA_BYTES => {
                 return Err(RequestError::Data { bytes: bytes.len(), most: ADMIN_DATA_BYTES });
             }
-            AdminBytes::FromHost(bytes) => PageUse::FromHost(bytes),
+            AdminRequestData::FromHost(bytes) => PageUse::FromHost(bytes),
         };
         if self.admin_room() == 0 {
             return Err(RequestError::Busy);
         }
         let ticket = self.ticket();
-        self.send(entry, page, Purpose::Asked(ticket.0), now);
+        self.send(entry, page, AdminPurpose::Asked(ticket.0), now);
         Ok(ticket)
     }
 
     /// Returns the reply to an admin command; `None` while there is none.
-    pub fn take_reply(&mut self, ticket: Ticket) -> Option<AdminReply> {
+    pub fn take_reply(&mut self, ticket: RequestTicket) -> Option<AdminReply> {
         match self.outcomes.remove(&ticket.0)? {
-            Outcome::Admin(reply) => Some(reply),
+            RequestOutcome::Admin(reply) => Some(reply),
             other => {
                 self.outcomes.insert(ticket.0, other);
                 None
@@ -285,20 +285,20 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     /// # Errors
     /// [`RequestError`]: no scan was started.
     pub fn rescan(&mut self, now: Nanos) -> Result<(), RequestError> {
-        if !matches!(self.state, State::Ready { .. }) {
+        if !matches!(self.state, DriverState::Ready { .. }) {
             return Err(RequestError::NotReady);
         }
         if self.scan.running {
             self.scan.again = true;
         } else {
-            self.begin(Step::Active { after: 0 }, now);
+            self.begin(BringUpStep::Active { after: 0 }, now);
         }
         Ok(())
     }
 
-    pub(super) fn ticket(&mut self) -> Ticket {
+    pub(super) fn ticket(&mut self) -> RequestTicket {
         self.next_ticket += 1;
-        Ticket(self.next_ticket)
+        RequestTicket(self.next_ticket)
     }
 
     /// Returns the number of commands that the owner may send now; the driver reserves some slots for itself.
@@ -306,7 +306,13 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
         self.admin.as_ref().map_or(0, |admin| admin.room().saturating_sub(ADMIN_RESERVE))
     }
 
-    fn send(&mut self, entry: SubmissionEntry, page: PageUse<'_>, purpose: Purpose<H::Words>, now: Nanos) {
+    fn send(
+        &mut self,
+        entry: SubmissionEntry,
+        page: PageUse<'_>,
+        purpose: AdminPurpose<H::Words>,
+        now: Nanos,
+    ) {
         let deadline = Some(now.after(self.config.admin_timeout));
         let Some(admin) = &mut self.admin else { return };
         match admin.send(entry, page, purpose, deadline) {
@@ -314,7 +320,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             Err(purpose) => {
                 // Slots are reserved, so only a controller that does not advance its submission head causes this.
                 self.lose_one(purpose);
-                self.recover(Trouble::AdminTimeout { opcode: entry.opcode }, now);
+                self.recover(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
             }
         }
     }
@@ -338,90 +344,90 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             && let Some((queue, command)) = self.aborts.pop_front()
         {
             self.aborts_in_flight += 1;
-            self.send(entries::abort(queue, command), PageUse::None, Purpose::Abort, now);
+            self.send(entries::abort(queue, command), PageUse::None, AdminPurpose::Abort, now);
         }
     }
 
     /// Processes the completion of a request's command, or of a command that followed from one.
     pub(super) fn request_done(
         &mut self,
-        purpose: Purpose<H::Words>,
-        completion: Completion,
+        purpose: AdminPurpose<H::Words>,
+        completion: CommandCompletion,
         data: Vec<u8>,
         now: Nanos,
     ) {
         let status = completion.status;
         match purpose {
-            Purpose::CreateCompletion(job) if status.is_success() => {
+            AdminPurpose::CreateCompletion(job) if status.is_success() => {
                 let base = job.bases.submissions;
                 let entry = entries::create_submission_queue(job.queue, job.slots.get(), base, job.priority);
-                self.send(entry, PageUse::None, Purpose::CreateSubmission(job), now);
+                self.send(entry, PageUse::None, AdminPurpose::CreateSubmission(job), now);
             }
-            Purpose::CreateCompletion(job) => {
+            AdminPurpose::CreateCompletion(job) => {
                 self.queues.remove(&job.queue);
-                let refused = Outcome::of_failed(&job, QueueError::Refused(status));
+                let refused = RequestOutcome::of_failed(&job, QueueError::Refused(status));
                 self.outcomes.insert(job.ticket.0, refused);
             }
-            Purpose::CreateSubmission(job) if status.is_success() => self.queue_made(*job, now),
-            Purpose::CreateSubmission(job) => {
+            AdminPurpose::CreateSubmission(job) if status.is_success() => self.queue_made(*job, now),
+            AdminPurpose::CreateSubmission(job) => {
                 let entry = entries::delete_completion_queue(job.queue);
-                self.send(entry, PageUse::None, Purpose::Undo(job, status), now);
+                self.send(entry, PageUse::None, AdminPurpose::Undo(job, status), now);
             }
-            Purpose::Undo(job, why) => {
+            AdminPurpose::Undo(job, why) => {
                 if status.is_success() {
                     self.queues.remove(&job.queue);
                 }
-                let refused = Outcome::of_failed(&job, QueueError::Refused(why));
+                let refused = RequestOutcome::of_failed(&job, QueueError::Refused(why));
                 self.outcomes.insert(job.ticket.0, refused);
             }
-            Purpose::DeleteSubmission(queue) if status.is_success() => {
+            AdminPurpose::DeleteSubmission(queue) if status.is_success() => {
                 let entry = entries::delete_completion_queue(queue);
-                self.send(entry, PageUse::None, Purpose::DeleteCompletion(queue), now);
+                self.send(entry, PageUse::None, AdminPurpose::DeleteCompletion(queue), now);
             }
-            Purpose::DeleteCompletion(queue) if status.is_success() => {
+            AdminPurpose::DeleteCompletion(queue) if status.is_success() => {
                 self.queues.remove(&queue);
             }
             // A queue whose deletion fails exists until the next reset, and holds its memory until then.
-            Purpose::DeleteSubmission(_) | Purpose::DeleteCompletion(_) => {}
-            Purpose::Abort => {
+            AdminPurpose::DeleteSubmission(_) | AdminPurpose::DeleteCompletion(_) => {}
+            AdminPurpose::Abort => {
                 self.aborts_in_flight = self.aborts_in_flight.saturating_sub(1);
                 self.send_aborts(now);
             }
-            Purpose::Asked(ticket) => {
+            AdminPurpose::Asked(ticket) => {
                 let reply = AdminReply { status, result: completion.result, data };
-                self.outcomes.insert(ticket, Outcome::Admin(reply));
+                self.outcomes.insert(ticket, RequestOutcome::Admin(reply));
             }
-            Purpose::Step(_) | Purpose::Event | Purpose::Clear(_) => {}
+            AdminPurpose::Step(_) | AdminPurpose::Event | AdminPurpose::Clear(_) => {}
         }
     }
 
-    fn queue_made(&mut self, job: QueueJob<H::Words>, now: Nanos) {
+    fn queue_made(&mut self, job: QueueCreation<H::Words>, now: Nanos) {
         let (Some(capabilities), Some(rules)) = (self.capabilities, self.queue_rules()) else { return };
         let tail = capabilities.doorbell(job.queue);
-        let doorbells = DoorbellPlaces { tail, head: tail + capabilities.doorbell_stride };
-        let Some(OwnMemory { rings, lists }) = job.own else {
+        let doorbells = DoorbellOffsets { tail, head: tail + capabilities.doorbell_stride };
+        let Some(OwnedQueueMemory { rings, lists }) = job.own else {
             let lent = self.lent(job.queue, doorbells);
-            self.outcomes.insert(job.ticket.0, Outcome::Lent(Ok(lent)));
+            self.outcomes.insert(job.ticket.0, RequestOutcome::Lent(Ok(lent)));
             return;
         };
         let registers = self.function.registers().clone();
-        let pair = Pair::new(job.queue, job.slots, &rings, registers, doorbells);
+        let pair = RingPair::new(job.queue, job.slots, &rings, registers, doorbells);
         let lists = ListPages::within(&lists, capabilities.page);
-        let data = DataRules { sgl: rules.sgl, transfer_bytes_max: rules.transfer_bytes_max };
+        let data = TransferRules { sgl: rules.sgl, transfer_bytes_max: rules.transfer_bytes_max };
         let queue = IoQueue::new(pair, lists, data, self.life.clone(), rules.timeout, now);
-        self.outcomes.insert(job.ticket.0, Outcome::Queue(Ok(Box::new(queue))));
+        self.outcomes.insert(job.ticket.0, RequestOutcome::Queue(Ok(Box::new(queue))));
     }
 
     /// Sends an Asynchronous Event Request.
     pub(super) fn request_event(&mut self) {
         if let Some(admin) = &mut self.admin {
             // If the queue is full, there is one request fewer until the next reset.
-            let _ = admin.send(entries::event_request(), PageUse::None, Purpose::Event, None);
+            let _ = admin.send(entries::event_request(), PageUse::None, AdminPurpose::Event, None);
             admin.ring();
         }
     }
 
-    pub(super) fn event(&mut self, completion: Completion, now: Nanos) {
+    pub(super) fn event(&mut self, completion: CommandCompletion, now: Nanos) {
         // A refused request is not repeated: the controller accepts no more of them.
         if !completion.status.is_success() {
             return;
@@ -431,7 +437,7 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
             self.notices.push_back(notice);
         }
         let entry = entries::log_page(notice.log_page, notice.log_bytes());
-        self.send(entry, PageUse::ToHost, Purpose::Clear(notice), now);
+        self.send(entry, PageUse::ToHost, AdminPurpose::Clear(notice), now);
     }
 
     pub(super) fn event_cleared(&mut self, notice: AsyncNotice, now: Nanos) {
@@ -446,21 +452,23 @@ impl<F: Function, H: HostMemory> Controller<F, H> {
     pub(super) fn lose_pending(&mut self) {
         self.aborts.clear();
         self.aborts_in_flight = 0;
-        self.scan = super::bring_up::Scan::default();
+        self.scan = super::bring_up::NamespaceScan::default();
         if let Some(admin) = &mut self.admin {
             let lost: Vec<_> = admin.lose().collect();
             lost.into_iter().for_each(|purpose| self.lose_one(purpose));
         }
     }
 
-    fn lose_one(&mut self, purpose: Purpose<H::Words>) {
+    fn lose_one(&mut self, purpose: AdminPurpose<H::Words>) {
         match purpose {
-            Purpose::CreateCompletion(job) | Purpose::CreateSubmission(job) | Purpose::Undo(job, _) => {
-                self.outcomes.insert(job.ticket.0, Outcome::of_failed(&job, QueueError::Reset));
+            AdminPurpose::CreateCompletion(job)
+            | AdminPurpose::CreateSubmission(job)
+            | AdminPurpose::Undo(job, _) => {
+                self.outcomes.insert(job.ticket.0, RequestOutcome::of_failed(&job, QueueError::Reset));
             }
-            Purpose::Asked(ticket) => {
+            AdminPurpose::Asked(ticket) => {
                 let reply = AdminReply { status: Status::ABORTED_BY_HOST, result: 0, data: Vec::new() };
-                self.outcomes.insert(ticket, Outcome::Admin(reply));
+                self.outcomes.insert(ticket, RequestOutcome::Admin(reply));
             }
             _ => {}
         }

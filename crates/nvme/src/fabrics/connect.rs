@@ -1,9 +1,9 @@
 //! Connect (NVMe Base 2.0 section 6.3), which makes a connection a queue.
 //!
-//! Input: the entry and its 1,024 bytes of data. Output: a [`Joined`] queue, or a [`Refusal`] that names the invalid
+//! Input: the entry and its 1,024 bytes of data. Output: a [`JoinedQueue`] queue, or a [`ConnectRefusal`] that names the invalid
 //! parameter.
 
-use super::{Association, Associations, ConnectionId, ControllerId, QueueRole};
+use super::{Association, AssociationTable, ConnectionId, ControllerId, QueueRole};
 use crate::controller::admin::ControllerKind;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::fabrics::{
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 /// The offsets of parameters that can be refused.
-mod place {
+mod parameter_offset {
     use super::InvalidParameter;
 
     pub(super) const QUEUE: InvalidParameter = InvalidParameter::Entry(42);
@@ -32,7 +32,7 @@ const NAME_BYTES_MAX: usize = 223;
 
 /// A connection that became a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinedQueue {
     /// The controller of the queue; dword 0 of the completion.
     pub controller: ControllerId,
     /// The role of the queue.
@@ -45,27 +45,27 @@ pub struct Joined {
 
 /// The completion of a refused Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ConnectRefusal {
     /// Dword 0.
     pub result: u32,
     /// The status.
     pub status: Status,
 }
 
-impl From<InvalidParameter> for Refusal {
+impl From<InvalidParameter> for ConnectRefusal {
     fn from(parameter: InvalidParameter) -> Self {
         Self { result: parameter.to_result(), status: connect_status::INVALID_PARAMETERS }
     }
 }
 
-impl From<Status> for Refusal {
+impl From<Status> for ConnectRefusal {
     fn from(status: Status) -> Self {
         Self { result: 0, status }
     }
 }
 
 /// The parameters of a Connect.
-struct Wish<'a> {
+struct ConnectRequest<'a> {
     fields: ConnectFields,
     host_name: &'a str,
     host_identifier: [u8; 16],
@@ -73,35 +73,36 @@ struct Wish<'a> {
     connection: ConnectionId,
 }
 
-impl Associations {
+impl AssociationTable {
     /// Executes a Connect that arrived on `connection`, which is not a queue yet.
     ///
     /// # Errors
-    /// [`Refusal`]; the state is unchanged.
+    /// [`ConnectRefusal`]; the state is unchanged.
     pub fn connect(
         &mut self,
         entry: &SubmissionEntry,
         data: &[u8],
         connection: ConnectionId,
         now: Nanos,
-    ) -> Result<Joined, Refusal> {
+    ) -> Result<JoinedQueue, ConnectRefusal> {
         let fields = ConnectFields::of(entry);
         if fields.format != 0 {
             return Err(connect_status::INCOMPATIBLE_FORMAT.into());
         }
-        let (data, _) =
-            ConnectData::ref_from_prefix(data).map_err(|_| Refusal::from(Status::DATA_SGL_LENGTH_INVALID))?;
-        let subsystem = name_in(&data.subsystem_name).ok_or(place::SUBSYSTEM_NAME)?;
+        let (data, _) = ConnectData::ref_from_prefix(data)
+            .map_err(|_| ConnectRefusal::from(Status::DATA_SGL_LENGTH_INVALID))?;
+        let subsystem = name_in(&data.subsystem_name).ok_or(parameter_offset::SUBSYSTEM_NAME)?;
         let kind = match subsystem {
             DISCOVERY_NAME => ControllerKind::Discovery,
             name if !name.is_empty() && name == self.config.subsystem_name => ControllerKind::Io,
-            _ => return Err(place::SUBSYSTEM_NAME.into()),
+            _ => return Err(parameter_offset::SUBSYSTEM_NAME.into()),
         };
-        let host_name = name_in(&data.host_name).filter(|name| is_name(name)).ok_or(place::HOST_NAME)?;
+        let host_name =
+            name_in(&data.host_name).filter(|name| is_name(name)).ok_or(parameter_offset::HOST_NAME)?;
         if fields.size == 0 || fields.size >= self.config.queue_entries_max {
-            return Err(place::SIZE.into());
+            return Err(parameter_offset::SIZE.into());
         }
-        let request = Wish {
+        let request = ConnectRequest {
             fields,
             host_name,
             host_identifier: data.host_identifier,
@@ -116,18 +117,18 @@ impl Associations {
             0 => FlowControl::Heads,
             _ => FlowControl::Disabled,
         };
-        Ok(Joined { controller, role, entries: fields.size + 1, flow })
+        Ok(JoinedQueue { controller, role, entries: fields.size + 1, flow })
     }
 
     fn join_admin(
         &mut self,
         kind: ControllerKind,
-        request: &Wish<'_>,
+        request: &ConnectRequest<'_>,
         now: Nanos,
-    ) -> Result<ControllerId, Refusal> {
+    ) -> Result<ControllerId, ConnectRefusal> {
         // The dynamic model: the subsystem chooses the controller (Base 2.0 section 3.1.1).
         if request.controller != CONTROLLER_DYNAMIC {
-            return Err(place::CONTROLLER.into());
+            return Err(parameter_offset::CONTROLLER.into());
         }
         let id = self.vacancy().ok_or(connect_status::CONTROLLER_BUSY)?;
         let mut controller = self.make_controller(id, kind);
@@ -150,17 +151,17 @@ impl Associations {
         Ok(id)
     }
 
-    fn join_io(&mut self, request: &Wish<'_>) -> Result<ControllerId, Refusal> {
+    fn join_io(&mut self, request: &ConnectRequest<'_>) -> Result<ControllerId, ConnectRefusal> {
         let id = ControllerId(request.controller);
-        let association = self.all.get_mut(&id).ok_or(place::CONTROLLER)?;
+        let association = self.all.get_mut(&id).ok_or(parameter_offset::CONTROLLER)?;
         if association.host_name != request.host_name {
-            return Err(place::HOST_NAME.into());
+            return Err(parameter_offset::HOST_NAME.into());
         }
         if association.host_identifier != request.host_identifier {
-            return Err(place::HOST_IDENTIFIER.into());
+            return Err(parameter_offset::HOST_IDENTIFIER.into());
         }
         if request.fields.queue > association.controller.config().io_queues_max {
-            return Err(place::QUEUE.into());
+            return Err(parameter_offset::QUEUE.into());
         }
         if !association.controller.is_ready() || association.io.contains_key(&request.fields.queue) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());

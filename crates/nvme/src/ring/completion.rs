@@ -4,10 +4,12 @@
 //! Invariant: the word with the phase tag is stored last and loaded first; an entry is never overwritten before the
 //! host has freed its slot.
 
-use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, arm, disarm, wake_after_fence};
+use crate::ring::doorbell::{
+    DoorbellFault, DoorbellName, MovedPosition, WakeDecision, arm, disarm, wake_after_fence,
+};
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
-use crate::spec::completion::{COMPLETION_WORDS, CompletionEntry, CompletionWords, Phase};
+use crate::spec::completion::{COMPLETION_WORDS, CompletionEntry, CompletionWords, PhaseTag};
 use headwater_host::ring_memory::RingMemory;
 
 /// The queue is full: the completion must wait until the host frees a slot.
@@ -30,7 +32,7 @@ pub struct CompletionProducer<M> {
     /// Completions posted since the last check for a sleeping host.
     unannounced: u32,
     /// Phase of this pass.
-    phase: Phase,
+    phase: PhaseTag,
 }
 
 impl<M: RingMemory> CompletionProducer<M> {
@@ -50,7 +52,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     }
 
     fn at(memory: M, first: usize, slots: QueueSlots, doorbell: HostDoorbell<M>) -> Self {
-        Self { memory, first, slots, doorbell, head: 0, tail: 0, unannounced: 0, phase: Phase::One }
+        Self { memory, first, slots, doorbell, head: 0, tail: 0, unannounced: 0, phase: PhaseTag::One }
     }
 
     /// Processes a write to the doorbell register; validates the value if the doorbell is this register.
@@ -127,14 +129,14 @@ impl<M: RingMemory> CompletionProducer<M> {
 
     /// Fences, and returns whether the host of a pair must be woken for the completions posted since the last call.
     #[inline]
-    pub fn ring(&mut self) -> Wake {
+    pub fn ring(&mut self) -> WakeDecision {
         // A separate queue is announced by interrupts.
         let HostDoorbell::Ring { .. } = self.doorbell else {
-            return Wake::NotNeeded;
+            return WakeDecision::NotNeeded;
         };
-        let moved = Moved { to: self.tail, steps: self.unannounced };
+        let moved = MovedPosition { to: self.tail, steps: self.unannounced };
         if moved.steps == 0 {
-            return Wake::NotNeeded;
+            return WakeDecision::NotNeeded;
         }
         self.unannounced = 0;
         self.memory.fence();
@@ -189,7 +191,7 @@ pub struct CompletionConsumer<M> {
     /// The head at the last check for a sleeping controller, after a fence.
     rung: u32,
     /// Phase of a new entry in this pass.
-    phase: Phase,
+    phase: PhaseTag,
 }
 
 impl<M: RingMemory> CompletionConsumer<M> {
@@ -201,7 +203,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
     /// Creates the host's end of a queue in memory that holds only entries. Its doorbell is a register: the owner
     /// writes the value of [`unpublished`](Self::unpublished) there.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
-        Self { memory, first: 0, slots, head: 0, published: 0, rung: 0, phase: Phase::One }
+        Self { memory, first: 0, slots, head: 0, published: 0, rung: 0, phase: PhaseTag::One }
     }
 
     /// Returns the next completion. Its slot is freed by the next [`ring`](Self::ring).
@@ -209,7 +211,7 @@ impl<M: RingMemory> CompletionConsumer<M> {
     pub fn reap(&mut self) -> Option<CompletionEntry> {
         let word = self.first + self.head as usize * COMPLETION_WORDS;
         let second = self.memory.load_acquire(word + 1);
-        if Phase::of_word(second) != self.phase {
+        if PhaseTag::of_word(second) != self.phase {
             return None;
         }
         let first = self.memory.load_relaxed(word);
@@ -225,12 +227,12 @@ impl<M: RingMemory> CompletionConsumer<M> {
     #[inline]
     pub fn has_work(&self) -> bool {
         let word = self.first + self.head as usize * COMPLETION_WORDS;
-        Phase::of_word(self.memory.load_acquire(word + 1)) == self.phase
+        PhaseTag::of_word(self.memory.load_acquire(word + 1)) == self.phase
     }
 
     /// Frees the reaped slots, fences, and returns whether the controller must be woken for them.
     #[inline]
-    pub fn ring(&mut self) -> Wake {
+    pub fn ring(&mut self) -> WakeDecision {
         if self.publish() {
             self.memory.fence();
         }
@@ -258,13 +260,13 @@ impl<M: RingMemory> CompletionConsumer<M> {
     }
 
     #[inline]
-    pub(crate) fn wake_after_fence(&mut self) -> Wake {
+    pub(crate) fn wake_after_fence(&mut self) -> WakeDecision {
         if self.rung == self.published {
-            return Wake::NotNeeded;
+            return WakeDecision::NotNeeded;
         }
         let slots = self.slots;
         // Fewer steps than slots: the controller posts no further than the published head allows.
-        let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
+        let moved = MovedPosition { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
         wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, slots, moved)
     }
@@ -285,15 +287,15 @@ impl<M: RingMemory> CompletionConsumer<M> {
 mod tests {
     use super::*;
     use crate::ring::layout::QueueSlots;
-    use headwater_host::ring_memory::SharedWords;
+    use headwater_host::ring_memory::HeapWords;
     use zerocopy::little_endian::{U16, U32};
 
-    fn ends(slots: u32) -> (CompletionProducer<SharedWords>, CompletionConsumer<SharedWords>, SharedWords) {
+    fn ends(slots: u32) -> (CompletionProducer<HeapWords>, CompletionConsumer<HeapWords>, HeapWords) {
         let layout = RingLayout {
             submission_slots: QueueSlots::new(2).unwrap(),
             completion_slots: QueueSlots::new(slots).unwrap(),
         };
-        let memory = SharedWords::zeroed(layout.words());
+        let memory = HeapWords::zeroed(layout.words());
         (
             CompletionProducer::new(memory.clone(), layout),
             CompletionConsumer::new(memory.clone(), layout),
@@ -324,7 +326,7 @@ mod tests {
             }
             assert_eq!(consumer.reap(), None);
             assert_eq!(producer.post(numbered(0)), Err(CompletionFull), "not freed yet");
-            assert_eq!(consumer.ring(), Wake::NotNeeded);
+            assert_eq!(consumer.ring(), WakeDecision::NotNeeded);
         }
     }
 
@@ -349,30 +351,30 @@ mod tests {
         let (mut producer, mut consumer, _) = ends(2);
         producer.post(numbered(1)).unwrap();
         assert!(consumer.reap().is_some());
-        assert_eq!(consumer.ring(), Wake::NotNeeded);
+        assert_eq!(consumer.ring(), WakeDecision::NotNeeded);
         consumer.arm();
         assert!(!consumer.has_work());
         producer.refresh().unwrap();
         producer.post(numbered(2)).unwrap();
-        assert_eq!(producer.ring(), Wake::Needed);
+        assert_eq!(producer.ring(), WakeDecision::Needed);
     }
 
     #[test]
     fn both_sides_are_woken_only_on_request() {
         let (mut producer, mut consumer, _) = ends(2);
         producer.post(numbered(1)).unwrap();
-        assert_eq!(producer.ring(), Wake::NotNeeded);
+        assert_eq!(producer.ring(), WakeDecision::NotNeeded);
         assert!(consumer.reap().is_some());
         consumer.arm();
         assert!(!consumer.has_work());
         producer.arm();
         assert!(!producer.head_moved());
-        assert_eq!(consumer.ring(), Wake::Needed);
+        assert_eq!(consumer.ring(), WakeDecision::Needed);
         assert!(producer.head_moved());
         producer.disarm();
         producer.refresh().unwrap();
         producer.post(numbered(2)).unwrap();
-        assert_eq!(producer.ring(), Wake::Needed);
+        assert_eq!(producer.ring(), WakeDecision::Needed);
         assert!(consumer.has_work());
     }
 }

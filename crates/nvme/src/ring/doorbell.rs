@@ -1,6 +1,6 @@
 //! The doorbell handshake: store, fence, check for a sleeper; and the mirror sequence of the sleeper.
 //!
-//! Input: positions that moved. Output: [`Wake`], whether the other side must be woken by a system call. The proof that
+//! Input: positions that moved. Output: [`WakeDecision`], whether the other side must be woken by a system call. The proof that
 //! no wake-up is lost is in the loom models beside this file; it rests on the fence between store and load on both
 //! sides.
 
@@ -14,14 +14,14 @@ const AWAKE: u64 = u64::MAX;
 /// A decision whether to wake the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a side that requested a wake-up sleeps until it arrives"]
-pub enum Wake {
+pub enum WakeDecision {
     /// The other side sleeps until its descriptor is written.
     Needed,
     /// The other side is awake, or was woken already.
     NotNeeded,
 }
 
-impl Wake {
+impl WakeDecision {
     /// Returns `Needed` if either is.
     pub fn or(self, other: Self) -> Self {
         match self {
@@ -56,7 +56,7 @@ pub struct DoorbellFault {
 
 /// A position that moved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
+pub(crate) struct MovedPosition {
     /// The new position.
     pub(crate) to: u32,
     /// Steps from the old position. More than the slots if it went round and the other side kept up.
@@ -69,12 +69,12 @@ pub(crate) fn wake_after_fence(
     memory: &impl RingMemory,
     event_word: usize,
     slots: QueueSlots,
-    moved: Moved,
-) -> Wake {
+    moved: MovedPosition,
+) -> WakeDecision {
     // The other side writes this word: a wrong value costs a needless wake-up, or only that side's own wake-up.
     match slots.position(memory.load_relaxed(event_word)) {
-        Some(event) if slots.steps_back(moved.to, event) <= moved.steps => Wake::Needed,
-        _ => Wake::NotNeeded,
+        Some(event) if slots.steps_back(moved.to, event) <= moved.steps => WakeDecision::Needed,
+        _ => WakeDecision::NotNeeded,
     }
 }
 
@@ -95,11 +95,11 @@ pub(crate) fn disarm(memory: &impl RingMemory, event_word: usize) {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use headwater_host::ring_memory::SharedWords;
+    use headwater_host::ring_memory::HeapWords;
 
     #[test]
     fn wake_is_needed_only_if_the_event_was_crossed() {
-        let memory = SharedWords::zeroed(1);
+        let memory = HeapWords::zeroed(1);
         let slots = QueueSlots::new(4).unwrap();
         for start in 0..4 {
             // More steps than slots: the other side may have kept up since the last check.
@@ -112,13 +112,13 @@ mod tests {
                         crossed |= end == event;
                         end = slots.after(end);
                     }
-                    let moved = Moved { to: end, steps };
+                    let moved = MovedPosition { to: end, steps };
                     let wake = wake_after_fence(&memory, 0, slots, moved);
-                    assert_eq!(wake == Wake::Needed, crossed, "{moved:?}, event {event}");
+                    assert_eq!(wake == WakeDecision::Needed, crossed, "{moved:?}, event {event}");
                 }
                 disarm(&memory, 0);
-                let moved = Moved { to: start, steps };
-                assert_eq!(wake_after_fence(&memory, 0, slots, moved), Wake::NotNeeded);
+                let moved = MovedPosition { to: start, steps };
+                assert_eq!(wake_after_fence(&memory, 0, slots, moved), WakeDecision::NotNeeded);
             }
         }
     }

@@ -49,12 +49,12 @@ fn command(id: u16) -> SubmissionEntry {
 
 /// A model of an eventfd: a wake-up is kept until it is waited for.
 #[derive(Default)]
-struct Descriptor {
+struct ModelEventfd {
     written: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Descriptor {
+impl ModelEventfd {
     fn wake(&self, wake: Wake) {
         if wake == Wake::Needed {
             *self.written.lock().unwrap() = true;
@@ -126,7 +126,7 @@ fn loom_sleeping_controller_is_woken_by_the_submission_doorbell() {
         let memory = SharedWords::zeroed(layout_with(3).words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout_with(3));
         let mut pusher = SubmissionProducer::new(memory, layout_with(3));
-        let bell = Arc::new(Descriptor::default());
+        let bell = Arc::new(ModelEventfd::default());
         let wakes = Arc::clone(&bell);
         let controller = thread::spawn(move || {
             for id in 0..2 {
@@ -154,9 +154,9 @@ fn loom_sleeping_host_is_woken_by_the_completion() {
         let memory = SharedWords::zeroed(layout().words());
         let mut poster = CompletionProducer::new(memory.clone(), layout());
         let mut reaper = CompletionConsumer::new(memory, layout());
-        let to_host = Arc::new(Descriptor::default());
+        let to_host = Arc::new(ModelEventfd::default());
         let wakes_host = Arc::clone(&to_host);
-        let to_controller = Arc::new(Descriptor::default());
+        let to_controller = Arc::new(ModelEventfd::default());
         let wakes_controller = Arc::clone(&to_controller);
         let controller = thread::spawn(move || {
             for id in 0..2_u16 {

@@ -26,12 +26,12 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 /// A model of a doorbell register: a write ends the controller's sleep, and is kept until it does.
 #[derive(Default)]
-struct Register {
+struct ModelRegister {
     written: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Register {
+impl ModelRegister {
     fn write(&self) {
         *self.written.lock().unwrap() = true;
         self.changed.notify_one();
@@ -47,18 +47,18 @@ impl Register {
 }
 
 /// One doorbell of a guest, with its pages.
-struct Bell {
+struct ShadowDoorbell {
     doorbells: SharedWords,
     events: SharedWords,
-    register: Arc<Register>,
+    register: Arc<ModelRegister>,
     old: u16,
 }
 
-impl Bell {
+impl ShadowDoorbell {
     /// Creates a doorbell and the controller's cell of it.
-    fn new() -> (Self, DoorbellCell<SharedWords>, Arc<Register>) {
+    fn new() -> (Self, DoorbellCell<SharedWords>, Arc<ModelRegister>) {
         let (doorbells, events) = (SharedWords::zeroed(1), SharedWords::zeroed(1));
-        let register = Arc::new(Register::default());
+        let register = Arc::new(ModelRegister::default());
         let cell = DoorbellCell { doorbells: doorbells.clone(), events: Some(events.clone()), cell: 0 };
         (Self { doorbells, events, register: Arc::clone(&register), old: 0 }, cell, register)
     }
@@ -88,7 +88,7 @@ fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
     check(|| {
         const SLOTS: u16 = 3;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
-        let (mut bell, cell, register) = Bell::new();
+        let (mut bell, cell, register) = ShadowDoorbell::new();
         let slots = QueueSlots::new(u32::from(SLOTS)).unwrap();
         let mut fetcher = SubmissionConsumer::over(memory.clone(), slots);
         fetcher.share_doorbell(cell);
@@ -119,11 +119,11 @@ fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
-        let (mut bell, cell, register) = Bell::new();
+        let (mut bell, cell, register) = ShadowDoorbell::new();
         let mut fetcher =
             SubmissionConsumer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
         fetcher.share_doorbell(cell);
-        let to_guest = Arc::new(Register::default());
+        let to_guest = Arc::new(ModelRegister::default());
         let fetched = Arc::clone(&to_guest);
         let controller = thread::spawn(move || {
             for id in 0..2 {
@@ -153,7 +153,7 @@ fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = SharedWords::zeroed(usize::from(SLOTS) * 2);
-        let (mut bell, cell, register) = Bell::new();
+        let (mut bell, cell, register) = ShadowDoorbell::new();
         let mut poster = CompletionProducer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
         poster.share_doorbell(cell);
         let controller = thread::spawn(move || {

@@ -4,7 +4,7 @@
 //! Invariant: the tail that the controller uses was validated; each word of an entry is loaded once, after the tail
 //! that covers it.
 
-use crate::ring::doorbell::{DoorbellFault, DoorbellName, Moved, Wake, wake_after_fence};
+use crate::ring::doorbell::{DoorbellFault, DoorbellName, MovedPosition, WakeDecision, wake_after_fence};
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
@@ -84,7 +84,7 @@ impl<M: RingMemory> SubmissionProducer<M> {
 
     /// Publishes every pushed command, fences, and returns whether the controller must be woken.
     #[inline]
-    pub fn ring(&mut self) -> Wake {
+    pub fn ring(&mut self) -> WakeDecision {
         if self.publish() {
             self.memory.fence();
         }
@@ -112,13 +112,13 @@ impl<M: RingMemory> SubmissionProducer<M> {
     }
 
     #[inline]
-    pub(crate) fn wake_after_fence(&mut self) -> Wake {
+    pub(crate) fn wake_after_fence(&mut self) -> WakeDecision {
         if self.rung == self.published {
-            return Wake::NotNeeded;
+            return WakeDecision::NotNeeded;
         }
         let slots = self.slots;
         // Fewer steps than slots: the head bounds them, and it comes from completions of commands that were rung.
-        let moved = Moved { to: self.published, steps: slots.distance(self.rung, self.published) };
+        let moved = MovedPosition { to: self.published, steps: slots.distance(self.rung, self.published) };
         self.rung = self.published;
         wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, slots, moved)
     }
@@ -292,15 +292,15 @@ impl<M: RingMemory> SubmissionConsumer<M> {
 mod tests {
     use super::*;
     use crate::ring::layout::QueueSlots;
-    use headwater_host::ring_memory::SharedWords;
+    use headwater_host::ring_memory::HeapWords;
     use zerocopy::little_endian::U16;
 
-    fn ends(slots: u32) -> (SubmissionProducer<SharedWords>, SubmissionConsumer<SharedWords>, SharedWords) {
+    fn ends(slots: u32) -> (SubmissionProducer<HeapWords>, SubmissionConsumer<HeapWords>, HeapWords) {
         let layout = RingLayout {
             submission_slots: QueueSlots::new(slots).unwrap(),
             completion_slots: QueueSlots::new(2).unwrap(),
         };
-        let memory = SharedWords::zeroed(layout.words());
+        let memory = HeapWords::zeroed(layout.words());
         (
             SubmissionProducer::new(memory.clone(), layout),
             SubmissionConsumer::new(memory.clone(), layout),
@@ -320,7 +320,7 @@ mod tests {
             producer.push(numbered(2 * id + 1)).unwrap();
             assert_eq!(producer.push(numbered(0)), Err(QueueFull));
             assert_eq!(consumer.fetch(), Ok(None), "nothing is seen before the ring");
-            assert_eq!(producer.ring(), Wake::NotNeeded);
+            assert_eq!(producer.ring(), WakeDecision::NotNeeded);
             assert_eq!(consumer.fetch().unwrap(), Some(numbered(2 * id)));
             assert_eq!(consumer.fetch().unwrap(), Some(numbered(2 * id + 1)));
             assert_eq!(consumer.fetch(), Ok(None));
@@ -365,14 +365,14 @@ mod tests {
         consumer.arm();
         assert!(!consumer.has_work());
         producer.push(numbered(1)).unwrap();
-        assert_eq!(producer.ring(), Wake::Needed);
+        assert_eq!(producer.ring(), WakeDecision::Needed);
         producer.push(numbered(2)).unwrap();
-        assert_eq!(producer.ring(), Wake::NotNeeded);
+        assert_eq!(producer.ring(), WakeDecision::NotNeeded);
         assert!(consumer.has_work());
         consumer.disarm();
         assert!(consumer.fetch().unwrap().is_some());
         producer.push(numbered(3)).unwrap();
-        assert_eq!(producer.ring(), Wake::NotNeeded);
-        assert_eq!(producer.ring(), Wake::NotNeeded, "nothing moved");
+        assert_eq!(producer.ring(), WakeDecision::NotNeeded);
+        assert_eq!(producer.ring(), WakeDecision::NotNeeded, "nothing moved");
     }
 }

@@ -17,16 +17,16 @@ const PHASE_IN_WORD: u64 = 1 << 48;
 const PHASE_IN_STATUS: u16 = 1;
 
 /// The phase tag of an entry: it identifies the pass over the queue and flips each time the tail wraps. The first pass
-/// is [`Phase::One`], because new memory reads as zero.
+/// is [`PhaseTag::One`], because new memory reads as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum PhaseTag {
     /// P = 0.
     Zero,
     /// P = 1.
     One,
 }
 
-impl Phase {
+impl PhaseTag {
     /// Returns the phase of the next pass.
     #[must_use]
     #[inline]
@@ -57,10 +57,10 @@ impl CompletionWords {
     /// Returns the words with this phase tag.
     #[must_use]
     #[inline]
-    pub const fn with_phase(self, phase: Phase) -> [u64; COMPLETION_WORDS] {
+    pub const fn with_phase(self, phase: PhaseTag) -> [u64; COMPLETION_WORDS] {
         let phase = match phase {
-            Phase::Zero => 0,
-            Phase::One => PHASE_IN_WORD,
+            PhaseTag::Zero => 0,
+            PhaseTag::One => PHASE_IN_WORD,
         };
         [self.first, self.second & !PHASE_IN_WORD | phase]
     }
@@ -135,18 +135,18 @@ impl CompletionEntry {
     /// Returns the phase tag of the entry.
     #[must_use]
     #[inline]
-    pub fn phase(&self) -> Phase {
-        if self.status_and_phase.get() & PHASE_IN_STATUS == 0 { Phase::Zero } else { Phase::One }
+    pub fn phase(&self) -> PhaseTag {
+        if self.status_and_phase.get() & PHASE_IN_STATUS == 0 { PhaseTag::Zero } else { PhaseTag::One }
     }
 
     /// Returns the same entry with this phase tag.
     #[must_use]
     #[inline]
-    pub fn with_phase(mut self, phase: Phase) -> Self {
+    pub fn with_phase(mut self, phase: PhaseTag) -> Self {
         let status = self.status_and_phase.get() & !PHASE_IN_STATUS;
         self.status_and_phase = U16::new(match phase {
-            Phase::Zero => status,
-            Phase::One => status | PHASE_IN_STATUS,
+            PhaseTag::Zero => status,
+            PhaseTag::One => status | PHASE_IN_STATUS,
         });
         self
     }
@@ -184,15 +184,15 @@ mod tests {
             status_and_phase: U16::new(Status::CAPACITY_EXCEEDED.to_field()),
             ..CompletionEntry::default()
         };
-        let one = entry.with_phase(Phase::One);
-        assert_eq!(one.phase(), Phase::One);
-        assert_eq!(Phase::of_word(one.to_words()[1]), Phase::One);
+        let one = entry.with_phase(PhaseTag::One);
+        assert_eq!(one.phase(), PhaseTag::One);
+        assert_eq!(PhaseTag::of_word(one.to_words()[1]), PhaseTag::One);
         assert_eq!(one.status(), Status::CAPACITY_EXCEEDED);
-        assert_eq!(one.with_phase(Phase::Zero), entry);
-        for phase in [Phase::Zero, Phase::One] {
+        assert_eq!(one.with_phase(PhaseTag::Zero), entry);
+        for phase in [PhaseTag::Zero, PhaseTag::One] {
             assert_eq!(CompletionWords::from(one).with_phase(phase), one.with_phase(phase).to_words());
         }
         assert_eq!(CompletionWords::from(one).entry(), one);
-        assert_eq!(Phase::of_word(entry.to_words()[1]), Phase::Zero);
+        assert_eq!(PhaseTag::of_word(entry.to_words()[1]), PhaseTag::Zero);
     }
 }

@@ -8,12 +8,12 @@ macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $scope:ident, $change:ident, $bytes:literal;)*) => {
         numbered! {
             /// A feature of this controller (FID).
-            Feature {
+            FeatureId {
                 $($(#[$doc])* $name = $number,)*
             }
         }
 
-        impl Feature {
+        impl FeatureId {
             /// Returns the scope of the feature.
             #[must_use]
             pub const fn scope(self) -> FeatureScope {
@@ -24,9 +24,9 @@ macro_rules! features {
 
             /// Returns whether a host may change the feature.
             #[must_use]
-            pub const fn change(self) -> FeatureChange {
+            pub const fn change(self) -> FeatureChangeability {
                 match self {
-                    $(Self::$name => FeatureChange::$change,)*
+                    $(Self::$name => FeatureChangeability::$change,)*
                 }
             }
 
@@ -52,7 +52,7 @@ pub enum FeatureScope {
 
 /// The changeability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeatureChange {
+pub enum FeatureChangeability {
     /// Changeable by Set Features.
     Changeable,
     /// Not changeable by a host.
@@ -121,11 +121,11 @@ impl FeatureSelect {
     }
 }
 
-/// Returns dword 0 of a Get Features completion for [`FeatureSelect::Supported`].
+/// Returns dword 0 of a Get Features completion for [`FeatureIdSelect::Supported`].
 #[must_use]
-pub const fn supported_dword(feature: Feature) -> u32 {
+pub const fn supported_dword(feature: FeatureId) -> u32 {
     let specific = matches!(feature.scope(), FeatureScope::Namespace);
-    let changeable = matches!(feature.change(), FeatureChange::Changeable);
+    let changeable = matches!(feature.change(), FeatureChangeability::Changeable);
     (specific as u32) << 1 | (changeable as u32) << 2
 }
 
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn features_round_trip_through_numbers() {
         for number in 0..=u8::MAX {
-            if let Some(feature) = Feature::from_number(number) {
+            if let Some(feature) = FeatureId::from_number(number) {
                 assert_eq!(feature.number(), number);
             }
         }
-        assert_eq!(Feature::from_number(0x00), None);
-        assert_eq!(supported_dword(Feature::KeyValueConfiguration), 0b110);
-        assert_eq!(supported_dword(Feature::WriteCache), 0b000);
+        assert_eq!(FeatureId::from_number(0x00), None);
+        assert_eq!(supported_dword(FeatureId::KeyValueConfiguration), 0b110);
+        assert_eq!(supported_dword(FeatureId::WriteCache), 0b000);
     }
 }

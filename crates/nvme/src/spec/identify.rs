@@ -8,7 +8,7 @@ mod descriptor;
 mod namespace;
 
 pub use controller::{IdentifyController, NvmController, PowerState};
-pub use descriptor::{DescriptorType, DescriptorWriter, NSID_LIST_MAX, controller_list, namespace_list};
+pub use descriptor::{DescriptorKind, DescriptorWriter, NSID_LIST_MAX, controller_list, namespace_list};
 pub use namespace::{IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format};
 
 use super::numbered::numbered;
@@ -57,7 +57,7 @@ impl CommandSet {
 
 numbered! {
     /// A data structure that Identify can return (CNS, figure 273).
-    View {
+    IdentifyView {
         /// An active namespace, NVM command set.
         Namespace = 0x00,
         /// The controller.

@@ -5,12 +5,12 @@
 mod effects;
 mod health;
 mod media;
-mod state;
+mod subsystem_state;
 
 pub use effects::{COMMAND_EFFECTS_BYTES, FEATURE_EFFECTS_BYTES, command_effects, feature_effects};
 pub use health::{ErrorEntry, SmartLog};
 pub use media::MediaLog;
-pub use state::{AnaGroup, AnaHeader, AnaState, FirmwareLog, SanitizeLog};
+pub use subsystem_state::{AnaGroup, AnaHeader, AnaState, FirmwareLog, SanitizeLog};
 
 use super::numbered::numbered;
 

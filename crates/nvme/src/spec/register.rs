@@ -7,11 +7,11 @@ macro_rules! registers {
     ($($(#[$doc:meta])* $name:ident = $offset:literal, $bytes:literal;)*) => {
         /// A property of a controller.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Register {
+        pub enum ControllerRegister {
             $($(#[$doc])* $name,)*
         }
 
-        impl Register {
+        impl ControllerRegister {
             /// Every register of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
@@ -80,7 +80,7 @@ pub const SUBSYSTEM_RESET_SIGNATURE: u32 = 0x4E56_4D65;
 
 /// The fields of CAP that differ between controllers. The other fields of the register are constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct CapabilityRegister {
     /// MQES plus one: maximum slots of a queue.
     pub queue_slots_max: u32,
     /// TO: timeout of a host that waits for CSTS.RDY, in units of 500 ms.
@@ -89,7 +89,7 @@ pub struct Capabilities {
     pub weighted_round_robin: bool,
 }
 
-impl Capabilities {
+impl CapabilityRegister {
     const CONTIGUOUS_QUEUES: u64 = 1 << 16;
     const WEIGHTED_ROUND_ROBIN: u64 = 1 << 17;
     const SUBSYSTEM_RESET: u64 = 1 << 36;
@@ -119,7 +119,7 @@ impl Capabilities {
 
 /// The value of CC that a host wrote (figure 46).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Configuration(pub u32);
+pub struct ConfigurationRegister(pub u32);
 
 /// CC.CSS: the I/O command sets that a host selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub enum ShutdownKind {
     Abrupt,
 }
 
-impl Configuration {
+impl ConfigurationRegister {
     /// CC.EN.
     pub const ENABLE: u32 = 1;
     const SHUTDOWN: u32 = 0b11 << 14;
@@ -246,22 +246,25 @@ mod tests {
     #[test]
     fn registers_have_the_specified_offsets_and_do_not_overlap() {
         let mut end = 0;
-        for &register in Register::ALL {
+        for &register in ControllerRegister::ALL {
             assert!(register.offset() >= end, "{register:?} overlaps the one before it");
             assert_eq!(register.offset() % register.bytes().min(4), 0);
-            assert_eq!(Register::at(register.offset()), Some(register));
+            assert_eq!(ControllerRegister::at(register.offset()), Some(register));
             end = register.offset() + register.bytes();
         }
-        assert_eq!(Register::Configuration.offset(), 0x14);
-        assert_eq!(Register::AdminCompletionBase.offset(), 0x30);
-        assert_eq!(Register::at(0x18), None);
+        assert_eq!(ControllerRegister::Configuration.offset(), 0x14);
+        assert_eq!(ControllerRegister::AdminCompletionBase.offset(), 0x30);
+        assert_eq!(ControllerRegister::at(0x18), None);
     }
 
     #[test]
     fn capability_bits_have_the_specified_positions() {
-        let register =
-            Capabilities { queue_slots_max: 1_024, ready_timeout_500ms: 30, weighted_round_robin: true }
-                .to_register();
+        let register = CapabilityRegister {
+            queue_slots_max: 1_024,
+            ready_timeout_500ms: 30,
+            weighted_round_robin: true,
+        }
+        .to_register();
         assert_eq!(register & 0xFFFF, 1_023, "MQES is 0's based");
         assert_eq!((register >> 16) & 1, 1, "CQR");
         assert_eq!((register >> 17) & 0b11, 0b01, "AMS");

@@ -13,9 +13,9 @@
 //!     +-----------------------------------------------------------------------------+
 //! ```
 
-use super::fault::{Fault, FaultKind};
-use super::header::{Header, Rules};
-use super::{DIGEST_BYTES, Digest};
+use super::fault::{TcpFault, TcpFaultKind};
+use super::header::{HeaderRules, PduHeader};
+use super::{DIGEST_BYTES, DigestMode};
 use crate::spec::tcp::{COMMON_BYTES, PduKind};
 use headwater_host::copy::crc32c;
 
@@ -24,11 +24,11 @@ const HEADER_ROOM: usize = 128 + DIGEST_BYTES;
 
 /// The next result of the decoder.
 #[derive(Debug)]
-pub enum Decoded<'a> {
+pub enum DecoderStep<'a> {
     /// The decoder needs more bytes.
     Starved,
-    /// A header. If it has data, [`Decoded::Data`] and [`Decoded::End`] follow.
-    Header(Header),
+    /// A header. If it has data, [`DecoderStep::Data`] and [`DecoderStep::End`] follow.
+    Header(PduHeader),
     /// A piece of the data, never empty.
     Data(&'a [u8]),
     /// The data is complete.
@@ -45,7 +45,7 @@ pub enum DataCheck {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum DecoderStage {
     Start,
     Kind,
     Header(PduKind),
@@ -57,83 +57,83 @@ enum Stage {
 
 /// The decoder's state machine.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct PduDecoder {
     /// The receiver's limits; the digests change when the connection is initialized.
-    pub rules: Rules,
-    stage: Stage,
+    pub rules: HeaderRules,
+    stage: DecoderStage,
     held: [u8; HEADER_ROOM],
     held_bytes: usize,
 }
 
-impl Decoder {
+impl PduDecoder {
     /// Creates a decoder at the beginning of a stream.
     #[must_use]
-    pub const fn new(rules: Rules) -> Self {
-        Self { rules, stage: Stage::Start, held: [0; HEADER_ROOM], held_bytes: 0 }
+    pub const fn new(rules: HeaderRules) -> Self {
+        Self { rules, stage: DecoderStage::Start, held: [0; HEADER_ROOM], held_bytes: 0 }
     }
 
     /// Consumes bytes from the front of `input` up to the next result.
     ///
     /// # Errors
     /// The fault that ends the connection.
-    pub fn decode<'a>(&mut self, input: &mut &'a [u8]) -> Result<Decoded<'a>, Fault> {
+    pub fn decode<'a>(&mut self, input: &mut &'a [u8]) -> Result<DecoderStep<'a>, TcpFault> {
         loop {
             match self.stage {
                 // The previous header is kept until here, because a termination request may carry it.
-                Stage::Start => {
+                DecoderStage::Start => {
                     if input.is_empty() {
-                        return Ok(Decoded::Starved);
+                        return Ok(DecoderStep::Starved);
                     }
                     self.held_bytes = 0;
-                    self.stage = Stage::Kind;
+                    self.stage = DecoderStage::Kind;
                 }
-                Stage::Kind => {
+                DecoderStage::Kind => {
                     if !self.hold(input, COMMON_BYTES) {
-                        return Ok(Decoded::Starved);
+                        return Ok(DecoderStep::Starved);
                     }
                     let kind = self.rules.judge_kind(&self.held[..COMMON_BYTES])?;
-                    self.stage = Stage::Header(kind);
+                    self.stage = DecoderStage::Header(kind);
                 }
-                Stage::Header(kind) => {
+                DecoderStage::Header(kind) => {
                     if !self.hold(input, self.rules.header_bytes(kind)) {
-                        return Ok(Decoded::Starved);
+                        return Ok(DecoderStep::Starved);
                     }
-                    return self.finish_header(kind).map(Decoded::Header);
+                    return self.finish_header(kind).map(DecoderStep::Header);
                 }
-                Stage::Padding { left, data_bytes } => {
+                DecoderStage::Padding { left, data_bytes } => {
                     let taken = input.len().min(usize::from(left));
                     *input = &input[taken..];
                     let left = left - u8::try_from(taken).unwrap_or(left);
                     if left > 0 {
-                        self.stage = Stage::Padding { left, data_bytes };
-                        return Ok(Decoded::Starved);
+                        self.stage = DecoderStage::Padding { left, data_bytes };
+                        return Ok(DecoderStep::Starved);
                     }
-                    self.stage = Stage::Data { left: data_bytes, crc: 0 };
+                    self.stage = DecoderStage::Data { left: data_bytes, crc: 0 };
                 }
-                Stage::Data { left, .. } => {
+                DecoderStage::Data { left, .. } => {
                     let max = usize::try_from(left).unwrap_or(usize::MAX);
                     let (data, rest) = input.split_at(input.len().min(max));
                     if data.is_empty() {
-                        return Ok(Decoded::Starved);
+                        return Ok(DecoderStep::Starved);
                     }
                     *input = rest;
                     self.placed(data.len(), |crc| crc32c(crc, data));
-                    return Ok(Decoded::Data(data));
+                    return Ok(DecoderStep::Data(data));
                 }
-                Stage::Trailer { crc } => {
+                DecoderStage::Trailer { crc } => {
                     if !self.hold(input, DIGEST_BYTES) {
-                        return Ok(Decoded::Starved);
+                        return Ok(DecoderStep::Starved);
                     }
                     let check = if self.held[..DIGEST_BYTES] == crc.to_le_bytes() {
                         DataCheck::Right
                     } else {
                         DataCheck::Wrong
                     };
-                    self.stage = Stage::End(check);
+                    self.stage = DecoderStage::End(check);
                 }
-                Stage::End(check) => {
-                    self.stage = Stage::Start;
-                    return Ok(Decoded::End(check));
+                DecoderStage::End(check) => {
+                    self.stage = DecoderStage::Start;
+                    return Ok(DecoderStep::End(check));
                 }
             }
         }
@@ -145,7 +145,7 @@ impl Decoder {
     #[inline]
     pub fn data_left(&self) -> u32 {
         match self.stage {
-            Stage::Data { left, .. } => left,
+            DecoderStage::Data { left, .. } => left,
             _ => 0,
         }
     }
@@ -157,21 +157,21 @@ impl Decoder {
     /// If `bytes` exceeds `data_left`: a bug of the caller, not a fault of the peer.
     #[inline]
     pub fn placed(&mut self, bytes: usize, check: impl FnOnce(u32) -> u32) {
-        let Stage::Data { left, crc } = self.stage else {
+        let DecoderStage::Data { left, crc } = self.stage else {
             panic!("{bytes} bytes of data recorded while no data is expected");
         };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         assert!(bytes <= left, "{bytes} bytes of data recorded, {left} left");
         let left = left - bytes;
         let digests = self.rules.digests.data;
-        let crc = if digests == Digest::On { check(crc) } else { crc };
+        let crc = if digests == DigestMode::On { check(crc) } else { crc };
         self.stage = match (left, digests) {
-            (0, Digest::Off) => Stage::End(DataCheck::Right),
-            (0, Digest::On) => {
+            (0, DigestMode::Off) => DecoderStage::End(DataCheck::Right),
+            (0, DigestMode::On) => {
                 self.held_bytes = 0;
-                Stage::Trailer { crc }
+                DecoderStage::Trailer { crc }
             }
-            _ => Stage::Data { left, crc },
+            _ => DecoderStage::Data { left, crc },
         };
     }
 
@@ -192,18 +192,21 @@ impl Decoder {
         taken.len() == wanted
     }
 
-    fn finish_header(&mut self, kind: PduKind) -> Result<Header, Fault> {
+    fn finish_header(&mut self, kind: PduKind) -> Result<PduHeader, TcpFault> {
         let (fields, digest) = self.held[..self.held_bytes].split_at(kind.header_bytes());
         if let Ok(received) = <[u8; DIGEST_BYTES]>::try_from(digest)
             && crc32c(0, fields) != u32::from_le_bytes(received)
         {
-            return Err(Fault { kind: FaultKind::HeaderDigest, information: u32::from_le_bytes(received) });
+            return Err(TcpFault {
+                kind: TcpFaultKind::HeaderDigest,
+                information: u32::from_le_bytes(received),
+            });
         }
         let header = self.rules.judge(kind, fields)?;
         self.stage = if header.data_bytes == 0 {
-            Stage::Start
+            DecoderStage::Start
         } else {
-            Stage::Padding { left: header.padding_bytes, data_bytes: header.data_bytes }
+            DecoderStage::Padding { left: header.padding_bytes, data_bytes: header.data_bytes }
         };
         Ok(header)
     }

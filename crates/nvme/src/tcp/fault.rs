@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32};
 /// Fatal Error Status (FES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum FaultKind {
+pub enum TcpFaultKind {
     /// 01h: a field of a header is not allowed; FEI is its byte offset.
     InvalidHeaderField = 0x01,
     /// 02h: a PDU is not allowed in the current state.
@@ -28,7 +28,7 @@ pub enum FaultKind {
     UnsupportedParameter = 0x06,
 }
 
-impl FaultKind {
+impl TcpFaultKind {
     /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
@@ -50,7 +50,7 @@ impl FaultKind {
     }
 }
 
-impl fmt::Display for FaultKind {
+impl fmt::Display for TcpFaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InvalidHeaderField => "invalid PDU header field",
@@ -66,23 +66,23 @@ impl fmt::Display for FaultKind {
 /// An error that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} (information {information:#x})")]
-pub struct Fault {
+pub struct TcpFault {
     /// FES.
-    pub kind: FaultKind,
+    pub kind: TcpFaultKind,
     /// FEI.
     pub information: u32,
 }
 
-impl Fault {
+impl TcpFault {
     /// Creates the fault of an invalid header field at this offset.
     #[must_use]
     pub const fn field(offset: u32) -> Self {
-        Self { kind: FaultKind::InvalidHeaderField, information: offset }
+        Self { kind: TcpFaultKind::InvalidHeaderField, information: offset }
     }
 
     /// Creates a fault whose FEI has no meaning.
     #[must_use]
-    pub const fn of(kind: FaultKind) -> Self {
+    pub const fn of(kind: TcpFaultKind) -> Self {
         Self { kind, information: 0 }
     }
 
@@ -121,7 +121,7 @@ mod tests {
     fn termination_request_reports_field_and_carries_header() {
         let mut out = Vec::new();
         let header = [7_u8; 200];
-        Fault::field(10).write(PduKind::ControllerTermination, &header, &mut out);
+        TcpFault::field(10).write(PduKind::ControllerTermination, &header, &mut out);
         let (pdu, rest) = TerminationPdu::read_from_prefix(&out).unwrap();
         assert_eq!(pdu.common.kind, 3);
         assert_eq!(pdu.common.header_bytes, 24);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn fault_kinds_round_trip_through_numbers() {
         for number in 0..=u16::MAX {
-            if let Some(kind) = FaultKind::from_number(number) {
+            if let Some(kind) = TcpFaultKind::from_number(number) {
                 assert_eq!(u16::from(kind.number()), number);
             }
         }

@@ -1,11 +1,11 @@
 //! Validation and decoding of the header of a received PDU, field by field (section 3.6).
 //!
 //! Input: the bytes of a header, and the limits of this end and of the connection.
-//! Output: a [`Header`] with consistent lengths, or the [`Fault`] whose FEI is the offset of the first invalid field.
+//! Output: a [`PduHeader`] with consistent lengths, or the [`TcpFault`] whose FEI is the offset of the first invalid field.
 //! Invariant: no length from a peer is used before it is compared with a limit.
 
-use super::fault::{Fault, FaultKind};
-use super::{Digest, Digests};
+use super::fault::{TcpFault, TcpFaultKind};
+use super::{DigestMode, DigestSettings};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::tcp::{
@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 
 /// The receiving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receiver {
+pub enum ReceiverRole {
     /// The controller.
     Controller,
     /// The host.
@@ -26,11 +26,11 @@ pub enum Receiver {
 
 /// The limits of a receiver.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct HeaderRules {
     /// The receiving end.
-    pub receiver: Receiver,
+    pub receiver: ReceiverRole,
     /// Negotiated digests; off until the connection is initialized.
-    pub digests: Digests,
+    pub digests: DigestSettings,
     /// Required alignment of PDO in bytes, as this end stated in its HPDA or CPDA.
     pub alignment: u8,
     /// Controller: maximum bytes of in-capsule data.
@@ -41,9 +41,9 @@ pub struct Rules {
 
 /// The decoded header of a PDU, with the layout of its data.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct PduHeader {
     /// The decoded fields.
-    pub what: Received,
+    pub what: PduFields,
     /// Bytes between the header, including its digest, and the data.
     pub padding_bytes: u8,
     /// Bytes of data.
@@ -52,9 +52,9 @@ pub struct Header {
 
 /// The decoded fields of a header, by PDU type.
 #[derive(Clone, Copy, Debug)]
-pub enum Received {
+pub enum PduFields {
     /// ICReq or ICResp.
-    Initialize(Initialize),
+    Initialize(InitializeFields),
     /// H2CTermReq or C2HTermReq: FES and FEI as received.
     Termination {
         /// FES.
@@ -74,13 +74,13 @@ pub enum Received {
 
 /// The fields of an ICReq or ICResp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Initialize {
+pub struct InitializeFields {
     /// PFV.
     pub format_version: u16,
     /// HPDA or CPDA, in dwords less one.
     pub data_alignment: u8,
     /// Digests requested, or granted.
-    pub digests: Digests,
+    pub digests: DigestSettings,
     /// MAXR2T, or MAXH2CDATA.
     pub limit: u32,
 }
@@ -97,14 +97,14 @@ pub struct DataPart {
     /// Length in bytes.
     pub bytes: u32,
     /// LAST_PDU.
-    pub last: Last,
+    pub last: LastPdu,
     /// SUCCESS: no response follows.
-    pub success: Success,
+    pub success: ResponseMode,
 }
 
 /// The LAST_PDU flag of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Last {
+pub enum LastPdu {
     /// The last data PDU of its transfer.
     Yes,
     /// More data PDUs follow.
@@ -113,7 +113,7 @@ pub enum Last {
 
 /// The SUCCESS flag of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Success {
+pub enum ResponseMode {
     /// The data PDU implies a successful response.
     Implied,
     /// A response capsule follows.
@@ -121,7 +121,7 @@ pub enum Success {
 }
 
 /// Byte offsets of header fields, reported in FEI.
-pub mod place {
+pub mod field_offset {
     use super::{CommonHeader, DataPdu, InitializePdu, offset_of};
 
     /// PDU-Type.
@@ -158,23 +158,23 @@ pub mod place {
     const _: () = assert!(offset_of!(DataPdu, bytes) == 16);
 }
 
-impl Rules {
+impl HeaderRules {
     /// Validates the first eight bytes: the PDU type, its direction and its header length.
     ///
     /// # Errors
     /// The fault of the first invalid field.
     #[inline]
-    pub fn judge_kind(&self, bytes: &[u8]) -> Result<PduKind, Fault> {
+    pub fn judge_kind(&self, bytes: &[u8]) -> Result<PduKind, TcpFault> {
         let Ok((common, _)) = CommonHeader::read_from_prefix(bytes) else {
-            return Err(Fault::field(place::KIND));
+            return Err(TcpFault::field(field_offset::KIND));
         };
-        let kind = PduKind::from_number(common.kind).ok_or(Fault::field(place::KIND))?;
+        let kind = PduKind::from_number(common.kind).ok_or(TcpFault::field(field_offset::KIND))?;
         let ours = match self.receiver {
-            Receiver::Controller => matches!(
+            ReceiverRole::Controller => matches!(
                 kind,
                 PduKind::InitializeRequest | PduKind::HostTermination | PduKind::Command | PduKind::HostData
             ),
-            Receiver::Host => matches!(
+            ReceiverRole::Host => matches!(
                 kind,
                 PduKind::InitializeResponse
                     | PduKind::ControllerTermination
@@ -184,10 +184,10 @@ impl Rules {
             ),
         };
         if !ours {
-            return Err(Fault::field(place::KIND));
+            return Err(TcpFault::field(field_offset::KIND));
         }
         if usize::from(common.header_bytes) != kind.header_bytes() {
-            return Err(Fault::field(place::HEADER_BYTES));
+            return Err(TcpFault::field(field_offset::HEADER_BYTES));
         }
         Ok(kind)
     }
@@ -197,8 +197,8 @@ impl Rules {
     /// # Errors
     /// The fault of the first invalid field.
     #[inline]
-    pub fn judge(&self, kind: PduKind, bytes: &[u8]) -> Result<Header, Fault> {
-        let short = Fault::field(place::HEADER_BYTES);
+    pub fn judge(&self, kind: PduKind, bytes: &[u8]) -> Result<PduHeader, TcpFault> {
+        let short = TcpFault::field(field_offset::HEADER_BYTES);
         let common =
             CommonHeader::read_from_bytes(bytes.get(..COMMON_BYTES).ok_or(short)?).map_err(|_| short)?;
         match kind {
@@ -212,25 +212,25 @@ impl Rules {
                 // validated.
                 let pdu = TerminationPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 let what =
-                    Received::Termination { status: pdu.status.get(), information: pdu.information.get() };
+                    PduFields::Termination { status: pdu.status.get(), information: pdu.information.get() };
                 Ok(plain(what))
             }
             PduKind::Command => {
                 let pdu = CommandPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.header_digest_flag(&common)?;
-                self.command(&common, Received::Command(pdu.entry))
+                self.command(&common, PduFields::Command(pdu.entry))
             }
             PduKind::Response => {
                 let pdu = ResponsePdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.header_digest_flag(&common)?;
                 self.without_data(kind, &common)?;
-                Ok(plain(Received::Response(pdu.entry)))
+                Ok(plain(PduFields::Response(pdu.entry)))
             }
             PduKind::ReadyToTransfer => {
                 let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.header_digest_flag(&common)?;
                 self.without_data(kind, &common)?;
-                Ok(plain(Received::ReadyToTransfer(part(&pdu))))
+                Ok(plain(PduFields::ReadyToTransfer(part(&pdu))))
             }
             PduKind::HostData | PduKind::ControllerData => {
                 let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
@@ -240,7 +240,7 @@ impl Rules {
         }
     }
 
-    fn header_digest_flag(&self, common: &CommonHeader) -> Result<(), Fault> {
+    fn header_digest_flag(&self, common: &CommonHeader) -> Result<(), TcpFault> {
         flag_agrees(common.flags & flag::HEADER_DIGEST, self.digests.header)
     }
 
@@ -251,14 +251,14 @@ impl Rules {
         kind.header_bytes() + if kind.is_digested() { self.digests.header.bytes() } else { 0 }
     }
 
-    fn without_data(&self, kind: PduKind, common: &CommonHeader) -> Result<(), Fault> {
+    fn without_data(&self, kind: PduKind, common: &CommonHeader) -> Result<(), TcpFault> {
         if usize::try_from(common.pdu_bytes.get()) != Ok(self.header_bytes(kind)) {
-            return Err(Fault::field(place::PDU_BYTES));
+            return Err(TcpFault::field(field_offset::PDU_BYTES));
         }
         Ok(())
     }
 
-    fn command(&self, common: &CommonHeader, what: Received) -> Result<Header, Fault> {
+    fn command(&self, common: &CommonHeader, what: PduFields) -> Result<PduHeader, TcpFault> {
         if self.without_data(PduKind::Command, common).is_ok() {
             return Ok(plain(what));
         }
@@ -266,79 +266,82 @@ impl Rules {
         let before = u32::from(common.data_offset) + digest_bytes(self.digests.data);
         let data_bytes = common.pdu_bytes.get().checked_sub(before).filter(|&bytes| bytes > 0);
         let data_bytes = data_bytes.filter(|&bytes| bytes <= self.in_capsule_max);
-        let data_bytes = data_bytes.ok_or(Fault::field(place::PDU_BYTES))?;
-        Ok(Header { what, padding_bytes, data_bytes })
+        let data_bytes = data_bytes.ok_or(TcpFault::field(field_offset::PDU_BYTES))?;
+        Ok(PduHeader { what, padding_bytes, data_bytes })
     }
 
-    fn data(&self, kind: PduKind, common: &CommonHeader, mut part: DataPart) -> Result<Header, Fault> {
+    fn data(&self, kind: PduKind, common: &CommonHeader, mut part: DataPart) -> Result<PduHeader, TcpFault> {
         let padding_bytes = self.padding(kind, common)?;
         if part.bytes == 0 {
-            return Err(Fault::field(place::BYTES));
+            return Err(TcpFault::field(field_offset::BYTES));
         }
-        if self.receiver == Receiver::Controller && part.bytes > self.data_max {
-            return Err(Fault::of(FaultKind::LimitExceeded));
+        if self.receiver == ReceiverRole::Controller && part.bytes > self.data_max {
+            return Err(TcpFault::of(TcpFaultKind::LimitExceeded));
         }
         let around = u64::from(common.data_offset) + u64::from(digest_bytes(self.digests.data));
         if u64::from(common.pdu_bytes.get()) != around + u64::from(part.bytes) {
-            return Err(Fault::field(place::PDU_BYTES));
+            return Err(TcpFault::field(field_offset::PDU_BYTES));
         }
         if common.flags & flag::LAST_PDU != 0 {
-            part.last = Last::Yes;
+            part.last = LastPdu::Yes;
         }
         if kind == PduKind::ControllerData && common.flags & flag::SUCCESS != 0 {
             // SUCCESS is allowed only with the last data PDU (section 3.6.2.9).
-            if part.last == Last::No {
-                return Err(Fault::field(place::FLAGS));
+            if part.last == LastPdu::No {
+                return Err(TcpFault::field(field_offset::FLAGS));
             }
-            part.success = Success::Implied;
+            part.success = ResponseMode::Implied;
         }
-        Ok(Header { what: Received::Data(part), padding_bytes, data_bytes: part.bytes })
+        Ok(PduHeader { what: PduFields::Data(part), padding_bytes, data_bytes: part.bytes })
     }
 
     /// Returns the bytes between header and data. Checks that PDO is beyond the header and its digest and has the
     /// required alignment, and that the data digest flag is as negotiated.
-    fn padding(&self, kind: PduKind, common: &CommonHeader) -> Result<u8, Fault> {
+    fn padding(&self, kind: PduKind, common: &CommonHeader) -> Result<u8, TcpFault> {
         flag_agrees(common.flags & flag::DATA_DIGEST, self.digests.data)?;
         let header = u8::try_from(self.header_bytes(kind)).unwrap_or(u8::MAX);
         let padding = common.data_offset.checked_sub(header);
         let aligned = common.data_offset.is_multiple_of(self.alignment.max(1));
-        padding.filter(|_| aligned).ok_or(Fault::field(place::DATA_OFFSET))
+        padding.filter(|_| aligned).ok_or(TcpFault::field(field_offset::DATA_OFFSET))
     }
 }
 
-const fn plain(what: Received) -> Header {
-    Header { what, padding_bytes: 0, data_bytes: 0 }
+const fn plain(what: PduFields) -> PduHeader {
+    PduHeader { what, padding_bytes: 0, data_bytes: 0 }
 }
 
 /// Returns the bytes that a digest adds to PLEN.
-pub(crate) const fn digest_bytes(digest: Digest) -> u32 {
+pub(crate) const fn digest_bytes(digest: DigestMode) -> u32 {
     match digest {
-        Digest::Off => 0,
-        Digest::On => 4,
+        DigestMode::Off => 0,
+        DigestMode::On => 4,
     }
 }
 
-fn flag_agrees(bit: u8, digest: Digest) -> Result<(), Fault> {
+fn flag_agrees(bit: u8, digest: DigestMode) -> Result<(), TcpFault> {
     match (bit, digest) {
-        (0, Digest::Off) => Ok(()),
-        (0, Digest::On) | (_, Digest::Off) => Err(Fault::field(place::FLAGS)),
-        (_, Digest::On) => Ok(()),
+        (0, DigestMode::Off) => Ok(()),
+        (0, DigestMode::On) | (_, DigestMode::Off) => Err(TcpFault::field(field_offset::FLAGS)),
+        (_, DigestMode::On) => Ok(()),
     }
 }
 
-fn initialize(pdu: &InitializePdu) -> Result<Received, Fault> {
+fn initialize(pdu: &InitializePdu) -> Result<PduFields, TcpFault> {
     const ALIGNMENT_MAX: u8 = 31;
     if pdu.format_version.get() != 0 {
-        return Err(Fault { kind: FaultKind::UnsupportedParameter, information: place::FORMAT_VERSION });
+        return Err(TcpFault {
+            kind: TcpFaultKind::UnsupportedParameter,
+            information: field_offset::FORMAT_VERSION,
+        });
     }
     if pdu.data_alignment > ALIGNMENT_MAX {
-        return Err(Fault::field(place::DATA_ALIGNMENT));
+        return Err(TcpFault::field(field_offset::DATA_ALIGNMENT));
     }
-    let digest = |bit: u8| if pdu.digests & bit == 0 { Digest::Off } else { Digest::On };
-    Ok(Received::Initialize(Initialize {
+    let digest = |bit: u8| if pdu.digests & bit == 0 { DigestMode::Off } else { DigestMode::On };
+    Ok(PduFields::Initialize(InitializeFields {
         format_version: pdu.format_version.get(),
         data_alignment: pdu.data_alignment,
-        digests: Digests { header: digest(1), data: digest(2) },
+        digests: DigestSettings { header: digest(1), data: digest(2) },
         limit: pdu.limit.get(),
     }))
 }
@@ -349,7 +352,7 @@ fn part(pdu: &DataPdu) -> DataPart {
         transfer_tag: pdu.transfer_tag.get(),
         offset: pdu.offset.get(),
         bytes: pdu.bytes.get(),
-        last: Last::No,
-        success: Success::Follows,
+        last: LastPdu::No,
+        success: ResponseMode::Follows,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Input: commands with their data or buffers; bytes from the controller.
 //! Output: bytes to send; completions that return the buffers.
-//! Invariant: every submitted command is returned exactly once, by [`HostStep::Completed`] or by
+//! Invariant: every submitted command is returned exactly once, by [`InitiatorStep::InitiatorCompletion`] or by
 //! [`InitiatorConnection::abandon`]; received data is written directly to its buffer.
 //!
 //! ```text
@@ -12,31 +12,33 @@
 //!           +-------------------------------------------------------------------------------------+
 //! ```
 
-mod errand;
+mod pending_commands;
 
 use super::capsule_data::CapsuleData;
-use super::decoder::{DataCheck, Decoded, Decoder};
-use super::fault::{Fault, FaultKind};
-use super::header::{DataPart, Header, Initialize, Received, Receiver, Rules, place};
+use super::decoder::{DataCheck, DecoderStep, PduDecoder};
+use super::fault::{TcpFault, TcpFaultKind};
+use super::header::{
+    DataPart, HeaderRules, InitializeFields, PduFields, PduHeader, ReceiverRole, field_offset,
+};
 use super::limits::{HOST_DATA_BYTES_LEAST, QUEUE_ENTRIES_MAX};
-use super::outgoing::{Frame, Lent, Outgoing};
-use super::target::{Ended, short_common};
-use super::{Digest, Digests};
+use super::send_queue::{DataFraming, LentBytes, SendQueue};
+use super::target::{CloseReason, short_common};
+use super::{DigestMode, DigestSettings};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::tcp::{CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, flag};
-use errand::{Errand, Errands};
+use pending_commands::{InitiatorCommand, InitiatorCommandTable};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
-pub use errand::CommandId;
+pub use pending_commands::CommandId;
 
 /// The parameters that a host requests for a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorParameters {
     /// Requested digests.
-    pub digests: Digests,
+    pub digests: DigestSettings,
     /// Required alignment of data in PDUs from the controller, in dwords less one, 0 to 31 (HPDA).
     pub data_alignment: u8,
     /// Maximum outstanding R2Ts of a command, less one (MAXR2T).
@@ -50,7 +52,7 @@ pub struct InitiatorParameters {
 impl Default for InitiatorParameters {
     fn default() -> Self {
         Self {
-            digests: Digests::default(),
+            digests: DigestSettings::default(),
             data_alignment: 0,
             r2ts_max: 0,
             depth: 128,
@@ -61,7 +63,7 @@ impl Default for InitiatorParameters {
 
 /// The data of a command, lent to the connection.
 #[derive(Debug)]
-pub enum Transfer<B> {
+pub enum CommandTransfer<B> {
     /// No data.
     None,
     /// Data to the controller.
@@ -72,73 +74,73 @@ pub enum Transfer<B> {
 
 /// A completed command.
 #[derive(Debug)]
-pub struct Completed<B> {
+pub struct InitiatorCompletion<B> {
     /// The identifier that `submit` returned.
     pub id: CommandId,
     /// The completion queue entry.
     pub entry: CompletionEntry,
     /// The buffer lent for the command.
-    pub transfer: Transfer<B>,
+    pub transfer: CommandTransfer<B>,
     /// Bytes received into the buffer.
     pub received: u32,
 }
 
 /// The next event of a connection.
 #[derive(Debug)]
-pub enum HostStep<B> {
+pub enum InitiatorStep<B> {
     /// The connection needs more bytes.
     Starved,
     /// The controller accepted the connection; commands may be submitted.
     Opened,
     /// A command completed.
-    Completed(Completed<B>),
+    Completed(InitiatorCompletion<B>),
     /// No more input is read. The caller sends the queued bytes, then closes the connection.
-    Closed(Ended),
+    Closed(CloseReason),
 }
 
 /// The error of a command that was not submitted; it returns the lent buffer.
 #[derive(Debug)]
-pub enum Untaken<B> {
+pub enum InitiatorSubmitError<B> {
     /// The maximum number of commands is outstanding.
-    Full(Transfer<B>),
+    Full(CommandTransfer<B>),
     /// The connection is not open.
-    NotOpen(Transfer<B>),
+    NotOpen(CommandTransfer<B>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum InitiatorState {
     AwaitingInitialize,
     Open,
-    Closed(Ended),
+    Closed(CloseReason),
 }
 
 /// The host's state machine of one connection.
 #[derive(Debug)]
 pub struct InitiatorConnection<B> {
-    state: State,
+    state: InitiatorState,
     parameters: InitiatorParameters,
-    decoder: Decoder,
-    frame: Frame,
+    decoder: PduDecoder,
+    frame: DataFraming,
     host_data_max: u32,
-    errands: Errands<B>,
+    errands: InitiatorCommandTable<B>,
     /// The command whose data is being received.
     course: Option<(CommandId, DataPart)>,
-    outgoing: Outgoing<B>,
+    outgoing: SendQueue<B>,
 }
 
-impl<B: Lent + Clone> InitiatorConnection<B> {
+impl<B: LentBytes + Clone> InitiatorConnection<B> {
     /// Creates the state of a new connection and queues its ICReq.
     #[must_use]
     pub fn new(parameters: InitiatorParameters) -> Self {
         let data_alignment = parameters.data_alignment.min(31);
-        let rules = Rules {
-            receiver: Receiver::Host,
-            digests: Digests::default(),
+        let rules = HeaderRules {
+            receiver: ReceiverRole::Host,
+            digests: DigestSettings::default(),
             alignment: (data_alignment + 1) * 4,
             in_capsule_max: 0,
             data_max: u32::MAX,
         };
-        let bit = |digest, bit| if digest == Digest::On { bit } else { 0 };
+        let bit = |digest, bit| if digest == DigestMode::On { bit } else { 0 };
         let pdu = InitializePdu {
             common: CommonHeader {
                 kind: PduKind::InitializeRequest.number(),
@@ -153,15 +155,15 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
             limit: U32::new(parameters.r2ts_max),
             reserved: [0; 112],
         };
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = SendQueue::default();
         outgoing.raw().extend_from_slice(pdu.as_bytes());
         Self {
-            state: State::AwaitingInitialize,
+            state: InitiatorState::AwaitingInitialize,
             parameters,
-            decoder: Decoder::new(rules),
-            frame: Frame { digests: Digests::default(), alignment: 4 },
+            decoder: PduDecoder::new(rules),
+            frame: DataFraming { digests: DigestSettings::default(), alignment: 4 },
             host_data_max: HOST_DATA_BYTES_LEAST,
-            errands: Errands::new(parameters.depth.clamp(1, QUEUE_ENTRIES_MAX)),
+            errands: InitiatorCommandTable::new(parameters.depth.clamp(1, QUEUE_ENTRIES_MAX)),
             course: None,
             outgoing,
         }
@@ -170,30 +172,32 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     /// Submits a command. Sets its identifier and data pointer; the caller sets all other fields.
     ///
     /// # Errors
-    /// [`Untaken`], which returns the lent buffer.
+    /// [`InitiatorSubmitError`], which returns the lent buffer.
     pub fn submit(
         &mut self,
         mut entry: SubmissionEntry,
-        transfer: Transfer<B>,
-    ) -> Result<CommandId, Untaken<B>> {
-        if self.state != State::Open {
-            return Err(Untaken::NotOpen(transfer));
+        transfer: CommandTransfer<B>,
+    ) -> Result<CommandId, InitiatorSubmitError<B>> {
+        if self.state != InitiatorState::Open {
+            return Err(InitiatorSubmitError::NotOpen(transfer));
         }
         let data = match &transfer {
-            Transfer::None => CapsuleData::None,
-            Transfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.bytes()) },
-            Transfer::Out(bytes) if length(bytes.bytes()) <= self.parameters.in_capsule_max => {
+            CommandTransfer::None => CapsuleData::None,
+            CommandTransfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.bytes()) },
+            CommandTransfer::Out(bytes) if length(bytes.bytes()) <= self.parameters.in_capsule_max => {
                 CapsuleData::InCapsule { offset: 0, bytes: length(bytes.bytes()) }
             }
-            Transfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.bytes()) },
+            CommandTransfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.bytes()) },
         };
         let in_capsule = match &transfer {
-            Transfer::Out(bytes) if matches!(data, CapsuleData::InCapsule { .. }) && bytes.bytes() > 0 => {
+            CommandTransfer::Out(bytes)
+                if matches!(data, CapsuleData::InCapsule { .. }) && bytes.bytes() > 0 =>
+            {
                 Some(bytes.clone())
             }
             _ => None,
         };
-        let id = self.errands.begin(transfer).map_err(Untaken::Full)?;
+        let id = self.errands.begin(transfer).map_err(InitiatorSubmitError::Full)?;
         entry.command_id = U16::new(id.0);
         data.write(&mut entry);
         let common = CommonHeader { header_bytes: 72, ..short_common(PduKind::Command, 0) };
@@ -209,21 +213,21 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     }
 
     /// Consumes bytes from the front of `input` up to the next event.
-    pub fn advance(&mut self, input: &mut &[u8]) -> HostStep<B> {
+    pub fn advance(&mut self, input: &mut &[u8]) -> InitiatorStep<B> {
         loop {
-            if let State::Closed(ended) = self.state {
-                return HostStep::Closed(ended);
+            if let InitiatorState::Closed(ended) = self.state {
+                return InitiatorStep::Closed(ended);
             }
             let found = match self.decoder.decode(input) {
-                Ok(Decoded::Starved) => return HostStep::Starved,
-                Ok(Decoded::Header(header)) => self.take_header(&header),
-                Ok(Decoded::Data(bytes)) => {
+                Ok(DecoderStep::Starved) => return InitiatorStep::Starved,
+                Ok(DecoderStep::Header(header)) => self.take_header(&header),
+                Ok(DecoderStep::Data(bytes)) => {
                     if let Some(command) = self.receiving() {
                         command.put(bytes);
                     }
                     Ok(None)
                 }
-                Ok(Decoded::End(check)) => Ok(self.finish_data(check)),
+                Ok(DecoderStep::End(check)) => Ok(self.finish_data(check)),
                 Err(fault) => Err(fault),
             };
             match found {
@@ -241,7 +245,7 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
         let command = self.receiving()?;
         let at = command.received_bytes();
         match &mut command.transfer {
-            Transfer::In(buffer) => Some((buffer, at..at + bytes)),
+            CommandTransfer::In(buffer) => Some((buffer, at..at + bytes)),
             _ => None,
         }
     }
@@ -255,7 +259,7 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
             && let Some(command) = self.errands.get_mut(id)
         {
             let at = command.received_bytes();
-            if let Transfer::In(buffer) = &command.transfer {
+            if let CommandTransfer::In(buffer) = &command.transfer {
                 self.decoder.placed(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
                 command.received += length(bytes);
             }
@@ -265,13 +269,13 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     /// Returns the send queue.
     #[must_use]
     #[inline]
-    pub const fn outgoing(&self) -> &Outgoing<B> {
+    pub const fn outgoing(&self) -> &SendQueue<B> {
         &self.outgoing
     }
 
     /// Returns the send queue, to remove sent bytes.
     #[inline]
-    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<B> {
+    pub const fn outgoing_mut(&mut self) -> &mut SendQueue<B> {
         &mut self.outgoing
     }
 
@@ -284,78 +288,80 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     /// Returns true if commands may be submitted.
     #[must_use]
     pub const fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+        matches!(self.state, InitiatorState::Open)
     }
 
     /// Closes the connection and returns every outstanding command with its lent buffer. The controller may have
     /// executed some of them.
-    pub fn abandon(&mut self) -> Vec<(CommandId, Transfer<B>)> {
+    pub fn abandon(&mut self) -> Vec<(CommandId, CommandTransfer<B>)> {
         self.course = None;
-        if !matches!(self.state, State::Closed(_)) {
-            self.state = State::Closed(Ended::Peer { status: 0, information: 0 });
+        if !matches!(self.state, InitiatorState::Closed(_)) {
+            self.state = InitiatorState::Closed(CloseReason::Peer { status: 0, information: 0 });
         }
         self.errands.drain()
     }
 
-    fn receiving(&mut self) -> Option<&mut Errand<B>> {
+    fn receiving(&mut self) -> Option<&mut InitiatorCommand<B>> {
         let (id, _) = self.course?;
         self.errands.get_mut(id)
     }
 
-    fn take_header(&mut self, header: &Header) -> Result<Option<HostStep<B>>, Fault> {
+    fn take_header(&mut self, header: &PduHeader) -> Result<Option<InitiatorStep<B>>, TcpFault> {
         match (self.state, header.what) {
-            (_, Received::Termination { status, information }) => {
-                self.state = State::Closed(Ended::Peer { status, information });
+            (_, PduFields::Termination { status, information }) => {
+                self.state = InitiatorState::Closed(CloseReason::Peer { status, information });
                 Ok(None)
             }
-            (State::AwaitingInitialize, Received::Initialize(response)) => self.open(&response).map(Some),
-            (State::Open, Received::Response(entry)) => self.take_response(entry).map(Some),
-            (State::Open, Received::Data(part)) => self.take_part(part).map(|()| None),
-            (State::Open, Received::ReadyToTransfer(part)) => self.send_part(&part).map(|()| None),
-            _ => Err(Fault::of(FaultKind::Sequence)),
+            (InitiatorState::AwaitingInitialize, PduFields::Initialize(response)) => {
+                self.open(&response).map(Some)
+            }
+            (InitiatorState::Open, PduFields::Response(entry)) => self.take_response(entry).map(Some),
+            (InitiatorState::Open, PduFields::Data(part)) => self.take_part(part).map(|()| None),
+            (InitiatorState::Open, PduFields::ReadyToTransfer(part)) => self.send_part(&part).map(|()| None),
+            _ => Err(TcpFault::of(TcpFaultKind::Sequence)),
         }
     }
 
-    fn open(&mut self, response: &Initialize) -> Result<HostStep<B>, Fault> {
+    fn open(&mut self, response: &InitializeFields) -> Result<InitiatorStep<B>, TcpFault> {
         let asked = self.parameters.digests;
-        let unrequested = |granted, asked| granted == Digest::On && asked == Digest::Off;
+        let unrequested = |granted, asked| granted == DigestMode::On && asked == DigestMode::Off;
         if unrequested(response.digests.header, asked.header)
             || unrequested(response.digests.data, asked.data)
         {
-            return Err(Fault::field(place::DIGESTS));
+            return Err(TcpFault::field(field_offset::DIGESTS));
         }
         if response.limit < HOST_DATA_BYTES_LEAST || !response.limit.is_multiple_of(4) {
-            return Err(Fault::field(place::LIMIT));
+            return Err(TcpFault::field(field_offset::LIMIT));
         }
-        self.state = State::Open;
-        self.frame = Frame { digests: response.digests, alignment: (response.data_alignment + 1) * 4 };
+        self.state = InitiatorState::Open;
+        self.frame = DataFraming { digests: response.digests, alignment: (response.data_alignment + 1) * 4 };
         self.decoder.rules.digests = response.digests;
         self.host_data_max = response.limit;
-        Ok(HostStep::Opened)
+        Ok(InitiatorStep::Opened)
     }
 
-    fn take_response(&mut self, entry: CompletionEntry) -> Result<HostStep<B>, Fault> {
+    fn take_response(&mut self, entry: CompletionEntry) -> Result<InitiatorStep<B>, TcpFault> {
         let id = CommandId(entry.command_id.get());
-        let command = self.errands.end(id).ok_or(Fault::field(place::RESPONSE_COMMAND_ID))?;
+        let command = self.errands.end(id).ok_or(TcpFault::field(field_offset::RESPONSE_COMMAND_ID))?;
         Ok(completed(id, entry, command))
     }
 
-    fn take_part(&mut self, part: DataPart) -> Result<(), Fault> {
+    fn take_part(&mut self, part: DataPart) -> Result<(), TcpFault> {
         let id = CommandId(part.command_id);
-        let command = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
-        let Transfer::In(buffer) = &command.transfer else {
-            return Err(Fault::field(place::COMMAND_ID));
+        let command = self.errands.get_mut(id).ok_or(TcpFault::field(field_offset::COMMAND_ID))?;
+        let CommandTransfer::In(buffer) = &command.transfer else {
+            return Err(TcpFault::field(field_offset::COMMAND_ID));
         };
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.bytes()));
-        end.ok_or(Fault::of(FaultKind::OutOfRange))?;
+        end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
         if part.offset != command.received || command.is_finished() {
-            return Err(Fault::of(FaultKind::Sequence));
+            return Err(TcpFault::of(TcpFaultKind::Sequence));
         }
         self.course = Some((id, part));
         Ok(())
     }
 
-    fn finish_data(&mut self, check: DataCheck) -> Option<HostStep<B>> {
+    fn finish_data(&mut self, check: DataCheck) -> Option<InitiatorStep<B>> {
         let (id, part) = self.course.take()?;
         self.errands.get_mut(id)?.finish_part(&part, check);
         if !part.is_answer() {
@@ -366,9 +372,9 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
     }
 
     /// Sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
-    fn send_part(&mut self, part: &DataPart) -> Result<(), Fault> {
+    fn send_part(&mut self, part: &DataPart) -> Result<(), TcpFault> {
         let id = CommandId(part.command_id);
-        let command = self.errands.get_mut(id).ok_or(Fault::field(place::COMMAND_ID))?;
+        let command = self.errands.get_mut(id).ok_or(TcpFault::field(field_offset::COMMAND_ID))?;
         let bytes = command.ask(part)?;
         let mut at = part.offset;
         let end = part.offset + part.bytes;
@@ -390,15 +396,24 @@ impl<B: Lent + Clone> InitiatorConnection<B> {
         Ok(())
     }
 
-    fn fail(&mut self, fault: Fault) {
-        self.state = State::Closed(Ended::Fault(fault));
+    fn fail(&mut self, fault: TcpFault) {
+        self.state = InitiatorState::Closed(CloseReason::Fault(fault));
         fault.write(PduKind::HostTermination, self.decoder.header_bytes(), self.outgoing.raw());
     }
 }
 
-fn completed<B: Lent + Clone>(id: CommandId, mut entry: CompletionEntry, command: Errand<B>) -> HostStep<B> {
+fn completed<B: LentBytes + Clone>(
+    id: CommandId,
+    mut entry: CompletionEntry,
+    command: InitiatorCommand<B>,
+) -> InitiatorStep<B> {
     command.judge(&mut entry);
-    HostStep::Completed(Completed { id, entry, received: command.received, transfer: command.transfer })
+    InitiatorStep::Completed(InitiatorCompletion {
+        id,
+        entry,
+        received: command.received,
+        transfer: command.transfer,
+    })
 }
 
 /// Converts a length to the 32-bit field of a descriptor, saturating.

@@ -15,7 +15,7 @@ mod host_key;
 mod interchange;
 
 pub use host_key::{HOST_KEYS_MAX, HostKey, HostKeyError};
-pub use interchange::{ConfiguredKey, Transform};
+pub use interchange::{ConfiguredKey, KeyTransform};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -5,10 +5,10 @@
 //! Invariant: encrypted bytes not yet sent stay below a limit, so backlog stays in the send queue, where it is counted;
 //! PDUs are sent only to a peer that proved its key.
 
-use super::outgoing::Piece;
 use super::psk::{PskHash, TlsPsk};
-use super::{Lent, Outgoing};
-use headwater_host::tls::{TlsEnd, TlsError, TlsHash, TlsKey, TlsKeys, TlsSession};
+use super::send_queue::SendPiece;
+use super::{LentBytes, SendQueue};
+use headwater_host::tls::{TlsError, TlsHash, TlsKey, TlsKeys, TlsRole, TlsSession};
 
 /// Bytes encrypted at once: a full TLS record.
 const RECORD_BYTES: usize = 16 << 10;
@@ -46,7 +46,7 @@ impl SecureStream {
     ///
     /// # Errors
     /// [`TlsError`] if the library cannot allocate memory.
-    pub fn new(end: TlsEnd, keys: &TlsKeys) -> Result<Self, TlsError> {
+    pub fn new(end: TlsRole, keys: &TlsKeys) -> Result<Self, TlsError> {
         Ok(Self { session: TlsSession::new(end, keys)?, part: Vec::new() })
     }
 
@@ -79,14 +79,14 @@ impl SecureStream {
     ///
     /// # Errors
     /// [`TlsError`] if the session failed.
-    pub fn seal<B: Lent>(&mut self, pdus: &mut Outgoing<B>) -> Result<(), TlsError> {
+    pub fn seal<B: LentBytes>(&mut self, pdus: &mut SendQueue<B>) -> Result<(), TlsError> {
         while self.is_established() && self.outgoing().len() < SEALED_BYTES_MAX && pdus.pending() > 0 {
             self.part.clear();
             for piece in pdus.pieces() {
                 let room = RECORD_BYTES - self.part.len();
                 match piece {
-                    Piece::Text(text) => self.part.extend_from_slice(&text[..text.len().min(room)]),
-                    Piece::Lent(owner, range) => {
+                    SendPiece::Text(text) => self.part.extend_from_slice(&text[..text.len().min(room)]),
+                    SendPiece::Lent(owner, range) => {
                         owner.append_to(range.start..range.end.min(range.start + room), &mut self.part);
                     }
                 }

@@ -13,93 +13,98 @@
 //! ```
 
 mod command_data;
-mod contract;
 mod exchange;
+mod interface;
 
 use super::capsule_data::CapsuleData;
-use super::decoder::{DataCheck, Decoded, Decoder};
-use super::fault::{Fault, FaultKind};
-use super::header::{DataPart, Header, Initialize, Received, Receiver, Rules, place};
+use super::decoder::{DataCheck, DecoderStep, PduDecoder};
+use super::fault::{TcpFault, TcpFaultKind};
+use super::header::{
+    DataPart, HeaderRules, InitializeFields, PduFields, PduHeader, ReceiverRole, field_offset,
+};
 use super::limits::{ADMIN_IN_CAPSULE_BYTES, QUEUE_ENTRIES_MAX, SLOTS_BEFORE_CONNECT};
-use super::outgoing::{Frame, Outgoing};
-use super::{Digest, Digests};
+use super::send_queue::{DataFraming, SendQueue};
+use super::{DigestMode, DigestSettings};
 use crate::controller::live_ids::LiveIds;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::status::Status;
 use crate::spec::tcp::{CommonHeader, DataPdu, InitializePdu, PduKind, flag};
 pub use command_data::CommandData;
-pub use contract::{Ended, FlowControl, Need, Response, Slot, TargetParameters, TargetStep, Wanted};
-use exchange::{Exchange, Health, Stage};
+use exchange::{CommandExchange, DataIntegrity, ExchangeStage};
 use headwater_dma::pool::Pool;
+pub use interface::{
+    CloseReason, ExchangeSlot, FlowControl, NeedOutcome, TargetParameters, TargetResponse, TargetStep,
+    TransferNeed,
+};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TargetState {
     AwaitingInitialize,
     Open,
-    Closed(Ended),
+    Closed(CloseReason),
 }
 
 /// The destination of the data of the current PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Course {
+enum DataDestination {
     Nowhere,
-    To(Slot),
+    To(ExchangeSlot),
 }
 
 /// The controller's state machine of one connection.
 #[derive(Debug)]
 pub struct TargetConnection {
-    state: State,
+    state: TargetState,
     parameters: TargetParameters,
     pool: Option<Pool>,
-    decoder: Decoder,
-    frame: Frame,
+    decoder: PduDecoder,
+    frame: DataFraming,
     r2ts_max: u32,
-    exchanges: Vec<Exchange>,
+    exchanges: Vec<CommandExchange>,
     free: Vec<u16>,
     live: LiveIds,
-    course: Course,
-    waiting: VecDeque<Slot>,
+    course: DataDestination,
+    waiting: VecDeque<ExchangeSlot>,
     /// Bytes of unanswered writes requested by R2T.
     granted: usize,
     flow: FlowControl,
     queue_entries: u16,
     head: u16,
-    outgoing: Outgoing<Vec<u8>>,
+    outgoing: SendQueue<Vec<u8>>,
 }
 
 impl TargetConnection {
     /// Creates the state of a newly accepted connection.
     #[must_use]
     pub fn new(parameters: TargetParameters) -> Self {
-        let rules = Rules {
-            receiver: Receiver::Controller,
-            digests: Digests::default(),
+        let rules = HeaderRules {
+            receiver: ReceiverRole::Controller,
+            digests: DigestSettings::default(),
             alignment: 4,
             in_capsule_max: parameters.in_capsule_max.max(ADMIN_IN_CAPSULE_BYTES),
             data_max: parameters.host_data_max,
         };
         let mut connection = Self {
-            state: State::AwaitingInitialize,
+            state: TargetState::AwaitingInitialize,
             parameters,
             pool: None,
-            decoder: Decoder::new(rules),
-            frame: Frame { digests: Digests::default(), alignment: 4 },
+            decoder: PduDecoder::new(rules),
+            frame: DataFraming { digests: DigestSettings::default(), alignment: 4 },
             r2ts_max: 1,
             exchanges: Vec::new(),
             free: Vec::new(),
             live: LiveIds::new(),
-            course: Course::Nowhere,
+            course: DataDestination::Nowhere,
             waiting: VecDeque::new(),
             granted: 0,
             flow: FlowControl::Heads,
             queue_entries: u16::MAX,
             head: 0,
-            outgoing: Outgoing::default(),
+            outgoing: SendQueue::default(),
         };
         connection.make_slots(SLOTS_BEFORE_CONNECT);
         connection
@@ -114,19 +119,19 @@ impl TargetConnection {
     /// Consumes bytes from the front of `input` up to the next event.
     pub fn advance(&mut self, input: &mut &[u8]) -> TargetStep {
         loop {
-            if let State::Closed(ended) = self.state {
+            if let TargetState::Closed(ended) = self.state {
                 return TargetStep::Closed(ended);
             }
             let found = match self.decoder.decode(input) {
-                Ok(Decoded::Starved) => return TargetStep::Starved,
-                Ok(Decoded::Header(header)) => self.take_header(&header),
-                Ok(Decoded::Data(bytes)) => {
-                    if let Course::To(slot) = self.course {
+                Ok(DecoderStep::Starved) => return TargetStep::Starved,
+                Ok(DecoderStep::Header(header)) => self.take_header(&header),
+                Ok(DecoderStep::Data(bytes)) => {
+                    if let DataDestination::To(slot) = self.course {
                         self.exchange(slot).take(bytes);
                     }
                     Ok(None)
                 }
-                Ok(Decoded::End(check)) => Ok(self.finish_data(check)),
+                Ok(DecoderStep::End(check)) => Ok(self.finish_data(check)),
                 Err(fault) => Err(fault),
             };
             match found {
@@ -141,42 +146,47 @@ impl TargetConnection {
     ///
     /// # Panics
     /// If the slot holds no such command.
-    pub fn want(&mut self, slot: Slot, need: Need) -> Wanted {
+    pub fn want(&mut self, slot: ExchangeSlot, need: TransferNeed) -> NeedOutcome {
         let exchange = self.exchange(slot);
-        assert_eq!(exchange.stage, Stage::Asked, "the command in slot {} awaits no data need", slot.0);
-        let (Need::FromHost(bytes) | Need::ToHost(bytes)) = need else {
-            exchange.stage = Stage::Running;
+        assert_eq!(
+            exchange.stage,
+            ExchangeStage::Asked,
+            "the command in slot {} awaits no data need",
+            slot.0
+        );
+        let (TransferNeed::FromHost(bytes) | TransferNeed::ToHost(bytes)) = need else {
+            exchange.stage = ExchangeStage::Running;
             return self.leave_capsule(slot);
         };
         if bytes > exchange.room() {
-            self.respond(slot, Response::status(Status::DATA_SGL_LENGTH_INVALID));
-            return Wanted::Refused;
+            self.respond(slot, TargetResponse::status(Status::DATA_SGL_LENGTH_INVALID));
+            return NeedOutcome::Refused;
         }
-        if bytes == 0 || matches!(need, Need::ToHost(_)) {
-            exchange.stage = Stage::Running;
+        if bytes == 0 || matches!(need, TransferNeed::ToHost(_)) {
+            exchange.stage = ExchangeStage::Running;
             return self.leave_capsule(slot);
         }
         exchange.wanted = bytes;
         match exchange.place {
             Some(CapsuleData::InCapsule { offset, .. }) => {
-                exchange.stage = Stage::InCapsule { skip: offset };
+                exchange.stage = ExchangeStage::InCapsule { skip: offset };
                 self.expect_data(slot);
             }
             _ => {
-                exchange.stage = Stage::Waiting;
+                exchange.stage = ExchangeStage::Waiting;
                 self.leave_capsule(slot);
                 self.waiting.push_back(slot);
                 self.ask_for_data();
             }
         }
-        Wanted::Later
+        NeedOutcome::Later
     }
 
     /// Takes the data of a ready command.
     ///
     /// # Panics
     /// If the slot does not exist on this connection.
-    pub fn take_data(&mut self, slot: Slot) -> CommandData {
+    pub fn take_data(&mut self, slot: ExchangeSlot) -> CommandData {
         std::mem::take(&mut self.exchange(slot).data)
     }
 
@@ -184,15 +194,20 @@ impl TargetConnection {
     ///
     /// # Panics
     /// If the slot holds no unanswered command.
-    pub fn respond(&mut self, slot: Slot, response: Response) {
+    pub fn respond(&mut self, slot: ExchangeSlot, response: TargetResponse) {
         let _ = self.leave_capsule(slot);
         let exchange = self.exchange(slot);
-        assert_ne!(exchange.stage, Stage::Free, "response to slot {}, which holds no command", slot.0);
+        assert_ne!(
+            exchange.stage,
+            ExchangeStage::Free,
+            "response to slot {}, which holds no command",
+            slot.0
+        );
         let command_id = exchange.entry.command_id.get();
         let by_r2t = matches!(exchange.place, Some(CapsuleData::Transport { .. }));
-        let granted = if by_r2t && exchange.stage != Stage::Waiting { exchange.wanted } else { 0 };
+        let granted = if by_r2t && exchange.stage != ExchangeStage::Waiting { exchange.wanted } else { 0 };
         let room = usize::try_from(exchange.room()).unwrap_or(usize::MAX);
-        exchange.stage = Stage::Free;
+        exchange.stage = ExchangeStage::Free;
         self.granted -= usize::try_from(granted).unwrap_or(0);
         self.live.remove(command_id);
         self.free.push(slot.0);
@@ -203,11 +218,11 @@ impl TargetConnection {
     /// Returns the slot of the running command with this identifier: its data is complete and it is not answered.
     /// Searches all slots.
     #[must_use]
-    pub fn running(&self, command_id: u16) -> Option<Slot> {
-        let is_it = |exchange: &Exchange| {
-            exchange.stage == Stage::Running && exchange.entry.command_id.get() == command_id
+    pub fn running(&self, command_id: u16) -> Option<ExchangeSlot> {
+        let is_it = |exchange: &CommandExchange| {
+            exchange.stage == ExchangeStage::Running && exchange.entry.command_id.get() == command_id
         };
-        self.exchanges.iter().position(is_it).and_then(|at| u16::try_from(at).ok()).map(Slot)
+        self.exchanges.iter().position(is_it).and_then(|at| u16::try_from(at).ok()).map(ExchangeSlot)
     }
 
     /// Sets the size and flow control of the queue that Connect created on this connection.
@@ -222,20 +237,20 @@ impl TargetConnection {
     /// Returns the send queue.
     #[must_use]
     #[inline]
-    pub const fn outgoing(&self) -> &Outgoing<Vec<u8>> {
+    pub const fn outgoing(&self) -> &SendQueue<Vec<u8>> {
         &self.outgoing
     }
 
     /// Returns the send queue, to remove sent bytes.
     #[inline]
-    pub const fn outgoing_mut(&mut self) -> &mut Outgoing<Vec<u8>> {
+    pub const fn outgoing_mut(&mut self) -> &mut SendQueue<Vec<u8>> {
         &mut self.outgoing
     }
 
     /// Returns true if the host has opened the connection and it is not closed.
     #[must_use]
     pub const fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+        matches!(self.state, TargetState::Open)
     }
 
     /// Returns the number of commands that wait for data or for their response.
@@ -245,47 +260,47 @@ impl TargetConnection {
         self.exchanges.len() - self.free.len()
     }
 
-    fn exchange(&mut self, slot: Slot) -> &mut Exchange {
+    fn exchange(&mut self, slot: ExchangeSlot) -> &mut CommandExchange {
         &mut self.exchanges[usize::from(slot.0)]
     }
 
     fn make_slots(&mut self, count: u16) {
         let have = u16::try_from(self.exchanges.len()).unwrap_or(u16::MAX);
         self.free.splice(0..0, (have..count).rev());
-        self.exchanges.resize_with(usize::from(have.max(count)), Exchange::default);
+        self.exchanges.resize_with(usize::from(have.max(count)), CommandExchange::default);
     }
 
     /// Discards further in-capsule data of a command.
-    fn leave_capsule(&mut self, slot: Slot) -> Wanted {
-        if self.course == Course::To(slot) {
-            self.course = Course::Nowhere;
+    fn leave_capsule(&mut self, slot: ExchangeSlot) -> NeedOutcome {
+        if self.course == DataDestination::To(slot) {
+            self.course = DataDestination::Nowhere;
         }
-        Wanted::Now
+        NeedOutcome::Now
     }
 
-    fn take_header(&mut self, header: &Header) -> Result<Option<TargetStep>, Fault> {
-        self.course = Course::Nowhere;
+    fn take_header(&mut self, header: &PduHeader) -> Result<Option<TargetStep>, TcpFault> {
+        self.course = DataDestination::Nowhere;
         match (self.state, header.what) {
-            (_, Received::Termination { status, information }) => {
-                self.state = State::Closed(Ended::Peer { status, information });
+            (_, PduFields::Termination { status, information }) => {
+                self.state = TargetState::Closed(CloseReason::Peer { status, information });
                 Ok(None)
             }
-            (State::AwaitingInitialize, Received::Initialize(request)) => {
+            (TargetState::AwaitingInitialize, PduFields::Initialize(request)) => {
                 self.open(&request);
                 Ok(None)
             }
-            (State::Open, Received::Command(entry)) => self.take_command(entry, header.data_bytes),
-            (State::Open, Received::Data(part)) => self.take_part(&part).map(|()| None),
-            _ => Err(Fault::of(FaultKind::Sequence)),
+            (TargetState::Open, PduFields::Command(entry)) => self.take_command(entry, header.data_bytes),
+            (TargetState::Open, PduFields::Data(part)) => self.take_part(&part).map(|()| None),
+            _ => Err(TcpFault::of(TcpFaultKind::Sequence)),
         }
     }
 
-    fn open(&mut self, request: &Initialize) {
-        self.state = State::Open;
-        self.frame = Frame { digests: request.digests, alignment: (request.data_alignment + 1) * 4 };
+    fn open(&mut self, request: &InitializeFields) {
+        self.state = TargetState::Open;
+        self.frame = DataFraming { digests: request.digests, alignment: (request.data_alignment + 1) * 4 };
         self.decoder.rules.digests = request.digests;
         self.r2ts_max = request.limit.saturating_add(1);
-        let bit = |digest, bit| if digest == Digest::On { bit } else { 0 };
+        let bit = |digest, bit| if digest == DigestMode::On { bit } else { 0 };
         let pdu = InitializePdu {
             common: CommonHeader {
                 kind: PduKind::InitializeResponse.number(),
@@ -307,59 +322,59 @@ impl TargetConnection {
         &mut self,
         entry: SubmissionEntry,
         capsule_bytes: u32,
-    ) -> Result<Option<TargetStep>, Fault> {
+    ) -> Result<Option<TargetStep>, TcpFault> {
         let next = self.head + 1;
         self.head = if next >= self.queue_entries { 0 } else { next };
         let command_id = entry.command_id.get();
-        let &index = self.free.last().ok_or(Fault::of(FaultKind::Sequence))?;
-        let slot = Slot(index);
+        let &index = self.free.last().ok_or(TcpFault::of(TcpFaultKind::Sequence))?;
+        let slot = ExchangeSlot(index);
         if !self.live.insert(command_id) {
-            self.answer(command_id, Response::status(Status::COMMAND_ID_CONFLICT), 0);
+            self.answer(command_id, TargetResponse::status(Status::COMMAND_ID_CONFLICT), 0);
             return Ok(None);
         }
         self.free.pop();
         let data = CapsuleData::of(&entry, capsule_bytes);
         self.exchange(slot).begin(entry, data.unwrap_or(CapsuleData::None));
         if let Err(status) = data {
-            self.respond(slot, Response::status(status));
+            self.respond(slot, TargetResponse::status(status));
             return Ok(None);
         }
         if capsule_bytes > 0 {
-            self.course = Course::To(slot);
+            self.course = DataDestination::To(slot);
         }
         Ok(Some(TargetStep::Command { slot, entry }))
     }
 
-    fn take_part(&mut self, part: &DataPart) -> Result<(), Fault> {
+    fn take_part(&mut self, part: &DataPart) -> Result<(), TcpFault> {
         let r2t_bytes = self.parameters.r2t_bytes;
         let exchange = self.exchanges.get(usize::from(part.transfer_tag));
-        exchange.ok_or(Fault::field(place::TRANSFER_TAG))?.judge(part, r2t_bytes)?;
-        self.course = Course::To(Slot(part.transfer_tag));
+        exchange.ok_or(TcpFault::field(field_offset::TRANSFER_TAG))?.judge(part, r2t_bytes)?;
+        self.course = DataDestination::To(ExchangeSlot(part.transfer_tag));
         Ok(())
     }
 
     fn finish_data(&mut self, check: DataCheck) -> Option<TargetStep> {
-        let Course::To(slot) = std::mem::replace(&mut self.course, Course::Nowhere) else {
+        let DataDestination::To(slot) = std::mem::replace(&mut self.course, DataDestination::Nowhere) else {
             return None;
         };
         let exchange = self.exchange(slot);
         if check == DataCheck::Wrong {
-            exchange.health = Health::Damaged;
+            exchange.health = DataIntegrity::Damaged;
         }
         if !exchange.is_complete() {
             self.send_r2ts(slot);
             return None;
         }
-        if exchange.health == Health::Damaged {
-            self.respond(slot, Response::status(Status::TRANSIENT_TRANSPORT_ERROR));
+        if exchange.health == DataIntegrity::Damaged {
+            self.respond(slot, TargetResponse::status(Status::TRANSIENT_TRANSPORT_ERROR));
             return None;
         }
-        exchange.stage = Stage::Running;
+        exchange.stage = ExchangeStage::Running;
         Some(TargetStep::Ready(slot))
     }
 
     /// Reserves memory for the data that a command needs.
-    fn expect_data(&mut self, slot: Slot) {
+    fn expect_data(&mut self, slot: ExchangeSlot) {
         let exchange = &mut self.exchanges[usize::from(slot.0)];
         let bytes = usize::try_from(exchange.wanted).unwrap_or(usize::MAX);
         exchange.data.expect(bytes, self.pool.as_ref());
@@ -376,13 +391,13 @@ impl TargetConnection {
             self.waiting.pop_front();
             self.granted += bytes;
             let exchange = self.exchange(slot);
-            exchange.stage = Stage::Receiving { requested: 0 };
+            exchange.stage = ExchangeStage::Receiving { requested: 0 };
             self.expect_data(slot);
             self.send_r2ts(slot);
         }
     }
 
-    fn send_r2ts(&mut self, slot: Slot) {
+    fn send_r2ts(&mut self, slot: ExchangeSlot) {
         let (r2t_bytes, r2ts_max) = (self.parameters.r2t_bytes, self.r2ts_max);
         while let Some(range) = self.exchange(slot).ask(r2t_bytes, r2ts_max) {
             let pdu = DataPdu {
@@ -397,8 +412,8 @@ impl TargetConnection {
         }
     }
 
-    fn answer(&mut self, command_id: u16, response: Response, room: usize) {
-        let Response { result, mut status, data } = response;
+    fn answer(&mut self, command_id: u16, response: TargetResponse, room: usize) {
+        let TargetResponse { result, mut status, data } = response;
         if data.len() > room {
             status = Status::INTERNAL_ERROR;
         }
@@ -438,8 +453,8 @@ impl TargetConnection {
         let _short = self.outgoing.data(self.frame, pdu.common, &pdu.as_bytes()[8..], data, 0..bytes);
     }
 
-    fn fail(&mut self, fault: Fault) {
-        self.state = State::Closed(Ended::Fault(fault));
+    fn fail(&mut self, fault: TcpFault) {
+        self.state = TargetState::Closed(CloseReason::Fault(fault));
         fault.write(PduKind::ControllerTermination, self.decoder.header_bytes(), self.outgoing.raw());
     }
 }

@@ -1,7 +1,7 @@
 //! Asynchronous events (NVMe Base 2.0 section 5.2) and Abort (5.1).
 
 use crate::host::{AdminHost, ENABLE_ALL_SETS, command};
-use headwater_nvme::controller::admin::{AsyncAnswer, AsyncEvent, SanitizeState};
+use headwater_nvme::controller::admin::{AsyncEvent, AsyncEventCompletion, SanitizeState};
 use headwater_nvme::controller::{AdminStep, QueueId};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
@@ -33,7 +33,7 @@ fn event_completes_a_request_in_either_order() {
     host.controller.notify(AsyncEvent::InvalidDoorbellValue);
     assert_eq!(host.controller.take_async_event(), None);
     assert_eq!(request(&mut host, 9), AdminStep::Held);
-    let answer = AsyncAnswer { command_id: 9, result: 0x0001_0100, status: Status::SUCCESS };
+    let answer = AsyncEventCompletion { command_id: 9, result: 0x0001_0100, status: Status::SUCCESS };
     assert_eq!(host.controller.take_async_event(), Some(answer));
     assert_eq!(host.controller.take_async_event(), None);
 }
@@ -106,7 +106,7 @@ fn aborted_event_request_completes_and_any_other_abort_becomes_a_step() {
     assert_eq!(request(&mut host, 33), AdminStep::Held);
     let abort = |queue: u32, id: u32| command(AdminOpcode::Abort, 0, [id << 16 | queue, 0]);
     assert_eq!(host.ask(&abort(0, 33), &[]).result, 0);
-    let answer = AsyncAnswer { command_id: 33, result: 0, status: Status::ABORT_REQUESTED };
+    let answer = AsyncEventCompletion { command_id: 33, result: 0, status: Status::ABORT_REQUESTED };
     assert_eq!(host.controller.take_async_event(), Some(answer));
     for (queue, id) in [(0, 33), (4, 1)] {
         let step = host.step(&abort(queue.into(), id.into()), &[]);

@@ -2,9 +2,9 @@
 
 use crate::host::{AdminHost, ENABLE_ALL_SETS, ENABLE_NVM, command, u64_at};
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::admin::{NamespaceAction, Vitality};
+use headwater_nvme::controller::admin::{KeepAliveStatus, NamespaceAction};
 use headwater_nvme::controller::{AdminStep, ControllerConfig, RegisterEffect};
-use headwater_nvme::spec::feature::Feature;
+use headwater_nvme::spec::feature::FeatureId;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 
@@ -32,16 +32,16 @@ fn set_values_are_read_back_and_a_reset_restores_defaults() {
 fn every_feature_reports_its_capabilities() {
     let mut host = AdminHost::new();
     host.subsystem.write_cache = true;
-    for &feature in Feature::ALL {
+    for &feature in FeatureId::ALL {
         let number = u32::from(feature.number());
         let nsid = match feature {
-            Feature::KeyValueConfiguration => 1,
-            Feature::ErrorRecovery => 2,
+            FeatureId::KeyValueConfiguration => 1,
+            FeatureId::ErrorRecovery => 2,
             _ => 0,
         };
         let supported = host.get(number | 3 << 8, nsid, 0).unwrap();
         assert_eq!(supported & 1, 0, "no feature is saveable");
-        assert_eq!(supported >> 2 & 1, u32::from(feature != Feature::WriteCache));
+        assert_eq!(supported >> 2 & 1, u32::from(feature != FeatureId::WriteCache));
         let saving = command(AdminOpcode::SetFeatures, nsid, [number | 1 << 31, 0]);
         let data = vec![0; 512];
         assert_eq!(host.status(&saving, &data), Status::FEATURE_NOT_SAVEABLE);
@@ -165,9 +165,9 @@ fn keep_alive_timeout_fails_the_controller_of_a_silent_host_only() {
     host.now = Nanos::from_millis(900);
     assert_eq!(host.status(&command(AdminOpcode::KeepAlive, 0, [0, 0]), &[]), Status::SUCCESS);
     host.now = Nanos::from_millis(1_900);
-    assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::Alive);
+    assert_eq!(host.controller.poll(&host.subsystem, host.now), KeepAliveStatus::Alive);
     host.now = Nanos::from_millis(1_901);
-    assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::KeepAliveExpired);
+    assert_eq!(host.controller.poll(&host.subsystem, host.now), KeepAliveStatus::KeepAliveExpired);
     assert_eq!(host.controller.read_register(0x1C, 4) & 2, 2, "CSTS.CFS");
-    assert_eq!(host.controller.poll(&host.subsystem, host.now), Vitality::Alive, "reported once");
+    assert_eq!(host.controller.poll(&host.subsystem, host.now), KeepAliveStatus::Alive, "reported once");
 }

@@ -1,13 +1,13 @@
 //! A host that enables one controller and sends admin commands to it.
 
-use headwater_testkit::fake_subsystem::FakeSubsystem;
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::{
-    AdminAnswer, AdminData, AdminStep, Controller, ControllerConfig, RegisterEffect,
+    AdminCompletion, AdminData, AdminStep, ControllerConfig, DeviceController, RegisterEffect,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
+use headwater_testkit::fake_subsystem::FakeSubsystem;
 use zerocopy::little_endian::{U16, U32};
 
 /// The value of CC that Linux writes: IOCQES 4, IOSQES 6, CSS 110b, EN.
@@ -16,7 +16,7 @@ pub(crate) const ENABLE_ALL_SETS: u64 = 0x0046_0061;
 pub(crate) const ENABLE_NVM: u64 = 0x0046_0001;
 
 pub(crate) struct AdminHost {
-    pub(crate) controller: Controller,
+    pub(crate) controller: DeviceController,
     pub(crate) subsystem: FakeSubsystem,
     pub(crate) now: Nanos,
 }
@@ -28,7 +28,7 @@ impl AdminHost {
     }
 
     pub(crate) fn with(config: ControllerConfig, configuration: u64) -> Self {
-        let mut controller = Controller::new(config);
+        let mut controller = DeviceController::new(config);
         assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
         let effect = controller.write_register(0x14, 4, configuration, Nanos::ZERO);
         assert!(matches!(effect, RegisterEffect::Enable(_)), "{effect:?}");
@@ -40,7 +40,7 @@ impl AdminHost {
         self.controller.admin(entry, data, &self.subsystem, self.now)
     }
 
-    pub(crate) fn ask(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminAnswer {
+    pub(crate) fn ask(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminCompletion {
         let room = match self.controller.admin_data(entry) {
             Ok(AdminData::ToHost(bytes)) => bytes as usize,
             _ => 0,

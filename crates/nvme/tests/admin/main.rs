@@ -5,7 +5,6 @@
 mod events;
 mod features;
 mod host;
-mod hostile;
 mod identify;
 mod logs;
 mod namespaces;

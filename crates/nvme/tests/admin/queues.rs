@@ -3,7 +3,7 @@
 
 use crate::host::{AdminHost, ENABLE_ALL_SETS, command};
 use headwater_nvme::controller::admin::{CompletionQueueRequest, SubmissionQueueRequest};
-use headwater_nvme::controller::{AdminStep, ControllerConfig, Priority, QueueId};
+use headwater_nvme::controller::{AdminStep, ControllerConfig, QueueId, QueuePriority};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
@@ -32,7 +32,7 @@ fn valid_queue_commands_become_steps() {
             completion: QueueId(3),
             base: 0x9000,
             slots: 16,
-            priority: Priority::Medium,
+            priority: QueuePriority::Medium,
         })
     );
     let step = host.step(&command(AdminOpcode::DeleteSubmissionQueue, 0, [5, 0]), &[]);

@@ -1,22 +1,22 @@
 //! A host that may violate every rule, for tests of the controller.
 
-use headwater_host::ring_memory::{RingMemory, SharedWords};
-use headwater_nvme::controller::{Arbiter, IoQueue, QueueId, QueueKind};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
+use headwater_nvme::controller::{ControllerQueuePair, QueueArbiter, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::ring::{QueueSlots, RingLayout};
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
 use headwater_nvme::spec::status::Status;
 use std::num::NonZeroU16;
 use zerocopy::little_endian::U16;
 
 /// A host that writes any value into the ring memory, without bookkeeping.
 pub(crate) struct RawHost {
-    memory: SharedWords,
+    memory: HeapWords,
     layout: RingLayout,
     tail: u32,
     head: u32,
-    phase: Phase,
+    phase: PhaseTag,
 }
 
 impl RawHost {
@@ -38,7 +38,7 @@ impl RawHost {
     pub(crate) fn reap(&mut self) -> Option<CompletionEntry> {
         let word = self.layout.completion_word(self.head);
         let second = self.memory.load_acquire(word + 1);
-        if Phase::of_word(second) != self.phase {
+        if PhaseTag::of_word(second) != self.phase {
             return None;
         }
         let entry = CompletionEntry::from_words([self.memory.load_relaxed(word), second]);
@@ -56,15 +56,15 @@ impl RawHost {
     }
 }
 
-pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, IoQueue<SharedWords>) {
+pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, ControllerQueuePair<HeapWords>) {
     let slots = QueueSlots::new(depth + 1).expect("a valid depth");
     let layout = RingLayout { submission_slots: slots, completion_slots: slots };
-    let memory = SharedWords::zeroed(layout.words());
+    let memory = HeapWords::zeroed(layout.words());
     let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");
-    let host = RawHost { memory, layout, tail: 0, head: 0, phase: Phase::One };
-    (host, IoQueue::new(QueueId(id), QueueKind::Standard, end))
+    let host = RawHost { memory, layout, tail: 0, head: 0, phase: PhaseTag::One };
+    (host, ControllerQueuePair::new(QueueId(id), QueueKind::Standard, end))
 }
 
-pub(crate) fn arbiter(burst: u16) -> Arbiter<SharedWords> {
-    Arbiter::new(NonZeroU16::new(burst).expect("a burst above zero"))
+pub(crate) fn arbiter(burst: u16) -> QueueArbiter<HeapWords> {
+    QueueArbiter::new(NonZeroU16::new(burst).expect("a burst above zero"))
 }

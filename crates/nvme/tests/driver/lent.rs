@@ -1,12 +1,12 @@
 //! Tests of a queue that another process drives: rings in lent memory, doorbells in a mapped page.
 
-use crate::shop::{Shop, bytes, fill, run, small, spec, succeeded};
-use headwater_host::foreign::Foreign;
-use headwater_host::registers::{MappedRegisters, Registers as _};
-use headwater_host::ring_memory::ForeignWords;
+use crate::host_harness::{HostHarness, bytes, fill, run, small, spec, succeeded};
+use headwater_host::registers::{DeviceRegisters as _, MappedRegisters};
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::driver::{
-    Block, Fate, Function as _, IoQueue, Lease, LentLayout, LentMemory, LentQueue, LentTerms, Phase,
-    QueueError, RequestError,
+    DmaBlock, DriverPhase, IoQueue, IoQueueState, LentLayout, LentMemory, LentQueue, LentTerms,
+    PciFunction as _, QueueError, QueueLease, RequestError,
 };
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
@@ -14,20 +14,20 @@ use std::os::fd::AsFd as _;
 
 const PAGE: usize = 4_096;
 
-type Borrowed = IoQueue<ForeignWords, MappedRegisters>;
+type BorrowedQueue = IoQueue<SharedMemoryWords, MappedRegisters>;
 
 /// The owner's side of a lent queue.
-struct Loan {
+struct OwnedLentQueue {
     queue: LentQueue,
-    memory: Foreign,
+    memory: SharedMemory,
     address: u64,
     layout: LentLayout,
 }
 
-impl Shop {
-    fn try_lend(&mut self, depth: u32) -> Result<Result<Loan, QueueError>, RequestError> {
+impl HostHarness {
+    fn try_lend(&mut self, depth: u32) -> Result<Result<OwnedLentQueue, QueueError>, RequestError> {
         let layout = self.driver.lent_layout(depth)?;
-        let memory = Foreign::anonymous(layout.bytes).unwrap();
+        let memory = SharedMemory::anonymous(layout.bytes).unwrap();
         let address = {
             let lent = &mut self.machine.lock().lent;
             let address = lent.last_key_value().map_or(1 << 40, |(at, memory)| at + memory.bytes() as u64);
@@ -39,17 +39,17 @@ impl Shop {
             self.turn();
             assert!(self.driver.take_queue(ticket).is_none(), "a lent queue is not the owner's");
             if let Some(outcome) = self.driver.take_lent(ticket) {
-                return Ok(outcome.map(|queue| Loan { queue, memory, address, layout }));
+                return Ok(outcome.map(|queue| OwnedLentQueue { queue, memory, address, layout }));
             }
         }
         panic!("the ticket has no outcome");
     }
 
-    fn lend(&mut self, depth: u32) -> Loan {
+    fn lend(&mut self, depth: u32) -> OwnedLentQueue {
         self.try_lend(depth).unwrap().unwrap()
     }
 
-    fn terms(&self, loan: &Loan, depth: u32) -> LentTerms {
+    fn terms(&self, loan: &OwnedLentQueue, depth: u32) -> LentTerms {
         let [tail, head] = loan.queue.doorbells;
         LentTerms {
             id: loan.queue.id,
@@ -65,17 +65,17 @@ impl Shop {
         MappedRegisters::map(found.file.as_fd(), found.offset + PAGE as u64, PAGE).unwrap()
     }
 
-    fn borrow(&mut self, loan: &Loan, depth: u32) -> (Borrowed, Lease) {
+    fn borrow(&mut self, loan: &OwnedLentQueue, depth: u32) -> (BorrowedQueue, QueueLease) {
         let terms = self.terms(loan, depth);
         IoQueue::borrowed(&terms, loan.parts(), self.page(), self.now).unwrap()
     }
 }
 
-impl Loan {
-    fn parts(&self) -> LentMemory<ForeignWords> {
+impl OwnedLentQueue {
+    fn parts(&self) -> LentMemory<SharedMemoryWords> {
         let LentLayout { completions, lists, bytes } = self.layout;
-        let part = |from: usize, end: usize| Block {
-            words: ForeignWords::new(self.memory.clone(), from, (end - from) / 8).unwrap(),
+        let part = |from: usize, end: usize| DmaBlock {
+            words: SharedMemoryWords::new(self.memory.clone(), from, (end - from) / 8).unwrap(),
             address: self.address + from as u64,
         };
         LentMemory {
@@ -88,7 +88,7 @@ impl Loan {
 
 #[test]
 fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
-    let mut host = Shop::ready();
+    let mut host = HostHarness::ready();
     let mut own = host.queue(7);
     let loan = host.lend(31);
     let (mut queue, _lease) = host.borrow(&loan, 31);
@@ -115,7 +115,7 @@ fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
 
 #[test]
 fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
-    let mut host = Shop::ready();
+    let mut host = HostHarness::ready();
     let loan = host.lend(7);
     let (mut queue, lease) = host.borrow(&loan, 7);
     let into = host.buffer(PAGE);
@@ -126,10 +126,10 @@ fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
     host.turns(2);
     assert!(!loan.queue.is_over());
     host.driver.reset(host.now);
-    assert_eq!(host.settle(), Phase::Ready);
+    assert_eq!(host.settle(), DriverPhase::Ready);
     assert!(loan.queue.is_over() && !host.driver.has_queue(loan.queue.id));
     lease.end();
-    assert_eq!(queue.fate(), Fate::Lost);
+    assert_eq!(queue.fate(), IoQueueState::Lost);
     assert_eq!(queue.abandon().unwrap().len(), 1, "the command in flight");
     // A new queue with the same id is a different queue.
     host.machine.lock().faults.holds = false;
@@ -139,12 +139,12 @@ fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
     let (mut queue, lease) = host.borrow(&again, 7);
     succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
     lease.fail();
-    assert_eq!(queue.fate(), Fate::Dead);
+    assert_eq!(queue.fate(), IoQueueState::Dead);
 }
 
 #[test]
 fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
-    let mut host = Shop::ready();
+    let mut host = HostHarness::ready();
     let loan = host.lend(7);
     let (mut queue, _lease) = host.borrow(&loan, 7);
     let into = host.buffer(PAGE);
@@ -165,7 +165,7 @@ fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
 
 #[test]
 fn a_lent_queue_that_the_controller_refuses_leaves_no_state() {
-    let mut host = Shop::ready();
+    let mut host = HostHarness::ready();
     for opcode in [AdminOpcode::CreateCompletionQueue, AdminOpcode::CreateSubmissionQueue] {
         host.machine.lock().faults.refuses.insert(opcode.number(), Status::INVALID_QUEUE_SIZE);
         let outcome = host.try_lend(3).unwrap().map(|_| ());
@@ -180,7 +180,7 @@ fn a_lent_queue_that_the_controller_refuses_leaves_no_state() {
 
 #[test]
 fn invalid_terms_are_refused_with_the_contradiction() {
-    let mut host = Shop::ready();
+    let mut host = HostHarness::ready();
     let loan = host.lend(7);
     let good = host.terms(&loan, 7);
     let window = host.page();

@@ -3,8 +3,8 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test ends at the first unexpected value")]
 
-mod faults;
+mod faulty_controller;
+mod host_harness;
 mod lent;
-mod promises;
-mod runs;
-mod shop;
+mod seeded_runs;
+mod working_controller;

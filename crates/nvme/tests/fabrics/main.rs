@@ -6,16 +6,17 @@ mod subsystem;
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::AdminStep;
 use headwater_nvme::fabrics::{
-    Associations, ConnectionId, ControllerId, FabricsConfig, Joined, PropertyDemand, QueueRole, Refusal,
+    AssociationTable, ConnectRefusal, ConnectionId, ControllerId, FabricsConfig, JoinedQueue, PropertyAction,
+    QueueRole,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::fabrics::{
     CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, PropertyFields, connect_status,
 };
-use headwater_nvme::spec::register::Register;
+use headwater_nvme::spec::register::ControllerRegister;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::target::FlowControl;
-use subsystem::Plain;
+use subsystem::EmptySubsystem;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -26,8 +27,8 @@ const ENABLE: u32 = 1 | 6 << 16 | 4 << 20;
 /// Dword 0 for a parameter in the data.
 const IN_DATA: u32 = 1 << 16;
 
-fn associations() -> Associations {
-    Associations::new(FabricsConfig {
+fn associations() -> AssociationTable {
+    AssociationTable::new(FabricsConfig {
         subsystem_name: NAME.to_owned(),
         controllers_max: 3,
         ..FabricsConfig::default()
@@ -39,28 +40,28 @@ fn fields(queue: u16) -> ConnectFields {
 }
 
 fn connect(
-    to: &mut Associations,
+    to: &mut AssociationTable,
     connection: u64,
     fields: ConnectFields,
     data: &ConnectData,
-) -> Result<Joined, Refusal> {
+) -> Result<JoinedQueue, ConnectRefusal> {
     to.connect(&fields.to_entry(), data.as_bytes(), ConnectionId(connection), Nanos::ZERO)
 }
 
-fn admin(to: &mut Associations, connection: u64) -> ControllerId {
+fn admin(to: &mut AssociationTable, connection: u64) -> ControllerId {
     let data = ConnectData::new(HOST, NAME, CONTROLLER_DYNAMIC);
     connect(to, connection, fields(0), &data).unwrap().controller
 }
 
-fn enable(to: &mut Associations, id: ControllerId) {
-    let set = PropertyFields::set(Register::Configuration.offset(), ENABLE);
-    assert_eq!(to.property_set(id, &set, Nanos::ZERO).unwrap().demand, PropertyDemand::Nothing);
-    let status = to.property_get(id, &PropertyFields::get(Register::Status.offset(), 4)).unwrap();
+fn enable(to: &mut AssociationTable, id: ControllerId) {
+    let set = PropertyFields::set(ControllerRegister::Configuration.offset(), ENABLE);
+    assert_eq!(to.property_set(id, &set, Nanos::ZERO).unwrap().demand, PropertyAction::Nothing);
+    let status = to.property_get(id, &PropertyFields::get(ControllerRegister::Status.offset(), 4)).unwrap();
     assert_eq!(status.result & 1, 1, "CSTS.RDY");
 }
 
-fn invalid(result: u32) -> Refusal {
-    Refusal { result, status: connect_status::INVALID_PARAMETERS }
+fn invalid(result: u32) -> ConnectRefusal {
+    ConnectRefusal { result, status: connect_status::INVALID_PARAMETERS }
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn refused_parameter_is_reported_by_its_offset() {
     }
     let format = ConnectFields { format: 1, ..fields(0) };
     let refused = connect(&mut all, 1, format, &right()).unwrap_err();
-    assert_eq!(refused, Refusal { result: 0, status: connect_status::INCOMPATIBLE_FORMAT });
+    assert_eq!(refused, ConnectRefusal { result: 0, status: connect_status::INCOMPATIBLE_FORMAT });
     assert!(all.is_empty(), "a refused Connect creates no association");
 }
 
@@ -171,18 +172,20 @@ fn disabling_closes_io_queues_and_shutdown_completes_when_done() {
     let id = admin(&mut all, 1);
     enable(&mut all, id);
     connect(&mut all, 2, fields(1), &ConnectData::new(HOST, NAME, id.0)).unwrap();
-    let set = |all: &mut Associations, value| {
-        let entry = PropertyFields::set(Register::Configuration.offset(), value);
+    let set = |all: &mut AssociationTable, value| {
+        let entry = PropertyFields::set(ControllerRegister::Configuration.offset(), value);
         all.property_set(id, &entry, Nanos::ZERO).unwrap().demand
     };
-    assert_eq!(set(&mut all, ENABLE | 1 << 14), PropertyDemand::Shutdown);
-    let shutdown = |all: &Associations| {
-        all.property_get(id, &PropertyFields::get(Register::Status.offset(), 4)).unwrap().result >> 2 & 0b11
+    assert_eq!(set(&mut all, ENABLE | 1 << 14), PropertyAction::Shutdown);
+    let shutdown = |all: &AssociationTable| {
+        all.property_get(id, &PropertyFields::get(ControllerRegister::Status.offset(), 4)).unwrap().result
+            >> 2
+            & 0b11
     };
     assert_eq!(shutdown(&all), 0b01, "the shutdown is in progress");
     all.get_mut(id).unwrap().controller.shut_down();
     assert_eq!(shutdown(&all), 0b10, "the shutdown is complete");
-    assert_eq!(set(&mut all, 0), PropertyDemand::Close(vec![ConnectionId(2)]));
+    assert_eq!(set(&mut all, 0), PropertyAction::Close(vec![ConnectionId(2)]));
     enable(&mut all, id);
     connect(&mut all, 3, fields(1), &ConnectData::new(HOST, NAME, id.0)).unwrap();
 }
@@ -195,7 +198,7 @@ fn keep_alive_timeout_ends_the_association_of_a_silent_host_only() {
     let id = connect(&mut all, 1, with_timer, &data).unwrap().controller;
     enable(&mut all, id);
     connect(&mut all, 2, fields(1), &ConnectData::new(HOST, NAME, id.0)).unwrap();
-    let device = Plain::new(NAME);
+    let device = EmptySubsystem::new(NAME);
     let alive = SubmissionEntry { opcode: 0x18, ..SubmissionEntry::default() };
     for second in 1..5 {
         let now = Nanos::from_millis(second * 900);
@@ -218,7 +221,7 @@ fn discovery_controller_reports_the_subsystem_and_has_no_io_queue() {
     enable(&mut all, id);
     let io = connect(&mut all, 2, fields(1), &ConnectData::new(HOST, DISCOVERY_NAME, id.0)).unwrap_err();
     assert_eq!(io, invalid(42));
-    let device = Plain::new(NAME);
+    let device = EmptySubsystem::new(NAME);
     // Get Log Page 70h, 2,048 bytes.
     let entry =
         SubmissionEntry { opcode: 0x02, cdw10: U32::new(0x70 | 511 << 16), ..SubmissionEntry::default() };
@@ -242,8 +245,8 @@ fn a_subsystem_reset_ends_every_association() {
     enable(&mut all, first);
     let second = admin(&mut all, 2);
     enable(&mut all, second);
-    let reset = PropertyFields::set(Register::SubsystemReset.offset(), 0x4E56_4D65);
+    let reset = PropertyFields::set(ControllerRegister::SubsystemReset.offset(), 0x4E56_4D65);
     let answer = all.property_set(first, &reset, Nanos::ZERO).unwrap();
-    assert_eq!(answer.demand, PropertyDemand::Close(vec![ConnectionId(1), ConnectionId(2)]));
+    assert_eq!(answer.demand, PropertyAction::Close(vec![ConnectionId(1), ConnectionId(2)]));
     assert!(all.is_empty());
 }

@@ -1,18 +1,18 @@
 //! A subsystem without namespaces.
 
-use headwater_nvme::controller::Subsystem;
+use headwater_nvme::controller::NvmSubsystem;
 use headwater_nvme::controller::admin::{
-    Capacity, CommandLimits, Health, Identity, NamespaceFacts, SanitizeFacts,
+    CommandLimits, NamespaceProperties, SanitizeStatus, SubsystemCapacity, SubsystemHealth, SubsystemIdentity,
 };
 use headwater_nvme::spec::fabrics::{SecureChannel, discovery_page};
 use headwater_nvme::spec::log_page::MediaLog;
 use zerocopy::FromZeros;
 
-pub(crate) struct Plain(Identity);
+pub(crate) struct EmptySubsystem(SubsystemIdentity);
 
-impl Plain {
+impl EmptySubsystem {
     pub(crate) fn new(name: &str) -> Self {
-        Self(Identity {
+        Self(SubsystemIdentity {
             serial: [b' '; 20],
             model: [b' '; 40],
             firmware: [b' '; 8],
@@ -22,14 +22,14 @@ impl Plain {
     }
 }
 
-impl Subsystem for Plain {
-    fn identity(&self) -> &Identity {
+impl NvmSubsystem for EmptySubsystem {
+    fn identity(&self) -> &SubsystemIdentity {
         &self.0
     }
     fn namespaces_max(&self) -> u32 {
         16
     }
-    fn namespace(&self, _nsid: u32) -> Option<NamespaceFacts> {
+    fn namespace(&self, _nsid: u32) -> Option<NamespaceProperties> {
         None
     }
     fn is_attached(&self, _nsid: u32, _controller: u16) -> bool {
@@ -49,17 +49,17 @@ impl Subsystem for Plain {
             copy_ranges_max: 1,
         }
     }
-    fn capacity(&self) -> Capacity {
-        Capacity::default()
+    fn capacity(&self) -> SubsystemCapacity {
+        SubsystemCapacity::default()
     }
-    fn health(&self) -> Health {
-        Health::default()
+    fn health(&self) -> SubsystemHealth {
+        SubsystemHealth::default()
     }
     fn has_write_cache(&self) -> bool {
         false
     }
-    fn sanitize(&self) -> SanitizeFacts {
-        SanitizeFacts::default()
+    fn sanitize(&self) -> SanitizeStatus {
+        SanitizeStatus::default()
     }
     fn media(&self) -> MediaLog {
         MediaLog::new_zeroed()

@@ -1,33 +1,33 @@
 //! A guest that creates its queues one by one and writes doorbells as Linux does, for tests of the controller.
 
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_nvme::controller::{
-    AdminQueues, Arbiter, ArbiterError, CompletionQueueSpec, Priority, QueueId, QueueKind, QueueLimits,
-    SubmissionQueueSpec,
+    AdminQueues, ArbiterError, CompletionQueueSpec, QueueArbiter, QueueId, QueueKind, QueueLimits,
+    QueuePriority, SubmissionQueueSpec,
 };
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
 use headwater_nvme::spec::status::Status;
 use std::ops::Range;
 use zerocopy::little_endian::U16;
 
 /// Shadow doorbells and EventIdx, as the guest sees them.
 #[derive(Clone)]
-pub(crate) struct Shadow<M> {
+pub(crate) struct ShadowDoorbells<M> {
     pub(crate) doorbells: M,
     pub(crate) events: M,
 }
 
 /// One doorbell of the guest.
-pub(crate) struct Bell<M> {
+pub(crate) struct GuestDoorbell<M> {
     cell: usize,
-    pub(crate) shadow: Option<Shadow<M>>,
+    pub(crate) shadow: Option<ShadowDoorbells<M>>,
     /// Writes to the register so far.
     pub(crate) register_writes: u32,
 }
 
-impl<M: RingMemory> Bell<M> {
+impl<M: RingMemory> GuestDoorbell<M> {
     fn new(cell: usize) -> Self {
         Self { cell, shadow: None, register_writes: 0 }
     }
@@ -61,7 +61,7 @@ pub(crate) struct GuestSubmission<M> {
     pub(crate) memory: M,
     slots: u32,
     tail: u32,
-    pub(crate) bell: Bell<M>,
+    pub(crate) bell: GuestDoorbell<M>,
 }
 
 /// A completion queue of the guest.
@@ -70,13 +70,13 @@ pub(crate) struct GuestCompletion<M> {
     pub(crate) memory: M,
     slots: u32,
     head: u32,
-    phase: Phase,
-    pub(crate) bell: Bell<M>,
+    phase: PhaseTag,
+    pub(crate) bell: GuestDoorbell<M>,
 }
 
 impl<M: RingMemory> GuestSubmission<M> {
     pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
-        let bell = Bell::new(2 * usize::from(id));
+        let bell = GuestDoorbell::new(2 * usize::from(id));
         Self { id: QueueId(id), memory, slots, tail: 0, bell }
     }
 
@@ -91,7 +91,7 @@ impl<M: RingMemory> GuestSubmission<M> {
     }
 
     /// Writes the doorbell for the commands written. Returns true if the register was written.
-    pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
+    pub(crate) fn ring(&mut self, arbiter: &mut QueueArbiter<M>) -> bool {
         let write = self.bell.ring(self.tail);
         if let Some(value) = write {
             arbiter.ring_submission(self.id, value).unwrap();
@@ -99,13 +99,13 @@ impl<M: RingMemory> GuestSubmission<M> {
         write.is_some()
     }
 
-    pub(crate) fn submit_all(&mut self, arbiter: &mut Arbiter<M>, command_ids: Range<u16>) {
+    pub(crate) fn submit_all(&mut self, arbiter: &mut QueueArbiter<M>, command_ids: Range<u16>) {
         for command_id in command_ids {
             self.submit(arbiter, command_id);
         }
     }
 
-    pub(crate) fn submit(&mut self, arbiter: &mut Arbiter<M>, command_id: u16) -> bool {
+    pub(crate) fn submit(&mut self, arbiter: &mut QueueArbiter<M>, command_id: u16) -> bool {
         self.write(command_id);
         self.ring(arbiter)
     }
@@ -113,15 +113,15 @@ impl<M: RingMemory> GuestSubmission<M> {
 
 impl<M: RingMemory> GuestCompletion<M> {
     pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
-        let bell = Bell::new(2 * usize::from(id) + 1);
-        Self { id: QueueId(id), memory, slots, head: 0, phase: Phase::One, bell }
+        let bell = GuestDoorbell::new(2 * usize::from(id) + 1);
+        Self { id: QueueId(id), memory, slots, head: 0, phase: PhaseTag::One, bell }
     }
 
     /// Takes the next completion, whose slot [`ring`](Self::ring) releases.
     pub(crate) fn take(&mut self) -> Option<CompletionEntry> {
         let word = usize::try_from(self.head).unwrap() * 2;
         let second = self.memory.load_acquire(word + 1);
-        if Phase::of_word(second) != self.phase {
+        if PhaseTag::of_word(second) != self.phase {
             return None;
         }
         self.head = (self.head + 1) % self.slots;
@@ -132,7 +132,7 @@ impl<M: RingMemory> GuestCompletion<M> {
     }
 
     /// Releases the slots of taken completions. Returns true if the register was written.
-    pub(crate) fn ring(&mut self, arbiter: &mut Arbiter<M>) -> bool {
+    pub(crate) fn ring(&mut self, arbiter: &mut QueueArbiter<M>) -> bool {
         let write = self.bell.ring(self.head);
         if let Some(value) = write {
             arbiter.ring_completion(self.id, value).unwrap();
@@ -141,7 +141,7 @@ impl<M: RingMemory> GuestCompletion<M> {
     }
 
     /// Reaps all available completions, as submission queue, command id and status.
-    pub(crate) fn reap(&mut self, arbiter: &mut Arbiter<M>) -> Vec<(u16, u16, Status)> {
+    pub(crate) fn reap(&mut self, arbiter: &mut QueueArbiter<M>) -> Vec<(u16, u16, Status)> {
         let taken: Vec<_> = std::iter::from_fn(|| self.take())
             .map(|entry| (entry.submission_queue.get(), entry.command_id.get(), entry.status()))
             .collect();
@@ -157,8 +157,8 @@ pub(crate) const QUEUES: u16 = 8;
 pub(crate) const SLOTS_MAX: u32 = 64;
 
 /// Creates a controller for a host, without queues.
-pub(crate) fn controller() -> Arbiter<SharedWords> {
-    Arbiter::for_host(limits())
+pub(crate) fn controller() -> QueueArbiter<HeapWords> {
+    QueueArbiter::for_host(limits())
 }
 
 pub(crate) fn limits() -> QueueLimits {
@@ -178,37 +178,37 @@ pub(crate) fn submission_spec(slots: u32, completion: u16) -> SubmissionQueueSpe
     SubmissionQueueSpec {
         slots,
         completion: QueueId(completion),
-        priority: Priority::Medium,
+        priority: QueuePriority::Medium,
         kind: QueueKind::Standard,
     }
 }
 
 pub(crate) fn try_completion(
-    arbiter: &mut Arbiter<SharedWords>,
+    arbiter: &mut QueueArbiter<HeapWords>,
     id: u16,
     slots: u32,
 ) -> Result<(), ArbiterError> {
     let spec = completion_spec(slots, None);
-    arbiter.create_completion_queue(QueueId(id), spec, |words| Some(SharedWords::zeroed(words)))
+    arbiter.create_completion_queue(QueueId(id), spec, |words| Some(HeapWords::zeroed(words)))
 }
 
 pub(crate) fn try_submission(
-    arbiter: &mut Arbiter<SharedWords>,
+    arbiter: &mut QueueArbiter<HeapWords>,
     id: u16,
     slots: u32,
     completion: u16,
 ) -> Result<(), ArbiterError> {
     let spec = submission_spec(slots, completion);
-    arbiter.create_submission_queue(QueueId(id), spec, |words| Some(SharedWords::zeroed(words)))
+    arbiter.create_submission_queue(QueueId(id), spec, |words| Some(HeapWords::zeroed(words)))
 }
 
 pub(crate) fn completion(
-    arbiter: &mut Arbiter<SharedWords>,
+    arbiter: &mut QueueArbiter<HeapWords>,
     id: u16,
     slots: u32,
     vector: Option<u16>,
-) -> GuestCompletion<SharedWords> {
-    let memory = SharedWords::zeroed(usize::try_from(slots).unwrap() * 2);
+) -> GuestCompletion<HeapWords> {
+    let memory = HeapWords::zeroed(usize::try_from(slots).unwrap() * 2);
     let guest = GuestCompletion::new(id, slots, memory.clone());
     let spec = completion_spec(slots, vector);
     arbiter.create_completion_queue(guest.id, spec, |_| Some(memory)).unwrap();
@@ -216,22 +216,22 @@ pub(crate) fn completion(
 }
 
 pub(crate) fn submission(
-    arbiter: &mut Arbiter<SharedWords>,
+    arbiter: &mut QueueArbiter<HeapWords>,
     id: u16,
     spec: SubmissionQueueSpec,
-) -> GuestSubmission<SharedWords> {
-    let memory = SharedWords::zeroed(usize::try_from(spec.slots).unwrap() * 8);
+) -> GuestSubmission<HeapWords> {
+    let memory = HeapWords::zeroed(usize::try_from(spec.slots).unwrap() * 8);
     let guest = GuestSubmission::new(id, spec.slots, memory.clone());
     arbiter.create_submission_queue(guest.id, spec, |_| Some(memory)).unwrap();
     guest
 }
 
 pub(crate) fn admin(
-    arbiter: &mut Arbiter<SharedWords>,
+    arbiter: &mut QueueArbiter<HeapWords>,
     slots: u32,
-) -> (GuestSubmission<SharedWords>, GuestCompletion<SharedWords>) {
-    let submission = SharedWords::zeroed(usize::try_from(slots).unwrap() * 8);
-    let completion = SharedWords::zeroed(usize::try_from(slots).unwrap() * 2);
+) -> (GuestSubmission<HeapWords>, GuestCompletion<HeapWords>) {
+    let submission = HeapWords::zeroed(usize::try_from(slots).unwrap() * 8);
+    let completion = HeapWords::zeroed(usize::try_from(slots).unwrap() * 2);
     let slots_of = QueueSlots::new(slots).unwrap();
     let queues = AdminQueues {
         submission: submission.clone(),
@@ -245,7 +245,7 @@ pub(crate) fn admin(
 }
 
 /// Fetches all available commands and completes them with success. Returns their number.
-pub(crate) fn serve<M: RingMemory>(arbiter: &mut Arbiter<M>) -> usize {
+pub(crate) fn serve<M: RingMemory>(arbiter: &mut QueueArbiter<M>) -> usize {
     let mut served = 0;
     while let Some(fetched) = arbiter.fetch() {
         arbiter.complete(fetched.token, 0, Status::SUCCESS);

@@ -5,11 +5,11 @@ use crate::guest::{
     controller, limits, serve, submission, submission_spec, try_completion, try_submission,
 };
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::{ForeignWords, RingMemory as _, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory as _, SharedMemoryWords};
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::controller::{
-    Arbiter, ArbiterError, ArbitrationSettings, Coalescing, DoorbellError, Mechanism, Priority, QueueId,
-    QueueState, SubmissionQueueSpec, VectorCoalescing,
+    ArbiterError, ArbitrationSettings, DoorbellError, InterruptCoalescing, QueueArbiter, QueueArbitration,
+    QueueId, QueuePriority, QueueState, SubmissionQueueSpec, VectorCoalescing,
 };
 use headwater_nvme::ring::DoorbellName;
 use headwater_nvme::spec::status::Status;
@@ -40,7 +40,7 @@ fn create_completion_queue_refuses_wrong_numbers_sizes_and_vectors() {
     let absent = arbiter.create_completion_queue(QueueId(2), completion_spec(4, None), |_| None);
     assert_eq!(absent, Err(ArbiterError::Memory(QueueId(2))));
     let short = arbiter
-        .create_completion_queue(QueueId(2), completion_spec(64, None), |_| Some(SharedWords::zeroed(8)));
+        .create_completion_queue(QueueId(2), completion_spec(64, None), |_| Some(HeapWords::zeroed(8)));
     assert_eq!(short, Err(ArbiterError::Memory(QueueId(2))));
 }
 
@@ -205,7 +205,7 @@ fn reset_removes_all_queues_and_discards_completions_of_older_commands() {
     assert_eq!(live.len(), 2);
     assert!(arbiter.is_current(&live[0].token));
     arbiter.delete_submission_queue(QueueId(1)).unwrap();
-    arbiter.reset(Mechanism::RoundRobin);
+    arbiter.reset(QueueArbitration::RoundRobin);
     assert_eq!((arbiter.queues().count(), arbiter.next_deleted()), (0, None));
     assert_eq!(arbiter.ring_submission(QueueId(0), 1), Err(DoorbellError::NoQueue(QueueId(0))));
     // The same queue and command numbers are in use again: the old tokens must not match them.
@@ -278,12 +278,12 @@ fn invalid_doorbell_writes_are_reported_and_stop_only_their_queue() {
 #[test]
 fn urgent_queues_go_first_and_weighted_classes_share_by_weight() {
     let mut arbiter = controller();
-    arbiter.reset(Mechanism::WeightedWithUrgent);
+    arbiter.reset(QueueArbitration::WeightedWithUrgent);
     // Burst 1; high 2, medium 1, low 1.
     arbiter.set_arbitration(ArbitrationSettings::from_dword(1 << 24));
     let (mut admin_queue, _) = admin(&mut arbiter, 8);
     let _answers = completion(&mut arbiter, 1, 64, None);
-    let classes = [Priority::Low, Priority::Medium, Priority::High, Priority::Urgent];
+    let classes = [QueuePriority::Low, QueuePriority::Medium, QueuePriority::High, QueuePriority::Urgent];
     for (id, priority) in (1..).zip(classes) {
         let spec = SubmissionQueueSpec { priority, ..submission_spec(8, 1) };
         let mut queue = submission(&mut arbiter, id, spec);
@@ -298,7 +298,7 @@ fn urgent_queues_go_first_and_weighted_classes_share_by_weight() {
     assert_eq!(order, [0, 4, 4, 4, 3, 3, 2, 1, 3, 2, 1, 2, 1]);
 }
 
-fn fired(arbiter: &mut Arbiter<SharedWords>, now: Nanos) -> Vec<u16> {
+fn fired(arbiter: &mut QueueArbiter<HeapWords>, now: Nanos) -> Vec<u16> {
     let mut fired = Vec::new();
     arbiter.interrupt(now, |vector| fired.push(vector));
     fired
@@ -328,7 +328,7 @@ fn completion_queues_with_new_completions_fire_their_vectors_once() {
 #[test]
 fn coalescing_delays_io_interrupts_but_not_the_admin_queue() {
     let mut arbiter = controller();
-    arbiter.set_coalescing(Coalescing::from_dword(1 | 1 << 8));
+    arbiter.set_coalescing(InterruptCoalescing::from_dword(1 | 1 << 8));
     let (mut admin_queue, _) = admin(&mut arbiter, 4);
     let _answers = completion(&mut arbiter, 1, 8, Some(1));
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -351,11 +351,11 @@ fn coalescing_delays_io_interrupts_but_not_the_admin_queue() {
 
 #[test]
 fn queues_in_shared_memory_work() {
-    let region = Foreign::anonymous(8_192).unwrap();
-    let mut arbiter = Arbiter::for_host(limits());
+    let region = SharedMemory::anonymous(8_192).unwrap();
+    let mut arbiter = QueueArbiter::for_host(limits());
     let at = |offset: usize| {
         let region = region.clone();
-        move |words: usize| ForeignWords::new(region, offset, words).ok()
+        move |words: usize| SharedMemoryWords::new(region, offset, words).ok()
     };
     let mut answers = GuestCompletion::new(1, 4, at(4_096)(8).unwrap());
     let mut queue = GuestSubmission::new(1, 4, at(0)(32).unwrap());

@@ -2,12 +2,14 @@
 //! model, and a host that writes any value anywhere.
 
 use crate::guest::{
-    GuestCompletion, GuestSubmission, Shadow, completion, controller, serve, submission, submission_spec,
+    GuestCompletion, GuestSubmission, ShadowDoorbells, completion, controller, serve, submission,
+    submission_spec,
 };
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::{RingMemory as _, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory as _};
 use headwater_nvme::controller::{
-    Arbiter, DoorbellCells, Fetched, Mechanism, Priority, QueueId, SubmissionQueueSpec,
+    DoorbellCells, FetchedCommand, QueueArbiter, QueueArbitration, QueueId, QueuePriority,
+    SubmissionQueueSpec,
 };
 use headwater_nvme::spec::status::Status;
 use proptest::prelude::*;
@@ -18,7 +20,7 @@ const SLOTS: u32 = 4;
 
 /// One step of a run.
 #[derive(Clone, Debug)]
-enum Step {
+enum HostQueueStep {
     Submit(usize),
     Fetch,
     Complete(usize),
@@ -32,37 +34,37 @@ enum Step {
     Reset,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HostQueueStep> {
     prop_oneof![
-        8 => (0..SUBMISSIONS).prop_map(Step::Submit),
-        8 => Just(Step::Fetch),
-        8 => (0..64_usize).prop_map(Step::Complete),
-        4 => (0..2_usize).prop_map(Step::Reap),
-        2 => Just(Step::Interrupt),
-        2 => Just(Step::Sleep),
-        1 => Just(Step::Share),
-        1 => (0..SUBMISSIONS).prop_map(Step::Delete),
-        1 => Just(Step::Reset),
+        8 => (0..SUBMISSIONS).prop_map(HostQueueStep::Submit),
+        8 => Just(HostQueueStep::Fetch),
+        8 => (0..64_usize).prop_map(HostQueueStep::Complete),
+        4 => (0..2_usize).prop_map(HostQueueStep::Reap),
+        2 => Just(HostQueueStep::Interrupt),
+        2 => Just(HostQueueStep::Sleep),
+        1 => Just(HostQueueStep::Share),
+        1 => (0..SUBMISSIONS).prop_map(HostQueueStep::Delete),
+        1 => Just(HostQueueStep::Reset),
     ]
 }
 
 /// A submission queue and the state of a plain model of it.
-struct Subject {
-    queue: GuestSubmission<SharedWords>,
+struct ModelQueue {
+    queue: GuestSubmission<HeapWords>,
     /// Commands that have no completion yet.
     owed: BTreeSet<u16>,
     next_id: u16,
     leaving: bool,
 }
 
-struct Run {
-    arbiter: Arbiter<SharedWords>,
-    subjects: Vec<Subject>,
-    answers: Vec<GuestCompletion<SharedWords>>,
-    live: Vec<Fetched>,
+struct HostQueueRun {
+    arbiter: QueueArbiter<HeapWords>,
+    subjects: Vec<ModelQueue>,
+    answers: Vec<GuestCompletion<HeapWords>>,
+    live: Vec<FetchedCommand>,
     /// By completion queue, the order of completion: what the guest must read.
     answered: [VecDeque<(u16, u16)>; 2],
-    shadow: Option<Shadow<SharedWords>>,
+    shadow: Option<ShadowDoorbells<HeapWords>>,
     /// True after `prepare_sleep` found no work: the guest must notify.
     asleep: bool,
 }
@@ -70,7 +72,7 @@ struct Run {
 fn spec_of(at: usize) -> SubmissionQueueSpec {
     // Two submission queues to each completion queue.
     let to = u16::try_from(at / 2 + 1).unwrap();
-    let priority = Priority::from_bits(u32::try_from(at).unwrap());
+    let priority = QueuePriority::from_bits(u32::try_from(at).unwrap());
     SubmissionQueueSpec { priority, ..submission_spec(SLOTS, to) }
 }
 
@@ -78,7 +80,7 @@ fn id_of(at: usize) -> u16 {
     u16::try_from(at + 1).unwrap()
 }
 
-impl Run {
+impl HostQueueRun {
     fn new() -> Self {
         let mut run = Self {
             arbiter: controller(),
@@ -95,12 +97,12 @@ impl Run {
 
     /// Resets the controller and creates the host's queues.
     fn start(&mut self) {
-        self.arbiter.reset(Mechanism::WeightedWithUrgent);
+        self.arbiter.reset(QueueArbitration::WeightedWithUrgent);
         self.shadow = None;
         self.answered = Default::default();
         self.answers = (1..3).map(|id| completion(&mut self.arbiter, id, SLOTS, Some(id))).collect();
         self.subjects = (0..SUBMISSIONS)
-            .map(|at| Subject {
+            .map(|at| ModelQueue {
                 queue: submission(&mut self.arbiter, id_of(at), spec_of(at)),
                 owed: BTreeSet::new(),
                 next_id: 0,
@@ -126,7 +128,7 @@ impl Run {
         }
     }
 
-    fn answer(&mut self, fetched: Fetched) {
+    fn answer(&mut self, fetched: FetchedCommand) {
         let (queue, id) = (fetched.token.queue(), fetched.token.command_id());
         if self.arbiter.is_current(&fetched.token) {
             let to = usize::from(queue.0 - 1) / 2;
@@ -155,7 +157,7 @@ impl Run {
     }
 
     fn share(&mut self) {
-        let shadow = Shadow { doorbells: SharedWords::zeroed(64), events: SharedWords::zeroed(64) };
+        let shadow = ShadowDoorbells { doorbells: HeapWords::zeroed(64), events: HeapWords::zeroed(64) };
         self.arbiter.share_doorbells(DoorbellCells {
             doorbells: shadow.doorbells.clone(),
             events: Some(shadow.events.clone()),
@@ -183,35 +185,36 @@ impl Run {
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &HostQueueStep) {
         let awake = std::mem::take(&mut self.asleep);
-        if let Step::Submit(at) = *step {
+        if let HostQueueStep::Submit(at) = *step {
             self.asleep = awake;
             self.submit(at);
             return;
         }
         self.arbiter.awake();
         match *step {
-            Step::Submit(_) => {}
-            Step::Fetch => self.live.extend(self.arbiter.fetch()),
-            Step::Complete(at) if !self.live.is_empty() => {
+            HostQueueStep::Submit(_) => {}
+            HostQueueStep::Fetch => self.live.extend(self.arbiter.fetch()),
+            HostQueueStep::Complete(at) if !self.live.is_empty() => {
                 let fetched = self.live.swap_remove(at % self.live.len());
                 self.answer(fetched);
             }
-            Step::Complete(_) => {}
-            Step::Reap(which) => self.reap(which),
-            Step::Interrupt => self.arbiter.interrupt(Nanos(0), |_| ()),
-            Step::Sleep => {
-                self.asleep = self.arbiter.prepare_sleep() == headwater_nvme::queue_pair::Sleep::Until;
+            HostQueueStep::Complete(_) => {}
+            HostQueueStep::Reap(which) => self.reap(which),
+            HostQueueStep::Interrupt => self.arbiter.interrupt(Nanos(0), |_| ()),
+            HostQueueStep::Sleep => {
+                self.asleep =
+                    self.arbiter.prepare_sleep() == headwater_nvme::queue_pair::SleepDecision::Until;
             }
-            Step::Share => self.share(),
-            Step::Delete(at) => {
+            HostQueueStep::Share => self.share(),
+            HostQueueStep::Delete(at) => {
                 if !self.subjects[at].leaving {
                     self.arbiter.delete_submission_queue(QueueId(id_of(at))).unwrap();
                     self.subjects[at].leaving = true;
                 }
             }
-            Step::Reset => self.start(),
+            HostQueueStep::Reset => self.start(),
         }
         self.let_go();
         for view in self.arbiter.queues() {
@@ -228,14 +231,14 @@ proptest! {
     fn every_command_gets_its_completion_in_order_across_deletion_and_reset(
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        let mut run = Run::new();
+        let mut run = HostQueueRun::new();
         steps.iter().for_each(|step| run.step(step));
         for _ in 0..64 {
-            run.step(&Step::Fetch);
-            run.step(&Step::Complete(0));
-            run.step(&Step::Reap(0));
-            run.step(&Step::Reap(1));
-            run.step(&Step::Interrupt);
+            run.step(&HostQueueStep::Fetch);
+            run.step(&HostQueueStep::Complete(0));
+            run.step(&HostQueueStep::Reap(0));
+            run.step(&HostQueueStep::Reap(1));
+            run.step(&HostQueueStep::Interrupt);
         }
         prop_assert!(run.live.is_empty());
         for subject in &run.subjects {
@@ -252,8 +255,8 @@ proptest! {
         ),
     ) {
         let mut arbiter = controller();
-        let cells = SharedWords::zeroed(64);
-        let events = SharedWords::zeroed(64);
+        let cells = HeapWords::zeroed(64);
+        let events = HeapWords::zeroed(64);
         if shares {
             let (doorbells, events) = (cells.clone(), Some(events.clone()));
             arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
@@ -264,7 +267,7 @@ proptest! {
         let mut answers = completion(&mut arbiter, 2, 5, Some(2));
         let mut honest = submission(&mut arbiter, 3, submission_spec(5, 2));
         if shares {
-            let shadow = Shadow { doorbells: cells.clone(), events: events.clone() };
+            let shadow = ShadowDoorbells { doorbells: cells.clone(), events: events.clone() };
             honest.bell.shadow = Some(shadow.clone());
             answers.bell.shadow = Some(shadow);
         }
@@ -291,7 +294,7 @@ proptest! {
                 prop_assert!(!error.to_string().contains("queue 3"), "{}", error);
             }
         }
-        arbiter.reset(Mechanism::RoundRobin);
+        arbiter.reset(QueueArbitration::RoundRobin);
         prop_assert_eq!(arbiter.queues().count(), 0);
     }
 }

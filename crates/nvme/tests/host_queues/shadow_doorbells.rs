@@ -1,12 +1,15 @@
 //! Tests of doorbells in memory (Doorbell Buffer Config): when a register write is needed as a notification.
 
 use crate::guest::{
-    Shadow, admin, completion, controller, serve, submission, submission_spec, try_completion, try_submission,
+    ShadowDoorbells, admin, completion, controller, serve, submission, submission_spec, try_completion,
+    try_submission,
 };
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::{RingMemory as _, SharedWords};
-use headwater_nvme::controller::{Arbiter, DoorbellCells, DoorbellError, Mechanism, QueueId, QueueState};
-use headwater_nvme::queue_pair::Sleep;
+use headwater_host::ring_memory::{HeapWords, RingMemory as _};
+use headwater_nvme::controller::{
+    DoorbellCells, DoorbellError, QueueArbiter, QueueArbitration, QueueId, QueueState,
+};
+use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::ring::DoorbellName;
 use headwater_nvme::spec::status::Status;
 
@@ -15,8 +18,8 @@ const OK: Status = Status::SUCCESS;
 const CELLS: usize = 1_024;
 
 /// Shares the guest's two pages with the controller.
-fn share(arbiter: &mut Arbiter<SharedWords>, stride_log2: u8) -> Shadow<SharedWords> {
-    let shadow = Shadow { doorbells: SharedWords::zeroed(CELLS), events: SharedWords::zeroed(CELLS) };
+fn share(arbiter: &mut QueueArbiter<HeapWords>, stride_log2: u8) -> ShadowDoorbells<HeapWords> {
+    let shadow = ShadowDoorbells { doorbells: HeapWords::zeroed(CELLS), events: HeapWords::zeroed(CELLS) };
     arbiter.share_doorbells(DoorbellCells {
         doorbells: shadow.doorbells.clone(),
         events: Some(shadow.events.clone()),
@@ -52,10 +55,10 @@ fn sleeping_controller_is_notified_by_the_next_command_only() {
     let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
     (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
     for round in 0..20 {
-        assert_eq!(arbiter.prepare_sleep(), Sleep::Until);
+        assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until);
         assert!(queue.submit(&mut arbiter, 1), "round {round}: the controller sleeps");
         assert!(!queue.submit(&mut arbiter, 2), "the controller was notified already");
-        assert_eq!(arbiter.prepare_sleep(), Sleep::No, "there is work");
+        assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "there is work");
         assert_eq!(serve(&mut arbiter), 2);
         assert_eq!(answers.reap(&mut arbiter).len(), 2);
     }
@@ -72,10 +75,10 @@ fn controller_with_waiting_completions_is_notified_when_slots_are_released() {
     queue.submit_all(&mut arbiter, 0..2);
     assert_eq!(serve(&mut arbiter), 2);
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 1);
-    assert_eq!(arbiter.prepare_sleep(), Sleep::Until, "only the guest can free slots");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until, "only the guest can free slots");
     assert_eq!(answers.take().unwrap().command_id.get(), 0);
     assert!(answers.ring(&mut arbiter), "the controller sleeps");
-    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the guest made room");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the guest made room");
     arbiter.interrupt(Nanos(0), |_| ());
     assert_eq!(answers.reap(&mut arbiter), [(1, 1, OK)]);
 }
@@ -178,21 +181,21 @@ fn register_write_with_cells_is_a_notification_and_its_value_is_ignored() {
 #[test]
 fn mapped_doorbell_page_is_polled_and_prevents_sleep() {
     let mut arbiter = controller();
-    let page = SharedWords::zeroed(CELLS);
+    let page = HeapWords::zeroed(CELLS);
     let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
     arbiter.share_doorbells(DoorbellCells { doorbells: page.clone(), events: None, stride_log2: 0 });
     admin_queue.write(3);
     page.store_cell_release(0, 1);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(admin_answers.take().unwrap().command_id.get(), 3);
-    assert_eq!(arbiter.prepare_sleep(), Sleep::No, "the guest sends no notification");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the guest sends no notification");
 }
 
 #[test]
 fn reset_returns_to_registers() {
     let mut arbiter = controller();
     let shadow = share(&mut arbiter, 0);
-    arbiter.reset(Mechanism::RoundRobin);
+    arbiter.reset(QueueArbitration::RoundRobin);
     let mut answers = completion(&mut arbiter, 1, 4, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
     shadow.doorbells.store_cell_release(2, 3);

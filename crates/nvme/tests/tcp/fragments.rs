@@ -1,13 +1,14 @@
 //! Tests of target and initiator against each other, over a link that splits the stream at any byte.
 
-use crate::desk::Desk;
-use crate::raw::{Loan, drain};
+use crate::raw::{SharedBytes, drain};
+use crate::test_target::TestTarget;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::initiator::{CommandId, Completed};
+use headwater_nvme::tcp::initiator::{CommandId, InitiatorCompletion};
 use headwater_nvme::tcp::target::{FlowControl, TargetParameters};
 use headwater_nvme::tcp::{
-    Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Lent as _, Transfer,
+    CommandTransfer, DigestMode, DigestSettings, InitiatorConnection, InitiatorParameters, InitiatorStep,
+    LentBytes as _,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -15,15 +16,15 @@ use zerocopy::little_endian::U32;
 
 /// One command of a run: its opcode, the number of its value, and its length.
 #[derive(Clone, Copy, Debug)]
-struct Order {
+struct TestCommand {
     opcode: u8,
     number: u32,
     bytes: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Terms {
-    digests: Digests,
+struct ConnectionTerms {
+    digests: DigestSettings,
     data_alignment: u8,
     r2ts_max: u32,
     r2t_bytes: u32,
@@ -33,50 +34,55 @@ struct Terms {
     flow: FlowControl,
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
-    let digest = || prop_oneof![Just(Digest::Off), Just(Digest::On)];
+fn terms() -> impl Strategy<Value = ConnectionTerms> {
+    let digest = || prop_oneof![Just(DigestMode::Off), Just(DigestMode::On)];
     let flow = prop_oneof![Just(FlowControl::Heads), Just(FlowControl::Disabled)];
     let sizes = (1_u32..3_000, 1_024_u32..4_000, prop_oneof![Just(0_u32), Just(512), Just(8_192)]);
     (digest(), digest(), 0_u8..32, 0_u32..4, sizes, 2_u16..9, flow).prop_map(
-        |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow)| Terms {
-            digests: Digests { header, data },
-            data_alignment,
-            r2ts_max,
-            r2t_bytes: r2t,
-            host_data_max: host * 4,
-            in_capsule_max,
-            depth,
-            flow,
+        |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow)| {
+            ConnectionTerms {
+                digests: DigestSettings { header, data },
+                data_alignment,
+                r2ts_max,
+                r2t_bytes: r2t,
+                host_data_max: host * 4,
+                in_capsule_max,
+                depth,
+                flow,
+            }
         },
     )
 }
 
-fn orders() -> impl Strategy<Value = Vec<Order>> {
+fn orders() -> impl Strategy<Value = Vec<TestCommand>> {
     let one = (0_u8..3, 0_u32..4, prop_oneof![0_u32..70, 500_u32..9_000, 9_000_u32..40_000]);
-    prop::collection::vec(one.prop_map(|(opcode, number, bytes)| Order { opcode, number, bytes }), 1..40)
+    prop::collection::vec(
+        one.prop_map(|(opcode, number, bytes)| TestCommand { opcode, number, bytes }),
+        1..40,
+    )
 }
 
-fn pattern(order: &Order, round: usize) -> Vec<u8> {
+fn pattern(order: &TestCommand, round: usize) -> Vec<u8> {
     let seed = u8::try_from(round % 251).unwrap();
     (0..order.bytes).map(|at| at.to_le_bytes()[0].wrapping_mul(3).wrapping_add(seed)).collect()
 }
 
-struct World {
-    desk: Desk,
-    host: InitiatorConnection<Loan>,
+struct LinkHarness {
+    desk: TestTarget,
+    host: InitiatorConnection<SharedBytes>,
     cut: Vec<usize>,
     cuts: usize,
     direct: bool,
 }
 
-impl World {
+impl LinkHarness {
     fn piece(&mut self, left: usize) -> usize {
         self.cuts += 1;
         self.cut[self.cuts % self.cut.len()].clamp(1, left)
     }
 
     /// Transfers all queued bytes in both directions and releases all responses, until both ends are idle.
-    fn settle(&mut self, done: &mut Vec<Completed<Loan>>) {
+    fn settle(&mut self, done: &mut Vec<InitiatorCompletion<SharedBytes>>) {
         loop {
             let to_target = drain(self.host.outgoing_mut());
             let mut rest = &to_target[..];
@@ -102,7 +108,12 @@ impl World {
         }
     }
 
-    fn receive<'a>(&mut self, rest: &'a [u8], bytes: usize, done: &mut Vec<Completed<Loan>>) -> &'a [u8] {
+    fn receive<'a>(
+        &mut self,
+        rest: &'a [u8],
+        bytes: usize,
+        done: &mut Vec<InitiatorCompletion<SharedBytes>>,
+    ) -> &'a [u8] {
         // Receives data directly into its buffer, as a socket would.
         if self.direct
             && let Some((buffer, range)) = self.host.destination()
@@ -118,19 +129,19 @@ impl World {
         after
     }
 
-    fn take(&mut self, piece: &mut &[u8], done: &mut Vec<Completed<Loan>>) {
+    fn take(&mut self, piece: &mut &[u8], done: &mut Vec<InitiatorCompletion<SharedBytes>>) {
         loop {
             match self.host.advance(piece) {
-                HostStep::Starved => return,
-                HostStep::Opened => {}
-                HostStep::Completed(completed) => done.push(completed),
-                HostStep::Closed(ended) => panic!("closed: {ended:?}"),
+                InitiatorStep::Starved => return,
+                InitiatorStep::Opened => {}
+                InitiatorStep::Completed(completed) => done.push(completed),
+                InitiatorStep::Closed(ended) => panic!("closed: {ended:?}"),
             }
         }
     }
 }
 
-fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
+fn run(terms: &ConnectionTerms, orders: &[TestCommand], cut: Vec<usize>, direct: bool) {
     let parameters = TargetParameters {
         in_capsule_max: 8_192,
         host_data_max: terms.host_data_max,
@@ -144,8 +155,8 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         depth: terms.depth,
         in_capsule_max: terms.in_capsule_max,
     });
-    let controller = Desk::new(parameters, terms.depth, terms.flow);
-    let mut world = World { desk: controller, host, cut, cuts: 0, direct };
+    let controller = TestTarget::new(parameters, terms.depth, terms.flow);
+    let mut world = LinkHarness { desk: controller, host, cut, cuts: 0, direct };
     let mut done = Vec::new();
     world.settle(&mut done);
     let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
@@ -160,9 +171,12 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         let kept =
             model.get(&order.number).filter(|kept| kept.len() <= usize::try_from(order.bytes).unwrap());
         let (transfer, expected) = match order.opcode {
-            1 => (Transfer::Out(Loan::of(pattern(order, round))), None),
-            2 => (Transfer::In(Loan::of(vec![0; usize::try_from(order.bytes).unwrap()])), kept.cloned()),
-            _ => (Transfer::None, None),
+            1 => (CommandTransfer::Out(SharedBytes::of(pattern(order, round))), None),
+            2 => (
+                CommandTransfer::In(SharedBytes::of(vec![0; usize::try_from(order.bytes).unwrap()])),
+                kept.cloned(),
+            ),
+            _ => (CommandTransfer::None, None),
         };
         if order.opcode == 1 {
             model.insert(order.number, pattern(order, round));
@@ -173,7 +187,7 @@ fn run(terms: &Terms, orders: &[Order], cut: Vec<usize>, direct: bool) {
         assert!(done.is_empty(), "the command completed more than once");
         assert_eq!(completed.id, id);
         match (order.opcode, expected, completed.transfer) {
-            (2, Some(expected), Transfer::In(buffer)) => {
+            (2, Some(expected), CommandTransfer::In(buffer)) => {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);
                 assert_eq!(usize::try_from(completed.received).unwrap(), expected.len());
                 assert!(
@@ -207,21 +221,21 @@ fn commands_at_full_depth_complete_in_any_order() {
     let parameters = TargetParameters { r2t_bytes: 4_096, ..TargetParameters::default() };
     for flow in [FlowControl::Heads, FlowControl::Disabled] {
         let host = InitiatorConnection::new(InitiatorParameters {
-            digests: Digests { header: Digest::On, data: Digest::On },
+            digests: DigestSettings { header: DigestMode::On, data: DigestMode::On },
             r2ts_max: 3,
             depth: 32,
             in_capsule_max: 0,
             ..InitiatorParameters::default()
         });
-        let controller = Desk::new(parameters, 32, flow);
+        let controller = TestTarget::new(parameters, 32, flow);
         let mut world =
-            World { desk: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
+            LinkHarness { desk: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
         let mut done = Vec::new();
         world.settle(&mut done);
         for opcode in [1, 2] {
             let mut expected = BTreeMap::new();
             for number in 0..32_u32 {
-                let order = Order { opcode, number, bytes: 10_000 + number };
+                let order = TestCommand { opcode, number, bytes: 10_000 + number };
                 let entry = SubmissionEntry {
                     opcode,
                     cdw10: U32::new(order.bytes),
@@ -230,8 +244,8 @@ fn commands_at_full_depth_complete_in_any_order() {
                 };
                 let bytes = pattern(&order, usize::try_from(number).unwrap());
                 let transfer = match opcode {
-                    1 => Transfer::Out(Loan::of(bytes.clone())),
-                    _ => Transfer::In(Loan::of(vec![0; bytes.len()])),
+                    1 => CommandTransfer::Out(SharedBytes::of(bytes.clone())),
+                    _ => CommandTransfer::In(SharedBytes::of(vec![0; bytes.len()])),
                 };
                 expected.insert(world.host.submit(entry, transfer).unwrap(), bytes);
             }
@@ -240,7 +254,7 @@ fn commands_at_full_depth_complete_in_any_order() {
             for completed in done.drain(..) {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);
                 let bytes = expected.remove(&completed.id).expect("each command completes once");
-                if let Transfer::In(buffer) = completed.transfer {
+                if let CommandTransfer::In(buffer) = completed.transfer {
                     assert!(buffer.to_vec() == bytes);
                 }
             }

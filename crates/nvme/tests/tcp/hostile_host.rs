@@ -2,14 +2,16 @@
 //! error status and information that the specification requires.
 
 use crate::raw::{
-    Termination, capsule, data, drain, entry, initialize, open_target, pdu, pdus, termination,
+    TerminationFields, capsule, data, drain, entry, initialize, open_target, pdu, pdus, termination,
     with_header_digest,
 };
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::capsule_data::CapsuleData;
-use headwater_nvme::tcp::target::{Ended, Need, Response, TargetParameters, TargetStep, Wanted};
-use headwater_nvme::tcp::{Slot, TargetConnection};
+use headwater_nvme::tcp::target::{
+    CloseReason, NeedOutcome, TargetParameters, TargetResponse, TargetStep, TransferNeed,
+};
+use headwater_nvme::tcp::{ExchangeSlot, TargetConnection};
 use zerocopy::FromBytes;
 
 /// FES.
@@ -24,11 +26,11 @@ fn refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information
     let before = drain(target.outgoing_mut());
     drop(before);
     let step = target.advance(&mut &bytes[..]);
-    let TargetStep::Closed(Ended::Fault(fault)) = step else {
+    let TargetStep::Closed(CloseReason::Fault(fault)) = step else {
         panic!("the connection did not close: {step:?}");
     };
     assert_eq!(u16::from(fault.kind.number()), status, "{fault}");
-    let Termination { kind, status: fes, information: fei, header } =
+    let TerminationFields { kind, status: fes, information: fei, header } =
         termination(&drain(target.outgoing_mut()));
     assert_eq!((kind, fes, fei), (3, status, information));
     assert!(bytes.starts_with(&header[..header.len().min(bytes.len())]), "the header is carried");
@@ -43,7 +45,7 @@ fn fresh() -> TargetConnection {
     TargetConnection::new(TargetParameters::default())
 }
 
-fn command(target: &mut TargetConnection, bytes: &[u8]) -> Slot {
+fn command(target: &mut TargetConnection, bytes: &[u8]) -> ExchangeSlot {
     match target.advance(&mut &bytes[..]) {
         TargetStep::Command { slot, .. } => slot,
         other => panic!("expected a command, got {other:?}"),
@@ -143,7 +145,7 @@ fn more_commands_than_queue_entries_are_sequence_error() {
     let mut target = open_target();
     for command_id in 0..8 {
         let slot = command(&mut target, &capsule(&entry(0, command_id, CapsuleData::None), &[]));
-        assert_eq!(target.want(slot, Need::None), Wanted::Now);
+        assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
     }
     refused(&mut target, &capsule(&entry(0, 8, CapsuleData::None), &[]), SEQUENCE, 0);
 }
@@ -153,7 +155,7 @@ fn only_one_command_is_allowed_before_connect() {
     let mut target = fresh();
     let _ = target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]);
     let slot = command(&mut target, &capsule(&entry(0, 0, CapsuleData::None), &[]));
-    assert_eq!(target.want(slot, Need::None), Wanted::Now);
+    assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
     refused(&mut target, &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
 }
 
@@ -162,10 +164,10 @@ fn command_id_in_use_is_conflict_and_keeps_first_command() {
     let mut target = open_target();
     let bytes = capsule(&entry(0, 5, CapsuleData::None), &[]);
     let slot = command(&mut target, &bytes);
-    assert_eq!(target.want(slot, Need::None), Wanted::Now);
+    assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
     assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::Starved));
     assert_eq!(only_status(&mut target), (5, Status::COMMAND_ID_CONFLICT));
-    target.respond(slot, Response::status(Status::SUCCESS));
+    target.respond(slot, TargetResponse::status(Status::SUCCESS));
     assert_eq!(only_status(&mut target), (5, Status::SUCCESS));
     command(&mut target, &bytes);
 }
@@ -184,11 +186,11 @@ fn short_data_pointer_fails_command_and_keeps_connection_open() {
     let inside = entry(1, 1, CapsuleData::InCapsule { offset: 0, bytes: 65 });
     assert!(matches!(target.advance(&mut &capsule(&inside, &[0; 64])[..]), TargetStep::Starved));
     assert_eq!(only_status(&mut target), (1, Status::DATA_SGL_LENGTH_INVALID));
-    for need in [Need::FromHost(4_097), Need::ToHost(4_097)] {
-        let opcode = if matches!(need, Need::ToHost(_)) { 2 } else { 1 };
+    for need in [TransferNeed::FromHost(4_097), TransferNeed::ToHost(4_097)] {
+        let opcode = if matches!(need, TransferNeed::ToHost(_)) { 2 } else { 1 };
         let bytes = capsule(&entry(opcode, 2, CapsuleData::Transport { bytes: 4_096 }), &[]);
         let slot = command(&mut target, &bytes);
-        assert_eq!(target.want(slot, need), Wanted::Refused);
+        assert_eq!(target.want(slot, need), NeedOutcome::Refused);
         assert_eq!(only_status(&mut target), (2, Status::DATA_SGL_LENGTH_INVALID));
     }
     assert_eq!(target.live_commands(), 0);
@@ -198,7 +200,7 @@ fn short_data_pointer_fails_command_and_keeps_connection_open() {
 fn asking() -> (TargetConnection, u16) {
     let mut target = open_target();
     let slot = command(&mut target, &capsule(&entry(1, 3, CapsuleData::Transport { bytes: 20_000 }), &[]));
-    assert_eq!(target.want(slot, Need::FromHost(20_000)), Wanted::Later);
+    assert_eq!(target.want(slot, TransferNeed::FromHost(20_000)), NeedOutcome::Later);
     let sent = pdus(&drain(target.outgoing_mut()));
     assert_eq!(sent, [data(9, 0, (3, slot.0), (0, 16_384), &[])], "one R2T, the limit of MAXR2T");
     (target, slot.0)
@@ -265,7 +267,7 @@ fn second_r2t_follows_when_first_is_complete() {
     assert_eq!(pdus(&drain(target.outgoing_mut())), [data(9, 0, (3, tag), (16_384, 3_616), &[])]);
     let last = data(6, 4, (3, tag), (16_384, 3_616), &[8; 3_616]);
     assert!(matches!(target.advance(&mut &last[..]), TargetStep::Ready(slot) if slot.0 == tag));
-    let data = target.take_data(Slot(tag));
+    let data = target.take_data(ExchangeSlot(tag));
     assert_eq!((data.len(), data[0], data[19_999]), (20_000, 9, 8));
 }
 
@@ -278,7 +280,7 @@ fn data_for_answered_command_matches_no_transfer() {
         let _ = target.advance(&mut &data(6, flags, (3, tag), (at, bytes), &payload)[..]);
         at += bytes;
     }
-    target.respond(Slot(tag), Response::status(Status::SUCCESS));
+    target.respond(ExchangeSlot(tag), TargetResponse::status(Status::SUCCESS));
     refused(&mut target, &data(6, 4, (3, tag), (0, 4), &[0; 4]), FIELD, 10);
 }
 
@@ -293,7 +295,7 @@ fn wrong_data_digest_fails_command_and_keeps_connection_open() {
     let slot = {
         let mut input = &bytes[..];
         let TargetStep::Command { slot, .. } = target.advance(&mut input) else { panic!("no command") };
-        assert_eq!(target.want(slot, Need::FromHost(64)), Wanted::Later);
+        assert_eq!(target.want(slot, TransferNeed::FromHost(64)), NeedOutcome::Later);
         assert!(matches!(target.advance(&mut input), TargetStep::Starved), "the command never becomes ready");
         slot
     };
@@ -311,7 +313,7 @@ fn termination_request_is_never_answered() {
         let mut target = open_target();
         assert!(matches!(
             target.advance(&mut &bytes[..]),
-            TargetStep::Closed(Ended::Peer { status: 0x0505, information: 0x0505_0505 })
+            TargetStep::Closed(CloseReason::Peer { status: 0x0505, information: 0x0505_0505 })
         ));
         assert_eq!(target.outgoing().pending(), 0);
     }
@@ -327,7 +329,7 @@ fn writes_wait_for_limit_and_larger_write_is_requested_alone() {
     for (command_id, bytes) in [(1, 6_000), (2, 6_000), (3, 50_000)] {
         let write = capsule(&entry(1, command_id, CapsuleData::Transport { bytes }), &[]);
         let slot = command(&mut target, &write);
-        assert_eq!(target.want(slot, Need::FromHost(bytes)), Wanted::Later);
+        assert_eq!(target.want(slot, TransferNeed::FromHost(bytes)), NeedOutcome::Later);
     }
     for (command_id, tag, bytes) in [(1, 0, 6_000_u32), (2, 1, 6_000), (3, 2, 50_000)] {
         let sent = pdus(&drain(target.outgoing_mut()));
@@ -336,6 +338,6 @@ fn writes_wait_for_limit_and_larger_write_is_requested_alone() {
         let payload = vec![0; usize::try_from(bytes).unwrap()];
         let step = target.advance(&mut &data(6, 4, (command_id, tag), (0, bytes), &payload)[..]);
         assert!(matches!(step, TargetStep::Ready(_)));
-        target.respond(Slot(tag), Response::status(Status::SUCCESS));
+        target.respond(ExchangeSlot(tag), TargetResponse::status(Status::SUCCESS));
     }
 }

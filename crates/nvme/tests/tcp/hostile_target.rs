@@ -1,14 +1,14 @@
 //! Tests of the initiator against a controller that violates the protocol.
 
 use crate::raw::{
-    Loan, Termination, data, drain, initialize, open_host, pdu, termination, with_header_digest,
+    SharedBytes, TerminationFields, data, drain, initialize, open_host, pdu, termination, with_header_digest,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::initiator::CommandId;
-use headwater_nvme::tcp::target::Ended;
-use headwater_nvme::tcp::{HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use headwater_nvme::tcp::target::CloseReason;
+use headwater_nvme::tcp::{CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -16,29 +16,33 @@ const FIELD: u16 = 1;
 const SEQUENCE: u16 = 2;
 const RANGE: u16 = 4;
 
-fn refused(host: &mut InitiatorConnection<Loan>, bytes: &[u8], status: u16, information: u32) {
+fn refused(host: &mut InitiatorConnection<SharedBytes>, bytes: &[u8], status: u16, information: u32) {
     drain(host.outgoing_mut());
     let step = host.advance(&mut &bytes[..]);
-    assert!(matches!(step, HostStep::Closed(Ended::Fault(_))), "the connection did not close: {step:?}");
-    let Termination { kind, status: fes, information: fei, .. } = termination(&drain(host.outgoing_mut()));
+    assert!(
+        matches!(step, InitiatorStep::Closed(CloseReason::Fault(_))),
+        "the connection did not close: {step:?}"
+    );
+    let TerminationFields { kind, status: fes, information: fei, .. } =
+        termination(&drain(host.outgoing_mut()));
     assert_eq!((kind, fes, fei), (2, status, information));
     let outstanding = host.outstanding();
     assert_eq!(host.abandon().len(), outstanding, "every lent buffer is returned");
     assert_eq!(host.outstanding(), 0);
 }
 
-fn fresh() -> InitiatorConnection<Loan> {
+fn fresh() -> InitiatorConnection<SharedBytes> {
     InitiatorConnection::new(InitiatorParameters::default())
 }
 
-fn read(host: &mut InitiatorConnection<Loan>, bytes: usize) -> CommandId {
+fn read(host: &mut InitiatorConnection<SharedBytes>, bytes: usize) -> CommandId {
     let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
-    host.submit(entry, Transfer::In(Loan::of(vec![0; bytes]))).unwrap()
+    host.submit(entry, CommandTransfer::In(SharedBytes::of(vec![0; bytes]))).unwrap()
 }
 
-fn write(host: &mut InitiatorConnection<Loan>, bytes: usize) -> CommandId {
+fn write(host: &mut InitiatorConnection<SharedBytes>, bytes: usize) -> CommandId {
     let entry = SubmissionEntry { opcode: 1, ..SubmissionEntry::default() };
-    host.submit(entry, Transfer::Out(Loan::of(vec![7; bytes]))).unwrap()
+    host.submit(entry, CommandTransfer::Out(SharedBytes::of(vec![7; bytes]))).unwrap()
 }
 
 fn response(command_id: u16, status: Status) -> Vec<u8> {
@@ -80,7 +84,7 @@ fn response_to_unknown_or_completed_command_ends_connection() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     let bytes = response(id.0, Status::KEY_DOES_NOT_EXIST);
-    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    let InitiatorStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
     assert_eq!((done.id, done.entry.status(), done.received), (id, Status::KEY_DOES_NOT_EXIST, 0));
     assert_eq!(done.entry.result.get(), 77);
     let next = read(&mut host, 512);
@@ -114,7 +118,10 @@ fn data_out_of_order_or_after_last_is_sequence_error() {
     refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
     let mut host = open_host(0);
     let id = read(&mut host, 512);
-    assert!(matches!(host.advance(&mut &data(7, 4, (id.0, 0), (0, 256), &[1; 256])[..]), HostStep::Starved));
+    assert!(matches!(
+        host.advance(&mut &data(7, 4, (id.0, 0), (0, 256), &[1; 256])[..]),
+        InitiatorStep::Starved
+    ));
     refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
 }
 
@@ -130,9 +137,9 @@ fn data_with_success_completes_without_a_response() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     let bytes = data(7, 12, (id.0, 0), (0, 512), &[3; 512]);
-    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    let InitiatorStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
     assert_eq!((done.id, done.entry.status(), done.received), (id, Status::SUCCESS, 512));
-    let Transfer::In(buffer) = done.transfer else { panic!("the completion returned no buffer") };
+    let CommandTransfer::In(buffer) = done.transfer else { panic!("the completion returned no buffer") };
     assert_eq!(buffer.to_vec(), [3; 512]);
 }
 
@@ -150,7 +157,7 @@ fn r2t_for_invalid_range_ends_connection() {
     }
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
-    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), HostStep::Starved));
+    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), InitiatorStep::Starved));
     refused(&mut host, &data(9, 0, (id.0, 5), (0, 5_000), &[]), SEQUENCE, 0);
 }
 
@@ -159,7 +166,10 @@ fn r2t_data_is_split_by_maxh2cdata_with_last_flag_at_end() {
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
     drain(host.outgoing_mut());
-    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 10_000), &[])[..]), HostStep::Starved));
+    assert!(matches!(
+        host.advance(&mut &data(9, 0, (id.0, 5), (0, 10_000), &[])[..]),
+        InitiatorStep::Starved
+    ));
     let expected: Vec<Vec<u8>> = [(0, 0, 4_096_u32), (0, 4_096, 4_096), (4, 8_192, 1_808)]
         .into_iter()
         .map(|(flags, at, bytes)| {
@@ -175,7 +185,7 @@ fn corrupt_data_fails_read_and_keeps_connection_open() {
     let id = read(&mut host, 512);
     let mut bytes = data(7, 12 | 2, (id.0, 0), (0, 512), &[3; 516]);
     bytes[16..20].copy_from_slice(&512_u32.to_le_bytes());
-    let HostStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
+    let InitiatorStep::Completed(done) = host.advance(&mut &bytes[..]) else { panic!("not completed") };
     assert_eq!(done.entry.status(), Status::TRANSIENT_TRANSPORT_ERROR);
     assert!(host.is_open());
 }
@@ -198,11 +208,11 @@ fn termination_request_returns_every_lent_buffer() {
     drain(host.outgoing_mut());
     let step =
         host.advance(&mut &pdu(3, 0, (24, 0, 24), &[1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])[..]);
-    assert!(matches!(step, HostStep::Closed(Ended::Peer { status: 1, information: 4 })));
+    assert!(matches!(step, InitiatorStep::Closed(CloseReason::Peer { status: 1, information: 4 })));
     assert_eq!(host.outgoing().pending(), 0, "a termination request is never answered");
     assert_eq!(host.abandon().len(), 2);
     let entry = SubmissionEntry::default();
-    assert!(host.submit(entry, Transfer::None).is_err(), "a closed connection accepts no command");
+    assert!(host.submit(entry, CommandTransfer::None).is_err(), "a closed connection accepts no command");
 }
 
 #[test]
@@ -211,8 +221,8 @@ fn full_connection_returns_lent_buffer() {
     for _ in 0..4 {
         read(&mut host, 64);
     }
-    let refused = host.submit(SubmissionEntry::default(), Transfer::In(Loan::of(vec![0; 9])));
+    let refused = host.submit(SubmissionEntry::default(), CommandTransfer::In(SharedBytes::of(vec![0; 9])));
     assert!(
-        matches!(refused, Err(headwater_nvme::tcp::initiator::Untaken::Full(Transfer::In(buffer))) if buffer.to_vec().len() == 9)
+        matches!(refused, Err(headwater_nvme::tcp::initiator::InitiatorSubmitError::Full(CommandTransfer::In(buffer))) if buffer.to_vec().len() == 9)
     );
 }

@@ -1,16 +1,18 @@
 //! Tests over a link that loses, repeats, swaps, truncates and corrupts PDUs: nothing panics, no corrupt bytes are
 //! accepted while digests are on, and every lent buffer is returned.
 
-use crate::desk::Desk;
-use crate::raw::{Loan, drain, pdus};
+use crate::raw::{SharedBytes, drain, pdus};
+use crate::test_target::TestTarget;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::tcp::target::{FlowControl, TargetParameters};
-use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Transfer};
+use headwater_nvme::tcp::{
+    CommandTransfer, DigestMode, DigestSettings, InitiatorConnection, InitiatorParameters, InitiatorStep,
+};
 use proptest::prelude::*;
 use zerocopy::little_endian::U32;
 
 #[derive(Clone, Copy, Debug)]
-enum Mischief {
+enum LinkFault {
     None,
     Lose,
     Repeat,
@@ -19,39 +21,39 @@ enum Mischief {
     Flip(usize),
 }
 
-fn mischief() -> impl Strategy<Value = Mischief> {
+fn mischief() -> impl Strategy<Value = LinkFault> {
     prop_oneof![
-        12 => Just(Mischief::None),
-        1 => Just(Mischief::Lose),
-        1 => Just(Mischief::Repeat),
-        1 => Just(Mischief::SwapWithNext),
-        1 => (0_usize..10_000).prop_map(Mischief::Truncate),
-        2 => (0_usize..100_000).prop_map(Mischief::Flip),
+        12 => Just(LinkFault::None),
+        1 => Just(LinkFault::Lose),
+        1 => Just(LinkFault::Repeat),
+        1 => Just(LinkFault::SwapWithNext),
+        1 => (0_usize..10_000).prop_map(LinkFault::Truncate),
+        2 => (0_usize..100_000).prop_map(LinkFault::Flip),
     ]
 }
 
 /// Applies the link's faults to the PDUs in `sent`; returns the resulting stream.
-fn through(sent: &[u8], next: &mut impl FnMut() -> Mischief) -> Vec<u8> {
+fn through(sent: &[u8], next: &mut impl FnMut() -> LinkFault) -> Vec<u8> {
     let mut all = pdus(sent);
     let mut stream = Vec::new();
     let mut at = 0;
     while at < all.len() {
         match next() {
-            Mischief::SwapWithNext if at + 1 < all.len() => all.swap(at, at + 1),
-            Mischief::Lose => {
+            LinkFault::SwapWithNext if at + 1 < all.len() => all.swap(at, at + 1),
+            LinkFault::Lose => {
                 at += 1;
                 continue;
             }
-            Mischief::Repeat => stream.extend_from_slice(&all[at]),
-            Mischief::Truncate(to) => {
+            LinkFault::Repeat => stream.extend_from_slice(&all[at]),
+            LinkFault::Truncate(to) => {
                 let bytes = all[at].len();
                 all[at].truncate(to % bytes);
             }
-            Mischief::Flip(bit) => {
+            LinkFault::Flip(bit) => {
                 let bits = all[at].len() * 8;
                 all[at][bit % bits / 8] ^= 1 << (bit % 8);
             }
-            Mischief::None | Mischief::SwapWithNext => {}
+            LinkFault::None | LinkFault::SwapWithNext => {}
         }
         stream.extend_from_slice(&all[at]);
         at += 1;
@@ -63,10 +65,10 @@ fn value(number: u32) -> Vec<u8> {
     (0..3_000 + number * 700).map(|at| (at.wrapping_mul(31) ^ number).to_le_bytes()[0]).collect()
 }
 
-fn run(plan: &[Mischief]) {
+fn run(plan: &[LinkFault]) {
     let mut steps = plan.iter().copied().cycle();
-    let mut next = || steps.next().unwrap_or(Mischief::None);
-    let digests = Digests { header: Digest::On, data: Digest::On };
+    let mut next = || steps.next().unwrap_or(LinkFault::None);
+    let digests = DigestSettings { header: DigestMode::On, data: DigestMode::On };
     let mut host = InitiatorConnection::new(InitiatorParameters {
         digests,
         depth: 8,
@@ -74,11 +76,11 @@ fn run(plan: &[Mischief]) {
         ..InitiatorParameters::default()
     });
     let parameters = TargetParameters { r2t_bytes: 2_048, ..TargetParameters::default() };
-    let mut controller = Desk::new(parameters, 8, FlowControl::Disabled);
+    let mut controller = TestTarget::new(parameters, 8, FlowControl::Disabled);
     // The link has no faults until the connection is open: no digest protects ICReq and ICResp.
     assert_eq!(controller.receive(&drain(host.outgoing_mut())), None);
     let opened = drain(controller.target.outgoing_mut());
-    assert!(matches!(host.advance(&mut &opened[..]), HostStep::Opened));
+    assert!(matches!(host.advance(&mut &opened[..]), InitiatorStep::Opened));
     let mut returned = 0;
     let mut submitted = 0;
     'rounds: for round in 0..12_u32 {
@@ -92,8 +94,8 @@ fn run(plan: &[Mischief]) {
             ..SubmissionEntry::default()
         };
         let transfer = match opcode {
-            1 => Transfer::Out(Loan::of(bytes)),
-            _ => Transfer::In(Loan::of(vec![0; bytes.len()])),
+            1 => CommandTransfer::Out(SharedBytes::of(bytes)),
+            _ => CommandTransfer::In(SharedBytes::of(vec![0; bytes.len()])),
         };
         if host.submit(entry, transfer).is_err() {
             break;
@@ -110,12 +112,12 @@ fn run(plan: &[Mischief]) {
             let mut input = &stream[..];
             loop {
                 match host.advance(&mut input) {
-                    HostStep::Starved => break,
-                    HostStep::Opened => {}
-                    HostStep::Closed(_) => break 'rounds,
-                    HostStep::Completed(done) => {
+                    InitiatorStep::Starved => break,
+                    InitiatorStep::Opened => {}
+                    InitiatorStep::Closed(_) => break 'rounds,
+                    InitiatorStep::Completed(done) => {
                         returned += 1;
-                        if let (Transfer::In(buffer), true) =
+                        if let (CommandTransfer::In(buffer), true) =
                             (done.transfer, done.entry.status().is_success())
                         {
                             let buffer = buffer.to_vec();

@@ -2,9 +2,9 @@
 //! protocol.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-mod desk;
 mod fragments;
 mod hostile_host;
 mod hostile_target;
 mod link_faults;
 mod raw;
+mod test_target;

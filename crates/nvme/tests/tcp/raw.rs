@@ -3,8 +3,8 @@
 use headwater_host::copy::crc32c;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::tcp::capsule_data::CapsuleData;
-use headwater_nvme::tcp::outgoing::Piece;
-use headwater_nvme::tcp::{InitiatorConnection, Lent, Outgoing, TargetConnection};
+use headwater_nvme::tcp::send_queue::SendPiece;
+use headwater_nvme::tcp::{InitiatorConnection, LentBytes, SendQueue, TargetConnection};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,9 +13,9 @@ use zerocopy::little_endian::{U16, U32};
 
 /// A buffer shared by a test and a connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Loan(Rc<RefCell<Vec<u8>>>);
+pub(crate) struct SharedBytes(Rc<RefCell<Vec<u8>>>);
 
-impl Loan {
+impl SharedBytes {
     pub(crate) fn of(bytes: Vec<u8>) -> Self {
         Self(Rc::new(RefCell::new(bytes)))
     }
@@ -25,7 +25,7 @@ impl Loan {
     }
 }
 
-impl Lent for Loan {
+impl LentBytes for SharedBytes {
     fn bytes(&self) -> usize {
         self.0.borrow().len()
     }
@@ -44,14 +44,14 @@ impl Lent for Loan {
 }
 
 /// Removes all bytes from the send queue and returns them.
-pub(crate) fn drain<B: Lent>(outgoing: &mut Outgoing<B>) -> Vec<u8> {
+pub(crate) fn drain<B: LentBytes>(outgoing: &mut SendQueue<B>) -> Vec<u8> {
     let mut all = Vec::new();
     while outgoing.pending() > 0 {
         let start = all.len();
         for piece in outgoing.pieces().take(7) {
             match piece {
-                Piece::Text(text) => all.extend_from_slice(text),
-                Piece::Lent(owner, range) => owner.append_to(range, &mut all),
+                SendPiece::Text(text) => all.extend_from_slice(text),
+                SendPiece::Lent(owner, range) => owner.append_to(range, &mut all),
             }
         }
         let sent = all.len() - start;
@@ -128,7 +128,7 @@ pub(crate) fn with_header_digest(mut pdu: Vec<u8>) -> Vec<u8> {
 
 /// A termination request: its type, FES, FEI, and the header in error.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Termination {
+pub(crate) struct TerminationFields {
     pub(crate) kind: u8,
     pub(crate) status: u16,
     pub(crate) information: u32,
@@ -136,12 +136,12 @@ pub(crate) struct Termination {
 }
 
 /// Decodes `sent`, which is exactly one termination request.
-pub(crate) fn termination(sent: &[u8]) -> Termination {
+pub(crate) fn termination(sent: &[u8]) -> TerminationFields {
     assert!(sent.len() >= 24, "no termination request was sent");
     let bytes = usize::try_from(u32::from_le_bytes(sent[4..8].try_into().unwrap())).unwrap();
     assert_eq!(bytes, sent.len(), "PLEN");
     assert_eq!(sent[2], 24, "HLEN");
-    Termination {
+    TerminationFields {
         kind: sent[0],
         status: u16::from_le_bytes([sent[8], sent[9]]),
         information: u32::from_le_bytes(sent[10..14].try_into().unwrap()),
@@ -174,10 +174,10 @@ pub(crate) fn open_target() -> TargetConnection {
 }
 
 /// Creates a host that received an ICResp with these digests.
-pub(crate) fn open_host(digests: u8) -> InitiatorConnection<Loan> {
-    use headwater_nvme::tcp::{Digest, Digests, HostStep, InitiatorParameters};
-    let on = |bit| if digests & bit == 0 { Digest::Off } else { Digest::On };
-    let asked = Digests { header: on(1), data: on(2) };
+pub(crate) fn open_host(digests: u8) -> InitiatorConnection<SharedBytes> {
+    use headwater_nvme::tcp::{DigestMode, DigestSettings, InitiatorParameters, InitiatorStep};
+    let on = |bit| if digests & bit == 0 { DigestMode::Off } else { DigestMode::On };
+    let asked = DigestSettings { header: on(1), data: on(2) };
     let mut host = InitiatorConnection::new(InitiatorParameters {
         digests: asked,
         depth: 4,
@@ -185,6 +185,6 @@ pub(crate) fn open_host(digests: u8) -> InitiatorConnection<Loan> {
         ..InitiatorParameters::default()
     });
     assert_eq!(drain(host.outgoing_mut()), initialize(0, 0, 0, digests, 0));
-    assert!(matches!(host.advance(&mut &initialize(1, 0, 0, digests, 4_096)[..]), HostStep::Opened));
+    assert!(matches!(host.advance(&mut &initialize(1, 0, 0, digests, 4_096)[..]), InitiatorStep::Opened));
     host
 }

@@ -5,21 +5,26 @@
 //! blocks do not come back, a write of several blocks is present as a whole or not at all.
 //! Invariant: a change that removes every block is one group, independent of their number.
 
-use super::Asked;
-use super::keys::{Effect, Interval, Lifetime, Seen};
-use super::{Checker, Durable, Fingerprint, KeyAsked, Kind, Violation, WallSpan, payload_bytes, unexpected};
+use super::CheckedCommand;
+use super::keys::{KeyObservation, ObservationSpan, RecordLifetime, WriteEffect};
+use super::{
+    CheckedKind, DeviceChecker, DurabilityPoint, KeyRequest, PromiseViolation, ValueFingerprint, WallSpan,
+    payload_bytes, unexpected,
+};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, Condition, Fua, LbaRange, NamespaceId, Release};
+use headwater_ssd::command::{
+    Fua, LbaRange, NamespaceId, ReadRelease, SsdCommand, SsdCompletion, WriteCondition,
+};
 use headwater_ssd::namespace::NamespaceChange;
 
 /// A check of a run of blocks.
 #[derive(Clone, Debug)]
-pub(super) enum BlockLook {
+pub(super) enum BlockCheck {
     /// Reads their bytes.
     Read { blocks: u32 },
     /// Compares them with values; `None` for zeroes.
-    Compare { values: Vec<Option<Fingerprint>> },
+    Compare { values: Vec<Option<ValueFingerprint>> },
     /// Verifies that they can be read.
     Verify,
 }
@@ -36,59 +41,60 @@ fn lba_of(key: &Bytes) -> u64 {
 }
 
 /// Returns a block's value; `None` for zeroes.
-fn value_of(block: &[u8]) -> Option<Fingerprint> {
-    block.iter().any(|byte| *byte != 0).then(|| Fingerprint::of(block))
+fn value_of(block: &[u8]) -> Option<ValueFingerprint> {
+    block.iter().any(|byte| *byte != 0).then(|| ValueFingerprint::of(block))
 }
 
-fn delete(key: Bytes) -> KeyAsked {
-    KeyAsked { key, condition: Condition::Always, effect: Effect::Delete }
+fn delete(key: Bytes) -> KeyRequest {
+    KeyRequest { key, condition: WriteCondition::Always, effect: WriteEffect::Delete }
 }
 
-impl Asked {
+impl CheckedCommand {
     /// Returns true if it writes one key and its completion carries the sequence.
     pub(super) fn is_alone(&self) -> bool {
-        matches!(self.kind, Kind::Write { alone: true, .. })
+        matches!(self.kind, CheckedKind::Write { alone: true, .. })
     }
 
     /// Returns true if it is durable once it is acknowledged, in every durability mode.
     pub(super) fn is_durable(&self) -> bool {
-        matches!(self.kind, Kind::Write { durable: Durable::AtOnce, .. })
+        matches!(self.kind, CheckedKind::Write { durable: DurabilityPoint::AtOnce, .. })
     }
 }
 
-impl Checker {
+impl DeviceChecker {
     /// Sets the size of a block from now on; 0 while there is no block namespace.
     pub fn set_block_bytes(&mut self, bytes: usize) {
         self.block_bytes = bytes;
     }
 
-    pub(super) fn prepare_blocks(&self, namespace: NamespaceId, command: &Command) -> Kind {
+    pub(super) fn prepare_blocks(&self, namespace: NamespaceId, command: &SsdCommand) -> CheckedKind {
         let block_bytes = self.block_bytes.max(1);
-        let forced = |fua: &Fua| if *fua == Fua::Yes { Durable::AtOnce } else { Durable::Promised };
-        let write = |keys: Vec<KeyAsked>, durable| {
-            let alone = matches!(&keys[..], [KeyAsked { effect: Effect::Store(..), .. }]);
-            Kind::Write { group: 0, keys, alone, durable }
+        let forced =
+            |fua: &Fua| if *fua == Fua::Yes { DurabilityPoint::AtOnce } else { DurabilityPoint::Promised };
+        let write = |keys: Vec<KeyRequest>, durable| {
+            let alone = matches!(&keys[..], [KeyRequest { effect: WriteEffect::Store(..), .. }]);
+            CheckedKind::Write { group: 0, keys, alone, durable }
         };
         match command {
-            Command::Write { start, data, fua } => {
+            SsdCommand::Write { start, data, fua } => {
                 let blocks = (start.0..).zip(payload_bytes(data).chunks(block_bytes));
                 let keys = blocks.map(|(lba, block)| {
                     let effect = match value_of(block) {
-                        Some(value) => Effect::Store(value, Lifetime::Until(0)),
-                        None => Effect::Delete,
+                        Some(value) => WriteEffect::Store(value, RecordLifetime::Until(0)),
+                        None => WriteEffect::Delete,
                     };
-                    KeyAsked { key: block_key(lba), condition: Condition::Always, effect }
+                    KeyRequest { key: block_key(lba), condition: WriteCondition::Always, effect }
                 });
                 write(keys.collect(), forced(fua))
             }
-            Command::Deallocate { ranges, fua } => {
+            SsdCommand::Deallocate { ranges, fua } => {
                 let blocks = |range: &LbaRange| range.start.0..range.start.0 + u64::from(range.blocks);
                 let mut blocks: Vec<u64> = ranges.iter().flat_map(blocks).collect();
                 blocks.sort_unstable();
                 blocks.dedup();
                 write(blocks.into_iter().map(|lba| delete(block_key(lba))).collect(), forced(fua))
             }
-            Command::Namespace(change) => {
+            SsdCommand::Namespace(change) => {
                 let end = match change {
                     NamespaceChange::Delete | NamespaceChange::Format(_) => 0,
                     NamespaceChange::Resize(size) => *size,
@@ -96,15 +102,18 @@ impl Checker {
                 };
                 let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
                 let gone = keys.filter(|key| lba_of(key) >= end).map(|key| delete(key.clone()));
-                write(gone.collect(), Durable::AtOnce)
+                write(gone.collect(), DurabilityPoint::AtOnce)
             }
-            Command::Read { range, .. } => {
-                Kind::Blocks { start: range.start.0, blocks: BlockLook::Read { blocks: range.blocks } }
+            SsdCommand::Read { range, .. } => CheckedKind::Blocks {
+                start: range.start.0,
+                blocks: BlockCheck::Read { blocks: range.blocks },
+            },
+            SsdCommand::Verify { range } => {
+                CheckedKind::Blocks { start: range.start.0, blocks: BlockCheck::Verify }
             }
-            Command::Verify { range } => Kind::Blocks { start: range.start.0, blocks: BlockLook::Verify },
-            Command::Compare { start, data } => {
+            SsdCommand::Compare { start, data } => {
                 let values = payload_bytes(data).chunks(block_bytes).map(value_of).collect();
-                Kind::Blocks { start: start.0, blocks: BlockLook::Compare { values } }
+                CheckedKind::Blocks { start: start.0, blocks: BlockCheck::Compare { values } }
             }
             other => panic!("the checker does not support the command {other:?}"),
         }
@@ -112,34 +121,34 @@ impl Checker {
 
     pub(super) fn blocks_completed(
         &mut self,
-        (namespace, start, look): (NamespaceId, u64, &BlockLook),
-        completion: &Completion,
-        when: Interval,
-    ) -> Result<(), Violation> {
-        let values: Vec<Option<Fingerprint>> = match (look, completion.status) {
-            (BlockLook::Compare { .. }, Status::COMPARE_FAILURE) | (BlockLook::Verify, Status::SUCCESS) => {
+        (namespace, start, look): (NamespaceId, u64, &BlockCheck),
+        completion: &SsdCompletion,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let values: Vec<Option<ValueFingerprint>> = match (look, completion.status) {
+            (BlockCheck::Compare { .. }, Status::COMPARE_FAILURE) | (BlockCheck::Verify, Status::SUCCESS) => {
                 return Ok(());
             }
             (_, status) if !status.is_success() => return Err(unexpected(completion)),
-            (BlockLook::Read { blocks: 1 }, _) => {
+            (BlockCheck::Read { blocks: 1 }, _) => {
                 let one = as_key(completion);
-                let hash = Fingerprint::of(&one.sink).hash;
-                let key = (namespace, &block_key(start), Release::WhenDurable);
+                let hash = ValueFingerprint::of(&one.sink).hash;
+                let key = (namespace, &block_key(start), ReadRelease::WhenDurable);
                 return self.read_completed(key, &one, Some(hash), when);
             }
-            (BlockLook::Read { blocks }, _) => {
+            (BlockCheck::Read { blocks }, _) => {
                 let values: Vec<_> = completion.sink.chunks(self.block_bytes.max(1)).map(value_of).collect();
                 if values.len() != *blocks as usize {
                     return Err(unexpected(completion));
                 }
                 values
             }
-            (BlockLook::Compare { values }, _) => values.clone(),
-            (BlockLook::Verify, _) => return Ok(()),
+            (BlockCheck::Compare { values }, _) => values.clone(),
+            (BlockCheck::Verify, _) => return Ok(()),
         };
         for (lba, value) in (start..).zip(values) {
-            let seen = value.map_or(Seen::Absent, Seen::Content);
-            self.judge_seen((namespace, &block_key(lba), Release::WhenDurable), seen, when)?;
+            let seen = value.map_or(KeyObservation::Absent, KeyObservation::Content);
+            self.judge_seen((namespace, &block_key(lba), ReadRelease::WhenDurable), seen, when)?;
         }
         Ok(())
     }
@@ -152,9 +161,9 @@ impl Checker {
         &mut self,
         namespace: NamespaceId,
         lba: u64,
-        completion: &Completion,
+        completion: &SsdCompletion,
         wall: WallSpan,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), PromiseViolation> {
         self.settle(namespace, &block_key(lba), &as_key(completion), wall)
     }
 
@@ -167,7 +176,7 @@ impl Checker {
                 (group.done, group.certain, group.kept) = (Some(self.tick), true, true);
             }
         } else {
-            let keys: Vec<KeyAsked> = self
+            let keys: Vec<KeyRequest> = self
                 .space(namespace)
                 .into_iter()
                 .flat_map(|space| space.keys.keys().map(|key| delete(key.clone())))
@@ -184,8 +193,8 @@ impl Checker {
 }
 
 /// Converts the completion of a read of one block into that of a Retrieve of one key.
-fn as_key(completion: &Completion) -> Completion {
-    let mut one = Completion::new(completion.token, completion.status);
+fn as_key(completion: &SsdCompletion) -> SsdCompletion {
+    let mut one = SsdCompletion::new(completion.token, completion.status);
     one.sequence = completion.sequence;
     if completion.status.is_success() && completion.sink.iter().all(|byte| *byte == 0) {
         one.status = Status::KEY_DOES_NOT_EXIST;

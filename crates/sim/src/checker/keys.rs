@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 
 /// The identity of a value whose bytes are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint {
+pub struct ValueFingerprint {
     /// Length of the value.
     pub bytes: u32,
     /// Hash of the bytes.
     pub hash: u64,
 }
 
-impl Fingerprint {
+impl ValueFingerprint {
     /// Computes the fingerprint of a value.
     #[must_use]
     pub fn of(value: &[u8]) -> Self {
@@ -32,7 +32,7 @@ impl Fingerprint {
 
 /// The lifetime of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lifetime {
+pub(super) enum RecordLifetime {
     /// Until this wall time in milliseconds; 0 for a record that never expires.
     Until(u64),
     /// The lifetime of the record that it replaced, which was this one if that record still existed.
@@ -41,15 +41,15 @@ pub(super) enum Lifetime {
 
 /// The effect of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    Store(Fingerprint, Lifetime),
+pub(super) enum WriteEffect {
+    Store(ValueFingerprint, RecordLifetime),
     Delete,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Write {
+pub(super) struct KeyWrite {
     pub(super) group: u64,
-    pub(super) effect: Effect,
+    pub(super) effect: WriteEffect,
     pub(super) sequence: Option<u64>,
     /// The sequence that the condition named: no other write may lie between it and the write's own.
     pub(super) replaces: Option<u64>,
@@ -57,7 +57,7 @@ pub(super) struct Write {
 
 /// The writes of one command.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct WriteGroup {
     pub(super) namespace: NamespaceId,
     /// The tick of its submission.
     pub(super) submitted: u64,
@@ -72,11 +72,11 @@ pub(super) struct Group {
     pub(super) writes: usize,
 }
 
-pub(super) type Groups = BTreeMap<u64, Group>;
+pub(super) type WriteGroups = BTreeMap<u64, WriteGroup>;
 
 /// An observation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum KeyObservation {
     Absent,
     Present {
         bytes: u32,
@@ -85,14 +85,14 @@ pub(super) enum Seen {
         expiry_ms: u64,
     },
     /// This value, from any record.
-    Content(Fingerprint),
+    Content(ValueFingerprint),
     /// Some record; nothing more is known.
     Something,
 }
 
 /// The time span of an observation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
+pub(super) struct ObservationSpan {
     pub(super) asked: u64,
     pub(super) wall_asked: UnixMillis,
     pub(super) wall_answered: UnixMillis,
@@ -101,14 +101,19 @@ pub(super) struct Interval {
 #[derive(Clone, Debug)]
 pub(super) struct KeyHistory {
     pub(super) number: usize,
-    pub(super) writes: Vec<Write>,
+    pub(super) writes: Vec<KeyWrite>,
     /// Values that the key once held, to distinguish a value that came back from one that was never written.
-    pub(super) past: Vec<Fingerprint>,
+    pub(super) past: Vec<ValueFingerprint>,
 }
 
 impl KeyHistory {
     /// Returns the indices of the writes that may be seen and that explain the observation.
-    pub(super) fn explanations(&self, groups: &Groups, seen: Seen, when: Interval) -> Vec<usize> {
+    pub(super) fn explanations(
+        &self,
+        groups: &WriteGroups,
+        seen: KeyObservation,
+        when: ObservationSpan,
+    ) -> Vec<usize> {
         (0..self.writes.len())
             .filter(|&index| {
                 let write = with_sequence_of(self.writes[index], seen);
@@ -120,45 +125,51 @@ impl KeyHistory {
     /// Returns true if the observation has one explanation even without the writes that a power cut may lose. If it has
     /// more, the observation stays true when the newest of them is lost, such as a delete of a key that was absent
     /// anyway.
-    pub(super) fn is_explained_once_for_good(&self, groups: &Groups, seen: Seen, when: Interval) -> bool {
-        let lasting: Groups = groups
+    pub(super) fn is_explained_once_for_good(
+        &self,
+        groups: &WriteGroups,
+        seen: KeyObservation,
+        when: ObservationSpan,
+    ) -> bool {
+        let lasting: WriteGroups = groups
             .iter()
             .filter(|(id, _)| self.writes.iter().any(|write| write.group == **id))
             .map(|(id, group)| {
                 let certain = group.certain && group.kept;
-                (*id, Group { certain, ..group.clone() })
+                (*id, WriteGroup { certain, ..group.clone() })
             })
             .collect();
         self.explanations(&lasting, seen, when).len() == 1
     }
 
     /// Returns true if any write, of any age, matches the observation.
-    pub(super) fn ever_written(&self, seen: Seen, when: Interval) -> bool {
-        let any_time = Interval { wall_asked: UnixMillis(0), ..when };
-        let was = |value: &Fingerprint| match seen {
-            Seen::Present { bytes, hash, .. } => {
+    pub(super) fn ever_written(&self, seen: KeyObservation, when: ObservationSpan) -> bool {
+        let any_time = ObservationSpan { wall_asked: UnixMillis(0), ..when };
+        let was = |value: &ValueFingerprint| match seen {
+            KeyObservation::Present { bytes, hash, .. } => {
                 value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
             }
-            Seen::Content(seen) => *value == seen,
-            Seen::Absent | Seen::Something => true,
+            KeyObservation::Content(seen) => *value == seen,
+            KeyObservation::Absent | KeyObservation::Something => true,
         };
         self.past.iter().any(was) || self.writes.iter().any(|write| explains(write, seen, any_time))
     }
 
-    fn may_be_seen(&self, groups: &Groups, write: &Write, when: Interval) -> bool {
-        let before_asked = |group: &Group| group.certain && group.done.is_some_and(|done| done <= when.asked);
+    fn may_be_seen(&self, groups: &WriteGroups, write: &KeyWrite, when: ObservationSpan) -> bool {
+        let before_asked =
+            |group: &WriteGroup| group.certain && group.done.is_some_and(|done| done <= when.asked);
         !self.writes.iter().any(|other| {
             groups.get(&other.group).is_some_and(before_asked) && surely_after(groups, other, write)
         })
     }
 
     /// Describes the states that may be seen.
-    pub(super) fn expected(&self, groups: &Groups, when: Interval) -> String {
+    pub(super) fn expected(&self, groups: &WriteGroups, when: ObservationSpan) -> String {
         let may: Vec<_> = (self.writes.iter())
             .filter(|write| self.may_be_seen(groups, write, when))
             .map(|write| match write.effect {
-                Effect::Delete => "nothing".to_owned(),
-                Effect::Store(value, lifetime) => {
+                WriteEffect::Delete => "nothing".to_owned(),
+                WriteEffect::Store(value, lifetime) => {
                     let sequence = write.sequence.map_or_else(|| "?".to_owned(), |known| known.to_string());
                     format!("{} bytes (sequence {sequence}, {lifetime:?})", value.bytes)
                 }
@@ -169,23 +180,24 @@ impl KeyHistory {
 
     /// Archives the writes that no observer can see any more, not even one that submitted at tick `oldest_open`, and
     /// not even after a power cut.
-    pub(super) fn forget(&mut self, groups: &Groups, oldest_open: u64) {
-        let lasting =
-            |group: &Group| group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open);
-        let settled: Vec<Write> = (self.writes.iter())
+    pub(super) fn forget(&mut self, groups: &WriteGroups, oldest_open: u64) {
+        let lasting = |group: &WriteGroup| {
+            group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open)
+        };
+        let settled: Vec<KeyWrite> = (self.writes.iter())
             .filter(|write| groups.get(&write.group).is_some_and(lasting))
             .copied()
             .collect();
-        let past = |write: &Write| settled.iter().any(|other| surely_after(groups, other, write));
+        let past = |write: &KeyWrite| settled.iter().any(|other| surely_after(groups, other, write));
         self.bury(past);
     }
 
     /// Moves writes into `past`.
-    pub(super) fn bury(&mut self, past: impl Fn(&Write) -> bool) {
+    pub(super) fn bury(&mut self, past: impl Fn(&KeyWrite) -> bool) {
         let buried = &mut self.past;
         self.writes.retain(|write| {
             let gone = past(write);
-            if let (true, Effect::Store(value, _)) = (gone, write.effect) {
+            if let (true, WriteEffect::Store(value, _)) = (gone, write.effect) {
                 buried.push(value);
             }
             !gone
@@ -194,14 +206,14 @@ impl KeyHistory {
 }
 
 /// Returns the write with the observed sequence if its own is unknown.
-fn with_sequence_of(write: Write, seen: Seen) -> Write {
+fn with_sequence_of(write: KeyWrite, seen: KeyObservation) -> KeyWrite {
     match (seen, write.sequence) {
-        (Seen::Present { sequence, .. }, None) => Write { sequence: Some(sequence), ..write },
+        (KeyObservation::Present { sequence, .. }, None) => KeyWrite { sequence: Some(sequence), ..write },
         _ => write,
     }
 }
 
-pub(super) fn surely_after(groups: &Groups, later: &Write, earlier: &Write) -> bool {
+pub(super) fn surely_after(groups: &WriteGroups, later: &KeyWrite, earlier: &KeyWrite) -> bool {
     if later.group == earlier.group {
         return false;
     }
@@ -214,34 +226,37 @@ pub(super) fn surely_after(groups: &Groups, later: &Write, earlier: &Write) -> b
     earlier.done.is_some_and(|done| later.submitted > done)
 }
 
-fn explains(write: &Write, seen: Seen, when: Interval) -> bool {
+fn explains(write: &KeyWrite, seen: KeyObservation, when: ObservationSpan) -> bool {
     match (write.effect, seen) {
-        (Effect::Delete, Seen::Absent) => true,
-        (Effect::Delete, _) => false,
-        (Effect::Store(_, lifetime), Seen::Absent) => match lifetime {
-            Lifetime::Until(end) => end != 0 && end <= when.wall_answered.0,
-            Lifetime::Inherited(known) => known != Some(0),
+        (WriteEffect::Delete, KeyObservation::Absent) => true,
+        (WriteEffect::Delete, _) => false,
+        (WriteEffect::Store(_, lifetime), KeyObservation::Absent) => match lifetime {
+            RecordLifetime::Until(end) => end != 0 && end <= when.wall_answered.0,
+            RecordLifetime::Inherited(known) => known != Some(0),
         },
-        (Effect::Store(_, lifetime), Seen::Something) => outlives(lifetime, when.wall_asked),
-        (Effect::Store(value, lifetime), Seen::Content(seen)) => {
+        (WriteEffect::Store(_, lifetime), KeyObservation::Something) => outlives(lifetime, when.wall_asked),
+        (WriteEffect::Store(value, lifetime), KeyObservation::Content(seen)) => {
             value == seen && outlives(lifetime, when.wall_asked)
         }
-        (Effect::Store(value, lifetime), Seen::Present { bytes, hash, sequence, expiry_ms }) => {
+        (
+            WriteEffect::Store(value, lifetime),
+            KeyObservation::Present { bytes, hash, sequence, expiry_ms },
+        ) => {
             value.bytes == bytes
                 && hash.is_none_or(|hash| hash == value.hash)
                 && write.sequence.is_none_or(|known| known == sequence)
                 && outlives(lifetime, when.wall_asked)
                 && match lifetime {
-                    Lifetime::Until(end) => end == expiry_ms,
-                    Lifetime::Inherited(_) => true,
+                    RecordLifetime::Until(end) => end == expiry_ms,
+                    RecordLifetime::Inherited(_) => true,
                 }
         }
     }
 }
 
-fn outlives(lifetime: Lifetime, wall: UnixMillis) -> bool {
+fn outlives(lifetime: RecordLifetime, wall: UnixMillis) -> bool {
     match lifetime {
-        Lifetime::Until(end) => end == 0 || end > wall.0,
-        Lifetime::Inherited(_) => true,
+        RecordLifetime::Until(end) => end == 0 || end > wall.0,
+        RecordLifetime::Inherited(_) => true,
     }
 }

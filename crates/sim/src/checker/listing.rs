@@ -1,26 +1,26 @@
 //! Checks of listings: each existing key is named once.
 //!
 //! Input: the completion of one List during concurrent writes, or all keys of an idle namespace.
-//! Output: a [`Violation`] if a listing names a key that cannot exist, names one twice, or omits one that must exist.
+//! Output: a [`PromiseViolation`] if a listing names a key that cannot exist, names one twice, or omits one that must exist.
 
-use super::keys::{Effect, Interval, Lifetime, Seen};
-use super::{Checker, Violation, unexpected};
+use super::keys::{KeyObservation, ObservationSpan, RecordLifetime, WriteEffect};
+use super::{DeviceChecker, PromiseViolation, unexpected};
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
-use headwater_ssd::command::{Completion, NamespaceId};
+use headwater_ssd::command::{NamespaceId, SsdCompletion};
 use std::collections::BTreeSet;
 
-impl Checker {
+impl DeviceChecker {
     pub(super) fn list_completed(
         &self,
         namespace: NamespaceId,
-        completion: &Completion,
-        when: Interval,
-    ) -> Result<(), Violation> {
+        completion: &SsdCompletion,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
         if !completion.status.is_success() {
             return Err(unexpected(completion));
         }
-        let accuse = |key, what| Err(Violation::Listing { namespace, key, what });
+        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, what });
         let mut named = BTreeSet::new();
         for listed in &completion.keys {
             let history = self.space(namespace).and_then(|space| space.keys.get(&listed.key));
@@ -30,7 +30,7 @@ impl Checker {
             if !named.insert(&listed.key) {
                 return accuse(history.number, "it names a key twice");
             }
-            if history.explanations(&self.groups, Seen::Something, when).is_empty() {
+            if history.explanations(&self.groups, KeyObservation::Something, when).is_empty() {
                 return accuse(history.number, "it names a key that cannot exist");
             }
         }
@@ -46,8 +46,8 @@ impl Checker {
         namespace: NamespaceId,
         listed: &[Bytes],
         wall: UnixMillis,
-    ) -> Result<(), Violation> {
-        let accuse = |key, what| Err(Violation::Listing { namespace, key, what });
+    ) -> Result<(), PromiseViolation> {
+        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, what });
         let Some(space) = self.space(namespace) else {
             return Ok(());
         };
@@ -62,13 +62,13 @@ impl Checker {
             }
         }
         for (key, history) in &space.keys {
-            let last = history.writes.last().map_or(Effect::Delete, |write| write.effect);
+            let last = history.writes.last().map_or(WriteEffect::Delete, |write| write.effect);
             match (last, named.contains(key)) {
-                (Effect::Delete, true) => {
+                (WriteEffect::Delete, true) => {
                     return accuse(history.number, "it names a key that does not exist");
                 }
                 // A key may be missing only if it may just have expired.
-                (Effect::Store(_, Lifetime::Until(end)), false) if end == 0 || end > wall.0 => {
+                (WriteEffect::Store(_, RecordLifetime::Until(end)), false) if end == 0 || end > wall.0 => {
                     return accuse(history.number, "it omits a key that exists");
                 }
                 _ => {}

@@ -8,7 +8,7 @@ use headwater_ssd::command::NamespaceId;
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum PromiseViolation {
     /// A completion for a token that was not in flight: a second one, or one for a refused command.
     #[error("completion for token {token}, which is not in flight: exactly one completion a command")]
     UnaskedCompletion {

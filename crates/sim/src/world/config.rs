@@ -3,10 +3,10 @@
 //! Input: a seed. Output: a [`WorldConfig`].
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use crate::flash::Addressing;
+use crate::flash::PageAddressing;
 use crate::media::SimMediaConfig;
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{Shares, WorkloadConfig};
+use crate::workload::{CommandShares, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
@@ -22,7 +22,7 @@ pub struct WorldConfig {
     /// The clients' workload.
     pub workload: WorkloadConfig,
     /// The block namespace in addition to the key spaces, if there is one.
-    pub disk: Option<DiskConfig>,
+    pub disk: Option<BlockNamespaceConfig>,
     /// Maximum number of commands in flight.
     pub depth: usize,
     /// Number of boots that end in a power cut.
@@ -38,7 +38,7 @@ pub(super) const DISK: NamespaceId = NamespaceId(2);
 
 /// The block namespace of a world.
 #[derive(Clone, Copy, Debug)]
-pub struct DiskConfig {
+pub struct BlockNamespaceConfig {
     /// Its initial format.
     pub format: BlockFormat,
     /// Number of blocks that are used.
@@ -64,7 +64,7 @@ impl WorldConfig {
         let media = SimMediaConfig {
             guard_pages: if addressable || rng.bool() { 0 } else { rng.u8(1..=2) },
             queue_max: [8, 32, 256][rng.usize(0..3)],
-            addressing: if addressable { Addressing::InPlace } else { Addressing::ByRead },
+            addressing: if addressable { PageAddressing::InPlace } else { PageAddressing::ByRead },
             ..SimMediaConfig::new(preset, blocks)
         };
         let mut device = DeviceConfig {
@@ -80,7 +80,7 @@ impl WorldConfig {
             keys: rng.u32(4..=48),
             value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
             chained_every: [0, 8, 64][rng.usize(0..3)],
-            shares: Shares::MIXED,
+            shares: CommandShares::MIXED,
         };
         if rng.u8(0..4) == 0 {
             // The device must distinguish keys that share a hash.
@@ -91,7 +91,7 @@ impl WorldConfig {
             let modes = [Durability::Always, device.durability[1], Durability::OnFlush];
             device.durability[DISK.index()] = modes[rng.usize(0..3)];
             workload.namespaces = 1;
-            disk = Some(DiskConfig {
+            disk = Some(BlockNamespaceConfig {
                 format: BlockFormat::ALL[rng.usize(0..2)],
                 // With many blocks, a resize removes more blocks than a page of the log can record.
                 blocks: if rng.bool() { rng.u32(4..=48) } else { rng.u32(100..=250) },

@@ -1,13 +1,13 @@
 //! The result of a simulated run: a report or a failure.
 
-use crate::checker::Violation;
-use crate::media::Misuse;
+use crate::checker::PromiseViolation;
+use crate::media::FlashMisuse;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::SubmitError;
 
 /// The report of a run in which the device kept every promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// The seed of the run.
     pub seed: u64,
     /// Commands accepted.
@@ -28,13 +28,13 @@ pub struct Report {
 
 /// The cause of a failed run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Cause {
+pub enum FailureCause {
     /// The device broke a promise.
     #[error(transparent)]
-    Violation(#[from] Violation),
+    Violation(#[from] PromiseViolation),
     /// The device violated the rules of flash.
     #[error(transparent)]
-    Misuse(#[from] Misuse),
+    Misuse(#[from] FlashMisuse),
     /// The device could not be opened although the power was on.
     #[error("recovery failed with the power on: {0}")]
     Open(String),
@@ -68,7 +68,7 @@ pub enum Cause {
 #[error(
     "seed {seed}, boot {boot}, {commands} commands, virtual time {at}: {cause}\nreplay with: headwater sim replay --seed {seed}"
 )]
-pub struct Failure {
+pub struct RunFailure {
     /// The seed of the run.
     pub seed: u64,
     /// The number of the boot, from 0.
@@ -78,5 +78,5 @@ pub struct Failure {
     /// Virtual time of the failure.
     pub at: Nanos,
     /// The cause.
-    pub cause: Cause,
+    pub cause: FailureCause,
 }

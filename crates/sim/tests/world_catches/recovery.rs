@@ -1,8 +1,8 @@
 //! The toy device's recovery: it reads every page and applies complete entries in order.
 
-use crate::entry::{decode, le};
-use crate::toy::{Flaw, HEAD, PART, Toy};
-use headwater_dma::frame::Frame;
+use crate::log_entry::{decode, le};
+use crate::toy_device::{ToyFlaw, HEAD, PART, ToyDevice};
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::{
     BlockId, Media, MediaError, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress, PageState,
@@ -10,14 +10,14 @@ use headwater_ssd::media::{
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-impl<const FLAW: usize> Toy<FLAW> {
+impl<const FLAW: usize> ToyDevice<FLAW> {
     pub(crate) fn recover(&mut self, mut now: Nanos) -> Result<(), String> {
         let mut entries: BTreeMap<u64, BTreeMap<u64, (u64, Vec<u8>)>> = BTreeMap::new();
         for block in 0..self.media.geometry().blocks {
             let mut blank = true;
             for page in 0..u8::try_from(PAGES_PER_BLOCK).unwrap() {
                 let page = PageAddress::new(BlockId(block), page);
-                let frame = Frame::zeroed();
+                let frame = MediaFrame::zeroed();
                 let op = MediaOp::Read { page, frame };
                 self.media.submit(MediaToken(0), op, now).map_err(|refused| format!("{refused:?}"))?;
                 now = self.media.wait(now);
@@ -39,7 +39,7 @@ impl<const FLAW: usize> Toy<FLAW> {
                     }
                 }
                 let hash_holds = le(&frame[..8]) == xxh3_64(&frame[8..4_096]);
-                if (hash_holds || Self::has(Flaw::SkipsChecksums)) && &frame[8..12] == b"toy!" {
+                if (hash_holds || Self::has(ToyFlaw::SkipsChecksums)) && &frame[8..12] == b"toy!" {
                     let (sequence, part, parts) =
                         (le(&frame[16..24]), le(&frame[24..26]), le(&frame[26..28]));
                     let length = usize::try_from(le(&frame[28..30])).unwrap().min(PART);

@@ -1,8 +1,8 @@
 //! The administrative state of the device: its identity, controllers, actions and sanitize operation.
 //!
-//! Input: `NamespaceAction`s of controllers, under tickets of their front ends. Output: commands to the device, one after
-//! another, and one [`AdminAnswer`] an action. The namespace table, not this state, holds which namespaces are attached to
-//! which controllers. Invariant: an action is answered exactly once, even if its controller is gone.
+//! Input: `NamespaceAction`s of controllers, under tickets of their front ends. Output: commands to the device, one
+//! after another, and one [`AdminCompletion`] an action. The namespace table, not this state, holds which namespaces are
+//! attached to which controllers. Invariant: an action is answered exactly once, even if its controller is gone.
 //!
 //! [`Device::administer`](crate::engine::Device::administer) takes actions, and the device itself is the
 //! [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller queries.
@@ -10,22 +10,22 @@
 //! # What this does not do
 //! The controllers live as long as the process.
 
-mod carry_out;
+mod actions;
+mod host_traffic;
 mod identity;
-mod traffic;
 
 pub use identity::{identity, namespace_uuid};
 
-use crate::command::{Command, FaceId, NamespaceId, Sequence};
+use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand};
 use crate::namespace::NamespaceChange;
 use crate::namespace::sanitize::{SanitizeMark, SanitizePhase};
-use headwater_nvme::controller::AdminAnswer;
-use headwater_nvme::controller::admin::{Identity, NamespaceAction, SanitizeFacts, SanitizeState};
+use headwater_nvme::controller::AdminCompletion;
+use headwater_nvme::controller::admin::{NamespaceAction, SanitizeState, SanitizeStatus, SubsystemIdentity};
+use host_traffic::HostTraffic;
 use std::collections::{BTreeSet, VecDeque};
-use traffic::Traffic;
 
 /// The front end number under which commands of actions are submitted; no real front end has it.
-pub const ADMINISTRATION_FACE: FaceId = FaceId(255);
+pub const ADMINISTRATION_FACE: FrontEndId = FrontEndId(255);
 /// Maximum of queued actions; one more is refused.
 pub const ACTIONS_MAX: usize = 64;
 /// Maximum of controllers of the subsystem.
@@ -35,14 +35,14 @@ pub const CONTROLLERS_MAX: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminTicket {
     /// The front end.
-    pub face: FaceId,
+    pub face: FrontEndId,
     /// The front end's token for the action.
     pub token: u64,
 }
 
 /// A sanitize operation whose clears are done and whose old blocks are being erased.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Purge {
+pub(crate) struct SanitizePurge {
     /// The last sequence whose data must be erased from the medium.
     pub(crate) up_to: Sequence,
     /// Blocks to erase when it began.
@@ -51,30 +51,30 @@ pub(crate) struct Purge {
 
 /// The state of the subsystem that belongs to no single namespace.
 #[derive(Debug)]
-pub(crate) struct Administration {
-    pub(crate) identity: Identity,
+pub(crate) struct AdminState {
+    pub(crate) identity: SubsystemIdentity,
     pub(crate) controllers: BTreeSet<u16>,
-    pub(crate) sanitize: SanitizeFacts,
-    pub(crate) purge: Option<Purge>,
+    pub(crate) sanitize: SanitizeStatus,
+    pub(crate) purge: Option<SanitizePurge>,
     /// Client bytes written up to the end of the last sanitize operation.
     pub(crate) sanitized_at: u64,
-    pub(crate) traffic: Traffic,
+    pub(crate) traffic: HostTraffic,
     pub(crate) discovery_log: Vec<u8>,
     /// Actions in order of arrival; the first is being carried out.
-    pub(crate) works: VecDeque<AdminWork>,
-    answers: VecDeque<(AdminTicket, AdminAnswer)>,
+    pub(crate) works: VecDeque<PendingAction>,
+    answers: VecDeque<(AdminTicket, AdminCompletion)>,
     changes: u64,
 }
 
-impl Default for Administration {
+impl Default for AdminState {
     fn default() -> Self {
         Self {
             identity: identity([0; 16]),
             controllers: BTreeSet::new(),
-            sanitize: SanitizeFacts::default(),
+            sanitize: SanitizeStatus::default(),
             purge: None,
             sanitized_at: 0,
-            traffic: Traffic::default(),
+            traffic: HostTraffic::default(),
             discovery_log: Vec::new(),
             works: VecDeque::new(),
             answers: VecDeque::new(),
@@ -83,7 +83,7 @@ impl Default for Administration {
     }
 }
 
-impl Administration {
+impl AdminState {
     /// Counts a change of what controllers compare.
     pub(crate) fn touch(&mut self) {
         self.changes += 1;
@@ -94,13 +94,13 @@ impl Administration {
         self.changes
     }
 
-    /// Queues the answer to an action.
-    pub(crate) fn answer(&mut self, ticket: AdminTicket, answer: AdminAnswer) {
+    /// Enqueues the answer to an action.
+    pub(crate) fn answer(&mut self, ticket: AdminTicket, answer: AdminCompletion) {
         self.answers.push_back((ticket, answer));
     }
 
     /// Takes the next answer for a front end, with its token.
-    pub(crate) fn take_answer(&mut self, face: FaceId) -> Option<(u64, AdminAnswer)> {
+    pub(crate) fn take_answer(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
         let at = self.answers.iter().position(|(ticket, _)| ticket.face == face)?;
         self.answers.remove(at).map(|(ticket, answer)| (ticket.token, answer))
     }
@@ -113,11 +113,11 @@ impl Administration {
 }
 
 /// A command of an action, with its namespace.
-pub(crate) type AdminStep = (NamespaceId, Command);
+pub(crate) type AdminStep = (NamespaceId, SsdCommand);
 
 /// A queued action with its remaining steps.
 #[derive(Debug)]
-pub(crate) struct AdminWork {
+pub(crate) struct PendingAction {
     /// Ticket of the answer; `None` once it is answered, or if no controller requested the action.
     pub(crate) ticket: Option<AdminTicket>,
     pub(crate) action: NamespaceAction,
@@ -131,7 +131,7 @@ pub(crate) struct AdminWork {
 /// Returns the step that records the phase of a sanitize operation in the namespace table.
 pub(crate) fn sanitize_mark(phase: SanitizePhase, command: u32) -> AdminStep {
     let change = NamespaceChange::Sanitize(SanitizeMark { phase, command });
-    (NamespaceId::FIRST, Command::Namespace(change))
+    (NamespaceId::FIRST, SsdCommand::Namespace(change))
 }
 
 /// Returns the steps of a sanitize operation: its mark, then a clear of each namespace.
@@ -139,6 +139,6 @@ pub(crate) fn sanitize_steps(
     namespaces: impl Iterator<Item = NamespaceId>,
     command: u32,
 ) -> VecDeque<AdminStep> {
-    let clears = namespaces.map(|id| (id, Command::Clear));
+    let clears = namespaces.map(|id| (id, SsdCommand::Clear));
     [sanitize_mark(SanitizePhase::Running, command)].into_iter().chain(clears).collect()
 }

@@ -21,9 +21,9 @@ use crate::index::hashed::SEGMENTS;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaOp, Refused};
+use crate::media::{Media, MediaOp, RefusedOp};
 use headwater_host::clock::Nanos;
-use stream::Encoder;
+use stream::CheckpointEncoder;
 
 /// Maximum of pages written in one turn.
 const PAGES_PER_TURN: usize = 16;
@@ -31,7 +31,7 @@ const PAGES_PER_TURN: usize = 16;
 const BLOCKS_BETWEEN: u64 = 512;
 
 #[derive(Debug, Default)]
-enum State {
+enum CheckpointState {
     #[default]
     Idle,
     Wanting,
@@ -40,7 +40,7 @@ enum State {
         barrier: u64,
         start_order: u64,
     },
-    Writing(Box<Writing>),
+    Writing(Box<CheckpointWriter>),
     Settling {
         id: u64,
         commits: u64,
@@ -50,9 +50,9 @@ enum State {
 
 /// A checkpoint being written.
 #[derive(Debug)]
-struct Writing {
+struct CheckpointWriter {
     id: u64,
-    encoder: Encoder,
+    encoder: CheckpointEncoder,
     /// Next segment of the index; the block entries and the tail follow the last one.
     segment: usize,
     /// Set when the stream is complete: everything that the index held then lies below this barrier.
@@ -66,7 +66,7 @@ struct Writing {
 /// The state machine that writes checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpointer {
-    state: State,
+    state: CheckpointState,
     /// Blocks of the newest complete checkpoint.
     current: Vec<BlockId>,
     id_next: u64,
@@ -82,21 +82,21 @@ impl Checkpointer {
     }
 
     pub(crate) fn request(&mut self) {
-        if matches!(self.state, State::Idle) {
-            self.state = State::Wanting;
+        if matches!(self.state, CheckpointState::Idle) {
+            self.state = CheckpointState::Wanting;
         }
     }
 
     pub(crate) fn is_busy(&self) -> bool {
-        !matches!(self.state, State::Idle)
+        !matches!(self.state, CheckpointState::Idle)
     }
 
     /// Cancels a checkpoint that waits for room; the next start scans the log instead. Returns true if one was waiting.
     pub(crate) fn give_up<M>(&mut self, ftl: &mut Ftl<M>) -> bool {
         ftl.set_aside = 0;
-        let wanted = matches!(self.state, State::Wanting);
+        let wanted = matches!(self.state, CheckpointState::Wanting);
         if wanted {
-            self.state = State::Idle;
+            self.state = CheckpointState::Idle;
         }
         wanted
     }
@@ -107,52 +107,52 @@ impl Checkpointer {
             return false;
         }
         match std::mem::take(&mut self.state) {
-            State::Idle => {
+            CheckpointState::Idle => {
                 self.start_if_due(ftl);
                 false
             }
-            State::Wanting => self.drain(ftl),
-            State::Draining { barrier, start_order } => self.begin(ftl, barrier, start_order),
-            State::Writing(writing) => self.write(ftl, writing, now),
-            State::Settling { id, commits, blocks } => self.settle(ftl, id, commits, blocks),
+            CheckpointState::Wanting => self.drain(ftl),
+            CheckpointState::Draining { barrier, start_order } => self.begin(ftl, barrier, start_order),
+            CheckpointState::Writing(writing) => self.write(ftl, writing, now),
+            CheckpointState::Settling { id, commits, blocks } => self.settle(ftl, id, commits, blocks),
         }
     }
 
     fn start_if_due<M: Media>(&mut self, ftl: &Ftl<M>) {
-        use crate::index::Index;
+        use crate::index::RecordIndex;
         let size = ftl.index.len() * crate::index::hashed::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
         let opened = ftl.blocks.order_next().saturating_sub(self.since_order);
         if opened > BLOCKS_BETWEEN.max(4 * size) && ftl.blocks.len() as u64 > BLOCKS_BETWEEN / 4 {
-            self.state = State::Wanting;
+            self.state = CheckpointState::Wanting;
         }
     }
 
     /// Starts to drain when enough blocks are free; until then requests them from the collector.
     fn drain<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
-        let bytes = Encoder::size_estimate(ftl);
+        let bytes = CheckpointEncoder::size_estimate(ftl);
         // The index may grow while it is written.
         let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
         if ftl.blocks.free() < blocks + ftl.low_blocks() || ftl.collector.is_cleaning_up() {
-            self.state = State::Wanting;
+            self.state = CheckpointState::Wanting;
             ftl.set_aside = blocks + ftl.low_blocks();
             return ftl.collector.demand(blocks);
         }
         ftl.set_aside = 0;
         let barrier = ftl.log.position();
         ftl.commit.want_barrier(barrier);
-        self.state = State::Draining { barrier, start_order: ftl.log.order(&ftl.blocks) };
+        self.state = CheckpointState::Draining { barrier, start_order: ftl.log.order(&ftl.blocks) };
         true
     }
 
     fn begin<M: Media>(&mut self, ftl: &mut Ftl<M>, barrier: u64, start_order: u64) -> bool {
         if ftl.commit.durable_barrier < barrier {
-            self.state = State::Draining { barrier, start_order };
+            self.state = CheckpointState::Draining { barrier, start_order };
             return false;
         }
         self.since_order = ftl.blocks.order_next();
-        self.state = State::Writing(Box::new(Writing {
+        self.state = CheckpointState::Writing(Box::new(CheckpointWriter {
             id: self.id_next,
-            encoder: Encoder::begin(ftl, self.id_next, start_order),
+            encoder: CheckpointEncoder::begin(ftl, self.id_next, start_order),
             segment: 0,
             ended: None,
             blocks: Vec::new(),
@@ -164,7 +164,7 @@ impl Checkpointer {
         true
     }
 
-    fn write<M: Media>(&mut self, ftl: &mut Ftl<M>, mut writing: Box<Writing>, now: Nanos) -> bool {
+    fn write<M: Media>(&mut self, ftl: &mut Ftl<M>, mut writing: Box<CheckpointWriter>, now: Nanos) -> bool {
         let mut moved = writing.reap(ftl);
         for _ in 0..PAGES_PER_TURN {
             writing.fill(ftl);
@@ -175,7 +175,7 @@ impl Checkpointer {
         }
         let written = writing.ended.is_some() && writing.encoder.buffered() == 0 && writing.in_flight == 0;
         if !written {
-            self.state = State::Writing(writing);
+            self.state = CheckpointState::Writing(writing);
             return moved;
         }
         for block in &writing.blocks {
@@ -188,7 +188,7 @@ impl Checkpointer {
         ftl.commit.want_flush();
         // A commit in flight began before the last page was done; the one after it covers everything.
         let commits = ftl.commit.commits + if ftl.commit.is_idle() { 1 } else { 2 };
-        self.state = State::Settling { id: writing.id, commits, blocks: writing.blocks };
+        self.state = CheckpointState::Settling { id: writing.id, commits, blocks: writing.blocks };
         true
     }
 
@@ -197,7 +197,7 @@ impl Checkpointer {
             if ftl.commit.is_idle() {
                 ftl.commit.want_flush();
             }
-            self.state = State::Settling { id, commits, blocks };
+            self.state = CheckpointState::Settling { id, commits, blocks };
             return false;
         }
         for old in std::mem::replace(&mut self.current, blocks) {
@@ -208,7 +208,7 @@ impl Checkpointer {
     }
 }
 
-impl Writing {
+impl CheckpointWriter {
     /// Counts off the pages that were programmed.
     fn reap<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
         let done = std::mem::take(&mut ftl.checkpoint_done);
@@ -281,7 +281,7 @@ impl Writing {
                 ftl.stats.checkpoint_pages += 1;
                 true
             }
-            Err(Refused { op: MediaOp::Program { frame, .. }, .. }) => {
+            Err(RefusedOp { op: MediaOp::Program { frame, .. }, .. }) => {
                 ftl.dram.put_back(frame);
                 false
             }

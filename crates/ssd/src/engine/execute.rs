@@ -1,25 +1,25 @@
 //! Executes each command in one run, once all pages and the room that it needs are available.
 //!
-//! Input: an operation whose keys no other operation works on. Output: its [`Outcome`], or the [`Stall`] that must end
-//! before the operation is run again from the start. A run that returns a stall has changed nothing but the progress of a
-//! list or of a command on many blocks.
+//! Input: an operation whose keys no other operation works on. Output: its [`ExecutionOutcome`], or the [`StallReason`] that must end
+//! before the operation is run again from the start. A run that returns a stall has changed nothing but the progress of
+//! a list or of a command on many blocks.
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
+mod block_namespace;
 mod block_read;
 mod block_write;
-mod extent;
 mod namespace;
 
 use crate::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Payload,
-    Release, Sequence, Sink,
+    BatchWrite, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand,
+    SsdCompletion, ValueSink, ValueSource, WriteCondition,
 };
-use crate::engine::operation::{Operation, Subject, Work};
-use crate::ftl::namespace_table::Slot;
-use crate::ftl::{Found, Ftl, NewRecord, Reach, Stall, Window};
-use crate::index::{Index, KeyHash};
+use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork};
+use crate::ftl::namespace_table::NamespaceDefinition;
+use crate::ftl::{FoundRecord, Ftl, NewRecord, RecordPart, SinkRange, StallReason};
+use crate::index::{KeyHash, RecordIndex};
 use crate::limits::LIST_KEYS_MAX;
-use crate::log::Source;
+use crate::log::RecordSource;
 use crate::log::record::{FLAGS_BATCH, RecordAddress, RecordHeader, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
 use crate::namespace::NamespaceKind;
@@ -28,7 +28,7 @@ use headwater_nvme::spec::status::Status;
 
 /// The condition under which a completion may be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum ReleaseGate {
     /// This sequence is durable, or the namespace does not promise durability.
     Promise(Sequence),
     /// This sequence is durable, regardless of the namespace's durability.
@@ -39,14 +39,14 @@ pub(crate) enum Gate {
 
 /// The result of a command: its completion and the gate of its release.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) completion: Completion,
-    pub(crate) gate: Gate,
+pub(crate) struct ExecutionOutcome {
+    pub(crate) completion: SsdCompletion,
+    pub(crate) gate: ReleaseGate,
 }
 
-impl Outcome {
+impl ExecutionOutcome {
     fn status(status: Status, saw: Sequence) -> Self {
-        Self { completion: Completion::new(0, status), gate: Gate::Promise(saw) }
+        Self { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Promise(saw) }
     }
 
     fn wrote(sequence: Sequence) -> Self {
@@ -57,117 +57,131 @@ impl Outcome {
 }
 
 /// Executes an operation.
-pub(crate) fn execute<M: Media>(ftl: &mut Ftl<M>, operation: &mut Operation) -> Result<Outcome, Stall> {
+pub(crate) fn execute<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
     let namespace = operation.namespace;
     let hash = operation.span.first;
     if ftl.failed.is_some() && operation.is_write() {
-        return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     }
     if let Err(status) = suits(ftl, operation) {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let command = match &mut operation.work {
-        Work::Expire { address } => return expire(ftl, hash, *address),
-        Work::Command(Command::Read { .. } | Command::Compare { .. } | Command::Verify { .. }) => {
+        OperationWork::Expire { address } => return expire(ftl, hash, *address),
+        OperationWork::Command(
+            SsdCommand::Read { .. } | SsdCommand::Compare { .. } | SsdCommand::Verify { .. },
+        ) => {
             return block_read::run(ftl, operation);
         }
-        Work::Command(Command::Write { .. } | Command::Deallocate { .. } | Command::Copy { .. }) => {
+        OperationWork::Command(
+            SsdCommand::Write { .. } | SsdCommand::Deallocate { .. } | SsdCommand::Copy { .. },
+        ) => {
             return block_write::run(ftl, operation);
         }
-        Work::Command(command) => command,
+        OperationWork::Command(command) => command,
     };
     match command {
-        Command::Store { key, value, condition, expiry } => {
-            let write = One { namespace, hash, key, condition: *condition, expiry: *expiry };
+        SsdCommand::Store { key, value, condition, expiry } => {
+            let write = KeyTarget { namespace, hash, key, condition: *condition, expiry: *expiry };
             store(ftl, &write, value)
         }
-        Command::Delete { key, condition } => {
-            delete(ftl, &One { condition: *condition, ..One::any(namespace, hash, key) })
+        SsdCommand::Delete { key, condition } => {
+            delete(ftl, &KeyTarget { condition: *condition, ..KeyTarget::any(namespace, hash, key) })
         }
-        Command::Retrieve { key, sink, bytes_max, release } => {
-            retrieve(ftl, &One::any(namespace, hash, key), (sink, *bytes_max), *release)
+        SsdCommand::Retrieve { key, sink, bytes_max, release } => {
+            retrieve(ftl, &KeyTarget::any(namespace, hash, key), (sink, *bytes_max), *release)
         }
-        Command::Exist { key, release } => exist(ftl, &One::any(namespace, hash, key), *release),
-        Command::Batch { writes } => batch(ftl, namespace, writes),
-        Command::List { keys_max, .. } => {
+        SsdCommand::Exist { key, release } => exist(ftl, &KeyTarget::any(namespace, hash, key), *release),
+        SsdCommand::Batch { writes } => batch(ftl, namespace, writes),
+        SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list(ftl, operation, keys_max)
         }
-        Command::Flush => Ok(Outcome { gate: Gate::Durable(ftl.applied()), ..Outcome::wrote(ftl.applied()) }),
-        Command::Fence { up_to } => Ok(Outcome::status(Status::SUCCESS, (*up_to).min(ftl.applied()))),
-        Command::Clear => clear(ftl, namespace),
-        Command::Namespace(change) => namespace::change(ftl, namespace, change),
-        Command::Read { .. }
-        | Command::Write { .. }
-        | Command::Deallocate { .. }
-        | Command::Compare { .. }
-        | Command::Verify { .. }
-        | Command::Copy { .. } => unreachable!("commands on blocks were run above"),
+        SsdCommand::Flush => Ok(ExecutionOutcome {
+            gate: ReleaseGate::Durable(ftl.applied()),
+            ..ExecutionOutcome::wrote(ftl.applied())
+        }),
+        SsdCommand::Fence { up_to } => {
+            Ok(ExecutionOutcome::status(Status::SUCCESS, (*up_to).min(ftl.applied())))
+        }
+        SsdCommand::Clear => clear(ftl, namespace),
+        SsdCommand::Namespace(change) => namespace::change(ftl, namespace, change),
+        SsdCommand::Read { .. }
+        | SsdCommand::Write { .. }
+        | SsdCommand::Deallocate { .. }
+        | SsdCommand::Compare { .. }
+        | SsdCommand::Verify { .. }
+        | SsdCommand::Copy { .. } => unreachable!("commands on blocks were run above"),
     }
 }
 
 /// Checks that the namespace has the kind that a command on keys, or on a namespace as a whole, needs.
 #[inline]
-fn suits<M: Media>(ftl: &Ftl<M>, operation: &Operation) -> Result<(), Status> {
+fn suits<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
     let subject = match &operation.work {
-        Work::Command(command) => command.subject(),
-        Work::Expire { .. } => return Ok(()),
+        OperationWork::Command(command) => command.subject(),
+        OperationWork::Expire { .. } => return Ok(()),
     };
     match (subject, ftl.table.state(operation.namespace)) {
-        (Subject::Table | Subject::Blocks, _) | (_, Slot::Implicit) | (Subject::Anything, Slot::Made(_)) => {
-            Ok(())
-        }
-        (Subject::Keys, Slot::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
-        (_, Slot::Damaged) => Err(Status::NAMESPACE_NOT_READY),
-        (Subject::Keys, Slot::Made(_)) => Err(Status::INVALID_NAMESPACE),
+        (CommandSubject::Table | CommandSubject::Blocks, _)
+        | (_, NamespaceDefinition::Implicit)
+        | (CommandSubject::Anything, NamespaceDefinition::Made(_)) => Ok(()),
+        (CommandSubject::Keys, NamespaceDefinition::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
+        (_, NamespaceDefinition::Damaged) => Err(Status::NAMESPACE_NOT_READY),
+        (CommandSubject::Keys, NamespaceDefinition::Made(_)) => Err(Status::INVALID_NAMESPACE),
     }
 }
 
-fn clear<M: Media>(ftl: &mut Ftl<M>, namespace: NamespaceId) -> Result<Outcome, Stall> {
+fn clear<M: Media>(ftl: &mut Ftl<M>, namespace: NamespaceId) -> Result<ExecutionOutcome, StallReason> {
     ftl.client_room(UNIT_BYTES * 3)?;
     let (sequence, removed) = ftl.clear(namespace, 0);
-    let mut outcome = Outcome::wrote(sequence);
+    let mut outcome = ExecutionOutcome::wrote(sequence);
     outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
     Ok(outcome)
 }
 
 /// One key of one namespace, with the condition and the expiry of a write to it.
-struct One<'a> {
+struct KeyTarget<'a> {
     namespace: NamespaceId,
     hash: KeyHash,
     key: &'a Bytes,
-    condition: Condition,
-    expiry: Expiry,
+    condition: WriteCondition,
+    expiry: RecordExpiry,
 }
 
-impl<'a> One<'a> {
+impl<'a> KeyTarget<'a> {
     fn any(namespace: NamespaceId, hash: KeyHash, key: &'a Bytes) -> Self {
-        Self { namespace, hash, key, condition: Condition::Always, expiry: Expiry::Never }
+        Self { namespace, hash, key, condition: WriteCondition::Always, expiry: RecordExpiry::Never }
     }
 
-    fn find<M: Media>(&self, ftl: &Ftl<M>, reach: Reach) -> Result<Option<Found>, Stall> {
+    fn find<M: Media>(&self, ftl: &Ftl<M>, reach: RecordPart) -> Result<Option<FoundRecord>, StallReason> {
         ftl.find(self.hash, self.namespace, self.key, reach)
     }
 
     /// Checks the condition against the found record, and returns the status of a failed condition.
-    fn check<M: Media>(&self, ftl: &Ftl<M>, found: Option<&Found>) -> Result<(), Status> {
+    fn check<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
         let exists = found.filter(|found| !ftl.expired(found));
         match (self.condition, exists) {
-            (Condition::Always, _) | (Condition::IfExists, Some(_)) | (Condition::IfAbsent, None) => Ok(()),
-            (Condition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
-            (Condition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
-            (Condition::IfSequence(wanted), exists) => match exists.and_then(|found| found.header) {
+            (WriteCondition::Always, _)
+            | (WriteCondition::IfExists, Some(_))
+            | (WriteCondition::IfAbsent, None) => Ok(()),
+            (WriteCondition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
+            (WriteCondition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
+            (WriteCondition::IfSequence(wanted), exists) => match exists.and_then(|found| found.header) {
                 Some(header) if header.sequence == wanted => Ok(()),
                 _ => Err(Status::SEQUENCE_MISMATCH),
             },
         }
     }
 
-    /// Stalls a write whose condition or kept expiry depends on a batch or clear that is not durable yet: if a power cut
-    /// lost the batch but kept the write, part of the batch would have taken effect. Once the write runs, all that it saw
-    /// has a lower sequence than its own, so that its acknowledgement covers that too.
-    fn rests_on<M: Media>(&self, ftl: &Ftl<M>, found: Option<&Found>) -> Result<(), Stall> {
-        if self.condition == Condition::Always && self.expiry != Expiry::Keep {
+    /// Stalls a write whose condition or kept expiry depends on a batch or clear that is not durable yet: if a power
+    /// cut lost the batch but kept the write, part of the batch would have taken effect. Once the write runs, all that
+    /// it saw has a lower sequence than its own, so that its acknowledgement covers that too.
+    fn rests_on<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), StallReason> {
+        if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep {
             return Ok(());
         }
         match found.map(|found| found.header) {
@@ -178,17 +192,17 @@ impl<'a> One<'a> {
         }
     }
 
-    fn expiry_ms(&self, found: Option<&Found>) -> u64 {
+    fn expiry_ms(&self, found: Option<&FoundRecord>) -> u64 {
         match self.expiry {
-            Expiry::Never => 0,
-            Expiry::At(when) => when,
-            Expiry::Keep => found.and_then(|found| found.header).map_or(0, |header| header.expiry_ms),
+            RecordExpiry::Never => 0,
+            RecordExpiry::At(when) => when,
+            RecordExpiry::Keep => found.and_then(|found| found.header).map_or(0, |header| header.expiry_ms),
         }
     }
 }
 
 /// Returns the sequence that a command saw which found this record, or none.
-fn saw<M: Media>(ftl: &Ftl<M>, found: Option<&Found>) -> Sequence {
+fn saw<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Sequence {
     // Some removal made the key absent; the sequence of the last removal covers it.
     found.and_then(|found| found.header).map_or(ftl.last_removal, |header| header.sequence)
 }
@@ -198,18 +212,22 @@ fn joint_sequence(header: &RecordHeader) -> Sequence {
     if header.flags & FLAGS_BATCH == 0 { Sequence(0) } else { header.sequence }
 }
 
-fn must_be_durable<M: Media>(ftl: &Ftl<M>, sequence: Sequence) -> Result<(), Stall> {
-    if sequence <= ftl.commit.durable { Ok(()) } else { Err(Stall::Durable(sequence)) }
+fn must_be_durable<M: Media>(ftl: &Ftl<M>, sequence: Sequence) -> Result<(), StallReason> {
+    if sequence <= ftl.commit.durable { Ok(()) } else { Err(StallReason::Durable(sequence)) }
 }
 
-fn units_of(found: Option<&Found>) -> usize {
+fn units_of(found: Option<&FoundRecord>) -> usize {
     found.map_or(0, |found| found.entry.units as usize * UNIT_BYTES)
 }
 
-fn store<M: Media>(ftl: &mut Ftl<M>, one: &One<'_>, value: &Payload) -> Result<Outcome, Stall> {
-    let found = one.find(ftl, Reach::Key)?;
+fn store<M: Media>(
+    ftl: &mut Ftl<M>,
+    one: &KeyTarget<'_>,
+    value: &ValueSource,
+) -> Result<ExecutionOutcome, StallReason> {
+    let found = one.find(ftl, RecordPart::Key)?;
     if let Err(status) = one.check(ftl, found.as_ref()) {
-        return Ok(Outcome::status(status, saw(ftl, found.as_ref())));
+        return Ok(ExecutionOutcome::status(status, saw(ftl, found.as_ref())));
     }
     one.rests_on(ftl, found.as_ref())?;
     let alive = found.as_ref().filter(|found| !ftl.expired(found));
@@ -218,33 +236,37 @@ fn store<M: Media>(ftl: &mut Ftl<M>, one: &One<'_>, value: &Payload) -> Result<O
         hash: one.hash,
         key: one.key,
         value: Some(match value {
-            Payload::Bytes(bytes) => Source::Bytes(bytes),
-            Payload::Client(segments) => Source::Client(segments),
+            ValueSource::Bytes(bytes) => RecordSource::Bytes(bytes),
+            ValueSource::Client(segments) => RecordSource::Client(segments),
         }),
         expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
     let (more, less) = (record.bytes(), units_of(found.as_ref()));
     if !ftl.has_capacity(more, more, less) || !ftl.has_quota(one.namespace, more, less) {
-        return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     ftl.client_room(record.bytes())?;
-    Ok(Outcome::wrote(ftl.write(&record, found)))
+    Ok(ExecutionOutcome::wrote(ftl.write(&record, found)))
 }
 
-fn delete<M: Media>(ftl: &mut Ftl<M>, one: &One<'_>) -> Result<Outcome, Stall> {
-    let found = one.find(ftl, Reach::Key)?;
+fn delete<M: Media>(ftl: &mut Ftl<M>, one: &KeyTarget<'_>) -> Result<ExecutionOutcome, StallReason> {
+    let found = one.find(ftl, RecordPart::Key)?;
     if let Err(status) = one.check(ftl, found.as_ref()) {
-        return Ok(Outcome::status(status, saw(ftl, found.as_ref())));
+        return Ok(ExecutionOutcome::status(status, saw(ftl, found.as_ref())));
     }
     let Some(alive) = found.filter(|found| !ftl.expired(found)) else {
-        return Ok(Outcome::status(Status::KEY_DOES_NOT_EXIST, saw(ftl, found.as_ref())));
+        return Ok(ExecutionOutcome::status(Status::KEY_DOES_NOT_EXIST, saw(ftl, found.as_ref())));
     };
     one.rests_on(ftl, Some(&alive))?;
     remove(ftl, one, alive)
 }
 
-fn remove<M: Media>(ftl: &mut Ftl<M>, one: &One<'_>, found: Found) -> Result<Outcome, Stall> {
+fn remove<M: Media>(
+    ftl: &mut Ftl<M>,
+    one: &KeyTarget<'_>,
+    found: FoundRecord,
+) -> Result<ExecutionOutcome, StallReason> {
     let tombstone = NewRecord {
         namespace: one.namespace,
         hash: one.hash,
@@ -254,14 +276,19 @@ fn remove<M: Media>(ftl: &mut Ftl<M>, one: &One<'_>, found: Found) -> Result<Out
         batch: 0,
     };
     ftl.client_room(tombstone.bytes())?;
-    Ok(Outcome::wrote(ftl.write(&tombstone, Some(found))))
+    Ok(ExecutionOutcome::wrote(ftl.write(&tombstone, Some(found))))
 }
 
-fn expire<M: Media>(ftl: &mut Ftl<M>, hash: KeyHash, address: RecordAddress) -> Result<Outcome, Stall> {
-    let nothing = Outcome { completion: Completion::new(0, Status::SUCCESS), gate: Gate::Open };
+fn expire<M: Media>(
+    ftl: &mut Ftl<M>,
+    hash: KeyHash,
+    address: RecordAddress,
+) -> Result<ExecutionOutcome, StallReason> {
+    let nothing =
+        ExecutionOutcome { completion: SsdCompletion::new(0, Status::SUCCESS), gate: ReleaseGate::Open };
     let entry = (0..).map_while(|nth| ftl.index.find(hash, nth)).find(|entry| entry.address == address);
     let Some(entry) = entry else { return Ok(nothing) };
-    let Some(header) = ftl.header(entry, Reach::Key)? else {
+    let Some(header) = ftl.header(entry, RecordPart::Key)? else {
         // The header is damaged: a read of the key reports the damage, and the key leaves the expiry queue.
         ftl.expiry.retain(|at, place| (at, place) != (hash, address));
         return Ok(nothing);
@@ -270,42 +297,43 @@ fn expire<M: Media>(ftl: &mut Ftl<M>, hash: KeyHash, address: RecordAddress) -> 
         return Ok(nothing);
     }
     let key = Bytes::from(ftl.key_of(entry, &header)?);
-    let one = One::any(entry.namespace, hash, &key);
-    remove(ftl, &one, Found { entry, header: Some(header) })?;
+    let one = KeyTarget::any(entry.namespace, hash, &key);
+    remove(ftl, &one, FoundRecord { entry, header: Some(header) })?;
     ftl.stats.expired += 1;
     Ok(nothing)
 }
 
 /// Makes the outcome of a lookup. An expired record counts as absent, but the outcome's gate still covers that record.
-fn describe<M: Media>(ftl: &Ftl<M>, found: Option<&Found>, release: Release) -> Outcome {
+fn describe<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>, release: ReadRelease) -> ExecutionOutcome {
     let saw = saw(ftl, found);
     let found = found.filter(|found| !ftl.expired(found));
-    let gate = if release == Release::Speculative { Gate::Open } else { Gate::Promise(saw) };
+    let gate =
+        if release == ReadRelease::Speculative { ReleaseGate::Open } else { ReleaseGate::Promise(saw) };
     let mut completion = match found {
-        None => Completion::new(0, Status::KEY_DOES_NOT_EXIST),
-        Some(Found { header: None, .. }) => Completion::new(0, Status::UNRECOVERED_ERROR),
-        Some(Found { header: Some(header), .. }) => {
-            let mut completion = Completion::new(0, Status::SUCCESS);
+        None => SsdCompletion::new(0, Status::KEY_DOES_NOT_EXIST),
+        Some(FoundRecord { header: None, .. }) => SsdCompletion::new(0, Status::UNRECOVERED_ERROR),
+        Some(FoundRecord { header: Some(header), .. }) => {
+            let mut completion = SsdCompletion::new(0, Status::SUCCESS);
             completion.value_bytes = header.value_bytes;
             completion.expiry_ms = header.expiry_ms;
             completion
         }
     };
     completion.sequence = saw;
-    Outcome { completion, gate }
+    ExecutionOutcome { completion, gate }
 }
 
 fn retrieve<M: Media>(
     ftl: &mut Ftl<M>,
-    one: &One<'_>,
-    (sink, bytes_max): (&mut Sink, u32),
-    release: Release,
-) -> Result<Outcome, Stall> {
-    let found = one.find(ftl, Reach::Value)?;
+    one: &KeyTarget<'_>,
+    (sink, bytes_max): (&mut ValueSink, u32),
+    release: ReadRelease,
+) -> Result<ExecutionOutcome, StallReason> {
+    let found = one.find(ftl, RecordPart::Value)?;
     let mut outcome = describe(ftl, found.as_ref(), release);
     let found = found.filter(|found| !ftl.expired(found));
-    if let Some(Found { entry, header: Some(header) }) = found
-        && !ftl.read_value(entry, &header, sink, Window::front(bytes_max))?
+    if let Some(FoundRecord { entry, header: Some(header) }) = found
+        && !ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?
     {
         outcome.completion.status = Status::UNRECOVERED_ERROR;
     }
@@ -315,25 +343,29 @@ fn retrieve<M: Media>(
     Ok(outcome)
 }
 
-fn exist<M: Media>(ftl: &Ftl<M>, one: &One<'_>, release: Release) -> Result<Outcome, Stall> {
-    let found = one.find(ftl, Reach::Key)?;
+fn exist<M: Media>(
+    ftl: &Ftl<M>,
+    one: &KeyTarget<'_>,
+    release: ReadRelease,
+) -> Result<ExecutionOutcome, StallReason> {
+    let found = one.find(ftl, RecordPart::Key)?;
     Ok(describe(ftl, found.as_ref(), release))
 }
 
 /// One write of a batch with the record it will replace.
-type Planned<'a> = (One<'a>, &'a BatchWrite, Option<Found>);
+type PlannedWrite<'a> = (KeyTarget<'a>, &'a BatchWrite, Option<FoundRecord>);
 
 fn batch<M: Media>(
     ftl: &mut Ftl<M>,
     namespace: NamespaceId,
     writes: &[BatchWrite],
-) -> Result<Outcome, Stall> {
+) -> Result<ExecutionOutcome, StallReason> {
     let planned = plan(ftl, namespace, writes)?;
     let mut seen = ftl.last_removal;
     for (position, (one, _, found)) in planned.iter().enumerate() {
         seen = seen.max(saw(ftl, found.as_ref()));
         if let Err(status) = one.check(ftl, found.as_ref()) {
-            let mut outcome = Outcome::status(status, saw(ftl, found.as_ref()));
+            let mut outcome = ExecutionOutcome::status(status, saw(ftl, found.as_ref()));
             outcome.completion.position = u32::try_from(position).unwrap_or(u32::MAX);
             return Ok(outcome);
         }
@@ -341,9 +373,9 @@ fn batch<M: Media>(
     for (one, _, found) in &planned {
         one.rests_on(ftl, found.as_ref())?;
     }
-    // A power cut may lose the removal of an absent key and keep this batch, so the batch then writes its own tombstone.
+    // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
     let absent_for_good = ftl.last_removal <= ftl.commit.durable;
-    let effective: Vec<Planned<'_>> = planned
+    let effective: Vec<PlannedWrite<'_>> = planned
         .into_iter()
         .filter(|(_, write, found)| {
             matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
@@ -353,7 +385,7 @@ fn batch<M: Media>(
     let less = effective.iter().map(|(_, _, found)| units_of(found.as_ref())).sum();
     let largest = effective.iter().map(|(_, write, _)| bytes_of(write)).max().unwrap_or(0);
     if !ftl.has_capacity(largest, more, less) || !batch_fits_quota(ftl, namespace, &effective) {
-        return Ok(Outcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
     ftl.client_room(more + more / 8)?;
@@ -363,7 +395,7 @@ fn batch<M: Media>(
         let (value, expiry_ms) = match write {
             BatchWrite::Store { value, .. } => {
                 let alive = found.as_ref().filter(|found| !ftl.expired(found));
-                (Some(Source::Bytes(value)), one.expiry_ms(alive))
+                (Some(RecordSource::Bytes(value)), one.expiry_ms(alive))
             }
             BatchWrite::Delete { .. } => (None, 0),
         };
@@ -371,11 +403,11 @@ fn batch<M: Media>(
         let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
         wrote = ftl.write(&record, found);
     }
-    Ok(Outcome::wrote(wrote))
+    Ok(ExecutionOutcome::wrote(wrote))
 }
 
 /// Returns true if the batch fits the namespace's quota. Tombstones count against the medium, not against the quota.
-fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[Planned<'_>]) -> bool {
+fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[PlannedWrite<'_>]) -> bool {
     let stores = writes.iter().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
     let more = stores.map(|(_, write, _)| bytes_of(write)).sum();
     ftl.has_quota(namespace, more, writes.iter().map(|(_, _, found)| units_of(found.as_ref())).sum())
@@ -394,7 +426,7 @@ fn plan<'a, M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
     writes: &'a [BatchWrite],
-) -> Result<Vec<Planned<'a>>, Stall> {
+) -> Result<Vec<PlannedWrite<'a>>, StallReason> {
     let mut planned = Vec::with_capacity(writes.len());
     let mut missing = Vec::new();
     for write in writes {
@@ -405,12 +437,12 @@ fn plan<'a, M: Media>(
         };
         let expiry = match write {
             BatchWrite::Store { expiry, .. } => *expiry,
-            BatchWrite::Delete { .. } => Expiry::Never,
+            BatchWrite::Delete { .. } => RecordExpiry::Never,
         };
-        let one = One { namespace, hash: ftl.hasher.hash(namespace, key), key, condition, expiry };
-        match one.find(ftl, Reach::Key) {
+        let one = KeyTarget { namespace, hash: ftl.hasher.hash(namespace, key), key, condition, expiry };
+        match one.find(ftl, RecordPart::Key) {
             Ok(found) => planned.push((one, write, found)),
-            Err(Stall::Pages(pages)) => missing.extend(pages),
+            Err(StallReason::Pages(pages)) => missing.extend(pages),
             Err(stall) => return Err(stall),
         }
     }
@@ -419,13 +451,17 @@ fn plan<'a, M: Media>(
     }
     missing.sort_unstable();
     missing.dedup();
-    Err(Stall::Pages(missing))
+    Err(StallReason::Pages(missing))
 }
 
 /// Number of keys whose pages a waiting list requests together.
 const LIST_AHEAD: usize = 64;
 
-fn list<M: Media>(ftl: &Ftl<M>, operation: &mut Operation, keys_max: usize) -> Result<Outcome, Stall> {
+fn list<M: Media>(
+    ftl: &Ftl<M>,
+    operation: &mut DeviceOperation,
+    keys_max: usize,
+) -> Result<ExecutionOutcome, StallReason> {
     let mut next = None;
     while let Some((hash, _)) = ftl.index.hashed.next(KeyHash(operation.position.0)) {
         if operation.listed.len() >= keys_max {
@@ -434,28 +470,32 @@ fn list<M: Media>(ftl: &Ftl<M>, operation: &mut Operation, keys_max: usize) -> R
         }
         match list_one(ftl, operation.namespace, hash) {
             Ok(keys) => operation.listed.extend(keys),
-            Err(Stall::Pages(mut pages)) => {
+            Err(StallReason::Pages(mut pages)) => {
                 list_ahead(ftl, operation.namespace, hash, &mut pages);
                 operation.position = ListPosition(hash.0);
-                return Err(Stall::Pages(pages));
+                return Err(StallReason::Pages(pages));
             }
             Err(stall) => return Err(stall),
         }
         operation.position = ListPosition(hash.0 + 1);
     }
-    let mut outcome = Outcome::status(Status::SUCCESS, ftl.applied());
+    let mut outcome = ExecutionOutcome::status(Status::SUCCESS, ftl.applied());
     outcome.completion.next = next;
     Ok(outcome)
 }
 
 /// Returns the keys that share one hash.
-fn list_one<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, hash: KeyHash) -> Result<Vec<ListedKey>, Stall> {
+fn list_one<M: Media>(
+    ftl: &Ftl<M>,
+    namespace: NamespaceId,
+    hash: KeyHash,
+) -> Result<Vec<ListedKey>, StallReason> {
     let mut keys = Vec::new();
     for entry in (0..).map_while(|nth| ftl.index.find(hash, nth)) {
         if entry.namespace != namespace {
             continue;
         }
-        let Some(header) = ftl.header(entry, Reach::Key)? else {
+        let Some(header) = ftl.header(entry, RecordPart::Key)? else {
             continue;
         };
         if !header.is_expired(ftl.wall_ms) {

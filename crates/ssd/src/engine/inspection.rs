@@ -1,9 +1,9 @@
 //! Inspects a medium without writing to it.
 //!
-//! Input: a medium whose device is not running. Output: an [`Inspection`]. Every record that the index names is read, its
-//! checksum computed and its key hashed again; then the index is built a second time, from the log alone, and compared
-//! with the one from the checkpoint (`compare`).
-//! Invariant: nothing is programmed, erased or flushed, and the result holds only locations and lengths of clients' data.
+//! Input: a medium whose device is not running. Output: an [`MediumInspection`]. Every record that the index names is read,
+//! its checksum computed and its key hashed again; then the index is built a second time, from the log alone, and
+//! compared with the one from the checkpoint (`compare`).
+//! Invariant: nothing is programmed, erased or flushed; the result holds only locations and lengths of clients' data.
 
 mod compare;
 #[cfg(test)]
@@ -13,8 +13,8 @@ mod verify;
 use crate::config::DeviceConfig;
 pub use crate::engine::recovery::CheckpointFound;
 use crate::engine::recovery::{Base, recover};
-use crate::engine::{OpenError, Progress, Start, layer};
-use crate::index::{Entry, KeyHash};
+use crate::engine::{OpenError, OpenProgress, StartTime, layer};
+use crate::index::{IndexEntry, KeyHash};
 use crate::media::{Media, PageAddress};
 
 /// Maximum of findings of one kind that are kept; further ones are only counted.
@@ -22,20 +22,20 @@ const KEPT_MAX: usize = 32;
 
 /// Findings of one kind: all are counted, the first ones kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Findings<T> {
+pub struct BoundedFindings<T> {
     /// Number of findings.
     pub count: u64,
     /// The first findings.
     pub first: Vec<T>,
 }
 
-impl<T> Default for Findings<T> {
+impl<T> Default for BoundedFindings<T> {
     fn default() -> Self {
         Self { count: 0, first: Vec::new() }
     }
 }
 
-impl<T> Findings<T> {
+impl<T> BoundedFindings<T> {
     fn add(&mut self, finding: T) {
         self.count += 1;
         if self.first.len() < KEPT_MAX {
@@ -46,7 +46,7 @@ impl<T> Findings<T> {
 
 /// The location of a key's or block's record, without any client data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct RecordLocation {
     /// Number of the namespace.
     pub namespace: u8,
     /// Hash of the key, or index position of the block ([`KeyHash`]).
@@ -57,8 +57,8 @@ pub struct Whereabouts {
     pub offset: usize,
 }
 
-impl Whereabouts {
-    fn of(hash: KeyHash, entry: Entry) -> Self {
+impl RecordLocation {
+    fn of(hash: KeyHash, entry: IndexEntry) -> Self {
         let address = entry.address;
         Self { namespace: entry.namespace.0, hash, page: address.page(), offset: address.offset_in_block() }
     }
@@ -75,16 +75,16 @@ pub enum RecordFault {
 
 /// An entry in which the two indexes differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct IndexDifference {
     /// Location by the checkpoint and the log after it.
-    pub by_checkpoint: Option<Whereabouts>,
+    pub by_checkpoint: Option<RecordLocation>,
     /// Location by the whole log.
-    pub by_log: Option<Whereabouts>,
+    pub by_log: Option<RecordLocation>,
 }
 
 /// The findings of one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NamespaceFound {
+pub struct NamespaceFindings {
     /// Keys or blocks that the index names.
     pub counted: u64,
     /// Those whose record is intact.
@@ -99,17 +99,17 @@ pub struct NamespaceFound {
 
 /// The contents of a medium, as counts and faults.
 #[derive(Clone, Debug, Default)]
-pub struct Inspection {
+pub struct MediumInspection {
     /// Findings by namespace; the last entry is the namespace table itself.
-    pub namespaces: [NamespaceFound; crate::limits::SPACES],
+    pub namespaces: [NamespaceFindings; crate::limits::SPACES],
     /// Records that the index names and that are damaged or belong to another key.
-    pub faults: Findings<(Whereabouts, RecordFault)>,
+    pub faults: BoundedFindings<(RecordLocation, RecordFault)>,
     /// State of the checkpoints.
     pub checkpoint: CheckpointFound,
     /// Differences between the index from the checkpoint and the index from the whole log.
-    pub differences: Findings<Difference>,
-    /// Records anywhere in the log with a wrong checksum, whether a key needs them or not. A power cut leaves some; opening
-    /// the device removes them.
+    pub differences: BoundedFindings<IndexDifference>,
+    /// Records anywhere in the log with a wrong checksum, whether a key needs them or not. A power cut leaves some;
+    /// opening the device removes them.
     pub damaged_records: u64,
     /// Records of batches that a power cut left incomplete.
     pub discarded_records: u64,
@@ -128,21 +128,21 @@ pub struct Inspection {
 pub fn inspect<M: Media>(
     media: M,
     config: &DeviceConfig,
-    start: Start,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Inspection, M), OpenError<M>> {
+    start: StartTime,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<(MediumInspection, M), OpenError<M>> {
     let mut now = start.now;
     let mut ftl = layer(media, config)?;
     ftl.wall_ms = start.wall.0;
-    let mut found = Inspection::default();
+    let mut found = MediumInspection::default();
     let looked = recover(&mut ftl, config, Base::Checkpoint, &mut now, progress).and_then(|recovered| {
         found.checkpoint = recovered.checkpoint;
         found.unreadable_blocks = recovered.unknown_blocks;
         found.discarded_records = recovered.debris.discarded.len() as u64;
         found.damaged_records = ftl.stats.damaged;
         for (hash, entry) in recovered.vanished {
-            let by_checkpoint = Some(Whereabouts::of(hash, entry));
-            found.differences.add(Difference { by_checkpoint, by_log: None });
+            let by_checkpoint = Some(RecordLocation::of(hash, entry));
+            found.differences.add(IndexDifference { by_checkpoint, by_log: None });
         }
         found.live_bytes = ftl.blocks.live_bytes();
         found.free_blocks = u32::try_from(ftl.blocks.free()).unwrap_or(u32::MAX);

@@ -2,7 +2,7 @@
 //!
 //! Input: a medium, and the time. Output: a device that accepts commands, or the medium with the reason of the failure.
 
-use super::Device;
+use super::SsdDevice;
 use crate::config::DeviceConfig;
 use crate::engine::recovery::{Base, recover};
 use crate::ftl::Ftl;
@@ -18,7 +18,7 @@ const FRAMES_MIN: usize = 4 * PAGES_PER_BLOCK;
 
 /// The time at which a device opens, on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Start {
+pub struct StartTime {
     /// Monotonic time.
     pub now: Nanos,
     /// Wall time.
@@ -27,7 +27,7 @@ pub struct Start {
 
 /// The progress of opening or inspecting a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct OpenProgress {
     /// The stage: `survey`, `checkpoint`, `scan`, `replay`, `clean up`, `verify` or `compare`.
     pub stage: &'static str,
     /// Steps done in this stage.
@@ -37,7 +37,7 @@ pub struct Progress {
 }
 
 /// The state of the first page of a new epoch.
-enum Witness {
+enum StampPageState {
     Wanted,
     Asked,
     Durable,
@@ -128,7 +128,7 @@ fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<Pool, OpenReason
     })
 }
 
-impl<M: Media> Device<M> {
+impl<M: Media> SsdDevice<M> {
     /// Opens a medium, blank or used, and recovers its contents. Blocks on the media.
     ///
     /// # Errors
@@ -136,8 +136,8 @@ impl<M: Media> Device<M> {
     pub fn open(
         media: M,
         config: DeviceConfig,
-        start: Start,
-        progress: &mut dyn FnMut(Progress),
+        start: StartTime,
+        progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Self, OpenError<M>> {
         let mut ftl = layer(media, &config)?;
         let mut now = start.now;
@@ -170,13 +170,13 @@ impl<M: Media> Device<M> {
         &mut self,
         mut now: Nanos,
         wall: UnixMillis,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<(), MediaError> {
         // A killed process may have left bytes in the kernel that are not on the medium: served data must be durable.
         self.ftl.commit.want_flush();
-        // The first page of the new epoch names the accepted blocks. Nothing may be erased or served until it is durable:
-        // from then on no later recovery accepts a block that this one discarded.
-        let mut witness = Witness::Wanted;
+        // The first page of the new epoch names the accepted blocks. Nothing may be erased or served until it is
+        // durable: from then on no later recovery accepts a block that this one discarded.
+        let mut witness = StampPageState::Wanted;
         let mut done = 0;
         loop {
             let moved = self.poll(now, wall);
@@ -185,12 +185,12 @@ impl<M: Media> Device<M> {
             }
             let settled = self.ftl.commit.is_idle() && !self.ftl.commit.is_due();
             match witness {
-                Witness::Wanted if settled && self.ftl.witness() => witness = Witness::Asked,
-                Witness::Asked if settled => {
+                StampPageState::Wanted if settled && self.ftl.witness() => witness = StampPageState::Asked,
+                StampPageState::Asked if settled => {
                     self.ftl.collector.let_go();
-                    witness = Witness::Durable;
+                    witness = StampPageState::Durable;
                 }
-                Witness::Durable
+                StampPageState::Durable
                     if settled && !self.ftl.collector.is_cleaning_up() && self.ftl.blocks.ready() > 0 =>
                 {
                     return Ok(());
@@ -198,7 +198,7 @@ impl<M: Media> Device<M> {
                 _ => {}
             }
             done += 1;
-            progress(Progress { stage: "clean up", done, total: done });
+            progress(OpenProgress { stage: "clean up", done, total: done });
             if !moved {
                 now = self.ftl.media.wait(now);
             }

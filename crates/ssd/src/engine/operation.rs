@@ -1,11 +1,11 @@
 //! Operations in flight, and the slab that every stage indexes into.
 //!
-//! Input: accepted commands. Output: slots, each of which holds a command from submission to completion. A slot is freed
-//! exactly when its completion is made. Invariant: an operation that holds keys is the only one that runs on them.
+//! Input: accepted commands. Output: slots, each of which holds a command from submission until its completion is made.
+//! Invariant: an operation that holds keys is the only one that runs on them.
 
 use crate::command::{
-    BatchWrite, Command, Completion, FaceId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence,
-    Sink,
+    BatchWrite, FrontEndId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
+    SsdCompletion, ValueSink,
 };
 use crate::ftl::namespace_table::place;
 use crate::index::{KeyHash, KeyHasher};
@@ -17,9 +17,9 @@ use headwater_host::clock::Nanos;
 
 /// The work of an operation.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum OperationWork {
     /// A command of a front end.
-    Command(Command),
+    Command(SsdCommand),
     /// The removal of an expired record.
     Expire {
         /// Address of the record when it expired. If it has moved since, the expiry queue names it again.
@@ -29,7 +29,7 @@ pub(crate) enum Work {
 
 /// The kind of object that a command works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum CommandSubject {
     /// Keys of a key space.
     Keys,
     /// Blocks of a block namespace.
@@ -40,37 +40,37 @@ pub(crate) enum Subject {
     Table,
 }
 
-impl Command {
+impl SsdCommand {
     /// Returns the kind of object that the command works on.
     #[inline]
-    pub(crate) const fn subject(&self) -> Subject {
+    pub(crate) const fn subject(&self) -> CommandSubject {
         match self {
             Self::Store { .. }
             | Self::Retrieve { .. }
             | Self::Exist { .. }
             | Self::Delete { .. }
             | Self::Batch { .. }
-            | Self::List { .. } => Subject::Keys,
+            | Self::List { .. } => CommandSubject::Keys,
             Self::Read { .. }
             | Self::Write { .. }
             | Self::Deallocate { .. }
             | Self::Compare { .. }
             | Self::Verify { .. }
-            | Self::Copy { .. } => Subject::Blocks,
-            Self::Flush | Self::Fence { .. } | Self::Clear => Subject::Anything,
-            Self::Namespace(_) => Subject::Table,
+            | Self::Copy { .. } => CommandSubject::Blocks,
+            Self::Flush | Self::Fence { .. } | Self::Clear => CommandSubject::Anything,
+            Self::Namespace(_) => CommandSubject::Table,
         }
     }
 }
 
 /// A range in index order: one key, or consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span {
+pub(crate) struct KeySpan {
     pub(crate) first: KeyHash,
     pub(crate) last: KeyHash,
 }
 
-impl Span {
+impl KeySpan {
     /// Returns the span of one key.
     #[inline]
     pub(crate) const fn one(hash: KeyHash) -> Self {
@@ -90,7 +90,7 @@ impl Span {
 
 /// The progress of a command on many blocks, kept while it waits.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct BlockProgress {
     /// Blocks read.
     pub(crate) blocks: u64,
     /// The position at which removal continues.
@@ -105,17 +105,17 @@ pub(crate) struct Walk {
 
 /// One operation in flight.
 #[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) face: FaceId,
+pub(crate) struct DeviceOperation {
+    pub(crate) face: FrontEndId,
     pub(crate) token: u64,
     pub(crate) namespace: NamespaceId,
-    pub(crate) work: Work,
+    pub(crate) work: OperationWork,
     /// The format with which its blocks were counted.
     pub(crate) format: Option<BlockFormat>,
     /// The span of its one key, or of its one range of blocks.
-    pub(crate) span: Span,
+    pub(crate) span: KeySpan,
     /// The spans of all keys of a batch, or of several ranges of blocks: sorted and disjoint. Empty otherwise.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<KeySpan>,
     /// Pages requested and not yet read.
     pub(crate) missing: usize,
     /// Pages pinned for it.
@@ -126,27 +126,33 @@ pub(crate) struct Operation {
     pub(crate) listed: Vec<ListedKey>,
     pub(crate) position: ListPosition,
     /// The progress of a command on many blocks.
-    pub(crate) walk: Walk,
+    pub(crate) walk: BlockProgress,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
 
-impl Operation {
-    pub(crate) fn new(face: FaceId, token: u64, namespace: NamespaceId, work: Work, now: Nanos) -> Self {
+impl DeviceOperation {
+    pub(crate) fn new(
+        face: FrontEndId,
+        token: u64,
+        namespace: NamespaceId,
+        work: OperationWork,
+        now: Nanos,
+    ) -> Self {
         Self {
             face,
             token,
             namespace,
             work,
             format: None,
-            span: Span::one(KeyHash(0)),
+            span: KeySpan::one(KeyHash(0)),
             spans: Vec::new(),
             missing: 0,
             pinned: Vec::new(),
             holds: false,
             listed: Vec::new(),
             position: ListPosition::START,
-            walk: Walk::default(),
+            walk: BlockProgress::default(),
             submitted: now,
             started: None,
         }
@@ -154,41 +160,41 @@ impl Operation {
 
     /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
     pub(crate) fn find_keys(&mut self, hasher: &KeyHasher) {
-        let Work::Command(command) = &self.work else {
+        let OperationWork::Command(command) = &self.work else {
             return;
         };
         let namespace = self.namespace;
         match command {
-            Command::Store { key, .. }
-            | Command::Retrieve { key, .. }
-            | Command::Exist { key, .. }
-            | Command::Delete { key, .. } => self.span = Span::one(hasher.hash(namespace, key)),
-            Command::Batch { writes } => {
-                let keys = writes.iter().map(|write| Span::one(hasher.hash(namespace, write.key())));
+            SsdCommand::Store { key, .. }
+            | SsdCommand::Retrieve { key, .. }
+            | SsdCommand::Exist { key, .. }
+            | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
+            SsdCommand::Batch { writes } => {
+                let keys = writes.iter().map(|write| KeySpan::one(hasher.hash(namespace, write.key())));
                 self.spans = merged(keys.collect());
             }
-            Command::List { from, .. } => self.position = *from,
+            SsdCommand::List { from, .. } => self.position = *from,
             // All changes of the table share one span, so that they keep their order.
-            Command::Namespace(_) => self.span = Span::one(place(NamespaceId::SYSTEM)),
-            Command::Read { range, .. } | Command::Verify { range } => {
-                self.span = Span::of_blocks(namespace, *range).unwrap_or(self.span);
+            SsdCommand::Namespace(_) => self.span = KeySpan::one(place(NamespaceId::SYSTEM)),
+            SsdCommand::Read { range, .. } | SsdCommand::Verify { range } => {
+                self.span = KeySpan::of_blocks(namespace, *range).unwrap_or(self.span);
             }
-            Command::Write { start, data, .. } | Command::Compare { start, data } => {
+            SsdCommand::Write { start, data, .. } | SsdCommand::Compare { start, data } => {
                 let range = LbaRange { start: *start, blocks: self.blocks_in(data.len()) };
-                self.span = Span::of_blocks(namespace, range).unwrap_or(self.span);
+                self.span = KeySpan::of_blocks(namespace, range).unwrap_or(self.span);
             }
-            Command::Deallocate { ranges, .. } => self.hold_ranges(ranges.clone()),
-            Command::Copy { sources, destination, .. } => {
+            SsdCommand::Deallocate { ranges, .. } => self.hold_ranges(ranges.clone()),
+            SsdCommand::Copy { sources, destination, .. } => {
                 let blocks = sources.iter().map(|range| range.blocks).sum();
                 let target = LbaRange { start: *destination, blocks };
                 self.hold_ranges(sources.iter().copied().chain([target]).collect());
             }
-            Command::Flush | Command::Fence { .. } | Command::Clear => {}
+            SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Clear => {}
         }
     }
 
     fn hold_ranges(&mut self, ranges: Vec<LbaRange>) {
-        let spans = ranges.into_iter().filter_map(|range| Span::of_blocks(self.namespace, range));
+        let spans = ranges.into_iter().filter_map(|range| KeySpan::of_blocks(self.namespace, range));
         self.spans = merged(spans.collect());
     }
 
@@ -200,10 +206,10 @@ impl Operation {
     /// Returns true if it works on single keys or blocks, so that operations on the same key must keep their order.
     pub(crate) fn is_keyed(&self) -> bool {
         match &self.work {
-            Work::Expire { .. } => true,
-            Work::Command(command) => !matches!(
+            OperationWork::Expire { .. } => true,
+            OperationWork::Command(command) => !matches!(
                 command,
-                Command::List { .. } | Command::Flush | Command::Fence { .. } | Command::Clear
+                SsdCommand::List { .. } | SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Clear
             ),
         }
     }
@@ -211,11 +217,11 @@ impl Operation {
     /// Returns true if it reads the value of the record that it finds.
     #[inline]
     pub(crate) fn reads_value(&self) -> bool {
-        matches!(&self.work, Work::Command(Command::Retrieve { .. } | Command::Read { .. }))
+        matches!(&self.work, OperationWork::Command(SsdCommand::Retrieve { .. } | SsdCommand::Read { .. }))
     }
 
     /// Returns the spans of the keys and blocks that it works on.
-    pub(crate) fn spans(&self) -> &[Span] {
+    pub(crate) fn spans(&self) -> &[KeySpan] {
         if !self.is_keyed() {
             &[]
         } else if self.spans.is_empty() {
@@ -226,10 +232,10 @@ impl Operation {
     }
 
     /// Moves its sink and its listed keys into the completion.
-    pub(crate) fn answer(&mut self, completion: &mut Completion) {
-        if let Work::Command(
-            Command::Retrieve { sink: Sink::Bytes(bytes), .. }
-            | Command::Read { sink: Sink::Bytes(bytes), .. },
+    pub(crate) fn answer(&mut self, completion: &mut SsdCompletion) {
+        if let OperationWork::Command(
+            SsdCommand::Retrieve { sink: ValueSink::Bytes(bytes), .. }
+            | SsdCommand::Read { sink: ValueSink::Bytes(bytes), .. },
         ) = &mut self.work
         {
             completion.sink = std::mem::take(bytes);
@@ -239,7 +245,7 @@ impl Operation {
 }
 
 /// Returns the spans sorted, with overlapping ones merged.
-fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+fn merged(mut spans: Vec<KeySpan>) -> Vec<KeySpan> {
     spans.sort_unstable();
     spans.dedup_by(|next, span| {
         let meets = next.first <= span.last;
@@ -263,13 +269,13 @@ impl BatchWrite {
 
 /// The slab of operations in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Slab {
-    slots: Vec<Option<Operation>>,
+pub(crate) struct OperationSlab {
+    slots: Vec<Option<DeviceOperation>>,
     vacant: Vec<usize>,
     live: usize,
 }
 
-impl Slab {
+impl OperationSlab {
     /// Returns true if [`OPERATIONS_MAX`] is reached.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -279,10 +285,10 @@ impl Slab {
     /// Inserts an operation and returns its slot.
     ///
     /// # Panics
-    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before it makes an operation, which is large and
-    /// would have to be moved once more to be returned.
+    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before it makes an operation, which is large
+    /// and would have to be moved once more to be returned.
     #[inline]
-    pub(crate) fn insert(&mut self, operation: Operation) -> usize {
+    pub(crate) fn insert(&mut self, operation: DeviceOperation) -> usize {
         assert!(!self.is_full(), "operation slab is full: check is_full before insert");
         self.live += 1;
         match self.vacant.pop() {
@@ -297,19 +303,19 @@ impl Slab {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Operation> {
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut DeviceOperation> {
         self.slots.get_mut(at)?.as_mut()
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Operation> {
+    pub(crate) fn get(&self, at: usize) -> Option<&DeviceOperation> {
         self.slots.get(at)?.as_ref()
     }
 
     /// Finds the slot of a front end's command. Searches every slot.
-    pub(crate) fn find(&self, face: FaceId, token: u64) -> Option<usize> {
+    pub(crate) fn find(&self, face: FrontEndId, token: u64) -> Option<usize> {
         self.slots.iter().position(|slot| {
             slot.as_ref().is_some_and(|operation| {
-                matches!(operation.work, Work::Command(_))
+                matches!(operation.work, OperationWork::Command(_))
                     && operation.face == face
                     && operation.token == token
             })
@@ -322,7 +328,7 @@ impl Slab {
         let Some(operation) = self.get(at) else {
             return false;
         };
-        let answered = matches!(operation.work, Work::Command(_));
+        let answered = matches!(operation.work, OperationWork::Command(_));
         self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
@@ -335,28 +341,28 @@ impl Slab {
     }
 }
 
-impl Operation {
-    /// Returns true if it changes stored data or promises durability: such operations are refused after a media failure.
+impl DeviceOperation {
+    /// Returns true if it changes stored data or promises durability, and is refused after a media failure.
     pub(crate) fn is_write(&self) -> bool {
         match &self.work {
-            Work::Expire { .. } => true,
-            Work::Command(command) => match command {
-                Command::Store { .. }
-                | Command::Delete { .. }
-                | Command::Batch { .. }
-                | Command::Flush
-                | Command::Fence { .. }
-                | Command::Clear
-                | Command::Write { .. }
-                | Command::Deallocate { .. }
-                | Command::Copy { .. }
-                | Command::Namespace(_) => true,
-                Command::Retrieve { .. }
-                | Command::Exist { .. }
-                | Command::List { .. }
-                | Command::Read { .. }
-                | Command::Compare { .. }
-                | Command::Verify { .. } => false,
+            OperationWork::Expire { .. } => true,
+            OperationWork::Command(command) => match command {
+                SsdCommand::Store { .. }
+                | SsdCommand::Delete { .. }
+                | SsdCommand::Batch { .. }
+                | SsdCommand::Flush
+                | SsdCommand::Fence { .. }
+                | SsdCommand::Clear
+                | SsdCommand::Write { .. }
+                | SsdCommand::Deallocate { .. }
+                | SsdCommand::Copy { .. }
+                | SsdCommand::Namespace(_) => true,
+                SsdCommand::Retrieve { .. }
+                | SsdCommand::Exist { .. }
+                | SsdCommand::List { .. }
+                | SsdCommand::Read { .. }
+                | SsdCommand::Compare { .. }
+                | SsdCommand::Verify { .. } => false,
             },
         }
     }

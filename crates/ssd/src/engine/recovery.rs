@@ -1,12 +1,12 @@
-//! Recovery: what a medium holds becomes index, block table and counts again.
+//! Recovery: rebuilds index, block table and counts from a medium.
 //!
-//! In: a medium in whatever state a power cut left it. Out: a translation layer that knows every record that counts.
+//! Input: a medium in any state that a power cut can leave. Output: a translation layer that indexes all valid records.
 //!
-//! 1. The first page of every block says what the block is ([`survey`]).
-//! 2. The newest whole checkpoint, if any, gives the index as it was ([`load`]).
+//! 1. The first page of every block gives the block's kind and order ([`survey`]).
+//! 2. The newest whole checkpoint, if any, gives the index at its time ([`load`]).
 //! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
-//! 4. Of each key the record with the highest sequence wins; incomplete batches are set aside ([`replay`]).
-//! 5. The records of the system namespace say what each namespace is ([`table`]).
+//! 4. Of each key the record with the highest sequence wins; incomplete batches are discarded ([`replay`]).
+//! 5. The records of the system namespace give the settings of each namespace ([`table`]).
 //!
 //! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
 
@@ -14,48 +14,48 @@ mod block_pages;
 mod corruption;
 mod load;
 mod lost_records;
+mod namespace_table;
 mod replay;
 mod scan;
 mod survey;
-mod table;
 
 use crate::config::DeviceConfig;
-use crate::engine::Progress;
+use crate::engine::OpenProgress;
 use crate::limits::RECOVERY_FRAMES;
 use crate::media::geometry::{BlockId, PageAddress};
-use crate::media::{Media, MediaDone, MediaError, MediaOp, MediaToken, PageState, Refused};
+use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageState, RefusedOp};
 pub(crate) use replay::{bring_in, reach};
 
-use crate::ftl::{Debris, Ftl};
-use crate::index::{Entry, KeyHash, KeyHasher};
-use headwater_dma::frame::{Frame, FramePool};
+use crate::ftl::{Ftl, IncompleteBatches};
+use crate::index::{IndexEntry, KeyHash, KeyHasher};
+use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
 
-/// What recovery starts from.
+/// The index from which recovery starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Base {
     /// The newest whole checkpoint.
     Checkpoint,
-    /// Nothing: the whole log is scanned, keys hashed like this.
+    /// An empty index: the whole log is scanned, and keys are hashed with this hasher.
     Log(KeyHasher),
 }
 
-/// What a medium holds of checkpoints.
+/// The state of the checkpoints on a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointFound {
-    /// None, or it was not looked for.
+    /// There is none, or recovery did not search for one.
     #[default]
     None,
-    /// A whole one.
+    /// There is a whole one.
     Whole,
-    /// Only one that was never finished.
+    /// There is only an unfinished one.
     Unfinished,
-    /// Only one with pages that cannot be read, or that do not carry the checksum of the whole.
+    /// There is only one with unreadable pages, or with a wrong checksum.
     Damaged,
 }
 
-/// What recovery found, beside the translation layer itself.
+/// The findings of recovery, beside the translation layer itself.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     pub(crate) checkpoint_blocks: Vec<BlockId>,
@@ -63,22 +63,22 @@ pub(crate) struct Recovered {
     pub(crate) start_order: u64,
     /// The highest block order accepted.
     pub(crate) accepted_order: u64,
-    /// Blocks with damage, or with records of incomplete batches: collected before anything is served.
-    pub(crate) debris: Debris,
+    /// Blocks with damage, or with records of incomplete batches: collected before the first command.
+    pub(crate) debris: IncompleteBatches,
     pub(crate) checkpoint: CheckpointFound,
     /// Blocks with programmed pages none of which can be read.
     pub(crate) unknown_blocks: u32,
-    /// What the checkpoint names in the part of the log behind it, and what is not there though it was durable once.
-    pub(crate) vanished: Vec<(KeyHash, Entry)>,
+    /// Durable records that the checkpoint names in the log after it, and that are lost there.
+    pub(crate) vanished: Vec<(KeyHash, IndexEntry)>,
 }
 
-/// Rebuilds a translation layer. `now` moves on with the media.
+/// Rebuilds a translation layer, and advances `now` by the time that the media takes.
 pub(crate) fn recover<M: Media>(
     ftl: &mut Ftl<M>,
     config: &DeviceConfig,
     base: Base,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Recovered, MediaError> {
     let survey = survey::survey(ftl, now, progress)?;
     let mut recovered = Recovered {
@@ -107,13 +107,13 @@ pub(crate) fn recover<M: Media>(
     recovered.debris.blocks.extend(&scanned.suspect);
     recovered.debris.rescue.extend(&scanned.rescue);
     replay::replay(ftl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
-    table::table(ftl, now)?;
+    namespace_table::table(ftl, now)?;
     ftl.recovery_frames.release_idle();
     Ok(recovered)
 }
 
-/// Reads pages in the given order, several in flight, and hands each to `each`: its bytes, or `None` when it is blank.
-/// An unreadable page is handed over as zeroes; a failing medium ends it.
+/// Reads pages in the given order, several in flight, and passes each to `each`: its bytes, or `None` for a blank page.
+/// An unreadable page is passed as zeroes; a media failure ends the reads with an error.
 fn read_pages<M: Media>(
     media: &mut M,
     spare: &mut FramePool,
@@ -123,7 +123,7 @@ fn read_pages<M: Media>(
 ) -> Result<(), MediaError> {
     let addressable = media.traits().addressable;
     let depth = media.traits().queue_max.clamp(1, RECOVERY_FRAMES);
-    let mut in_flight: VecDeque<(PageAddress, Option<MediaDone>)> = VecDeque::new();
+    let mut in_flight: VecDeque<(PageAddress, Option<MediaCompletion>)> = VecDeque::new();
     let mut first_token = 0;
     let mut done = Vec::new();
     let mut refused = None;
@@ -134,8 +134,8 @@ fn read_pages<M: Media>(
                 each(page, media.view(page));
                 continue;
             }
-            // Frames that a medium lost must not end a recovery.
-            let last_resort = || in_flight.is_empty().then(Frame::zeroed);
+            // Recovery must go on even if the medium did not return its frames.
+            let last_resort = || in_flight.is_empty().then(MediaFrame::zeroed);
             let Some(frame) = spare.take().or_else(last_resort) else { break };
             let Some(page) = pages.next() else {
                 spare.put_back(frame);
@@ -176,13 +176,13 @@ fn read_pages<M: Media>(
     }
 }
 
-/// Hands the read that waits to the media; it stays when the media's queue is full.
+/// Submits the waiting read to the media; it keeps waiting if the media's queue is full.
 fn submit_read<M: Media>(
     media: &mut M,
     now: Nanos,
     first_token: u64,
-    in_flight: &mut VecDeque<(PageAddress, Option<MediaDone>)>,
-    waiting: &mut Option<(PageAddress, Frame)>,
+    in_flight: &mut VecDeque<(PageAddress, Option<MediaCompletion>)>,
+    waiting: &mut Option<(PageAddress, MediaFrame)>,
 ) {
     let Some((page, frame)) = waiting.take() else {
         return;
@@ -190,7 +190,7 @@ fn submit_read<M: Media>(
     let token = MediaToken(first_token + in_flight.len() as u64);
     match media.submit(token, MediaOp::Read { page, frame }, now) {
         Ok(()) => in_flight.push_back((page, None)),
-        Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
+        Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
         Err(_) => {}
     }
 }

@@ -1,23 +1,23 @@
 //! Holds each completion back until everything that it wrote or saw is durable.
 //!
-//! Input: completions with the sequence they depend on. Output: the same completions, per front end, in the order of their
-//! release. Invariant: a completion is returned exactly once, and not before `durable` has reached its gate.
+//! Input: completions with the sequence they depend on. Output: the same completions, per front end, in the order of
+//! their release. Invariant: a completion is returned exactly once, and not before `durable` has reached its gate.
 
-use crate::command::{Completion, FaceId, Sequence};
+use crate::command::{FrontEndId, Sequence, SsdCompletion};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The completions that wait for durability, and the released ones that no front end has taken yet.
 #[derive(Debug, Default)]
-pub struct Release {
-    gated: BTreeMap<(Sequence, u64), (FaceId, Completion)>,
-    ready: Vec<VecDeque<Completion>>,
+pub struct ReleaseQueue {
+    gated: BTreeMap<(Sequence, u64), (FrontEndId, SsdCompletion)>,
+    ready: Vec<VecDeque<SsdCompletion>>,
     arrival: u64,
     released: u64,
 }
 
-impl Release {
+impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
-    pub fn push(&mut self, face: FaceId, completion: Completion, gate: Sequence, durable: Sequence) {
+    pub fn push(&mut self, face: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
         if gate <= durable {
             self.let_go(face, completion);
         } else {
@@ -26,7 +26,7 @@ impl Release {
         }
     }
 
-    fn let_go(&mut self, face: FaceId, completion: Completion) {
+    fn let_go(&mut self, face: FrontEndId, completion: SsdCompletion) {
         let face = usize::from(face.0);
         if self.ready.len() <= face {
             self.ready.resize_with(face + 1, VecDeque::new);
@@ -52,13 +52,13 @@ impl Release {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
         for (face, completion) in failed.into_values() {
-            self.let_go(face, Completion { status, ..completion });
+            self.let_go(face, SsdCompletion { status, ..completion });
         }
         any
     }
 
     /// Takes the next released completion of a front end.
-    pub fn pop(&mut self, face: FaceId) -> Option<Completion> {
+    pub fn pop(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
         self.ready.get_mut(usize::from(face.0))?.pop_front()
     }
 
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
     use headwater_nvme::spec::status::Status;
 
-    fn completion(token: u64) -> Completion {
-        Completion::new(token, Status::SUCCESS)
+    fn completion(token: u64) -> SsdCompletion {
+        SsdCompletion::new(token, Status::SUCCESS)
     }
 
     #[test]
     fn completions_are_released_once_and_not_before_their_gate() {
-        let mut release = Release::default();
-        let face = FaceId(1);
+        let mut release = ReleaseQueue::default();
+        let face = FrontEndId(1);
         release.push(face, completion(1), Sequence(5), Sequence(3));
         release.push(face, completion(2), Sequence(3), Sequence(3));
         release.push(face, completion(3), Sequence(5), Sequence(3));
@@ -105,6 +105,6 @@ mod tests {
         assert_eq!(release.pop(face).unwrap().token, 1);
         assert_eq!(release.pop(face).unwrap().token, 3);
         assert!(release.pop(face).is_none());
-        assert!(release.pop(FaceId(9)).is_none());
+        assert!(release.pop(FrontEndId(9)).is_none());
     }
 }

@@ -12,13 +12,13 @@
 //!
 //! Invariant: operations on one key run in the order of their submission, regardless of their stalls.
 
-use super::Device;
-use crate::command::{Completion, Sequence};
-use crate::engine::execute::{Gate, Outcome, execute};
-use crate::engine::operation::{Span, Work};
-use crate::ftl::Stall;
-use crate::index::{Entry, Index, KeyHash};
-use crate::log::reads::Waiter;
+use super::SsdDevice;
+use crate::command::{Sequence, SsdCompletion};
+use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute};
+use crate::engine::operation::{KeySpan, OperationWork};
+use crate::ftl::StallReason;
+use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::log::reads::ReadWaiter;
 use crate::media::Media;
 use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
@@ -29,15 +29,15 @@ const PREFETCH_BATCH: usize = 32;
 
 /// The queues of operations by what they wait for.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct OperationSchedule {
     /// Operations submitted and not yet run.
     pub(super) incoming: VecDeque<usize>,
     /// Records that the prefetched ones of these will read.
-    ahead: Vec<Option<Entry>>,
+    ahead: Vec<Option<IndexEntry>>,
     /// Operations to run (again) before any new one.
     runnable: VecDeque<usize>,
     /// Disjoint spans of keys and blocks that stalled operations hold, by the first hash of each.
-    held: BTreeMap<KeyHash, Held>,
+    held: BTreeMap<KeyHash, HeldSpan>,
     /// Operations stalled for room, in order.
     room: VecDeque<usize>,
     /// Operations stalled until this sequence is durable.
@@ -48,13 +48,13 @@ pub(super) struct Schedule {
 
 /// A span of keys or blocks that a stalled operation holds.
 #[derive(Debug)]
-struct Held {
+struct HeldSpan {
     last: KeyHash,
     /// Operations that wait for the span.
     behind: VecDeque<usize>,
 }
 
-impl Schedule {
+impl OperationSchedule {
     /// Makes the operations runnable that wait for a sequence up to `durable`. Returns true if there were any.
     pub(super) fn wake_durable(&mut self, durable: Sequence) -> bool {
         let mut any = false;
@@ -76,19 +76,19 @@ impl Schedule {
     }
 
     /// Returns the queue behind a held span that overlaps this one: the last such span in index order.
-    fn behind(&mut self, span: Span) -> Option<&mut VecDeque<usize>> {
+    fn behind(&mut self, span: KeySpan) -> Option<&mut VecDeque<usize>> {
         let (_, held) = self.held.range_mut(..=span.last).next_back()?;
         (held.last >= span.first).then_some(&mut held.behind)
     }
 }
 
-impl<M: Media> Device<M> {
+impl<M: Media> SsdDevice<M> {
     /// Notifies the operations and the collector whose pages were read.
     pub(super) fn wake(&mut self) {
         for waiter in self.awake.drain(..) {
             match waiter {
-                Waiter::Collector => self.ftl.collector.wake(),
-                Waiter::Operation(at) => {
+                ReadWaiter::Collector => self.ftl.collector.wake(),
+                ReadWaiter::Operation(at) => {
                     if let Some(operation) = self.slab.get_mut(at) {
                         operation.missing -= 1;
                         if operation.missing == 0 {
@@ -145,9 +145,9 @@ impl<M: Media> Device<M> {
     }
 
     /// Prefetches the memory that the next operations will access: first all their index slots, then both ends of their
-    /// records, because page table walks overlap only if no other work separates them. Fills `ahead` with the records that
-    /// will be read.
-    fn prefetch_batch(&self, batch: usize, ahead: &mut Vec<Option<Entry>>) {
+    /// records, because page table walks overlap only if no other work separates them. Fills `ahead` with the records
+    /// that will be read.
+    fn prefetch_batch(&self, batch: usize, ahead: &mut Vec<Option<IndexEntry>>) {
         let operations = || self.schedule.incoming.iter().take(batch).filter_map(|&at| self.slab.get(at));
         for operation in operations() {
             self.ftl.index.prefetch(operation.span.first);
@@ -177,7 +177,7 @@ impl<M: Media> Device<M> {
         operation.started.get_or_insert(self.now);
         // A write waits behind earlier ones that wait for room, else small writes could starve a large record.
         let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
-            Err(Stall::Room { blocks: 0 })
+            Err(StallReason::Room { blocks: 0 })
         } else {
             execute(&mut self.ftl, operation)
         };
@@ -213,13 +213,13 @@ impl<M: Media> Device<M> {
     }
 
     /// Ends an operation: removes it from the room queue and releases its keys.
-    fn complete(&mut self, at: usize, outcome: Outcome) {
+    fn complete(&mut self, at: usize, outcome: ExecutionOutcome) {
         if self.schedule.room.front() == Some(&at) {
             self.schedule.room.pop_front();
             self.ftl.ready_wanted = 0;
         }
         if let Some(operation) = self.slab.get(at) {
-            if matches!(operation.work, Work::Expire { .. }) {
+            if matches!(operation.work, OperationWork::Expire { .. }) {
                 self.schedule.expiring -= 1;
             }
             if operation.holds {
@@ -233,35 +233,35 @@ impl<M: Media> Device<M> {
         self.finish(at, outcome);
     }
 
-    fn park(&mut self, at: usize, stall: Stall) {
+    fn park(&mut self, at: usize, stall: StallReason) {
         let Some(operation) = self.slab.get_mut(at) else {
             return;
         };
         if !operation.holds {
             operation.holds = true;
             for span in operation.spans() {
-                let held = Held { last: span.last, behind: VecDeque::new() };
+                let held = HeldSpan { last: span.last, behind: VecDeque::new() };
                 self.schedule.held.entry(span.first).or_insert(held);
             }
         }
         match stall {
-            Stall::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
-            Stall::Pages(pages) => {
+            StallReason::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
+            StallReason::Pages(pages) => {
                 self.ftl.stats.cache_misses += pages.len() as u64;
                 operation.missing = pages.len();
                 for page in &pages {
-                    self.ftl.reads.request(*page, Waiter::Operation(at), &self.ftl.blocks);
+                    self.ftl.reads.request(*page, ReadWaiter::Operation(at), &self.ftl.blocks);
                 }
                 operation.pinned = pages;
             }
-            Stall::Durable(sequence) => {
+            StallReason::Durable(sequence) => {
                 self.ftl.commit.want(sequence);
                 // An operation in the room queue is run again every turn anyway.
                 if !self.schedule.room.contains(&at) {
                     self.schedule.durable.insert((sequence, at));
                 }
             }
-            Stall::Room { blocks } => {
+            StallReason::Room { blocks } => {
                 self.ftl.collector.demand(blocks);
                 self.ftl.ready_wanted = self.ftl.ready_wanted.max(blocks);
                 if !self.schedule.room.contains(&at) {
@@ -285,7 +285,10 @@ impl<M: Media> Device<M> {
         self.ftl.stats.no_room += 1;
         let status =
             if self.ftl.failed.is_some() { Status::INTERNAL_ERROR } else { Status::CAPACITY_EXCEEDED };
-        self.complete(at, Outcome { completion: Completion::new(0, status), gate: Gate::Open });
+        self.complete(
+            at,
+            ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Open },
+        );
         true
     }
 }

@@ -1,24 +1,24 @@
 //! Throttles commands to the limits of their namespace.
 //!
-//! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the same
-//! order, none before its start time. Invariant: a throttled namespace delays no other namespace, and its commands do not
-//! overtake each other.
+//! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the
+//! same order, none before its start time. Invariant: a throttled namespace delays no other namespace, and its commands
+//! do not overtake each other.
 
-use super::Device;
-use crate::command::{BatchWrite, Command, LbaRange, NamespaceId, SubmitError};
-use crate::engine::operation::{Operation, Work};
-use crate::index::Index;
+use super::SsdDevice;
+use crate::command::{BatchWrite, LbaRange, NamespaceId, SsdCommand, SubmitError};
+use crate::engine::operation::{DeviceOperation, OperationWork};
+use crate::index::RecordIndex;
 use crate::limits::{NAMESPACES, THROTTLED_MAX};
 use crate::log::record::UNIT_BYTES;
 use crate::media::Media;
-use crate::namespace::bucket::Bucket;
+use crate::namespace::rate_limiter::RateLimiter;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
 
 /// The token bucket of one namespace, and the operations that wait for it.
 #[derive(Debug, Default)]
-struct Line {
-    bucket: Bucket,
+struct ThrottleQueue {
+    bucket: RateLimiter,
     queue: VecDeque<usize>,
     /// Start time of the first operation.
     due: Nanos,
@@ -26,13 +26,13 @@ struct Line {
 
 /// The wait queues of all namespaces.
 #[derive(Debug, Default)]
-pub(super) struct Throttle {
-    lines: [Line; NAMESPACES],
+pub(super) struct CommandThrottle {
+    lines: [ThrottleQueue; NAMESPACES],
     /// Number of waiting operations of all namespaces.
     waiting: usize,
 }
 
-impl Throttle {
+impl CommandThrottle {
     /// Returns the time at which the next waiting command may start.
     pub(super) fn next_start(&self) -> Option<Nanos> {
         if self.waiting == 0 {
@@ -53,7 +53,7 @@ impl Throttle {
 
     /// Checks that the namespace's wait queue has room for the command, if it counts against limits.
     #[inline]
-    pub(super) fn has_room(&self, namespace: NamespaceId, command: &Command) -> Result<(), SubmitError> {
+    pub(super) fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), SubmitError> {
         match self.lines.get(namespace.index()) {
             Some(line) if line.queue.len() >= THROTTLED_MAX && is_counted(command) => {
                 Err(SubmitError::Busy(THROTTLED_MAX))
@@ -63,8 +63,8 @@ impl Throttle {
     }
 }
 
-impl<M: Media> Device<M> {
-    /// Queues a new operation to run in the next turn, or to wait until its namespace's limits permit its start.
+impl<M: Media> SsdDevice<M> {
+    /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start.
     #[inline]
     pub(super) fn take_in(&mut self, at: usize, namespace: NamespaceId) {
         if self.ftl.table.limits(namespace).is_none() && self.throttle.waiting == 0 {
@@ -73,7 +73,7 @@ impl<M: Media> Device<M> {
         }
         let line = &mut self.throttle.lines[namespace.index()];
         let counted = match self.slab.get(at).map(|operation| &operation.work) {
-            Some(Work::Command(command)) => is_counted(command),
+            Some(OperationWork::Command(command)) => is_counted(command),
             _ => false,
         };
         if !counted || line.queue.is_empty() && self.ftl.table.limits(namespace).is_none() {
@@ -116,37 +116,37 @@ impl<M: Media> Device<M> {
     }
 
     /// Returns the bytes of data that an operation transfers; for a Retrieve, the length of the record in the index.
-    fn moves(&self, operation: &Operation) -> u64 {
+    fn moves(&self, operation: &DeviceOperation) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =
             |ranges: &[LbaRange]| ranges.iter().map(|range| u64::from(range.blocks)).sum::<u64>() << shift;
-        let Work::Command(command) = &operation.work else {
+        let OperationWork::Command(command) = &operation.work else {
             return 0;
         };
         match command {
-            Command::Store { value: data, .. }
-            | Command::Write { data, .. }
-            | Command::Compare { data, .. } => data.len() as u64,
-            Command::Retrieve { bytes_max, .. } => {
+            SsdCommand::Store { value: data, .. }
+            | SsdCommand::Write { data, .. }
+            | SsdCommand::Compare { data, .. } => data.len() as u64,
+            SsdCommand::Retrieve { bytes_max, .. } => {
                 let record = self.ftl.index.find(operation.span.first, 0);
                 let bytes = record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64);
                 bytes.min(u64::from(*bytes_max))
             }
-            Command::Batch { writes } => {
+            SsdCommand::Batch { writes } => {
                 let values = writes.iter().map(|write| match write {
                     BatchWrite::Store { value, .. } => value.len() as u64,
                     BatchWrite::Delete { .. } => 0,
                 });
                 values.sum()
             }
-            Command::Read { range, .. } => blocks(&[*range]),
-            Command::Copy { sources, .. } => blocks(sources),
+            SsdCommand::Read { range, .. } => blocks(&[*range]),
+            SsdCommand::Copy { sources, .. } => blocks(sources),
             _ => 0,
         }
     }
 }
 
 /// Returns true if a command counts against its namespace's limits: flushes, fences and administration do not.
-fn is_counted(command: &Command) -> bool {
-    !matches!(command, Command::Flush | Command::Fence { .. } | Command::Namespace(_))
+fn is_counted(command: &SsdCommand) -> bool {
+    !matches!(command, SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Namespace(_))
 }

@@ -1,10 +1,11 @@
 //! Samples the time that requests spend in each stage.
 //!
-//! Input: the turns in which an operation was submitted, first run, executed and made durable. Output: the last complete
-//! [`Trace`]. Times are those of the turns, so no clock is read for them; a stage shorter than a turn has length zero.
+//! Input: the turns in which an operation was submitted, first run, executed and made durable. Output: the last
+//! complete [`StageTrace`]. Times are those of the turns, so no clock is read for them; a stage shorter than a turn has
+//! length zero.
 
-use crate::command::{Command, Sequence};
-use crate::engine::operation::{Operation, Work};
+use crate::command::{Sequence, SsdCommand};
+use crate::engine::operation::{DeviceOperation, OperationWork};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
@@ -13,7 +14,7 @@ const SAMPLE_EVERY: u64 = 1_024;
 
 /// The stage times of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct StageTrace {
     /// Name of the command.
     pub command: &'static str,
     /// Status of its completion.
@@ -27,23 +28,29 @@ pub struct Trace {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tracer {
+pub(crate) struct StageTracer {
     count: u64,
-    waiting: Option<(Sequence, Nanos, Trace)>,
-    last: Option<Trace>,
+    waiting: Option<(Sequence, Nanos, StageTrace)>,
+    last: Option<StageTrace>,
 }
 
-impl Tracer {
-    pub(crate) fn executed(&mut self, operation: &Operation, status: Status, gate: Sequence, now: Nanos) {
+impl StageTracer {
+    pub(crate) fn executed(
+        &mut self,
+        operation: &DeviceOperation,
+        status: Status,
+        gate: Sequence,
+        now: Nanos,
+    ) {
         self.count += 1;
-        let Work::Command(command) = &operation.work else {
+        let OperationWork::Command(command) = &operation.work else {
             return;
         };
         if !self.count.is_multiple_of(SAMPLE_EVERY) && self.last.is_some() || self.waiting.is_some() {
             return;
         }
         let started = operation.started.unwrap_or(now);
-        let trace = Trace {
+        let trace = StageTrace {
             command: name(command),
             status,
             queued: started.since(operation.submitted),
@@ -57,33 +64,33 @@ impl Tracer {
         if let Some((gate, since, trace)) = self.waiting
             && gate <= durable
         {
-            self.last = Some(Trace { durable: now.since(since), ..trace });
+            self.last = Some(StageTrace { durable: now.since(since), ..trace });
             self.waiting = None;
         }
     }
 
-    pub(crate) fn last(&self) -> Option<Trace> {
+    pub(crate) fn last(&self) -> Option<StageTrace> {
         self.last
     }
 }
 
-const fn name(command: &Command) -> &'static str {
+const fn name(command: &SsdCommand) -> &'static str {
     match command {
-        Command::Store { .. } => "store",
-        Command::Retrieve { .. } => "retrieve",
-        Command::Exist { .. } => "exist",
-        Command::Delete { .. } => "delete",
-        Command::Batch { .. } => "batch",
-        Command::List { .. } => "list",
-        Command::Flush => "flush",
-        Command::Fence { .. } => "fence",
-        Command::Clear => "clear",
-        Command::Read { .. } => "read",
-        Command::Write { .. } => "write",
-        Command::Deallocate { .. } => "deallocate",
-        Command::Compare { .. } => "compare",
-        Command::Verify { .. } => "verify",
-        Command::Copy { .. } => "copy",
-        Command::Namespace(_) => "namespace",
+        SsdCommand::Store { .. } => "store",
+        SsdCommand::Retrieve { .. } => "retrieve",
+        SsdCommand::Exist { .. } => "exist",
+        SsdCommand::Delete { .. } => "delete",
+        SsdCommand::Batch { .. } => "batch",
+        SsdCommand::List { .. } => "list",
+        SsdCommand::Flush => "flush",
+        SsdCommand::Fence { .. } => "fence",
+        SsdCommand::Clear => "clear",
+        SsdCommand::Read { .. } => "read",
+        SsdCommand::Write { .. } => "write",
+        SsdCommand::Deallocate { .. } => "deallocate",
+        SsdCommand::Compare { .. } => "compare",
+        SsdCommand::Verify { .. } => "verify",
+        SsdCommand::Copy { .. } => "copy",
+        SsdCommand::Namespace(_) => "namespace",
     }
 }

@@ -3,8 +3,8 @@
 //! Input: a command. Output: nothing, or the status of the limit that it exceeds. Invariant: no length or address of an
 //! accepted command overflows; checks that depend on stored data are made when the command runs.
 
-use super::Device;
-use crate::command::{BatchWrite, Command, Lba, LbaRange, NamespaceId, Payload, Sink};
+use super::SsdDevice;
+use crate::command::{BatchWrite, Lba, LbaRange, NamespaceId, SsdCommand, ValueSink, ValueSource};
 use crate::limits::{
     BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES,
     TRANSFER_BYTES_MAX, VALUE_BYTES_MAX,
@@ -14,27 +14,27 @@ use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::namespace::BlockFormat;
 use headwater_nvme::spec::status::Status;
 
-impl<M: Media> Device<M> {
+impl<M: Media> SsdDevice<M> {
     /// Checks the command against the limits, and returns the status of the one that it exceeds.
-    pub(super) fn check(&self, namespace: NamespaceId, command: &Command) -> Result<(), Status> {
+    pub(super) fn check(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
         if namespace.0 == 0 || namespace.index() >= NAMESPACES {
             return Err(Status::INVALID_NAMESPACE);
         }
         let value_max = self.value_bytes_max();
         match command {
-            Command::Store { key, value, .. } => {
+            SsdCommand::Store { key, value, .. } => {
                 key_fits(key)?;
                 if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
             }
-            Command::Retrieve { key, .. } | Command::Exist { key, .. } | Command::Delete { key, .. } => {
-                key_fits(key)
-            }
-            Command::Batch { writes } => check_batch(writes, value_max),
-            Command::List { .. }
-            | Command::Flush
-            | Command::Fence { .. }
-            | Command::Clear
-            | Command::Namespace(_) => Ok(()),
+            SsdCommand::Retrieve { key, .. }
+            | SsdCommand::Exist { key, .. }
+            | SsdCommand::Delete { key, .. } => key_fits(key),
+            SsdCommand::Batch { writes } => check_batch(writes, value_max),
+            SsdCommand::List { .. }
+            | SsdCommand::Flush
+            | SsdCommand::Fence { .. }
+            | SsdCommand::Clear
+            | SsdCommand::Namespace(_) => Ok(()),
             _ => match self.ftl.table.format(namespace) {
                 Some(format) => self.check_blocks(format, command),
                 None => Err(Status::INVALID_NAMESPACE),
@@ -42,8 +42,8 @@ impl<M: Media> Device<M> {
         }
     }
 
-    /// Returns the maximum length of a value. A record is built whole in device DRAM before its pages are written, so DRAM
-    /// limits it too.
+    /// Returns the maximum length of a value. A record is built whole in device DRAM before its pages are written, so
+    /// DRAM limits it too.
     fn value_bytes_max(&self) -> usize {
         VALUE_BYTES_MAX.min(self.ftl.dram.frames_max() / 4 * PAGE_DATA_BYTES)
     }
@@ -54,7 +54,7 @@ impl<M: Media> Device<M> {
         (TRANSFER_BYTES_MAX as usize).min(self.value_bytes_max())
     }
 
-    fn check_blocks(&self, format: BlockFormat, command: &Command) -> Result<(), Status> {
+    fn check_blocks(&self, format: BlockFormat, command: &SsdCommand) -> Result<(), Status> {
         let inside = |range: &LbaRange| match range.start.0.checked_add(u64::from(range.blocks)) {
             Some(end) if end <= NAMESPACE_BLOCKS_MAX => Ok(()),
             _ => Err(Status::LBA_OUT_OF_RANGE),
@@ -66,28 +66,32 @@ impl<M: Media> Device<M> {
             }
             inside(&LbaRange { start, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) })
         };
-        let brings = |start: Lba, data: &Payload| {
+        let brings = |start: Lba, data: &ValueSource| {
             if !data.len().is_multiple_of(format.bytes()) {
                 return Err(Status::INVALID_FIELD);
             }
             moves(start, data.len() >> format.shift())
         };
         match command {
-            Command::Read { range, sink } => {
+            SsdCommand::Read { range, sink } => {
                 let blocks = range.blocks as usize;
                 moves(range.start, blocks)?;
                 match sink {
-                    Sink::Client(segments) if segments.bytes() < blocks << format.shift() => {
+                    ValueSink::Client(segments) if segments.bytes() < blocks << format.shift() => {
                         Err(Status::INVALID_FIELD)
                     }
                     _ => Ok(()),
                 }
             }
-            Command::Write { start, data, .. } | Command::Compare { start, data } => brings(*start, data),
-            Command::Verify { range } => inside(range),
-            Command::Deallocate { ranges, .. } if ranges.len() > LBA_RANGES_MAX => Err(Status::INVALID_FIELD),
-            Command::Deallocate { ranges, .. } => ranges.iter().try_for_each(inside),
-            Command::Copy { sources, destination, .. } => {
+            SsdCommand::Write { start, data, .. } | SsdCommand::Compare { start, data } => {
+                brings(*start, data)
+            }
+            SsdCommand::Verify { range } => inside(range),
+            SsdCommand::Deallocate { ranges, .. } if ranges.len() > LBA_RANGES_MAX => {
+                Err(Status::INVALID_FIELD)
+            }
+            SsdCommand::Deallocate { ranges, .. } => ranges.iter().try_for_each(inside),
+            SsdCommand::Copy { sources, destination, .. } => {
                 let blocks = sources.iter().map(|range| u64::from(range.blocks)).sum::<u64>();
                 let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
                 if sources.len() > LBA_RANGES_MAX || blocks > blocks_max {

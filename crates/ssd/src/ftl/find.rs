@@ -4,26 +4,26 @@
 //! first. Invariant: a record is found only if its full key matches; a record whose checksum does not match is reported
 //! as damaged, never as absent.
 
-use super::{Ftl, Stall};
-use crate::command::{NamespaceId, Sequence, Sink};
-use crate::index::{Entry, Index, KeyHash, Lifetime};
+use super::{Ftl, StallReason};
+use crate::command::{NamespaceId, Sequence, ValueSink};
+use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
-use headwater_dma::iova::Segments;
+use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
 
 /// A record that carries the requested key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) entry: Entry,
+pub(crate) struct FoundRecord {
+    pub(crate) entry: IndexEntry,
     /// `None` if the record's checksum does not match: the key exists and its value is lost.
     pub(crate) header: Option<RecordHeader>,
 }
 
 /// The part of a record that will be needed, so that all its pages are requested at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum RecordPart {
     /// Header and key: to replace, remove or describe it.
     Key,
     /// The whole record: to read its value.
@@ -32,14 +32,14 @@ pub(crate) enum Reach {
 
 /// The offset of a value in a sink, and its largest length.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct SinkRange {
     /// Bytes of client memory before the value; a vector is always appended to.
     pub(crate) at: usize,
     /// Most bytes to copy, from the start of the value.
     pub(crate) bytes_max: u32,
 }
 
-impl Window {
+impl SinkRange {
     /// Returns the range at the start of the sink.
     pub(crate) const fn front(bytes_max: u32) -> Self {
         Self { at: 0, bytes_max }
@@ -47,14 +47,14 @@ impl Window {
 }
 
 /// An iterator over the pieces of a range of a record's bytes, page by page.
-pub(crate) struct Gather<'a, M> {
+pub(crate) struct RecordPieces<'a, M> {
     ftl: &'a Ftl<M>,
     block: crate::media::BlockId,
     offset: usize,
     left: usize,
 }
 
-impl<'a, M: Media> Gather<'a, M> {
+impl<'a, M: Media> RecordPieces<'a, M> {
     /// Makes an iterator over the bytes `skip..skip + len` of the record at `address`.
     pub(crate) fn new(ftl: &'a Ftl<M>, address: RecordAddress, skip: usize, len: usize) -> Self {
         let mut block = address.block();
@@ -113,7 +113,7 @@ impl<'a, M: Media> Gather<'a, M> {
     }
 }
 
-impl<'a, M: Media> Iterator for Gather<'a, M> {
+impl<'a, M: Media> Iterator for RecordPieces<'a, M> {
     type Item = Result<&'a [u8], PageAddress>;
 
     #[inline]
@@ -132,7 +132,7 @@ impl<'a, M: Media> Iterator for Gather<'a, M> {
 impl<M: Media> Ftl<M> {
     /// Prefetches the first line of the record that a hash probably leads to, and returns its entry.
     #[inline]
-    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> Option<Entry> {
+    pub(crate) fn prefetch_record(&self, hash: KeyHash) -> Option<IndexEntry> {
         let entry = self.index.find(hash, 0)?;
         let bytes = self.page(entry.address.page())?;
         let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
@@ -143,19 +143,23 @@ impl<M: Media> Ftl<M> {
         Some(entry)
     }
 
-    fn all_pages(&self, address: RecordAddress, bytes: usize) -> Stall {
-        Stall::Pages(Gather::new(self, address, 0, bytes).missing())
+    fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {
+        StallReason::Pages(RecordPieces::new(self, address, 0, bytes).missing())
     }
 
     /// Returns the header of the record at an address; `None` if the bytes there are not a header.
     #[inline]
-    pub(crate) fn header(&self, entry: Entry, reach: Reach) -> Result<Option<RecordHeader>, Stall> {
+    pub(crate) fn header(
+        &self,
+        entry: IndexEntry,
+        reach: RecordPart,
+    ) -> Result<Option<RecordHeader>, StallReason> {
         let mut bytes = [0; HEADER_BYTES];
         let mut filled = 0;
-        for piece in Gather::new(self, entry.address, 0, HEADER_BYTES) {
+        for piece in RecordPieces::new(self, entry.address, 0, HEADER_BYTES) {
             let piece = piece.map_err(|_| match reach {
-                Reach::Key => self.all_pages(entry.address, HEADER_BYTES),
-                Reach::Value => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
+                RecordPart::Key => self.all_pages(entry.address, HEADER_BYTES),
+                RecordPart::Value => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
             })?;
             bytes[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
@@ -165,12 +169,12 @@ impl<M: Media> Ftl<M> {
 
     /// Returns true if the record has this key.
     #[inline]
-    fn carries(&self, entry: Entry, header: &RecordHeader, key: &[u8]) -> Result<bool, Stall> {
+    fn carries(&self, entry: IndexEntry, header: &RecordHeader, key: &[u8]) -> Result<bool, StallReason> {
         if usize::from(header.key_bytes) != key.len() {
             return Ok(false);
         }
         let mut rest = key;
-        for piece in Gather::new(self, entry.address, HEADER_BYTES, key.len()) {
+        for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, key.len()) {
             let piece = piece.map_err(|_| self.all_pages(entry.address, HEADER_BYTES + key.len()))?;
             let (here, behind) = rest.split_at(piece.len());
             if here != piece {
@@ -182,12 +186,12 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns true if the record's bytes match its checksum field.
-    pub(crate) fn is_intact(&self, entry: Entry, header: &RecordHeader) -> Result<bool, Stall> {
+    pub(crate) fn is_intact(&self, entry: IndexEntry, header: &RecordHeader) -> Result<bool, StallReason> {
         if header.units() != entry.units {
             return Ok(false);
         }
         let mut crc = 0;
-        for piece in Gather::new(self, entry.address, 4, header.payload_end() - 4) {
+        for piece in RecordPieces::new(self, entry.address, 4, header.payload_end() - 4) {
             crc = crc32c(crc, piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
         }
         Ok(crc == header.crc)
@@ -199,8 +203,8 @@ impl<M: Media> Ftl<M> {
         hash: KeyHash,
         namespace: NamespaceId,
         key: &[u8],
-        reach: Reach,
-    ) -> Result<Option<Found>, Stall> {
+        reach: RecordPart,
+    ) -> Result<Option<FoundRecord>, StallReason> {
         for nth in 0.. {
             let Some(entry) = self.index.find(hash, nth) else {
                 break;
@@ -211,14 +215,14 @@ impl<M: Media> Ftl<M> {
             match self.header(entry, reach)? {
                 Some(header) if header.units() == entry.units => {
                     if self.carries(entry, &header, key)? {
-                        return Ok(Some(Found { entry, header: Some(header) }));
+                        return Ok(Some(FoundRecord { entry, header: Some(header) }));
                     }
                     // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
                     if !self.is_intact(entry, &header)? {
-                        return Ok(Some(Found { entry, header: None }));
+                        return Ok(Some(FoundRecord { entry, header: None }));
                     }
                 }
-                _ => return Ok(Some(Found { entry, header: None })),
+                _ => return Ok(Some(FoundRecord { entry, header: None })),
             }
         }
         Ok(None)
@@ -228,33 +232,33 @@ impl<M: Media> Ftl<M> {
     /// pages are missing, appended bytes are removed again; the contents of client memory are undefined.
     pub(crate) fn read_value(
         &self,
-        entry: Entry,
+        entry: IndexEntry,
         header: &RecordHeader,
-        sink: &mut Sink,
-        window: Window,
-    ) -> Result<bool, Stall> {
+        sink: &mut ValueSink,
+        window: SinkRange,
+    ) -> Result<bool, StallReason> {
         let key_end = HEADER_BYTES + usize::from(header.key_bytes);
         let stall = |_| self.all_pages(entry.address, header.payload_end());
         let mut crc = 0;
-        for piece in Gather::new(self, entry.address, 4, key_end - 4) {
+        for piece in RecordPieces::new(self, entry.address, 4, key_end - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
         self.bring_in_piece();
         let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
-        let start = if let Sink::Bytes(bytes) = sink { bytes.len() } else { 0 };
+        let start = if let ValueSink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
-            Sink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
-            Sink::Client(segments) => {
+            ValueSink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
+            ValueSink::Client(segments) => {
                 let target = (&*segments, window.at);
                 self.copy_value(entry.address, key_end, value_bytes, crc, target)
             }
         };
         let intact = copied.and_then(|(taken, crc)| {
             let rest = header.value_bytes as usize - taken;
-            let mut pieces = Gather::new(self, entry.address, key_end + taken, rest);
+            let mut pieces = RecordPieces::new(self, entry.address, key_end + taken, rest);
             pieces.try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?))).map(|crc| crc == header.crc)
         });
-        if let Sink::Bytes(bytes) = sink
+        if let ValueSink::Bytes(bytes) = sink
             && intact != Ok(true)
         {
             bytes.truncate(start);
@@ -272,7 +276,7 @@ impl<M: Media> Ftl<M> {
     ) -> Result<(usize, u32), PageAddress> {
         let mut at = bytes.len();
         bytes.resize(at + value_bytes, 0);
-        for piece in Gather::new(self, address, skip, value_bytes) {
+        for piece in RecordPieces::new(self, address, skip, value_bytes) {
             let piece = piece?;
             crc = copy_crc32c(&mut bytes[at..at + piece.len()], piece, crc);
             at += piece.len();
@@ -286,11 +290,11 @@ impl<M: Media> Ftl<M> {
         skip: usize,
         value_bytes: usize,
         mut crc: u32,
-        (segments, start): (&Segments, usize),
+        (segments, start): (&ClientSegments, usize),
     ) -> Result<(usize, u32), PageAddress> {
         let mut at = start;
         let taken = value_bytes.min(segments.bytes().saturating_sub(start));
-        for piece in Gather::new(self, address, skip, taken) {
+        for piece in RecordPieces::new(self, address, skip, taken) {
             let piece = piece?;
             crc = crc32c(crc, piece);
             self.bring_in_piece();
@@ -304,8 +308,9 @@ impl<M: Media> Ftl<M> {
     /// that must be durable first. If a power cut took a batch but left the tombstone of one of its keys, the batch
     /// would have happened in part: the earlier value of that key would be lost.
     pub(crate) fn may_expire(&self, address: RecordAddress) -> Result<(), Sequence> {
-        let probe = Entry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: Lifetime::Limited };
-        let sequence = match self.header(probe, Reach::Key) {
+        let probe =
+            IndexEntry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: EntryLifetime::Limited };
+        let sequence = match self.header(probe, RecordPart::Key) {
             Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
             Ok(_) => return Ok(()),
             // The page is not in memory. No record that starts in its block is younger than `max_sequence`, and no
@@ -317,18 +322,18 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the index key of a record: its key's hash, or its block's position.
     #[inline]
-    pub(crate) fn hash_of(&self, entry: Entry, header: &RecordHeader) -> Result<KeyHash, Stall> {
+    pub(crate) fn hash_of(&self, entry: IndexEntry, header: &RecordHeader) -> Result<KeyHash, StallReason> {
         let key_bytes = usize::from(header.key_bytes);
-        match Gather::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
+        match RecordPieces::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
             Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash_of(header, key)),
             _ => Ok(self.hasher.hash_of(header, &self.key_of(entry, header)?)),
         }
     }
 
     /// Returns the key of a record, for callers that have only its address.
-    pub(crate) fn key_of(&self, entry: Entry, header: &RecordHeader) -> Result<Vec<u8>, Stall> {
+    pub(crate) fn key_of(&self, entry: IndexEntry, header: &RecordHeader) -> Result<Vec<u8>, StallReason> {
         let mut key = Vec::with_capacity(usize::from(header.key_bytes));
-        for piece in Gather::new(self, entry.address, HEADER_BYTES, usize::from(header.key_bytes)) {
+        for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, usize::from(header.key_bytes)) {
             key.extend_from_slice(piece.map_err(|_| self.all_pages(entry.address, header.payload_end()))?);
         }
         Ok(key)

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 /// The blocks that recovery leaves to the collector.
 #[derive(Debug, Default)]
-pub(crate) struct Debris {
+pub(crate) struct IncompleteBatches {
     /// Blocks to collect before anything else.
     pub(crate) blocks: BTreeSet<BlockId>,
     /// Sequences of records that recovery did not accept.
@@ -25,7 +25,7 @@ pub(crate) struct Debris {
     pub(crate) rescue: BTreeSet<(BlockId, RecordAddress)>,
 }
 
-impl Debris {
+impl IncompleteBatches {
     /// Returns a record of the block that a walk through its pages would miss.
     pub(super) fn hidden_in(&self, block: BlockId) -> Option<RecordAddress> {
         self.rescue

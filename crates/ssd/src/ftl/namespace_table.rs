@@ -8,7 +8,7 @@ use crate::config::Durability;
 use crate::ftl::sanitize_mark::FoundMark;
 use crate::index::KeyHash;
 use crate::limits::{NAMESPACE_BLOCKS_MAX, NAMESPACES};
-use crate::namespace::attachment::Attachment;
+use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
@@ -57,14 +57,14 @@ const KIND_KV: u8 = 1;
 const KIND_BLOCK: u8 = 2;
 
 /// Encodes a namespace and its attachment.
-pub(crate) fn encode(namespace: &Namespace, attachment: &Attachment) -> Vec<u8> {
+pub(crate) fn encode(namespace: &Namespace, attachment: &NamespaceAttachment) -> Vec<u8> {
     let (listed, controllers) = match attachment {
-        Attachment::AllBut(these) => (LISTED_OUT, these),
-        Attachment::Only(these) => (LISTED_IN, these),
+        NamespaceAttachment::AllBut(these) => (LISTED_OUT, these),
+        NamespaceAttachment::Only(these) => (LISTED_IN, these),
     };
-    let is_everybodys = *attachment == Attachment::EVERYBODY;
+    let is_all_controllers = *attachment == NamespaceAttachment::EVERYBODY;
     let layout = NamespaceLayout {
-        version: if is_everybodys { VERSION_EVERYBODY } else { VERSION_ATTACHED },
+        version: if is_all_controllers { VERSION_EVERYBODY } else { VERSION_ATTACHED },
         attachment: listed,
         // At most the number of controllers of the device.
         controllers: U16::new(u16::try_from(controllers.len()).unwrap_or(u16::MAX)),
@@ -106,10 +106,10 @@ fn layout_of(namespace: &Namespace) -> NamespaceLayout {
 }
 
 /// Decodes a namespace and its attachment; `None` for bytes that no writer produces.
-pub(crate) fn decode(bytes: &[u8]) -> Option<(Namespace, Attachment)> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<(Namespace, NamespaceAttachment)> {
     let (layout, rest) = NamespaceLayout::ref_from_prefix(bytes).ok()?;
     let attachment = match layout.version {
-        VERSION_EVERYBODY if rest.is_empty() => Attachment::EVERYBODY,
+        VERSION_EVERYBODY if rest.is_empty() => NamespaceAttachment::EVERYBODY,
         VERSION_ATTACHED => attachment_of(layout, rest)?,
         _ => return None,
     };
@@ -117,7 +117,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Namespace, Attachment)> {
 }
 
 /// Decodes the controllers of version 2: in ascending order, each once.
-fn attachment_of(layout: &NamespaceLayout, rest: &[u8]) -> Option<Attachment> {
+fn attachment_of(layout: &NamespaceLayout, rest: &[u8]) -> Option<NamespaceAttachment> {
     let (pairs, odd) = rest.as_chunks::<2>();
     let ids: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
     let in_order = ids.windows(2).all(|pair| pair[0] < pair[1]);
@@ -125,8 +125,8 @@ fn attachment_of(layout: &NamespaceLayout, rest: &[u8]) -> Option<Attachment> {
         return None;
     }
     match layout.attachment {
-        LISTED_OUT => Some(Attachment::AllBut(ids.into_iter().collect())),
-        LISTED_IN => Some(Attachment::Only(ids.into_iter().collect())),
+        LISTED_OUT => Some(NamespaceAttachment::AllBut(ids.into_iter().collect())),
+        LISTED_IN => Some(NamespaceAttachment::Only(ids.into_iter().collect())),
         _ => None,
     }
 }
@@ -162,7 +162,7 @@ fn namespace_of(layout: &NamespaceLayout) -> Option<Namespace> {
 
 /// The definition of a namespace number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum NamespaceDefinition {
     /// It was not created: a key space.
     #[default]
     Implicit,
@@ -174,11 +174,11 @@ pub(crate) enum Slot {
 
 /// The table of all namespace numbers.
 #[derive(Debug)]
-pub(crate) struct Table {
-    slots: [Slot; NAMESPACES],
-    shown: [Slot; NAMESPACES],
-    attachments: [Attachment; NAMESPACES],
-    shown_attachments: [Attachment; NAMESPACES],
+pub(crate) struct NamespaceTable {
+    slots: [NamespaceDefinition; NAMESPACES],
+    shown: [NamespaceDefinition; NAMESPACES],
+    attachments: [NamespaceAttachment; NAMESPACES],
+    shown_attachments: [NamespaceAttachment; NAMESPACES],
     /// Changes that are not durable yet, in the order of their sequences.
     pending: VecDeque<(Sequence, NamespaceId)>,
     generation: u64,
@@ -186,13 +186,13 @@ pub(crate) struct Table {
     sanitize: Option<FoundMark>,
 }
 
-impl Default for Table {
+impl Default for NamespaceTable {
     fn default() -> Self {
         Self {
             slots: Default::default(),
             shown: Default::default(),
-            attachments: [const { Attachment::EVERYBODY }; NAMESPACES],
-            shown_attachments: [const { Attachment::EVERYBODY }; NAMESPACES],
+            attachments: [const { NamespaceAttachment::EVERYBODY }; NAMESPACES],
+            shown_attachments: [const { NamespaceAttachment::EVERYBODY }; NAMESPACES],
             pending: VecDeque::new(),
             generation: 0,
             sanitize: None,
@@ -205,24 +205,26 @@ pub(crate) const fn place(namespace: NamespaceId) -> KeyHash {
     KeyHash::of_block(NamespaceId::SYSTEM, Lba(namespace.0 as u64))
 }
 
-impl Table {
+impl NamespaceTable {
     /// Returns the definition of a number for the next command.
     #[inline]
-    pub(crate) fn get(&self, namespace: NamespaceId) -> Slot {
+    pub(crate) fn get(&self, namespace: NamespaceId) -> NamespaceDefinition {
         *self.state(namespace)
     }
 
     /// Returns a reference to the same definition.
     #[inline]
-    pub(crate) fn state(&self, namespace: NamespaceId) -> &Slot {
-        self.slots.get(namespace.index()).unwrap_or(&Slot::Implicit)
+    pub(crate) fn state(&self, namespace: NamespaceId) -> &NamespaceDefinition {
+        self.slots.get(namespace.index()).unwrap_or(&NamespaceDefinition::Implicit)
     }
 
     /// Returns the limits of a namespace that has any.
     #[inline]
     pub(crate) fn limits(&self, namespace: NamespaceId) -> Option<NamespaceLimits> {
         match self.slots.get(namespace.index()) {
-            Some(Slot::Made(made)) if made.limits.iops != 0 || made.limits.bytes_per_second != 0 => {
+            Some(NamespaceDefinition::Made(made))
+                if made.limits.iops != 0 || made.limits.bytes_per_second != 0 =>
+            {
                 Some(made.limits)
             }
             _ => None,
@@ -233,7 +235,9 @@ impl Table {
     #[inline]
     pub(crate) fn format(&self, namespace: NamespaceId) -> Option<BlockFormat> {
         match self.slots.get(namespace.index()) {
-            Some(Slot::Made(Namespace { kind: NamespaceKind::Block(format), .. })) => Some(*format),
+            Some(NamespaceDefinition::Made(Namespace { kind: NamespaceKind::Block(format), .. })) => {
+                Some(*format)
+            }
             _ => None,
         }
     }
@@ -242,19 +246,19 @@ impl Table {
     #[inline]
     pub(crate) fn durability(&self, namespace: NamespaceId) -> Option<Durability> {
         match self.slots.get(namespace.index()) {
-            Some(Slot::Made(made)) => made.durability,
+            Some(NamespaceDefinition::Made(made)) => made.durability,
             _ => None,
         }
     }
 
     /// Returns the visible definition of a number, which hosts may be shown.
-    pub(crate) fn shown(&self, namespace: NamespaceId) -> Slot {
+    pub(crate) fn shown(&self, namespace: NamespaceId) -> NamespaceDefinition {
         self.shown.get(namespace.index()).copied().unwrap_or_default()
     }
 
     /// Returns the attachment of a namespace once every change is durable.
-    pub(crate) fn attachment(&self, namespace: NamespaceId) -> Attachment {
-        self.attachments.get(namespace.index()).cloned().unwrap_or(Attachment::NOBODY)
+    pub(crate) fn attachment(&self, namespace: NamespaceId) -> NamespaceAttachment {
+        self.attachments.get(namespace.index()).cloned().unwrap_or(NamespaceAttachment::NOBODY)
     }
 
     /// Returns true if a namespace is attached to a controller.
@@ -272,7 +276,12 @@ impl Table {
     }
 
     /// Sets a definition that recovery found.
-    pub(crate) fn load(&mut self, namespace: NamespaceId, slot: Slot, attachment: &Attachment) {
+    pub(crate) fn load(
+        &mut self,
+        namespace: NamespaceId,
+        slot: NamespaceDefinition,
+        attachment: &NamespaceAttachment,
+    ) {
         self.slots[namespace.index()] = slot;
         self.shown[namespace.index()] = slot;
         self.attachments[namespace.index()].clone_from(attachment);
@@ -289,12 +298,12 @@ impl Table {
         self.sanitize
     }
 
-    /// Records a change whose record was written with this sequence.
+    /// Applies a change whose record was written with this sequence.
     pub(crate) fn change(
         &mut self,
         namespace: NamespaceId,
-        slot: Slot,
-        attachment: Attachment,
+        slot: NamespaceDefinition,
+        attachment: NamespaceAttachment,
         sequence: Sequence,
     ) {
         self.slots[namespace.index()] = slot;
@@ -315,9 +324,9 @@ impl Table {
         }
     }
 
-    /// Records that an implicit namespace got its first key or lost its last.
+    /// Advances the generation after an implicit namespace got its first key or lost its last.
     pub(crate) fn turned(&mut self, namespace: NamespaceId) {
-        if self.shown.get(namespace.index()) == Some(&Slot::Implicit) {
+        if self.shown.get(namespace.index()) == Some(&NamespaceDefinition::Implicit) {
             self.generation += 1;
         }
     }
@@ -351,10 +360,10 @@ mod tests {
             {
                 let written = Namespace { kind, durability, ..namespace() };
                 for attachment in [
-                    Attachment::EVERYBODY,
-                    Attachment::NOBODY,
-                    Attachment::EVERYBODY.without(&[1, 300]),
-                    Attachment::NOBODY.with(&[1, 0x1000]),
+                    NamespaceAttachment::EVERYBODY,
+                    NamespaceAttachment::NOBODY,
+                    NamespaceAttachment::EVERYBODY.without(&[1, 300]),
+                    NamespaceAttachment::NOBODY.with(&[1, 0x1000]),
                 ] {
                     let bytes = encode(&written, &attachment);
                     assert_eq!(decode(&bytes), Some((written, attachment)));
@@ -365,13 +374,13 @@ mod tests {
 
     #[test]
     fn encoded_bytes_match_the_format_page() {
-        let bytes = encode(&namespace(), &Attachment::EVERYBODY);
+        let bytes = encode(&namespace(), &NamespaceAttachment::EVERYBODY);
         assert_eq!(bytes[..8], [1, 2, 1, 2, 5, 0, 0, 0]);
         assert_eq!(bytes[8..16], [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         assert_eq!((bytes[16], bytes[24], bytes[32], bytes[36]), (77, 6, 7, 1));
         assert_eq!(bytes[40..56], [9; 16]);
         assert_eq!((bytes.len(), &bytes[37..40]), (64, &[0; 3][..]));
-        let bytes = encode(&namespace(), &Attachment::NOBODY.with(&[0x102, 3]));
+        let bytes = encode(&namespace(), &NamespaceAttachment::NOBODY.with(&[0x102, 3]));
         assert_eq!((bytes[0], &bytes[37..40]), (2, &[1, 2, 0][..]));
         assert_eq!(bytes[64..], [3, 0, 2, 1]);
     }
@@ -379,15 +388,16 @@ mod tests {
     #[test]
     fn bytes_that_no_writer_produces_are_refused() {
         for (at, byte) in [(0, 3), (1, 0), (1, 3), (2, 2), (3, 4), (9, 0)] {
-            let mut bytes = encode(&Namespace { size: 0x100, ..namespace() }, &Attachment::EVERYBODY);
+            let mut bytes =
+                encode(&Namespace { size: 0x100, ..namespace() }, &NamespaceAttachment::EVERYBODY);
             assert!(decode(&bytes).is_some());
             bytes[at] = byte;
             assert_eq!(decode(&bytes), None, "byte {at} is {byte}");
         }
         assert_eq!(decode(&[1; 3]), None);
         let large = Namespace { size: NAMESPACE_BLOCKS_MAX + 1, ..namespace() };
-        assert_eq!(decode(&encode(&large, &Attachment::EVERYBODY)), None);
-        let attached = encode(&namespace(), &Attachment::NOBODY.with(&[3, 5]));
+        assert_eq!(decode(&encode(&large, &NamespaceAttachment::EVERYBODY)), None);
+        let attached = encode(&namespace(), &NamespaceAttachment::NOBODY.with(&[3, 5]));
         for (at, byte) in [(0, 1), (37, 2), (38, 1), (38, 3), (66, 3), (66, 2)] {
             let mut bytes = attached.clone();
             bytes[at] = byte;
@@ -398,17 +408,30 @@ mod tests {
 
     #[test]
     fn a_change_becomes_visible_when_it_is_durable() {
-        let mut table = Table::default();
+        let mut table = NamespaceTable::default();
         let number = NamespaceId(3);
-        table.change(number, Slot::Made(namespace()), Attachment::NOBODY, Sequence(5));
-        table.change(NamespaceId(4), Slot::Made(namespace()), Attachment::NOBODY, Sequence(7));
-        table.change(number, Slot::Implicit, Attachment::EVERYBODY, Sequence(9));
-        assert_eq!((table.get(number), table.shown(number)), (Slot::Implicit, Slot::Implicit));
+        table.change(
+            number,
+            NamespaceDefinition::Made(namespace()),
+            NamespaceAttachment::NOBODY,
+            Sequence(5),
+        );
+        table.change(
+            NamespaceId(4),
+            NamespaceDefinition::Made(namespace()),
+            NamespaceAttachment::NOBODY,
+            Sequence(7),
+        );
+        table.change(number, NamespaceDefinition::Implicit, NamespaceAttachment::EVERYBODY, Sequence(9));
+        assert_eq!(
+            (table.get(number), table.shown(number)),
+            (NamespaceDefinition::Implicit, NamespaceDefinition::Implicit)
+        );
         table.advance(Sequence(6));
         assert!(table.is_attached(NamespaceId(4), 1), "the change became visible before it was durable");
         table.advance(Sequence(8));
         assert!(!table.is_attached(NamespaceId(4), 1));
-        assert_eq!(table.shown(NamespaceId(4)), Slot::Made(namespace()));
+        assert_eq!(table.shown(NamespaceId(4)), NamespaceDefinition::Made(namespace()));
         let before = table.generation();
         table.advance(Sequence(9));
         assert!(table.generation() > before);

@@ -6,9 +6,9 @@
 //! A processor has few outstanding memory reads (16 lines on most). A request for a whole page at once waits until most
 //! of it has come; so a record is prefetched in pieces, between the stages of the record before it.
 
-use super::collect::page_of;
-use super::{Ftl, Gather};
-use crate::index::{Entry, Index};
+use super::garbage_collector::page_of;
+use super::{Ftl, RecordPieces};
+use crate::index::{IndexEntry, RecordIndex};
 use crate::log::page::PageSpare;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
@@ -24,20 +24,20 @@ pub(super) const PAGES_AHEAD: usize = 8;
 
 /// The part of the next record to read that is not prefetched yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct PendingPrefetch {
     address: RecordAddress,
     bytes: usize,
 }
 
-impl Ahead {
+impl PendingPrefetch {
     /// Nothing to prefetch.
     pub(super) const NOTHING: Self = Self { address: RecordAddress(0), bytes: 0 };
 }
 
 impl<M: Media> Ftl<M> {
-    /// Prefetches the last line of a record that spans two pages, because each page has its own lookup.
+    /// Prefetches the last line of a record that spans two pages, because each page needs its own address translation.
     #[inline]
-    pub(crate) fn prefetch_end(&self, entry: Entry) {
+    pub(crate) fn prefetch_end(&self, entry: IndexEntry) {
         let end = entry.address.offset_in_block() + entry.units as usize * UNIT_BYTES - 1;
         let (page, within) = (end / PAGE_DATA_BYTES, end % PAGE_DATA_BYTES);
         if page != usize::from(entry.address.page().page)
@@ -51,10 +51,10 @@ impl<M: Media> Ftl<M> {
 
     /// Sets the record that is read next, and prefetches its first piece.
     #[inline]
-    pub(crate) fn expect(&self, entry: Entry) {
+    pub(crate) fn expect(&self, entry: IndexEntry) {
         let bytes = entry.units as usize * UNIT_BYTES;
         if bytes <= AHEAD_BYTES_MAX {
-            self.ahead.set(Ahead { address: entry.address, bytes });
+            self.ahead.set(PendingPrefetch { address: entry.address, bytes });
             self.bring_in(PIECE_BYTES);
         }
     }
@@ -72,12 +72,12 @@ impl<M: Media> Ftl<M> {
     }
 
     fn bring_in(&self, bytes_max: usize) {
-        let Ahead { address, bytes } = self.ahead.get();
+        let PendingPrefetch { address, bytes } = self.ahead.get();
         let bytes_now = bytes.min(bytes_max);
         if bytes_now == 0 {
             return;
         }
-        let mut pieces = Gather::new(self, address, 0, bytes_now);
+        let mut pieces = RecordPieces::new(self, address, 0, bytes_now);
         while let Some((page, within, bytes)) = pieces.next_span() {
             if let Some(data) = self.page(page) {
                 prefetch(&data[within..within + bytes]);
@@ -86,7 +86,7 @@ impl<M: Media> Ftl<M> {
         let offset = address.offset_in_block() + bytes_now;
         let left = if offset < BLOCK_DATA_BYTES { bytes - bytes_now } else { 0 };
         let address = if left > 0 { RecordAddress::in_block(address.block(), offset) } else { address };
-        self.ahead.set(Ahead { address, bytes: left });
+        self.ahead.set(PendingPrefetch { address, bytes: left });
     }
 
     /// Prefetches the records that start in the next pages of a block, and their index entries.

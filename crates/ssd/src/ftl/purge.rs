@@ -11,7 +11,7 @@ use crate::media::Media;
 
 /// The error of a purge that meets a quarantined block, which is never erased because the damage would be hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SetAside;
+pub(crate) struct BlockQuarantined;
 
 impl<M: Media> Ftl<M> {
     /// Closes the open block, so that it can be collected too.
@@ -28,14 +28,14 @@ impl<M: Media> Ftl<M> {
         old.count()
     }
 
-    /// Requests collection and erase of the old blocks. Returns the number left.
-    pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, SetAside> {
+    /// Starts collection and erase of the old blocks. Returns the number left.
+    pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, BlockQuarantined> {
         if self.blocks.watermark() > up_to {
             return Ok(0);
         }
         let set_aside = |state: BlockState| state == BlockState::Quarantined;
         if self.blocks.iter().any(|(_, block)| set_aside(block.state) && block.open_sequence <= up_to) {
-            return Err(SetAside);
+            return Err(BlockQuarantined);
         }
         // More free blocks than are possible: collection continues until the watermark has passed the sequence.
         self.collector.demand(self.blocks.len());

@@ -3,11 +3,11 @@
 //! Input: a new record and the one it replaces. Output: its sequence. Invariant: an append and its index change happen
 //! together, so no reader sees one without the other.
 
-use super::{Found, Ftl, NamespaceState, Stall};
+use super::{FoundRecord, Ftl, NamespaceState, StallReason};
 use crate::command::{NamespaceId, Sequence};
-use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
-use crate::log::{Checksum, Source};
+use crate::log::{ChecksumMode, RecordSource};
 use crate::media::Media;
 
 /// A record to be written, with everything except its sequence.
@@ -17,7 +17,7 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) hash: KeyHash,
     pub(crate) key: &'a [u8],
     /// `None` writes a tombstone.
-    pub(crate) value: Option<Source<'a>>,
+    pub(crate) value: Option<RecordSource<'a>>,
     pub(crate) expiry_ms: u64,
     /// Flags of its position in an all-or-nothing batch: `FLAG_BATCH_MORE`, `FLAG_BATCH_REST`, both or none.
     pub(crate) batch: u8,
@@ -37,7 +37,7 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Checks that a client can append this many bytes now.
-    pub(crate) fn client_room(&mut self, bytes: usize) -> Result<(), Stall> {
+    pub(crate) fn client_room(&mut self, bytes: usize) -> Result<(), StallReason> {
         self.room(bytes, self.reserve_blocks() + self.set_aside)
     }
 
@@ -46,10 +46,10 @@ impl<M: Media> Ftl<M> {
         clippy::cast_possible_truncation,
         reason = "lengths were checked against the limits at submission"
     )]
-    pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<Found>) -> Sequence {
-        let value = new.value.unwrap_or(Source::Bytes(&[]));
-        let gone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
-        let flags = new.batch | gone | if new.hash.is_place() { FLAG_LBA } else { 0 };
+    pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<FoundRecord>) -> Sequence {
+        let value = new.value.unwrap_or(RecordSource::Bytes(&[]));
+        let tombstone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
+        let flags = new.batch | tombstone | if new.hash.is_place() { FLAG_LBA } else { 0 };
         let header = RecordHeader {
             crc: 0,
             flags,
@@ -60,14 +60,15 @@ impl<M: Media> Ftl<M> {
             expiry_ms: new.expiry_ms,
         };
         let units = header.units();
-        let payload = [Source::Bytes(new.key), value];
-        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &payload);
+        let payload = [RecordSource::Bytes(new.key), value];
+        let address =
+            self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &payload);
         self.log.advance();
         self.reserve_for(units as usize * UNIT_BYTES);
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
         if new.value.is_some() {
-            let lifetime = if new.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
-            let entry = Entry { address, units, namespace: new.namespace, lifetime };
+            let lifetime = if new.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
+            let entry = IndexEntry { address, units, namespace: new.namespace, lifetime };
             self.put_entry(new.hash, entry, old);
             self.expiry.insert(new.expiry_ms, new.hash, address);
             self.blocks.add_live(address, units);
@@ -86,14 +87,11 @@ impl<M: Media> Ftl<M> {
         header.sequence
     }
 
-    fn put_entry(&mut self, hash: KeyHash, entry: Entry, old: Option<Found>) {
+    fn put_entry(&mut self, hash: KeyHash, entry: IndexEntry, old: Option<FoundRecord>) {
         match old {
             Some(old) => {
                 let replaced = self.index.replace(hash, old.entry.address, entry);
-                assert!(
-                    replaced,
-                    "the replaced record is not in the index"
-                );
+                assert!(replaced, "the replaced record is not in the index");
                 self.forget_record(hash, old);
                 self.count(entry.namespace, |state| {
                     state.remove(old.entry);
@@ -108,9 +106,9 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Removes a replaced record from the live bytes and the expiry queue.
-    fn forget_record(&mut self, hash: KeyHash, old: Found) {
+    fn forget_record(&mut self, hash: KeyHash, old: FoundRecord) {
         self.blocks.remove_live(old.entry.address, old.entry.units);
-        if old.entry.lifetime == Lifetime::Limited {
+        if old.entry.lifetime == EntryLifetime::Limited {
             match old.header {
                 Some(header) => self.expiry.remove(header.expiry_ms, hash, old.entry.address),
                 // The expiry in the damaged header is unknown: the whole queue is searched. Rare, and linear.
@@ -132,7 +130,7 @@ impl<M: Media> Ftl<M> {
             sequence,
             expiry_ms: 0,
         };
-        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, Checksum::Compute, &[]);
+        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &[]);
         self.log.advance();
         self.blocks.add_tombstone(address, header.units(), sequence);
         self.last_removal = sequence;
@@ -156,11 +154,11 @@ impl<M: Media> Ftl<M> {
     fn clear_keys(&mut self, namespace: NamespaceId) {
         let mut from = KeyHash(0);
         while let Some((hash, _)) = self.index.hashed.next(from) {
-            let doomed: Vec<Entry> = (0..)
+            let removed: Vec<IndexEntry> = (0..)
                 .map_while(|nth| self.index.find(hash, nth))
                 .filter(|entry| entry.namespace == namespace)
                 .collect();
-            for entry in doomed {
+            for entry in removed {
                 self.index.remove(hash, entry.address);
                 self.blocks.remove_live(entry.address, entry.units);
             }

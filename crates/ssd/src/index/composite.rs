@@ -3,7 +3,7 @@
 //! Input: hashes and positions. Output: the answer of the part that holds them. Invariant: positions are only in the
 //! flat part, hashes only in the hashed part; in the order of all entries every key comes before every block.
 
-use super::{Entry, FlatIndex, HashedIndex, Index, KeyHash};
+use super::{FlatIndex, HashedIndex, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::RecordAddress;
 
 /// Both kinds of index as one.
@@ -15,13 +15,13 @@ pub struct CompositeIndex {
     pub flat: FlatIndex,
 }
 
-impl Index for CompositeIndex {
+impl RecordIndex for CompositeIndex {
     #[inline]
-    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry> {
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
         if hash.is_place() { self.flat.find(hash, nth) } else { self.hashed.find(hash, nth) }
     }
 
-    fn insert(&mut self, hash: KeyHash, entry: Entry) {
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
         if hash.is_place() {
             self.flat.insert(hash, entry);
         } else {
@@ -29,7 +29,7 @@ impl Index for CompositeIndex {
         }
     }
 
-    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool {
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
         if hash.is_place() { self.flat.replace(hash, old, new) } else { self.hashed.replace(hash, old, new) }
     }
 
@@ -37,7 +37,7 @@ impl Index for CompositeIndex {
         if hash.is_place() { self.flat.remove(hash, address) } else { self.hashed.remove(hash, address) }
     }
 
-    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
         let key = if from.is_place() { None } else { self.hashed.next(from) };
         key.or_else(|| self.flat.next(from.max(KeyHash::PLACES)))
     }

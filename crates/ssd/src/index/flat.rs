@@ -9,7 +9,7 @@
 //!
 //! Invariant: a leaf without entries is freed, so an empty namespace takes only its row of branches.
 
-use super::{Entry, Index, KeyHash, Lifetime};
+use super::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::command::{Lba, NamespaceId};
 use crate::limits::{NAMESPACE_BLOCKS_MAX, SPACES};
 use crate::log::record::RecordAddress;
@@ -19,29 +19,29 @@ const FAN: usize = 1 << FAN_BITS;
 const UNITS_BITS: u32 = 24;
 
 /// Address in the high 40 bits, units in the low 24; zero means no record, because none has zero units.
-type Slot = u64;
+type PackedEntry = u64;
 
 #[derive(Debug)]
-struct Leaf {
-    slots: [Slot; FAN],
+struct IndexLeaf {
+    slots: [PackedEntry; FAN],
     len: usize,
 }
 
 #[derive(Debug)]
-struct Branch {
-    leaves: [Option<Box<Leaf>>; FAN],
+struct IndexBranch {
+    leaves: [Option<Box<IndexLeaf>>; FAN],
     len: usize,
 }
 
 #[derive(Debug, Default)]
-struct Space {
-    branches: Vec<Option<Box<Branch>>>,
+struct NamespaceBlocks {
+    branches: Vec<Option<Box<IndexBranch>>>,
 }
 
 /// The index of blocks.
 #[derive(Debug, Default)]
 pub struct FlatIndex {
-    spaces: [Space; SPACES],
+    spaces: [NamespaceBlocks; SPACES],
     len: u64,
     leaves: u64,
     branches: u64,
@@ -60,45 +60,45 @@ const fn join(branch: usize, leaf: usize, slot: usize) -> Lba {
     Lba((branch as u64) << (2 * FAN_BITS) | (leaf as u64) << FAN_BITS | slot as u64)
 }
 
-const fn pack(entry: Entry) -> Slot {
+const fn pack(entry: IndexEntry) -> PackedEntry {
     entry.address.0 << UNITS_BITS | entry.units as u64
 }
 
-const fn unpack(namespace: NamespaceId, slot: Slot) -> Entry {
-    Entry {
+const fn unpack(namespace: NamespaceId, slot: PackedEntry) -> IndexEntry {
+    IndexEntry {
         address: RecordAddress(slot >> UNITS_BITS),
         units: (slot & ((1 << UNITS_BITS) - 1)) as u32,
         namespace,
-        lifetime: Lifetime::Unlimited,
+        lifetime: EntryLifetime::Unlimited,
     }
 }
 
 impl FlatIndex {
     /// Returns true if the index can hold this position. Positions from a medium must be checked.
     #[must_use]
-    pub fn holds(place: KeyHash) -> bool {
-        let (namespace, lba) = place.block();
-        place.is_place() && namespace.index() < SPACES && lba.0 < NAMESPACE_BLOCKS_MAX
+    pub fn holds(position: KeyHash) -> bool {
+        let (namespace, lba) = position.block();
+        position.is_place() && namespace.index() < SPACES && lba.0 < NAMESPACE_BLOCKS_MAX
     }
 
     #[inline]
-    fn slot(&self, place: KeyHash) -> Slot {
-        let (namespace, lba) = place.block();
+    fn slot(&self, position: KeyHash) -> PackedEntry {
+        let (namespace, lba) = position.block();
         let (branch, leaf, slot) = split(lba);
         let branches = self.spaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
         let branch = branches.get(branch).and_then(Option::as_deref);
         branch.and_then(|branch| branch.leaves[leaf].as_deref()).map_or(0, |leaf| leaf.slots[slot])
     }
 
-    fn slot_mut(&mut self, place: KeyHash) -> Option<&mut Slot> {
-        let (namespace, lba) = place.block();
+    fn slot_mut(&mut self, position: KeyHash) -> Option<&mut PackedEntry> {
+        let (namespace, lba) = position.block();
         let (branch, leaf, slot) = split(lba);
         let branch = self.spaces.get_mut(namespace.index())?.branches.get_mut(branch)?.as_deref_mut()?;
         Some(&mut branch.leaves[leaf].as_deref_mut()?.slots[slot])
     }
 
     /// Removes every block of a namespace and passes its entry to `each`.
-    pub fn drain(&mut self, namespace: NamespaceId, mut each: impl FnMut(Entry)) {
+    pub fn drain(&mut self, namespace: NamespaceId, mut each: impl FnMut(IndexEntry)) {
         let Some(space) = self.spaces.get_mut(namespace.index()).map(std::mem::take) else {
             return;
         };
@@ -115,7 +115,7 @@ impl FlatIndex {
     }
 
     /// Returns the first block of a namespace at or after `from`.
-    fn next_in(&self, namespace: NamespaceId, from: Lba) -> Option<(KeyHash, Entry)> {
+    fn next_in(&self, namespace: NamespaceId, from: Lba) -> Option<(KeyHash, IndexEntry)> {
         let (first_branch, mut first_leaf, mut first_slot) = split(from);
         let branches = &self.spaces.get(namespace.index())?.branches;
         for (number, branch) in branches.iter().enumerate().skip(first_branch) {
@@ -135,14 +135,14 @@ impl FlatIndex {
     }
 }
 
-impl Index for FlatIndex {
+impl RecordIndex for FlatIndex {
     #[inline]
-    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry> {
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
         let slot = self.slot(hash);
         (slot != 0 && nth == 0).then(|| unpack(hash.block().0, slot))
     }
 
-    fn insert(&mut self, hash: KeyHash, entry: Entry) {
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
         assert!(Self::holds(hash), "the position lies outside every namespace");
         let (namespace, lba) = hash.block();
         let (branch, leaf, slot) = split(lba);
@@ -152,12 +152,12 @@ impl Index for FlatIndex {
         }
         let branch = branches[branch].get_or_insert_with(|| {
             self.branches += 1;
-            Box::new(Branch { leaves: [const { None }; FAN], len: 0 })
+            Box::new(IndexBranch { leaves: [const { None }; FAN], len: 0 })
         });
         let leaf = branch.leaves[leaf].get_or_insert_with(|| {
             self.leaves += 1;
             branch.len += 1;
-            Box::new(Leaf { slots: [0; FAN], len: 0 })
+            Box::new(IndexLeaf { slots: [0; FAN], len: 0 })
         });
         debug_assert!(leaf.slots[slot] == 0, "the block has a record already");
         let new = u64::from(leaf.slots[slot] == 0);
@@ -166,7 +166,7 @@ impl Index for FlatIndex {
         self.len += new;
     }
 
-    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool {
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
         match self.slot_mut(hash) {
             Some(slot) if *slot != 0 && *slot >> UNITS_BITS == old.0 => {
                 *slot = pack(new);
@@ -180,12 +180,12 @@ impl Index for FlatIndex {
         let (namespace, lba) = hash.block();
         let (at, leaf_at, slot_at) = split(lba);
         let branches = self.spaces.get_mut(namespace.index()).map(|space| &mut space.branches);
-        let Some(branch_place) = branches.and_then(|branches| branches.get_mut(at)) else {
+        let Some(branch_slot) = branches.and_then(|branches| branches.get_mut(at)) else {
             return false;
         };
-        let Some(branch) = branch_place else { return false };
-        let leaf_place = &mut branch.leaves[leaf_at];
-        let Some(leaf) = leaf_place else { return false };
+        let Some(branch) = branch_slot else { return false };
+        let leaf_slot = &mut branch.leaves[leaf_at];
+        let Some(leaf) = leaf_slot else { return false };
         let slot = leaf.slots[slot_at];
         if slot == 0 || slot >> UNITS_BITS != address.0 {
             return false;
@@ -194,18 +194,18 @@ impl Index for FlatIndex {
         leaf.len -= 1;
         self.len -= 1;
         if leaf.len == 0 {
-            *leaf_place = None;
+            *leaf_slot = None;
             self.leaves -= 1;
             branch.len -= 1;
             if branch.len == 0 {
-                *branch_place = None;
+                *branch_slot = None;
                 self.branches -= 1;
             }
         }
         true
     }
 
-    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
         let (first, lba) = from.max(KeyHash::PLACES).block();
         let last = u8::try_from(SPACES).unwrap_or(u8::MAX);
         (first.0.max(1)..=last).map(NamespaceId).find_map(|namespace| {
@@ -233,8 +233,8 @@ impl Index for FlatIndex {
     fn bytes(&self) -> u64 {
         let rows: usize =
             self.spaces.iter().map(|space| space.branches.capacity() * size_of::<usize>()).sum();
-        let leaves = self.leaves * size_of::<Leaf>() as u64;
-        rows as u64 + leaves + self.branches * size_of::<Branch>() as u64
+        let leaves = self.leaves * size_of::<IndexLeaf>() as u64;
+        rows as u64 + leaves + self.branches * size_of::<IndexBranch>() as u64
     }
 }
 
@@ -243,20 +243,25 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn entry(namespace: NamespaceId, address: u64) -> Entry {
-        Entry { address: RecordAddress(address), units: 36, namespace, lifetime: Lifetime::Unlimited }
+    fn entry(namespace: NamespaceId, address: u64) -> IndexEntry {
+        IndexEntry {
+            address: RecordAddress(address),
+            units: 36,
+            namespace,
+            lifetime: EntryLifetime::Unlimited,
+        }
     }
 
     fn agree(index: &FlatIndex, model: &BTreeMap<KeyHash, u64>, seed: u64) {
         assert_eq!(index.len(), model.len() as u64, "seed {seed}");
         let mut from = Some(KeyHash::PLACES);
         let mut seen = Vec::new();
-        while let Some((place, entry)) = from.and_then(|from| index.next(from)) {
-            seen.push((place, entry.address.0));
-            assert_eq!(entry.namespace, place.block().0, "seed {seed}");
-            from = Some(KeyHash(place.0 + 1));
+        while let Some((position, entry)) = from.and_then(|from| index.next(from)) {
+            seen.push((position, entry.address.0));
+            assert_eq!(entry.namespace, position.block().0, "seed {seed}");
+            from = Some(KeyHash(position.0 + 1));
         }
-        assert!(seen.iter().copied().eq(model.iter().map(|(place, at)| (*place, *at))), "seed {seed}");
+        assert!(seen.iter().copied().eq(model.iter().map(|(position, at)| (*position, *at))), "seed {seed}");
     }
 
     #[test]
@@ -269,23 +274,26 @@ mod tests {
                 let namespace = NamespaceId(random.u8(1..=17));
                 // Few blocks, near each other and at both ends of leaves, of branches and of the index.
                 let far = [0, 509, (1 << 18) - 3, NAMESPACE_BLOCKS_MAX - 6][random.usize(0..4)];
-                let place = KeyHash::of_block(namespace, Lba(far + random.u64(0..6)));
-                assert_eq!(index.find(place, 0).map(|entry| entry.address.0), model.get(&place).copied());
-                match (random.u8(0..3), model.get(&place).copied()) {
+                let position = KeyHash::of_block(namespace, Lba(far + random.u64(0..6)));
+                assert_eq!(
+                    index.find(position, 0).map(|entry| entry.address.0),
+                    model.get(&position).copied()
+                );
+                match (random.u8(0..3), model.get(&position).copied()) {
                     (0, Some(at)) => {
-                        assert!(!index.remove(place, RecordAddress(at + 1)), "seed {seed}");
-                        assert!(index.remove(place, RecordAddress(at)), "seed {seed}");
-                        assert!(!index.remove(place, RecordAddress(at)), "seed {seed}");
-                        model.remove(&place);
+                        assert!(!index.remove(position, RecordAddress(at + 1)), "seed {seed}");
+                        assert!(index.remove(position, RecordAddress(at)), "seed {seed}");
+                        assert!(!index.remove(position, RecordAddress(at)), "seed {seed}");
+                        model.remove(&position);
                     }
                     (_, Some(at)) => {
-                        assert!(!index.replace(place, RecordAddress(at + 1), entry(namespace, step)));
-                        assert!(index.replace(place, RecordAddress(at), entry(namespace, step)));
-                        model.insert(place, step);
+                        assert!(!index.replace(position, RecordAddress(at + 1), entry(namespace, step)));
+                        assert!(index.replace(position, RecordAddress(at), entry(namespace, step)));
+                        model.insert(position, step);
                     }
                     (_, None) => {
-                        index.insert(place, entry(namespace, step));
-                        model.insert(place, step);
+                        index.insert(position, entry(namespace, step));
+                        model.insert(position, step);
                     }
                 }
             }
@@ -293,7 +301,7 @@ mod tests {
             let mut drained = 0;
             index.drain(NamespaceId(3), |_| drained += 1);
             let before = model.len();
-            model.retain(|place, _| place.block().0 != NamespaceId(3));
+            model.retain(|position, _| position.block().0 != NamespaceId(3));
             assert_eq!(before - model.len(), drained, "seed {seed}");
             agree(&index, &model, seed);
         }
@@ -302,13 +310,13 @@ mod tests {
     #[test]
     fn an_emptied_namespace_frees_its_memory() {
         let mut index = FlatIndex::default();
-        let place = |lba| KeyHash::of_block(NamespaceId(2), Lba(lba));
+        let position = |lba| KeyHash::of_block(NamespaceId(2), Lba(lba));
         for lba in 0..5_000 {
-            index.insert(place(lba), entry(NamespaceId(2), lba + 1));
+            index.insert(position(lba), entry(NamespaceId(2), lba + 1));
         }
         assert!(index.bytes() / index.len() < 16, "{} bytes for 5,000 blocks in a row", index.bytes());
         for lba in 0..5_000 {
-            assert!(index.remove(place(lba), RecordAddress(lba + 1)));
+            assert!(index.remove(position(lba), RecordAddress(lba + 1)));
         }
         assert!(index.bytes() < 100, "{} bytes are left", index.bytes());
     }

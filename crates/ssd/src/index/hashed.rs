@@ -3,8 +3,8 @@
 //! Input: hashes and entries. Output: candidates, and all entries in hash order. Each operation changes one segment
 //! only, so the longest pause is the growth of one segment (2,500 entries at ten million keys).
 
-use super::segment::{SLOT_HASH_BITS, Segment};
-use super::{Entry, Index, KeyHash, Lifetime};
+use super::segment::{IndexSegment, SLOT_HASH_BITS};
+use super::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::command::NamespaceId;
 use crate::limits::HASH_BITS;
 use crate::log::record::RecordAddress;
@@ -16,7 +16,7 @@ pub const SEGMENTS: usize = 1 << SEGMENT_BITS;
 /// The index of key namespaces.
 #[derive(Debug)]
 pub struct HashedIndex {
-    segments: Box<[Segment]>,
+    segments: Box<[IndexSegment]>,
     len: u64,
 }
 
@@ -40,11 +40,11 @@ impl HashedIndex {
     /// Makes an empty index.
     #[must_use]
     pub fn new() -> Self {
-        Self { segments: (0..SEGMENTS).map(|_| Segment::default()).collect(), len: 0 }
+        Self { segments: (0..SEGMENTS).map(|_| IndexSegment::default()).collect(), len: 0 }
     }
 
     /// Returns all entries of one segment in hash order.
-    pub fn segment(&self, number: usize) -> impl Iterator<Item = (KeyHash, Entry)> + '_ {
+    pub fn segment(&self, number: usize) -> impl Iterator<Item = (KeyHash, IndexEntry)> + '_ {
         self.segments[number].iter().map(move |(low, entry)| (join(number, low), entry))
     }
 
@@ -53,7 +53,7 @@ impl HashedIndex {
     ///
     /// # Errors
     /// The hash of the first refused entry.
-    pub fn load_segment(&mut self, number: usize, entries: &[(KeyHash, Entry)]) -> Result<(), KeyHash> {
+    pub fn load_segment(&mut self, number: usize, entries: &[(KeyHash, IndexEntry)]) -> Result<(), KeyHash> {
         let mut lows = Vec::with_capacity(entries.len());
         for &(hash, entry) in entries {
             let (segment, low) = split(hash);
@@ -63,26 +63,26 @@ impl HashedIndex {
             lows.push((low, entry));
         }
         self.len -= self.segments[number].iter().count() as u64;
-        self.segments[number] = Segment::load(&lows);
+        self.segments[number] = IndexSegment::load(&lows);
         self.len += lows.len() as u64;
         Ok(())
     }
 }
 
-impl Index for HashedIndex {
+impl RecordIndex for HashedIndex {
     #[inline]
-    fn find(&self, hash: KeyHash, nth: usize) -> Option<Entry> {
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
         let (segment, low) = split(hash);
         self.segments[segment].find(low, nth)
     }
 
-    fn insert(&mut self, hash: KeyHash, entry: Entry) {
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
         let (segment, low) = split(hash);
         self.segments[segment].insert(low, entry);
         self.len += 1;
     }
 
-    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: Entry) -> bool {
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
         let (segment, low) = split(hash);
         self.segments[segment].replace(low, old, new)
     }
@@ -94,7 +94,7 @@ impl Index for HashedIndex {
         removed
     }
 
-    fn next(&self, from: KeyHash) -> Option<(KeyHash, Entry)> {
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
         let (segment, low) = split(from);
         let first = self.segments.get(segment)?.next(low).map(|(low, entry)| (join(segment, low), entry));
         first.or_else(|| {
@@ -115,8 +115,8 @@ impl Index for HashedIndex {
     }
 
     fn bytes(&self) -> u64 {
-        let tables: usize = self.segments.iter().map(Segment::bytes).sum();
-        (tables + SEGMENTS * size_of::<Segment>()) as u64
+        let tables: usize = self.segments.iter().map(IndexSegment::bytes).sum();
+        (tables + SEGMENTS * size_of::<IndexSegment>()) as u64
     }
 }
 
@@ -129,28 +129,33 @@ const UNITS_MASK: u64 = LIMITED_BIT - 1;
 /// Encodes an entry for a checkpoint: hash in the low 60 bits and namespace minus 1 in the high 4; then address in the
 /// high 40 bits, lifetime in bit 23, units below.
 #[must_use]
-pub fn encode_entry(hash: KeyHash, entry: Entry) -> [u8; ENTRY_BYTES] {
-    let lifetime = if entry.lifetime == Lifetime::Limited { LIMITED_BIT } else { 0 };
-    let who = hash.0 | u64::from(entry.namespace.0 - 1) << HASH_BITS;
-    let place = entry.address.0 << 24 | lifetime | u64::from(entry.units);
+pub fn encode_entry(hash: KeyHash, entry: IndexEntry) -> [u8; ENTRY_BYTES] {
+    let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED_BIT } else { 0 };
+    let hash_and_namespace = hash.0 | u64::from(entry.namespace.0 - 1) << HASH_BITS;
+    let address_and_units = entry.address.0 << 24 | lifetime | u64::from(entry.units);
     let mut bytes = [0; ENTRY_BYTES];
-    bytes[..8].copy_from_slice(&who.to_le_bytes());
-    bytes[8..].copy_from_slice(&place.to_le_bytes());
+    bytes[..8].copy_from_slice(&hash_and_namespace.to_le_bytes());
+    bytes[8..].copy_from_slice(&address_and_units.to_le_bytes());
     bytes
 }
 
 /// Decodes an entry of a checkpoint.
 #[must_use]
-pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, Entry) {
-    let [who, place]: [zerocopy::little_endian::U64; 2] = zerocopy::transmute!(bytes);
-    let (who, place) = (who.get(), place.get());
-    let entry = Entry {
-        address: RecordAddress(place >> 24),
-        units: (place & UNITS_MASK) as u32,
-        namespace: NamespaceId((who >> HASH_BITS) as u8 + 1),
-        lifetime: if place & LIMITED_BIT == 0 { Lifetime::Unlimited } else { Lifetime::Limited },
+pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, IndexEntry) {
+    let [hash_and_namespace, address_and_units]: [zerocopy::little_endian::U64; 2] =
+        zerocopy::transmute!(bytes);
+    let (hash_and_namespace, address_and_units) = (hash_and_namespace.get(), address_and_units.get());
+    let entry = IndexEntry {
+        address: RecordAddress(address_and_units >> 24),
+        units: (address_and_units & UNITS_MASK) as u32,
+        namespace: NamespaceId((hash_and_namespace >> HASH_BITS) as u8 + 1),
+        lifetime: if address_and_units & LIMITED_BIT == 0 {
+            EntryLifetime::Unlimited
+        } else {
+            EntryLifetime::Limited
+        },
     };
-    (KeyHash(who & ((1 << HASH_BITS) - 1)), entry)
+    (KeyHash(hash_and_namespace & ((1 << HASH_BITS) - 1)), entry)
 }
 
 #[cfg(test)]
@@ -158,12 +163,12 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn entry(address: u64) -> Entry {
-        Entry {
+    fn entry(address: u64) -> IndexEntry {
+        IndexEntry {
             address: RecordAddress(address),
             units: 4,
             namespace: NamespaceId(3),
-            lifetime: Lifetime::Limited,
+            lifetime: EntryLifetime::Limited,
         }
     }
 
@@ -236,7 +241,10 @@ mod tests {
         for number in 0..SEGMENTS {
             assert!(loaded.segment(number).eq(index.segment(number)));
         }
-        assert!(loaded.load_segment(1, &[(KeyHash(0), entry(1))]).is_err(), "an entry of another segment is refused");
+        assert!(
+            loaded.load_segment(1, &[(KeyHash(0), entry(1))]).is_err(),
+            "an entry of another segment is refused"
+        );
     }
 
     #[test]

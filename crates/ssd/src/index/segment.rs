@@ -4,7 +4,7 @@
 //! doubling, keeps the table between 70 % and 87 % full, and so the index under 32 bytes a key. Invariant: occupied
 //! slots are sorted by hash, and no empty slot lies between an entry and its home slot.
 
-use super::{Entry, Lifetime};
+use super::{EntryLifetime, IndexEntry};
 use crate::command::NamespaceId;
 use crate::log::record::RecordAddress;
 
@@ -15,21 +15,22 @@ const UNITS_BITS: u32 = 24;
 const LIMITED: u64 = 0x100;
 const HOMES_MIN: usize = 8;
 
-/// `key`: hash in the high 48 bits, lifetime in bit 8, namespace in the low 8. `place`: address in the high 40 bits,
-/// units in the low 24; zero means empty, because no record has zero units.
+/// An entry packed into 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct SegmentSlot {
+    /// Hash in the high 48 bits, lifetime in bit 8, namespace in the low 8.
     key: u64,
+    /// Address in the high 40 bits, units in the low 24; zero means empty, because no record has zero units.
     place: u64,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16);
-const SLOTS_PER_LINE: usize = 64 / size_of::<Slot>();
+const _: () = assert!(size_of::<SegmentSlot>() == 16);
+const SLOTS_PER_LINE: usize = 64 / size_of::<SegmentSlot>();
 
-impl Slot {
-    fn pack(hash: u64, entry: Entry) -> Self {
+impl SegmentSlot {
+    fn pack(hash: u64, entry: IndexEntry) -> Self {
         debug_assert!(entry.units > 0 && u64::from(entry.units) < 1 << UNITS_BITS);
-        let lifetime = if entry.lifetime == Lifetime::Limited { LIMITED } else { 0 };
+        let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED } else { 0 };
         Self {
             key: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
             place: entry.address.0 << UNITS_BITS | u64::from(entry.units),
@@ -53,25 +54,25 @@ impl Slot {
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields are as wide as what was packed")]
-    const fn entry(self) -> Entry {
-        Entry {
+    const fn entry(self) -> IndexEntry {
+        IndexEntry {
             address: self.address(),
             units: (self.place & ((1 << UNITS_BITS) - 1)) as u32,
             namespace: NamespaceId(self.key as u8),
-            lifetime: if self.key & LIMITED == 0 { Lifetime::Unlimited } else { Lifetime::Limited },
+            lifetime: if self.key & LIMITED == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited },
         }
     }
 }
 
 /// A table of `homes` home slots and a tail for entries that overflow the end.
 #[derive(Debug, Default)]
-pub(super) struct Segment {
-    slots: Box<[Slot]>,
+pub(super) struct IndexSegment {
+    slots: Box<[SegmentSlot]>,
     homes: usize,
     len: usize,
 }
 
-impl Segment {
+impl IndexSegment {
     #[inline]
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.homes as u128) >> SLOT_HASH_BITS) as usize
@@ -90,7 +91,7 @@ impl Segment {
         at
     }
 
-    pub(super) fn find(&self, hash: u64, nth: usize) -> Option<Entry> {
+    pub(super) fn find(&self, hash: u64, nth: usize) -> Option<IndexEntry> {
         let slot = self.slots.get(self.seek(hash) + nth)?;
         // Equal hashes are adjacent, so the nth neighbour either has the hash or ends the run.
         (!slot.is_empty() && slot.hash() == hash).then(|| slot.entry())
@@ -107,17 +108,17 @@ impl Segment {
         }
     }
 
-    pub(super) fn insert(&mut self, hash: u64, entry: Entry) {
+    pub(super) fn insert(&mut self, hash: u64, entry: IndexEntry) {
         if self.len * 8 >= self.homes * 7 {
             self.grow();
         }
-        while !self.try_insert(Slot::pack(hash, entry)) {
+        while !self.try_insert(SegmentSlot::pack(hash, entry)) {
             self.grow();
         }
         self.len += 1;
     }
 
-    fn try_insert(&mut self, new: Slot) -> bool {
+    fn try_insert(&mut self, new: SegmentSlot) -> bool {
         let at = self.seek(new.hash());
         let Some(empty) = self.slots.get(at..).and_then(|rest| rest.iter().position(|slot| slot.is_empty()))
         else {
@@ -134,29 +135,29 @@ impl Segment {
     }
 
     /// Builds a table from slots in hash order; the tail grows until every slot fits.
-    fn from_sorted(homes: usize, sorted: impl Iterator<Item = Slot>) -> Self {
-        let mut slots = vec![Slot::default(); homes];
+    fn from_sorted(homes: usize, sorted: impl Iterator<Item = SegmentSlot>) -> Self {
+        let mut slots = vec![SegmentSlot::default(); homes];
         slots.reserve_exact(HOMES_MIN + homes / 64);
         let mut table = Self { slots: Box::default(), homes, len: 0 };
         let mut end = 0;
         for slot in sorted {
             end = end.max(table.home(slot.hash()));
             if end >= slots.len() {
-                slots.resize(end + 1, Slot::default());
+                slots.resize(end + 1, SegmentSlot::default());
             }
             slots[end] = slot;
             end += 1;
             table.len += 1;
         }
-        slots.resize((homes + HOMES_MIN + homes / 64).max(slots.len() + 1), Slot::default());
+        slots.resize((homes + HOMES_MIN + homes / 64).max(slots.len() + 1), SegmentSlot::default());
         table.slots = slots.into_boxed_slice();
         table
     }
 
     /// Builds a table from entries of a checkpoint, in hash order.
-    pub(super) fn load(entries: &[(u64, Entry)]) -> Self {
+    pub(super) fn load(entries: &[(u64, IndexEntry)]) -> Self {
         let homes = (entries.len() * 5 / 4).max(HOMES_MIN);
-        Self::from_sorted(homes, entries.iter().map(|&(hash, entry)| Slot::pack(hash, entry)))
+        Self::from_sorted(homes, entries.iter().map(|&(hash, entry)| SegmentSlot::pack(hash, entry)))
     }
 
     fn position(&self, hash: u64, address: RecordAddress) -> Option<usize> {
@@ -165,11 +166,11 @@ impl Segment {
         run.zip(start..).find(|(slot, _)| slot.address() == address).map(|(_, at)| at)
     }
 
-    pub(super) fn replace(&mut self, hash: u64, old: RecordAddress, new: Entry) -> bool {
+    pub(super) fn replace(&mut self, hash: u64, old: RecordAddress, new: IndexEntry) -> bool {
         let Some(at) = self.position(hash, old) else {
             return false;
         };
-        self.slots[at] = Slot::pack(hash, new);
+        self.slots[at] = SegmentSlot::pack(hash, new);
         true
     }
 
@@ -186,22 +187,22 @@ impl Segment {
             end += 1;
         }
         self.slots.copy_within(at + 1..end, at);
-        self.slots[end - 1] = Slot::default();
+        self.slots[end - 1] = SegmentSlot::default();
         self.len -= 1;
         true
     }
 
-    pub(super) fn next(&self, from: u64) -> Option<(u64, Entry)> {
+    pub(super) fn next(&self, from: u64) -> Option<(u64, IndexEntry)> {
         let start = self.seek(from);
         let slot = self.slots.get(start..)?.iter().find(|slot| !slot.is_empty())?;
         Some((slot.hash(), slot.entry()))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, IndexEntry)> + '_ {
         self.slots.iter().filter(|slot| !slot.is_empty()).map(|slot| (slot.hash(), slot.entry()))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<Slot>()
+        self.slots.len() * size_of::<SegmentSlot>()
     }
 }

@@ -17,7 +17,7 @@ mod victim;
 use crate::command::Sequence;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::log::record::{RecordAddress, UNIT_BYTES};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, Geometry};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The state of a block.
@@ -41,7 +41,7 @@ pub enum BlockState {
 
 /// The entry of one block.
 #[derive(Clone, Copy, Debug)]
-pub struct Block {
+pub struct BlockEntry {
     /// Its state.
     pub state: BlockState,
     /// Order in which it was opened; 0 when it holds nothing.
@@ -66,7 +66,7 @@ pub struct Block {
     pub suspect: bool,
 }
 
-const NOTHING: Block = Block {
+const NOTHING: BlockEntry = BlockEntry {
     state: BlockState::Dirty,
     order: 0,
     open_sequence: Sequence(0),
@@ -88,23 +88,23 @@ pub const EPOCH_SHIFT: u32 = 40;
 
 /// The progress of an erase towards durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Erase {
+enum EraseProgress {
     Accepted,
     Done,
     Flushing,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Fading {
+struct PendingErase {
     block: BlockId,
     open_sequence: Sequence,
-    erase: Erase,
+    erase: EraseProgress,
 }
 
 /// The table of all blocks.
 #[derive(Debug)]
-pub struct Blocks {
-    table: Vec<Block>,
+pub struct BlockTable {
+    table: Vec<BlockEntry>,
     /// Cost of collecting each closed block; the highest number for all other blocks. Scanned for every victim.
     costs: Vec<u32>,
     dirty: VecDeque<BlockId>,
@@ -112,7 +112,7 @@ pub struct Blocks {
     /// Log blocks that hold records, by order: the first one sets the watermark.
     by_order: BTreeMap<u64, BlockId>,
     /// Blocks whose erase is not durable yet: they still hold back the watermark.
-    fading: Vec<Fading>,
+    fading: Vec<PendingErase>,
     /// Blocks that were neither adopted nor erased yet. They may hold old pages behind a first page that an interrupted
     /// erase blanked.
     unknown: BTreeSet<BlockId>,
@@ -123,10 +123,10 @@ pub struct Blocks {
     tombstone_bytes: u64,
 }
 
-impl Blocks {
+impl BlockTable {
     /// Makes a table of blocks that must all be erased before use.
     #[must_use]
-    pub fn new(geometry: Geometry) -> Self {
+    pub fn new(geometry: FlashGeometry) -> Self {
         Self {
             table: vec![NOTHING; geometry.blocks as usize],
             costs: vec![u32::MAX; geometry.blocks as usize],
@@ -146,12 +146,12 @@ impl Blocks {
     /// Returns the entry of a block.
     #[must_use]
     #[inline]
-    pub fn get(&self, block: BlockId) -> &Block {
+    pub fn get(&self, block: BlockId) -> &BlockEntry {
         &self.table[block.index()]
     }
 
     /// Returns all blocks with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &BlockEntry)> + '_ {
         (0..).map(BlockId).zip(&self.table)
     }
 
@@ -215,7 +215,11 @@ impl Blocks {
         self.table[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
         if self.unknown.remove(&block) {
-            self.fading.push(Fading { block, open_sequence: Sequence(0), erase: Erase::Accepted });
+            self.fading.push(PendingErase {
+                block,
+                open_sequence: Sequence(0),
+                erase: EraseProgress::Accepted,
+            });
         }
         Some(block)
     }
@@ -241,12 +245,14 @@ impl Blocks {
     /// Completes an erase.
     pub fn erased(&mut self, block: BlockId) {
         self.erasing -= 1;
-        let fading =
-            self.fading.iter_mut().find(|fading| fading.block == block && fading.erase == Erase::Accepted);
+        let fading = self
+            .fading
+            .iter_mut()
+            .find(|fading| fading.block == block && fading.erase == EraseProgress::Accepted);
         if let Some(fading) = fading {
-            fading.erase = Erase::Done;
+            fading.erase = EraseProgress::Done;
         }
-        self.table[block.index()] = Block { state: BlockState::Ready, ..NOTHING };
+        self.table[block.index()] = BlockEntry { state: BlockState::Ready, ..NOTHING };
         self.ready.push_back(block);
     }
 
@@ -261,14 +267,14 @@ impl Blocks {
             self.order_next - 1
         };
         self.table[block.index()] =
-            Block { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
+            BlockEntry { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
         if !checkpoint {
             self.by_order.insert(order, block);
         }
         Some(block)
     }
 
-    /// Records the block in which the last record of `block` continues.
+    /// Sets the block in which the last record of `block` continues.
     pub fn chain(&mut self, block: BlockId, next: BlockId) {
         self.table[block.index()].next = Some(next);
     }
@@ -330,20 +336,20 @@ impl Blocks {
         entry.state = BlockState::Erasing;
         let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.fading.push(Fading { block, open_sequence, erase: Erase::Accepted });
+            self.fading.push(PendingErase { block, open_sequence, erase: EraseProgress::Accepted });
         }
     }
 
     /// Begins a flush, which makes every completed erase durable.
     pub fn flush_started(&mut self) {
-        self.fading.iter_mut().filter(|fading| fading.erase == Erase::Done).for_each(|fading| {
-            fading.erase = Erase::Flushing;
+        self.fading.iter_mut().filter(|fading| fading.erase == EraseProgress::Done).for_each(|fading| {
+            fading.erase = EraseProgress::Flushing;
         });
     }
 
     /// Completes the flush: the erases that it covered are durable.
     pub fn flush_done(&mut self) {
-        self.fading.retain(|fading| fading.erase != Erase::Flushing);
+        self.fading.retain(|fading| fading.erase != EraseProgress::Flushing);
     }
 
     /// Returns the watermark. The medium holds no record with a lower sequence, except moved copies in younger blocks:
@@ -362,7 +368,7 @@ impl Blocks {
         &mut self,
         address: RecordAddress,
         units: u32,
-        mut change: impl FnMut(&mut Block, u32) -> u32,
+        mut change: impl FnMut(&mut BlockEntry, u32) -> u32,
     ) -> u64 {
         let mut changed = 0;
         let mut block = address.block();
@@ -428,7 +434,7 @@ impl Blocks {
         self.tombstone_bytes -= removed;
     }
 
-    /// Records that a record with this sequence was written into the block.
+    /// Raises the block's highest sequence to that of a record written into it.
     #[inline]
     pub fn saw_sequence(&mut self, block: BlockId, sequence: Sequence) {
         let entry = &mut self.table[block.index()];
@@ -436,7 +442,7 @@ impl Blocks {
     }
 
     /// Adds a block that recovery found in use.
-    pub fn adopt(&mut self, block: BlockId, found: Block) {
+    pub fn adopt(&mut self, block: BlockId, found: BlockEntry) {
         if !found.checkpoint {
             self.by_order.insert(found.order, block);
         }

@@ -4,17 +4,17 @@
 //! completes. Invariant: a page has at most one read in flight; a page read before its block was erased is not shown
 //! afterwards.
 
-use crate::log::blocks::Blocks;
-use crate::log::dram::Dram;
+use crate::log::blocks::BlockTable;
+use crate::log::page_cache::PageCache;
 use crate::media::geometry::PageAddress;
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaDone, MediaOp, PageState, Refused};
+use crate::media::{Media, MediaCompletion, MediaOp, PageState, RefusedOp};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A waiter for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiter {
+pub enum ReadWaiter {
     /// An operation, by its slab index.
     Operation(usize),
     /// The collector.
@@ -22,33 +22,33 @@ pub enum Waiter {
 }
 
 #[derive(Debug)]
-struct Reading {
+struct PageRead {
     order: u64,
-    waiters: Vec<Waiter>,
+    waiters: Vec<ReadWaiter>,
     submitted: bool,
 }
 
 /// The reads in flight.
 #[derive(Debug, Default)]
-pub struct Reads {
-    reading: BTreeMap<PageAddress, Reading>,
+pub struct PageReads {
+    reading: BTreeMap<PageAddress, PageRead>,
     queue: VecDeque<PageAddress>,
 }
 
-impl Reads {
-    /// Requests a page for a waiter.
-    pub fn request(&mut self, page: PageAddress, waiter: Waiter, blocks: &Blocks) {
+impl PageReads {
+    /// Adds a waiter for a page, and queues a read of the page if none is in flight.
+    pub fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
         let order = blocks.get(page.block).order;
         let reading = self.reading.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
-            Reading { order, waiters: Vec::new(), submitted: false }
+            PageRead { order, waiters: Vec::new(), submitted: false }
         });
         reading.waiters.push(waiter);
     }
 
     /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was
     /// submitted.
-    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut Dram, now: Nanos) -> bool {
+    pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
         let mut moved = false;
         while let Some(&page) = self.queue.front() {
             let Some(frame) = dram.take_frame() else { break };
@@ -60,7 +60,7 @@ impl Reads {
                     }
                     moved = true;
                 }
-                Err(Refused { op: MediaOp::Read { frame, .. }, .. }) => {
+                Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => {
                     dram.put_back(frame);
                     break;
                 }
@@ -75,10 +75,10 @@ impl Reads {
     pub fn done(
         &mut self,
         page: PageAddress,
-        done: MediaDone,
-        dram: &mut Dram,
-        blocks: &Blocks,
-    ) -> Vec<Waiter> {
+        done: MediaCompletion,
+        dram: &mut PageCache,
+        blocks: &BlockTable,
+    ) -> Vec<ReadWaiter> {
         let Some(reading) = self.reading.remove(&page) else {
             return Vec::new();
         };

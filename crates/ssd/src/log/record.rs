@@ -39,12 +39,12 @@ pub const LBA_BYTES: usize = size_of::<Lba>();
 pub const FLAGS_BATCH: u8 = FLAG_BATCH_MORE | FLAG_BATCH_REST;
 const FLAGS_KNOWN: u8 = FLAG_TOMBSTONE | FLAGS_BATCH | FLAG_CHAINED | FLAG_CLEAR | FLAG_LBA;
 
-/// Returns the flags of the record at index `place` of an all-or-nothing batch whose last record has index `last`.
+/// Returns the flags of the record at index `index` of an all-or-nothing batch whose last record has index `last`.
 #[must_use]
 #[inline]
-pub const fn batch_flags(place: usize, last: usize) -> u8 {
-    let more = if place < last { FLAG_BATCH_MORE } else { 0 };
-    more | if place > 0 { FLAG_BATCH_REST } else { 0 }
+pub const fn batch_flags(index: usize, last: usize) -> u8 {
+    let more = if index < last { FLAG_BATCH_MORE } else { 0 };
+    more | if index > 0 { FLAG_BATCH_REST } else { 0 }
 }
 
 /// Address of a record's header, in units of 16 bytes over the data areas of the whole medium.

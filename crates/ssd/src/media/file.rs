@@ -13,41 +13,41 @@
 
 mod batches;
 mod error;
-mod flight;
 mod layout;
 mod startup;
-mod stretches;
 mod table;
 #[cfg(test)]
 mod tests;
+mod transfers;
+mod zero_fill;
 
 use super::{
-    BlockId, Geometry, Media, MediaDone, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
-    PageAddress, PageState, Refused, RefusedReason,
+    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
+    PageAddress, PageState, RefusalReason, RefusedOp,
 };
-use batches::Batches;
+use batches::PageBatches;
 pub use error::FileMediaError;
-use flight::{Flights, Flush};
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode};
-use headwater_host::uring::{FileRing, Finished, RingKind, UringChoice};
-use layout::Layout;
-use startup::Opened;
+use headwater_host::uring::{FileRing, FinishedTransfer, RingKind, UringChoice};
+use layout::FlashLayout;
+use startup::OpenFlashFile;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use stretches::Stretches;
 use table::EraseTable;
+use transfers::{FlashTransfers, FlushRequests};
+use zero_fill::ZeroFill;
 
 /// Name of the file within the data directory.
 pub const FLASH_FILE_NAME: &str = "flash";
 
-/// Operations in flight.
+/// Most operations in flight.
 const QUEUE_MAX: usize = 1_024;
-/// Transfers in flight: one for each operation, and room for the erase table, a sync and zeros.
+/// Most transfers in flight: one for each operation, and room for the erase table, a sync and zeros.
 const RING_ENTRIES: usize = 2 * QUEUE_MAX;
 
 /// The I/O path to the file.
@@ -58,12 +58,12 @@ pub struct FileOptions {
     /// The use of io_uring.
     pub uring: UringChoice,
     /// The zero fill of unused space.
-    pub prepare: Prepare,
+    pub prepare: ZeroFillMode,
 }
 
 /// The zero fill of space that was never written, before a commit needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Prepare {
+pub enum ZeroFillMode {
     /// In the background, a few megabytes ahead of use.
     #[default]
     Ahead,
@@ -75,22 +75,22 @@ pub enum Prepare {
 #[derive(Debug)]
 pub struct FileMedia {
     path: PathBuf,
-    layout: Layout,
+    layout: FlashLayout,
     rules: NandRules,
     /// True for blocks with a known write pointer: erased since the file was opened or created.
     known: Vec<bool>,
     table: EraseTable,
-    stretches: Stretches,
-    prepare: Prepare,
-    programs: Batches,
-    reads: Batches,
+    stretches: ZeroFill,
+    prepare: ZeroFillMode,
+    programs: PageBatches,
+    reads: PageBatches,
     /// Number of programs in flight, by block.
     programming: Vec<u8>,
-    flights: Flights,
-    flush: Flush,
-    answers: VecDeque<MediaDone>,
+    flights: FlashTransfers,
+    flush: FlushRequests,
+    answers: VecDeque<MediaCompletion>,
     in_flight: usize,
-    finished: Vec<Finished>,
+    finished: Vec<FinishedTransfer>,
     // Dropped before the lock: the drop waits for transfers in flight.
     ring: FileRing,
     mode: FileMode,
@@ -105,7 +105,7 @@ impl FileMedia {
     /// The file exists, there is too little space, or a system call fails.
     pub fn create(
         directory: &Path,
-        geometry: Geometry,
+        geometry: FlashGeometry,
         uuid: [u8; 16],
         options: FileOptions,
     ) -> Result<Self, FileMediaError> {
@@ -134,13 +134,13 @@ impl FileMedia {
     /// As [`open`](Self::open).
     pub fn open_to_read(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
         let opened = startup::open_to_read(directory)?;
-        let file = headwater_host::file::open_to_read(&opened.path, options.direct);
+        let file = headwater_host::file::open_read_only(&opened.path, options.direct);
         let rules = NandRules::read_only(opened.layout.geometry);
-        Self::over(opened, file, rules, FileOptions { prepare: Prepare::Never, ..options })
+        Self::over(opened, file, rules, FileOptions { prepare: ZeroFillMode::Never, ..options })
     }
 
     fn over(
-        opened: Opened,
+        opened: OpenFlashFile,
         file: io::Result<(File, FileMode)>,
         rules: NandRules,
         options: FileOptions,
@@ -153,18 +153,18 @@ impl FileMedia {
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
         let geometry = opened.layout.geometry;
         Ok(Self {
-            stretches: Stretches::new(opened.layout, opened.table.generations()),
+            stretches: ZeroFill::new(opened.layout, opened.table.generations()),
             path: opened.path,
             layout: opened.layout,
             rules,
             known: vec![false; geometry.blocks as usize],
             table: opened.table,
             prepare: options.prepare,
-            programs: Batches::default(),
-            reads: Batches::default(),
+            programs: PageBatches::default(),
+            reads: PageBatches::default(),
             programming: vec![0; geometry.blocks as usize],
-            flights: Flights::default(),
-            flush: Flush::default(),
+            flights: FlashTransfers::default(),
+            flush: FlushRequests::default(),
             answers: VecDeque::new(),
             in_flight: 0,
             finished: Vec::new(),
@@ -211,9 +211,14 @@ impl FileMedia {
         generation == 0 || (known && usize::from(page.page) >= self.rules.programmed(page.block))
     }
 
-    fn accept_read(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
+    fn accept_read(
+        &mut self,
+        token: MediaToken,
+        page: PageAddress,
+        frame: MediaFrame,
+    ) -> Result<(), RefusedOp> {
         if let Err(rule) = self.rules.read(page) {
-            return Err(Refused { op: MediaOp::Read { page, frame }, reason: RefusedReason::Rule(rule) });
+            return Err(RefusedOp { op: MediaOp::Read { page, frame }, reason: RefusalReason::Rule(rule) });
         }
         self.in_flight += 1;
         if self.is_known_blank(page) {
@@ -224,13 +229,21 @@ impl FileMedia {
         Ok(())
     }
 
-    fn accept_program(&mut self, token: MediaToken, page: PageAddress, frame: Frame) -> Result<(), Refused> {
+    fn accept_program(
+        &mut self,
+        token: MediaToken,
+        page: PageAddress,
+        frame: MediaFrame,
+    ) -> Result<(), RefusedOp> {
         if let Err(rule) = self.rules.program(page) {
-            return Err(Refused { op: MediaOp::Program { page, frame }, reason: RefusedReason::Rule(rule) });
+            return Err(RefusedOp {
+                op: MediaOp::Program { page, frame },
+                reason: RefusalReason::Rule(rule),
+            });
         }
         if self.table.generation(page.block) == 0 {
             self.table.advance(page.block);
-            if self.prepare == Prepare::Ahead {
+            if self.prepare == ZeroFillMode::Ahead {
                 self.stretches.touch(page.block);
             }
         }
@@ -242,14 +255,14 @@ impl FileMedia {
         Ok(())
     }
 
-    fn accept_erase(&mut self, token: MediaToken, block: BlockId) -> Result<(), Refused> {
-        let refused = |reason| Refused { op: MediaOp::Erase { block }, reason };
+    fn accept_erase(&mut self, token: MediaToken, block: BlockId) -> Result<(), RefusedOp> {
+        let refused = |reason| RefusedOp { op: MediaOp::Erase { block }, reason };
         // A program in flight could land after the erase, in the block's next generation: the caller retries after it
         // completed.
         if self.programming.get(block.index()).is_some_and(|&programs| programs > 0) {
-            return Err(refused(RefusedReason::QueueFull));
+            return Err(refused(RefusalReason::QueueFull));
         }
-        self.rules.erase(block).map_err(|rule| refused(RefusedReason::Rule(rule)))?;
+        self.rules.erase(block).map_err(|rule| refused(RefusalReason::Rule(rule)))?;
         if let Some(known) = self.known.get_mut(block.index()) {
             *known = true;
         }
@@ -262,13 +275,18 @@ impl FileMedia {
         Ok(())
     }
 
-    fn answer(&mut self, token: MediaToken, frame: Option<Frame>, result: Result<PageState, MediaError>) {
-        self.answers.push_back(MediaDone { token, frame, result });
+    fn answer(
+        &mut self,
+        token: MediaToken,
+        frame: Option<MediaFrame>,
+        result: Result<PageState, MediaError>,
+    ) {
+        self.answers.push_back(MediaCompletion { token, frame, result });
     }
 }
 
 impl Media for FileMedia {
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> FlashGeometry {
         self.layout.geometry
     }
 
@@ -282,9 +300,9 @@ impl Media for FileMedia {
         }
     }
 
-    fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), Refused> {
+    fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), RefusedOp> {
         if self.in_flight >= QUEUE_MAX {
-            return Err(Refused { op, reason: RefusedReason::QueueFull });
+            return Err(RefusedOp { op, reason: RefusalReason::QueueFull });
         }
         match op {
             MediaOp::Read { page, frame } => self.accept_read(token, page, frame),
@@ -298,7 +316,7 @@ impl Media for FileMedia {
         }
     }
 
-    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaDone>) {
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
         self.reap();
         self.start();
         self.in_flight -= self.answers.len();

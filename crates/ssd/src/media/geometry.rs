@@ -1,6 +1,6 @@
 //! The shape of flash: channels, dies, blocks of 64 pages, pages of 4,096 bytes of data and 128 of spare.
 //!
-//! Input: counts. Output: typed addresses. Invariant: a [`PageAddress`] made by a [`Geometry`] lies inside it.
+//! Input: counts. Output: typed addresses. Invariant: a [`PageAddress`] made by a [`FlashGeometry`] lies inside it.
 //! (UIO paper section 1.1.1.)
 
 use std::fmt;
@@ -69,7 +69,7 @@ impl fmt::Display for PageAddress {
 
 /// The shape of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct FlashGeometry {
     /// Channels that transfer independently.
     pub channels: u16,
     /// Dies behind each channel that work independently.
@@ -78,7 +78,7 @@ pub struct Geometry {
     pub blocks: u32,
 }
 
-impl Geometry {
+impl FlashGeometry {
     /// Makes a geometry of `blocks` blocks on 8 channels of 4 dies.
     #[must_use]
     pub const fn with_blocks(blocks: u32) -> Self {

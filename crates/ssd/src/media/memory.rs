@@ -8,13 +8,13 @@
 //! stays in flight. Nothing survives the process.
 
 use super::{
-    Geometry, Media, MediaDone, MediaOp, MediaToken, MediaTraits, NandRule, NandRules, PAGE_DATA_BYTES,
-    PAGE_SPARE_BYTES, PageAddress, PageState, Refused, RefusedReason,
+    FlashGeometry, Media, MediaCompletion, MediaOp, MediaToken, MediaTraits, NandRule, NandRules,
+    PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, PageState, RefusalReason, RefusedOp,
 };
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::{copy, copy_streaming};
-use headwater_host::region::{Region, RegionError};
+use headwater_host::mapped_region::{MappedRegion, RegionError};
 use std::collections::VecDeque;
 
 /// Bytes from one page to the next.
@@ -27,10 +27,10 @@ const QUEUE_MAX: usize = 4_096;
 /// Flash in memory.
 #[derive(Debug)]
 pub struct MemoryMedia {
-    geometry: Geometry,
+    geometry: FlashGeometry,
     rules: NandRules,
-    pages: Region,
-    answers: VecDeque<MediaDone>,
+    pages: MappedRegion,
+    answers: VecDeque<MediaCompletion>,
 }
 
 impl MemoryMedia {
@@ -38,12 +38,12 @@ impl MemoryMedia {
     ///
     /// # Errors
     /// The geometry needs more memory than can be mapped.
-    pub fn erased(geometry: Geometry) -> Result<Self, RegionError> {
+    pub fn erased(geometry: FlashGeometry) -> Result<Self, RegionError> {
         let pages = geometry.blocks as usize * super::PAGES_PER_BLOCK;
         Ok(Self {
             geometry,
             rules: NandRules::erased(geometry),
-            pages: Region::zeroed(pages.saturating_mul(PAGE_STRIDE))?,
+            pages: MappedRegion::zeroed(pages.saturating_mul(PAGE_STRIDE))?,
             answers: VecDeque::new(),
         })
     }
@@ -55,7 +55,7 @@ impl MemoryMedia {
     }
 
     /// Executes an operation. Returns its frame and the state of its page.
-    fn run(&mut self, op: MediaOp) -> Result<(Option<Frame>, PageState), (MediaOp, NandRule)> {
+    fn run(&mut self, op: MediaOp) -> Result<(Option<MediaFrame>, PageState), (MediaOp, NandRule)> {
         match op {
             MediaOp::Read { page, mut frame } => {
                 if let Err(rule) = self.rules.read(page) {
@@ -85,7 +85,7 @@ impl MemoryMedia {
 }
 
 impl Media for MemoryMedia {
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> FlashGeometry {
         self.geometry
     }
 
@@ -93,20 +93,20 @@ impl Media for MemoryMedia {
         MediaTraits { volatile_cache: false, guard_pages: 0, queue_max: QUEUE_MAX, addressable: true }
     }
 
-    fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), Refused> {
+    fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), RefusedOp> {
         if self.answers.len() >= QUEUE_MAX {
-            return Err(Refused { op, reason: RefusedReason::QueueFull });
+            return Err(RefusedOp { op, reason: RefusalReason::QueueFull });
         }
         match self.run(op) {
             Ok((frame, state)) => {
-                self.answers.push_back(MediaDone { token, frame, result: Ok(state) });
+                self.answers.push_back(MediaCompletion { token, frame, result: Ok(state) });
                 Ok(())
             }
-            Err((op, rule)) => Err(Refused { op, reason: RefusedReason::Rule(rule) }),
+            Err((op, rule)) => Err(RefusedOp { op, reason: RefusalReason::Rule(rule) }),
         }
     }
 
-    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaDone>) {
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
         done.extend(self.answers.drain(..));
     }
 
@@ -135,20 +135,20 @@ mod tests {
     use super::*;
 
     fn media(blocks: u32) -> MemoryMedia {
-        MemoryMedia::erased(Geometry::with_blocks(blocks)).unwrap()
+        MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap()
     }
 
     fn page(block: u32, page: u8) -> PageAddress {
         PageAddress::new(BlockId(block), page)
     }
 
-    fn frame(fill: u8) -> Frame {
-        let mut frame = Frame::zeroed();
+    fn frame(fill: u8) -> MediaFrame {
+        let mut frame = MediaFrame::zeroed();
         frame.fill(fill);
         frame
     }
 
-    fn answer(media: &mut MemoryMedia, op: MediaOp) -> MediaDone {
+    fn answer(media: &mut MemoryMedia, op: MediaOp) -> MediaCompletion {
         media.submit(MediaToken(7), op, Nanos::ZERO).unwrap();
         let mut done = Vec::new();
         media.poll(Nanos::ZERO, &mut done);
@@ -158,7 +158,7 @@ mod tests {
         done
     }
 
-    fn refusal(media: &mut MemoryMedia, op: MediaOp) -> RefusedReason {
+    fn refusal(media: &mut MemoryMedia, op: MediaOp) -> RefusalReason {
         media.submit(MediaToken(1), op, Nanos::ZERO).unwrap_err().reason
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn operations_against_nand_rules_are_refused_and_change_nothing() {
         let mut media = media(1);
-        let rule = |rule| RefusedReason::Rule(rule);
+        let rule = |rule| RefusalReason::Rule(rule);
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
         answer(&mut media, program(page(0, 0), 1));
         assert_eq!(refusal(&mut media, program(page(0, 0), 2)), rule(NandRule::ProgrammedTwice));
@@ -226,7 +226,7 @@ mod tests {
             media.submit(MediaToken(number), MediaOp::Flush, Nanos::ZERO).unwrap();
         }
         let refused = media.submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO).unwrap_err();
-        assert_eq!(refused.reason, RefusedReason::QueueFull);
+        assert_eq!(refused.reason, RefusalReason::QueueFull);
         assert!(matches!(refused.op, MediaOp::Program { .. }));
         let mut done = Vec::new();
         media.poll(Nanos::ZERO, &mut done);
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(read(&mut media, page(0, 0)), Some(3));
         assert_eq!(
             refusal(&mut media, program(page(0, 0), 4)),
-            RefusedReason::Rule(NandRule::ProgrammedTwice)
+            RefusalReason::Rule(NandRule::ProgrammedTwice)
         );
         answer(&mut media, program(page(0, 1), 4));
     }

@@ -3,7 +3,7 @@
 //! Input: the operations on a medium. Output: `Ok`, or the [`NandRule`] that an operation breaks. The state is one
 //! write pointer per block. Invariant: between erases the write pointer only grows.
 
-use super::geometry::{BlockId, Geometry, PAGES_PER_BLOCK, PageAddress};
+use super::geometry::{BlockId, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
 use std::fmt;
 
 /// A rule of NAND flash.
@@ -38,7 +38,7 @@ const UNKNOWN: u8 = u8::MAX;
 
 /// The operations that a medium permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
+enum NandAccess {
     Any,
     Reads,
 }
@@ -46,28 +46,28 @@ enum Access {
 /// The write pointers of all blocks.
 #[derive(Clone, Debug)]
 pub struct NandRules {
-    geometry: Geometry,
+    geometry: FlashGeometry,
     next_page: Vec<u8>,
-    access: Access,
+    access: NandAccess,
 }
 
 impl NandRules {
     /// Makes the rules of a medium with all blocks erased.
     #[must_use]
-    pub fn erased(geometry: Geometry) -> Self {
-        Self { geometry, next_page: vec![0; geometry.blocks as usize], access: Access::Any }
+    pub fn erased(geometry: FlashGeometry) -> Self {
+        Self { geometry, next_page: vec![0; geometry.blocks as usize], access: NandAccess::Any }
     }
 
     /// Makes the rules of a used medium after it was opened: no block may be programmed before it is erased.
     #[must_use]
-    pub fn unknown(geometry: Geometry) -> Self {
+    pub fn unknown(geometry: FlashGeometry) -> Self {
         Self { next_page: vec![UNKNOWN; geometry.blocks as usize], ..Self::erased(geometry) }
     }
 
     /// Makes the rules of a read-only medium: no block may be programmed or erased.
     #[must_use]
-    pub fn read_only(geometry: Geometry) -> Self {
-        Self { access: Access::Reads, ..Self::unknown(geometry) }
+    pub fn read_only(geometry: FlashGeometry) -> Self {
+        Self { access: NandAccess::Reads, ..Self::unknown(geometry) }
     }
 
     /// Checks a read.
@@ -110,8 +110,8 @@ impl NandRules {
 
     fn change(&self, page: PageAddress) -> Result<(), NandRule> {
         match self.access {
-            Access::Any => self.read(page),
-            Access::Reads => Err(NandRule::ReadOnly),
+            NandAccess::Any => self.read(page),
+            NandAccess::Reads => Err(NandRule::ReadOnly),
         }
     }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_page_is_programmed_only_once() {
-        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        let mut rules = NandRules::erased(FlashGeometry::with_blocks(2));
         rules.program(page(0, 0)).unwrap();
         assert_eq!(rules.program(page(0, 0)), Err(NandRule::ProgrammedTwice));
         rules.erase(BlockId(0)).unwrap();
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn pages_are_programmed_in_order() {
-        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        let mut rules = NandRules::erased(FlashGeometry::with_blocks(2));
         assert_eq!(rules.program(page(1, 1)), Err(NandRule::OutOfOrder));
         rules.program(page(1, 0)).unwrap();
         rules.program(page(1, 1)).unwrap();
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn addresses_outside_are_refused() {
-        let mut rules = NandRules::erased(Geometry::with_blocks(2));
+        let mut rules = NandRules::erased(FlashGeometry::with_blocks(2));
         assert_eq!(rules.program(page(2, 0)), Err(NandRule::OutsideGeometry));
         assert_eq!(rules.program(page(0, 64)), Err(NandRule::OutsideGeometry));
         assert_eq!(rules.erase(BlockId(9)), Err(NandRule::OutsideGeometry));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_used_medium_must_be_erased_before_it_is_programmed() {
-        let mut rules = NandRules::unknown(Geometry::with_blocks(1));
+        let mut rules = NandRules::unknown(FlashGeometry::with_blocks(1));
         assert_eq!(rules.program(page(0, 0)), Err(NandRule::NotErased));
         rules.erase(BlockId(0)).unwrap();
         rules.program(page(0, 0)).unwrap();

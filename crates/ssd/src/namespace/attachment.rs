@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 
 /// The controllers of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Attachment {
+pub(crate) enum NamespaceAttachment {
     /// All controllers except these.
     AllBut(BTreeSet<u16>),
     /// These controllers only.
     Only(BTreeSet<u16>),
 }
 
-impl Attachment {
+impl NamespaceAttachment {
     /// All controllers: no host changed it.
     pub(crate) const EVERYBODY: Self = Self::AllBut(BTreeSet::new());
     /// No controller: a host created the namespace, or detached it from all controllers.
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn future_controllers_see_unchanged_namespaces_and_those_of_gone_controllers() {
-        let mut one = Attachment::EVERYBODY.without(&[7]);
-        let mut two = Attachment::NOBODY.with(&[7]);
+        let mut one = NamespaceAttachment::EVERYBODY.without(&[7]);
+        let mut two = NamespaceAttachment::NOBODY.with(&[7]);
         assert!(!one.has(7) && one.has(8));
         assert!(two.has(7) && !two.has(8));
         one.forget(|id| id == 7);
@@ -91,10 +91,20 @@ mod tests {
     #[test]
     fn a_restart_keeps_attachments_of_fixed_controllers_only() {
         let (fixed, dynamic) = (1, DYNAMIC_CONTROLLERS);
-        let kept = Attachment::NOBODY.with(&[fixed, dynamic]).after_restart();
+        let kept = NamespaceAttachment::NOBODY.with(&[fixed, dynamic]).after_restart();
         assert!(kept.has(fixed) && !kept.has(dynamic) && !kept.has(2));
-        assert_eq!(Attachment::NOBODY.after_restart(), Attachment::NOBODY, "created, and never attached");
-        assert_eq!(Attachment::NOBODY.with(&[dynamic]).after_restart(), Attachment::EVERYBODY);
-        assert_eq!(Attachment::EVERYBODY.without(&[dynamic]).after_restart(), Attachment::EVERYBODY);
+        assert_eq!(
+            NamespaceAttachment::NOBODY.after_restart(),
+            NamespaceAttachment::NOBODY,
+            "created, and never attached"
+        );
+        assert_eq!(
+            NamespaceAttachment::NOBODY.with(&[dynamic]).after_restart(),
+            NamespaceAttachment::EVERYBODY
+        );
+        assert_eq!(
+            NamespaceAttachment::EVERYBODY.without(&[dynamic]).after_restart(),
+            NamespaceAttachment::EVERYBODY
+        );
     }
 }

@@ -1,46 +1,46 @@
 //! Administration of the device by its NVMe controllers.
 //!
-//! Input: `NamespaceAction`s of controllers, under tickets of their front ends. Output: one
-//! [`AdminAnswer`] an action. [`Device::administer`] turns an action into steps, which the engine carries out; the device
-//! itself is the [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller queries. Invariant: an action is
-//! answered exactly once, even if its controller is gone.
+//! Input: `NamespaceAction`s of controllers, under tickets of their front ends. Output: one [`AdminCompletion`] an action.
+//! [`SsdDevice::administer`] turns an action into steps, which the engine carries out; the device itself is the
+//! [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller queries. Invariant: an action is answered
+//! exactly once, even if its controller is gone.
 
 mod steps;
 mod subsystem;
 
-use crate::command::{FaceId, NamespaceId};
-use crate::engine::Device;
+use crate::command::{FrontEndId, NamespaceId};
+use crate::engine::SsdDevice;
 use crate::engine::administration::{
-    ACTIONS_MAX, AdminStep, AdminTicket, AdminWork, CONTROLLERS_MAX, namespace_uuid,
+    ACTIONS_MAX, AdminStep, AdminTicket, CONTROLLERS_MAX, PendingAction, namespace_uuid,
 };
 use crate::log::record::{LBA_BYTES, UNIT_BYTES, record_units};
 use crate::media::Media;
-use headwater_nvme::controller::AdminAnswer;
-use headwater_nvme::controller::admin::{Identity, NamespaceAction, NamespaceFormat, SanitizeState};
+use headwater_nvme::controller::AdminCompletion;
+use headwater_nvme::controller::admin::{NamespaceAction, NamespaceFormat, SanitizeState, SubsystemIdentity};
 use headwater_nvme::spec::identify::LBA_FORMAT_SHIFTS;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use steps::{format_of, steps};
 
-impl<M: Media> Device<M> {
-    /// Says who the subsystem is; until then it is nobody in particular.
-    pub fn set_identity(&mut self, identity: Identity) {
+impl<M: Media> SsdDevice<M> {
+    /// Sets the identity of the subsystem; until then it is the identity of a zero UUID.
+    pub fn set_identity(&mut self, identity: SubsystemIdentity) {
         self.administration_mut().identity = identity;
     }
 
-    /// What discovery controllers answer to Get Log Page 70h.
+    /// Sets the page that discovery controllers return for Get Log Page 70h.
     pub fn set_discovery_log(&mut self, page: Vec<u8>) {
         self.administration_mut().discovery_log = page;
     }
 
-    /// A controller is there from now on. False if its number is taken, or there are too many.
+    /// Adds a controller. Returns false if its number is taken, or there are too many controllers.
     #[must_use]
     pub fn add_controller(&mut self, id: u16) -> bool {
         let controllers = &mut self.administration_mut().controllers;
         controllers.len() < CONTROLLERS_MAX && controllers.insert(id)
     }
 
-    /// A controller is gone. What it asked for is still carried out.
+    /// Removes a controller. Its queued actions are still carried out.
     pub fn remove_controller(&mut self, id: u16) {
         if self.administration_mut().controllers.remove(&id) {
             self.ftl_mut().table.forget_controller(id);
@@ -48,28 +48,30 @@ impl<M: Media> Device<M> {
         }
     }
 
-    /// Whether a sanitize operation goes on: until it is done, I/O commands of NVMe hosts are refused
+    /// Returns true while a sanitize operation runs: until it is done, I/O commands of NVMe hosts are refused
     /// ([`Status::SANITIZE_IN_PROGRESS`]).
     #[must_use]
     pub fn is_sanitizing(&self) -> bool {
         matches!(self.administration().sanitize.state, SanitizeState::Running(_))
     }
 
-    /// Whether a controller has a namespace: what its I/O commands may name.
+    /// Returns true if a namespace is attached to a controller, so that its I/O commands may name it.
     #[must_use]
     pub fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
         self.ftl().table.is_attached(namespace, controller)
     }
 
-    /// Carries an action out. Exactly one answer follows, by [`next_administered`](Self::next_administered).
+    /// Enqueues an action. Exactly one answer follows, by [`next_administered`](Self::next_administered).
     pub fn administer(&mut self, ticket: AdminTicket, action: NamespaceAction) {
         let full = self.administration().works.len() >= ACTIONS_MAX;
         let planned = if full { Err(Status::INTERNAL_ERROR) } else { self.plan_action(&action) };
         let steps = match planned {
             Ok(steps) => steps,
-            Err(status) => return self.administration_mut().answer(ticket, AdminAnswer::with_status(status)),
+            Err(status) => {
+                return self.administration_mut().answer(ticket, AdminCompletion::with_status(status));
+            }
         };
-        let work = AdminWork { ticket: Some(ticket), action, steps, in_flight: false, ending: None };
+        let work = PendingAction { ticket: Some(ticket), action, steps, in_flight: false, ending: None };
         if let NamespaceAction::Sanitize { command } = work.action {
             self.administration_mut().sanitize.command = command;
             self.administration_mut().sanitize_is(SanitizeState::Running(0));
@@ -77,8 +79,8 @@ impl<M: Media> Device<M> {
         self.administration_mut().works.push_back(work);
     }
 
-    /// The next answer for a face, with the token of its ticket.
-    pub fn next_administered(&mut self, face: FaceId) -> Option<(u64, AdminAnswer)> {
+    /// Takes the next answer for a front end, with the token of its ticket.
+    pub fn next_administered(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
         self.administration_mut().take_answer(face)
     }
 
@@ -93,7 +95,7 @@ impl<M: Media> Device<M> {
         steps(action, &existing, uuid)
     }
 
-    /// Bytes of records that a full namespace would take.
+    /// Returns the bytes of records of a full namespace.
     fn bytes_for(&self, format: NamespaceFormat, size: u64) -> u64 {
         match format {
             NamespaceFormat::KeyValue => size,
@@ -105,7 +107,7 @@ impl<M: Media> Device<M> {
         }
     }
 
-    /// Bytes that no namespace was promised.
+    /// Returns the bytes of capacity that are allocated to no namespace.
     pub(super) fn unallocated_bytes(&self) -> u64 {
         let promised = self.existing().map(|(_, namespace)| {
             let format = format_of(namespace.kind);

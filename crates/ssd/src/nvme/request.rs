@@ -1,119 +1,133 @@
-//! What every NVMe transport does with a decoded command: it becomes a command of the device and the way to answer it.
+//! Translates a decoded NVMe command of any transport into a command of the device and the rule of its completion.
 //!
-//! In: an [`IoCommand`] and the bytes that came with it, or the resolved place of its bytes ([`Data`]). Out: a
-//! [`Request`], or the status that refuses it. Invariant: the data is exactly as long as [`IoCommand::data`] said; what a
-//! client may still write to is copied in once and judged after.
+//! Input: an [`IoCommand`] and its bytes, or their resolved addresses ([`RequestData`]). Output: a [`DeviceRequest`], or the status
+//! that refuses it. Invariant: the data is exactly as long as [`IoCommand::data`] returned; memory that a client may
+//! still change is copied once, and the copy is checked.
 //!
 //! # What this does not do
-//! It knows no capsule: whoever carries the command over a network has its bytes. What lies in client memory [`Places`]
-//! finds, by flat address, PRPs or SGLs.
+//! It reads no capsule: a network transport passes the bytes of its capsules. [`AddressResolver`] resolves addresses in client
+//! memory, by flat address, PRPs or SGLs.
 
 mod address;
-mod answer;
-mod blocks;
+mod block_commands;
+mod completion_builder;
 #[cfg(test)]
 mod tests;
 
-use crate::command::{Command, Condition, Expiry, Fua, ListPosition, NamespaceId, Payload, Release, Sink};
+use crate::command::{
+    Fua, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource,
+    WriteCondition,
+};
 use crate::config::Durability;
-use crate::engine::Device;
+use crate::engine::SsdDevice;
 use crate::media::Media;
-use crate::nvme::interpreter::{DataNeed, IoCommand, IoOperation};
+use crate::nvme::decoder::{DataNeed, IoCommand, IoOperation};
 use bytes::{Bytes, BytesMut};
-use headwater_dma::iova::Segments;
+use headwater_dma::iova::ClientSegments;
 use headwater_nvme::spec::status::Status;
 
-pub use address::{AddressMode, Places};
-pub use answer::{Answer, Closed, Flushed, ListAnswer};
+pub use address::{AddressMode, AddressResolver};
+pub use completion_builder::{CompletionBuilder, FlushedCommand, ListBuilder, NvmeResult};
 
-/// Bytes of keys that are made room for at a time.
+/// Bytes of key buffer allocated at a time.
 const KEYS_BYTES: usize = 4_096;
 
-/// The bytes of a command, or their place.
+/// The data of a command, or its location.
 #[derive(Debug)]
-pub enum Data {
-    /// The command moves none.
+pub enum RequestData {
+    /// No data.
     None,
-    /// They come from, or go to, client memory.
-    Client(Segments),
-    /// They came with the command.
+    /// Data from or to client memory.
+    Client(ClientSegments),
+    /// Bytes that arrived with the command.
     Bytes(Bytes),
-    /// They go back with the answer, in [`Closed::data`].
+    /// Bytes to return with the answer, in [`NvmeResult::data`].
     Room,
-    /// UIO put and get: key and value lie in client memory, each at its own address.
+    /// Key and value of a UIO put or get, each at its own address in client memory.
     Keyed {
-        /// Where the key lies.
-        key: Segments,
-        /// Where the value lies or goes.
-        value: Segments,
+        /// Memory of the key.
+        key: ClientSegments,
+        /// Memory of the value.
+        value: ClientSegments,
     },
 }
 
-/// A command for the device and how it is to be answered.
+/// A command for the device and the rule of its completion.
 #[derive(Debug)]
-pub struct Request {
+pub struct DeviceRequest {
     /// The namespace to submit it with.
     pub namespace: NamespaceId,
-    /// What the device is asked.
-    pub command: Command,
-    /// What becomes of its completion.
-    pub answer: Answer,
+    /// The first command to submit.
+    pub command: SsdCommand,
+    /// The state that turns its completions into the answer.
+    pub answer: CompletionBuilder,
 }
 
-impl Request {
+impl DeviceRequest {
     /// Joins a command with its data.
     ///
     /// # Errors
-    /// The status that the command completes with: [`Status::DATA_SGL_LENGTH_INVALID`] for data that is not as long as
-    /// the command says, [`Status::DATA_TRANSFER_ERROR`] for client memory that cannot be read.
+    /// The status that the command completes with: [`Status::DATA_SGL_LENGTH_INVALID`] for data of another length than
+    /// the command gives, [`Status::DATA_TRANSFER_ERROR`] for client memory that cannot be read.
     pub fn new<M: Media>(
         io: &IoCommand,
-        data: Data,
-        keys: &mut Keys,
-        device: &Device<M>,
+        data: RequestData,
+        keys: &mut KeyBuffer,
+        device: &SsdDevice<M>,
     ) -> Result<Self, Status> {
         let need = io.data();
         let namespace = io.namespace;
         let request = |command, answer| Self { namespace, command, answer };
         Ok(match io.operation {
-            IoOperation::Store { key, condition, .. } => {
-                request(store(keys.keep(key.as_bytes()), payload(data, need)?, condition), Answer::Status)
-            }
-            IoOperation::Retrieve { key, .. } => {
-                request(retrieve(keys.keep(key.as_bytes()), sink(data, need)?, need), Answer::Length)
-            }
+            IoOperation::Store { key, condition, .. } => request(
+                store(keys.keep(key.as_bytes()), payload(data, need)?, condition),
+                CompletionBuilder::Status,
+            ),
+            IoOperation::Retrieve { key, .. } => request(
+                retrieve(keys.keep(key.as_bytes()), sink(data, need)?, need),
+                CompletionBuilder::Length,
+            ),
             IoOperation::Put { .. } => {
                 let (key, value) = keyed(data)?;
-                let value = payload(Data::Client(value), need)?;
-                request(store(key, value, Condition::Always), Answer::Status)
+                let value = payload(RequestData::Client(value), need)?;
+                request(store(key, value, WriteCondition::Always), CompletionBuilder::Status)
             }
             IoOperation::Get { .. } => {
                 let (key, value) = keyed(data)?;
-                request(retrieve(key, sink(Data::Client(value), need)?, need), Answer::Length)
+                request(
+                    retrieve(key, sink(RequestData::Client(value), need)?, need),
+                    CompletionBuilder::Length,
+                )
             }
             IoOperation::Delete { key, missing } => {
                 let key = keys.keep(key.as_bytes());
-                request(Command::Delete { key, condition: Condition::Always }, Answer::Removal(missing))
+                request(
+                    SsdCommand::Delete { key, condition: WriteCondition::Always },
+                    CompletionBuilder::Removal(missing),
+                )
             }
             IoOperation::Exist { key } => {
                 let key = keys.keep(key.as_bytes());
-                request(Command::Exist { key, release: Release::WhenDurable }, Answer::Status)
+                request(
+                    SsdCommand::Exist { key, release: ReadRelease::WhenDurable },
+                    CompletionBuilder::Status,
+                )
             }
-            IoOperation::Flush => request(Command::Flush, Answer::Status),
+            IoOperation::Flush => request(SsdCommand::Flush, CompletionBuilder::Status),
             IoOperation::List { from, bytes } => {
                 let from =
                     from.map_or(ListPosition::START, |key| device.position_of(namespace, key.as_bytes()));
                 let into = match sink(data, need)? {
-                    Sink::Client(segments) => Some(segments),
-                    Sink::Bytes(_) => None,
+                    ValueSink::Client(segments) => Some(segments),
+                    ValueSink::Bytes(_) => None,
                 };
-                let list = ListAnswer::new(namespace, from, bytes, into).ok_or(Status::INVALID_FIELD)?;
-                request(list.next_command().1, Answer::List(Box::new(list)))
+                let list = ListBuilder::new(namespace, from, bytes, into).ok_or(Status::INVALID_FIELD)?;
+                request(list.next_command().1, CompletionBuilder::List(Box::new(list)))
             }
             IoOperation::Block(operation) => {
-                let (command, read) = blocks::command(operation, data)?;
-                let request = request(command, Answer::Status);
-                // What is read is durable where the namespace is by itself; else Force Unit Access asks for it.
+                let (command, read) = block_commands::command(operation, data)?;
+                let request = request(command, CompletionBuilder::Status);
+                // With `Durability::Always` a read returns only durable data; else Force Unit Access needs a flush.
                 if read == Fua::Yes && device.durability(namespace) != Durability::Always {
                     return Ok(request.after_flush());
                 }
@@ -122,33 +136,33 @@ impl Request {
         })
     }
 
-    /// The command that touches data, whatever is submitted before it: what a client's rights are asked about.
+    /// Returns the command that accesses data, even if a flush is submitted before it: rights are checked for this one.
     #[must_use]
     #[inline]
-    pub fn judged(&self) -> &Command {
+    pub fn judged(&self) -> &SsdCommand {
         match &self.answer {
-            Answer::Flushed(flushed) => flushed.command(),
+            CompletionBuilder::Flushed(flushed) => flushed.command(),
             _ => &self.command,
         }
     }
 
     fn after_flush(self) -> Self {
-        let answer = Answer::Flushed(Box::new(Flushed::new(self.namespace, self.command)));
-        Self { namespace: self.namespace, command: Command::Flush, answer }
+        let answer = CompletionBuilder::Flushed(Box::new(FlushedCommand::new(self.namespace, self.command)));
+        Self { namespace: self.namespace, command: SsdCommand::Flush, answer }
     }
 }
 
-/// Where the keys of commands in flight lie: side by side, because an allocation for each costs more than the key.
+/// A buffer for the keys of commands in flight, which share allocations because one for each costs more than the key.
 #[derive(Debug, Default)]
-pub struct Keys {
+pub struct KeyBuffer {
     room: BytesMut,
 }
 
-impl Keys {
+impl KeyBuffer {
     #[inline]
     fn keep(&mut self, key: &[u8]) -> Bytes {
         if self.room.capacity() < key.len() {
-            // Takes the old room again when no key is left in it.
+            // Reuses the old allocation if no key is left in it.
             self.room.reserve(KEYS_BYTES.max(key.len()));
         }
         self.room.extend_from_slice(key);
@@ -156,51 +170,51 @@ impl Keys {
     }
 }
 
-fn store(key: Bytes, value: Payload, condition: Condition) -> Command {
-    Command::Store { key, value, condition, expiry: Expiry::Never }
+fn store(key: Bytes, value: ValueSource, condition: WriteCondition) -> SsdCommand {
+    SsdCommand::Store { key, value, condition, expiry: RecordExpiry::Never }
 }
 
-fn retrieve(key: Bytes, sink: Sink, need: DataNeed) -> Command {
-    Command::Retrieve { key, sink, bytes_max: need.bytes(), release: Release::WhenDurable }
+fn retrieve(key: Bytes, sink: ValueSink, need: DataNeed) -> SsdCommand {
+    SsdCommand::Retrieve { key, sink, bytes_max: need.bytes(), release: ReadRelease::WhenDurable }
 }
 
-/// The bytes that a command brings.
+/// Returns the data that a command carries to the device.
 #[inline]
-fn payload(data: Data, need: DataNeed) -> Result<Payload, Status> {
+fn payload(data: RequestData, need: DataNeed) -> Result<ValueSource, Status> {
     let payload = match data {
-        Data::Client(segments) => Payload::Client(segments),
-        Data::Bytes(bytes) => Payload::Bytes(bytes),
-        Data::None | Data::Room | Data::Keyed { .. } => Payload::Bytes(Bytes::new()),
+        RequestData::Client(segments) => ValueSource::Client(segments),
+        RequestData::Bytes(bytes) => ValueSource::Bytes(bytes),
+        RequestData::None | RequestData::Room | RequestData::Keyed { .. } => ValueSource::Bytes(Bytes::new()),
     };
     fits(payload.len(), need)?;
     Ok(payload)
 }
 
-/// Where the bytes go that a command asks for.
+/// Returns the sink for the data that a command reads.
 #[inline]
-fn sink(data: Data, need: DataNeed) -> Result<Sink, Status> {
+fn sink(data: RequestData, need: DataNeed) -> Result<ValueSink, Status> {
     match data {
-        Data::Client(segments) => {
+        RequestData::Client(segments) => {
             fits(segments.bytes(), need)?;
-            Ok(Sink::Client(segments))
+            Ok(ValueSink::Client(segments))
         }
-        Data::Room => Ok(Sink::Bytes(Vec::new())),
-        Data::None | Data::Bytes(_) | Data::Keyed { .. } => {
+        RequestData::Room => Ok(ValueSink::Bytes(Vec::new())),
+        RequestData::None | RequestData::Bytes(_) | RequestData::Keyed { .. } => {
             fits(0, need)?;
-            Ok(Sink::Bytes(Vec::new()))
+            Ok(ValueSink::Bytes(Vec::new()))
         }
     }
 }
 
-/// The transport resolved what [`IoCommand::data`] asked for, no more and no less.
+/// Checks that the transport resolved exactly the length that [`IoCommand::data`] returned.
 #[inline]
 fn fits(bytes: usize, need: DataNeed) -> Result<(), Status> {
     if u32::try_from(bytes) == Ok(need.bytes()) { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID) }
 }
 
-/// A key of the UIO commands, copied before it is looked at: its client may go on writing there.
-fn keyed(data: Data) -> Result<(Bytes, Segments), Status> {
-    let Data::Keyed { key, value } = data else {
+/// Copies the key of a UIO command out of client memory, which may still change, and returns it with the value.
+fn keyed(data: RequestData) -> Result<(Bytes, ClientSegments), Status> {
+    let RequestData::Keyed { key, value } = data else {
         return Err(Status::INVALID_FIELD);
     };
     let mut bytes = vec![0; key.bytes()];

@@ -1,9 +1,9 @@
-//! The device's face for NVMe rings in this process.
+//! The device's front end for NVMe rings in this process.
 //!
-//! In: entries that clients wrote into their submission queues, true or not. Out: commands to the device, exactly one
-//! completion for each entry, and a wake-up for each client that sleeps. Value bytes are copied once, between client
-//! memory and the record; only keys and lists pass through here. Invariant: while a command is in flight its token lies
-//! in one slot, whose number is the device's token, and client memory it names stays mapped.
+//! Input: untrusted entries that clients wrote into their SQs. Output: commands to the device, exactly one completion
+//! for each entry, and a wake-up for each sleeping client. Value bytes are copied once, between client memory and the
+//! record; only keys and lists pass through this front end. Invariant: while a command is in flight its token is in one
+//! slot, whose number is the device's token, and the client memory that it names stays mapped.
 //!
 //! ```text
 //!   arbiter --entry--> interpreter --addresses--> client's table --command--> device
@@ -12,117 +12,117 @@
 //! ```
 //!
 //! # What this does not do
-//! It polls no device and sleeps nowhere: the core's loop calls [`RingFace::poll`] and the device in turns, and sleeps on
-//! [`ClientRings::descriptor`] when [`ClientRings::prepare_sleep`] allows it. Clients and the life of their queues are
-//! [`ClientRings`]' own.
+//! It neither polls the device nor sleeps: the core's loop polls [`RingFrontEnd::poll`] and the device in turns, and sleeps
+//! on [`ClientRings::descriptor`] if [`ClientRings::prepare_sleep`] permits it. [`ClientRings`] owns the clients and
+//! their queues.
 
 mod client_rings;
 mod clients;
+mod pending_commands;
 pub mod rights;
-mod slots;
 
-use crate::command::{FaceId, SubmitError};
-use crate::engine::Device;
+use crate::command::{FrontEndId, SubmitError};
+use crate::engine::SsdDevice;
 use crate::media::Media;
 use crate::namespace::Namespace;
-use crate::nvme::interpreter::decode;
-use crate::nvme::request::{Keys, Places, Request};
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use crate::nvme::decoder::decode;
+use crate::nvme::request::{AddressResolver, DeviceRequest, KeyBuffer};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_host::wake::{WakeDescriptor, WakeError};
-use headwater_nvme::controller::{ArbiterError, Fetched, QueueId};
+use headwater_nvme::controller::{ArbiterError, FetchedCommand, QueueId};
 use headwater_nvme::queue_pair::{QueuePair, QueuePairError};
 use headwater_nvme::spec::status::Status;
-use slots::{Pending, Slots};
+use pending_commands::{PendingRingCommand, PendingRingCommands};
 use std::collections::VecDeque;
 
 pub use client_rings::ClientRings;
-pub use clients::{Bell, Client, ClientId};
+pub use clients::{ClientId, ClientWakeup, RingClient};
 
-/// Entries taken in one poll, so that clients who are refused all the time do not keep the device from its work.
+/// Maximum of entries fetched in one poll, so that a client whose entries are all refused cannot starve the device.
 const FETCHES_MAX: usize = 1_024;
 
-/// Why a client or queue could not be made or found.
+/// The reason why a client or queue could not be created or found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// No such client.
+    /// The client does not exist.
     #[error("{0} does not exist; add a client first")]
     NoClient(ClientId),
-    /// The face is being drained.
-    #[error("the face takes no more queues because it is being drained; connect to another device")]
+    /// The front end is being drained.
+    #[error("no queue can be added: the front end is being drained; connect to another device")]
     Draining,
-    /// The queue pair cannot be made.
+    /// The queue pair cannot be created.
     #[error(transparent)]
     QueuePair(#[from] QueuePairError),
-    /// The controller has no room for the queue, or does not have it.
+    /// The controller has no room for the queue, or has no such queue.
     #[error(transparent)]
     Arbiter(#[from] ArbiterError),
-    /// No descriptor to wake the client with.
+    /// The system has no descriptor left to wake the client with.
     #[error(transparent)]
     Wake(#[from] WakeError),
 }
 
-/// A client's half of a new queue pair, ready to go to the client's thread.
+/// The client's half of a new queue pair, ready to move to the client's thread.
 #[derive(Debug)]
 pub struct ClientQueue {
-    /// What the device calls it.
+    /// The queue's number at the device.
     pub id: QueueId,
     /// The rings.
-    pub pair: QueuePair<SharedWords>,
-    /// What the client sleeps on.
+    pub pair: QueuePair<HeapWords>,
+    /// The descriptor that the client sleeps on.
     pub bell: WakeDescriptor,
-    /// What the client rings when the rings say that the device must be woken.
+    /// The descriptor with which the client wakes the device when the rings require it.
     pub device: WakeDescriptor,
 }
 
-/// Numbers a face keeps; all monotonic.
+/// Counters of a front end; all monotonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStats {
-    /// Entries answered, whatever the answer.
+    /// Entries completed, with any status.
     pub answered: u64,
-    /// Of these, entries that never became a command of the device.
+    /// Completed entries that were never submitted to the device.
     pub refused: u64,
-    /// Sleeping clients woken.
+    /// Wake-ups of sleeping clients.
     pub wakes: u64,
-    /// Wake-ups that the kernel refused.
+    /// Wake-ups that failed in the kernel.
     pub wakes_failed: u64,
 }
 
-/// Rings of one device, all in one kind of ring memory.
+/// The front end for the rings of one device, all in one kind of ring memory.
 #[derive(Debug)]
-pub struct RingFace<W: RingMemory = SharedWords> {
+pub struct RingFrontEnd<W: RingMemory = HeapWords> {
     /// Clients and their queues.
     pub rings: ClientRings<W>,
-    face: FaceId,
-    slots: Slots,
-    keys: Keys,
-    places: Places,
-    /// Fetched when the device was busy.
-    held: Option<Fetched>,
-    /// Slots of commands that go on: lists that want more keys, reads whose flush is over.
+    face: FrontEndId,
+    slots: PendingRingCommands,
+    keys: KeyBuffer,
+    places: AddressResolver,
+    /// An entry fetched while the device was busy.
+    held: Option<FetchedCommand>,
+    /// Slots whose next command must be submitted: lists that need more keys, reads whose flush is done.
     lists: VecDeque<usize>,
 }
 
-impl<W: RingMemory> RingFace<W> {
-    /// A face without clients, which the device knows as `face`.
+impl<W: RingMemory> RingFrontEnd<W> {
+    /// Creates a front end without clients, with the front end number `face` at the device.
     ///
     /// # Errors
-    /// [`WakeError`] when the system has no descriptor left.
-    pub fn new(face: FaceId) -> Result<Self, WakeError> {
+    /// [`WakeError`] if the system has no descriptor left.
+    pub fn new(face: FrontEndId) -> Result<Self, WakeError> {
         Ok(Self {
             rings: ClientRings::new()?,
             face,
-            slots: Slots::default(),
-            keys: Keys::default(),
-            places: Places::default(),
+            slots: PendingRingCommands::default(),
+            keys: KeyBuffer::default(),
+            places: AddressResolver::default(),
             held: None,
             lists: VecDeque::new(),
         })
     }
 
-    /// Posts what the device has answered, then takes new commands as far as the device goes, then wakes clients. Never
-    /// blocks. Returns whether anything moved.
-    pub fn poll<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Posts the device's completions, then submits new commands until the device is busy, then wakes clients. Never
+    /// blocks. Returns true if any state changed.
+    pub fn poll<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         self.rings.awake();
         let mut moved = self.post(device);
         moved |= self.fetch(device);
@@ -130,7 +130,7 @@ impl<W: RingMemory> RingFace<W> {
     }
 
     /// Posts the device's completions.
-    fn post<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    fn post<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
         while let Some(completion) = device.next_completion(self.face) {
             moved = true;
@@ -143,7 +143,7 @@ impl<W: RingMemory> RingFace<W> {
                 self.lists.push_back(at);
                 continue;
             }
-            // The device answers each accepted command once, so the slot is there.
+            // The device completes each accepted command exactly once, so the slot is taken.
             if let Some(pending) = self.slots.remove(at) {
                 let closed = pending.answer.close(completion);
                 self.rings.complete(pending.token, closed.result, closed.status);
@@ -152,8 +152,9 @@ impl<W: RingMemory> RingFace<W> {
         moved
     }
 
-    /// Goes on with lists, then takes entries in turn until there are none, the device is busy, or it was enough.
-    fn fetch<M: Media>(&mut self, device: &mut Device<M>) -> bool {
+    /// Continues commands of several steps, then fetches entries until there are none, the device is busy, or
+    /// [`FETCHES_MAX`] is reached.
+    fn fetch<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
         while let Some(&at) = self.lists.front() {
             if !self.go_on(device, at) {
@@ -175,15 +176,20 @@ impl<W: RingMemory> RingFace<W> {
         moved
     }
 
-    /// Makes an entry a command of the device, or answers it. Gives it back when the device is busy.
-    fn start<M: Media>(&mut self, device: &mut Device<M>, fetched: Fetched) -> Result<(), Fetched> {
-        // A client in this process may begin a key space, as RESP clients do.
+    /// Submits an entry's command to the device, or completes the entry with an error. Returns the entry if the device
+    /// is busy.
+    fn start<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        fetched: FetchedCommand,
+    ) -> Result<(), FetchedCommand> {
+        // A client in this process may create a key space by its first use, as RESP clients do.
         let namespace = |id| device.namespace(id).or(Some(Namespace::IMPLICIT));
         let request = decode(&fetched.entry, fetched.kind, namespace).and_then(|command| {
             let client = self.rings.client_of(fetched.token.queue());
             let client = client.ok_or(Status::DATA_TRANSFER_ERROR)?;
             let data = self.places.find(&command, &fetched.entry, &client.memory, client.addresses)?;
-            let request = Request::new(&command, data, &mut self.keys, device)?;
+            let request = DeviceRequest::new(&command, data, &mut self.keys, device)?;
             let facts = || device.namespace(request.namespace);
             client.rights.check(request.namespace, request.judged(), facts)?;
             Ok(request)
@@ -198,10 +204,10 @@ impl<W: RingMemory> RingFace<W> {
         });
         match result {
             Ok(Some(answer)) => {
-                self.slots.insert(Pending { token: fetched.token, answer });
+                self.slots.insert(PendingRingCommand { token: fetched.token, answer });
                 Ok(())
             }
-            // The command is made anew from the same copy of the entry when the device has room.
+            // The command is decoded again from the same copy of the entry when the device has room.
             Ok(None) => Err(fetched),
             Err(status) => {
                 self.rings.refuse(fetched.token, status);
@@ -210,8 +216,8 @@ impl<W: RingMemory> RingFace<W> {
         }
     }
 
-    /// Asks the device for more keys of a list. False when the device is busy.
-    fn go_on<M: Media>(&mut self, device: &mut Device<M>, at: usize) -> bool {
+    /// Submits the next command of a list or of a flushed read. Returns false if the device is busy.
+    fn go_on<M: Media>(&mut self, device: &mut SsdDevice<M>, at: usize) -> bool {
         let next = self.slots.answer_mut(at).and_then(|answer| answer.next_command());
         let Some((namespace, command)) = next else {
             return true;
@@ -229,8 +235,8 @@ impl<W: RingMemory> RingFace<W> {
     }
 }
 
-impl<W: RingMemory> Drop for RingFace<W> {
-    /// The device goes down: nobody is there to read answers.
+impl<W: RingMemory> Drop for RingFrontEnd<W> {
+    /// Abandons all commands in flight without completions: their clients are gone with the device.
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             held.token.abandon();

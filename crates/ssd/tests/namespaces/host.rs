@@ -1,57 +1,58 @@
-//! A host that asks one thing after another of a device in memory.
+//! A host that runs one command after another on a device.
 
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    Command, Completion, Condition, Expiry, FaceId, Fua, Lba, LbaRange, NamespaceId, Release,
+    FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
-use headwater_ssd::media::{Geometry, Media};
+use headwater_ssd::media::{FlashGeometry, Media};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 
-pub(crate) const FACE: FaceId = FaceId(1);
+pub(crate) const FACE: FrontEndId = FrontEndId(1);
 pub(crate) const WALL: UnixMillis = UnixMillis(1_000_000);
 
-pub(crate) struct Host<M = MemoryMedia> {
-    pub(crate) device: Device<M>,
+pub(crate) struct NamespaceHost<M = MemoryMedia> {
+    pub(crate) device: SsdDevice<M>,
     pub(crate) now: Nanos,
     config: DeviceConfig,
     token: u64,
 }
 
-impl Host {
+impl NamespaceHost {
     pub(crate) fn new(blocks: u32, config: DeviceConfig) -> Self {
-        Self::on(MemoryMedia::erased(Geometry::with_blocks(blocks)).unwrap(), config)
+        Self::on(MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap(), config)
     }
 
-    /// Opens what a power cut would leave: memory media keep what was programmed.
+    /// Opens the medium as after a power cut: memory media keep every programmed page.
     pub(crate) fn reopened(self) -> Self {
         Self::on(self.device.into_media().reopened(), self.config)
     }
 
-    /// Stops in good order, with a checkpoint, and opens again.
+    /// Shuts the device down, with a checkpoint, and opens the medium again.
     pub(crate) fn restarted(mut self) -> Self {
         self.device.shutdown(self.now, WALL).unwrap();
         self.reopened()
     }
 }
 
-impl<M: Media + std::fmt::Debug> Host<M> {
+impl<M: Media + std::fmt::Debug> NamespaceHost<M> {
     pub(crate) fn on(media: M, config: DeviceConfig) -> Self {
-        let start = Start { now: Nanos::ZERO, wall: WALL };
-        let device = Device::open(media, config.clone(), start, &mut |_| {}).unwrap();
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        let device = SsdDevice::open(media, config.clone(), start, &mut |_| {}).unwrap();
         Self { device, now: Nanos::ZERO, config, token: 0 }
     }
 
-    pub(crate) fn submit(&mut self, namespace: NamespaceId, command: Command) -> u64 {
+    pub(crate) fn submit(&mut self, namespace: NamespaceId, command: SsdCommand) -> u64 {
         self.token += 1;
         self.device.submit(FACE, namespace, self.token, command).unwrap();
         self.token
     }
 
-    pub(crate) fn run(&mut self, namespace: NamespaceId, command: Command) -> Completion {
+    pub(crate) fn run(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
         let token = self.submit(namespace, command);
         for _ in 0..10_000_000 {
             if !self.device.poll(self.now, WALL) {
@@ -62,7 +63,7 @@ impl<M: Media + std::fmt::Debug> Host<M> {
                 return completion;
             }
         }
-        panic!("no completion came");
+        panic!("command {token} of {namespace} has no completion");
     }
 
     pub(crate) fn write(&mut self, namespace: NamespaceId, start: u64, data: Vec<u8>) -> Status {
@@ -80,48 +81,49 @@ impl<M: Media + std::fmt::Debug> Host<M> {
             assert_eq!(completion.value_bytes as usize, completion.sink.len());
             return Ok(completion.sink);
         }
-        assert!(completion.sink.is_empty(), "a read that fails brings nothing");
+        assert!(completion.sink.is_empty(), "a failed read returned bytes");
         Err(completion.status)
     }
 
     pub(crate) fn deallocate(&mut self, namespace: NamespaceId, ranges: &[(u64, u32)]) -> Status {
         let ranges = ranges.iter().map(|(start, blocks)| range(*start, *blocks)).collect();
-        self.run(namespace, Command::Deallocate { ranges, fua: Fua::No }).status
+        self.run(namespace, SsdCommand::Deallocate { ranges, fua: Fua::No }).status
     }
 
     pub(crate) fn change(&mut self, namespace: NamespaceId, change: NamespaceChange) -> Status {
-        self.run(namespace, Command::Namespace(change)).status
+        self.run(namespace, SsdCommand::Namespace(change)).status
     }
 
     pub(crate) fn create(&mut self, namespace: Namespace) -> NamespaceId {
-        let completion = self.run(NamespaceId::FIRST, Command::Namespace(NamespaceChange::Create(namespace)));
+        let completion =
+            self.run(NamespaceId::FIRST, SsdCommand::Namespace(NamespaceChange::Create(namespace)));
         assert_eq!(completion.status, Status::SUCCESS);
         NamespaceId(u8::try_from(completion.position).unwrap())
     }
 
     pub(crate) fn set(&mut self, namespace: NamespaceId, key: &[u8], value: &[u8]) -> Status {
-        let command = Command::Store {
+        let command = SsdCommand::Store {
             key: Bytes::copy_from_slice(key),
             value: Bytes::copy_from_slice(value).into(),
-            condition: Condition::Always,
-            expiry: Expiry::Never,
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
         };
         self.run(namespace, command).status
     }
 
     pub(crate) fn get(&mut self, namespace: NamespaceId, key: &[u8]) -> Result<Vec<u8>, Status> {
-        let command = Command::Retrieve {
+        let command = SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
             bytes_max: u32::MAX,
-            release: Release::WhenDurable,
+            release: ReadRelease::WhenDurable,
         };
         let completion = self.run(namespace, command);
         if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
     }
 }
 
-/// A block namespace of so many blocks.
+/// Returns a block namespace of `size` blocks.
 pub(crate) fn blocks(format: BlockFormat, size: u64) -> Namespace {
     Namespace {
         kind: NamespaceKind::Block(format),
@@ -135,15 +137,15 @@ pub(crate) fn range(start: u64, blocks: u32) -> LbaRange {
     LbaRange { start: Lba(start), blocks }
 }
 
-pub(crate) fn read(start: u64, blocks: u32) -> Command {
-    Command::Read { range: range(start, blocks), sink: Vec::new().into() }
+pub(crate) fn read(start: u64, blocks: u32) -> SsdCommand {
+    SsdCommand::Read { range: range(start, blocks), sink: Vec::new().into() }
 }
 
-pub(crate) fn write(start: u64, data: Vec<u8>, fua: Fua) -> Command {
-    Command::Write { start: Lba(start), data: data.into(), fua }
+pub(crate) fn write(start: u64, data: Vec<u8>, fua: Fua) -> SsdCommand {
+    SsdCommand::Write { start: Lba(start), data: data.into(), fua }
 }
 
-/// So many blocks, each filled with a byte of its own from `seed` on.
+/// Returns `blocks` blocks, each filled with a byte of its own from `seed` on.
 pub(crate) fn pattern(format: BlockFormat, seed: u8, blocks: u8) -> Vec<u8> {
     (0..blocks).flat_map(|block| vec![seed.wrapping_add(block); format.bytes()]).collect()
 }

@@ -1,31 +1,31 @@
-//! Limits of namespaces, in virtual time.
+//! Tests of namespace limits, in virtual time.
 
-use super::host::{FACE, Host, WALL, blocks, pattern, read, write};
+use super::host::{FACE, NamespaceHost, WALL, blocks, pattern, read, write};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Fua, NamespaceId, SubmitError};
+use headwater_ssd::command::{Fua, NamespaceId, SsdCommand, SubmitError};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{NAMESPACES, THROTTLED_MAX};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceLimits};
 
 const FORMAT: BlockFormat = BlockFormat::B512;
 
-fn limited(limits: NamespaceLimits) -> (Host, NamespaceId) {
+fn limited(limits: NamespaceLimits) -> (NamespaceHost, NamespaceId) {
     let durability = [Durability::OnFlush; NAMESPACES];
-    let mut host = Host::new(64, DeviceConfig { durability, ..DeviceConfig::default() });
+    let mut host = NamespaceHost::new(64, DeviceConfig { durability, ..DeviceConfig::default() });
     let disk = host.create(Namespace { limits, ..blocks(FORMAT, 10_000) });
     (host, disk)
 }
 
-/// Tokens answered by a time, in their order.
-fn answered(host: &mut Host, now: Nanos) -> Vec<u64> {
+/// Returns the tokens of commands completed by a time, in order of completion.
+fn answered(host: &mut NamespaceHost, now: Nanos) -> Vec<u64> {
     host.now = now;
     while host.device.poll(now, WALL) {}
     std::iter::from_fn(|| host.device.next_completion(FACE)).map(|completion| completion.token).collect()
 }
 
 #[test]
-fn commands_over_the_limit_wait_their_turn_in_order() {
+fn commands_over_the_limit_start_in_order_when_due() {
     let (mut host, disk) = limited(NamespaceLimits { iops: 1_000, bytes_per_second: 0, burst: 3 });
     host.now = Nanos::from_millis(100);
     let start = host.now;
@@ -34,27 +34,27 @@ fn commands_over_the_limit_wait_their_turn_in_order() {
     assert_eq!(answered(&mut host, Nanos::from_millis(100)), tokens[..3]);
     for (late, token) in tokens.iter().enumerate().skip(3) {
         let due = Nanos::from_millis(98 + u64::try_from(late).unwrap());
-        assert_eq!(host.device.next_deadline(), Some(due), "the core loop is told when");
-        assert_eq!(answered(&mut host, Nanos(due.0 - 1)), [0; 0], "not a nanosecond early");
+        assert_eq!(host.device.next_deadline(), Some(due), "the deadline is not the next start time");
+        assert_eq!(answered(&mut host, Nanos(due.0 - 1)), [0; 0], "a command started early");
         assert_eq!(answered(&mut host, due), [*token]);
     }
     assert_eq!(host.device.next_deadline(), None);
 }
 
 #[test]
-fn bytes_are_limited_whatever_carries_them() {
-    // 1 MB a second and 1,000 commands: a thousand bytes each on average, two at once.
+fn byte_limit_covers_reads_and_writes() {
+    // 1 MB and 1,000 commands a second: 1,000 bytes a command on average, two at once.
     let limits = NamespaceLimits { iops: 1_000, bytes_per_second: 1_000_000, burst: 2 };
     let (mut host, disk) = limited(limits);
     let first = host.submit(disk, write(0, pattern(FORMAT, 1, 8), Fua::No));
     let second = host.submit(disk, read(0, 8));
-    assert_eq!(answered(&mut host, Nanos::ZERO), [first], "4,096 bytes leave a debt of 2,096");
+    assert_eq!(answered(&mut host, Nanos::ZERO), [first], "4,096 bytes must leave a debt of 2,096");
     assert_eq!(answered(&mut host, Nanos(4_095_999)), [0; 0]);
     assert_eq!(answered(&mut host, Nanos(4_096_000)), [second]);
 }
 
 #[test]
-fn a_limited_namespace_keeps_no_other_waiting() {
+fn throttled_namespace_delays_no_other() {
     let (mut host, disk) = limited(NamespaceLimits { iops: 1, bytes_per_second: 0, burst: 1 });
     for lba in 0..50 {
         host.submit(disk, write(lba, vec![1; 512], Fua::No));
@@ -62,12 +62,12 @@ fn a_limited_namespace_keeps_no_other_waiting() {
     assert_eq!(answered(&mut host, Nanos::ZERO).len(), 1);
     assert_eq!(host.set(NamespaceId::FIRST, b"k", b"v"), Status::SUCCESS);
     assert_eq!(host.get(NamespaceId::FIRST, b"k").unwrap(), b"v");
-    let flush = host.submit(disk, Command::Flush);
-    assert_eq!(answered(&mut host, Nanos::ZERO), [flush], "a flush is no command that counts");
+    let flush = host.submit(disk, SsdCommand::Flush);
+    assert_eq!(answered(&mut host, Nanos::ZERO), [flush], "a flush counted against the limit");
 }
 
 #[test]
-fn a_full_line_says_busy_and_a_lifted_limit_lets_all_go() {
+fn full_wait_queue_is_busy_and_removed_limits_release_all_commands() {
     let (mut host, disk) = limited(NamespaceLimits { iops: 1, bytes_per_second: 0, burst: 1 });
     for lba in 0..=u64::try_from(THROTTLED_MAX).unwrap() {
         host.submit(disk, write(lba, vec![1; 512], Fua::No));
@@ -75,7 +75,7 @@ fn a_full_line_says_busy_and_a_lifted_limit_lets_all_go() {
     let refused = host.device.submit(FACE, disk, 0, read(0, 1));
     assert_eq!(refused, Err(SubmitError::Busy(THROTTLED_MAX)));
     assert_eq!(answered(&mut host, Nanos::ZERO).len(), 1);
-    host.submit(disk, Command::Namespace(NamespaceChange::Limits(NamespaceLimits::default())));
+    host.submit(disk, SsdCommand::Namespace(NamespaceChange::Limits(NamespaceLimits::default())));
     assert_eq!(answered(&mut host, Nanos::ZERO).len(), THROTTLED_MAX + 1);
     assert_eq!(host.device.namespace_usage(disk), u64::try_from(THROTTLED_MAX).unwrap() + 1);
 }

@@ -1,6 +1,6 @@
-//! Namespaces as every face meets them: the table, what it survives, blocks, quotas and limits.
+//! Tests of namespaces over the device: the table and its durability, blocks, quotas and limits.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where its setting fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 mod abort;
 mod blocks;

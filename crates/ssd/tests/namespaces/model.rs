@@ -1,25 +1,25 @@
-//! Seeded runs of block commands against a map of blocks, over collection, restarts and media that must be read.
+//! Seeded runs of block commands against a map of blocks, with collection, restarts and media that must be read.
 
-use super::host::{Host, blocks, range, write};
+use super::host::{NamespaceHost, blocks, range, write};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Fua, Lba, NamespaceId};
+use headwater_ssd::command::{Fua, Lba, NamespaceId, SsdCommand};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::file::{FileMedia, FileOptions};
-use headwater_ssd::media::{Geometry, Media};
+use headwater_ssd::media::{FlashGeometry, Media};
 use headwater_ssd::namespace::{BlockFormat, NamespaceChange};
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 
-/// One namespace as it should be.
-struct Disk {
+/// The expected contents of one namespace.
+struct ModelDisk {
     namespace: NamespaceId,
     format: BlockFormat,
     size: u64,
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Disk {
+impl ModelDisk {
     fn expected(&self, start: u64, blocks: u32) -> Vec<u8> {
         let block = |lba| self.blocks.get(&lba).cloned().unwrap_or_else(|| vec![0; self.format.bytes()]);
         (start..start + u64::from(blocks)).flat_map(block).collect()
@@ -32,30 +32,30 @@ impl Disk {
     }
 }
 
-struct Run<M> {
-    host: Host<M>,
-    disks: Vec<Disk>,
+struct ModelRun<M> {
+    host: NamespaceHost<M>,
+    disks: Vec<ModelDisk>,
     random: fastrand::Rng,
     seed: u64,
 }
 
-impl<M: Media + std::fmt::Debug> Run<M> {
-    fn new(host: Host<M>, seed: u64) -> Self {
+impl<M: Media + std::fmt::Debug> ModelRun<M> {
+    fn new(host: NamespaceHost<M>, seed: u64) -> Self {
         let mut run = Self { host, disks: Vec::new(), random: fastrand::Rng::with_seed(seed), seed };
         for (format, size) in
             [(BlockFormat::B512, 700), (BlockFormat::B4096, 300), (BlockFormat::B512, 1 << 30)]
         {
             let namespace = run.host.create(blocks(format, size));
-            run.disks.push(Disk { namespace, format, size, blocks: BTreeMap::new() });
+            run.disks.push(ModelDisk { namespace, format, size, blocks: BTreeMap::new() });
         }
         run
     }
 
-    /// A run of blocks of a disk: of the largest, its two ends.
+    /// Returns a random range of blocks of a disk; of the largest disk near one of its ends.
     fn place(&mut self, disk: usize) -> (u64, u32) {
-        let Disk { size, .. } = self.disks[disk];
-        let most = if self.random.u8(0..8) == 0 { 60 } else { 6 };
-        let blocks = self.random.u32(1..=most);
+        let ModelDisk { size, .. } = self.disks[disk];
+        let max = if self.random.u8(0..8) == 0 { 60 } else { 6 };
+        let blocks = self.random.u32(1..=max);
         let near = size.min(400) - u64::from(blocks);
         let start = self.random.u64(0..=near);
         let far = size > 1_000 && self.random.bool();
@@ -89,21 +89,21 @@ impl<M: Media + std::fmt::Debug> Run<M> {
                 let data = disk.expected(start, blocks);
                 let to = self.random.u64(0..=disk.size - u64::from(blocks));
                 let sources = vec![range(start, blocks)];
-                let copy = Command::Copy { sources, destination: Lba(to), fua: Fua::No };
+                let copy = SsdCommand::Copy { sources, destination: Lba(to), fua: Fua::No };
                 assert_eq!(self.host.run(namespace, copy).status, Status::SUCCESS, "seed {seed}");
                 disk.put(to, &data);
-                // Zeroes are no blocks.
+                // A block of zeroes has no record.
                 disk.blocks.retain(|_, block| block.iter().any(|byte| *byte != 0));
             }
             9 => {
                 let mut data = disk.expected(start, blocks);
-                let spoil = self.random.bool();
-                if spoil {
+                let differs = self.random.bool();
+                if differs {
                     let at = self.random.usize(0..data.len());
                     data[at] ^= 1;
                 }
-                let compare = Command::Compare { start: Lba(start), data: data.into() };
-                let expected = if spoil { Status::COMPARE_FAILURE } else { Status::SUCCESS };
+                let compare = SsdCommand::Compare { start: Lba(start), data: data.into() };
+                let expected = if differs { Status::COMPARE_FAILURE } else { Status::SUCCESS };
                 assert_eq!(self.host.run(namespace, compare).status, expected, "seed {seed}");
             }
             10 if self.random.u8(0..20) == 0 => {
@@ -140,7 +140,7 @@ impl<M: Media + std::fmt::Debug> Run<M> {
                     assert!(read == disk.expected(start, here), "seed {}: {}", self.seed, disk.namespace);
                 }
             }
-            let verify = Command::Verify { range: range(0, u32::try_from(disk.size).unwrap()) };
+            let verify = SsdCommand::Verify { range: range(0, u32::try_from(disk.size).unwrap()) };
             assert_eq!(self.host.run(disk.namespace, verify).status, Status::SUCCESS);
             let held = disk.blocks.len() as u64;
             assert_eq!(self.host.device.namespace_usage(disk.namespace), held, "seed {}", self.seed);
@@ -154,46 +154,47 @@ fn config(seed: u64) -> DeviceConfig {
 }
 
 #[test]
-fn blocks_agree_with_a_map_over_collection_and_restarts() {
+fn blocks_match_a_map_across_collection_and_restarts() {
     for seed in 0..4 {
-        let mut run = Run::new(Host::new(40, config(seed)), seed);
+        let mut run = ModelRun::new(NamespaceHost::new(40, config(seed)), seed);
         for round in 0..4 {
             for _ in 0..1_500 {
                 run.step();
             }
             run.check();
-            let Run { mut host, disks, random, seed } = run;
-            assert_eq!(host.run(NamespaceId::FIRST, Command::Flush).status, Status::SUCCESS);
+            let ModelRun { mut host, disks, random, seed } = run;
+            assert_eq!(host.run(NamespaceId::FIRST, SsdCommand::Flush).status, Status::SUCCESS);
             let before = host.device.stats().live_bytes - host.device.stats().tombstone_bytes;
             assert!(round == 0 || host.device.stats().erases > 0, "seed {seed}: nothing was collected");
             let host = if (seed + round).is_multiple_of(2) { host.reopened() } else { host.restarted() };
             let after = host.device.stats().live_bytes - host.device.stats().tombstone_bytes;
-            assert_eq!(before, after, "seed {seed}: live bytes are recounted exactly");
-            run = Run { host, disks, random, seed };
+            assert_eq!(before, after, "seed {seed}: live bytes differ after recovery");
+            run = ModelRun { host, disks, random, seed };
             run.check();
         }
     }
 }
 
 #[test]
-fn blocks_that_must_be_read_from_a_file_agree_with_a_map() {
+fn blocks_read_from_a_file_match_a_map() {
     for seed in 100..102 {
         let directory = TempDir::new().unwrap();
         let options = FileOptions::default();
-        let media = FileMedia::create(directory.path(), Geometry::with_blocks(40), [3; 16], options).unwrap();
-        let mut run = Run::new(Host::on(media, config(seed)), seed);
+        let media =
+            FileMedia::create(directory.path(), FlashGeometry::with_blocks(40), [3; 16], options).unwrap();
+        let mut run = ModelRun::new(NamespaceHost::on(media, config(seed)), seed);
         for _ in 0..2 {
             for _ in 0..600 {
                 run.step();
             }
             run.check();
             assert!(run.host.device.stats().cache_misses > 0, "everything was in memory");
-            let Run { host, disks, random, seed } = run;
+            let ModelRun { host, disks, random, seed } = run;
             let mut device = host.device;
             device.shutdown(headwater_host::clock::Nanos::ZERO, super::host::WALL).unwrap();
             drop(device);
             let media = FileMedia::open(directory.path(), options).unwrap();
-            run = Run { host: Host::on(media, config(seed)), disks, random, seed };
+            run = ModelRun { host: NamespaceHost::on(media, config(seed)), disks, random, seed };
             run.check();
         }
     }

@@ -1,21 +1,24 @@
-//! The table of namespaces: what each change does, refuses and survives.
+//! Tests of the namespace table: the effect, the refusal and the durability of each change.
 
-use super::host::{FACE, Host, WALL, blocks};
+use super::host::{FACE, NamespaceHost, WALL, blocks};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, NamespaceId};
+use headwater_ssd::command::{NamespaceId, SsdCommand};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{NAMESPACE_BLOCKS_MAX, NAMESPACES};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
 const SECOND: NamespaceId = NamespaceId(2);
 
-fn host() -> Host {
-    Host::new(32, DeviceConfig { durability: [Durability::OnFlush; NAMESPACES], ..DeviceConfig::default() })
+fn host() -> NamespaceHost {
+    NamespaceHost::new(
+        32,
+        DeviceConfig { durability: [Durability::OnFlush; NAMESPACES], ..DeviceConfig::default() },
+    )
 }
 
 #[test]
-fn creation_takes_the_lowest_number_that_nobody_uses() {
+fn create_takes_the_lowest_unused_number() {
     let mut host = host();
     assert_eq!(host.set(SECOND, b"k", b"v"), Status::SUCCESS);
     let made = blocks(BlockFormat::B4096, 100);
@@ -38,7 +41,7 @@ fn creation_takes_the_lowest_number_that_nobody_uses() {
 }
 
 #[test]
-fn every_change_is_there_after_a_power_cut_at_once_and_after_a_checkpoint() {
+fn every_change_survives_power_cuts_and_checkpoints() {
     let mut host = host();
     let first = host.create(blocks(BlockFormat::B512, 64));
     let second = host.create(Namespace { size: 5_000, ..Namespace::IMPLICIT });
@@ -48,13 +51,13 @@ fn every_change_is_there_after_a_power_cut_at_once_and_after_a_checkpoint() {
     assert_eq!(host.change(first, NamespaceChange::Limits(limits)), Status::SUCCESS);
     assert_eq!(host.change(second, NamespaceChange::Durability(Some(within))), Status::SUCCESS);
     let changed = Namespace { size: 99, limits, ..blocks(BlockFormat::B512, 64) };
-    for way in 0..4 {
-        host = if way % 2 == 0 { host.reopened() } else { host.restarted() };
-        assert_eq!(host.device.namespace(first), Some(changed), "way {way}");
+    for round in 0..4 {
+        host = if round % 2 == 0 { host.reopened() } else { host.restarted() };
+        assert_eq!(host.device.namespace(first), Some(changed), "round {round}");
         let kv = Namespace { size: 5_000, durability: Some(within), ..Namespace::IMPLICIT };
-        assert_eq!(host.device.namespace(second), Some(kv), "way {way}");
+        assert_eq!(host.device.namespace(second), Some(kv), "round {round}");
         assert_eq!(host.device.durability(second), within);
-        assert_eq!(host.device.durability(first), Durability::OnFlush, "as configured");
+        assert_eq!(host.device.durability(first), Durability::OnFlush, "not the configured durability");
     }
     assert_eq!(host.change(first, NamespaceChange::Delete), Status::SUCCESS);
     host = host.reopened().restarted();
@@ -62,7 +65,7 @@ fn every_change_is_there_after_a_power_cut_at_once_and_after_a_checkpoint() {
 }
 
 #[test]
-fn a_deleted_namespace_leaves_nothing_behind() {
+fn deleted_namespace_loses_all_its_data() {
     let mut host = host();
     let made = host.create(Namespace { size: 1 << 20, ..Namespace::IMPLICIT });
     assert_eq!(host.set(made, b"k", b"v"), Status::SUCCESS);
@@ -79,7 +82,7 @@ fn a_deleted_namespace_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_quota_holds_what_a_namespace_stores_and_nothing_else() {
+fn quota_limits_its_own_namespace_only() {
     let mut host = host();
     let made = host.create(Namespace { size: 3_000, ..Namespace::IMPLICIT });
     assert_eq!(host.set(made, b"a", &[1; 1_000]), Status::SUCCESS);
@@ -87,14 +90,22 @@ fn a_quota_holds_what_a_namespace_stores_and_nothing_else() {
     let used = host.device.namespace_usage(made);
     assert!((2_000..2_200).contains(&used), "{used}");
     assert_eq!(host.set(made, b"c", &[1; 1_000]), Status::CAPACITY_EXCEEDED);
-    assert_eq!(host.set(made, b"b", &[2; 1_500]), Status::SUCCESS, "a replacement counts as what it adds");
+    assert_eq!(
+        host.set(made, b"b", &[2; 1_500]),
+        Status::SUCCESS,
+        "a replacement counted with its full size"
+    );
     assert_eq!(host.set(NamespaceId::FIRST, b"c", &[1; 10_000]), Status::SUCCESS);
-    assert_eq!(host.change(made, NamespaceChange::Resize(1)), Status::SUCCESS, "below what is used");
+    assert_eq!(
+        host.change(made, NamespaceChange::Resize(1)),
+        Status::SUCCESS,
+        "a quota below the usage was refused"
+    );
     host = host.reopened();
-    assert_eq!(host.set(made, b"b", &[3; 1_500]), Status::SUCCESS, "what does not grow is let in");
+    assert_eq!(host.set(made, b"b", &[3; 1_500]), Status::SUCCESS, "a write that adds nothing was refused");
     assert_eq!(host.set(made, b"b", &[3; 1_600]), Status::CAPACITY_EXCEEDED);
     assert_eq!(host.change(made, NamespaceChange::Resize(0)), Status::SUCCESS);
-    assert_eq!(host.set(made, b"c", &[1; 10_000]), Status::SUCCESS, "no quota");
+    assert_eq!(host.set(made, b"c", &[1; 10_000]), Status::SUCCESS, "a write without quota was refused");
 }
 
 #[test]
@@ -111,39 +122,43 @@ fn changes_outside_the_limits_are_refused_and_change_nothing() {
         host.change(SECOND, NamespaceChange::Format(NamespaceKind::Block(BlockFormat::B4096))),
         Status::SUCCESS
     );
-    assert_eq!(host.device.namespace(made).map(|now| now.size), Some(1), "as many whole blocks as fit");
+    assert_eq!(
+        host.device.namespace(made).map(|now| now.size),
+        Some(1),
+        "not the whole blocks of the old size"
+    );
     let first = NamespaceId::FIRST;
     let kind = NamespaceKind::Block(BlockFormat::B4096);
-    assert_eq!(host.change(first, NamespaceChange::Format(kind)), Status::INVALID_FORMAT, "it has no size");
+    assert_eq!(host.change(first, NamespaceChange::Format(kind)), Status::INVALID_FORMAT, "no size");
     assert_eq!(host.change(NamespaceId(9), NamespaceChange::Format(kind)), Status::INVALID_NAMESPACE);
     assert_eq!(host.change(NamespaceId(9), NamespaceChange::Delete), Status::INVALID_NAMESPACE);
     assert_eq!(host.device.namespace(NamespaceId(9)), None);
 }
 
 #[test]
-fn keys_and_blocks_keep_to_their_kind_of_namespace() {
+fn key_commands_are_refused_on_block_namespaces() {
     let mut host = host();
     let made = host.create(blocks(BlockFormat::B512, 10));
     assert_eq!(host.set(made, b"k", b"v"), Status::INVALID_NAMESPACE);
     assert_eq!(host.get(made, b"k"), Err(Status::INVALID_NAMESPACE));
-    assert_eq!(host.run(made, Command::Flush).status, Status::SUCCESS);
-    assert_eq!(host.run(made, Command::Clear).status, Status::SUCCESS);
+    assert_eq!(host.run(made, SsdCommand::Flush).status, Status::SUCCESS);
+    assert_eq!(host.run(made, SsdCommand::Clear).status, Status::SUCCESS);
 }
 
 #[test]
-fn a_change_is_not_shown_before_it_is_durable() {
+fn change_is_visible_once_it_is_acknowledged() {
     let mut host = host();
     let generation = host.device.namespace_generation();
     host.submit(
         NamespaceId::FIRST,
-        Command::Namespace(NamespaceChange::Create(blocks(BlockFormat::B512, 1))),
+        SsdCommand::Namespace(NamespaceChange::Create(blocks(BlockFormat::B512, 1))),
     );
     let mut polls = 0;
     loop {
         host.device.poll(host.now, WALL);
         let shown = host.device.namespace(SECOND).is_some();
         let answered = host.device.next_completion(FACE).is_some();
-        assert!(shown || !answered, "what was acknowledged is shown");
+        assert!(shown || !answered, "an acknowledged change is not visible");
         if answered {
             break;
         }
@@ -154,10 +169,10 @@ fn a_change_is_not_shown_before_it_is_durable() {
 }
 
 #[test]
-fn the_generation_tells_of_implicit_namespaces_that_come_and_go() {
+fn generation_grows_when_implicit_namespaces_appear_and_disappear() {
     let mut host = host();
     let mut generation = host.device.namespace_generation();
-    let mut has_changed = |host: &Host| {
+    let mut has_changed = |host: &NamespaceHost| {
         let before = std::mem::replace(&mut generation, host.device.namespace_generation());
         generation > before
     };
@@ -165,6 +180,6 @@ fn the_generation_tells_of_implicit_namespaces_that_come_and_go() {
     assert!(has_changed(&host));
     host.set(SECOND, b"l", b"v");
     assert!(!has_changed(&host));
-    host.run(SECOND, Command::Clear);
+    host.run(SECOND, SsdCommand::Clear);
     assert!(has_changed(&host));
 }

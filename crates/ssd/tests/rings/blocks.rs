@@ -1,6 +1,6 @@
-//! What the NVM command set does on a block namespace, from ring to record and back.
+//! Tests of the NVM command set on a block namespace, from ring to record and back.
 
-use crate::desk::{BASE, Bench, Client, at, key};
+use crate::harness::{BASE, HarnessClient, RingHarness, at, key};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::data_pointer::PageBytes;
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -11,21 +11,21 @@ use headwater_nvme::spec::nvm::{
 };
 use headwater_nvme::spec::sgl::{SglDescriptor, SglKind};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, NamespaceId};
+use headwater_ssd::command::{NamespaceId, SsdCommand};
 use headwater_ssd::engine::Durability;
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 use headwater_ssd::nvme::request::AddressMode;
-use headwater_ssd::nvme::rings::rights::{Access, NamespaceRights, Rights};
+use headwater_ssd::nvme::rings::rights::{AccessLevel, ClientRights, NamespaceRights};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 const BLOCKS: u64 = 10_000;
 const NONE: BlockOptions = BlockOptions::NONE;
 
-/// The number of a new block namespace.
-fn create(bench: &mut Bench, format: BlockFormat) -> u32 {
+/// Creates a block namespace, and returns its number.
+fn create(bench: &mut RingHarness, format: BlockFormat) -> u32 {
     let made = Namespace { kind: NamespaceKind::Block(format), size: BLOCKS, ..Namespace::IMPLICIT };
-    let created = bench.direct(Command::Namespace(NamespaceChange::Create(made)));
+    let created = bench.direct(SsdCommand::Namespace(NamespaceChange::Create(made)));
     assert_eq!(created.status, Status::SUCCESS);
     created.position
 }
@@ -34,12 +34,12 @@ fn range(start: u64, blocks: u32) -> BlockRange {
     BlockRange { start, blocks }
 }
 
-/// Blocks that differ from each other and from those of other seeds.
+/// Returns blocks that differ from each other and from those of other seeds.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| u8::try_from((at / 512 * 7 + at) % 241).expect("below 241") ^ seed).collect()
 }
 
-fn dataset(client: &Client, ranges: &[(u64, u32)]) -> DataPointer {
+fn dataset(client: &HarnessClient, ranges: &[(u64, u32)]) -> DataPointer {
     let list: Vec<_> = ranges
         .iter()
         .map(|&(start, blocks)| DatasetRange {
@@ -51,7 +51,7 @@ fn dataset(client: &Client, ranges: &[(u64, u32)]) -> DataPointer {
     client.write(900_000, list.as_bytes())
 }
 
-fn sources(client: &Client, ranges: &[(u64, u16)]) -> DataPointer {
+fn sources(client: &HarnessClient, ranges: &[(u64, u16)]) -> DataPointer {
     let list: Vec<_> = ranges
         .iter()
         .map(|&(start, blocks0)| CopyRange {
@@ -64,7 +64,13 @@ fn sources(client: &Client, ranges: &[(u64, u16)]) -> DataPointer {
 }
 
 /// Reads blocks and returns their bytes.
-fn content(bench: &mut Bench, client: &mut Client, number: u32, blocks: BlockRange, bytes: usize) -> Vec<u8> {
+fn content(
+    bench: &mut RingHarness,
+    client: &mut HarnessClient,
+    number: u32,
+    blocks: BlockRange,
+    bytes: usize,
+) -> Vec<u8> {
     client.write(500_000, &vec![0xEE; bytes]);
     assert_eq!(bench.run(client, read(number, blocks, at(500_000, 0).address, NONE)), (Status::SUCCESS, 0));
     client.read(500_000, bytes)
@@ -73,7 +79,7 @@ fn content(bench: &mut Bench, client: &mut Client, number: u32, blocks: BlockRan
 #[test]
 fn every_block_command_runs_end_to_end_in_every_format() {
     for format in BlockFormat::ALL {
-        let mut bench = Bench::new();
+        let mut bench = RingHarness::new();
         let number = create(&mut bench, format);
         let mut client = bench.client(8, QueueKind::Standard);
         let bytes = format.bytes();
@@ -106,8 +112,8 @@ fn every_block_command_runs_end_to_end_in_every_format() {
 }
 
 #[test]
-fn commands_of_the_other_set_and_blocks_that_are_not_there_are_refused() {
-    let mut bench = Bench::new();
+fn key_commands_and_missing_blocks_are_refused() {
+    let mut bench = RingHarness::new();
     let number = create(&mut bench, BlockFormat::B512);
     let mut client = bench.client(32, QueueKind::Uio);
     let plain = read(number, range(0, 1), BASE, NONE);
@@ -132,36 +138,36 @@ fn commands_of_the_other_set_and_blocks_that_are_not_there_are_refused() {
         assert_eq!(bench.run(&mut client, entry), (status, 0), "{entry:?}");
     }
     assert_eq!(content(&mut bench, &mut client, number, range(0, 2), 1_024), vec![0; 1_024]);
-    // The same numbers are another command on a key space.
+    // The same opcodes are other commands on a key space.
     let get = retrieve(1, key(b"k"), at(0, 8));
     assert_eq!(bench.run(&mut client, get).0, Status::KEY_DOES_NOT_EXIST);
 }
 
 #[test]
-fn a_copy_outside_its_limits_is_told_which() {
-    let mut bench = Bench::new();
+fn copy_outside_a_limit_returns_the_status_of_that_limit() {
+    let mut bench = RingHarness::new();
     let number = create(&mut bench, BlockFormat::B4096);
     let mut client = bench.client(8, QueueKind::Standard);
-    let mut told = |ranges: &[(u64, u16)], to| {
+    let mut status = |ranges: &[(u64, u16)], to| {
         let entry = copy(number, to, sources(&client, ranges), NONE);
         bench.run(&mut client, entry).0
     };
-    assert_eq!(told(&[(0, 0); 128], 5_000), Status::SUCCESS);
-    assert_eq!(told(&[(0, 0); 129], 5_000), Status::COMMAND_SIZE_LIMIT);
-    assert_eq!(told(&[(0, 4_095), (0, 0)], 5_000), Status::COMMAND_SIZE_LIMIT);
-    assert_eq!(told(&[(BLOCKS, 0)], 0), Status::LBA_OUT_OF_RANGE);
-    assert_eq!(told(&[(0, 9)], BLOCKS - 9), Status::LBA_OUT_OF_RANGE);
-    assert_eq!(told(&[(0, 0)], BLOCKS), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(status(&[(0, 0); 128], 5_000), Status::SUCCESS);
+    assert_eq!(status(&[(0, 0); 129], 5_000), Status::COMMAND_SIZE_LIMIT);
+    assert_eq!(status(&[(0, 4_095), (0, 0)], 5_000), Status::COMMAND_SIZE_LIMIT);
+    assert_eq!(status(&[(BLOCKS, 0)], 0), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(status(&[(0, 9)], BLOCKS - 9), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(status(&[(0, 0)], BLOCKS), Status::LBA_OUT_OF_RANGE);
 }
 
 #[test]
-fn guests_read_and_write_blocks_through_lists() {
-    let mut bench = Bench::new();
+fn guests_read_and_write_blocks_with_prp_lists_and_sgls() {
+    let mut bench = RingHarness::new();
     let number = create(&mut bench, BlockFormat::B512);
     let mut client = bench.client(8, QueueKind::Standard);
     bench.face.rings.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
     let data = pattern(3, 16 * 512);
-    // From the middle of page 5, over page 9, to the front of page 7.
+    // The data starts in the middle of page 5, continues on page 9, and ends in the first half of page 7.
     client.write(5 * 4_096 + 2_048, &data[..2_048]);
     client.write(9 * 4_096, &data[2_048..6_144]);
     client.write(7 * 4_096, &data[6_144..]);
@@ -173,7 +179,7 @@ fn guests_read_and_write_blocks_through_lists() {
     let entry = read(number, range(40, 16), 0, NONE).with_sgl(block);
     assert_eq!(bench.run(&mut client, entry).0, Status::SUCCESS);
     assert_eq!(client.read(30 * 4_096 + 3, 8_192), data);
-    // A range list in two pieces.
+    // A range list on two pages.
     let list = [DatasetRange { blocks: U32::new(1), start: U64::new(41), context: U32::new(0) }; 2];
     client.write(31 * 4_096 - 16, list.as_bytes());
     let mut entry = deallocate(number, DataPointer { address: BASE + 31 * 4_096 - 16, bytes: 32 });
@@ -189,8 +195,8 @@ fn guests_read_and_write_blocks_through_lists() {
 }
 
 #[test]
-fn forced_reads_see_what_was_written_and_stay_inside_their_rights() {
-    let mut bench = Bench::new();
+fn forced_reads_return_written_data_and_respect_rights() {
+    let mut bench = RingHarness::new();
     let number = create(&mut bench, BlockFormat::B512);
     let namespace = NamespaceId(u8::try_from(number).unwrap());
     bench.device.set_durability(namespace, Durability::OnFlush);
@@ -204,19 +210,19 @@ fn forced_reads_see_what_was_written_and_stay_inside_their_rights() {
     assert_eq!(client.read(5_000, 512), block);
     assert_eq!(bench.run(&mut client, compare(number, range(9, 1), data, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, verify(number, range(9, 1), forced)).0, Status::SUCCESS);
-    let part = NamespaceRights { access: Access::Read, blocks: Some(0..9) };
-    bench.face.rings.set_rights(client.id, Rights::none().with(namespace, part)).unwrap();
+    let part = NamespaceRights { access: AccessLevel::Read, blocks: Some(0..9) };
+    bench.face.rings.set_rights(client.id, ClientRights::none().with(namespace, part)).unwrap();
     assert_eq!(bench.run(&mut client, read(number, range(8, 1), back, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, read(number, range(9, 1), back, forced)).0, Status::ACCESS_DENIED);
 }
 
 #[test]
-fn blocks_agree_with_a_plain_array_whatever_is_done_to_them() {
+fn random_block_commands_match_a_plain_array() {
     const SPACE: usize = 64;
     for seed in 0..8_u64 {
         let mut random = fastrand::Rng::with_seed(seed);
         let format = BlockFormat::ALL[random.usize(..2)];
-        let (mut bench, size) = (Bench::new(), format.bytes());
+        let (mut bench, size) = (RingHarness::new(), format.bytes());
         let number = create(&mut bench, format);
         let mut client = bench.client(8, QueueKind::Standard);
         let mut model = vec![0_u8; SPACE * size];
@@ -224,30 +230,30 @@ fn blocks_agree_with_a_plain_array_whatever_is_done_to_them() {
             let start = random.usize(..SPACE);
             let count = random.usize(1..=(SPACE - start).min(9));
             let blocks = range(start as u64, u32::try_from(count).unwrap());
-            let place = start * size..(start + count) * size;
+            let bytes_range = start * size..(start + count) * size;
             match random.u8(..5) {
                 0 | 1 => {
                     let bytes = pattern(step, count * size);
                     let data = client.write(random.usize(..5_000), &bytes).address;
                     assert_eq!(bench.run(&mut client, write(number, blocks, data, NONE)).0, Status::SUCCESS);
-                    model[place].copy_from_slice(&bytes);
+                    model[bytes_range].copy_from_slice(&bytes);
                 }
                 2 => {
                     let zeroes = write_zeroes(number, blocks, NONE);
                     assert_eq!(bench.run(&mut client, zeroes).0, Status::SUCCESS);
-                    model[place].fill(0);
+                    model[bytes_range].fill(0);
                 }
                 3 => {
                     let to = random.usize(..=SPACE - count);
                     let list = sources(&client, &[(start as u64, u16::try_from(count - 1).unwrap())]);
                     let entry = copy(number, to as u64, list, NONE);
                     assert_eq!(bench.run(&mut client, entry).0, Status::SUCCESS, "seed {seed} step {step}");
-                    model.copy_within(place, to * size);
+                    model.copy_within(bytes_range, to * size);
                 }
                 _ => {
                     let seen = content(&mut bench, &mut client, number, blocks, count * size);
                     assert!(
-                        seen == model[place],
+                        seen == model[bytes_range],
                         "seed {seed} step {step}: blocks {start} to {}",
                         start + count
                     );

@@ -1,13 +1,13 @@
-//! What well-formed commands do.
+//! Tests of well-formed key-value commands over rings.
 
-use crate::desk::{Bench, at, key};
+use crate::harness::{RingHarness, at, key};
 use bytes::Bytes;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::kv::{StoreOptions, delete, exist, flush, list, retrieve, store, uio_get, uio_put};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Condition, Expiry, Release};
+use headwater_ssd::command::{ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
 
-/// Keys of a List answer.
+/// Decodes the keys of a List answer.
 fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
     let count = u32::from_le_bytes(answer[..4].try_into().expect("four bytes"));
     let mut rest = &answer[4..];
@@ -23,7 +23,7 @@ fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn every_kv_command_runs_end_to_end() {
-    let mut bench = Bench::new();
+    let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"the value");
     let put = |options| store(1, key(b"k"), value, options);
@@ -35,7 +35,7 @@ fn every_kv_command_runs_end_to_end() {
     assert_eq!(
         bench.run(&mut client, retrieve(1, key(b"k"), at(200, 3))),
         (Status::SUCCESS, 9),
-        "the full length, whatever the buffer holds"
+        "not the full length for a short buffer"
     );
     assert_eq!(client.read(200, 4), b"the\0");
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(200, 0))).1, 9);
@@ -43,22 +43,22 @@ fn every_kv_command_runs_end_to_end() {
     assert_eq!(
         bench.run(&mut client, exist(2, key(b"k"))).0,
         Status::KEY_DOES_NOT_EXIST,
-        "another namespace"
+        "the key exists in another namespace"
     );
     assert_eq!(bench.run(&mut client, flush(1)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, delete(1, key(b"k"))).0, Status::SUCCESS);
     assert_eq!(
         bench.run(&mut client, delete(1, key(b"k"))).0,
         Status::SUCCESS,
-        "deleting what is not there is no failure"
+        "the delete of a missing key failed"
     );
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))), (Status::KEY_DOES_NOT_EXIST, 0));
     assert_eq!(bench.face.rings.in_flight(), 0);
 }
 
 #[test]
-fn uio_put_and_get_name_long_keys_by_address() {
-    let mut bench = Bench::new();
+fn uio_put_and_get_take_long_keys_by_address() {
+    let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Uio);
     let name = vec![b'n'; 3_000];
     let long = client.write(0, &name);
@@ -70,13 +70,13 @@ fn uio_put_and_get_name_long_keys_by_address() {
     assert_eq!(
         bench.run(&mut plain, uio_get(1, long, at(0, 8))).0,
         Status::INVALID_OPCODE,
-        "not on this queue"
+        "a standard queue accepted a UIO command"
     );
 }
 
 #[test]
-fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
-    let mut bench = Bench::new();
+fn lists_return_the_complete_keys_that_fit_and_continue_from_a_key() {
+    let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Uio);
     let mut wanted = Vec::new();
     for number in 0..5_000_u32 {
@@ -89,48 +89,48 @@ fn lists_hold_the_complete_keys_that_fit_and_go_on_from_a_key() {
     }
     let long = client.write(0, &[1; 17]);
     bench.run(&mut client, uio_put(1, long, at(0, 1)));
-    // More than the device returns at once, and all of it fits.
+    // More keys than the device returns in one completion; all of them fit the buffer.
     assert_eq!(bench.run(&mut client, list(1, None, at(1_000, 100_000))).0, Status::SUCCESS);
     let mut all = listed(&client.read(1_000, 100_000));
     let order = all.clone();
     all.sort();
     wanted.sort();
-    assert_eq!(all, wanted, "every key once, but for the one that is too long");
+    assert_eq!(all, wanted, "not every key once, without the one that is too long");
 
     let mut walked = vec![order[0].clone()];
     while let Some(last) = walked.last().cloned() {
         client.write(1_000, &[0xAA; 128]);
         // Room for the count and ten keys of four bytes, and two bytes more.
         bench.run(&mut client, list(1, Some(key(&last)), at(1_000, 4 + 10 * 8 + 2)));
-        assert_eq!(client.read(1_084, 2), [0xAA; 2], "nothing is written behind the last key");
+        assert_eq!(client.read(1_084, 2), [0xAA; 2], "bytes after the last key were written");
         let page = listed(&client.read(1_000, 84));
-        assert_eq!(page[0], last, "a list starts with the key it was asked to start at");
+        assert_eq!(page[0], last, "the list does not start with the given key");
         if page.len() == 1 {
             break;
         }
         walked.extend_from_slice(&page[1..]);
     }
-    assert_eq!(walked, order, "pages in the order of the whole");
+    assert_eq!(walked, order, "the pages are not in the order of the full list");
 }
 
 #[test]
-fn the_same_key_is_seen_from_both_sides() {
-    let mut bench = Bench::new();
+fn rings_and_direct_commands_see_the_same_key() {
+    let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"by ring");
     bench.run(&mut client, store(1, key(b"k"), value, StoreOptions::NONE));
-    let seen = bench.direct(Command::Retrieve {
+    let seen = bench.direct(SsdCommand::Retrieve {
         key: Bytes::from_static(b"k"),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
-        release: Release::WhenDurable,
+        release: ReadRelease::WhenDurable,
     });
     assert_eq!(seen.sink, b"by ring");
-    bench.direct(Command::Store {
+    bench.direct(SsdCommand::Store {
         key: Bytes::from_static(b"k"),
         value: Bytes::from_static(b"by hand").into(),
-        condition: Condition::Always,
-        expiry: Expiry::Never,
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
     });
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(50, 50))), (Status::SUCCESS, 7));
     assert_eq!(client.read(50, 7), b"by hand");

@@ -1,6 +1,6 @@
-//! Clients whose data pointers are PRPs and SGLs, as a guest's driver writes them.
+//! Tests of clients whose data pointers are PRPs and SGLs, as a guest's driver writes them.
 
-use crate::desk::{BASE, Bench, Client, at, key};
+use crate::harness::{BASE, HarnessClient, RingHarness, at, key};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::data_pointer::PageBytes;
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -11,22 +11,22 @@ use headwater_ssd::nvme::request::AddressMode;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-/// Pages of the client's region, by number.
+/// Returns the address of a page of the client's region.
 fn page(number: u64) -> u64 {
     BASE + number * 4_096
 }
 
 fn place(number: u64) -> usize {
-    usize::try_from(number * 4_096).expect("a place in a region")
+    usize::try_from(number * 4_096).expect("an offset in the region")
 }
 
-fn guest(bench: &mut Bench) -> Client {
+fn guest(bench: &mut RingHarness) -> HarnessClient {
     let client = bench.client(8, QueueKind::Standard);
     bench
         .face
         .rings
         .set_addresses(client.id, AddressMode::Lists(PageBytes::MIN))
-        .expect("a client that is there");
+        .expect("an existing client");
     client
 }
 
@@ -34,17 +34,17 @@ fn with_prps(entry: SubmissionEntry, first: u64, second: u64) -> SubmissionEntry
     SubmissionEntry { prp1: U64::new(first), prp2: U64::new(second), ..entry }
 }
 
-/// Bytes that differ from page to page and from place to place.
+/// Returns bytes that differ between pages and between offsets.
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| u8::try_from((at / 4_096 * 31 + at) % 251).expect("below 251")).collect()
 }
 
 #[test]
-fn values_scattered_over_pages_are_stored_and_come_back() {
-    let mut bench = Bench::new();
+fn values_scattered_over_pages_are_stored_and_returned() {
+    let mut bench = RingHarness::new();
     let mut client = guest(&mut bench);
     let value = pattern(3 * 4_096 + 100);
-    // The front lies at the end of page 9, the rest in pages 3, 5 and 2, which the list in page 20 names.
+    // The value starts at the end of page 9 and continues on pages 3, 5 and 2, which the list on page 20 names.
     client.write(place(10) - 100, &value[..100]);
     for (number, part) in [3, 5, 2].into_iter().zip(value[100..].chunks(4_096)) {
         client.write(place(number), part);
@@ -53,7 +53,7 @@ fn values_scattered_over_pages_are_stored_and_come_back() {
     let bytes = DataPointer { address: 0, bytes: u32::try_from(value.len()).unwrap() };
     let put = with_prps(store(1, key(b"k"), bytes, StoreOptions::NONE), page(10) - 100, page(20) + 64);
     assert_eq!(bench.run(&mut client, put).0, Status::SUCCESS);
-    // Back into other pages, through another list.
+    // Read it back into other pages, with another list.
     client.write(place(21), [page(31), page(30), page(33)].map(u64::to_le_bytes).as_flattened());
     let get = with_prps(retrieve(1, key(b"k"), bytes), page(41) - 100, page(21));
     assert_eq!(bench.run(&mut client, get), (Status::SUCCESS, bytes.bytes));
@@ -65,8 +65,8 @@ fn values_scattered_over_pages_are_stored_and_come_back() {
 }
 
 #[test]
-fn an_sgl_with_a_bit_bucket_takes_the_wanted_part_of_a_value() {
-    let mut bench = Bench::new();
+fn sgl_with_a_bit_bucket_skips_part_of_a_value() {
+    let mut bench = RingHarness::new();
     let mut client = guest(&mut bench);
     let value = pattern(1_000);
     let from = client.write(77, &value);
@@ -84,15 +84,15 @@ fn an_sgl_with_a_bit_bucket_takes_the_wanted_part_of_a_value() {
     assert_eq!(bench.run(&mut client, get), (Status::SUCCESS, 1_000));
     assert_eq!(client.read(place(3) + 1, 10), value[..10]);
     assert_eq!(client.read(place(3) + 501, 90), value[910..]);
-    assert_eq!(client.read(place(3) + 11, 490), [0; 490], "nothing in between");
+    assert_eq!(client.read(place(3) + 11, 490), [0; 490], "bytes of the bit bucket were written");
     let keys = list(1, None, at(0, 64)).with_sgl(SglDescriptor::new(SglKind::DataBlock, page(4), 64));
     assert_eq!(bench.run(&mut client, keys).0, Status::SUCCESS);
     assert_eq!(client.read(place(4), 8), b"\x01\0\0\0\x01\0k\0");
 }
 
 #[test]
-fn pointers_out_of_the_guests_memory_are_data_transfer_errors() {
-    let mut bench = Bench::new();
+fn pointers_outside_the_guest_memory_are_data_transfer_errors() {
+    let mut bench = RingHarness::new();
     let mut client = guest(&mut bench);
     client.write(place(20), [page(3), 1 << 40, page(2)].map(u64::to_le_bytes).as_flattened());
     let three = |first, second| {
@@ -123,5 +123,9 @@ fn pointers_out_of_the_guests_memory_are_data_transfer_errors() {
         assert_eq!(bench.run(&mut client, entry).0, status, "{entry:?}");
     }
     let none = with_prps(store(1, key(b"k"), at(0, 0), StoreOptions::NONE), u64::MAX, u64::MAX);
-    assert_eq!(bench.run(&mut client, none).0, Status::SUCCESS, "a key without a value has no data");
+    assert_eq!(
+        bench.run(&mut client, none).0,
+        Status::SUCCESS,
+        "the data pointer of an empty value was used"
+    );
 }

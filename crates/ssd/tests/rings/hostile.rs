@@ -1,9 +1,9 @@
-//! Clients that err, lie, scribble or vanish: each harms only itself.
+//! Tests of faulty, hostile and vanished clients: none of them affects another client.
 
-use crate::desk::{BASE, Bench, MEMORY_BYTES, at, key};
+use crate::harness::{BASE, MEMORY_BYTES, RingHarness, at, key};
 use crate::raw_host::RawHost;
 use headwater_dma::iova::Iova;
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::controller::{QueueKind, QueueState};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::{
@@ -13,8 +13,8 @@ use headwater_nvme::spec::status::Status;
 use zerocopy::little_endian::{U32, U64};
 
 #[test]
-fn malformed_entries_are_answered_and_harm_nobody() {
-    let mut bench = Bench::new();
+fn malformed_entries_are_answered_and_affect_no_other_client() {
+    let mut bench = RingHarness::new();
     let mut bad = bench.client(32, QueueKind::Standard);
     let mut good = bench.client(32, QueueKind::Standard);
     let value = good.write(0, b"v");
@@ -46,39 +46,39 @@ fn malformed_entries_are_answered_and_harm_nobody() {
 }
 
 #[test]
-fn foreign_memory_is_out_of_reach() {
-    let mut bench = Bench::new();
+fn memory_of_other_clients_is_out_of_reach() {
+    let mut bench = RingHarness::new();
     let mut client = bench.client(32, QueueKind::Uio);
     let mut other = bench.client(32, QueueKind::Uio);
-    // Memory that only the other client has.
-    let secret = Foreign::anonymous(4_096).unwrap();
+    // Memory registered only by the other client.
+    let secret = SharedMemory::anonymous(4_096).unwrap();
     secret.copy_out(0, b"secret").unwrap();
     let table = bench.face.rings.memory(other.id).unwrap();
     table.register(Iova(1 << 40), secret).unwrap();
     let theirs = DataPointer { address: 1 << 40, bytes: 6 };
     let beyond = at(MEMORY_BYTES - 3, 4);
     let around = DataPointer { address: u64::MAX, bytes: 4 };
-    for place in [theirs, beyond, around, DataPointer { address: 0, bytes: 1 }] {
+    for pointer in [theirs, beyond, around, DataPointer { address: 0, bytes: 1 }] {
         for entry in [
-            store(1, key(b"k"), place, StoreOptions::NONE),
-            retrieve(1, key(b"k"), place),
-            list(1, None, DataPointer { bytes: 4, ..place }),
-            uio_put(1, place, at(0, 1)),
-            uio_put(1, at(0, 1), place),
-            uio_get(1, place, at(0, 1)),
-            uio_get(1, at(0, 1), place),
+            store(1, key(b"k"), pointer, StoreOptions::NONE),
+            retrieve(1, key(b"k"), pointer),
+            list(1, None, DataPointer { bytes: 4, ..pointer }),
+            uio_put(1, pointer, at(0, 1)),
+            uio_put(1, at(0, 1), pointer),
+            uio_get(1, pointer, at(0, 1)),
+            uio_get(1, at(0, 1), pointer),
         ] {
             assert_eq!(bench.run(&mut client, entry), (Status::DATA_TRANSFER_ERROR, 0));
         }
     }
     assert_eq!(bench.run(&mut client, exist(1, key(b"k"))).0, Status::KEY_DOES_NOT_EXIST);
     let own = store(1, key(b"k"), theirs, StoreOptions::NONE);
-    assert_eq!(bench.run(&mut other, own).0, Status::SUCCESS, "it is the other's own");
+    assert_eq!(bench.run(&mut other, own).0, Status::SUCCESS, "the other client cannot use its own memory");
 }
 
 #[test]
-fn a_client_that_vanishes_leaves_nothing_behind() {
-    let mut bench = Bench::new();
+fn removed_client_leaves_no_queue_and_no_command_in_flight() {
+    let mut bench = RingHarness::new();
     let mut gone = bench.client(8, QueueKind::Standard);
     let mut stays = bench.client(8, QueueKind::Standard);
     for _ in 0..8 {
@@ -93,8 +93,8 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
-    let mut bench = Bench::new();
+fn reused_live_command_id_is_refused_and_the_first_command_completes() {
+    let mut bench = RingHarness::new();
     let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 8);
     raw.push(7, exist(1, key(b"k")));
@@ -106,21 +106,21 @@ fn a_live_command_id_used_again_is_refused_and_the_first_still_answered() {
     assert_eq!(answers, [(7, Status::COMMAND_ID_CONFLICT), (7, Status::KEY_DOES_NOT_EXIST)]);
     raw.push(7, flush(1));
     bench.settle();
-    assert_eq!(raw.reap_all(), [(7, Status::SUCCESS)], "free again");
+    assert_eq!(raw.reap_all(), [(7, Status::SUCCESS)], "the command id is not free again");
 }
 
 #[test]
-fn a_full_completion_queue_stops_its_client_only() {
-    let mut bench = Bench::new();
+fn full_completion_queue_blocks_its_client_only() {
+    let mut bench = RingHarness::new();
     let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
-    // Four answers fill the completion queue, one waits for room, and the next four commands stay in their ring.
+    // Four completions fill the CQ, one waits for room, and the next four commands stay in the SQ.
     for id in 0..9 {
         raw.push(id, exist(1, key(b"k")));
         bench.settle();
     }
-    assert_eq!(bench.face.rings.stats().answered, 5, "back-pressure reaches the client");
+    assert_eq!(bench.face.rings.stats().answered, 5, "commands were fetched without room for completions");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
     let mut answered = Vec::new();
     for _ in 0..10 {
@@ -128,12 +128,12 @@ fn a_full_completion_queue_stops_its_client_only() {
         bench.settle();
     }
     answered.sort_unstable();
-    assert_eq!(answered, (0..9).collect::<Vec<_>>(), "each answered once");
+    assert_eq!(answered, (0..9).collect::<Vec<_>>(), "not each command answered once");
 }
 
 #[test]
-fn an_impossible_doorbell_fails_its_queue_only() {
-    let mut bench = Bench::new();
+fn impossible_doorbell_fails_its_queue_only() {
+    let mut bench = RingHarness::new();
     let client = bench.face.rings.add_client();
     let mut raw = RawHost::new(&mut bench.face, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
@@ -142,7 +142,7 @@ fn an_impossible_doorbell_fails_its_queue_only() {
     raw.ring_impossibly();
     bench.settle();
     assert!(matches!(bench.face.rings.queue_state(raw.id()), Some(QueueState::Failed(_))));
-    assert_eq!(raw.reap_all(), [(1, Status::SUCCESS)], "what was taken is answered");
+    assert_eq!(raw.reap_all(), [(1, Status::SUCCESS)], "the fetched command is not answered");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
     bench.face.rings.delete_queue(raw.id()).unwrap();
     bench.settle();
@@ -150,20 +150,20 @@ fn an_impossible_doorbell_fails_its_queue_only() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a failure can be run again by its seed")]
-fn scribbling_over_rings_harms_only_the_scribbler() {
+#[expect(clippy::print_stdout, reason = "the seed reproduces a failure")]
+fn corrupted_rings_affect_only_their_client() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..50 {
-        let mut bench = Bench::new();
+        let mut bench = RingHarness::new();
         let client = bench.face.rings.add_client();
-        let memory = Foreign::anonymous(4_096).unwrap();
+        let memory = SharedMemory::anonymous(4_096).unwrap();
         bench.face.rings.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
         let mut raw = RawHost::new(&mut bench.face, client, 8);
         let mut good = bench.client(4, QueueKind::Uio);
         let value = good.write(0, b"mine");
-        // In a namespace that no word of the scribbler is likely to name and that no scribble below writes.
+        // In a namespace that random ring words are unlikely to name, and that no entry below names.
         let mine = key(b"mine");
         assert_eq!(bench.run(&mut good, store(9, mine, value, StoreOptions::NONE)).0, Status::SUCCESS);
         for _ in 0..200 {
@@ -186,7 +186,7 @@ fn scribbling_over_rings_harms_only_the_scribbler() {
             bench.turn();
         }
         bench.settle();
-        assert_eq!(bench.face.rings.in_flight(), 0, "every command found its end");
+        assert_eq!(bench.face.rings.in_flight(), 0, "commands are still in flight");
         assert_eq!(bench.run(&mut good, retrieve(9, mine, at(100, 10))), (Status::SUCCESS, 4));
         assert_eq!(good.read(100, 5), b"mine\0");
         bench.face.rings.remove_client(client);

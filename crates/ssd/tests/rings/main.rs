@@ -1,9 +1,9 @@
-//! What the ring face promises to clients in this process, good and bad ones.
+//! Tests of the ring front end with well-behaved and hostile clients.
 
 mod blocks;
 mod commands;
-mod desk;
 mod guest;
+mod harness;
 mod hostile;
-mod life;
+mod lifecycle;
 mod raw_host;

@@ -1,33 +1,33 @@
-//! A host without scruples: nothing stands between it and its ring memory.
+//! A hostile host that writes its ring memory directly.
 
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_nvme::controller::{QueueId, QueueKind};
 use headwater_nvme::ring::{QueueSlots, RingLayout};
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::completion::{CompletionEntry, Phase};
+use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::nvme::rings::{ClientId, RingFace};
+use headwater_ssd::nvme::rings::{ClientId, RingFrontEnd};
 use zerocopy::little_endian::U16;
 
 pub(crate) struct RawHost {
-    memory: SharedWords,
+    memory: HeapWords,
     layout: RingLayout,
     id: QueueId,
     tail: u32,
     head: u32,
-    phase: Phase,
+    phase: PhaseTag,
 }
 
 impl RawHost {
-    pub(crate) fn new(face: &mut RingFace, client: ClientId, depth: u32) -> Self {
-        let slots = QueueSlots::new(depth + 1).expect("a desk in order");
+    pub(crate) fn new(face: &mut RingFrontEnd, client: ClientId, depth: u32) -> Self {
+        let slots = QueueSlots::new(depth + 1).expect("test setup");
         let layout = RingLayout { submission_slots: slots, completion_slots: slots };
-        let memory = SharedWords::zeroed(layout.words());
+        let memory = HeapWords::zeroed(layout.words());
         let queue = face
             .rings
             .create_queue_pair_in(client, memory.clone(), depth, QueueKind::Uio)
-            .expect("a desk in order");
-        Self { memory, layout, id: queue.id, tail: 0, head: 0, phase: Phase::One }
+            .expect("test setup");
+        Self { memory, layout, id: queue.id, tail: 0, head: 0, phase: PhaseTag::One }
     }
 
     pub(crate) fn id(&self) -> QueueId {
@@ -44,7 +44,7 @@ impl RawHost {
         self.set(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
     }
 
-    /// Writes any word of the ring memory; numbers beyond it wrap round.
+    /// Writes any word of the ring memory; a larger number wraps around.
     pub(crate) fn set(&self, word: usize, value: u64) {
         self.memory.store_release(word % self.memory.words(), value);
     }
@@ -56,7 +56,7 @@ impl RawHost {
     pub(crate) fn reap(&mut self) -> Option<CompletionEntry> {
         let word = self.layout.completion_word(self.head);
         let second = self.memory.load_acquire(word + 1);
-        if Phase::of_word(second) != self.phase {
+        if PhaseTag::of_word(second) != self.phase {
             return None;
         }
         let entry = CompletionEntry::from_words([self.memory.load_relaxed(word), second]);
@@ -68,7 +68,7 @@ impl RawHost {
         Some(entry)
     }
 
-    /// Everything that can be reaped, as command id and status.
+    /// Reaps all completions, and returns command id and status of each.
     pub(crate) fn reap_all(&mut self) -> Vec<(u16, Status)> {
         std::iter::from_fn(|| self.reap()).map(|entry| (entry.command_id.get(), entry.status())).collect()
     }

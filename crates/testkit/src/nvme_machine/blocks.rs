@@ -3,8 +3,8 @@
 //! Input: entries, blocks, memory that the machine reaches. Output: changed blocks or memory, or a status. Invariant: a
 //! range outside the namespace changes nothing.
 
-use super::Machine;
-use headwater_nvme::data_pointer::Transfer;
+use super::NvmeMachine;
+use headwater_nvme::data_pointer::HostTransfer;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::opcode::NvmOpcode;
@@ -15,7 +15,7 @@ use zerocopy::FromBytes as _;
 /// Bytes of a descriptor of Dataset Management.
 const RANGE_BYTES: u32 = 16;
 
-impl Machine {
+impl NvmeMachine {
     pub(crate) fn carry_out(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
         let id = entry.namespace.get();
         if self.faults.broken.contains(&id) {
@@ -34,7 +34,7 @@ impl Machine {
             NvmOpcode::Read => {
                 let mut rest = here(self)?;
                 let count = u32::try_from(rest.len()).map_err(|_| Status::INVALID_FIELD)?;
-                for run in self.ranges(entry, Transfer::ToHost(count))? {
+                for run in self.ranges(entry, HostTransfer::ToHost(count))? {
                     let piece = rest.start..rest.start + run.bytes as usize;
                     self.write_memory(run.start.0, &self.blocks[&id][piece.clone()])?;
                     rest.start = piece.end;
@@ -93,7 +93,7 @@ impl Machine {
         let count = u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)?;
         let mut data = vec![0; bytes];
         let mut at = 0;
-        for run in self.ranges(entry, Transfer::FromHost(count))? {
+        for run in self.ranges(entry, HostTransfer::FromHost(count))? {
             self.read_memory(run.start.0, &mut data[at..at + run.bytes as usize])?;
             at += run.bytes as usize;
         }

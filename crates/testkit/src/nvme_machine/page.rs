@@ -3,8 +3,8 @@
 //! Input: stores to the file. Output: doorbells that changed. A repeated store of the same value is not seen; a correct
 //! driver never rings a doorbell with its present value.
 
-use headwater_host::foreign::Foreign;
-use headwater_host::registers::{MappedRegisters, Registers};
+use headwater_host::registers::{DeviceRegisters, MappedRegisters};
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::controller::QueueId;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const QUEUES: usize = 64;
 
 /// A doorbell that was rung.
-pub(super) enum Rung {
+pub(super) enum RungDoorbell {
     Tail(QueueId, u32),
     Head(QueueId, u32),
 }
@@ -25,7 +25,7 @@ pub(super) struct DoorbellPage {
 
 impl DoorbellPage {
     pub(super) fn new(bar_bytes: usize) -> Self {
-        let (_, file) = Foreign::memfd(bar_bytes).unwrap();
+        let (_, file) = SharedMemory::memfd(bar_bytes).unwrap();
         let registers = MappedRegisters::map(file.as_fd(), 0, bar_bytes).unwrap();
         Self { file, registers, seen: [0; 2 * QUEUES] }
     }
@@ -42,7 +42,7 @@ impl DoorbellPage {
         }
     }
 
-    pub(super) fn rung(&mut self) -> Vec<Rung> {
+    pub(super) fn rung(&mut self) -> Vec<RungDoorbell> {
         let mut rung = Vec::new();
         for (doorbell, seen) in self.seen.iter_mut().enumerate() {
             let value = self.registers.load32(super::DOORBELLS + 4 * doorbell);
@@ -50,7 +50,11 @@ impl DoorbellPage {
                 continue;
             }
             let queue = QueueId(u16::try_from(doorbell / 2).unwrap());
-            rung.push(if doorbell % 2 == 0 { Rung::Tail(queue, value) } else { Rung::Head(queue, value) });
+            rung.push(if doorbell % 2 == 0 {
+                RungDoorbell::Tail(queue, value)
+            } else {
+                RungDoorbell::Head(queue, value)
+            });
         }
         rung
     }

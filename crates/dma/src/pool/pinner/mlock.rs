@@ -6,14 +6,14 @@
 //! # What this does not do
 //! The kernel may still migrate locked pages: a device needs a pinner that maps them for it.
 
-use super::{PinError, PinToken, Pinner, within_memlock};
-use headwater_host::pinning::{Memory, lock, unlock};
+use super::{MemoryPinner, PinError, PinToken, within_memlock};
+use headwater_host::pinning::{MemoryRange, lock, unlock};
 
 /// A pinner that locks memory by `mlock`, so that no access waits for a fault or for swap.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mlock;
+pub struct MlockPinner;
 
-impl Pinner for Mlock {
+impl MemoryPinner for MlockPinner {
     fn name(&self) -> &'static str {
         "mlock"
     }
@@ -23,7 +23,7 @@ impl Pinner for Mlock {
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
-        let memory = Memory::at(address, bytes);
+        let memory = MemoryRange::at(address, bytes);
         match lock(memory) {
             Ok(()) => Ok(PinToken::at(address, bytes)),
             Err(error) => {
@@ -35,6 +35,6 @@ impl Pinner for Mlock {
     }
 
     fn unpin(&self, token: PinToken) -> Result<(), PinError> {
-        Ok(unlock(Memory::at(token.address, token.bytes))?)
+        Ok(unlock(MemoryRange::at(token.address, token.bytes))?)
     }
 }

@@ -7,7 +7,7 @@
 //! It locks nothing: the pages are present, and a process that accesses them waits if they were swapped out. It does
 //! not revoke the other process's access; a range no longer listed reads as zeroes there.
 
-use super::{Grounds, PinError, PinToken, Pinner};
+use super::{MemoryPinner, NodeRange, PinError, PinToken};
 use crate::pool::placement::NodeId;
 use headwater_host::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -26,28 +26,28 @@ pub struct SharedRange {
 }
 
 /// A pinner that pins nothing and records the ranges that other processes have to map. The pool must be opened with
-/// [`Sharing::Shared`](crate::pool::Sharing::Shared).
+/// [`Sharing::SharedNode`](crate::pool::Sharing::Shared).
 #[derive(Debug, Default)]
-pub struct SharedRegion {
-    state: Mutex<State>,
+pub struct SharedPinner {
+    state: Mutex<SharedPinnerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    nodes: Vec<Shared>,
+struct SharedPinnerState {
+    nodes: Vec<SharedNode>,
     /// Ranges by address in this process.
     ranges: BTreeMap<usize, SharedRange>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedNode {
     node: NodeId,
     address: usize,
     bytes: usize,
     file: OwnedFd,
 }
 
-impl SharedRegion {
+impl SharedPinner {
     /// Returns a descriptor of a node's memory for another process, which maps ranges of it
     /// ([`Foreign::take`](headwater_host::foreign::Foreign::take)). It is sealed: its length cannot change.
     ///
@@ -67,28 +67,28 @@ impl SharedRegion {
         ranges
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, SharedPinnerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pinner for SharedRegion {
+impl MemoryPinner for SharedPinner {
     fn name(&self) -> &'static str {
         "shared"
     }
 
-    fn settle(&self, grounds: Grounds<'_>) -> Result<(), PinError> {
-        let Grounds { node, address, bytes, descriptor } = grounds;
+    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
+        let NodeRange { node, address, bytes, descriptor } = grounds;
         let file = descriptor.ok_or(PinError::NotShared)?.try_clone_to_owned();
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
         let file = file.map_err(|error| PinError::Refused { bytes, errno: errno(error) })?;
-        self.locked().nodes.push(Shared { node, address, bytes, file });
+        self.locked().nodes.push(SharedNode { node, address, bytes, file });
         Ok(())
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
         let mut state = self.locked();
-        let inside = |shared: &&Shared| {
+        let inside = |shared: &&SharedNode| {
             let offset = address.checked_sub(shared.address);
             offset.and_then(|offset| offset.checked_add(bytes)).is_some_and(|end| end <= shared.bytes)
         };

@@ -3,7 +3,7 @@
 //! Input: costs, and errors to inject. Output: tokens with simulated device addresses. Invariant: pinned ranges never
 //! overlap, and only pinned ranges are unpinned; either violation is an error, as from a real driver.
 
-use super::{PinError, PinToken, Pinner, Time};
+use super::{MemoryPinner, PinError, PinToken, PoolClock};
 use headwater_host::clock::Nanos;
 use headwater_host::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -32,19 +32,19 @@ const PAGE_BYTES: usize = headwater_host::reservation::PAGE_BYTES;
 pub struct SimulatedPinner {
     costs: SimulatedCosts,
     now: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<SimulatedPinnerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SimulatedPinnerState {
     pinned: BTreeMap<usize, PinToken>,
     next_iova: u64,
-    refusals: VecDeque<Refusal>,
+    refusals: VecDeque<InjectedRefusal>,
     stuck: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct InjectedRefusal {
     after: u32,
     errno: i32,
 }
@@ -64,12 +64,12 @@ impl SimulatedPinner {
     /// Refuses one pin with the error number `errno`, after `after` successful ones. Several refusals are applied in
     /// turn.
     pub fn refuse(&self, errno: i32, after: u32) {
-        self.locked(|state| state.refusals.push_back(Refusal { after, errno }));
+        self.locked(|state| state.refusals.push_back(InjectedRefusal { after, errno }));
     }
 
     /// Makes unpins fail from now on, as for a device that does not release memory; or succeed again.
-    pub fn hold_on(&self, stuck: Stuck) {
-        self.locked(|state| state.stuck = stuck == Stuck::Yes);
+    pub fn hold_on(&self, stuck: UnpinFailure) {
+        self.locked(|state| state.stuck = stuck == UnpinFailure::Yes);
     }
 
     /// Returns the bytes pinned now.
@@ -78,7 +78,7 @@ impl SimulatedPinner {
         self.locked(|state| state.pinned.values().map(|token| token.bytes).sum())
     }
 
-    fn locked<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn locked<T>(&self, change: impl FnOnce(&mut SimulatedPinnerState) -> T) -> T {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -90,20 +90,20 @@ impl SimulatedPinner {
 
 /// Behaviour of the simulated device on unpin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stuck {
+pub enum UnpinFailure {
     /// The device keeps the memory.
     Yes,
     /// The device releases the memory.
     No,
 }
 
-impl Time for SimulatedPinner {
+impl PoolClock for SimulatedPinner {
     fn now(&self) -> Nanos {
         Nanos(self.now.load(Ordering::Relaxed))
     }
 }
 
-impl Pinner for SimulatedPinner {
+impl MemoryPinner for SimulatedPinner {
     fn name(&self) -> &'static str {
         "simulated"
     }

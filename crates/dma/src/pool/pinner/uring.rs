@@ -3,19 +3,19 @@
 //! Input: ranges. Output: the buffer number of each. Invariant: a number identifies one chunk of the pool from before
 //! its first buffer is handed out until after its last one is returned.
 
-use super::{PinError, PinToken, Pinner, within_memlock};
-use headwater_host::pinning::Memory;
+use super::{MemoryPinner, PinError, PinToken, within_memlock};
+use headwater_host::pinning::MemoryRange;
 use headwater_host::pinning::uring::BufferTable;
 use std::fmt;
 use std::sync::Arc;
 
 /// A pinner that registers memory in the buffer table of a ring
 /// ([`FileRing::table`](headwater_host::uring::FileRing::table)).
-pub struct UringBuffers {
+pub struct UringPinner {
     table: Arc<BufferTable>,
 }
 
-impl UringBuffers {
+impl UringPinner {
     /// Creates a pinner for the ring of this table. Each chunk uses one number.
     #[must_use]
     pub fn new(table: Arc<BufferTable>) -> Self {
@@ -29,7 +29,7 @@ impl UringBuffers {
     }
 }
 
-impl Pinner for UringBuffers {
+impl MemoryPinner for UringPinner {
     fn name(&self) -> &'static str {
         "io_uring"
     }
@@ -46,12 +46,13 @@ impl Pinner for UringBuffers {
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
-        let slot = self.table.register(&[Memory::at(address, bytes)])?;
+        let slot = self.table.register(&[MemoryRange::at(address, bytes)])?;
         Ok(PinToken { slot: Some(slot), ..PinToken::at(address, bytes) })
     }
 
     fn unpin(&self, token: PinToken) -> Result<(), PinError> {
-        let known = |slot: &u32| self.table.at(*slot) == Some(Memory::at(token.address, token.bytes));
+        let known =
+            |slot: &u32| self.table.slot_memory(*slot) == Some(MemoryRange::at(token.address, token.bytes));
         let Some(slot) = token.slot.filter(known) else {
             return Err(PinError::Short { bytes: token.bytes, unpinned: 0 });
         };
@@ -59,7 +60,7 @@ impl Pinner for UringBuffers {
     }
 }
 
-impl fmt::Debug for UringBuffers {
+impl fmt::Debug for UringPinner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UringBuffers({:?})", self.table)
     }

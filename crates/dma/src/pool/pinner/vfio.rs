@@ -3,26 +3,26 @@
 //! Input: ranges. Output: the device address of each, one mapping per chunk. Invariant: memory that was not unmapped
 //! completely is never reused.
 
-use super::{PinError, PinToken, Pinner, within_memlock};
-use headwater_host::pinning::Memory;
-use headwater_host::pinning::vfio::{Container, Mapping, Type1, TypeOne, UnmapError};
+use super::{MemoryPinner, PinError, PinToken, within_memlock};
+use headwater_host::pinning::MemoryRange;
+use headwater_host::pinning::vfio::{IommuBackend, IovaMapping, KernelIommu, UnmapError, VfioContainer};
 use std::sync::Arc;
 
 /// A pinner that maps memory into a VFIO type 1 container.
 #[derive(Debug)]
-pub struct VfioType1<K = Type1> {
-    container: Arc<Container<K>>,
+pub struct VfioPinner<K = KernelIommu> {
+    container: Arc<VfioContainer<K>>,
 }
 
-impl<K> VfioType1<K> {
+impl<K> VfioPinner<K> {
     /// Creates a pinner for the devices of this container.
     #[must_use]
-    pub fn new(container: Arc<Container<K>>) -> Self {
+    pub fn new(container: Arc<VfioContainer<K>>) -> Self {
         Self { container }
     }
 }
 
-impl<K: TypeOne> Pinner for VfioType1<K> {
+impl<K: IommuBackend> MemoryPinner for VfioPinner<K> {
     fn name(&self) -> &'static str {
         "vfio"
     }
@@ -38,7 +38,7 @@ impl<K: TypeOne> Pinner for VfioType1<K> {
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
-        let mapping = self.container.map(Memory::at(address, bytes))?;
+        let mapping = self.container.map(MemoryRange::at(address, bytes))?;
         Ok(PinToken { iova: Some(mapping.iova), ..PinToken::at(address, bytes) })
     }
 
@@ -47,7 +47,7 @@ impl<K: TypeOne> Pinner for VfioType1<K> {
         let Some(iova) = token.iova else {
             return Err(PinError::Short { bytes, unpinned: 0 });
         };
-        let unmapped = self.container.unmap(Mapping { iova, memory: Memory::at(address, bytes) });
+        let unmapped = self.container.unmap(IovaMapping { iova, memory: MemoryRange::at(address, bytes) });
         unmapped.map_err(|error| match error {
             UnmapError::Short { unmapped, .. } => {
                 PinError::Short { bytes, unpinned: usize::try_from(unmapped).unwrap_or(bytes) }

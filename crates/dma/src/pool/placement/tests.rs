@@ -1,8 +1,8 @@
 //! Placement on simulated machines: nodes without memory, without processors, at any distance.
 
 use super::*;
-use crate::pool::{ChunkRule, Pool, PoolConfig, PoolError, Request};
-use headwater_host::reservation::Wish;
+use crate::pool::{ChunkRule, Pool, PoolConfig, PoolError, PoolRequest};
+use headwater_host::reservation::BackingOrder;
 use headwater_host::topology::MemoryNode;
 
 fn node(number: u32, cpus: &[usize], mebibytes: u64, distances: &[u32]) -> MemoryNode {
@@ -62,7 +62,7 @@ fn a_node_keeps_a_reserve_free() {
     // A thirty-second of 1 GiB is 32 MiB.
     assert_eq!(found.judge(NodeId(0), 8 << 20, 40 << 20), Ok(()));
     let refused = found.judge(NodeId(0), (8 << 20) + 1, 40 << 20).unwrap_err();
-    assert_eq!(refused, PlaceError { node: NodeId(0), bytes: (8 << 20) + 1, available: 8 << 20 });
+    assert_eq!(refused, AdmitError { node: NodeId(0), bytes: (8 << 20) + 1, available: 8 << 20 });
     assert!(found.judge(NodeId(0), 1, 0).is_err());
 }
 
@@ -83,13 +83,13 @@ fn the_default_placement_follows_the_machine() {
 
 /// The machine above with a chosen current processor and chosen available memory per node.
 #[derive(Debug)]
-struct Played {
+struct SimulatedMachine {
     machine: MachineNodes,
     cpu: usize,
     spare: [(u32, u64); 3],
 }
 
-impl Placement for Played {
+impl NodePlacement for SimulatedMachine {
     fn nodes(&self) -> Vec<NodeId> {
         self.machine.nodes()
     }
@@ -102,7 +102,7 @@ impl Placement for Played {
         self.machine.distance(from, to)
     }
 
-    fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), PlaceError> {
+    fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), AdmitError> {
         let spare = self.spare.iter().find(|(number, _)| *number == node.0).map_or(0, |(_, spare)| *spare);
         self.machine.judge(node, bytes, spare)
     }
@@ -114,9 +114,9 @@ fn pool(cpu: usize, spare: [(u32, u64); 3]) -> Pool {
         chunk: 64 << 10,
         chunk_rule: ChunkRule::Fixed,
         cap: 1 << 20,
-        backing: Wish::only(Backing::Small),
+        backing: BackingOrder::only(Backing::Small),
         cache_per_mille: 0,
-        placement: Arc::new(Played { machine, cpu, spare }),
+        placement: Arc::new(SimulatedMachine { machine, cpu, spare }),
         ..PoolConfig::default()
     })
     .unwrap()
@@ -140,8 +140,8 @@ fn memory_is_local_while_available_and_then_from_the_closest_node() {
 #[test]
 fn a_request_for_a_named_node_uses_no_other() {
     let pool = pool(0, [(0, PLENTY), (2, 0), (3, PLENTY)]);
-    let refused = pool.allocate(&Request::bytes(4_096).on(NodeId(2))).unwrap_err();
-    assert!(matches!(refused, PoolError::Place(PlaceError { node: NodeId(2), .. })), "{refused}");
-    let unknown = pool.allocate(&Request::bytes(4_096).on(NodeId(5))).unwrap_err();
+    let refused = pool.allocate(&PoolRequest::bytes(4_096).on(NodeId(2))).unwrap_err();
+    assert!(matches!(refused, PoolError::Place(AdmitError { node: NodeId(2), .. })), "{refused}");
+    let unknown = pool.allocate(&PoolRequest::bytes(4_096).on(NodeId(5))).unwrap_err();
     assert_eq!(unknown, PoolError::NoSuchNode { node: NodeId(5) });
 }

@@ -1,6 +1,6 @@
 //! The configuration of the static tier, and its errors.
 //!
-//! Input: counts and limits. Output: a validated [`Shape`], or an error that says which number to change.
+//! Input: counts and limits. Output: a validated [`StagingShape`], or an error that says which number to change.
 
 use headwater_host::clock::Nanos;
 
@@ -66,13 +66,13 @@ impl Default for StagingConfig {
 
 /// A validated shape of the blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct StagingShape {
     pub(super) slot_bytes: usize,
     pub(super) slots_per_block: usize,
     pub(super) unit_bytes: u64,
 }
 
-impl Shape {
+impl StagingShape {
     pub(super) fn of(config: &StagingConfig) -> Result<Self, StagingConfigError> {
         let slot_bytes = config.slot_bytes;
         if config.write_blocks == 0 || config.read_blocks == 0 {

@@ -2,10 +2,10 @@
 //!
 //! Input: copies at offsets of a block. Output: the bytes. A device may read a block of writes, and write a block of
 //! reads, while the CPU copies other bytes of it: memory that a device really accesses implements this by copies
-//! without references, as [`Foreign`] does.
+//! without references, as [`SharedMemory`] does.
 
-use headwater_host::foreign::Foreign;
-use headwater_host::region::Region;
+use headwater_host::mapped_region::MappedRegion;
+use headwater_host::shared_memory::SharedMemory;
 use std::fmt;
 
 /// A contiguous block of memory, pinned for its lifetime.
@@ -20,7 +20,7 @@ pub trait StagingMemory: fmt::Debug {
     fn copy_from(&mut self, at: usize, from: &[u8]);
 }
 
-impl StagingMemory for Foreign {
+impl StagingMemory for SharedMemory {
     fn bytes(&self) -> usize {
         self.bytes()
     }
@@ -37,7 +37,7 @@ impl StagingMemory for Foreign {
 }
 
 /// For devices that copy, as those in this process do.
-impl StagingMemory for Region {
+impl StagingMemory for MappedRegion {
     fn bytes(&self) -> usize {
         self.len()
     }

@@ -2,16 +2,16 @@
 #![expect(clippy::cast_possible_truncation, reason = "the device of the model has 40,000 bytes")]
 
 use super::*;
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 
 const DEVICE_BYTES: u64 = 40_000;
 const STEPS: usize = 6_000;
 
 #[derive(Debug)]
-struct Refused;
+struct DeviceRefusal;
 
 /// A write in flight, which the device applies at some time before it completes.
-struct InFlight {
+struct WriteInFlight {
     write: DrainWrite,
     bytes: Vec<u8>,
     applied: bool,
@@ -19,15 +19,15 @@ struct InFlight {
 }
 
 /// A read in flight: the device copies its bytes at some time before it completes.
-struct Reading {
+struct ReadInFlight {
     read: ReadId,
     range: DeviceRange,
-    place: Place,
+    place: SlotLocation,
     brought: bool,
 }
 
 /// A write in the model.
-struct Known {
+struct ModelWrite {
     offset: u64,
     bytes: Vec<u8>,
     failed: bool,
@@ -35,20 +35,20 @@ struct Known {
     answers: u32,
 }
 
-struct World {
+struct StagingModel {
     random: fastrand::Rng,
-    staging: Staging<Foreign>,
+    staging: StagingTier<SharedMemory>,
     now: Nanos,
     disk: Vec<u8>,
-    writing: Vec<InFlight>,
-    reading: Vec<Reading>,
+    writing: Vec<WriteInFlight>,
+    reading: Vec<ReadInFlight>,
     /// Writes by tag.
-    known: Vec<Known>,
+    known: Vec<ModelWrite>,
     unit: u64,
     seed: u64,
 }
 
-impl World {
+impl StagingModel {
     fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let unit_bytes = *random.choice(&[1, 64, 512]).unwrap_or(&1);
@@ -64,9 +64,9 @@ impl World {
                 age: Nanos(random.u64(0..=30)),
             },
         };
-        let memory = |bytes| Ok::<_, StagingConfigError>(Foreign::anonymous(bytes).unwrap());
+        let memory = |bytes| Ok::<_, StagingConfigError>(SharedMemory::anonymous(bytes).unwrap());
         Self {
-            staging: Staging::open(&config, memory).unwrap(),
+            staging: StagingTier::open(&config, memory).unwrap(),
             now: Nanos::ZERO,
             disk: vec![0; DEVICE_BYTES as usize],
             writing: Vec::new(),
@@ -92,7 +92,7 @@ impl World {
         let bytes: Vec<u8> = (0..length).map(|_| self.random.u8(..)).collect();
         let tag = self.known.len() as u64;
         match self.staging.stage(self.now, offset, &bytes, tag) {
-            Ok(_) => self.known.push(Known { offset, bytes, failed: false, answers: 0 }),
+            Ok(_) => self.known.push(ModelWrite { offset, bytes, failed: false, answers: 0 }),
             Err(StageError::Full { completions, undrained }) => {
                 assert!(completions > 0, "seed {}: full, although a block is empty", self.seed);
                 let waiting = undrained as usize + self.writing.len();
@@ -118,7 +118,7 @@ impl World {
                 assert!(apart, "seed {}: two overlapping writes are in flight", self.seed);
             }
             let fails = self.random.u32(0..10) == 0;
-            self.writing.push(InFlight { write, bytes, applied: false, fails });
+            self.writing.push(WriteInFlight { write, bytes, applied: false, fails });
         }
     }
 
@@ -151,7 +151,7 @@ impl World {
 
     fn answer_write(&mut self, at: usize) {
         let write = self.writing.swap_remove(at);
-        let result = if write.fails { Err(Refused) } else { Ok(()) };
+        let result = if write.fails { Err(DeviceRefusal) } else { Ok(()) };
         let done = self.staging.complete(write.write.slot, result).unwrap();
         let known = &mut self.known[done.tag as usize];
         assert_eq!(known.offset, write.write.range.offset, "seed {}", self.seed);
@@ -165,11 +165,11 @@ impl World {
         let read = self.reading.swap_remove(at);
         let mut bytes = vec![0; read.range.bytes];
         if self.random.u32(0..20) == 0 {
-            let failed = self.staging.finish_read(read.read, Err(Refused), &mut bytes);
-            assert!(matches!(failed, Err(ReadError::Device(Refused))), "seed {}", self.seed);
+            let failed = self.staging.finish_read(read.read, Err(DeviceRefusal), &mut bytes);
+            assert!(matches!(failed, Err(ReadError::Device(DeviceRefusal))), "seed {}", self.seed);
             return;
         }
-        self.staging.finish_read::<Refused>(read.read, Ok(()), &mut bytes).unwrap();
+        self.staging.finish_read::<DeviceRefusal>(read.read, Ok(()), &mut bytes).unwrap();
         self.check(read.range.offset, &bytes);
     }
 
@@ -179,7 +179,7 @@ impl World {
         match self.staging.read(offset, &mut bytes) {
             Ok(ReadStart::Staged) => self.check(offset, &bytes),
             Ok(ReadStart::Device { read, range, place }) => {
-                self.reading.push(Reading { read, range, place, brought: false });
+                self.reading.push(ReadInFlight { read, range, place, brought: false });
             }
             Err(StageError::ReadsFull { in_flight }) => assert_eq!(in_flight as usize, self.reading.len()),
             Err(error) => panic!("seed {}: {error}", self.seed),
@@ -236,13 +236,13 @@ impl World {
         self.check(0, &disk);
         // The model restarts from the disk's content.
         self.known.clear();
-        self.known.push(Known { offset: 0, bytes: disk, failed: false, answers: 1 });
+        self.known.push(ModelWrite { offset: 0, bytes: disk, failed: false, answers: 1 });
     }
 }
 
 #[test]
 fn random_requests_match_the_model_over_a_failing_device_that_reorders() {
     for seed in 0..60 {
-        World::new(seed).run();
+        StagingModel::new(seed).run();
     }
 }

@@ -3,30 +3,30 @@
 //! Input: ranges; writes that complete while a read is in flight. Output: the device's bytes with newer ones over them.
 //! Invariant: a read sees every byte that was staged when it began, regardless of what completes before it ends.
 
-use super::config::Shape;
+use super::config::StagingShape;
 use super::memory::StagingMemory;
 use super::writes::narrow;
-use super::{DeviceRange, Place, ReadId, StageError};
+use super::{DeviceRange, ReadId, SlotLocation, StageError};
 use std::ops::Range;
 
 /// Bytes of writes that completed while the read was in flight, the newest of each.
 #[derive(Clone, Debug, Default)]
-struct Patch {
+struct ReadPatch {
     bytes: Vec<u8>,
     /// For each unit of the read, true if `bytes` contains it.
     units: Vec<bool>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct ReadSlot {
     busy: bool,
     generation: u32,
     offset: u64,
     length: usize,
-    patch: Patch,
+    patch: ReadPatch,
 }
 
-impl Slot {
+impl ReadSlot {
     fn range(&self) -> Range<u64> {
         // Checked when the read began.
         self.offset..self.offset + u64::try_from(self.length).unwrap_or(0)
@@ -35,17 +35,17 @@ impl Slot {
 
 /// All reads in flight at the device.
 #[derive(Debug)]
-pub(super) struct Reads<M> {
+pub(super) struct ReadSlots<M> {
     memories: Vec<M>,
-    slots: Vec<Slot>,
+    slots: Vec<ReadSlot>,
     free: Vec<usize>,
-    shape: Shape,
+    shape: StagingShape,
 }
 
-impl<M: StagingMemory> Reads<M> {
-    pub(super) fn new(memories: Vec<M>, shape: Shape) -> Self {
+impl<M: StagingMemory> ReadSlots<M> {
+    pub(super) fn new(memories: Vec<M>, shape: StagingShape) -> Self {
         let count = memories.len() * shape.slots_per_block;
-        Self { memories, slots: vec![Slot::default(); count], free: (0..count).rev().collect(), shape }
+        Self { memories, slots: vec![ReadSlot::default(); count], free: (0..count).rev().collect(), shape }
     }
 
     /// Takes a slot for a validated read.
@@ -53,7 +53,7 @@ impl<M: StagingMemory> Reads<M> {
         &mut self,
         offset: u64,
         length: usize,
-    ) -> Result<(ReadId, DeviceRange, Place), StageError> {
+    ) -> Result<(ReadId, DeviceRange, SlotLocation), StageError> {
         let full = StageError::ReadsFull { in_flight: narrow(self.in_flight()) };
         let index = self.free.pop().ok_or(full)?;
         let slot = &mut self.slots[index];

@@ -1,8 +1,8 @@
 //! Examples of the static tier.
 
 use super::*;
-use headwater_host::foreign::Foreign;
-use headwater_host::region::Region;
+use headwater_host::mapped_region::MappedRegion;
+use headwater_host::shared_memory::SharedMemory;
 
 const NOW: Nanos = Nanos(1_000);
 const UNHURRIED: BatchLimits = BatchLimits { slots: 1_000, bytes: 1 << 30, age: Nanos::from_millis(1) };
@@ -17,32 +17,32 @@ const SMALL: StagingConfig = StagingConfig {
 };
 
 #[derive(Debug, PartialEq, Eq)]
-struct Broken(&'static str);
+struct DeviceFailure(&'static str);
 
-type Result3 = Result<Staging<Foreign>, StagingConfigError>;
+type OpenResult = Result<StagingTier<SharedMemory>, StagingConfigError>;
 
-fn open(config: &StagingConfig) -> Result3 {
-    Staging::open(config, |bytes| Ok(Foreign::anonymous(bytes).unwrap()))
+fn open(config: &StagingConfig) -> OpenResult {
+    StagingTier::open(config, |bytes| Ok(SharedMemory::anonymous(bytes).unwrap()))
 }
 
-fn small() -> Staging<Foreign> {
+fn small() -> StagingTier<SharedMemory> {
     open(&SMALL).unwrap()
 }
 
-fn drained(staging: &mut Staging<Foreign>, now: Nanos) -> Vec<DrainWrite> {
+fn drained(staging: &mut StagingTier<SharedMemory>, now: Nanos) -> Vec<DrainWrite> {
     let mut writes = Vec::new();
     staging.drain(now, &mut writes);
     writes
 }
 
-fn content(staging: &Staging<Foreign>, write: &DrainWrite) -> Vec<u8> {
+fn content(staging: &StagingTier<SharedMemory>, write: &DrainWrite) -> Vec<u8> {
     let mut bytes = vec![0; write.range.bytes];
     staging.write_memory(write.place.block).unwrap().copy_to(write.place.at, &mut bytes);
     bytes
 }
 
-fn ok(staging: &mut Staging<Foreign>, slot: SlotId) -> u64 {
-    staging.complete::<Broken>(slot, Ok(())).unwrap().tag
+fn ok(staging: &mut StagingTier<SharedMemory>, slot: SlotId) -> u64 {
+    staging.complete::<DeviceFailure>(slot, Ok(())).unwrap().tag
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn a_failed_write_completes_its_own_slot_and_no_other() {
     }
     staging.flush();
     let writes = drained(&mut staging, NOW);
-    let broken = staging.complete(writes[1].slot, Err(Broken("media"))).unwrap();
-    assert_eq!(broken, Completed { tag: 1, result: Err(Broken("media")) });
+    let broken = staging.complete(writes[1].slot, Err(DeviceFailure("media"))).unwrap();
+    assert_eq!(broken, StagedCompletion { tag: 1, result: Err(DeviceFailure("media")) });
     assert_eq!(staging.statistics().staged, 2);
     assert_eq!(ok(&mut staging, writes[2].slot), 2);
     assert_eq!(ok(&mut staging, writes[0].slot), 0);
@@ -140,19 +140,23 @@ fn a_failed_write_completes_its_own_slot_and_no_other() {
 fn a_result_for_no_request_in_flight_is_refused() {
     let mut staging = small();
     let slot = staging.stage(NOW, 0, b"x", 0).unwrap();
-    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was not drained");
+    assert_eq!(staging.complete::<DeviceFailure>(slot, Ok(())), Err(NotWithDevice), "it was not drained");
     staging.flush();
     drained(&mut staging, NOW);
     ok(&mut staging, slot);
-    assert_eq!(staging.complete::<Broken>(slot, Ok(())), Err(NotWithDevice), "it was completed already");
+    assert_eq!(
+        staging.complete::<DeviceFailure>(slot, Ok(())),
+        Err(NotWithDevice),
+        "it was completed already"
+    );
     let mut bytes = [0; 8];
     let ReadStart::Device { read, .. } = staging.read(0, &mut bytes).unwrap() else {
         panic!("nothing is staged")
     };
-    let short = staging.finish_read::<Broken>(read, Ok(()), &mut bytes[..7]);
+    let short = staging.finish_read::<DeviceFailure>(read, Ok(()), &mut bytes[..7]);
     assert_eq!(short, Err(ReadError::Length { bytes: 8, given_bytes: 7 }));
-    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
-    let again = staging.finish_read::<Broken>(read, Ok(()), &mut bytes);
+    staging.finish_read::<DeviceFailure>(read, Ok(()), &mut bytes).unwrap();
+    let again = staging.finish_read::<DeviceFailure>(read, Ok(()), &mut bytes);
     assert_eq!(again, Err(ReadError::NotWithDevice(NotWithDevice)));
 }
 
@@ -167,7 +171,7 @@ fn a_write_waits_for_the_older_one_that_it_overlaps() {
     assert_eq!(first.iter().map(|write| write.range.offset).collect::<Vec<_>>(), [0, 500]);
     assert_eq!(drained(&mut staging, NOW).len(), 0);
     // Also when the older one fails.
-    staging.complete(first[0].slot, Err(Broken("media"))).unwrap();
+    staging.complete(first[0].slot, Err(DeviceFailure("media"))).unwrap();
     let second = drained(&mut staging, NOW);
     assert_eq!(second.iter().map(|write| write.range.offset).collect::<Vec<_>>(), [50]);
 }
@@ -186,7 +190,7 @@ fn staged_bytes_are_read_without_the_device_and_partial_overlap_over_it() {
     };
     assert_eq!(range, DeviceRange { offset: 8, bytes: 16 });
     staging.read_memory_mut(place.block).unwrap().copy_from(place.at, &[b'.'; 16]);
-    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
+    staging.finish_read::<DeviceFailure>(read, Ok(()), &mut bytes).unwrap();
     assert_eq!(&bytes, b"..old new old...");
     assert_eq!(staging.overlay(21, &mut bytes[..4]), 0);
 }
@@ -207,8 +211,8 @@ fn a_read_sees_staged_bytes_even_if_their_write_completes_first() {
     ok(&mut staging, first[0].slot);
     let second = drained(&mut staging, NOW);
     // The newer write fails, so the device holds the older one.
-    staging.complete(second[0].slot, Err(Broken("media"))).unwrap();
-    staging.finish_read::<Broken>(read, Ok(()), &mut bytes).unwrap();
+    staging.complete(second[0].slot, Err(DeviceFailure("media"))).unwrap();
+    staging.finish_read::<DeviceFailure>(read, Ok(()), &mut bytes).unwrap();
     assert_eq!(&bytes, b"first...");
 }
 
@@ -219,8 +223,8 @@ fn reads_are_refused_without_a_free_slot_and_a_failed_read_frees_its_slot() {
     let reads: Vec<_> = (0..4).map(|place| staging.read(place * 512, &mut bytes).unwrap()).collect();
     assert_eq!(staging.read(9_000, &mut bytes), Err(StageError::ReadsFull { in_flight: 4 }));
     let ReadStart::Device { read, .. } = reads[2] else { panic!("nothing is staged") };
-    let failed = staging.finish_read(read, Err(Broken("media")), &mut bytes);
-    assert_eq!(failed, Err(ReadError::Device(Broken("media"))));
+    let failed = staging.finish_read(read, Err(DeviceFailure("media")), &mut bytes);
+    assert_eq!(failed, Err(ReadError::Device(DeviceFailure("media"))));
     assert!(staging.read(9_000, &mut bytes).is_ok());
 }
 
@@ -252,7 +256,8 @@ fn invalid_configurations_are_refused() {
         refused(StagingConfig { block_bytes: usize::MAX, ..SMALL }),
         StagingConfigError::Block { .. }
     ));
-    let short = Staging::open(&SMALL, |_| Ok::<_, StagingConfigError>(Region::zeroed(4_096).unwrap()));
+    let short =
+        StagingTier::open(&SMALL, |_| Ok::<_, StagingConfigError>(MappedRegion::zeroed(4_096).unwrap()));
     assert_eq!(short.map(|_| ()), Err(StagingConfigError::Memory { got_bytes: 4_096, block_bytes: 16_384 }));
 }
 

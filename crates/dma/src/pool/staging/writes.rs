@@ -12,16 +12,16 @@
 //!                 +--------------------------------------------------+
 //! ```
 
-use super::config::Shape;
+use super::config::StagingShape;
 use super::memory::StagingMemory;
-use super::visible::Visible;
-use super::{DeviceRange, Place, SlotId, StageError};
+use super::visible_writes::VisibleWrites;
+use super::{DeviceRange, SlotId, SlotLocation, StageError};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum WriteSlotState {
     #[default]
     Empty,
     /// In the batch that is still open.
@@ -35,8 +35,8 @@ enum State {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
-    state: State,
+struct WriteSlot {
+    state: WriteSlotState,
     generation: u32,
     tag: u64,
     offset: u64,
@@ -48,7 +48,7 @@ struct Slot {
     before: Vec<usize>,
 }
 
-impl Slot {
+impl WriteSlot {
     fn range(&self) -> Range<u64> {
         // Lengths are at most a slot's, and the sum was checked when the write was staged.
         self.offset..self.offset + u64::try_from(self.length).unwrap_or(0)
@@ -56,7 +56,7 @@ impl Slot {
 }
 
 #[derive(Debug)]
-struct Block<M> {
+struct WriteBlock<M> {
     memory: M,
     /// Slots taken since the block was last empty.
     used: usize,
@@ -66,34 +66,34 @@ struct Block<M> {
 
 /// All staged writes.
 #[derive(Debug)]
-pub(super) struct Writes<M> {
-    blocks: Vec<Block<M>>,
-    slots: Vec<Slot>,
-    shape: Shape,
+pub(super) struct WriteSlots<M> {
+    blocks: Vec<WriteBlock<M>>,
+    slots: Vec<WriteSlot>,
+    shape: StagingShape,
     /// The block that accepts writes.
     filling: usize,
     /// Slots of the batch that is not closed.
     open: Vec<usize>,
     ready: VecDeque<usize>,
     held: u32,
-    visible: Visible,
+    visible: VisibleWrites,
     /// Sequence numbers of all staged writes.
     live: BTreeSet<u64>,
     next_sequence: u64,
 }
 
-impl<M: StagingMemory> Writes<M> {
-    pub(super) fn new(memories: Vec<M>, shape: Shape) -> Self {
+impl<M: StagingMemory> WriteSlots<M> {
+    pub(super) fn new(memories: Vec<M>, shape: StagingShape) -> Self {
         let slots = memories.len() * shape.slots_per_block;
         Self {
-            blocks: memories.into_iter().map(|memory| Block { memory, used: 0, live: 0 }).collect(),
-            slots: vec![Slot::default(); slots],
+            blocks: memories.into_iter().map(|memory| WriteBlock { memory, used: 0, live: 0 }).collect(),
+            slots: vec![WriteSlot::default(); slots],
             shape,
             filling: 0,
             open: Vec::new(),
             ready: VecDeque::new(),
             held: 0,
-            visible: Visible::default(),
+            visible: VisibleWrites::default(),
             live: BTreeSet::new(),
             next_sequence: 0,
         }
@@ -128,8 +128,8 @@ impl<M: StagingMemory> Writes<M> {
         block.used += 1;
         block.live += 1;
         let slot = &mut self.slots[index];
-        debug_assert!(slot.state == State::Empty && slot.behind == 0 && slot.before.is_empty());
-        slot.state = State::Open;
+        debug_assert!(slot.state == WriteSlotState::Empty && slot.behind == 0 && slot.before.is_empty());
+        slot.state = WriteSlotState::Open;
         slot.tag = tag;
         slot.offset = offset;
         slot.length = bytes.len();
@@ -157,10 +157,10 @@ impl<M: StagingMemory> Writes<M> {
         for &index in &self.open {
             let slot = &mut self.slots[index];
             if slot.behind == 0 {
-                slot.state = State::Ready;
+                slot.state = WriteSlotState::Ready;
                 self.ready.push_back(index);
             } else {
-                slot.state = State::Held;
+                slot.state = WriteSlotState::Held;
                 self.held += 1;
             }
         }
@@ -170,10 +170,10 @@ impl<M: StagingMemory> Writes<M> {
     }
 
     /// Returns the next write for the device, if one is ready.
-    pub(super) fn next_ready(&mut self) -> Option<(SlotId, DeviceRange, Place)> {
+    pub(super) fn next_ready(&mut self) -> Option<(SlotId, DeviceRange, SlotLocation)> {
         let index = self.ready.pop_front()?;
         let slot = &mut self.slots[index];
-        slot.state = State::Draining;
+        slot.state = WriteSlotState::Draining;
         let id = SlotId { index: narrow(index), generation: slot.generation };
         let range = DeviceRange { offset: slot.offset, bytes: slot.length };
         Some((id, range, self.shape.place(index)))
@@ -184,10 +184,10 @@ impl<M: StagingMemory> Writes<M> {
     pub(super) fn complete(&mut self, id: SlotId, leaves: impl FnOnce(Range<u64>, &M, usize)) -> Option<u64> {
         let index = usize::try_from(id.index).ok()?;
         let slot = self.slots.get_mut(index)?;
-        if slot.state != State::Draining || slot.generation != id.generation {
+        if slot.state != WriteSlotState::Draining || slot.generation != id.generation {
             return None;
         }
-        slot.state = State::Empty;
+        slot.state = WriteSlotState::Empty;
         slot.generation = slot.generation.wrapping_add(1);
         let (range, tag, sequence) = (slot.range(), slot.tag, slot.sequence);
         let mut waiting = std::mem::take(&mut slot.before);
@@ -203,8 +203,8 @@ impl<M: StagingMemory> Writes<M> {
         for newer in waiting.drain(..) {
             let slot = &mut self.slots[newer];
             slot.behind -= 1;
-            if slot.behind == 0 && slot.state == State::Held {
-                slot.state = State::Ready;
+            if slot.behind == 0 && slot.state == WriteSlotState::Held {
+                slot.state = WriteSlotState::Ready;
                 self.held -= 1;
                 self.ready.push_back(newer);
             }
@@ -260,14 +260,17 @@ impl<M: StagingMemory> Writes<M> {
     }
 }
 
-impl Shape {
+impl StagingShape {
     /// Returns the location of a slot.
-    pub(super) fn place(&self, index: usize) -> Place {
-        Place { block: index / self.slots_per_block, at: index % self.slots_per_block * self.slot_bytes }
+    pub(super) fn place(&self, index: usize) -> SlotLocation {
+        SlotLocation {
+            block: index / self.slots_per_block,
+            at: index % self.slots_per_block * self.slot_bytes,
+        }
     }
 }
 
-/// Converts a number of slots, which [`Shape::of`] limits to 32 bits.
+/// Converts a number of slots, which [`StagingShape::of`] limits to 32 bits.
 pub(super) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! Abort (NVMe Base 2.0 section 5.1): a command that nothing was done for yet is given up.
+//! Abort (NVMe Base 2.0 section 5.1): cancels a command that has not begun to execute.
 //!
-//! In: a queue and a command id. Out: the completion of that command, before that of the Abort. Invariant: whoever is told
-//! that a command was aborted finds nothing of it done, and one completion of it.
+//! Input: a queue and a command identifier. Output: the completion of that command, before that of the Abort.
+//! Invariant: an aborted command had no effect, and gets one completion.
 //!
 //! ```text
 //!   in the ring --fetch--> held --device has room--> waits for its turn, limits, key --> begun
@@ -9,17 +9,17 @@
 //! ```
 
 use super::GuestController;
-use crate::vfio_user::flight::Flight;
+use crate::vfio_user::flight::GuestCommand;
 use headwater_nvme::controller::{CommandToken, QueueId};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::engine::Device;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
 
 impl GuestController {
-    /// Gives a command up. Whether it was.
+    /// Aborts a command. Returns true if it was aborted.
     pub(super) fn abort<M: Media>(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut SsdDevice<M>,
         queue: QueueId,
         command_id: u16,
     ) -> bool {
@@ -35,9 +35,9 @@ impl GuestController {
             return self.arbiter.abort(queue, command_id);
         };
         if let Some(at) = self.lists.iter().position(|&list| list == number) {
-            // It only looked so far, and the device has nothing of it now.
+            // Only reads of it completed so far, and none of its device commands is in flight now.
             self.lists.remove(at);
-            if let Some(Flight::Io(token, _)) = self.flights.remove(number) {
+            if let Some(GuestCommand::Io(token, _)) = self.flights.remove(number) {
                 self.arbiter.complete(token, 0, Status::ABORT_REQUESTED);
             }
             return true;

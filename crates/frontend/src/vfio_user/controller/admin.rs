@@ -1,40 +1,40 @@
-//! Admin commands of a guest: the data fetched, the step carried out on queues or namespaces, the answer posted.
+//! Admin commands of a guest: fetches their data, executes them on queues or namespaces, posts their completions.
 //!
-//! In: entries of the admin queue. Out: their completions, at once or when what they ask for is done.
+//! Input: entries of the admin queue. Output: their completions, immediate or after the requested change.
 
 use super::GuestController;
 use crate::vfio_user::data;
-use crate::vfio_user::flight::Flight;
+use crate::vfio_user::flight::GuestCommand;
 use crate::vfio_user::layout::VECTORS;
-use headwater_dma::iova::{ClientMemory, Iova, Segments};
+use headwater_dma::iova::{ClientMemory, ClientSegments, Iova};
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::ForeignWords;
+use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_nvme::controller::admin::{CompletionQueueRequest, SubmissionQueueRequest};
 use headwater_nvme::controller::{
-    AdminAnswer, AdminData, AdminStep, ArbiterError, CommandToken, CompletionQueueSpec, DoorbellCells,
-    Fetched, QueueKind, SubmissionQueueSpec,
+    AdminCompletion, AdminData, AdminStep, ArbiterError, CommandToken, CompletionQueueSpec, DoorbellCells,
+    FetchedCommand, QueueKind, SubmissionQueueSpec,
 };
-use headwater_nvme::data_pointer::Transfer;
+use headwater_nvme::data_pointer::HostTransfer;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::engine::Device;
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::engine::administration::AdminTicket;
 use headwater_ssd::media::Media;
 
-/// Words of a buffer of Doorbell Buffer Config: a page.
+/// Words of a buffer of Doorbell Buffer Config: one page.
 const BUFFER_WORDS: usize = 512;
 
 impl GuestController {
-    /// Carries an admin command out.
+    /// Executes an admin command.
     pub(super) fn start_admin<M: Media>(
         &mut self,
-        device: &mut Device<M>,
+        device: &mut SsdDevice<M>,
         memory: &ClientMemory,
-        fetched: Fetched,
+        fetched: FetchedCommand,
         now: Nanos,
     ) {
-        let Fetched { entry, token, .. } = fetched;
+        let FetchedCommand { entry, token, .. } = fetched;
         let (buffer, sent) = match self.fetch_data(&entry, memory) {
             Ok(data) => data,
             Err(status) => {
@@ -57,7 +57,7 @@ impl GuestController {
             AdminStep::Held => self.event_requests.push(token),
             AdminStep::Namespace(action) => {
                 device.administer(AdminTicket { face: self.face, token: self.flights.next() }, action);
-                self.flights.insert(Flight::Admin(token));
+                self.flights.insert(GuestCommand::Admin(token));
             }
             AdminStep::Abort { queue, command } => {
                 let aborted = self.abort(device, queue, command);
@@ -68,16 +68,16 @@ impl GuestController {
         }
     }
 
-    /// The buffer of a command, and what the guest sends in it.
+    /// Returns the buffer of a command, and a copy of the data that the guest sends in it.
     fn fetch_data(
         &mut self,
         entry: &SubmissionEntry,
         memory: &ClientMemory,
-    ) -> Result<(Segments, Vec<u8>), Status> {
+    ) -> Result<(ClientSegments, Vec<u8>), Status> {
         let (transfer, sent) = match self.controller.admin_data(entry)? {
-            AdminData::None => return Ok((Segments::default(), Vec::new())),
-            AdminData::FromHost(bytes) => (Transfer::FromHost(bytes), bytes),
-            AdminData::ToHost(bytes) => (Transfer::ToHost(bytes), 0),
+            AdminData::None => return Ok((ClientSegments::default(), Vec::new())),
+            AdminData::FromHost(bytes) => (HostTransfer::FromHost(bytes), bytes),
+            AdminData::ToHost(bytes) => (HostTransfer::ToHost(bytes), 0),
         };
         let buffer = self.finder.of_entry(entry, transfer, memory)?;
         let mut bytes = vec![0; usize::try_from(sent).unwrap_or(0)];
@@ -87,13 +87,13 @@ impl GuestController {
         Ok((buffer, bytes))
     }
 
-    fn answer(&mut self, token: CommandToken, answer: &AdminAnswer, buffer: &Segments) {
+    fn answer(&mut self, token: CommandToken, answer: &AdminCompletion, buffer: &ClientSegments) {
         let whole = buffer.copy_out(0, &answer.data) == answer.data.len();
         let status = if whole { answer.status } else { Status::DATA_TRANSFER_ERROR };
         self.arbiter.complete(token, answer.result, status);
     }
 
-    /// Steps that concern queues and doorbells.
+    /// Executes steps on queues and doorbells.
     fn change_queues(&mut self, step: AdminStep, memory: &ClientMemory, token: CommandToken) {
         let done = match step {
             AdminStep::CreateCompletionQueue(request) => self.create_completion_queue(&request, memory),
@@ -141,7 +141,7 @@ impl GuestController {
         self.arbiter.create_submission_queue(request.id, spec, place)
     }
 
-    /// Doorbell Buffer Config (NVMe Base 2.0 section 5.8); `None` if the pages are not the guest's.
+    /// Executes Doorbell Buffer Config (NVMe Base 2.0 section 5.8); `None` if the pages are not in guest memory.
     fn share_doorbells(&mut self, shadow: u64, event_index: u64, memory: &ClientMemory) -> Option<()> {
         let doorbells = ring(memory, shadow, &mut self.rings)(BUFFER_WORDS)?;
         let events = Some(ring(memory, event_index, &mut self.rings)(BUFFER_WORDS)?);
@@ -150,25 +150,25 @@ impl GuestController {
         Some(())
     }
 
-    /// Features that concern queues, after one was set.
+    /// Applies the features that concern queues, after Set Features.
     fn apply_features(&mut self) {
         let Self { controller, arbiter, .. } = self;
         arbiter.set_arbitration(controller.arbitration());
         arbiter.set_coalescing(controller.coalescing());
         arbiter.grant_queues(controller.io_queues(), controller.io_queues());
         for vector in 0..VECTORS {
-            // Every vector of the function is one of the arbiter's.
+            // The arbiter has every vector of the function.
             let _ = arbiter.set_vector_coalescing(vector, controller.vector_coalescing(vector));
         }
     }
 }
 
-/// Finds the memory of a ring, and notes where it lies.
+/// Returns a function that resolves the memory of a ring and records its range.
 fn ring<'a>(
     memory: &'a ClientMemory,
     base: u64,
     rings: &'a mut Vec<(Iova, u64)>,
-) -> impl FnOnce(usize) -> Option<ForeignWords> + 'a {
+) -> impl FnOnce(usize) -> Option<SharedMemoryWords> + 'a {
     move |words| {
         let found = data::words(memory, Iova(base), words)?;
         rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));

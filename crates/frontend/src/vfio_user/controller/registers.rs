@@ -1,34 +1,34 @@
-//! BAR0 of a guest's controller: registers, and what writing them sets off.
+//! BAR0 of a guest's controller: registers, and the side effects of writes.
 //!
-//! In: register accesses and doorbells. Out: values; queues made and forgotten. Invariant: the controller says that it is
-//! disabled (CSTS.RDY 0) only when nothing in flight touches the guest's memory.
+//! Input: register accesses and doorbells. Output: values; queues created and removed. Invariant: the controller
+//! reports that it is disabled (CSTS.RDY 0) only when no command in flight accesses the guest's memory.
 
 use super::GuestController;
 use crate::vfio_user::data;
 use crate::vfio_user::function;
 use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_host::clock::Nanos;
-use headwater_host::ring_memory::ForeignWords;
-use headwater_nvme::controller::{AdminQueuePlaces, AdminQueues, QueueId, RegisterEffect};
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_nvme::controller::{AdminQueueAddresses, AdminQueues, QueueId, RegisterEffect};
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SUBMISSION_WORDS;
 use headwater_nvme::spec::completion::COMPLETION_WORDS;
 
-/// What lies behind BAR0, at a point in time.
+/// The registers behind BAR0, at a point in time.
 #[derive(Debug)]
-pub struct Behind<'a> {
+pub struct GuestRegisters<'a> {
     guest: &'a mut GuestController,
     now: Nanos,
 }
 
 impl GuestController {
-    /// Its registers.
-    pub fn registers(&mut self, now: Nanos) -> Behind<'_> {
-        Behind { guest: self, now }
+    /// Returns its registers.
+    pub fn registers(&mut self, now: Nanos) -> GuestRegisters<'_> {
+        GuestRegisters { guest: self, now }
     }
 
-    /// Makes the admin queues; `None` if they do not lie in the guest's memory.
-    fn enable(&mut self, places: &AdminQueuePlaces, memory: &ClientMemory) -> Option<()> {
+    /// Creates the admin queues; `None` if they are not in guest memory.
+    fn enable(&mut self, places: &AdminQueueAddresses, memory: &ClientMemory) -> Option<()> {
         self.arbiter.reset(self.controller.mechanism());
         let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
         let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
@@ -44,15 +44,15 @@ impl GuestController {
         self.arbiter.create_admin_queues(pair).ok()
     }
 
-    /// Words of the guest's memory that a queue lies in.
-    fn ring_at(&mut self, memory: &ClientMemory, base: u64, words: usize) -> Option<ForeignWords> {
+    /// Resolves the memory of a queue and records its range.
+    fn ring_at(&mut self, memory: &ClientMemory, base: u64, words: usize) -> Option<SharedMemoryWords> {
         let ring = data::words(memory, Iova(base), words)?;
         self.rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
         Some(ring)
     }
 }
 
-impl function::Registers for Behind<'_> {
+impl function::BarRegisters for GuestRegisters<'_> {
     fn read(&mut self, offset: u16, bytes: usize) -> u64 {
         self.guest.controller.read_register(u32::from(offset), width(bytes))
     }
@@ -113,7 +113,7 @@ impl function::Registers for Behind<'_> {
             tracing::warn!(
                 start = start.0,
                 bytes,
-                "guest memory with queues in it is unmapped; the controller fails"
+                "the guest unmapped memory of its queues; its controller fails"
             );
             self.guest.forget_queues();
             self.guest.controller.fail();
@@ -121,7 +121,7 @@ impl function::Registers for Behind<'_> {
     }
 }
 
-/// Accesses have 4 or 8 bytes.
+/// Returns the access width: 4 or 8 bytes.
 fn width(bytes: usize) -> u32 {
     if bytes == 8 { 8 } else { 4 }
 }

@@ -6,8 +6,8 @@
 use super::{MemoryCost, SIZES};
 use crate::clock::{Clock, Nanos};
 use crate::copy::copy;
-use crate::pinning::per_request::{FreshMemory, Registrar, lock_resident, map_reserved_huge};
-use crate::region::Region;
+use crate::mapped_region::MappedRegion;
+use crate::pinning::per_request::{BufferRegistrar, FreshMemory, lock_resident, map_reserved_huge};
 use rustix::mm::{Advice, madvise};
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -22,30 +22,30 @@ const COLD_BYTES: usize = 24 << 20;
 const LARGEST: usize = SIZES[SIZES.len() - 1];
 
 /// The memory that every operation but mapping works on, resident before anything is timed.
-struct Bench {
+struct CostBench {
     /// Pages of 4 KiB.
-    small: Region,
+    small: MappedRegion,
     /// Transparent huge pages, where the kernel has them.
-    huge: Option<Region>,
-    cold: Region,
+    huge: Option<MappedRegion>,
+    cold: MappedRegion,
     /// The offset in `cold` of the next cold copy.
     at: usize,
-    ring: Option<Registrar>,
+    ring: Option<BufferRegistrar>,
     reserved_huge: bool,
 }
 
 pub(super) fn rows(clock: &Clock, deadline: Nanos) -> Vec<MemoryCost> {
     let row = |bytes| MemoryCost { bytes: wide(bytes), ..MemoryCost::default() };
-    match Bench::new() {
+    match CostBench::new() {
         Ok(mut bench) => SIZES.iter().map(|&bytes| bench.row(clock, deadline, bytes)).collect(),
         Err(_) => SIZES.iter().map(|&bytes| row(bytes)).collect(),
     }
 }
 
-impl Bench {
+impl CostBench {
     fn new() -> io::Result<Self> {
         let says = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let region = |bytes| Region::zeroed(bytes).map_err(io::Error::other);
+        let region = |bytes| MappedRegion::zeroed(bytes).map_err(io::Error::other);
         let transparent = says("/sys/kernel/mm/transparent_hugepage/enabled");
         let mut bench = Self {
             small: region(2 * LARGEST)?,
@@ -54,7 +54,7 @@ impl Bench {
                 .transpose()?,
             cold: region(COLD_BYTES)?,
             at: 0,
-            ring: Registrar::open().ok(),
+            ring: BufferRegistrar::open().ok(),
             reserved_huge: says("/proc/sys/vm/nr_hugepages")
                 .trim()
                 .parse::<u64>()
@@ -124,12 +124,12 @@ fn cell(clock: &Clock, deadline: Nanos, operation: &mut dyn FnMut() -> io::Resul
     spans.get(spans.len() / 2).copied()
 }
 
-fn touch(region: &mut Region) {
+fn touch(region: &mut MappedRegion) {
     region.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
 }
 
 /// Copies from one half of the memory to the other, at an offset that advances with each call.
-fn copy_cold(cold: &mut Region, at: &mut usize, bytes: usize) {
+fn copy_cold(cold: &mut MappedRegion, at: &mut usize, bytes: usize) {
     let (from, to) = cold.split_at_mut(COLD_BYTES / 2);
     if *at + bytes > from.len() {
         *at = 0;

@@ -4,8 +4,10 @@
 use super::*;
 use crate::file::{DirectChoice, open};
 use crate::pinning::PinCause;
-use crate::reservation::{Backing, LentSpan, PageRun, Reservation, Wish};
-use crate::uring::{FileRing, Finished, Fixed, RejectedReason, RingKind, Transfer, UringChoice};
+use crate::reservation::{Backing, BackingOrder, LentSpan, PageRun, Reservation};
+use crate::uring::{
+    FileRing, FileTransfer, FinishedTransfer, FixedBuffer, RejectedReason, RingKind, UringChoice,
+};
 use std::sync::Arc;
 
 const PAGES: u32 = 16;
@@ -15,20 +17,20 @@ fn run(first: u32, pages: u32) -> PageRun {
 }
 
 /// A ring on an empty file, past the page cache where the file system allows it, and two chunks of memory.
-struct Bench {
+struct TableBench {
     ring: FileRing,
     reservation: Reservation,
     _file: tempfile::NamedTempFile,
 }
 
-impl Bench {
+impl TableBench {
     fn open(choice: UringChoice) -> Self {
         let named = tempfile::NamedTempFile::new().unwrap();
         let (file, _) = open(named.path(), DirectChoice::Auto).unwrap();
         let ring = FileRing::open(file, 8, choice).unwrap();
         let mut reservation = Reservation::new(1 << 20).unwrap();
         for first in [0, PAGES] {
-            reservation.commit(run(first, PAGES), Wish::only(Backing::Small)).unwrap();
+            reservation.commit(run(first, PAGES), BackingOrder::only(Backing::Small)).unwrap();
         }
         Self { ring, reservation, _file: named }
     }
@@ -43,7 +45,7 @@ impl Bench {
         }
     }
 
-    fn memory(&self, first: u32) -> Memory {
+    fn memory(&self, first: u32) -> MemoryRange {
         self.reservation.memory(run(first, PAGES)).unwrap()
     }
 
@@ -53,7 +55,7 @@ impl Bench {
         span.lend()
     }
 
-    fn answer(&mut self) -> Finished {
+    fn answer(&mut self) -> FinishedTransfer {
         let mut done = Vec::new();
         while done.is_empty() {
             self.ring.wait();
@@ -64,8 +66,8 @@ impl Bench {
 
     /// Returns the bytes that were moved, after releasing the pages.
     fn finish(&mut self, check: impl FnOnce(&[u8])) -> Result<usize, i32> {
-        let Finished { fixed, result, .. } = self.answer();
-        let span = fixed.unwrap().back().back();
+        let FinishedTransfer { fixed, result, .. } = self.answer();
+        let span = fixed.unwrap().back().reclaim();
         check(&span);
         self.reservation.release(span);
         result
@@ -75,7 +77,7 @@ impl Bench {
 #[test]
 fn registered_write_reads_back_through_registered_read() {
     for choice in [UringChoice::Auto, UringChoice::Never] {
-        let mut bench = Bench::open(choice);
+        let mut bench = TableBench::open(choice);
         // Without io_uring there is no table, and slots are ignored.
         let slot = match bench.ring.kind() {
             RingKind::Uring => {
@@ -84,11 +86,11 @@ fn registered_write_reads_back_through_registered_read() {
             }
             RingKind::Blocking { .. } => 9,
         };
-        let buffer = Fixed::new(bench.filled(0, 0xA5), slot, 8_192);
-        bench.ring.submit(1, Transfer::WriteFixed { offset: 4_096, buffer }).unwrap();
+        let buffer = FixedBuffer::new(bench.filled(0, 0xA5), slot, 8_192);
+        bench.ring.submit(1, FileTransfer::WriteFixed { offset: 4_096, buffer }).unwrap();
         assert_eq!(bench.finish(|_| ()), Ok(8_192));
-        let buffer = Fixed::new(bench.filled(4, 0), slot, 4_096);
-        bench.ring.submit(2, Transfer::ReadFixed { offset: 8_192, buffer }).unwrap();
+        let buffer = FixedBuffer::new(bench.filled(4, 0), slot, 4_096);
+        bench.ring.submit(2, FileTransfer::ReadFixed { offset: 8_192, buffer }).unwrap();
         let moved = bench.finish(|bytes| {
             assert!(bytes[..4_096].iter().all(|&byte| byte == 0xA5), "{choice:?}");
             assert!(bytes[4_096..].iter().all(|&byte| byte == 0), "bytes beyond the request are unchanged");
@@ -99,52 +101,54 @@ fn registered_write_reads_back_through_registered_read() {
 
 #[test]
 fn unregistered_slot_or_range_is_rejected_before_it_starts() {
-    let mut bench = Bench::open(UringChoice::Auto);
+    let mut bench = TableBench::open(UringChoice::Auto);
     let Some(table) = bench.table(2) else { return };
     let slot = table.register(&[bench.memory(0)]).unwrap();
     // A free slot, slots that do not exist, unregistered memory, memory that runs over the end.
     for (first, slot) in [(0, 1 - slot), (0, 2), (0, u32::MAX), (PAGES, slot), (PAGES - 1, slot)] {
         let span = bench.reservation.claim(run(first, 2)).unwrap().lend();
-        let transfer = Transfer::ReadFixed { offset: 0, buffer: Fixed::new(span, slot, 8_192) };
+        let transfer = FileTransfer::ReadFixed { offset: 0, buffer: FixedBuffer::new(span, slot, 8_192) };
         let rejected = bench.ring.submit(1, transfer).unwrap_err();
         assert_eq!(rejected.reason, RejectedReason::NotRegistered, "page {first}, slot {slot}");
-        let Transfer::ReadFixed { buffer, .. } = rejected.transfer else { unreachable!("it is returned") };
-        bench.reservation.release(buffer.back().back());
+        let FileTransfer::ReadFixed { buffer, .. } = rejected.transfer else {
+            unreachable!("it is returned")
+        };
+        bench.reservation.release(buffer.back().reclaim());
     }
     assert_eq!(bench.ring.in_flight(), 0);
 }
 
 #[test]
 fn range_unregistered_in_flight_is_still_transferred() {
-    let mut bench = Bench::open(UringChoice::Auto);
+    let mut bench = TableBench::open(UringChoice::Auto);
     let Some(table) = bench.table(1) else { return };
     for round in 0..200_u8 {
         let slot = table.register(&[bench.memory(0)]).unwrap();
-        let buffer = Fixed::new(bench.filled(0, round), slot, 8_192);
-        bench.ring.submit(1, Transfer::WriteFixed { offset: 0, buffer }).unwrap();
+        let buffer = FixedBuffer::new(bench.filled(0, round), slot, 8_192);
+        bench.ring.submit(1, FileTransfer::WriteFixed { offset: 0, buffer }).unwrap();
         bench.ring.kick();
         table.unregister(slot..slot + 1).unwrap();
         // The slot may be reused while the write is in flight.
         let other = table.register(&[bench.memory(PAGES)]).unwrap();
         assert_eq!(bench.finish(|_| ()), Ok(8_192));
-        let buffer = Fixed::new(bench.filled(PAGES, !round), other, 8_192);
-        bench.ring.submit(2, Transfer::ReadFixed { offset: 0, buffer }).unwrap();
+        let buffer = FixedBuffer::new(bench.filled(PAGES, !round), other, 8_192);
+        bench.ring.submit(2, FileTransfer::ReadFixed { offset: 0, buffer }).unwrap();
         bench.ring.kick();
         table.unregister(other..other + 1).unwrap();
         let read = bench.finish(|bytes| assert!(bytes.iter().all(|&byte| byte == round)));
         assert_eq!(read, Ok(8_192));
     }
-    assert_eq!((table.free_slots(), table.at(0)), (1, None));
+    assert_eq!((table.free_slots(), table.slot_memory(0)), (1, None));
 }
 
 #[test]
 fn table_stays_consistent_when_ring_is_dropped_in_flight() {
-    let mut bench = Bench::open(UringChoice::Auto);
+    let mut bench = TableBench::open(UringChoice::Auto);
     let Some(table) = bench.table(2) else { return };
     let slot = table.register(&[bench.memory(0)]).unwrap();
-    let buffer = Fixed::new(bench.filled(0, 1), slot, 8_192);
-    bench.ring.submit(1, Transfer::WriteFixed { offset: 0, buffer }).unwrap();
-    let Bench { ring, reservation, .. } = bench;
+    let buffer = FixedBuffer::new(bench.filled(0, 1), slot, 8_192);
+    bench.ring.submit(1, FileTransfer::WriteFixed { offset: 0, buffer }).unwrap();
+    let TableBench { ring, reservation, .. } = bench;
     drop(ring);
     table.unregister(slot..slot + 1).unwrap();
     assert_eq!(reservation.claimed_pages(), 2, "pages in flight stay claimed");
@@ -152,9 +156,9 @@ fn table_stays_consistent_when_ring_is_dropped_in_flight() {
 
 #[test]
 fn table_errors_name_their_cause_and_change_nothing() {
-    let mut bench = Bench::open(UringChoice::Never);
+    let mut bench = TableBench::open(UringChoice::Never);
     assert_eq!(bench.ring.table(4).unwrap_err().cause, PinCause::Unsupported);
-    let mut bench = Bench::open(UringChoice::Auto);
+    let mut bench = TableBench::open(UringChoice::Auto);
     if bench.ring.kind() != RingKind::Uring {
         return eprintln!("skipped: no io_uring here");
     }
@@ -163,10 +167,10 @@ fn table_errors_name_their_cause_and_change_nothing() {
     }
     let Some(table) = bench.table(3) else { return };
     assert!(Arc::ptr_eq(&table, &bench.ring.table(1).unwrap()), "a ring has one table");
-    let cause = |ranges: &[Memory]| table.register(ranges).unwrap_err().cause;
-    let (memory, hole) = (bench.memory(0), Memory::new(bench.memory(0).address(), 3 * (64 << 10)));
-    assert_eq!(cause(&[Memory::new(memory.address(), REGISTRATION_BYTES_MAX + 1)]), PinCause::TooLong);
-    assert_eq!(cause(&[Memory::new(memory.address(), 0)]), PinCause::Unaligned);
+    let cause = |ranges: &[MemoryRange]| table.register(ranges).unwrap_err().cause;
+    let (memory, hole) = (bench.memory(0), MemoryRange::new(bench.memory(0).address(), 3 * (64 << 10)));
+    assert_eq!(cause(&[MemoryRange::new(memory.address(), REGISTRATION_BYTES_MAX + 1)]), PinCause::TooLong);
+    assert_eq!(cause(&[MemoryRange::new(memory.address(), 0)]), PinCause::Unaligned);
     assert_eq!(cause(&[memory; 4]), PinCause::TableFull);
     assert_eq!(cause(&[]), PinCause::TableFull);
     // The second of three cannot be pinned: none of the three is.
@@ -174,10 +178,10 @@ fn table_errors_name_their_cause_and_change_nothing() {
     assert_eq!(table.free_slots(), 3);
     assert_eq!(table.register(&[memory, memory]).unwrap(), 0);
     table.update(1, &[bench.memory(PAGES)]).unwrap();
-    assert_eq!((table.at(1), table.at(2)), (Some(bench.memory(PAGES)), None));
+    assert_eq!((table.slot_memory(1), table.slot_memory(2)), (Some(bench.memory(PAGES)), None));
     assert_eq!(table.update(2, &[memory, memory]).unwrap_err().cause, PinCause::Unaligned);
     assert_eq!(table.update(1, &[hole]).unwrap_err().cause, PinCause::NotMapped);
-    assert_eq!(table.at(1), None, "the failed update leaves the slot empty");
+    assert_eq!(table.slot_memory(1), None, "the failed update leaves the slot empty");
     assert_eq!(table.unregister(2..4).unwrap_err().errno, libc::EINVAL);
     table.unregister(0..1).unwrap();
     assert_eq!(table.free_slots(), 3);

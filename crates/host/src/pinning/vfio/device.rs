@@ -3,8 +3,9 @@
 //! Input: the descriptor of a device. Output: reads and writes of registers, BARs as [`MappedRegisters`]. Invariant:
 //! nothing is read or written outside the region that the kernel described.
 
-use super::calls::{
-    RegionInfo, VFIO_DEVICE_GET_INFO, VFIO_DEVICE_GET_REGION_INFO, VFIO_DEVICE_RESET, Words4, ioctl, ioctl_at,
+use super::ioctls::{
+    RegionInfo, SizedWords, VFIO_DEVICE_GET_INFO, VFIO_DEVICE_GET_REGION_INFO, VFIO_DEVICE_RESET, ioctl,
+    ioctl_at,
 };
 use crate::registers::MappedRegisters;
 use rustix::io::Errno;
@@ -27,7 +28,7 @@ const REVISION_AND_CLASS: u64 = 0x08;
 
 /// A device of a container. Its regions are read and written by offset.
 #[derive(Debug)]
-pub struct Device {
+pub struct AssignedDevice {
     file: File,
 }
 
@@ -42,7 +43,7 @@ pub struct DeviceRegion {
 
 /// The device's right to access memory on its own (bus mastering).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mastering {
+pub enum BusMastering {
     /// Access to what its container maps.
     On,
     /// No access: every access that the device had begun is complete once this was read back.
@@ -65,7 +66,7 @@ impl PciClass {
     pub const NVME: Self = Self { base: 0x01, sub: 0x08, interface: 0x02 };
 }
 
-impl Device {
+impl AssignedDevice {
     pub(super) fn of(file: File) -> Self {
         Self { file }
     }
@@ -152,14 +153,14 @@ impl Device {
     ///
     /// # Errors
     /// The kernel refuses, or the device did not accept the change.
-    pub fn set_mastering(&self, mastering: Mastering) -> io::Result<()> {
+    pub fn set_mastering(&self, mastering: BusMastering) -> io::Result<()> {
         let configuration = self.region(REGION_CONFIGURATION)?;
         let mut bytes = [0; 2];
         self.read(configuration, COMMAND, &mut bytes)?;
         let before = u16::from_le_bytes(bytes) | COMMAND_MEMORY;
         let wanted = match mastering {
-            Mastering::On => before | COMMAND_BUS_MASTER,
-            Mastering::Off => before & !COMMAND_BUS_MASTER,
+            BusMastering::On => before | COMMAND_BUS_MASTER,
+            BusMastering::Off => before & !COMMAND_BUS_MASTER,
         };
         self.write(configuration, COMMAND, &wanted.to_le_bytes())?;
         // Reading back flushes the device's earlier writes ahead of the reply (PCI ordering rules).
@@ -168,7 +169,7 @@ impl Device {
         let took = u16::from_le_bytes(bytes) & COMMAND_BUS_MASTER == wanted & COMMAND_BUS_MASTER;
         match mastering {
             // A device that is gone does not write either.
-            Mastering::Off if gone => Ok(()),
+            BusMastering::Off if gone => Ok(()),
             _ if took && !gone => Ok(()),
             _ => Err(Errno::IO.into()),
         }
@@ -180,7 +181,7 @@ impl Device {
     /// # Errors
     /// The device does not support a reset of its own, or the kernel refuses.
     pub fn reset(&self) -> io::Result<()> {
-        let mut info = Words4 { size: 16, words: [0; 3] };
+        let mut info = SizedWords { size: 16, words: [0; 3] };
         // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
         // on this stack. Aliasing: no other code has its address.
         let answer = unsafe { ioctl_at(&self.file, VFIO_DEVICE_GET_INFO, &raw mut info) };

@@ -4,8 +4,8 @@
 //! all vectors are allocated at once, and none fires until it has a descriptor; so connecting or disconnecting one
 //! vector does not affect the rest.
 
-use super::calls::{VFIO_DEVICE_GET_IRQ_INFO, VFIO_DEVICE_SET_IRQS, Words4, ioctl_at};
-use super::device::Device;
+use super::device::AssignedDevice;
+use super::ioctls::{SizedWords, VFIO_DEVICE_GET_IRQ_INFO, VFIO_DEVICE_SET_IRQS, ioctl_at};
 use crate::wake::WakeDescriptor;
 use rustix::io::Errno;
 use std::io;
@@ -36,13 +36,13 @@ struct IrqSet {
 const HEAD_BYTES: usize = 20;
 const _: () = assert!(size_of::<IrqSet>() == HEAD_BYTES + 4 * VECTORS_MAX);
 
-impl Device {
+impl AssignedDevice {
     /// Returns the number of MSI-X vectors of the device; 0 if it has none.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn vectors(&self) -> io::Result<u32> {
-        let mut info = Words4 { size: 16, words: [0, MSIX, 0] };
+        let mut info = SizedWords { size: 16, words: [0, MSIX, 0] };
         // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
         // on this stack. Aliasing: no other code has its address.
         let answer = unsafe { ioctl_at(self.file(), VFIO_DEVICE_GET_IRQ_INFO, &raw mut info) };

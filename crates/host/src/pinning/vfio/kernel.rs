@@ -1,17 +1,17 @@
 //! The kernel's container: its groups, maps and unmaps, and the files of devices.
 //!
-//! Input: PCI devices that are bound to vfio-pci. Output: a [`Container`] over the kernel's, and the devices.
+//! Input: PCI devices that are bound to vfio-pci. Output: a [`VfioContainer`] over the kernel's, and the devices.
 //! Invariant: a container has its IOMMU and at least one group from its creation on; closing it undoes everything.
 
-use super::calls::{
+use super::container_limits::{ContainerLimits, INFO_BYTES_MAX};
+use super::device::AssignedDevice;
+use super::error::OpenError;
+use super::ioctls::{
     VFIO_CHECK_EXTENSION, VFIO_GET_API_VERSION, VFIO_GROUP_GET_DEVICE_FD, VFIO_GROUP_GET_STATUS,
     VFIO_GROUP_SET_CONTAINER, VFIO_IOMMU_GET_INFO, VFIO_IOMMU_MAP_DMA, VFIO_IOMMU_UNMAP_DMA, VFIO_SET_IOMMU,
     ioctl, ioctl_at, refused,
 };
-use super::device::Device;
-use super::error::OpenError;
-use super::info::{INFO_BYTES_MAX, Limits};
-use super::{Container, Memory, TypeOne};
+use super::{IommuBackend, MemoryRange, VfioContainer};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -58,12 +58,12 @@ const _: () = assert!(size_of::<GroupStatus>() == 8);
 
 /// The kernel's container.
 #[derive(Debug)]
-pub struct Type1 {
+pub struct KernelIommu {
     container: OwnedFd,
     groups: Vec<(String, OwnedFd)>,
 }
 
-impl Container<Type1> {
+impl VfioContainer<KernelIommu> {
     /// Opens a container for PCI devices by their addresses (`0000:00:04.0`), all of which are bound to vfio-pci.
     ///
     /// # Errors
@@ -92,14 +92,14 @@ impl Container<Type1> {
         let set = unsafe { ioctl(&container, VFIO_SET_IOMMU, VFIO_TYPE1V2_IOMMU) };
         set.map_err(refused("VFIO_SET_IOMMU"))?;
         let limits = describe(&container)?;
-        Ok(Self::new(Type1 { container, groups }, limits))
+        Ok(Self::new(KernelIommu { container, groups }, limits))
     }
 
     /// Opens a device of the container. It can access memory as soon as its bus mastering is enabled.
     ///
     /// # Errors
     /// [`OpenError`] if the device is in no group of this container, or the kernel refuses.
-    pub fn device(&self, device: &str) -> Result<Device, OpenError> {
+    pub fn device(&self, device: &str) -> Result<AssignedDevice, OpenError> {
         let group = group_of(device)?;
         let found = self.kernel().groups.iter().find(|(known, _)| *known == group);
         let (_, descriptor) = found.ok_or_else(|| OpenError::NoGroup { device: device.into() })?;
@@ -108,12 +108,12 @@ impl Container<Type1> {
         let opened = unsafe { ioctl_at(descriptor, VFIO_GROUP_GET_DEVICE_FD, name.as_ptr()) };
         let opened = opened.map_err(refused("VFIO_GROUP_GET_DEVICE_FD"))?;
         // SAFETY: the kernel has just created this descriptor for this call; no other code has its number.
-        Ok(Device::of(File::from(unsafe { OwnedFd::from_raw_fd(opened) })))
+        Ok(AssignedDevice::of(File::from(unsafe { OwnedFd::from_raw_fd(opened) })))
     }
 }
 
-impl TypeOne for Type1 {
-    fn map(&self, memory: Memory, iova: u64) -> Result<(), i32> {
+impl IommuBackend for KernelIommu {
+    fn map(&self, memory: MemoryRange, iova: u64) -> Result<(), i32> {
         let (address, bytes) = (memory.address() as u64, memory.bytes() as u64);
         let map = MapCall { size: 32, flags: MAP_READ_WRITE, address, iova, bytes };
         // SAFETY: bounds, alignment and lifetime: the kernel reads one structure, whose length it is given, from this
@@ -183,7 +183,7 @@ fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenE
     Ok(descriptor)
 }
 
-fn describe(container: &OwnedFd) -> Result<Limits, OpenError> {
+fn describe(container: &OwnedFd) -> Result<ContainerLimits, OpenError> {
     let mut answer = Box::new(InfoAnswer([0; INFO_BYTES_MAX]));
     let size = u32::try_from(INFO_BYTES_MAX).unwrap_or(0);
     answer.0[..4].copy_from_slice(&size.to_le_bytes());
@@ -191,5 +191,5 @@ fn describe(container: &OwnedFd) -> Result<Limits, OpenError> {
     // which is the buffer's size. Aliasing: no other code has its address.
     let result = unsafe { ioctl_at(container, VFIO_IOMMU_GET_INFO, answer.0.as_mut_ptr()) };
     result.map_err(refused("VFIO_IOMMU_GET_INFO"))?;
-    Limits::read(&answer.0).ok_or(OpenError::Description)
+    ContainerLimits::read(&answer.0).ok_or(OpenError::Description)
 }

@@ -3,30 +3,30 @@
 //! Input: maps and unmaps. Output: the results of `vfio_iommu_type1`, as documented in `linux/vfio.h` (version 2: a
 //! range is unmapped only in whole mappings). Invariant: no two mappings overlap in I/O virtual addresses.
 
-use super::{Limits, Memory, TypeOne};
+use super::{ContainerLimits, IommuBackend, MemoryRange};
 use crate::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
 
 /// The kernel's side of a container.
 #[derive(Debug)]
-pub struct SimulatedType1 {
-    limits: Limits,
-    state: Mutex<State>,
+pub struct SimulatedIommu {
+    limits: ContainerLimits,
+    state: Mutex<SimulatedIommuState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    mapped: BTreeMap<u64, Memory>,
+struct SimulatedIommuState {
+    mapped: BTreeMap<u64, MemoryRange>,
     refusals: VecDeque<i32>,
     holds_on: bool,
     most: usize,
 }
 
-impl SimulatedType1 {
+impl SimulatedIommu {
     /// Creates a kernel whose containers have these limits.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ContainerLimits) -> Self {
         Self { limits, state: Mutex::default() }
     }
 
@@ -61,13 +61,13 @@ impl SimulatedType1 {
         self.locked().most
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, SimulatedIommuState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl TypeOne for SimulatedType1 {
-    fn map(&self, memory: Memory, iova: u64) -> Result<(), i32> {
+impl IommuBackend for SimulatedIommu {
+    fn map(&self, memory: MemoryRange, iova: u64) -> Result<(), i32> {
         let mut state = self.locked();
         if let Some(errno) = state.refusals.pop_front() {
             return Err(errno);

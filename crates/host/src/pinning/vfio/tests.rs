@@ -8,18 +8,18 @@ use fastrand::Rng;
 const PAGE: usize = 4_096;
 const MIB: usize = 1 << 20;
 
-fn limits(mappings_max: u32) -> Limits {
+fn limits(mappings_max: u32) -> ContainerLimits {
     let ranges = vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
-    Limits { ranges, page_sizes: !0xfff, mappings_max }
+    ContainerLimits { ranges, page_sizes: !0xfff, mappings_max }
 }
 
-fn container(mappings_max: u32) -> Container<SimulatedType1> {
+fn container(mappings_max: u32) -> VfioContainer<SimulatedIommu> {
     let limits = limits(mappings_max);
-    Container::new(SimulatedType1::new(limits.clone()), limits)
+    VfioContainer::new(SimulatedIommu::new(limits.clone()), limits)
 }
 
-fn memory(address: usize, bytes: usize) -> Memory {
-    Memory::new(address, bytes)
+fn memory(address: usize, bytes: usize) -> MemoryRange {
+    MemoryRange::new(address, bytes)
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn random_maps_and_unmaps_agree_with_the_kernel() {
     eprintln!("seed {seed}");
     let mut random = Rng::with_seed(seed);
     let container = container(200);
-    let mut live: Vec<Mapping> = Vec::new();
+    let mut live: Vec<IovaMapping> = Vec::new();
     for step in 0..4_000 {
         if random.u8(..) < 140 {
             // Anywhere in the process, overlapping or not: two mappings may name the same memory.
@@ -53,7 +53,7 @@ fn random_maps_and_unmaps_agree_with_the_kernel() {
     assert_eq!(container.mapped_bytes(), bytes);
     live.into_iter().for_each(|mapping| container.unmap(mapping).unwrap());
     let books = container.locked();
-    let fresh = Addresses::within(&container.limits.ranges, PAGE as u64);
+    let fresh = IovaAllocator::within(&container.limits.ranges, PAGE as u64);
     assert_eq!((&books.addresses, books.mapped.len()), (&fresh, 0));
 }
 
@@ -67,8 +67,8 @@ fn mapping_keeps_offset_within_large_pages() {
         assert_eq!(mapping.iova % large, address as u64 % large, "{address:#x}");
     }
     // Where no large page fits, a small one does.
-    let tight = Limits { ranges: vec![0x20_1000..=0x50_0fff], ..limits(9) };
-    let container = Container::new(SimulatedType1::new(tight.clone()), tight);
+    let tight = ContainerLimits { ranges: vec![0x20_1000..=0x50_0fff], ..limits(9) };
+    let container = VfioContainer::new(SimulatedIommu::new(tight.clone()), tight);
     assert_eq!(container.map(memory(0x1000_0000, 3 * MIB)).unwrap().iova, 0x20_1000);
     let error = container.map(memory(0x1000_0000, PAGE)).unwrap_err();
     assert_eq!((error.cause, error.errno), (PinCause::NoAddress, libc::EADDRNOTAVAIL));
@@ -78,12 +78,12 @@ fn mapping_keeps_offset_within_large_pages() {
 fn adjacent_ranges_become_one_mapping() {
     let container = container(2);
     // Sixty-four chunks in two rows, in no order, two of them twice, under a limit of two mappings.
-    let chunks: Vec<Memory> = (0..64)
+    let chunks: Vec<MemoryRange> = (0..64)
         .map(|index| memory((index * 7 % 64 + 1 + usize::from(index * 7 % 64 > 31)) * 2 * MIB, 2 * MIB))
         .chain([memory(2 * MIB, 2 * MIB), memory(4 * MIB, MIB)])
         .collect();
     let made = container.map_all(&chunks).unwrap();
-    let places: Vec<Memory> = made.iter().map(|mapping| mapping.memory).collect();
+    let places: Vec<MemoryRange> = made.iter().map(|mapping| mapping.memory).collect();
     assert_eq!(places, [memory(2 * MIB, 64 * MIB), memory(68 * MIB, 64 * MIB)]);
     assert_eq!((container.room(), container.kernel().mappings()), (0, 2));
     assert_eq!(container.map(memory(PAGE, PAGE)).unwrap_err().cause, PinCause::TooMany);
@@ -100,7 +100,7 @@ fn whole_chunks_stay_under_the_limit_that_small_pages_exceed() {
     let pages = (0..65_536).map(|index| memory((index + 1) * 2 * PAGE, PAGE));
     assert_eq!(pages.map(|page| small.map(page)).filter(Result::is_ok).count(), 65_535);
     let large = container(65_535);
-    let chunks: Vec<Memory> = (1..=1_024).map(|index| memory(index * 8 * MIB, 4 * MIB)).collect();
+    let chunks: Vec<MemoryRange> = (1..=1_024).map(|index| memory(index * 8 * MIB, 4 * MIB)).collect();
     assert_eq!(large.map_all(&chunks).unwrap().len(), 1_024);
     assert_eq!((large.mapped_bytes(), large.kernel().mappings_most()), (4_096 * MIB, 1_024));
 }
@@ -151,8 +151,8 @@ fn failed_map_leaves_no_state_and_names_its_cause() {
 
 #[test]
 fn opening_without_device_or_iommu_is_refused() {
-    assert!(matches!(Container::open(&[]), Err(OpenError::NoDevice)));
+    assert!(matches!(VfioContainer::open(&[]), Err(OpenError::NoDevice)));
     // No machine has such a device; most have no VFIO either.
-    let error = Container::open(&["ffff:ff:1f.7"]).unwrap_err();
+    let error = VfioContainer::open(&["ffff:ff:1f.7"]).unwrap_err();
     assert!(matches!(error, OpenError::File { .. } | OpenError::NoSuchDevice { .. }), "{error}");
 }

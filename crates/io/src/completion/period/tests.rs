@@ -1,11 +1,11 @@
 //! Tests of the period on a latency model in virtual time, compared with busy polling.
 
 use super::*;
-use crate::completion::{Direction, Work};
+use crate::completion::{CommandProfile, TransferDirection};
 
 /// A device that serves `units` commands at a time, each for a random time.
 #[derive(Clone, Copy)]
-struct Bench {
+struct SimulatedLoad {
     bytes: usize,
     service: Nanos,
     /// The deviation of the service time, in percent, up and down.
@@ -18,7 +18,7 @@ struct Bench {
 
 /// The counters of a run.
 #[derive(Debug)]
-struct Ran {
+struct SimulatedRun {
     answers: u64,
     looks: u64,
     sleeps: u64,
@@ -29,17 +29,17 @@ struct Ran {
 const LOOK: u64 = 100;
 const LENGTH: Nanos = Nanos::from_millis(500);
 
-fn run(bench: &Bench, pace: Pace, seed: u64) -> Ran {
-    run_with(bench, &mut Period::new(pace), seed)
+fn run(bench: &SimulatedLoad, pace: PollPace, seed: u64) -> SimulatedRun {
+    run_with(bench, &mut PollPeriod::new(pace), seed)
 }
 
-fn run_with(bench: &Bench, period: &mut Period, seed: u64) -> Ran {
+fn run_with(bench: &SimulatedLoad, period: &mut PollPeriod, seed: u64) -> SimulatedRun {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let class = Work { direction: Direction::Read, bytes: bench.bytes }.class();
+    let class = CommandProfile { direction: TransferDirection::Read, bytes: bench.bytes }.class();
     let mut units = vec![Nanos::ZERO; bench.units];
     // The times of submission and completion.
     let mut in_flight: Vec<(Nanos, Nanos)> = Vec::new();
-    let mut ran = Ran { answers: 0, looks: 0, sleeps: 0, busy: 0 };
+    let mut ran = SimulatedRun { answers: 0, looks: 0, sleeps: 0, busy: 0 };
     let mut now = Nanos::ZERO;
     while now < LENGTH {
         while in_flight.len() < bench.depth {
@@ -81,7 +81,7 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_poll
     for (kib, jitter_percent) in [8, 16, 32, 64].into_iter().flat_map(|kib| [(kib, 0), (kib, 10), (kib, 20)])
     {
         for (depth, units) in [(1, 8), (4, 8), (8, 8)] {
-            let bench = Bench {
+            let bench = SimulatedLoad {
                 bytes: kib << 10,
                 service: Nanos(60_000 + 1_500 * u64::try_from(kib).unwrap()),
                 jitter_percent,
@@ -89,8 +89,8 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_poll
                 depth,
                 late_max: 2_000,
             };
-            let busy = run(&bench, Pace::Busy, 1);
-            let adaptive = run(&bench, Pace::Adaptive, 1);
+            let busy = run(&bench, PollPace::Busy, 1);
+            let adaptive = run(&bench, PollPace::Adaptive, 1);
             let what =
                 format!("{kib} KiB, depth {depth}, jitter {jitter_percent}%: {adaptive:?} for {busy:?}");
             assert!(adaptive.answers * 100 >= busy.answers * 98, "{what}");
@@ -105,10 +105,16 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_poll
 #[test]
 fn at_4_kib_on_a_fast_device_the_sleep_is_near_zero_and_no_iops_are_lost() {
     for (service, late_max) in [(8_000, 50_000), (5_000, 2_000), (2_000, 0)] {
-        let bench =
-            Bench { bytes: 4_096, service: Nanos(service), jitter_percent: 10, units: 4, depth: 1, late_max };
-        let busy = run(&bench, Pace::Busy, 2);
-        let adaptive = run(&bench, Pace::Adaptive, 2);
+        let bench = SimulatedLoad {
+            bytes: 4_096,
+            service: Nanos(service),
+            jitter_percent: 10,
+            units: 4,
+            depth: 1,
+            late_max,
+        };
+        let busy = run(&bench, PollPace::Busy, 2);
+        let adaptive = run(&bench, PollPace::Adaptive, 2);
         assert!(adaptive.answers * 1_000 >= busy.answers * 990, "{adaptive:?} for {busy:?}");
     }
 }
@@ -116,7 +122,7 @@ fn at_4_kib_on_a_fast_device_the_sleep_is_near_zero_and_no_iops_are_lost() {
 #[test]
 fn late_sleeps_cost_no_more_iops() {
     for late_max in [5_000, 50_000, 200_000] {
-        let bench = Bench {
+        let bench = SimulatedLoad {
             bytes: 16 << 10,
             service: Nanos(100_000),
             jitter_percent: 5,
@@ -124,30 +130,36 @@ fn late_sleeps_cost_no_more_iops() {
             depth: 1,
             late_max,
         };
-        let busy = run(&bench, Pace::Busy, 3);
-        let adaptive = run(&bench, Pace::Adaptive, 3);
+        let busy = run(&bench, PollPace::Busy, 3);
+        let adaptive = run(&bench, PollPace::Adaptive, 3);
         assert!(adaptive.answers * 100 >= busy.answers * 96, "{late_max}: {adaptive:?} for {busy:?}");
     }
 }
 
 #[test]
 fn fixed_period_is_kept_and_part_pace_sleeps_its_part() {
-    let bench =
-        Bench { bytes: 8_192, service: Nanos(100_000), jitter_percent: 0, units: 8, depth: 1, late_max: 0 };
-    let busy = run(&bench, Pace::Busy, 4);
-    let fixed = run(&bench, Pace::Fixed(Nanos(300_000)), 4);
+    let bench = SimulatedLoad {
+        bytes: 8_192,
+        service: Nanos(100_000),
+        jitter_percent: 0,
+        units: 8,
+        depth: 1,
+        late_max: 0,
+    };
+    let busy = run(&bench, PollPace::Busy, 4);
+    let fixed = run(&bench, PollPace::Fixed(Nanos(300_000)), 4);
     assert!(fixed.answers * 100 <= busy.answers * 35, "{fixed:?} for {busy:?}");
-    let half = run(&bench, Pace::Part(50), 4);
+    let half = run(&bench, PollPace::Part(50), 4);
     assert!(half.answers * 100 >= busy.answers * 99, "{half:?} for {busy:?}");
     assert!(half.looks * 100 <= busy.looks * 52, "{half:?} for {busy:?}");
-    assert_eq!(Period::new(Pace::Fixed(Nanos(7))).next(Nanos(9), std::iter::empty()), Nanos(7));
+    assert_eq!(PollPeriod::new(PollPace::Fixed(Nanos(7))).next(Nanos(9), std::iter::empty()), Nanos(7));
 }
 
 #[test]
 fn estimate_follows_a_device_ten_times_slower_or_faster() {
-    let class = Work { direction: Direction::Write, bytes: 8_192 }.class();
+    let class = CommandProfile { direction: TransferDirection::Write, bytes: 8_192 }.class();
     for (before, after) in [(20_000, 200_000), (200_000, 20_000)] {
-        let mut period = Period::new(Pace::Adaptive);
+        let mut period = PollPeriod::new(PollPace::Adaptive);
         for latency in [before; 100].into_iter().chain([after; 400]) {
             period.answered(class, Nanos(latency));
             period.looked();
@@ -160,7 +172,7 @@ fn estimate_follows_a_device_ten_times_slower_or_faster() {
 /// Guards against a regression: after late sleeps no more sleeps were taken, so the lateness was never learnt anew.
 #[test]
 fn sleeps_are_retried_after_a_period_of_late_sleeps() {
-    let calm = Bench {
+    let calm = SimulatedLoad {
         bytes: 16 << 10,
         service: Nanos(80_000),
         jitter_percent: 5,
@@ -168,9 +180,9 @@ fn sleeps_are_retried_after_a_period_of_late_sleeps() {
         depth: 1,
         late_max: 2_000,
     };
-    let mut period = Period::new(Pace::Adaptive);
-    let noisy = Bench { late_max: 500_000, ..calm };
-    let busy = run(&calm, Pace::Busy, 5);
+    let mut period = PollPeriod::new(PollPace::Adaptive);
+    let noisy = SimulatedLoad { late_max: 500_000, ..calm };
+    let busy = run(&calm, PollPace::Busy, 5);
     let before = run_with(&noisy, &mut period, 5);
     assert!(before.answers * 100 >= busy.answers * 95, "{before:?} for {busy:?}");
     run_with(&calm, &mut period, 6);

@@ -6,17 +6,17 @@ const BLOCKS: u64 = SIZE / 512;
 
 fn policies(rng: &mut fastrand::Rng, handle: &mut Handle) {
     handle.set_scheduling(match rng.u8(..5) {
-        0 => Scheduling::Priority { overtakes_max: rng.u32(..5) },
-        1 => Scheduling::share(&[1, 2, 3]),
-        2 => Scheduling::deadline(Nanos::from_millis(5)),
-        _ => Scheduling::Fifo,
+        0 => SchedulingPolicy::Priority { overtakes_max: rng.u32(..5) },
+        1 => SchedulingPolicy::share(&[1, 2, 3]),
+        2 => SchedulingPolicy::deadline(Nanos::from_millis(5)),
+        _ => SchedulingPolicy::Fifo,
     });
-    handle.set_merging(if rng.bool() { Merging::Adjacent } else { Merging::Off });
+    handle.set_merging(if rng.bool() { MergePolicy::Adjacent } else { MergePolicy::Off });
     handle.set_in_flight_max(if rng.bool() { u32::MAX } else { rng.u32(1..9) });
     let completion = match rng.u8(..4) {
-        0 => CompletionPolicy::Paced(Pace::Adaptive),
-        1 => CompletionPolicy::Paced(Pace::Part(50)),
-        2 => CompletionPolicy::Interrupt(Aggregation { count: 3, time: Nanos::from_micros(30) }),
+        0 => CompletionPolicy::Paced(PollPace::Adaptive),
+        1 => CompletionPolicy::Paced(PollPace::Part(50)),
+        2 => CompletionPolicy::Interrupt(CompletionAggregation { count: 3, time: Nanos::from_micros(30) }),
         _ => CompletionPolicy::Inline,
     };
     handle.set_completion(completion).unwrap();
@@ -27,13 +27,13 @@ fn policies(rng: &mut fastrand::Rng, handle: &mut Handle) {
 fn operations_change_the_device_as_they_change_an_array() {
     for seed in 0..30 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let time = Timepiece::at_zero();
-        let service = Service { jitter_percent: 50, units: 3, ..Service::default() };
+        let time = IoClock::at_zero();
+        let service = ServiceTimes { jitter_percent: 50, units: 3, ..ServiceTimes::default() };
         let mut model = model(&time, 4_096 << rng.u32(..3), service);
         let mut handle = Handle::builder(model.facts())
             .queue(queue(&mut model, rng.u32(1..20)))
             .queue(queue(&mut model, rng.u32(1..20)))
-            .selector(Selector::MostRoom)
+            .selector(QueueSelector::MostRoom)
             .time(time.clone())
             .build()
             .unwrap();
@@ -71,69 +71,69 @@ fn operations_change_the_device_as_they_change_an_array() {
 #[expect(clippy::too_many_arguments, reason = "the state of one round, for one caller")]
 fn request(
     rng: &mut fastrand::Rng,
-    model: &mut Model,
+    model: &mut ModelDevice,
     lba: u64,
     blocks: u64,
     array: &mut [u8],
     expected: &mut BTreeMap<u64, (Status, Option<Vec<u8>>)>,
     token: u64,
-) -> Request {
+) -> IoRequest {
     let (offset, bytes) = (lba * 512, usize::try_from(blocks * 512).unwrap());
     let start = usize::try_from(offset).unwrap();
     let kept = &mut array[start..start + bytes];
     let fill = rng.u8(1..);
-    let durable = if rng.bool() { Durable::Now } else { Durable::AsPromised };
+    let durable = if rng.bool() { WriteDurability::Now } else { WriteDurability::AsPromised };
     let mut parts = |fill| -> Vec<Buffer> {
         let first = rng.u64(..=blocks);
         let lengths = [first, blocks - first].into_iter().filter(|&blocks| blocks > 0);
         lengths.map(|blocks| filled(model, usize::try_from(blocks * 512).unwrap(), fill)).collect()
     };
     let (request, status, bytes_after) = match fill % 8 {
-        0 | 1 => (Request::read(offset, filled(model, bytes, 0)), Status::SUCCESS, Some(kept.to_vec())),
-        2 => (Request::read_scattered(offset, parts(0)), Status::SUCCESS, Some(kept.to_vec())),
+        0 | 1 => (IoRequest::read(offset, filled(model, bytes, 0)), Status::SUCCESS, Some(kept.to_vec())),
+        2 => (IoRequest::read_scattered(offset, parts(0)), Status::SUCCESS, Some(kept.to_vec())),
         3 => {
             kept.fill(fill);
-            (Request::write_gathered(offset, parts(fill), durable), Status::SUCCESS, None)
+            (IoRequest::write_gathered(offset, parts(fill), durable), Status::SUCCESS, None)
         }
         4 => {
             kept.fill(0);
-            (Request::write_zeroes(offset, blocks * 512, durable), Status::SUCCESS, None)
+            (IoRequest::write_zeroes(offset, blocks * 512, durable), Status::SUCCESS, None)
         }
         5 => {
             kept.fill(0);
             let list = filled(model, 4_096, fill);
-            (Request::discard(offset, blocks * 512, list), Status::SUCCESS, None)
+            (IoRequest::discard(offset, blocks * 512, list), Status::SUCCESS, None)
         }
         6 => {
             let with = filled(model, bytes, fill);
             let same = kept.iter().all(|&byte| byte == fill);
             let status = if same { Status::SUCCESS } else { Status::COMPARE_FAILURE };
-            (Request::compare(offset, with), status, None)
+            (IoRequest::compare(offset, with), status, None)
         }
         _ => {
             kept.fill(fill);
-            (Request::write(offset, filled(model, bytes, fill), durable), Status::SUCCESS, None)
+            (IoRequest::write(offset, filled(model, bytes, fill), durable), Status::SUCCESS, None)
         }
     };
     expected.insert(token, (status, bytes_after));
-    let class = Class::new(fill % 3).unwrap();
+    let class = RequestClass::new(fill % 3).unwrap();
     request.of_class(class)
 }
 
 #[test]
 fn blocking_calls_move_bytes_and_keep_other_completions() {
-    let time = Timepiece::at_zero();
-    let mut model = model(&time, 4_096, Service::default());
+    let time = IoClock::at_zero();
+    let mut model = model(&time, 4_096, ServiceTimes::default());
     let own = queue(&mut model, 4);
     let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
     let other = model.region(512).unwrap();
-    handle.submit(Request::read(0, other), 42).unwrap();
-    let buffer = handle.write(8_192, filled(&mut model, 16_384, 9), Durable::Now).unwrap();
+    handle.submit(IoRequest::read(0, other), 42).unwrap();
+    let buffer = handle.write(8_192, filled(&mut model, 16_384, 9), WriteDurability::Now).unwrap();
     let buffer = handle.read(4_096, buffer).unwrap();
     let mut bytes = vec![0; 16_384];
     buffer.read(0, &mut bytes).unwrap();
     assert_eq!((bytes[4_095], bytes[4_096]), (0, 9));
-    handle.write_zeroes(8_192, 512, Durable::Now).unwrap();
+    handle.write_zeroes(8_192, 512, WriteDurability::Now).unwrap();
     let list = model.region(4_096).unwrap();
     assert_eq!(handle.discard(9_216, 512, list).unwrap().bytes(), 4_096);
     let (same, with) = handle.compare(8_704, filled(&mut model, 512, 9)).unwrap();
@@ -147,20 +147,20 @@ fn blocking_calls_move_bytes_and_keep_other_completions() {
 
 #[test]
 fn adjacent_waiting_requests_become_one_command() {
-    let time = Timepiece::at_zero();
+    let time = IoClock::at_zero();
     let service =
-        Service { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
+        ServiceTimes { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
     let mut model = model(&time, 65_536, service);
     let own = queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts())
         .queue(own)
-        .merging(Merging::Adjacent)
+        .merging(MergePolicy::Adjacent)
         .time(time.clone())
         .build()
         .unwrap();
     for token in [3, 1, 2, 0] {
         let from = filled(&mut model, 512, u8::try_from(token + 1).unwrap());
-        handle.submit(Request::write(token * 512, from, Durable::Now), token).unwrap();
+        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Now), token).unwrap();
     }
     let answers = drain(&mut handle);
     assert_eq!(answers.len(), 4);

@@ -4,7 +4,7 @@ use super::*;
 
 const READS: u64 = 2_000;
 
-fn read_all(mut handle: Handle, mut model: Model, seed: u64) {
+fn read_all(mut handle: Handle, mut model: ModelDevice, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut sent, mut answered) = (0, 0);
     let mut expected = BTreeMap::new();
@@ -14,7 +14,7 @@ fn read_all(mut handle: Handle, mut model: Model, seed: u64) {
             let offset = rng.u64(..100) * 4_096;
             let buffer = model.region(bytes).unwrap();
             let address = buffer.address();
-            handle.submit(Request::read(offset, buffer), sent).unwrap();
+            handle.submit(IoRequest::read(offset, buffer), sent).unwrap();
             expected.insert(sent, address);
             sent += 1;
         }
@@ -26,20 +26,23 @@ fn read_all(mut handle: Handle, mut model: Model, seed: u64) {
     assert_eq!(handle.unanswered(), 0);
 }
 
-fn fast() -> Service {
-    Service { fixed: Nanos::from_micros(5), per_kib: Nanos::ZERO, jitter_percent: 50, units: 4 }
+fn fast() -> ServiceTimes {
+    ServiceTimes { fixed: Nanos::from_micros(5), per_kib: Nanos::ZERO, jitter_percent: 50, units: 4 }
 }
 
 #[test]
 fn threads_sharing_a_queue_each_receive_their_own_completions() {
     for policy in [
         CompletionPolicy::Inline,
-        CompletionPolicy::Paced(Pace::Adaptive),
-        CompletionPolicy::Interrupt(Aggregation::NONE),
-        CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
-        CompletionPolicy::Thread(Pace::Busy, Aggregation { count: 3, time: Nanos::from_micros(20) }),
+        CompletionPolicy::Paced(PollPace::Adaptive),
+        CompletionPolicy::Interrupt(CompletionAggregation::NONE),
+        CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE),
+        CompletionPolicy::Thread(
+            PollPace::Busy,
+            CompletionAggregation { count: 3, time: Nanos::from_micros(20) },
+        ),
     ] {
-        let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+        let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
         let shared = SharedQueue::new(queue(&mut model, 8));
         let threads: Vec<_> = (0..3)
             .map(|seed| {
@@ -58,19 +61,21 @@ fn threads_sharing_a_queue_each_receive_their_own_completions() {
 /// never created was joined. Threads start and stop with commands in flight, and the handle then owns its queue again.
 #[test]
 fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
-    let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+    let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
     let own = queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
     let mut answered = 0;
     for round in 0..60_u64 {
         for token in 0..6 {
             let buffer = model.region(4_096).unwrap();
-            handle.submit(Request::read(token * 4_096, buffer), round * 6 + token).unwrap();
+            handle.submit(IoRequest::read(token * 4_096, buffer), round * 6 + token).unwrap();
         }
         handle.ring().unwrap();
         let policy = match round % 3 {
-            0 => CompletionPolicy::Thread(Pace::Adaptive, Aggregation::NONE),
-            1 => CompletionPolicy::Thread(Pace::Fixed(Nanos::from_micros(50)), Aggregation::NONE),
+            0 => CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE),
+            1 => {
+                CompletionPolicy::Thread(PollPace::Fixed(Nanos::from_micros(50)), CompletionAggregation::NONE)
+            }
             _ => CompletionPolicy::Inline,
         };
         handle.set_completion(policy).unwrap();
@@ -89,13 +94,13 @@ fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
 
 #[test]
 fn dropping_a_handle_with_requests_outstanding_leaves_the_shared_queue_usable() {
-    let mut model = Model::new(ModelSettings::timed(SIZE, fast())).unwrap();
+    let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
     let shared = SharedQueue::new(queue(&mut model, 4));
     for _ in 0..50 {
         let mut one = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();
         let mut other = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();
         for token in 0..3 {
-            one.submit(Request::read(0, model.region(512).unwrap()), token).unwrap();
+            one.submit(IoRequest::read(0, model.region(512).unwrap()), token).unwrap();
         }
         one.ring().unwrap();
         drop(one);

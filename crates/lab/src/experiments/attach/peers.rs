@@ -4,11 +4,11 @@
 //! The other side is a thread: caches and kernel treat it like a process. It copies a random 4 KiB of its own memory
 //! for every request, as a device would.
 
-use super::{Blocking::Yes, OnCore, ROUND_MAX, failed};
+use super::{OnCore, ROUND_MAX, SocketBlocking::Yes, failed};
 use crate::experiment::LabError;
 use headwater_host::clock::Clock;
-use headwater_host::foreign::Foreign;
-use headwater_host::ring_memory::{ForeignWords, RingMemory};
+use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
+use headwater_host::shared_memory::SharedMemory;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
@@ -28,9 +28,9 @@ const REST: u64 = 0;
 /// Bytes before the reply in shared memory.
 const HEAD_BYTES: usize = 4_096;
 
-/// The mode of a socket: [`Blocking::Yes`] if its sides sleep.
+/// The mode of a socket: [`SocketBlocking::Yes`] if its sides sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blocking {
+pub(super) enum SocketBlocking {
     Yes,
     No,
 }
@@ -46,19 +46,19 @@ fn pick<'a>(pool: &'a [u8], random: &mut fastrand::Rng) -> &'a [u8] {
 }
 
 /// A ping-pong over words of shared memory.
-pub(super) struct Memory {
-    words: ForeignWords,
-    region: Foreign,
+pub(super) struct MemoryPeer {
+    words: SharedMemoryWords,
+    region: SharedMemory,
     asked: u64,
     clock: Clock,
     begin: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Memory {
+impl MemoryPeer {
     pub(super) fn start(core: usize) -> Result<Self, LabError> {
-        let region = Foreign::anonymous(HEAD_BYTES + ANSWER_BYTES).map_err(failed)?;
-        let words = ForeignWords::new(region.clone(), 0, 16).map_err(failed)?;
+        let region = SharedMemory::anonymous(HEAD_BYTES + ANSWER_BYTES).map_err(failed)?;
+        let words = SharedMemoryWords::new(region.clone(), 0, 16).map_err(failed)?;
         let (their_region, their_words) = (region.clone(), words.clone());
         let (begin, begins) = channel();
         let thread = std::thread::spawn(move || {
@@ -116,7 +116,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for MemoryPeer {
     fn drop(&mut self) {
         self.words.store_release(QUESTION, END);
         // The send fails if the thread has already ended.
@@ -129,15 +129,15 @@ impl Drop for Memory {
 }
 
 /// A ping-pong over a Unix socket.
-pub(super) struct Socket {
+pub(super) struct SocketPeer {
     stream: UnixStream,
-    blocking: Blocking,
+    blocking: SocketBlocking,
     clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Socket {
-    pub(super) fn start(core: usize, blocking: Blocking) -> Result<Self, LabError> {
+impl SocketPeer {
+    pub(super) fn start(core: usize, blocking: SocketBlocking) -> Result<Self, LabError> {
         let io = |source| LabError::Io { what: "create a pair of sockets", source };
         let (stream, mut theirs) = UnixStream::pair().map_err(io)?;
         stream.set_nonblocking(blocking != Yes).map_err(io)?;
@@ -179,7 +179,7 @@ impl Socket {
             self.stream.write_all(&question).map_err(failed)?;
             match self.blocking {
                 Yes => self.stream.read_exact(&mut answer),
-                Blocking::No => read_spinning(&mut self.stream, &mut answer),
+                SocketBlocking::No => read_spinning(&mut self.stream, &mut answer),
             }
             .map_err(failed)?;
             nanos.push(self.clock.now().since(begun).0);
@@ -205,7 +205,7 @@ fn read_spinning(stream: &mut UnixStream, into: &mut [u8]) -> std::io::Result<()
     Ok(())
 }
 
-impl Drop for Socket {
+impl Drop for SocketPeer {
     fn drop(&mut self) {
         // The other side reads end of file and ends.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn every_peer_replies_and_ends() {
-        assert_eq!(Memory::start(0).unwrap().trips(10).unwrap().len(), 10);
-        for blocking in [Yes, Blocking::No] {
-            let mut socket = Socket::start(0, blocking).unwrap();
+        assert_eq!(MemoryPeer::start(0).unwrap().trips(10).unwrap().len(), 10);
+        for blocking in [Yes, SocketBlocking::No] {
+            let mut socket = SocketPeer::start(0, blocking).unwrap();
             for _ in 0..3 {
                 assert_eq!(socket.trips(10).unwrap().len(), 10);
             }

@@ -7,7 +7,7 @@
 use super::{ROUND_MAX, failed};
 use crate::experiment::LabError;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::attach::admin::{NamespaceText, NamespaceWish};
+use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::{Buffer, Command, Device, Queue};
 use std::path::Path;
@@ -17,7 +17,7 @@ const KEYS: u64 = 2_048;
 /// Number of polls without a completion after which the node counts as stuck.
 const LOOKS_MAX: u64 = 2_000_000_000;
 
-pub(super) struct Reader {
+pub(super) struct AttachedReader {
     /// The device; dropping it would close its queues.
     _device: Device,
     queue: Queue,
@@ -29,7 +29,7 @@ pub(super) struct Reader {
     sent: u64,
 }
 
-impl Reader {
+impl AttachedReader {
     /// Attaches and stores the keys.
     pub(super) fn attach(
         socket: &Path,
@@ -51,10 +51,10 @@ impl Reader {
             AttachOptions { retry_for: Nanos::ZERO, ..AttachOptions::default() },
         )?;
         let mut device = Device::over(Box::new(backend), 1)?;
-        let namespace = device.create_namespace(NamespaceText::keys())?;
+        let namespace = device.create_namespace(NamespaceSpec::keys())?;
         device.choose(namespace)?;
         let mut reader = Self::over(device, value_bytes, depth)?;
-        let limits = NamespaceWish::Limits { iops, bytes_per_second: 0, burst: depth };
+        let limits = NamespaceRequest::Limits { iops, bytes_per_second: 0, burst: depth };
         reader._device.change_namespace(namespace, limits)?;
         Ok(reader)
     }

@@ -6,14 +6,15 @@
 //! that do not. All run interleaved.
 
 use super::{PAGE_BYTES, failed, measured, median};
-use crate::claim::Goal;
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Pin, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
+use crate::claim::ClaimGoal;
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{
-    Cache, CacheConfig, Done, Lower, LowerLimits, NotTaken, Owner, Request, Shape, Submitted, Transfer,
+    BackingDevice, BackingLimits, BackingTransfer, BlockCache, CacheConfig, CacheRequest, CacheUser,
+    DeviceShape, SubmitResult, TransferCompletion, TransferRefusal,
 };
 use headwater_io::{Buffer, IoError};
 use headwater_nvme::spec::status::Status;
@@ -28,47 +29,47 @@ const HIT_MAX: f64 = 1.5;
 
 /// A backing device that transfers nothing and completes at once.
 #[derive(Default)]
-struct Nothing {
+struct NullBackingDevice {
     answers: VecDeque<u64>,
 }
 
-impl Lower for Nothing {
-    fn limits(&self) -> LowerLimits {
+impl BackingDevice for NullBackingDevice {
+    fn limits(&self) -> BackingLimits {
         let range_bytes_max = PAGE_BYTES as u64;
-        LowerLimits { transfer_bytes_max: 128 * PAGE_BYTES, segments_max: 128, range_bytes_max }
+        BackingLimits { transfer_bytes_max: 128 * PAGE_BYTES, segments_max: 128, range_bytes_max }
     }
 
-    fn submit(&mut self, _: Transfer, ticket: u64) -> Result<(), NotTaken> {
+    fn submit(&mut self, _: BackingTransfer, ticket: u64) -> Result<(), TransferRefusal> {
         self.answers.push_back(ticket);
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<Option<Done>, Status> {
-        Ok(self.answers.pop_front().map(|ticket| Done { ticket, status: Status::SUCCESS }))
+    fn poll(&mut self) -> Result<Option<TransferCompletion>, Status> {
+        Ok(self.answers.pop_front().map(|ticket| TransferCompletion { ticket, status: Status::SUCCESS }))
     }
 }
 
 /// A cache that holds all its pages, with its backing device and pool.
-struct Full {
-    cache: Cache,
-    lower: Nothing,
-    owner: Owner,
+struct FullCache {
+    cache: BlockCache,
+    lower: NullBackingDevice,
+    owner: CacheUser,
     pool: Pool,
 }
 
-impl Full {
+impl FullCache {
     fn new(pages: u64) -> Result<Self, IoError> {
         let pool = Pool::open(PoolConfig { cap: 512 << 20, ..PoolConfig::default() })?;
-        let shape = Shape { device_bytes: 1 << 40, block_bytes: 4_096 };
+        let shape = DeviceShape { device_bytes: 1 << 40, block_bytes: 4_096 };
         let count = usize::try_from(pages).unwrap_or(usize::MAX);
         let config = CacheConfig { pages: count, ahead_pages: 0, ..CacheConfig::default() };
-        let mut cache = Cache::new(shape, config, &mut |bytes| buffer(&pool, bytes))?;
+        let mut cache = BlockCache::new(shape, config, &mut |bytes| buffer(&pool, bytes))?;
         let owner = cache.join();
-        let mut full = Self { cache, lower: Nothing::default(), owner, pool };
+        let mut full = Self { cache, lower: NullBackingDevice::default(), owner, pool };
         for page in 0..pages {
             let into = buffer(&full.pool, PAGE_BYTES)?;
-            let request = Request::Read { offset: page * PAGE_BYTES as u64, into };
-            if let Ok(Submitted::Later) = full.cache.submit(&mut full.lower, full.owner, request, 0) {
+            let request = CacheRequest::Read { offset: page * PAGE_BYTES as u64, into };
+            if let Ok(SubmitResult::Later) = full.cache.submit(&mut full.lower, full.owner, request, 0) {
                 full.cache.turn(&mut full.lower, Nanos::ZERO);
                 full.cache.take(full.owner);
             }
@@ -86,18 +87,22 @@ fn spread(at: u64, pages: u64) -> u64 {
     at * 7_919 % pages
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
-    let _here = Pin::here();
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
+    let _here = CorePin::here();
     for (pages, name) in SIZES {
         compare(context, findings, (pages, name))?;
     }
     Ok(())
 }
 
-fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str)) -> Result<(), LabError> {
+fn compare(
+    context: &RunContext,
+    findings: &mut ExperimentFindings,
+    (pages, name): (u64, &str),
+) -> Result<(), LabError> {
     let (rounds, reads) = if context.is_quick() { (9, 50_000) } else { (41, 200_000) };
-    let mut first = Full::new(pages).map_err(failed)?;
-    let mut second = Full::new(pages).map_err(failed)?;
+    let mut first = FullCache::new(pages).map_err(failed)?;
+    let mut second = FullCache::new(pages).map_err(failed)?;
     let bytes = usize::try_from(pages).unwrap_or(0) * PAGE_BYTES;
     let memory = buffer(&first.pool, bytes).map_err(failed)?;
     let (mut copied, mut hit) = (vec![0; PAGE_BYTES], vec![0; PAGE_BYTES]);
@@ -117,9 +122,9 @@ fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str
     let mut request = || {
         every(reads, |at| {
             let Some(into) = lent.take() else { return false };
-            let request = Request::Read { offset: spread(at, pages) * PAGE_BYTES as u64, into };
+            let request = CacheRequest::Read { offset: spread(at, pages) * PAGE_BYTES as u64, into };
             match second.cache.submit(&mut second.lower, second.owner, black_box(request), 1) {
-                Ok(Submitted::Done(finished)) => {
+                Ok(SubmitResult::Done(finished)) => {
                     lent = finished.data;
                     true
                 }
@@ -127,14 +132,14 @@ fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str
             }
         })
     };
-    let mut contestants: [Contestant<'_, f64, LabError>; 3] = [&mut copy, &mut slice, &mut request];
+    let mut contestants: [CompareCase<'_, f64, LabError>; 3] = [&mut copy, &mut slice, &mut request];
     let samples = in_turns(rounds, &mut contestants)?;
     for (method, samples) in NAMES.iter().zip(&samples) {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("cached read of 4 KiB", *method)
                 .with("pages", pages)
-                .with("cpu_ns", Spread::of(samples)),
+                .with("cpu_ns", SampleSpread::of(samples)),
         );
     }
     let baseline = format!(
@@ -146,7 +151,7 @@ fn compare(context: &Context, findings: &mut Findings, (pages, name): (u64, &str
     let ratios: Vec<f64> = samples[1].iter().zip(&samples[0]).map(|(hit, copy)| hit / copy).collect();
     let unit = "times a plain copy, CPU of a hit";
     let name = format!("p4.cache.hit.{name}");
-    findings.claims.push(measured(name, Goal::AtMost(HIT_MAX), (&ratios, unit), &baseline));
+    findings.claims.push(measured(name, ClaimGoal::AtMost(HIT_MAX), (&ratios, unit), &baseline));
     Ok(())
 }
 

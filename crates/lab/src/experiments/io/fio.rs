@@ -21,7 +21,7 @@ const ATTACH: Nanos = Nanos::from_millis(700);
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran {
+pub(super) struct ReadResult {
     /// Reads a second.
     pub(super) iops: f64,
     /// CPU nanoseconds for a read, of the submitting thread.
@@ -79,7 +79,7 @@ impl Fio {
     }
 
     /// Runs reads for `span`.
-    pub(super) fn run(&self, depth: u32, span: Nanos) -> Result<Ran, LabError> {
+    pub(super) fn run(&self, depth: u32, span: Nanos) -> Result<ReadResult, LabError> {
         let mut command = Command::new("fio");
         command.args(self.arguments(depth, span));
         ran(command)
@@ -96,7 +96,7 @@ impl Fio {
     }
 }
 
-fn ran(mut command: Command) -> Result<Ran, LabError> {
+fn ran(mut command: Command) -> Result<ReadResult, LabError> {
     let output = command.stdin(Stdio::null()).output().map_err(failed)?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse(&text).ok_or_else(|| {
@@ -107,14 +107,14 @@ fn ran(mut command: Command) -> Result<Ran, LabError> {
 }
 
 /// Parses the result of the only job from fio's JSON. fio may print a line or two before it.
-fn parse(text: &str) -> Option<Ran> {
+fn parse(text: &str) -> Option<ReadResult> {
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = json.get("jobs")?.get(0)?;
     let read = job.get("read")?;
     let reads = read.get("total_ios")?.as_u64().filter(|&reads| reads > 0)?;
     let percent = job.get("usr_cpu")?.as_f64()? + job.get("sys_cpu")?.as_f64()?;
     let nanos = job.get("job_runtime")?.as_f64()? * 1e6;
-    Some(Ran {
+    Some(ReadResult {
         iops: read.get("iops")?.as_f64()?,
         cpu_ns: percent / 100.0 * nanos / super::decimal(reads),
         reads,
@@ -122,12 +122,12 @@ fn parse(text: &str) -> Option<Ran> {
 }
 
 /// A counter of the system calls of one thread of this process on its rings, until it is stopped.
-pub(super) struct Counter {
+pub(super) struct SyscallCounter {
     perf: Child,
     counts: PathBuf,
 }
 
-impl Counter {
+impl SyscallCounter {
     /// Starts to count the calls of the calling thread.
     pub(super) fn start(scratch: &Path) -> Result<Self, String> {
         let counts = scratch.join("calls");

@@ -6,16 +6,16 @@
 //! controller's end without buffers, limits or a handle. All run on one thread, interleaved.
 
 use super::{PAGE_BYTES, failed, measured, median};
-use crate::claim::Goal;
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Pin, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
-use headwater_io::backend::Backend as _;
+use crate::claim::ClaimGoal;
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
+use headwater_io::backend::DeviceBackend as _;
 use headwater_io::completion::CompletionPolicy;
-use headwater_io::model::{Model, ModelSettings};
-use headwater_io::scheduler::Scheduling;
-use headwater_io::{Buffer, Command, Data, Handle, IoError, Queue, Request};
-use headwater_nvme::controller::{Fetch, IoQueue, QueueId, QueueKind};
+use headwater_io::model::{ModelDevice, ModelSettings};
+use headwater_io::scheduler::SchedulingPolicy;
+use headwater_io::{Buffer, Command, Handle, IoError, IoRequest, Queue, TransferData};
+use headwater_nvme::controller::{ControllerQueuePair, FetchOutcome, QueueId, QueueKind};
 use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
@@ -27,8 +27,8 @@ const HANDLE: usize = 2;
 /// Depth, and maximum nanoseconds for a read.
 const GOALS: [(u32, f64); 2] = [(32, 60.0), (1, 110.0)];
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
-    let _here = Pin::here();
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
+    let _here = CorePin::here();
     let (rounds, reads) = if context.is_quick() { (21, 100_000) } else { (101, 400_000) };
     for (depth, goal) in GOALS {
         let mut pair = pair_round(depth, reads)?;
@@ -37,21 +37,21 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
         let mut pair = || timed(reads, &mut pair);
         let mut queue = || timed(reads, &mut queue);
         let mut handle = || timed(reads, &mut handle);
-        let mut contestants: [Contestant<'_, f64, LabError>; 3] = [&mut pair, &mut queue, &mut handle];
+        let mut contestants: [CompareCase<'_, f64, LabError>; 3] = [&mut pair, &mut queue, &mut handle];
         let samples = in_turns(rounds, &mut contestants)?;
         for (name, samples) in NAMES.iter().zip(&samples) {
             findings.rows.push(
-                Row::new()
+                ReportRow::new()
                     .with("null device, 4 KiB read", *name)
                     .with("depth", u64::from(depth))
-                    .with("cpu_ns", Spread::of(samples)),
+                    .with("cpu_ns", SampleSpread::of(samples)),
             );
         }
         let (floor, bare) = (median(&samples[0]), median(&samples[1]));
         let unit = "ns of CPU from submit to reap of a 4 KiB read";
         let baseline = format!("queue pair and controller's end alone {floor:.1} ns, queue {bare:.1} ns");
         let name = format!("p4.null.d{depth}");
-        findings.claims.push(measured(name, Goal::AtMost(goal), (&samples[HANDLE], unit), &baseline));
+        findings.claims.push(measured(name, ClaimGoal::AtMost(goal), (&samples[HANDLE], unit), &baseline));
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn timed(reads: u32, round: &mut impl FnMut() -> Result<(), IoError>) -> Result<
 
 fn pair_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoError>, LabError> {
     let (mut host, end) = QueuePair::new(depth).map_err(failed)?;
-    let mut device = IoQueue::new(QueueId(1), QueueKind::Standard, end);
+    let mut device = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
     Ok(move || {
         let mut done = 0;
         while done < reads {
@@ -73,7 +73,7 @@ fn pair_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoErr
                 let _ = black_box(host.submit(SubmissionEntry::default()));
             }
             let _ = host.ring();
-            while let Fetch::Command(fetched) = device.fetch() {
+            while let FetchOutcome::Command(fetched) = device.fetch() {
                 device.complete(fetched.token, 0, Status::SUCCESS);
             }
             while let Some(completion) = host.reap()? {
@@ -84,12 +84,12 @@ fn pair_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoErr
     })
 }
 
-fn buffers(model: &mut Model, depth: u32) -> Result<Vec<Buffer>, IoError> {
+fn buffers(model: &mut ModelDevice, depth: u32) -> Result<Vec<Buffer>, IoError> {
     (0..depth).map(|_| model.region(PAGE_BYTES)).collect()
 }
 
 fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoError>, IoError> {
-    let mut model = Model::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
     let block_bytes = model.facts().block_bytes;
     let mut queue = Queue::over(model.queue(depth)?);
     let mut free = buffers(&mut model, depth)?;
@@ -102,7 +102,7 @@ fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoEr
             }
             while let Some(answer) = queue.poll_with()? {
                 done += u32::from(answer.completion.status.is_success());
-                if let Data::FromDevice(buffer) = answer.data {
+                if let TransferData::FromDevice(buffer) = answer.data {
                     free.push(buffer);
                 }
             }
@@ -112,11 +112,11 @@ fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoEr
 }
 
 fn handle_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoError>, IoError> {
-    let mut model = Model::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
     // Chosen at run time, so that the compiler cannot specialize for them.
-    handle.set_scheduling(black_box(Scheduling::Fifo));
+    handle.set_scheduling(black_box(SchedulingPolicy::Fifo));
     handle.set_completion(black_box(CompletionPolicy::Inline))?;
     let mut free = buffers(&mut model, depth)?;
     Ok(move || {
@@ -124,11 +124,11 @@ fn handle_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoE
         while done < reads {
             while let Some(buffer) = free.pop() {
                 let offset = u64::from(done % 200_000) * PAGE_BYTES as u64;
-                handle.submit(Request::read(offset, buffer), offset)?;
+                handle.submit(IoRequest::read(offset, buffer), offset)?;
             }
             while let Some(answer) = handle.poll()? {
                 done += u32::from(answer.completion.status.is_success());
-                if let Data::FromDevice(buffer) = answer.data {
+                if let TransferData::FromDevice(buffer) = answer.data {
                     free.push(buffer);
                 }
             }

@@ -10,14 +10,14 @@
 //! costs less.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Spread, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::backend::Backend as _;
-use headwater_io::completion::{Aggregation, CompletionPolicy, Pace};
-use headwater_io::model::{Model, ModelSettings, Service};
+use headwater_io::backend::DeviceBackend as _;
+use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
+use headwater_io::model::{ModelDevice, ModelSettings, ServiceTimes};
 use headwater_io::{Buffer, Handle, IoError, Queue, SharedQueue};
 
 const SIZE: u64 = 1 << 30;
@@ -35,12 +35,12 @@ const FLOOR_SLEEPS: u64 = 500;
 
 /// The thread that polls.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looker {
+enum PollingSide {
     Thread,
     Caller,
 }
 
-impl Looker {
+impl PollingSide {
     fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
@@ -50,8 +50,8 @@ impl Looker {
 }
 
 /// One waiting method at one size.
-struct Line {
-    pace: Pace,
+struct WaitMethod {
+    pace: PollPace,
     handle: Handle,
     /// The queue of a polling thread, which holds the period.
     shared: Option<SharedQueue>,
@@ -62,26 +62,26 @@ struct Line {
 
 /// The result of a round.
 #[derive(Clone, Copy)]
-struct Point {
+struct PeriodSample {
     iops: f64,
     /// CPU time as a share of one processor, over all threads.
     cpu: f64,
     period_us: f64,
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let (rounds, span) = if context.is_quick() { (5, 40) } else { (11, 300) };
     let span = Nanos::from_millis(span);
-    for looker in [Looker::Thread, Looker::Caller] {
+    for looker in [PollingSide::Thread, PollingSide::Caller] {
         for bytes in [PAGE_BYTES, 2 * PAGE_BYTES, 4 * PAGE_BYTES, 16 * PAGE_BYTES] {
-            let fixed = FIXED_US.map(|us| Pace::Fixed(Nanos::from_micros(us)));
-            let fixed = if looker == Looker::Thread { fixed.as_slice() } else { &[] };
-            let lines = [&[Pace::Busy, Pace::Adaptive], fixed].concat().into_iter();
-            let lines: Result<Vec<Line>, IoError> =
-                lines.map(|pace| Line::open(looker, pace, bytes, context.seed())).collect();
+            let fixed = FIXED_US.map(|us| PollPace::Fixed(Nanos::from_micros(us)));
+            let fixed = if looker == PollingSide::Thread { fixed.as_slice() } else { &[] };
+            let lines = [&[PollPace::Busy, PollPace::Adaptive], fixed].concat().into_iter();
+            let lines: Result<Vec<WaitMethod>, IoError> =
+                lines.map(|pace| WaitMethod::open(looker, pace, bytes, context.seed())).collect();
             let mut lines = lines.map_err(failed)?;
             let mut turns: Vec<_> = lines.iter_mut().map(|line| || line.run(span).map_err(failed)).collect();
-            let mut contestants: Vec<Contestant<'_, Point, LabError>> = Vec::new();
+            let mut contestants: Vec<CompareCase<'_, PeriodSample, LabError>> = Vec::new();
             for turn in &mut turns {
                 contestants.push(turn);
             }
@@ -96,26 +96,31 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
 
 /// Returns the share of one processor that a read costs if half of its time is one sleep and the rest costs nothing.
 fn floor(bytes: usize) -> f64 {
-    let Service { fixed, per_kib, .. } = service_of(bytes);
+    let ServiceTimes { fixed, per_kib, .. } = service_of(bytes);
     let latency = fixed.0 + per_kib.0 * (bytes as u64 / 1_024);
     let used = Clock::process_cpu();
     for _ in 0..FLOOR_SLEEPS {
-        Clock::sleep_finely(Nanos(latency / 2));
+        Clock::sleep_precisely(Nanos(latency / 2));
     }
     decimal(Clock::process_cpu().since(used).0) / decimal(latency * FLOOR_SLEEPS)
 }
 
 /// Returns the service times of a data-centre SSD; for 4 KiB of one that is ten times as fast.
-fn service_of(bytes: usize) -> Service {
-    let usual = Service::default();
-    if bytes == PAGE_BYTES { Service { fixed: Nanos(4_800), ..usual } } else { usual }
+fn service_of(bytes: usize) -> ServiceTimes {
+    let usual = ServiceTimes::default();
+    if bytes == PAGE_BYTES { ServiceTimes { fixed: Nanos(4_800), ..usual } } else { usual }
 }
 
-fn column(points: &[Point], pick: fn(&Point) -> f64) -> Vec<f64> {
+fn column(points: &[PeriodSample], pick: fn(&PeriodSample) -> f64) -> Vec<f64> {
     points.iter().map(pick).collect()
 }
 
-fn report(findings: &mut Findings, (looker, bytes): (Looker, usize), lines: &[Line], points: &[Vec<Point>]) {
+fn report(
+    findings: &mut ExperimentFindings,
+    (looker, bytes): (PollingSide, usize),
+    lines: &[WaitMethod],
+    points: &[Vec<PeriodSample>],
+) {
     let [busy, adaptive, ..] = points else {
         return;
     };
@@ -124,19 +129,19 @@ fn report(findings: &mut Findings, (looker, bytes): (Looker, usize), lines: &[Li
     for (line, points) in lines.iter().zip(points) {
         let (iops, cpu) = (column(points, |point| point.iops), column(points, |point| point.cpu));
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("figure 3, model device", format!("{} looks", looker.name()))
                 .with("kib", kib)
                 .with("period", pace_name(line.pace))
-                .with("period_us", Spread::of(&column(points, |point| point.period_us)))
-                .with("iops", Spread::of(&iops))
-                .with("iops_ratio", Spread::of_ratios(&iops, &busy_iops))
-                .with("cpu_cores", Spread::of(&cpu))
-                .with("cpu_ratio", Spread::of_ratios(&cpu, &busy_cpu)),
+                .with("period_us", SampleSpread::of(&column(points, |point| point.period_us)))
+                .with("iops", SampleSpread::of(&iops))
+                .with("iops_ratio", SampleSpread::of_ratios(&iops, &busy_iops))
+                .with("cpu_cores", SampleSpread::of(&cpu))
+                .with("cpu_ratio", SampleSpread::of_ratios(&cpu, &busy_cpu)),
         );
     }
-    let ratio = |points: &[Point], pick: fn(&Point) -> f64, busy: &[f64]| {
-        Spread::of_ratios(&column(points, pick), busy).map_or(f64::NAN, |spread| spread.median)
+    let ratio = |points: &[PeriodSample], pick: fn(&PeriodSample) -> f64, busy: &[f64]| {
+        SampleSpread::of_ratios(&column(points, pick), busy).map_or(f64::NAN, |spread| spread.median)
     };
     let iops = ratio(adaptive, |point| point.iops, &busy_iops);
     let cpu = ratio(adaptive, |point| point.cpu, &busy_cpu);
@@ -149,39 +154,45 @@ fn report(findings: &mut Findings, (looker, bytes): (Looker, usize), lines: &[Li
     );
     let mut claim = |what: &str, goal, value, unit| {
         let name = format!("p4.period.{}.{kib}k.{what}", looker.name());
-        findings.claims.push(Claim::found(name, goal, (value, unit), Label::Measured, baseline.clone()));
+        findings.claims.push(LabClaim::found(
+            name,
+            goal,
+            (value, unit),
+            EvidenceLabel::Measured,
+            baseline.clone(),
+        ));
     };
     let unit = "of the IOPS of busy polling, adaptive period";
     if bytes == PAGE_BYTES {
-        claim("iops", Goal::AtLeast(NOTHING_LOST_MIN), iops, unit);
+        claim("iops", ClaimGoal::AtLeast(NOTHING_LOST_MIN), iops, unit);
         let period = super::median(&column(adaptive, |point| point.period_us));
-        claim("period", Goal::AtMost(NEAR_ZERO_US), period, "us of adaptive period");
+        claim("period", ClaimGoal::AtMost(NEAR_ZERO_US), period, "us of adaptive period");
     } else {
-        claim("iops", Goal::AtLeast(IOPS_MIN), iops, unit);
-        claim("cpu", Goal::AtMost(CPU_MAX), cpu, "of the CPU of busy polling, adaptive period");
+        claim("iops", ClaimGoal::AtLeast(IOPS_MIN), iops, unit);
+        claim("cpu", ClaimGoal::AtMost(CPU_MAX), cpu, "of the CPU of busy polling, adaptive period");
     }
 }
 
-fn pace_name(pace: Pace) -> String {
+fn pace_name(pace: PollPace) -> String {
     match pace {
-        Pace::Busy => "busy".to_owned(),
-        Pace::Adaptive => "adaptive".to_owned(),
-        Pace::Part(percent) => format!("{percent} % of the latency"),
-        Pace::Fixed(span) => format!("{} us", span.0 / 1_000),
+        PollPace::Busy => "busy".to_owned(),
+        PollPace::Adaptive => "adaptive".to_owned(),
+        PollPace::Part(percent) => format!("{percent} % of the latency"),
+        PollPace::Fixed(span) => format!("{} us", span.0 / 1_000),
     }
 }
 
-impl Line {
-    fn open(looker: Looker, pace: Pace, bytes: usize, seed: u64) -> Result<Self, IoError> {
-        let mut model = Model::new(ModelSettings::timed(SIZE, service_of(bytes)))?;
+impl WaitMethod {
+    fn open(looker: PollingSide, pace: PollPace, bytes: usize, seed: u64) -> Result<Self, IoError> {
+        let mut model = ModelDevice::new(ModelSettings::timed(SIZE, service_of(bytes)))?;
         let queue = Queue::over(model.queue(1)?);
         let buffer = Some(model.region(bytes)?);
         let builder = Handle::builder(model.facts());
         let (builder, shared) = match looker {
-            Looker::Caller => (builder.queue(queue).completion(CompletionPolicy::Paced(pace)), None),
-            Looker::Thread => {
+            PollingSide::Caller => (builder.queue(queue).completion(CompletionPolicy::Paced(pace)), None),
+            PollingSide::Thread => {
                 let shared = SharedQueue::new(queue);
-                let policy = CompletionPolicy::Thread(pace, Aggregation::NONE);
+                let policy = CompletionPolicy::Thread(pace, CompletionAggregation::NONE);
                 (builder.queue(shared.clone()).completion(policy), Some(shared))
             }
         };
@@ -189,7 +200,7 @@ impl Line {
         Ok(Self { pace, handle: builder.build()?, shared, buffer, random, clock: Clock::start() })
     }
 
-    fn run(&mut self, span: Nanos) -> Result<Point, IoError> {
+    fn run(&mut self, span: Nanos) -> Result<PeriodSample, IoError> {
         let (began, used) = (self.clock.now(), Clock::process_cpu());
         let (mut reads, mut periods) = (0_u64, Nanos::ZERO);
         while self.clock.now().since(began) < span {
@@ -206,7 +217,7 @@ impl Line {
             });
         }
         let (took, used) = (self.clock.now().since(began), Clock::process_cpu().since(used));
-        Ok(Point {
+        Ok(PeriodSample {
             iops: decimal(reads) / seconds(took),
             cpu: decimal(used.0) / decimal(took.0),
             period_us: decimal(periods.0) / decimal(reads.max(1)) / 1_000.0,

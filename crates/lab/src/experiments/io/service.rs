@@ -9,16 +9,16 @@
 //! paper's kernel bars need a block device of the kernel's: `tests/vm/more/figure4.sh` measures them in a guest.
 
 use super::{PAGE_BYTES, decimal, failed, seconds};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::report::ReportRow;
 use headwater_host::clock::Nanos;
-use headwater_io::backend::Backend as _;
-use headwater_io::model::{Arbitration, Model, ModelSettings, Service};
-use headwater_io::scheduler::{CLASSES, Class, Late, Scheduling};
-use headwater_io::timepiece::Timepiece;
-use headwater_io::{Buffer, Data, Durable, Handle, IoError, Queue, Request, SharedQueue};
-use headwater_nvme::controller::Priority;
+use headwater_io::backend::DeviceBackend as _;
+use headwater_io::clock::IoClock;
+use headwater_io::model::{ArbitrationMode, ModelDevice, ModelSettings, ServiceTimes};
+use headwater_io::scheduler::{CLASSES, LatePolicy, RequestClass, SchedulingPolicy};
+use headwater_io::{Buffer, Handle, IoError, IoRequest, Queue, SharedQueue, TransferData, WriteDurability};
+use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
 const SIZE: u64 = 1 << 30;
@@ -34,15 +34,15 @@ const DEADLINE: Nanos = Nanos::from_millis(5);
 const DEADLINES_MAX: f64 = 2.0;
 
 #[derive(Clone, Copy)]
-enum Setup {
+enum QueueSetup {
     NonBoosted,
     Boosted,
     Weighted,
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let span = Nanos::from_millis(if context.is_quick() { 300 } else { 3_000 });
-    let setups = [Setup::NonBoosted, Setup::Boosted, Setup::Weighted];
+    let setups = [QueueSetup::NonBoosted, QueueSetup::Boosted, QueueSetup::Weighted];
     let [plain, boosted, weighted] =
         setups.map(|setup| figure_4(setup, span, context.seed()).map_err(failed));
     let (plain, boosted, weighted) = (plain?, boosted?, weighted?);
@@ -52,7 +52,7 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
         ("boosted, WRR 3 to 1", &weighted),
     ] {
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("figure 4, model device, random writes", name)
                 .with("prioritised_iops", rates[0])
                 .with("second_iops", rates[1])
@@ -64,47 +64,47 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     let unit = "times the IOPS of the best of the others";
     let baseline = format!("without a boost {:.2} times", plain[0] / max_of_rest(&plain));
     let value = (boosted[0] / max_of_rest(&boosted), unit);
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p4.service.rr",
-        Goal::AtLeast(BOOST_MIN),
+        ClaimGoal::AtLeast(BOOST_MIN),
         value,
-        Label::Model,
+        EvidenceLabel::Model,
         baseline,
     ));
     let ratio = f64::from(WEIGHTS.0) / f64::from(WEIGHTS.1);
     let shares = weighted[0] / weighted[1..].iter().sum::<f64>();
     let baseline = format!("weights {} to {}; IOPS {shares:.2} to 1, of queues", WEIGHTS.0, WEIGHTS.1);
     let value = (shares / ratio, "of the ratio of the weights");
-    let goal = Goal::AtLeast(WEIGHT_PART_MIN);
-    findings.claims.push(Claim::found("p4.service.wrr", goal, value, Label::Model, baseline));
+    let goal = ClaimGoal::AtLeast(WEIGHT_PART_MIN);
+    findings.claims.push(LabClaim::found("p4.service.wrr", goal, value, EvidenceLabel::Model, baseline));
     deadlines(context, findings)
 }
 
-fn model(arbitration: Arbitration, time: &Timepiece) -> Result<Model, IoError> {
-    let service = Service { jitter_percent: 10, units: 2, ..Service::default() };
+fn model(arbitration: ArbitrationMode, time: &IoClock) -> Result<ModelDevice, IoError> {
+    let service = ServiceTimes { jitter_percent: 10, units: 2, ..ServiceTimes::default() };
     let settings = ModelSettings { arbitration, ..ModelSettings::timed(SIZE, service) };
-    Model::in_time(settings, time.clone())
+    ModelDevice::in_time(settings, time.clone())
 }
 
 /// Returns the writes a second of each thread.
-fn figure_4(setup: Setup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoError> {
-    let time = Timepiece::at_zero();
+fn figure_4(setup: QueueSetup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoError> {
+    let time = IoClock::at_zero();
     // NVMe Base 2.0 figure 320: burst, then the weights of low, medium and high, counted from 0.
     let settings = u32::from_le_bytes([0, WEIGHTS.1 - 1, 0, WEIGHTS.0 - 1]);
     let arbitration = match setup {
-        Setup::NonBoosted | Setup::Boosted => Arbitration::RoundRobin,
-        Setup::Weighted => Arbitration::Weighted { settings },
+        QueueSetup::NonBoosted | QueueSetup::Boosted => ArbitrationMode::RoundRobin,
+        QueueSetup::Weighted => ArbitrationMode::Weighted { settings },
     };
     let mut model = model(arbitration, &time)?;
     let shared_depth = u32::try_from(THREADS - 1).unwrap_or(0) * IN_FLIGHT;
-    let first = Queue::over(model.queue_of(IN_FLIGHT, Priority::High)?);
-    let shared = SharedQueue::new(Queue::over(model.queue_of(shared_depth, Priority::Low)?));
+    let first = Queue::over(model.queue_of(IN_FLIGHT, QueuePriority::High)?);
+    let shared = SharedQueue::new(Queue::over(model.queue_of(shared_depth, QueuePriority::Low)?));
     let mut handles = vec![Handle::builder(model.facts()).queue(first).time(time.clone()).build()?];
     for _ in 1..THREADS {
         let builder = Handle::builder(model.facts()).time(time.clone());
         handles.push(match setup {
-            Setup::NonBoosted => builder.queue(Queue::over(model.queue(IN_FLIGHT)?)).build()?,
-            Setup::Boosted | Setup::Weighted => builder.queue(shared.clone()).build()?,
+            QueueSetup::NonBoosted => builder.queue(Queue::over(model.queue(IN_FLIGHT)?)).build()?,
+            QueueSetup::Boosted | QueueSetup::Weighted => builder.queue(shared.clone()).build()?,
         });
     }
     let mut free = Vec::new();
@@ -116,12 +116,12 @@ fn figure_4(setup: Setup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoEr
     while time.now() < span {
         for ((handle, free), count) in handles.iter_mut().zip(&mut free).zip(&mut counts) {
             while let Some(buffer) = free.pop() {
-                handle.submit(Request::write(page(&mut random), buffer, Durable::AsPromised), 0)?;
+                handle.submit(IoRequest::write(page(&mut random), buffer, WriteDurability::AsPromised), 0)?;
             }
             while let Some(answer) = handle.poll()? {
                 answer.completion.ok()?;
                 *count += 1;
-                if let Data::ToDevice(buffer) = answer.data {
+                if let TransferData::ToDevice(buffer) = answer.data {
                     free.push(buffer);
                 }
             }
@@ -137,14 +137,14 @@ fn page(random: &mut fastrand::Rng) -> u64 {
 
 /// The outcome of a load.
 #[derive(Default)]
-struct Outcome {
+struct LoadOutcome {
     /// Latencies of the served writes with a deadline.
     latencies: Vec<Nanos>,
     served: u64,
     given_up: u64,
 }
 
-impl Outcome {
+impl LoadOutcome {
     fn p99_ms(&mut self) -> f64 {
         self.latencies.sort_unstable();
         let index = self.latencies.len() * 99 / 100;
@@ -154,33 +154,33 @@ impl Outcome {
 
 /// The load on the device.
 #[derive(Clone, Copy)]
-struct Load {
+struct DeadlineLoad {
     /// Time between two writes with the deadline.
     apart: Nanos,
     /// Constant number of writes in flight without a deadline.
     flood: usize,
 }
 
-fn deadlines(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+fn deadlines(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let span = Nanos::from_millis(if context.is_quick() { 300 } else { 3_000 });
     let mut within = [Nanos::from_millis(1_000); CLASSES];
     within[0] = DEADLINE;
-    let beside = Load { apart: Nanos::from_micros(100), flood: 512 };
-    let beyond = Load { apart: Nanos::from_micros(16), flood: 0 };
-    let served = Scheduling::Deadline { within, late: Late::Serve };
-    let given_up = Scheduling::Deadline { within, late: Late::GiveUp };
+    let beside = DeadlineLoad { apart: Nanos::from_micros(100), flood: 512 };
+    let beyond = DeadlineLoad { apart: Nanos::from_micros(16), flood: 0 };
+    let served = SchedulingPolicy::Deadline { within, late: LatePolicy::Serve };
+    let given_up = SchedulingPolicy::Deadline { within, late: LatePolicy::GiveUp };
     for (name, what, load, scheduling) in [
         ("p4.deadline.beside_flood", "10,000/s with a deadline beside 512 that have time", beside, served),
         ("p4.deadline.overload", "62,500/s with a deadline, where 32,700/s fit", beyond, given_up),
     ] {
-        let mut outcomes = [scheduling, Scheduling::Fifo]
+        let mut outcomes = [scheduling, SchedulingPolicy::Fifo]
             .map(|scheduling| loaded(scheduling, load, span, context.seed()).map_err(failed))
             .into_iter()
-            .collect::<Result<Vec<Outcome>, _>>()?;
-        let p99: Vec<f64> = outcomes.iter_mut().map(Outcome::p99_ms).collect();
+            .collect::<Result<Vec<LoadOutcome>, _>>()?;
+        let p99: Vec<f64> = outcomes.iter_mut().map(LoadOutcome::p99_ms).collect();
         for ((outcome, p99), policy) in outcomes.iter().zip(&p99).zip(["deadline", "fifo"]) {
             findings.rows.push(
-                Row::new()
+                ReportRow::new()
                     .with("deadline of 5 ms, model device", what)
                     .with("scheduler", policy)
                     .with("p99_ms", *p99)
@@ -191,8 +191,8 @@ fn deadlines(context: &Context, findings: &mut Findings) -> Result<(), LabError>
         let (given_up, all) = (outcomes[0].given_up, outcomes[0].given_up + outcomes[0].served);
         let baseline = format!("fifo {:.1} ms; {what}; {given_up} of {all} given up", p99[1]);
         let value = (p99[0] / (seconds(DEADLINE) * 1e3), "times the deadline, p99 of those served");
-        let goal = Goal::AtMost(DEADLINES_MAX);
-        findings.claims.push(Claim::found(name, goal, value, Label::Model, baseline));
+        let goal = ClaimGoal::AtMost(DEADLINES_MAX);
+        findings.claims.push(LabClaim::found(name, goal, value, EvidenceLabel::Model, baseline));
     }
     Ok(())
 }
@@ -202,25 +202,30 @@ const HAS_TIME: u64 = u64::MAX;
 /// Maximum number of waiting writes.
 const WAITING_MAX: u32 = 8_192;
 
-fn loaded(scheduling: Scheduling, load: Load, span: Nanos, seed: u64) -> Result<Outcome, IoError> {
-    let time = Timepiece::at_zero();
-    let mut model = model(Arbitration::RoundRobin, &time)?;
+fn loaded(
+    scheduling: SchedulingPolicy,
+    load: DeadlineLoad,
+    span: Nanos,
+    seed: u64,
+) -> Result<LoadOutcome, IoError> {
+    let time = IoClock::at_zero();
+    let mut model = model(ArbitrationMode::RoundRobin, &time)?;
     let queue = Queue::over(model.queue(64)?);
     let builder = Handle::builder(model.facts()).queue(queue).scheduling(scheduling);
     let mut handle = builder.waiting_max(WAITING_MAX).time(time.clone()).build()?;
     let data = model.region(PAGE_BYTES)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut outcome, mut next, mut unhurried) = (Outcome::default(), Nanos::ZERO, 0);
+    let (mut outcome, mut next, mut unhurried) = (LoadOutcome::default(), Nanos::ZERO, 0);
     while time.now() < span {
         while unhurried < load.flood {
-            let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
-            handle.submit(request.of_class(Class::LAST), HAS_TIME)?;
+            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
+            handle.submit(request.of_class(RequestClass::LAST), HAS_TIME)?;
             unhurried += 1;
         }
         // A full handle refuses requests; refused requests do not count as served.
         if time.now() >= next && handle.unanswered() < handle.most() {
             next = next.after(load.apart);
-            let request = Request::write(page(&mut random), data.clone(), Durable::AsPromised);
+            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
             handle.submit(request, time.now().0)?;
         }
         while let Some(answer) = handle.poll()? {

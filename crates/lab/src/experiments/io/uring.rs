@@ -5,17 +5,17 @@
 //! for a read. Both sides submit until the depth is reached, sleep in the kernel for the first completion and take all
 //! that are available. CPU is that of the submitting thread, on both sides.
 
-use super::fio::{Counter, Fio, Ran};
+use super::fio::{Fio, ReadResult, SyscallCounter};
 use super::{PAGE_BYTES, decimal, failed, measured, median, seconds};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Spread, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::backend::{Answer, Backend as _};
-use headwater_io::completion::{Aggregation, CompletionPolicy};
+use headwater_io::backend::{CompletedCommand, DeviceBackend as _};
+use headwater_io::completion::{CompletionAggregation, CompletionPolicy};
 use headwater_io::uring::{UringDevice, UringOptions};
-use headwater_io::{Buffer, Command, Data, Handle, IoError, Queue, Request};
+use headwater_io::{Buffer, Command, Handle, IoError, IoRequest, Queue, TransferData};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -30,7 +30,7 @@ const CALLS_UNIT: &str = "ratio of system calls a read";
 const NAMES: [&str; 3] = ["queue", "handle, interrupt policy", "fio"];
 const FIO: usize = 2;
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let path = context.scratch().join("reads");
     prepare(&path, context.seed()).map_err(|source| LabError::Io { what: "write the test file", source })?;
     let fio = match Fio::find(&path, FILE_BYTES) {
@@ -52,25 +52,26 @@ fn names(depth: u32) -> [String; 3] {
     ["iops", "cpu", "calls"].map(|what| format!("p4.uring.d{depth}.{what}"))
 }
 
-fn not_run(findings: &mut Findings, depth: u32, why: &str) {
+fn not_run(findings: &mut ExperimentFindings, depth: u32, why: &str) {
     let [iops, cpu, calls] = names(depth);
-    findings.claims.push(Claim::not_run(iops, Goal::AtLeast(IOPS_MIN), IOPS_UNIT, why));
-    findings.claims.push(Claim::not_run(cpu, Goal::AtMost(1.0), CPU_UNIT, why));
-    findings.claims.push(Claim::not_run(calls, Goal::AtMost(1.0), CALLS_UNIT, why));
+    findings.claims.push(LabClaim::not_run(iops, ClaimGoal::AtLeast(IOPS_MIN), IOPS_UNIT, why));
+    findings.claims.push(LabClaim::not_run(cpu, ClaimGoal::AtMost(1.0), CPU_UNIT, why));
+    findings.claims.push(LabClaim::not_run(calls, ClaimGoal::AtMost(1.0), CALLS_UNIT, why));
 }
 
 fn compare(
-    context: &Context,
-    findings: &mut Findings,
+    context: &RunContext,
+    findings: &mut ExperimentFindings,
     (fio, path): (&Fio, &Path),
     (depth, rounds, span): (u32, usize, Nanos),
 ) -> Result<(), LabError> {
-    let mut queue = Reader::open(path, depth, Kind::Queue, context.seed()).map_err(failed)?;
-    let mut handle = Reader::open(path, depth, Kind::Handle, context.seed()).map_err(failed)?;
+    let mut queue = UringReader::open(path, depth, ReaderKind::Queue, context.seed()).map_err(failed)?;
+    let mut handle = UringReader::open(path, depth, ReaderKind::Handle, context.seed()).map_err(failed)?;
     let mut of_queue = || queue.run(span).map_err(failed);
     let mut of_handle = || handle.run(span).map_err(failed);
     let mut of_fio = || fio.run(depth, span);
-    let mut contestants: [Contestant<'_, Ran, LabError>; 3] = [&mut of_queue, &mut of_handle, &mut of_fio];
+    let mut contestants: [CompareCase<'_, ReadResult, LabError>; 3] =
+        [&mut of_queue, &mut of_handle, &mut of_fio];
     let samples = match in_turns(rounds, &mut contestants) {
         Ok(samples) => samples,
         Err(error @ LabError::Measure { .. }) => {
@@ -86,11 +87,11 @@ fn compare(
     for (index, name) in NAMES.iter().enumerate() {
         let calls = [ours.as_ref().ok(), None, theirs.as_ref().ok()][index].copied();
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("4 KiB random reads, O_DIRECT", *name)
                 .with("depth", u64::from(depth))
-                .with("iops", Spread::of(&iops[index]))
-                .with("cpu_ns", Spread::of(&cpu[index]))
+                .with("iops", SampleSpread::of(&iops[index]))
+                .with("cpu_ns", SampleSpread::of(&cpu[index]))
                 .with("calls_a_read", calls),
         );
     }
@@ -103,25 +104,33 @@ fn compare(
         median(&iops[FIO]),
         median(&ratios)
     );
-    let goal = Goal::AtLeast(IOPS_MIN);
-    findings.claims.push(Claim::found(iops_name, goal, (high, IOPS_UNIT), Label::Measured, baseline));
+    let goal = ClaimGoal::AtLeast(IOPS_MIN);
+    findings.claims.push(LabClaim::found(
+        iops_name,
+        goal,
+        (high, IOPS_UNIT),
+        EvidenceLabel::Measured,
+        baseline,
+    ));
     let baseline =
         format!("{}, {:.0} ns a read, ours {:.0} ns", fio.version, median(&cpu[FIO]), median(&cpu[0]));
     let ratios = quotients(&cpu[0], &cpu[FIO]);
-    findings.claims.push(measured(cpu_name, Goal::AtMost(1.0), (&ratios, CPU_UNIT), &baseline));
+    findings.claims.push(measured(cpu_name, ClaimGoal::AtMost(1.0), (&ratios, CPU_UNIT), &baseline));
     findings.claims.push(match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => {
             let baseline =
                 format!("{}, {theirs:.3} a read, ours {ours:.3}; io_uring_enter alone", fio.version);
-            Claim::found(
+            LabClaim::found(
                 calls_name,
-                Goal::AtMost(1.0),
+                ClaimGoal::AtMost(1.0),
                 (ours / theirs, CALLS_UNIT),
-                Label::Measured,
+                EvidenceLabel::Measured,
                 baseline,
             )
         }
-        (Err(why), _) | (_, Err(why)) => Claim::not_run(calls_name, Goal::AtMost(1.0), CALLS_UNIT, why),
+        (Err(why), _) | (_, Err(why)) => {
+            LabClaim::not_run(calls_name, ClaimGoal::AtMost(1.0), CALLS_UNIT, why)
+        }
     });
     Ok(())
 }
@@ -152,8 +161,8 @@ fn interval(samples: &[f64]) -> (f64, f64) {
 }
 
 /// Returns the number of system calls for each read of a round, including those before and after it.
-fn calls_of(reader: &mut Reader, scratch: &Path, span: Nanos) -> Result<f64, String> {
-    let counter = Counter::start(scratch)?;
+fn calls_of(reader: &mut UringReader, scratch: &Path, span: Nanos) -> Result<f64, String> {
+    let counter = SyscallCounter::start(scratch)?;
     let ran = reader.run(span);
     let calls = counter.stop()?;
     let ran = ran.map_err(|error| format!("NOT MEASURED: {error}"))?;
@@ -173,12 +182,12 @@ fn prepare(path: &Path, seed: u64) -> io::Result<()> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum ReaderKind {
     Queue,
     Handle,
 }
 
-enum Way {
+enum ReadPath {
     /// A queue that sleeps as soon as no completion is available.
     Queue(Queue),
     /// The same queue through a handle.
@@ -186,8 +195,8 @@ enum Way {
 }
 
 /// A client of the `io_uring` backend.
-struct Reader {
-    way: Way,
+struct UringReader {
+    way: ReadPath,
     free: Vec<Buffer>,
     block_bytes: u32,
     random: fastrand::Rng,
@@ -196,8 +205,8 @@ struct Reader {
     _device: UringDevice,
 }
 
-impl Reader {
-    fn open(path: &Path, depth: u32, kind: Kind, seed: u64) -> Result<Self, IoError> {
+impl UringReader {
+    fn open(path: &Path, depth: u32, kind: ReaderKind, seed: u64) -> Result<Self, IoError> {
         let mut device = UringDevice::open(path, UringOptions::default())?;
         let facts = device.namespaces()?.into_iter().next();
         let facts =
@@ -205,10 +214,10 @@ impl Reader {
         let mut queue = Queue::over(device.queue(depth)?);
         queue.set_spin(Nanos::ZERO);
         let way = match kind {
-            Kind::Queue => Way::Queue(queue),
-            Kind::Handle => {
-                let policy = CompletionPolicy::Interrupt(Aggregation::NONE);
-                Way::Handle(Box::new(Handle::builder(&facts).queue(queue).completion(policy).build()?))
+            ReaderKind::Queue => ReadPath::Queue(queue),
+            ReaderKind::Handle => {
+                let policy = CompletionPolicy::Interrupt(CompletionAggregation::NONE);
+                ReadPath::Handle(Box::new(Handle::builder(&facts).queue(queue).completion(policy).build()?))
             }
         };
         let free = (0..depth).map(|_| device.region(PAGE_BYTES)).collect::<Result<_, _>>()?;
@@ -217,7 +226,7 @@ impl Reader {
     }
 
     /// Reads for `span`, then takes the outstanding completions.
-    fn run(&mut self, span: Nanos) -> Result<Ran, IoError> {
+    fn run(&mut self, span: Nanos) -> Result<ReadResult, IoError> {
         let (began, cpu) = (self.clock.now(), Clock::thread_cpu());
         let mut reads = 0;
         while self.clock.now().since(began) < span {
@@ -229,18 +238,18 @@ impl Reader {
         }
         let (took, used) = (self.clock.now().since(began), Clock::thread_cpu().since(cpu));
         let cpu_ns = decimal(used.0) / decimal(reads.max(1));
-        Ok(Ran { iops: decimal(reads) / seconds(took), cpu_ns, reads })
+        Ok(ReadResult { iops: decimal(reads) / seconds(took), cpu_ns, reads })
     }
 
     fn submit(&mut self) -> Result<(), IoError> {
         while let Some(buffer) = self.free.pop() {
             let offset = self.random.u64(..FILE_BYTES / PAGE_BYTES as u64) * PAGE_BYTES as u64;
             match &mut self.way {
-                Way::Queue(queue) => {
+                ReadPath::Queue(queue) => {
                     let lba = offset / u64::from(self.block_bytes);
                     queue.submit(Command::read(1, lba, self.block_bytes, buffer)?, offset)?;
                 }
-                Way::Handle(handle) => handle.submit(Request::read(offset, buffer), offset)?,
+                ReadPath::Handle(handle) => handle.submit(IoRequest::read(offset, buffer), offset)?,
             }
         }
         Ok(())
@@ -248,27 +257,27 @@ impl Reader {
 
     fn in_flight(&self) -> u32 {
         match &self.way {
-            Way::Queue(queue) => queue.in_flight(),
-            Way::Handle(handle) => handle.unanswered(),
+            ReadPath::Queue(queue) => queue.in_flight(),
+            ReadPath::Handle(handle) => handle.unanswered(),
         }
     }
 
     /// Waits for a completion and takes all that are available. Returns their number.
     fn take(&mut self) -> Result<u64, IoError> {
         let mut next = match &mut self.way {
-            Way::Queue(queue) => queue.wait_with(None)?,
-            Way::Handle(handle) => handle.wait(None)?,
+            ReadPath::Queue(queue) => queue.wait_with(None)?,
+            ReadPath::Handle(handle) => handle.wait(None)?,
         };
         let mut taken = 0;
-        while let Some(Answer { completion, data }) = next {
+        while let Some(CompletedCommand { completion, data }) = next {
             completion.ok()?;
             taken += 1;
-            if let Data::FromDevice(buffer) = data {
+            if let TransferData::FromDevice(buffer) = data {
                 self.free.push(buffer);
             }
             next = match &mut self.way {
-                Way::Queue(queue) => queue.poll_with()?,
-                Way::Handle(handle) => handle.poll()?,
+                ReadPath::Queue(queue) => queue.poll_with()?,
+                ReadPath::Handle(handle) => handle.poll()?,
             };
         }
         Ok(taken)

@@ -4,11 +4,11 @@
 //! Output: the time at which the pinned bytes are back at the configured minimum, in virtual time.
 
 use super::{CACHED, CAP_BYTES, failed};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::Spread;
-use crate::report::Row;
-use headwater_dma::pool::{Pool, PoolConfig, SimulatedCosts, SimulatedPinner, Time};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::SampleSpread;
+use crate::report::ReportRow;
+use headwater_dma::pool::{Pool, PoolClock, PoolConfig, SimulatedCosts, SimulatedPinner};
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ const FLOOR_BYTES: usize = 16 << 20;
 /// Number of ticks in an idle time, as in the pool's own ticker.
 const TICKS: u64 = 16;
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut all = Vec::new();
     for (name, max) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)] {
         let back = back_at_floor(max, &mut random)?;
         findings.rows.push(
-            Row::new()
+            ReportRow::new()
                 .with("load_up_to", name)
                 .with("peak_pinned_bytes", back.peak)
                 .with("left_pinned_bytes", back.left)
@@ -33,18 +33,18 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
         );
         all.push(back.idle_times);
     }
-    let slowest = Spread::of(&all).map_or(f64::NAN, |spread| spread.max);
-    findings.claims.push(Claim::found(
+    let slowest = SampleSpread::of(&all).map_or(f64::NAN, |spread| spread.max);
+    findings.claims.push(LabClaim::found(
         "p3.pool.floor",
-        Goal::AtMost(2.0),
+        ClaimGoal::AtMost(2.0),
         (slowest, "idle times (t) until pinned bytes are at the floor, slowest of four loads"),
-        Label::Functional,
+        EvidenceLabel::Functional,
         format!("virtual time; the floor is {} MiB, a tick every t/{TICKS}", FLOOR_BYTES >> 20),
     ));
     Ok(())
 }
 
-struct Back {
+struct DecayResult {
     peak: u64,
     left: u64,
     /// Idle times until the floor; not finite if the pool did not reach it.
@@ -52,7 +52,7 @@ struct Back {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "spans of virtual time far below 2^52 ns")]
-fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<Back, LabError> {
+fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<DecayResult, LabError> {
     let device = Arc::new(SimulatedPinner::new(SimulatedCosts::default()));
     let pool = Pool::open(PoolConfig {
         cap: CAP_BYTES,
@@ -84,10 +84,10 @@ fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<Back, LabErro
         left = tick();
         if left <= FLOOR_BYTES as u64 {
             let idle_times = device.now().since(load_end).0 as f64 / IDLE.0 as f64;
-            return Ok(Back { peak, left, idle_times });
+            return Ok(DecayResult { peak, left, idle_times });
         }
     }
-    Ok(Back { peak, left, idle_times: f64::INFINITY })
+    Ok(DecayResult { peak, left, idle_times: f64::INFINITY })
 }
 
 #[cfg(test)]

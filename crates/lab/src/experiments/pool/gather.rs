@@ -5,12 +5,12 @@
 //! counts, not times.
 
 use super::{CACHED, CAP_BYTES, failed, open};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::Spread;
-use crate::report::Row;
-use headwater_dma::buffer::Payload;
-use headwater_dma::pool::{Pool, PoolError, Request};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::SampleSpread;
+use crate::report::ReportRow;
+use headwater_dma::buffer::PoolAllocation;
+use headwater_dma::pool::{Pool, PoolError, PoolRequest};
 
 const SEGMENTS_MAX: u32 = 64;
 const BYTES_MIN: usize = 4 << 10;
@@ -23,12 +23,12 @@ const TURNOVER: usize = 20;
 /// The distribution of lengths: uniform, or uniform over the doublings, which gives mostly short buffers and short
 /// holes.
 #[derive(Clone, Copy)]
-enum Lengths {
+enum LengthDistribution {
     Even,
     OverDoublings,
 }
 
-impl Lengths {
+impl LengthDistribution {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -47,7 +47,7 @@ impl Lengths {
 }
 
 /// Shares of the free bytes, in per cent.
-struct Taken {
+struct GatherShares {
     gathered: f64,
     contiguous: f64,
     /// The longest free runs together, as many as the segments allowed: the upper bound.
@@ -56,20 +56,21 @@ struct Taken {
     free: u64,
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let repetitions = if context.is_quick() { 3 } else { 25 };
     let cases = [
-        ("p3.pool.gather", "even", Lengths::Even),
-        ("p3.pool.gather.short", "over the doublings", Lengths::OverDoublings),
+        ("p3.pool.gather", "even", LengthDistribution::Even),
+        ("p3.pool.gather.short", "over the doublings", LengthDistribution::OverDoublings),
     ];
     for (claim, name, lengths) in cases {
         let taken = (0..repetitions)
             .map(|repetition| one(lengths, context.seed().wrapping_add(repetition)))
-            .collect::<Result<Vec<Taken>, LabError>>()?;
-        let spread = |of: fn(&Taken) -> f64| Spread::of(&taken.iter().map(of).collect::<Vec<f64>>());
+            .collect::<Result<Vec<GatherShares>, LabError>>()?;
+        let spread =
+            |of: fn(&GatherShares) -> f64| SampleSpread::of(&taken.iter().map(of).collect::<Vec<f64>>());
         let (gathered, contiguous) = (spread(|taken| taken.gathered), spread(|taken| taken.contiguous));
         let possible = spread(|taken| taken.possible);
-        let row = Row::new()
+        let row = ReportRow::new()
             .with("lengths_4k_to_4m", name)
             .with("free_bytes", taken.iter().map(|taken| taken.free).max().unwrap_or(0))
             .with("in_64_segments_percent_of_free", gathered)
@@ -77,15 +78,15 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
             .with("longest_64_runs_percent_of_free", possible)
             .with("segments_most", taken.iter().map(|taken| taken.segments).max().unwrap_or(0) as u64);
         findings.rows.push(row);
-        let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
-        findings.claims.push(Claim::found(
+        let median = |spread: Option<SampleSpread>| spread.map_or(f64::NAN, |spread| spread.median);
+        findings.claims.push(LabClaim::found(
             claim,
-            Goal::AtLeast(95.0),
+            ClaimGoal::AtLeast(95.0),
             (
                 median(gathered),
                 "% of the free bytes in one request of at most 64 segments",
             ),
-            Label::Functional,
+            EvidenceLabel::Functional,
             format!(
                 "{:.1} % at worst; one segment {:.1} %; the longest 64 free runs {:.1} %; lengths {name}, M {} MiB, nine tenths in use",
                 gathered.map_or(f64::NAN, |spread| spread.min),
@@ -98,18 +99,18 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
     Ok(())
 }
 
-fn one(lengths: Lengths, seed: u64) -> Result<Taken, LabError> {
+fn one(lengths: LengthDistribution, seed: u64) -> Result<GatherShares, LabError> {
     let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED)?;
     let mut random = fastrand::Rng::with_seed(seed);
     pin_all(&pool)?;
     let held = crowded(&pool, lengths, &mut random)?;
     let free = pool.statistics().cap_bytes.saturating_sub(pool.statistics().in_use_bytes);
     let possible = longest_runs(&held, free);
-    let request = |bytes| Request::bytes(bytes).scattered(SEGMENTS_MAX);
+    let request = |bytes| PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX);
     let (gathered, segments) = largest(&pool, free, request)?;
-    let (contiguous, _) = largest(&pool, free, Request::bytes)?;
+    let (contiguous, _) = largest(&pool, free, PoolRequest::bytes)?;
     drop(held);
-    Ok(Taken { gathered, contiguous, possible, segments, free })
+    Ok(GatherShares { gathered, contiguous, possible, segments, free })
 }
 
 /// Makes the pool pin its whole capacity, as an earlier load would have.
@@ -121,12 +122,12 @@ fn pin_all(pool: &Pool) -> Result<(), LabError> {
 /// Returns the percentage of the free bytes in the longest runs between held buffers, as many runs as the segments
 /// allowed. Memory in the caches of threads counts as free: a request that finds too little takes it.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
-fn longest_runs(held: &[Payload], free: u64) -> f64 {
+fn longest_runs(held: &[PoolAllocation], free: u64) -> f64 {
     let mut taken: Vec<(usize, usize)> = held
         .iter()
         .flat_map(|payload| {
             let whole =
-                if let Payload::Contiguous(buffer) = payload { Some(buffer.capacity()) } else { None };
+                if let PoolAllocation::Contiguous(buffer) = payload { Some(buffer.capacity()) } else { None };
             payload.pieces().map(move |piece| {
                 let bytes = whole.unwrap_or_else(|| piece.len().next_multiple_of(PAGE_BYTES));
                 (piece.as_ptr().addr(), bytes)
@@ -144,15 +145,19 @@ fn longest_runs(held: &[Payload], free: u64) -> f64 {
 }
 
 /// Returns buffers that fill nine tenths of the pool after many allocations and frees.
-fn crowded(pool: &Pool, lengths: Lengths, random: &mut fastrand::Rng) -> Result<Vec<Payload>, LabError> {
+fn crowded(
+    pool: &Pool,
+    lengths: LengthDistribution,
+    random: &mut fastrand::Rng,
+) -> Result<Vec<PoolAllocation>, LabError> {
     let full = CAP_BYTES / 10 * 9;
-    let mut held: Vec<Payload> = Vec::new();
+    let mut held: Vec<PoolAllocation> = Vec::new();
     let (mut used, mut frees) = (0, 0);
     loop {
         let bytes = lengths.draw(random);
         let fits = used + bytes.next_multiple_of(PAGE_BYTES) <= full;
         // In one segment if possible, else in several: otherwise nine tenths cannot be filled.
-        let request = Request::bytes(bytes).scattered(SEGMENTS_MAX);
+        let request = PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX);
         let payload = if fits { taken(pool.allocate(&request))? } else { None };
         if let Some(payload) = payload {
             used += capacity(&payload);
@@ -170,16 +175,16 @@ fn crowded(pool: &Pool, lengths: Lengths, random: &mut fastrand::Rng) -> Result<
 }
 
 /// Returns the bytes that a payload takes of the pool.
-fn capacity(payload: &Payload) -> usize {
+fn capacity(payload: &PoolAllocation) -> usize {
     match payload {
-        Payload::Contiguous(buffer) => buffer.capacity(),
-        Payload::Scattered(scattered) => scattered.bytes().next_multiple_of(PAGE_BYTES),
+        PoolAllocation::Contiguous(buffer) => buffer.capacity(),
+        PoolAllocation::Scattered(scattered) => scattered.bytes().next_multiple_of(PAGE_BYTES),
     }
 }
 
 /// Returns the percentage of the free bytes that one request gets, in steps of 0.5, and the number of its segments.
 #[expect(clippy::cast_precision_loss, reason = "a per mille number")]
-fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> Request) -> Result<(f64, usize), LabError> {
+fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> PoolRequest) -> Result<(f64, usize), LabError> {
     for per_mille in (0..=1_000_u64).rev().step_by(5) {
         let bytes = usize::try_from(free * per_mille / 1_000).unwrap_or(usize::MAX);
         if bytes == 0 {
@@ -193,7 +198,7 @@ fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> Request) -> Result
 }
 
 /// Returns the number of segments of a payload; all must be expressible as PRP entries (NVMe Base 2.1, 4.3.1).
-fn legal_segments(payload: Payload) -> Result<usize, LabError> {
+fn legal_segments(payload: PoolAllocation) -> Result<usize, LabError> {
     let lent = payload.lend();
     let segments = lent.segments();
     let whole = |bytes: usize| bytes.is_multiple_of(PAGE_BYTES);
@@ -229,13 +234,13 @@ mod tests {
         let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
         let free = CAP_BYTES as u64;
         let (gathered, segments) =
-            largest(&pool, free, |bytes| Request::bytes(bytes).scattered(SEGMENTS_MAX)).unwrap();
+            largest(&pool, free, |bytes| PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX)).unwrap();
         assert!(gathered > 99.9 && segments <= SEGMENTS_MAX as usize, "{gathered} in {segments}");
     }
 
     #[test]
     fn full_pool_gives_less_in_one_segment_than_in_many() {
-        let taken = one(Lengths::OverDoublings, 1).unwrap();
+        let taken = one(LengthDistribution::OverDoublings, 1).unwrap();
         let tenths = taken.free * 100 / CAP_BYTES as u64;
         assert!((9..=12).contains(&tenths), "{tenths} % free");
         assert!(taken.possible + 0.5 >= taken.gathered, "{} {}", taken.possible, taken.gathered);
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn lengths_stay_within_their_bounds() {
         let mut random = fastrand::Rng::with_seed(3);
-        for lengths in [Lengths::Even, Lengths::OverDoublings] {
+        for lengths in [LengthDistribution::Even, LengthDistribution::OverDoublings] {
             assert!((0..10_000).all(|_| (BYTES_MIN..=BYTES_MAX).contains(&lengths.draw(&mut random))));
         }
     }

@@ -5,11 +5,11 @@
 //! replacing walks an array of the same length in the same order and exchanges entries with a stack.
 
 use super::{CACHED, claim, failed, median, open};
-use crate::claim::Goal;
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Spread, cpu_ns_each};
-use crate::report::Row;
-use headwater_dma::buffer::Buffer;
+use crate::claim::ClaimGoal;
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{SampleSpread, cpu_ns_each};
+use crate::report::ReportRow;
+use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::Pool;
 use std::hint::black_box;
 
@@ -26,25 +26,25 @@ const FLAT_MAX: f64 = 1.25;
 
 /// Rounds at one number of live buffers.
 #[derive(Default)]
-struct Costs {
+struct LiveCosts {
     fill: f64,
     pair: Vec<f64>,
     replace: Vec<f64>,
     floor: Vec<f64>,
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let (live, rounds) = if context.is_quick() { (LIVE_QUICK, 7) } else { (LIVE_FULL, 21) };
     for (path, per_mille, max_ns) in [("hit", CACHED, 10.0), ("shared", 0, 60.0)] {
         let levels = [LIVE_FEW, live / 10, live];
         let costs = measure(&levels, per_mille, rounds, context.seed())?;
         for (level, costs) in levels.iter().zip(&costs) {
-            let row = Row::new()
+            let row = ReportRow::new()
                 .with("path", path)
                 .with("live", *level as u64)
-                .with("pair_cpu_ns", Spread::of(&costs.pair))
-                .with("replace_random_cpu_ns", Spread::of(&costs.replace))
-                .with("replace_floor_cpu_ns", Spread::of(&costs.floor))
+                .with("pair_cpu_ns", SampleSpread::of(&costs.pair))
+                .with("replace_random_cpu_ns", SampleSpread::of(&costs.replace))
+                .with("replace_floor_cpu_ns", SampleSpread::of(&costs.floor))
                 .with("fill_cpu_ns", costs.fill);
             findings.rows.push(row);
         }
@@ -52,25 +52,30 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
         let baseline = format!("{:.1} ns with {LIVE_FEW} live; this run had {live}", median(few));
         let unit = "ns of CPU a pair, all live";
         let name = format!("p3.pool.live.{path}");
-        findings.claims.push(claim(name, Goal::AtMost(max_ns), unit, many, &baseline));
+        findings.claims.push(claim(name, ClaimGoal::AtMost(max_ns), unit, many, &baseline));
         let ratios: Vec<f64> = many.iter().map(|cost| cost / median(few)).collect();
         let unit = "of a pair's cost beside few live";
         let flat = format!("p3.pool.flat.{path}");
-        findings.claims.push(claim(flat, Goal::AtMost(FLAT_MAX), unit, &ratios, &baseline));
+        findings.claims.push(claim(flat, ClaimGoal::AtMost(FLAT_MAX), unit, &ratios, &baseline));
     }
     Ok(())
 }
 
-fn measure(levels: &[usize], cache_per_mille: u32, rounds: usize, seed: u64) -> Result<Vec<Costs>, LabError> {
+fn measure(
+    levels: &[usize],
+    cache_per_mille: u32,
+    rounds: usize,
+    seed: u64,
+) -> Result<Vec<LiveCosts>, LabError> {
     let max = levels.iter().copied().max().unwrap_or(0);
     // Room for the caches, and for the rest of the last chunk.
     let cap = (max * BLOCK_BYTES / 10 * 11).next_multiple_of(CHUNK_BYTES) + CHUNK_BYTES;
     let pool = open(cap, CHUNK_BYTES, cache_per_mille)?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut held: Vec<Buffer> = Vec::with_capacity(max);
+    let mut held: Vec<PoolBuffer> = Vec::with_capacity(max);
     let mut all = Vec::new();
     for &level in levels {
-        let mut costs = Costs { fill: fill(&pool, &mut held, level)?, ..Costs::default() };
+        let mut costs = LiveCosts { fill: fill(&pool, &mut held, level)?, ..LiveCosts::default() };
         // The first round warms up.
         for round in 0..=rounds {
             let pair = pairs(&pool)?;
@@ -87,7 +92,7 @@ fn measure(levels: &[usize], cache_per_mille: u32, rounds: usize, seed: u64) -> 
     Ok(all)
 }
 
-fn fill(pool: &Pool, held: &mut Vec<Buffer>, level: usize) -> Result<f64, LabError> {
+fn fill(pool: &Pool, held: &mut Vec<PoolBuffer>, level: usize) -> Result<f64, LabError> {
     let missing = level.saturating_sub(held.len());
     let mut outcome = Ok(());
     let cost = cpu_ns_each(missing as u64, || {
@@ -119,7 +124,7 @@ fn pairs(pool: &Pool) -> Result<f64, LabError> {
     Ok(cost)
 }
 
-fn replace(pool: &Pool, held: &mut [Buffer], order: &[usize]) -> Result<f64, LabError> {
+fn replace(pool: &Pool, held: &mut [PoolBuffer], order: &[usize]) -> Result<f64, LabError> {
     let mut outcome = Ok(());
     let cost = cpu_ns_each(order.len() as u64, || {
         for &at in order {

@@ -5,14 +5,14 @@
 //! run interleaved.
 
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Pinned, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
 use headwater_dma::pool::Pool;
-use headwater_host::pinning::per_request::{FreshMemory, Registrar, map_reserved_huge};
-use headwater_host::region::Region;
-use headwater_host::rivals::{Heap, Rival};
+use headwater_host::baselines::{BaselineAllocator, BaselineHeap};
+use headwater_host::mapped_region::MappedRegion;
+use headwater_host::pinning::per_request::{BufferRegistrar, FreshMemory, map_reserved_huge};
 use std::hint::black_box;
 use std::io;
 
@@ -49,65 +49,71 @@ const SHARED_NS_MAX: f64 = 60.0;
 const SPDK_64K_NS: f64 = 800.0;
 
 /// The prepared state of every compared method.
-struct Bench {
+struct PairBench {
     stock: Vec<(usize, usize)>,
     hit: Pool,
     shared: Pool,
-    rlsf: Option<Heap>,
-    talc: Option<Heap>,
-    ring: io::Result<Registrar>,
-    resident: Region,
+    rlsf: Option<BaselineHeap>,
+    talc: Option<BaselineHeap>,
+    ring: io::Result<BufferRegistrar>,
+    resident: MappedRegion,
 }
 
-impl Bench {
+impl PairBench {
     fn open() -> Result<Self, LabError> {
-        let mut resident = Region::zeroed(KERNEL_BYTES).map_err(failed)?;
+        let mut resident = MappedRegion::zeroed(KERNEL_BYTES).map_err(failed)?;
         resident.fill(1);
         Ok(Self {
             stock: (0..STOCK).map(|block| (block, block)).collect(),
             hit: open(CAP_BYTES, CHUNK_BYTES, CACHED)?,
             shared: open(CAP_BYTES, CHUNK_BYTES, 0)?,
-            rlsf: Heap::open(Rival::Rlsf, ARENA_BYTES),
-            talc: Heap::open(Rival::Talc, ARENA_BYTES),
-            ring: Registrar::open(),
+            rlsf: BaselineHeap::open(BaselineAllocator::Rlsf, ARENA_BYTES),
+            talc: BaselineHeap::open(BaselineAllocator::Talc, ARENA_BYTES),
+            ring: BufferRegistrar::open(),
             resident,
         })
     }
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings, pinned: Pinned) -> Result<(), LabError> {
+pub(super) fn run(
+    context: &RunContext,
+    findings: &mut ExperimentFindings,
+    pinned: PinState,
+) -> Result<(), LabError> {
     let rounds = if context.is_quick() { 7 } else { 41 };
-    let mut bench = Bench::open()?;
+    let mut bench = PairBench::open()?;
     for (name, bytes) in SIZES {
         let samples = measure(&mut bench, bytes, rounds)?;
         for (method, samples) in NAMES.iter().zip(&samples) {
-            findings.rows.push(row(method, bytes, Spread::of(samples), "", pinned));
+            findings.rows.push(row(method, bytes, SampleSpread::of(samples), "", pinned));
         }
         let huge = reserved_huge(bytes, rounds);
         let note = if huge.is_none() { "no reserved huge pages (vm.nr_hugepages)" } else { "" };
         findings.rows.push(row("map of reserved huge pages", bytes, huge, note, pinned));
         claims(findings, name, &samples);
     }
-    let locked = |heap: &Option<Heap>| heap.as_ref().is_some_and(Heap::is_locked);
+    let locked = |heap: &Option<BaselineHeap>| heap.as_ref().is_some_and(BaselineHeap::is_locked);
     let text = if locked(&bench.rlsf) && locked(&bench.talc) { "locked" } else { "resident, not locked" };
     let pinner = bench.hit.config().pinner.name();
-    findings.rows.push(Row::new().with("pinner_of_the_pool", pinner).with("arenas_of_rlsf_and_talc", text));
+    findings
+        .rows
+        .push(ReportRow::new().with("pinner_of_the_pool", pinner).with("arenas_of_rlsf_and_talc", text));
     Ok(())
 }
 
-fn row(method: &str, bytes: usize, cost: Option<Spread>, note: &str, pinned: Pinned) -> Row {
-    Row::new()
+fn row(method: &str, bytes: usize, cost: Option<SampleSpread>, note: &str, pinned: PinState) -> ReportRow {
+    ReportRow::new()
         .with("pair", method)
         .with("block_bytes", bytes as u64)
         .with("cpu_ns", cost)
-        .with("pinned", if pinned == Pinned::Yes { "yes" } else { "no" })
+        .with("pinned", if pinned == PinState::Yes { "yes" } else { "no" })
         .with("note", note)
 }
 
 /// Returns the CPU nanoseconds of a pair: for each of [`NAMES`], one value a round, which is not finite if the system
 /// refuses the method.
-fn measure(bench: &mut Bench, bytes: usize, rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
-    let Bench { stock, hit, shared, rlsf, talc, ring, resident } = bench;
+fn measure(bench: &mut PairBench, bytes: usize, rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
+    let PairBench { stock, hit, shared, rlsf, talc, ring, resident } = bench;
     // Another live buffer keeps the chunk from becoming empty.
     let _companion = shared.buffer(4 << 10).map_err(failed)?;
     // A few pairs with system calls take as long as thousands of the rest.
@@ -129,7 +135,7 @@ fn measure(bench: &mut Bench, bytes: usize, rounds: usize) -> Result<Vec<Vec<f64
         Ok(kernel_pairs(few, || ring.register(&mut resident[..bytes])))
     };
     let mut map_lock = || Ok(kernel_pairs(few / 4, || FreshMemory::map_and_lock(bytes).map(drop)));
-    let mut contestants: [Contestant<'_, f64, LabError>; NAMES.len()] = [
+    let mut contestants: [CompareCase<'_, f64, LabError>; NAMES.len()] = [
         &mut floor,
         &mut pool_hit,
         &mut pool_shared,
@@ -158,7 +164,7 @@ fn pool_pairs(pool: &Pool, bytes: usize) -> Result<f64, LabError> {
     Ok(cost)
 }
 
-fn heap_pairs(heap: Option<&mut Heap>, bytes: usize) -> f64 {
+fn heap_pairs(heap: Option<&mut BaselineHeap>, bytes: usize) -> f64 {
     let Some(heap) = heap else { return f64::NAN };
     cpu_ns_each(PAIRS, || {
         for _ in 0..PAIRS {
@@ -175,43 +181,43 @@ fn kernel_pairs(count: u64, mut pair: impl FnMut() -> io::Result<()>) -> f64 {
     if refused { f64::NAN } else { cost }
 }
 
-fn reserved_huge(bytes: usize, rounds: usize) -> Option<Spread> {
+fn reserved_huge(bytes: usize, rounds: usize) -> Option<SampleSpread> {
     let samples: Vec<f64> = (0..rounds).map(|_| kernel_pairs(4, || map_reserved_huge(bytes))).collect();
-    Spread::of(&samples)
+    SampleSpread::of(&samples)
 }
 
-fn claims(findings: &mut Findings, name: &str, samples: &[Vec<f64>]) {
+fn claims(findings: &mut ExperimentFindings, name: &str, samples: &[Vec<f64>]) {
     let costs_of = |methods: &[usize]| {
         let named =
             methods.iter().map(|&index| format!("{} {:.1} ns", NAMES[index], median(&samples[index])));
         named.collect::<Vec<_>>().join(", ")
     };
     let unit = "ns of CPU an allocation and its free";
-    let goal = Goal::AtMost(HIT_NS_MAX);
+    let goal = ClaimGoal::AtMost(HIT_NS_MAX);
     let baseline = costs_of(&[FLOOR, RLSF, TALC, MAP_LOCK]);
     findings.claims.push(claim(format!("p3.pool.hit.{name}"), goal, unit, &samples[HIT], &baseline));
-    let goal = Goal::AtMost(SHARED_NS_MAX);
+    let goal = ClaimGoal::AtMost(SHARED_NS_MAX);
     findings.claims.push(claim(format!("p3.pool.shared.{name}"), goal, unit, &samples[SHARED], &baseline));
     if name != "64k" {
         return;
     }
     let ratio = |over: f64| over / median(&samples[HIT]);
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.pool.spdk.64k",
-        Goal::AtLeast(50.0),
+        ClaimGoal::AtLeast(50.0),
         (ratio(SPDK_64K_NS), "x cheaper than spdk_dma_malloc and free"),
-        Label::Measured,
+        EvidenceLabel::Measured,
         format!(
             "spdk_dma_malloc and free: {SPDK_64K_NS} ns, from another run on this kind of machine, not measured here; \
              ours {:.2} ns",
             median(&samples[HIT])
         ),
     ));
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.pool.register.64k",
-        Goal::AtLeast(100.0),
+        ClaimGoal::AtLeast(100.0),
         (ratio(median(&samples[REGISTER])), "x cheaper than registering for each request"),
-        Label::Measured,
+        EvidenceLabel::Measured,
         costs_of(&[REGISTER, HIT]),
     ));
 }
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_method_without_system_calls_has_a_cost() {
-        let mut bench = Bench::open().unwrap();
+        let mut bench = PairBench::open().unwrap();
         let samples = measure(&mut bench, 64 << 10, 1).unwrap();
         assert_eq!(samples.len(), NAMES.len());
         for method in [FLOOR, HIT, SHARED, RLSF, TALC] {

@@ -6,14 +6,14 @@
 //! one size for all.
 
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::measure::{Contestant, Spread, cpu_ns_each, in_turns};
-use crate::report::Row;
-use headwater_dma::buffer::Buffer;
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::measure::{CompareCase, SampleSpread, cpu_ns_each, in_turns};
+use crate::report::ReportRow;
+use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::Pool;
+use headwater_host::baselines::{BaselineAllocator, BaselineBlock, BaselineHeap};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::rivals::{Block, Heap, Rival};
 use std::hint::black_box;
 use std::sync::Barrier;
 
@@ -30,14 +30,14 @@ const NAMES: [&str; 5] = [
     "talc, locked arena",
 ];
 
-struct Step {
+struct TraceStep {
     slot: usize,
     bytes: usize,
 }
 
-fn trace(seed: u64) -> Vec<Step> {
+fn trace(seed: u64) -> Vec<TraceStep> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut step = || Step { slot: random.usize(..SLOTS), bytes: bytes(random.f64()) };
+    let mut step = || TraceStep { slot: random.usize(..SLOTS), bytes: bytes(random.f64()) };
     (0..STEPS).map(|_| step()).collect()
 }
 
@@ -51,42 +51,42 @@ fn slots<T>() -> Vec<Option<T>> {
     (0..SLOTS).map(|_| None).collect()
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let rounds = if context.is_quick() { 3 } else { 21 };
     let steps = trace(context.seed());
     let cached = open(CAP_BYTES, CHUNK_BYTES, CACHED)?;
     let bare = open(CAP_BYTES, CHUNK_BYTES, 0)?;
     let samples = measure(&steps, (&cached, &bare), rounds)?;
     for (name, samples) in NAMES.iter().zip(&samples) {
-        let row = Row::new().with("trace", *name).with("live", SLOTS as u64);
-        findings.rows.push(row.with("cpu_ns_per_step", Spread::of(samples)));
+        let row = ReportRow::new().with("trace", *name).with("live", SLOTS as u64);
+        findings.rows.push(row.with("cpu_ns_per_step", SampleSpread::of(samples)));
     }
     // The rounds above used the same pool, so this counts its steady state.
     let (hits, max_cached) = count_hits(&cached, &steps)?;
     let steps = cached.statistics().steps;
     findings.rows.push(
-        Row::new()
+        ReportRow::new()
             .with("served", "pool with caches, all rounds")
             .with("by_cache", steps.cache)
             .with("by_free_run", steps.contiguous)
             .with("by_growth", steps.grown),
     );
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.pool.trace.hits",
-        Goal::AtLeast(90.0),
+        ClaimGoal::AtLeast(90.0),
         (hits, "% of requests served by the thread's cache"),
-        Label::Functional,
+        EvidenceLabel::Functional,
         format!(
             "{SLOTS} live of 4 KiB to 1 MiB; {:.0} ns a step, floor {:.0}",
             median(&samples[1]),
             median(&samples[0])
         ),
     ));
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.pool.trace.cached",
-        Goal::AtMost(5.0),
+        ClaimGoal::AtMost(5.0),
         (max_cached, "% of M in caches at the most"),
-        Label::Functional,
+        EvidenceLabel::Functional,
         format!("M is {} MiB", CAP_BYTES >> 20),
     ));
     Ok(())
@@ -94,7 +94,7 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
 
 /// Returns the percentage of requests served by the cache, and the maximum percentage of M in caches.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn count_hits(pool: &Pool, steps: &[Step]) -> Result<(f64, f64), LabError> {
+fn count_hits(pool: &Pool, steps: &[TraceStep]) -> Result<(f64, f64), LabError> {
     let mut held = slots();
     play(pool, &mut held, steps)?;
     let before = pool.statistics().steps;
@@ -108,7 +108,7 @@ fn count_hits(pool: &Pool, steps: &[Step]) -> Result<(f64, f64), LabError> {
     Ok((hits * 100.0, max_cached as f64 / CAP_BYTES as f64 * 100.0))
 }
 
-fn play(pool: &Pool, held: &mut [Option<Buffer>], steps: &[Step]) -> Result<(), LabError> {
+fn play(pool: &Pool, held: &mut [Option<PoolBuffer>], steps: &[TraceStep]) -> Result<(), LabError> {
     for step in steps {
         held[step.slot] = None;
         held[step.slot] = Some(pool.buffer(step.bytes).map_err(failed)?);
@@ -117,14 +117,14 @@ fn play(pool: &Pool, held: &mut [Option<Buffer>], steps: &[Step]) -> Result<(), 
 }
 
 /// Returns the CPU nanoseconds for a step: for each of [`NAMES`], one value a round.
-fn measure(steps: &[Step], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
+fn measure(steps: &[TraceStep], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<Vec<f64>>, LabError> {
     let count = steps.len() as u64;
-    let with_pool = |pool: &Pool, held: &mut Vec<Option<Buffer>>| {
+    let with_pool = |pool: &Pool, held: &mut Vec<Option<PoolBuffer>>| {
         let mut outcome = Ok(());
         let cost = cpu_ns_each(count, || outcome = play(pool, held, steps));
         outcome.map(|()| cost)
     };
-    let with_heap = |heap: &mut Option<Heap>, held: &mut Vec<Option<Block>>| {
+    let with_heap = |heap: &mut Option<BaselineHeap>, held: &mut Vec<Option<BaselineBlock>>| {
         let Some(heap) = heap else { return f64::NAN };
         cpu_ns_each(count, || {
             for step in steps {
@@ -147,18 +147,18 @@ fn measure(steps: &[Step], pools: (&Pool, &Pool), rounds: usize) -> Result<Vec<V
     let (mut one, mut other) = (slots(), slots());
     let mut cached = || with_pool(pools.0, &mut one);
     let mut bare = || with_pool(pools.1, &mut other);
-    let (mut rlsf, mut rlsf_held) = (Heap::open(Rival::Rlsf, CAP_BYTES), slots());
-    let (mut talc, mut talc_held) = (Heap::open(Rival::Talc, CAP_BYTES), slots());
+    let (mut rlsf, mut rlsf_held) = (BaselineHeap::open(BaselineAllocator::Rlsf, CAP_BYTES), slots());
+    let (mut talc, mut talc_held) = (BaselineHeap::open(BaselineAllocator::Talc, CAP_BYTES), slots());
     let mut with_rlsf = || Ok(with_heap(&mut rlsf, &mut rlsf_held));
     let mut with_talc = || Ok(with_heap(&mut talc, &mut talc_held));
-    let mut contestants: [Contestant<'_, f64, LabError>; NAMES.len()] =
+    let mut contestants: [CompareCase<'_, f64, LabError>; NAMES.len()] =
         [&mut floor, &mut cached, &mut bare, &mut with_rlsf, &mut with_talc];
     in_turns(rounds, &mut contestants)
 }
 
 /// The work that a thread repeats while it is timed.
 #[derive(Clone, Copy)]
-enum Work {
+enum ThreadWork {
     Pairs,
     Trace,
 }
@@ -166,10 +166,10 @@ enum Work {
 /// Number of steps of one thread in one round, which take some milliseconds.
 const THREAD_STEPS: usize = 200_000;
 
-pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run_threads(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let rounds = if context.is_quick() { 5 } else { 41 };
     let steps = trace(context.seed() ^ 1);
-    for (name, work) in [("hit", Work::Pairs), ("trace", Work::Trace)] {
+    for (name, work) in [("hit", ThreadWork::Pairs), ("trace", ThreadWork::Trace)] {
         let pool = open(CAP_BYTES * 2, CHUNK_BYTES, CACHED)?;
         let (mut by_cpu, mut by_clock) = (Vec::new(), Vec::new());
         for round in 0..=rounds {
@@ -180,14 +180,15 @@ pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<
                 by_clock.push(2.0 * alone.span / both.span);
             }
         }
-        let row = Row::new().with("two_threads", name).with("by_cpu_ratio", Spread::of(&by_cpu));
-        findings.rows.push(row.with("by_clock_ratio", Spread::of(&by_clock)));
-        let clock = Spread::of(&by_clock).map_or((f64::NAN, f64::NAN), |spread| (spread.median, spread.max));
+        let row = ReportRow::new().with("two_threads", name).with("by_cpu_ratio", SampleSpread::of(&by_cpu));
+        findings.rows.push(row.with("by_clock_ratio", SampleSpread::of(&by_clock)));
+        let clock =
+            SampleSpread::of(&by_clock).map_or((f64::NAN, f64::NAN), |spread| (spread.median, spread.max));
         let baseline = format!(
             "one thread; by CPU time, since other programs share the cores. By the clock {:.2}x, at best {:.2}x",
             clock.0, clock.1
         );
-        let goal = Goal::AtLeast(1.8);
+        let goal = ClaimGoal::AtLeast(1.8);
         let name = format!("p3.pool.threads.{name}");
         findings.claims.push(claim(name, goal, "x the rate of one thread", &by_cpu, &baseline));
     }
@@ -195,7 +196,7 @@ pub(super) fn run_threads(context: &Context, findings: &mut Findings) -> Result<
 }
 
 /// CPU nanoseconds for each thread, and elapsed nanoseconds from the first start to the last end.
-struct Spent {
+struct ThreadCost {
     cpu: f64,
     span: f64,
 }
@@ -203,11 +204,11 @@ struct Spent {
 #[expect(clippy::cast_precision_loss, reason = "a round is far below 2^52 ns")]
 fn together(
     pool: &Pool,
-    steps: &[Step],
-    work: Work,
+    steps: &[TraceStep],
+    work: ThreadWork,
     threads: usize,
     clock: &Clock,
-) -> Result<Spent, LabError> {
+) -> Result<ThreadCost, LabError> {
     let barrier = Barrier::new(threads);
     let one = || -> Result<(Nanos, Nanos, Nanos), LabError> {
         let mut held = slots();
@@ -228,24 +229,24 @@ fn together(
     let cpu: u64 = results.iter().map(|(cpu, ..)| cpu.0).sum();
     let start = results.iter().map(|(_, start, _)| start.0).min().unwrap_or(0);
     let end = results.iter().map(|(.., end)| end.0).max().unwrap_or(0);
-    Ok(Spent { cpu: cpu as f64 / threads as f64, span: (end - start) as f64 })
+    Ok(ThreadCost { cpu: cpu as f64 / threads as f64, span: (end - start) as f64 })
 }
 
 fn thread_work(
     pool: &Pool,
-    held: &mut [Option<Buffer>],
-    steps: &[Step],
-    work: Work,
+    held: &mut [Option<PoolBuffer>],
+    steps: &[TraceStep],
+    work: ThreadWork,
     count: usize,
 ) -> Result<(), LabError> {
     match work {
-        Work::Pairs => {
+        ThreadWork::Pairs => {
             for _ in 0..count {
                 drop(black_box(pool.buffer(64 << 10).map_err(failed)?));
             }
             Ok(())
         }
-        Work::Trace => {
+        ThreadWork::Trace => {
             for part in steps.chunks(count.min(steps.len())).take(count.div_ceil(steps.len())) {
                 play(pool, held, part)?;
             }

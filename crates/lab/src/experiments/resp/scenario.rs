@@ -2,22 +2,22 @@
 //!
 //! A group is one start of the servers with one durability; its scenarios are the loads on them, in order of execution.
 
-use crate::claim::Goal;
-use crate::load::{Client, Load, Verb};
-use crate::server::Mode;
+use crate::claim::ClaimGoal;
+use crate::resp_load::{LoadClient, LoadCommand, RespLoad};
+use crate::server::RespDurability;
 
 /// A promise for a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Promise {
+pub(super) enum ScenarioPromise {
     /// Headwater's CPU for an operation over Redis's.
-    Cpu(Goal),
+    Cpu(ClaimGoal),
     /// Headwater's operations a second over Redis's.
-    Throughput(Goal),
+    Throughput(ClaimGoal),
 }
 
-impl Promise {
+impl ScenarioPromise {
     /// Returns the goal.
-    pub(super) fn goal(self) -> Goal {
+    pub(super) fn goal(self) -> ClaimGoal {
         match self {
             Self::Cpu(goal) | Self::Throughput(goal) => goal,
         }
@@ -34,46 +34,48 @@ impl Promise {
 
 /// One start of the servers.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ScenarioGroup {
     /// The durability of both.
-    pub(super) mode: Mode,
+    pub(super) mode: RespDurability,
     /// True if a quick run omits the group, which has no claim.
     pub(super) full_only: bool,
-    shapes: &'static [Shape],
+    shapes: &'static [LoadShape],
 }
 
 /// Loads that differ in verb and value length only.
 #[derive(Debug)]
-struct Shape {
+struct LoadShape {
     name: &'static str,
     /// The part after the value length in a claim's name.
     suffix: &'static str,
-    verbs: &'static [Verb],
+    verbs: &'static [LoadCommand],
     pipeline: u64,
     clients: u64,
-    promises: &'static [Promise],
+    promises: &'static [ScenarioPromise],
 }
 
 /// One load and its promises.
 #[derive(Clone, Debug)]
-pub(super) struct Scenario {
+pub(super) struct RespScenario {
     /// The load.
-    pub(super) load: Load,
+    pub(super) load: RespLoad,
     /// The promises for the load.
-    pub(super) promises: &'static [Promise],
+    pub(super) promises: &'static [ScenarioPromise],
     name: String,
 }
 
-impl Scenario {
+impl RespScenario {
     /// Returns its name without the part's number: `p16.set.100`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the name of one of its claims. If CPU is promised too, the name of the throughput claim says so.
-    pub(super) fn claim(&self, promise: Promise) -> String {
+    pub(super) fn claim(&self, promise: ScenarioPromise) -> String {
         match promise {
-            Promise::Throughput(_) if self.promises.len() > 1 => format!("p1.resp.{}.throughput", self.name),
+            ScenarioPromise::Throughput(_) if self.promises.len() > 1 => {
+                format!("p1.resp.{}.throughput", self.name)
+            }
             _ => format!("p1.resp.{}", self.name),
         }
     }
@@ -82,68 +84,71 @@ impl Scenario {
     /// cost.
     pub(super) fn by_redis_benchmark(&self) -> Self {
         Self {
-            load: Load { client: Client::RedisBenchmark, ..self.load },
+            load: RespLoad { client: LoadClient::RedisBenchmark, ..self.load },
             promises: &[],
             name: self.name.clone(),
         }
     }
 }
 
-const BOTH: &[Verb] = &[Verb::Set, Verb::Get];
+const BOTH: &[LoadCommand] = &[LoadCommand::Set, LoadCommand::Get];
 /// The two value lengths, and their names.
 const LENGTHS: &[(usize, &str)] = &[(100, "100"), (4_096, "4k")];
-const AT_LEAST_AS_FAST: &[Promise] = &[Promise::Throughput(Goal::AtLeast(1.0))];
+const AT_LEAST_AS_FAST: &[ScenarioPromise] = &[ScenarioPromise::Throughput(ClaimGoal::AtLeast(1.0))];
 
 /// The groups, in order. The one that waits for the disk is first, because the later ones leave dirty pages.
-pub(super) const GROUPS: &[Group] = &[
-    Group {
-        mode: Mode::Always,
+pub(super) const GROUPS: &[ScenarioGroup] = &[
+    ScenarioGroup {
+        mode: RespDurability::Always,
         full_only: false,
         shapes: &[
-            Shape {
+            LoadShape {
                 name: "always",
                 suffix: ".c1",
-                verbs: &[Verb::Set],
+                verbs: &[LoadCommand::Set],
                 pipeline: 1,
                 clients: 1,
                 promises: AT_LEAST_AS_FAST,
             },
-            Shape {
+            LoadShape {
                 name: "always",
                 suffix: ".c64",
-                verbs: &[Verb::Set],
+                verbs: &[LoadCommand::Set],
                 pipeline: 1,
                 clients: 64,
                 promises: AT_LEAST_AS_FAST,
             },
         ],
     },
-    Group {
-        mode: Mode::OnFlush,
+    ScenarioGroup {
+        mode: RespDurability::OnFlush,
         full_only: false,
         shapes: &[
-            Shape {
+            LoadShape {
                 name: "p16",
                 suffix: "",
                 verbs: BOTH,
                 pipeline: 16,
                 clients: 50,
-                promises: &[Promise::Cpu(Goal::AtMost(0.8)), Promise::Throughput(Goal::AtLeast(1.15))],
+                promises: &[
+                    ScenarioPromise::Cpu(ClaimGoal::AtMost(0.8)),
+                    ScenarioPromise::Throughput(ClaimGoal::AtLeast(1.15)),
+                ],
             },
-            Shape {
+            LoadShape {
                 name: "p1",
                 suffix: "",
                 verbs: BOTH,
                 pipeline: 1,
                 clients: 50,
-                promises: &[Promise::Cpu(Goal::AtMost(1.0))],
+                promises: &[ScenarioPromise::Cpu(ClaimGoal::AtMost(1.0))],
             },
         ],
     },
-    Group {
-        mode: Mode::EverySecond,
+    ScenarioGroup {
+        mode: RespDurability::EverySecond,
         full_only: true,
-        shapes: &[Shape {
+        shapes: &[LoadShape {
             name: "interval.p16",
             suffix: "",
             verbs: BOTH,
@@ -155,14 +160,14 @@ pub(super) const GROUPS: &[Group] = &[
 ];
 
 /// Returns the loads of a group, ordered by value length.
-pub(super) fn scenarios(group: &Group) -> Vec<Scenario> {
+pub(super) fn scenarios(group: &ScenarioGroup) -> Vec<RespScenario> {
     let mut found = Vec::new();
     for (value_bytes, length) in LENGTHS {
         for shape in group.shapes {
             for verb in shape.verbs {
-                found.push(Scenario {
-                    load: Load {
-                        client: Client::Lab,
+                found.push(RespScenario {
+                    load: RespLoad {
+                        client: LoadClient::Lab,
                         verb: *verb,
                         value_bytes: *value_bytes,
                         pipeline: shape.pipeline,

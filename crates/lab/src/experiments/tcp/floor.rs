@@ -19,11 +19,11 @@ const RECEIVE_BYTES: usize = 128 << 10;
 /// A handle to the replying thread, which polls while it has a connection and sleeps otherwise. It ends with the
 /// process.
 #[derive(Debug)]
-pub(super) struct Floor {
+pub(super) struct PingServer {
     address: SocketAddr,
 }
 
-impl Floor {
+impl PingServer {
     pub(super) fn start() -> Result<Self, LabError> {
         let failed = |source| LabError::Io { what: "listen on the loopback", source };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
@@ -38,10 +38,10 @@ impl Floor {
     }
 
     /// Connects to it; only one connection at a time.
-    pub(super) fn connect(&self) -> Result<Line, LabError> {
+    pub(super) fn connect(&self) -> Result<PingConnection, LabError> {
         let stream = TcpStream::connect(self.address).map_err(failed)?;
         set_up(&stream).map_err(failed)?;
-        Ok(Line { stream, scratch: vec![0; ANSWER_BYTES] })
+        Ok(PingConnection { stream, scratch: vec![0; ANSWER_BYTES] })
     }
 }
 
@@ -90,12 +90,12 @@ fn send_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
 
 /// The client's side of the connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PingConnection {
     stream: TcpStream,
     scratch: Vec<u8>,
 }
 
-impl Line {
+impl PingConnection {
     /// Sends one request and receives its reply.
     pub(super) fn ping(&mut self) -> Result<(), LabError> {
         send_all(&self.stream, &[1; REQUEST_BYTES]).map_err(failed)?;
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_request_receives_its_reply() {
-        let floor = Floor::start().unwrap();
+        let floor = PingServer::start().unwrap();
         let mut connection = floor.connect().unwrap();
         for _ in 0..100 {
             connection.ping().unwrap();

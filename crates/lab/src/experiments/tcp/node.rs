@@ -4,7 +4,7 @@
 //! Invariant: dropping the handle ends the child, by its own process id.
 
 use crate::cpu_account::CpuAccount;
-use crate::experiment::{Context, LabError};
+use crate::experiment::{LabError, RunContext};
 use headwater_host::calibration::SPIN_VARIABLE;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::{Device, IoError, NvmeTcp, NvmeTcpTarget};
@@ -21,7 +21,7 @@ const SPIN_LONG_US: &str = "5000";
 
 /// The way in which host and node wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
+pub(super) enum WaitMode {
     /// They poll.
     Polls,
     /// They sleep until the kernel wakes them.
@@ -30,13 +30,13 @@ pub(super) enum Waiting {
 
 /// The child process.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct TcpNode {
     child: Child,
     address: SocketAddr,
 }
 
-impl Node {
-    pub(super) fn start(context: &Context, waiting: Waiting) -> Result<Self, LabError> {
+impl TcpNode {
+    pub(super) fn start(context: &RunContext, waiting: WaitMode) -> Result<Self, LabError> {
         let folder = context.scratch().join(format!("tcp-{waiting:?}"));
         let scratch = |source| LabError::Scratch { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(scratch)?;
@@ -50,7 +50,7 @@ impl Node {
             .arg(folder.join("data"))
             .arg("--ready-file")
             .arg(&ready)
-            .env(SPIN_VARIABLE, if waiting == Waiting::Polls { SPIN_LONG_US } else { "0" })
+            .env(SPIN_VARIABLE, if waiting == WaitMode::Polls { SPIN_LONG_US } else { "0" })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for TcpNode {
     fn drop(&mut self) {
         // The child may have ended already.
         let _ = self.child.kill();

@@ -5,18 +5,18 @@
 //! same requests. The floor keeps one buffer for all requests, so its time is that of the disk and the kernel; if that
 //! is most of a response it hides the gain, and the row says so.
 
-use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
+use super::protocol::{CLASSES, RequestMemory, TierMemory, UdmaClass, UdmaDirection, UdmaRequest, requests};
 use super::{IMPROVEMENT_MIN, failed, improved, improvement};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
 use crate::experiments::pool::locking;
-use crate::measure::{Contestant, Spread, in_turns};
-use crate::report::Row;
-use headwater_dma::pool::{PoolConfig, TierBorders};
+use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::report::ReportRow;
+use headwater_dma::pool::{PoolConfig, TierThresholds};
 use headwater_host::clock::Clock;
 use headwater_host::file::{DirectChoice, FileMode, open};
+use headwater_host::mapped_region::{HUGE_PAGE_BYTES, MappedRegion};
 use headwater_host::pinning::per_request::FreshMemory;
-use headwater_host::region::{HUGE_PAGE_BYTES, Region};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -35,12 +35,12 @@ const WAYS: usize = 3;
 
 /// Mean nanoseconds of a request in a batch: response time, and CPU.
 #[derive(Clone, Copy)]
-struct Cost {
+struct BatchCost {
     response: f64,
     cpu: f64,
 }
 
-pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let (file, mode) =
         prepared(context).map_err(|source| LabError::Io { what: "write the test file", source })?;
     let divisor = if context.is_quick() { QUICK_DIVISOR } else { 1 };
@@ -60,7 +60,7 @@ pub(super) fn run(context: &Context, findings: &mut Findings) -> Result<(), LabE
 }
 
 /// Creates a file whose every byte is written, because unwritten bytes cost the disk nothing to read.
-fn prepared(context: &Context) -> io::Result<(File, FileMode)> {
+fn prepared(context: &RunContext) -> io::Result<(File, FileMode)> {
     let path = context.scratch().join("udma");
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut part = vec![0; 4 << 20];
@@ -73,23 +73,28 @@ fn prepared(context: &Context) -> io::Result<(File, FileMode)> {
     open(&path, DirectChoice::Auto)
 }
 
-fn transfer(file: &File, request: &Request, memory: &mut [u8]) -> io::Result<()> {
+fn transfer(file: &File, request: &UdmaRequest, memory: &mut [u8]) -> io::Result<()> {
     match request.direction {
-        Direction::Read => file.read_exact_at(memory, request.offset),
-        Direction::Write => file.write_all_at(memory, request.offset),
+        UdmaDirection::Read => file.read_exact_at(memory, request.offset),
+        UdmaDirection::Write => file.write_all_at(memory, request.offset),
     }
 }
 
 /// Returns the costs of the batches by method.
-fn measure(file: &File, class: &Class, list: &[Request], clock: &Clock) -> Result<Vec<Vec<Cost>>, LabError> {
-    let batches: Vec<&[Request]> = list.chunks(list.len().div_ceil(BATCHES)).collect();
+fn measure(
+    file: &File,
+    class: &UdmaClass,
+    list: &[UdmaRequest],
+    clock: &Clock,
+) -> Result<Vec<Vec<BatchCost>>, LabError> {
+    let batches: Vec<&[UdmaRequest]> = list.chunks(list.len().div_ceil(BATCHES)).collect();
     let longest = list.iter().map(|request| request.bytes).max().unwrap_or(0);
     // Large enough for huge pages, as the pool's chunks are.
-    let mut kept = Region::zeroed(longest.max(HUGE_PAGE_BYTES)).map_err(failed)?;
+    let mut kept = MappedRegion::zeroed(longest.max(HUGE_PAGE_BYTES)).map_err(failed)?;
     kept.fill(1);
     let mut callers = vec![1; longest];
     let pinner = locking(PoolConfig::default().cap);
-    let mut tiers = Tiers::open(class, TierBorders::PAPER_5_2, pinner, Arc::new(*clock))?;
+    let mut tiers = TierMemory::open(class, TierThresholds::PAPER_5_2, pinner, Arc::new(*clock))?;
     // The first round is not recorded: it runs the last batch, so that every batch is recorded once.
     let turn = |round: &mut usize| {
         *round += 1;
@@ -109,22 +114,28 @@ fn measure(file: &File, class: &Class, list: &[Request], clock: &Clock) -> Resul
             through(file, request, held, &mut callers)
         })
     };
-    let mut contestants: [Contestant<'_, Cost, LabError>; WAYS] = [&mut floor, &mut each, &mut with_tiers];
+    let mut contestants: [CompareCase<'_, BatchCost, LabError>; WAYS] =
+        [&mut floor, &mut each, &mut with_tiers];
     in_turns(batches.len(), &mut contestants)
 }
 
 /// Runs a request through a tier: small ones are copied, because their memory stays in the tier.
-fn through(file: &File, request: &Request, held: Held<'_>, callers: &mut [u8]) -> io::Result<()> {
+fn through(
+    file: &File,
+    request: &UdmaRequest,
+    held: RequestMemory<'_>,
+    callers: &mut [u8],
+) -> io::Result<()> {
     match held {
-        Held::Buffer(mut buffer) => transfer(file, request, &mut buffer),
-        Held::Slot(slot) => {
+        RequestMemory::Buffer(mut buffer) => transfer(file, request, &mut buffer),
+        RequestMemory::Slot(slot) => {
             let callers = &mut callers[..slot.len()];
             match request.direction {
-                Direction::Write => {
+                UdmaDirection::Write => {
                     slot.copy_from_slice(callers);
                     transfer(file, request, slot)
                 }
-                Direction::Read => {
+                UdmaDirection::Read => {
                     transfer(file, request, slot)?;
                     callers.copy_from_slice(slot);
                     Ok(())
@@ -137,36 +148,36 @@ fn through(file: &File, request: &Request, held: Held<'_>, callers: &mut [u8]) -
 #[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52 ns")]
 fn batch(
     clock: &Clock,
-    list: &[Request],
-    mut one: impl FnMut(&Request) -> io::Result<()>,
-) -> Result<Cost, LabError> {
+    list: &[UdmaRequest],
+    mut one: impl FnMut(&UdmaRequest) -> io::Result<()>,
+) -> Result<BatchCost, LabError> {
     let (start, cpu) = (clock.now(), Clock::thread_cpu());
     for request in list {
         one(request).map_err(|source| LabError::Io { what: "read and write the test file", source })?;
     }
     let (spent, cpu) = (clock.now().since(start), Clock::thread_cpu().since(cpu));
     let count = list.len().max(1) as f64;
-    Ok(Cost { response: spent.0 as f64 / count, cpu: cpu.0 as f64 / count })
+    Ok(BatchCost { response: spent.0 as f64 / count, cpu: cpu.0 as f64 / count })
 }
 
-fn spread(costs: &[Cost], of: fn(&Cost) -> f64) -> Option<Spread> {
-    Spread::of(&costs.iter().map(|cost| of(cost) / 1e3).collect::<Vec<f64>>())
+fn spread(costs: &[BatchCost], of: fn(&BatchCost) -> f64) -> Option<SampleSpread> {
+    SampleSpread::of(&costs.iter().map(|cost| of(cost) / 1e3).collect::<Vec<f64>>())
 }
 
 /// Returns the percentage that the tiers save, batch by batch.
-fn gain(costs: &[Vec<Cost>], of: fn(&Cost) -> f64) -> Option<Spread> {
+fn gain(costs: &[Vec<BatchCost>], of: fn(&BatchCost) -> f64) -> Option<SampleSpread> {
     let pairs = costs[EACH].iter().zip(&costs[TIERS]);
-    Spread::of(&pairs.map(|(each, tiers)| improvement(of(each), of(tiers))).collect::<Vec<f64>>())
+    SampleSpread::of(&pairs.map(|(each, tiers)| improvement(of(each), of(tiers))).collect::<Vec<f64>>())
 }
 
 /// Returns the percentage of a response that the disk and the kernel take.
-fn floor_share(costs: &[Vec<Cost>]) -> f64 {
-    let share = |(floor, each): (&Cost, &Cost)| floor.response / each.response * 100.0;
+fn floor_share(costs: &[Vec<BatchCost>]) -> f64 {
+    let share = |(floor, each): (&BatchCost, &BatchCost)| floor.response / each.response * 100.0;
     let shares: Vec<f64> = costs[FLOOR].iter().zip(&costs[EACH]).map(share).collect();
-    Spread::of(&shares).map_or(f64::NAN, |spread| spread.median)
+    SampleSpread::of(&shares).map_or(f64::NAN, |spread| spread.median)
 }
 
-fn row(class: &Class, bound: usize, count: usize, direct: &str, costs: &[Vec<Cost>]) -> Row {
+fn row(class: &UdmaClass, bound: usize, count: usize, direct: &str, costs: &[Vec<BatchCost>]) -> ReportRow {
     let response = |way: usize| spread(&costs[way], |cost| cost.response);
     let cpu = |way: usize| spread(&costs[way], |cost| cost.cpu);
     let gained = gain(costs, |cost| cost.response);
@@ -176,9 +187,9 @@ fn row(class: &Class, bound: usize, count: usize, direct: &str, costs: &[Vec<Cos
     } else {
         String::new()
     };
-    Row::new()
+    ReportRow::new()
         .with("figure", "5")
-        .with("label", Label::Measured.to_string())
+        .with("label", EvidenceLabel::Measured.to_string())
         .with("class", class.name)
         .with("up_to_bytes", bound as u64)
         .with("requests", count as u64)
@@ -193,13 +204,13 @@ fn row(class: &Class, bound: usize, count: usize, direct: &str, costs: &[Vec<Cos
         .with("note", note)
 }
 
-fn claim(class: &Class, mode: FileMode, costs: &[Vec<Cost>]) -> Claim {
+fn claim(class: &UdmaClass, mode: FileMode, costs: &[Vec<BatchCost>]) -> LabClaim {
     let name = format!("p3.udma.file.{}", class.name);
     if mode != FileMode::Direct {
         let why = "the scratch folder's file system has no direct I/O: set TMPDIR to one that has";
-        return Claim::not_run(name, Goal::AtLeast(IMPROVEMENT_MIN), "%", why);
+        return LabClaim::not_run(name, ClaimGoal::AtLeast(IMPROVEMENT_MIN), "%", why);
     }
-    let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
+    let median = |spread: Option<SampleSpread>| spread.map_or(f64::NAN, |spread| spread.median);
     let baseline = format!(
         "mmap and mlock for each request: {:.0} us, {:.0} % of it the disk's (floor {:.0} us); by CPU {:.0} % less",
         median(spread(&costs[EACH], |cost| cost.response)),
@@ -207,18 +218,18 @@ fn claim(class: &Class, mode: FileMode, costs: &[Vec<Cost>]) -> Claim {
         median(spread(&costs[FLOOR], |cost| cost.response)),
         median(gain(costs, |cost| cost.cpu))
     );
-    improved(name, median(gain(costs, |cost| cost.response)), Label::Measured, baseline)
+    improved(name, median(gain(costs, |cost| cost.response)), EvidenceLabel::Measured, baseline)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Options;
-    use headwater_dma::pool::Unpinned;
+    use crate::experiment::RunOptions;
+    use headwater_dma::pool::NoPinning;
 
     #[test]
     fn every_way_moves_every_request() {
-        let context = Context::open(Options { quick: true, ..Options::default() }).unwrap();
+        let context = RunContext::open(RunOptions { quick: true, ..RunOptions::default() }).unwrap();
         let path = context.scratch().join("short");
         std::fs::write(&path, vec![7; 4 << 20]).unwrap();
         let (file, _) = open(&path, DirectChoice::Auto).unwrap();
@@ -234,16 +245,20 @@ mod tests {
 
     #[test]
     fn read_through_a_slot_returns_the_bytes_of_the_file() {
-        let context = Context::open(Options::default()).unwrap();
+        let context = RunContext::open(RunOptions::default()).unwrap();
         let path = context.scratch().join("pattern");
         let pattern: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
         std::fs::write(&path, &pattern).unwrap();
         let (file, _) = open(&path, DirectChoice::Auto).unwrap();
-        let mut tiers =
-            Tiers::open(&CLASSES[0], TierBorders::PAPER_5_2, Arc::new(Unpinned), Arc::new(Clock::start()))
-                .unwrap();
+        let mut tiers = TierMemory::open(
+            &CLASSES[0],
+            TierThresholds::PAPER_5_2,
+            Arc::new(NoPinning),
+            Arc::new(Clock::start()),
+        )
+        .unwrap();
         let mut callers = vec![0; 4_096];
-        let request = Request { bytes: 512, direction: Direction::Read, offset: 4_096 };
+        let request = UdmaRequest { bytes: 512, direction: UdmaDirection::Read, offset: 4_096 };
         through(&file, &request, tiers.take(512).unwrap(), &mut callers).unwrap();
         assert_eq!(callers[..512], pattern[4_096..4_608]);
     }

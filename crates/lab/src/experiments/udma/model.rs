@@ -6,18 +6,18 @@
 //! Invariant: the pool is the real one; only its pinner and the device are models, so that the same costs always give
 //! the same figures.
 
-use super::protocol::{CLASSES, Class, Direction, Held, Request, Tiers, requests};
+use super::protocol::{CLASSES, RequestMemory, TierMemory, UdmaClass, UdmaDirection, UdmaRequest, requests};
 use super::{failed, improved, improvement};
-use crate::claim::{Claim, Goal, Label};
-use crate::experiment::{Context, Findings, LabError};
-use crate::report::Row;
-use headwater_dma::pool::{Pool, PoolConfig, SimulatedCosts, SimulatedPinner, TierBorders, Time};
+use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
+use crate::experiment::{ExperimentFindings, LabError, RunContext};
+use crate::report::ReportRow;
+use headwater_dma::pool::{Pool, PoolClock, PoolConfig, SimulatedCosts, SimulatedPinner, TierThresholds};
 use headwater_host::calibration::memory::MemoryCosts;
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
 
 /// The paper's device: 2.5 and 1.2 GB/s are from its section 1; 10 us is the usual latency of the class, assumed.
-const DEVICE: Latency = Latency {
+const DEVICE: DeviceLatency = DeviceLatency {
     access: Nanos::from_micros(10),
     read_megabytes_a_second: 2_500,
     write_megabytes_a_second: 1_200,
@@ -31,17 +31,17 @@ const PAGE_BYTES: u64 = 4_096;
 /// Thousandths of a run at which figures 6 and 7 sample.
 const MARKS: [usize; 6] = [2, 10, 50, 100, 500, 1_000];
 
-struct Latency {
+struct DeviceLatency {
     access: Nanos,
     read_megabytes_a_second: u64,
     write_megabytes_a_second: u64,
 }
 
-impl Latency {
-    fn of(&self, request: &Request) -> Nanos {
+impl DeviceLatency {
+    fn of(&self, request: &UdmaRequest) -> Nanos {
         let rate = match request.direction {
-            Direction::Read => self.read_megabytes_a_second,
-            Direction::Write => self.write_megabytes_a_second,
+            UdmaDirection::Read => self.read_megabytes_a_second,
+            UdmaDirection::Write => self.write_megabytes_a_second,
         };
         Nanos(self.access.0 + request.bytes as u64 * 1_000 / rate)
     }
@@ -49,7 +49,7 @@ impl Latency {
 
 /// The costs of a host.
 #[derive(Clone, Copy)]
-struct Host {
+struct HostCosts {
     name: &'static str,
     pin: SimulatedCosts,
     /// Time to copy 4 KiB.
@@ -57,7 +57,7 @@ struct Host {
 }
 
 /// Returns this host with its measured costs, unless pinning was refused, and the paper's host.
-fn hosts(costs: &MemoryCosts) -> Vec<Host> {
+fn hosts(costs: &MemoryCosts) -> Vec<HostCosts> {
     let at = |bytes: u64| costs.rows.iter().find(|row| row.bytes == bytes);
     let copy = Nanos(at(PAGE_BYTES).and_then(|row| row.copy_cold_ns).unwrap_or(1_000));
     let pinned = |bytes| at(bytes).and_then(|row| row.map_and_lock_ns);
@@ -67,14 +67,18 @@ fn hosts(costs: &MemoryCosts) -> Vec<Host> {
         let pin_page = mebibyte.saturating_sub(page) / 255;
         let pin = Nanos(page.saturating_sub(pin_page));
         let pin = SimulatedCosts { pin, pin_page: Nanos(pin_page), ..SimulatedCosts::default() };
-        hosts.push(Host { name: "here", pin, copy });
+        hosts.push(HostCosts { name: "here", pin, copy });
     }
     let pin = SimulatedCosts { pin: PAPER_PIN, ..SimulatedCosts::default() };
-    hosts.push(Host { name: "the paper's pinning", pin, copy });
+    hosts.push(HostCosts { name: "the paper's pinning", pin, copy });
     hosts
 }
 
-pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Findings) -> Result<(), LabError> {
+pub(super) fn run(
+    context: &RunContext,
+    costs: &MemoryCosts,
+    findings: &mut ExperimentFindings,
+) -> Result<(), LabError> {
     let mut figure_6 = Vec::new();
     let mut figure_7 = Vec::new();
     let mut growth: Option<f64> = None;
@@ -83,8 +87,8 @@ pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Finding
             for &bound in class.bounds {
                 let list = requests(class, bound, class.requests, DEVICE_BYTES, context.seed());
                 let each = each_request(&host, &list)?;
-                let tiers = with_tiers(&host, class, TierBorders::PAPER_5_2, &list)?;
-                let other = with_tiers(&host, class, TierBorders::PAPER_4_1, &list)?;
+                let tiers = with_tiers(&host, class, TierThresholds::PAPER_5_2, &list)?;
+                let other = with_tiers(&host, class, TierThresholds::PAPER_4_1, &list)?;
                 findings.rows.push(figure_5_row(&host, class, bound, [&each, &tiers, &other]));
                 let grown = by_run_time(&each, &tiers);
                 let rows = figure_rows(&host, class, bound, &grown);
@@ -97,32 +101,32 @@ pub(super) fn run(context: &Context, costs: &MemoryCosts, findings: &mut Finding
                     let name = format!("p3.udma.model.{}", class.name);
                     let baseline = format!("mmap and mlock for each request: {:.1} us", mean(&each) / 1e3);
                     let percent = improvement(mean(&each), mean(&tiers));
-                    findings.claims.push(improved(name, percent, Label::Model, baseline));
+                    findings.claims.push(improved(name, percent, EvidenceLabel::Model, baseline));
                 }
             }
         }
     }
     findings.rows.extend(figure_6);
     findings.rows.extend(figure_7);
-    findings.claims.push(Claim::found(
+    findings.claims.push(LabClaim::found(
         "p3.udma.model.grows",
-        Goal::AtLeast(0.0),
+        ClaimGoal::AtLeast(0.0),
         (
             growth.unwrap_or(f64::NAN),
             "% points that the improvement gains from the first look to the last, least of all",
         ),
-        Label::Model,
+        EvidenceLabel::Model,
         "the paper's figures 6 and 7 say that it grows with the run time",
     ));
     Ok(())
 }
 
 /// Returns response times in nanoseconds of virtual time, with memory pinned for each request.
-fn each_request(host: &Host, list: &[Request]) -> Result<Vec<u64>, LabError> {
+fn each_request(host: &HostCosts, list: &[UdmaRequest]) -> Result<Vec<u64>, LabError> {
     let device = Arc::new(SimulatedPinner::new(host.pin));
     let config = PoolConfig { pinner: device.clone(), time: device.clone(), ..PoolConfig::default() };
     let pool = Pool::open(config).map_err(failed)?;
-    let one = |request: &Request| {
+    let one = |request: &UdmaRequest| {
         let start = device.now();
         let memory = pool.pin_for_request(request.bytes).map_err(failed)?;
         device.pass(DEVICE.of(request));
@@ -134,19 +138,19 @@ fn each_request(host: &Host, list: &[Request]) -> Result<Vec<u64>, LabError> {
 
 /// Returns response times in nanoseconds of virtual time, with the tiers.
 fn with_tiers(
-    host: &Host,
-    class: &Class,
-    borders: TierBorders,
-    list: &[Request],
+    host: &HostCosts,
+    class: &UdmaClass,
+    borders: TierThresholds,
+    list: &[UdmaRequest],
 ) -> Result<Vec<u64>, LabError> {
     let device = Arc::new(SimulatedPinner::new(host.pin));
-    let mut tiers = Tiers::open(class, borders, device.clone(), device.clone())?;
-    let one = |request: &Request| {
+    let mut tiers = TierMemory::open(class, borders, device.clone(), device.clone())?;
+    let one = |request: &UdmaRequest| {
         let start = device.now();
         let held = tiers.take(request.bytes)?;
         device.pass(match &held {
-            Held::Slot(slot) => Nanos(host.copy.0 * slot.len() as u64 / PAGE_BYTES),
-            Held::Buffer(_) => POOL_PAIR,
+            RequestMemory::Slot(slot) => Nanos(host.copy.0 * slot.len() as u64 / PAGE_BYTES),
+            RequestMemory::Buffer(_) => POOL_PAIR,
         });
         device.pass(DEVICE.of(request));
         Ok(device.now().since(start).0)
@@ -166,11 +170,11 @@ fn by_run_time(each: &[u64], tiers: &[u64]) -> Vec<f64> {
     MARKS.map(at).to_vec()
 }
 
-fn figure_5_row(host: &Host, class: &Class, bound: usize, methods: [&[u64]; 3]) -> Row {
+fn figure_5_row(host: &HostCosts, class: &UdmaClass, bound: usize, methods: [&[u64]; 3]) -> ReportRow {
     let [each, tiers, other] = methods.map(mean);
-    Row::new()
+    ReportRow::new()
         .with("figure", "5")
-        .with("label", Label::Model.to_string())
+        .with("label", EvidenceLabel::Model.to_string())
         .with("pinning", host.name)
         .with("class", class.name)
         .with("up_to_bytes", bound as u64)
@@ -182,7 +186,12 @@ fn figure_5_row(host: &Host, class: &Class, bound: usize, methods: [&[u64]; 3]) 
 }
 
 /// Returns the row of figure 6, and that of figure 7 for the two lengths that it shows.
-fn figure_rows(host: &Host, class: &Class, bound: usize, grown: &[f64]) -> (Row, Option<Row>) {
+fn figure_rows(
+    host: &HostCosts,
+    class: &UdmaClass,
+    bound: usize,
+    grown: &[f64],
+) -> (ReportRow, Option<ReportRow>) {
     const COLUMNS: [&str; MARKS.len()] = [
         "after_0.2_percent_of_run",
         "after_1_percent_of_run",
@@ -192,9 +201,9 @@ fn figure_rows(host: &Host, class: &Class, bound: usize, grown: &[f64]) -> (Row,
         "after_all_of_run",
     ];
     let row = |figure: &str| {
-        let start = Row::new()
+        let start = ReportRow::new()
             .with("figure", figure)
-            .with("label", Label::Model.to_string())
+            .with("label", EvidenceLabel::Model.to_string())
             .with("pinning", host.name)
             .with("improvement_percent_up_to_bytes", bound as u64);
         COLUMNS.into_iter().zip(grown).fold(start, |row, (column, percent)| row.with(column, *percent))
@@ -207,9 +216,9 @@ fn figure_rows(host: &Host, class: &Class, bound: usize, grown: &[f64]) -> (Row,
 mod tests {
     use super::*;
 
-    fn host(pin: u64, pin_page: u64) -> Host {
+    fn host(pin: u64, pin_page: u64) -> HostCosts {
         let pin = SimulatedCosts { pin: Nanos(pin), pin_page: Nanos(pin_page), ..SimulatedCosts::default() };
-        Host { name: "here", pin, copy: Nanos(400) }
+        HostCosts { name: "here", pin, copy: Nanos(400) }
     }
 
     #[test]
@@ -219,7 +228,7 @@ mod tests {
             let bound = class.bounds[class.bounds.len() - 1];
             let list = requests(class, bound, 400, DEVICE_BYTES, 1);
             let each = each_request(&host, &list).unwrap();
-            let tiers = with_tiers(&host, class, TierBorders::PAPER_5_2, &list).unwrap();
+            let tiers = with_tiers(&host, class, TierThresholds::PAPER_5_2, &list).unwrap();
             for (span, request) in each.iter().zip(&list) {
                 let pages = request.bytes.div_ceil(4_096) as u64;
                 assert_eq!(*span, 5_000 + 300 * pages + DEVICE.of(request).0);
@@ -233,7 +242,7 @@ mod tests {
     #[test]
     fn the_same_costs_give_the_same_figures() {
         let list = requests(&CLASSES[1], 64 << 10, 300, DEVICE_BYTES, 5);
-        let run = || with_tiers(&host(800_000, 0), &CLASSES[1], TierBorders::PAPER_4_1, &list).unwrap();
+        let run = || with_tiers(&host(800_000, 0), &CLASSES[1], TierThresholds::PAPER_4_1, &list).unwrap();
         assert_eq!(run(), run());
     }
 

@@ -1,8 +1,8 @@
-//! The thread that tells the numbers: `/metrics`, `/healthz`, `/trace`.
+//! The metrics thread: serves `/metrics`, `/healthz` and `/trace`.
 //!
-//! In: HTTP. Out: text. tokio lives on this thread and nowhere else; the core's loop never waits for it.
+//! Input: HTTP requests. Output: text. tokio runs on this thread only; the core loop never waits for it.
 
-use super::{Board, Health, text};
+use super::{MetricsBoard, NodeHealth, text};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -19,7 +19,7 @@ pub struct MetricsServer {
     _end: oneshot::Sender<()>,
 }
 
-/// Why metrics could not be served.
+/// The error of a metrics server that could not start.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address}: cannot serve metrics here: {source}; choose another address with --metrics (port 0 picks one)"
@@ -33,11 +33,11 @@ impl MetricsServer {
     /// Listens and starts the thread.
     ///
     /// # Errors
-    /// [`MetricsError`] when the address is taken.
-    pub fn start(address: SocketAddr, board: Arc<Board>) -> Result<Self, MetricsError> {
+    /// [`MetricsError`] when the address is in use.
+    pub fn start(address: SocketAddr, board: Arc<MetricsBoard>) -> Result<Self, MetricsError> {
         let failed = |source| MetricsError { address, source };
         if !address.ip().is_loopback() {
-            tracing::warn!(%address, "metrics are served beyond this machine, to anybody who can reach the address");
+            tracing::warn!(%address, "metrics are served beyond this machine, to any host that reaches the address");
         }
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -54,14 +54,14 @@ impl MetricsServer {
         Ok(Self { address, _end: end })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-fn serve(listener: TcpListener, board: Arc<Board>, ended: oneshot::Receiver<()>) -> std::io::Result<()> {
+fn serve(listener: TcpListener, board: Arc<MetricsBoard>, ended: oneshot::Receiver<()>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -77,7 +77,7 @@ fn serve(listener: TcpListener, board: Arc<Board>, ended: oneshot::Receiver<()>)
     })
 }
 
-async fn metrics(State(board): State<Arc<Board>>) -> Response {
+async fn metrics(State(board): State<Arc<MetricsBoard>>) -> Response {
     match text::encode(board.snapshot()) {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -87,16 +87,16 @@ async fn metrics(State(board): State<Arc<Board>>) -> Response {
     }
 }
 
-async fn health(State(board): State<Arc<Board>>) -> Response {
+async fn health(State(board): State<Arc<MetricsBoard>>) -> Response {
     let health = board.health();
     let code = match health {
-        Health::Serving => StatusCode::OK,
-        Health::Recovering | Health::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        NodeHealth::Serving => StatusCode::OK,
+        NodeHealth::Recovering | NodeHealth::Draining => StatusCode::SERVICE_UNAVAILABLE,
     };
     (code, format!("{}\n", health.word())).into_response()
 }
 
-async fn trace(State(board): State<Arc<Board>>) -> Response {
+async fn trace(State(board): State<Arc<MetricsBoard>>) -> Response {
     match board.snapshot().faces.trace {
         Some(trace) => axum::Json(trace).into_response(),
         None => (StatusCode::NOT_FOUND, "no request was sampled yet\n").into_response(),
@@ -117,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn health_follows_the_board_and_metrics_are_text() {
-        let board = Arc::new(Board::default());
+    fn healthz_follows_the_board_and_metrics_are_text() {
+        let board = Arc::new(MetricsBoard::default());
         let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
         let answer = ask(server.address(), "/healthz");
         assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with("recovering\n"), "{answer}");
-        board.set_health(Health::Serving);
+        board.set_health(NodeHealth::Serving);
         let answer = ask(server.address(), "/healthz");
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
         assert!(ask(server.address(), "/metrics").contains("headwater_free_blocks 0"));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_address_is_named() {
+    fn error_names_the_address_in_use() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         let error = MetricsServer::start(address, Arc::default()).unwrap_err().to_string();

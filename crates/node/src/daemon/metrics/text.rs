@@ -1,35 +1,37 @@
-//! The numbers as Prometheus reads them.
+//! Encodes the counters as OpenMetrics text for Prometheus.
 //!
-//! In: a [`Snapshot`]. Out: OpenMetrics text. Every name begins with `headwater_`; units stand in the name; the list is in
-//! `docs/operating/README.md`.
+//! Input: a [`MetricsSnapshot`]. Output: OpenMetrics text. Every name begins with `headwater_` and contains its unit; times
+//! are in seconds. The list is in `docs/operating/README.md`.
 
 mod pool;
 
-use super::Snapshot;
+use super::MetricsSnapshot;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric as _,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 
-/// What `/metrics` answers.
+/// Returns the body of `/metrics`.
 ///
 /// # Errors
-/// When the encoder fails, which it does only for names that this file does not use.
-pub fn encode(snapshot: Snapshot) -> Result<String, fmt::Error> {
+/// When the encoder fails, which happens only for names that this file does not use.
+pub fn encode(snapshot: MetricsSnapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Numbers(snapshot)));
+    registry.register_collector(Box::new(SnapshotCollector(snapshot)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Numbers(Snapshot);
+struct SnapshotCollector(MetricsSnapshot);
 
-impl Collector for Numbers {
+impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.device(&mut encoder)?;
         self.wear(&mut encoder)?;
@@ -39,18 +41,18 @@ impl Collector for Numbers {
     }
 }
 
-type Labelled<'a> = (Vec<(&'static str, String)>, u64);
+type LabelledValue<'a, N = u64> = (Vec<(&'static str, String)>, N);
 
-impl Numbers {
+impl SnapshotCollector {
     fn device(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let device = &self.0.device;
-        let keys: Vec<Labelled<'_>> = (1..)
+        let keys: Vec<LabelledValue<'_>> = (1..)
             .zip(device.keys)
             .filter(|(number, keys)| *keys > 0 || *number == 1)
             .map(|(number, keys): (u32, u64)| (vec![("namespace", number.to_string())], keys))
             .collect();
         gauges(encoder, "keys", "Keys of each namespace", &keys)?;
-        counter(encoder, "completed", "Commands the device completed", device.completed)?;
+        counter(encoder, "completed", "Commands that the device completed", device.completed)?;
         counter(encoder, "expired", "Keys that expired", device.expired)?;
         gauge(encoder, "live_bytes", "Bytes of live records", device.live_bytes)?;
         gauge(
@@ -107,7 +109,7 @@ impl Numbers {
 
     fn faces(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let faces = &self.0.faces;
-        let commands: Vec<Labelled<'_>> = faces
+        let commands: Vec<LabelledValue<'_>> = faces
             .commands
             .iter()
             .map(|((name, class), count)| {
@@ -125,21 +127,22 @@ impl Numbers {
         )?;
         counter(encoder, "received_bytes", "Bytes from clients", faces.bytes_in)?;
         counter(encoder, "sent_bytes", "Bytes to clients", faces.bytes_out)?;
-        let queues: Vec<Labelled<'_>> = faces
+        let queues: Vec<LabelledValue<'_>> = faces
             .in_flight
             .iter()
             .map(|(face, depth)| (vec![("face", (*face).to_owned())], *depth))
             .collect();
-        gauges(encoder, "queue_depth", "Commands in the device, by face", &queues)
+        gauges(encoder, "in_flight", "Commands in flight in the device, by front end", &queues)
     }
 
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stage = |name: &&'static str| vec![("stage", (*name).to_owned())];
         let stages = &self.0.stages;
-        let nanos: Vec<Labelled<'_>> = stages.iter().map(|(name, time)| (stage(name), time.nanos)).collect();
-        let samples: Vec<Labelled<'_>> =
+        let times: Vec<LabelledValue<'_, f64>> =
+            stages.iter().map(|(name, time)| (stage(name), seconds(time.nanos))).collect();
+        let samples: Vec<LabelledValue<'_>> =
             stages.iter().map(|(name, time)| (stage(name), time.samples)).collect();
-        counters(encoder, "stage_nanoseconds", "Nanoseconds of sampled requests in each stage", &nanos)?;
+        counters(encoder, "stage_seconds", "Seconds of sampled requests in each stage", &times)?;
         counters(encoder, "stage_samples", "Requests sampled in each stage", &samples)
     }
 }
@@ -158,21 +161,30 @@ fn ratio(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    (over, under): (u64, u64),
+    (numerator, denominator): (u64, u64),
 ) -> fmt::Result {
-    if under == 0 {
+    if denominator == 0 {
         return Ok(());
     }
     #[expect(clippy::cast_precision_loss, reason = "a ratio of two counters needs no more than 53 bits")]
-    let gauge = ConstGauge::new(over as f64 / under as f64);
+    let gauge = ConstGauge::new(numerator as f64 / denominator as f64);
     gauge.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, gauge.metric_type())?)
 }
 
-fn counters(
+/// Converts nanoseconds to seconds, the base unit of Prometheus.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "53 bits of nanoseconds are 104 days, and a sum needs no more digits"
+)]
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+fn counters<N: EncodeCounterValue + Copy>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    rows: &[Labelled<'_>],
+    rows: &[LabelledValue<'_, N>],
 ) -> fmt::Result {
     if rows.is_empty() {
         return Ok(());
@@ -185,7 +197,12 @@ fn counters(
     Ok(())
 }
 
-fn gauges(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, rows: &[Labelled<'_>]) -> fmt::Result {
+fn gauges<N: EncodeGaugeValue + Copy>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: &[LabelledValue<'_, N>],
+) -> fmt::Result {
     if rows.is_empty() {
         return Ok(());
     }
@@ -210,22 +227,22 @@ mod tests {
     use headwater_frontend::numbers::StatusClass;
 
     #[test]
-    fn every_number_reaches_the_text() {
-        let mut snapshot = Snapshot::default();
+    fn every_counter_is_in_the_text() {
+        let mut snapshot = MetricsSnapshot::default();
         snapshot.device.keys[2] = 7;
         snapshot.device.client_bytes = 100;
         snapshot.device.programmed_bytes = 150;
         snapshot.faces.commands.insert(("get", StatusClass::Failed), 3);
         snapshot.faces.in_flight.insert("resp", 5);
-        snapshot.stages.insert("utl", StageTime { samples: 2, nanos: 900 });
+        snapshot.stages.insert("executed", StageTime { samples: 2, nanos: 1_500_000_000 });
         let text = encode(snapshot).unwrap();
         for line in [
             "headwater_keys{namespace=\"3\"} 7",
             "headwater_client_bytes_total 100",
             "headwater_write_amplification 1.5",
             "headwater_commands_total{command=\"get\",status=\"failed\"} 3",
-            "headwater_queue_depth{face=\"resp\"} 5",
-            "headwater_stage_nanoseconds_total{stage=\"utl\"} 900",
+            "headwater_in_flight{face=\"resp\"} 5",
+            "headwater_stage_seconds_total{stage=\"executed\"} 1.5",
             "# EOF",
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is missing in\n{text}");
@@ -233,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_of_nothing_is_left_out() {
-        assert!(!encode(Snapshot::default()).unwrap().contains("write_amplification"));
+    fn ratio_with_denominator_zero_is_omitted() {
+        assert!(!encode(MetricsSnapshot::default()).unwrap().contains("write_amplification"));
     }
 }

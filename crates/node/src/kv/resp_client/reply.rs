@@ -1,16 +1,16 @@
-//! One RESP2 reply, decoded from bytes as they arrive.
+//! The decoder of RESP2 replies.
 //!
-//! In: bytes. Out: a [`Reply`] and how many bytes it took, or the wish for more. Invariant: whatever a peer sends, the
-//! decoder neither panics nor takes memory for bytes that are not there.
+//! Input: bytes. Output: a [`Reply`] and its length, or a request for more bytes. Invariant: for any input the decoder
+//! does not panic, and allocates memory only for bytes that have arrived.
 
-/// Longest line a reply may have.
+/// Maximum length of a line of a reply.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Longest bulk string a reply may carry: Redis's own limit.
+/// Maximum length of a bulk string of a reply: the limit of Redis.
 const BULK_BYTES_MAX: usize = 512 << 20;
-/// Deepest nesting of arrays.
+/// Maximum nesting of arrays.
 const DEPTH_MAX: u8 = 8;
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`
@@ -41,15 +41,15 @@ impl std::fmt::Debug for Reply {
     }
 }
 
-/// Bytes that are no RESP2 reply.
+/// The error of bytes that are not a RESP2 reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer does not speak RESP2 ({0}): is this the address of a Headwater or Redis server?")]
 pub struct NotAReply(&'static str);
 
-/// Decodes the first reply of `bytes`: the reply and its length, or `None` while it is not all there.
+/// Decodes the first reply of `bytes`. Returns the reply and its length, or `None` while it is incomplete.
 ///
 /// # Errors
-/// [`NotAReply`] when more bytes cannot help.
+/// [`NotAReply`] when the bytes cannot become a reply.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, NotAReply> {
     decode_at(bytes, DEPTH_MAX)
 }
@@ -99,7 +99,7 @@ fn array(bytes: &[u8], rest: &[u8], mut used: usize, depth: u8) -> Result<Option
         return Err(NotAReply("a negative count"));
     }
     let deeper = depth.checked_sub(1).ok_or(NotAReply("arrays nested too deep"))?;
-    // The count is the peer's word; memory grows only with bytes that have arrived.
+    // The count is untrusted; memory grows only with bytes that have arrived.
     let mut items = Vec::new();
     for _ in 0..count {
         let Some((item, length)) = decode_at(bytes.get(used..).unwrap_or_default(), deeper)? else {
@@ -126,10 +126,7 @@ fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, NotAReply> {
 }
 
 fn number(text: &[u8]) -> Result<i64, NotAReply> {
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .ok_or(NotAReply("a number that is none"))
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(NotAReply("an invalid number"))
 }
 
 #[cfg(test)]
@@ -137,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_reply_is_read_byte_by_byte() {
+    fn every_type_of_reply_is_decoded_byte_by_byte() {
         let bytes = b"*6\r\n+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\r\n\r\n$-1\r\n*0\r\n";
         for end in 0..bytes.len() {
             assert_eq!(decode(&bytes[..end]), Ok(None), "cut at {end}");
@@ -154,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_not_believed() {
+    fn bytes_that_are_not_resp2_are_refused() {
         for bytes in [
             &b"HTTP/1.1 400 Bad Request\r\n"[..],
             b"HTT",
@@ -169,6 +166,6 @@ mod tests {
         ] {
             assert!(decode(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
         }
-        assert_eq!(decode(b"*9223372036854775807\r\n"), Ok(None), "a boast takes no memory");
+        assert_eq!(decode(b"*9223372036854775807\r\n"), Ok(None), "a large count allocates no memory");
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded target: a device in this process, on the data directory of a stopped node.
 //!
-//! In: batches. Out: commands to the device, answers in order. Invariant: as many commands are in flight as a batch holds,
-//! and the batch ends when the last of them has completed.
+//! Input: batches. Output: commands to the device, results in order. Invariant: all commands of a batch are in flight
+//! together, and the batch ends when the last of them has completed.
 
 use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
 use crate::kv::pipeline::carry_out;
@@ -9,7 +9,9 @@ use bytes::Bytes;
 use headwater_frontend::core_device::CoreDevice;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Command, Completion, Condition, Expiry, ListPosition, NamespaceId, Release};
+use headwater_ssd::command::{
+    ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
 const SCAN_KEYS: u32 = 1_000;
@@ -20,7 +22,7 @@ pub struct EmbeddedTarget<D, G> {
     namespace: NamespaceId,
     clock: Clock,
     matches: Matches,
-    /// What must live as long as the device: the data directory's lock.
+    /// The lock of the data directory, which must be held as long as the device exists.
     _guard: G,
 }
 
@@ -30,37 +32,36 @@ impl<D, G> std::fmt::Debug for EmbeddedTarget<D, G> {
     }
 }
 
-/// Whether a key matches a pattern: the RESP face's own rule.
+/// A function that matches a key with a pattern, by the rules of the RESP front end.
 pub type Matches = fn(pattern: &[u8], key: &[u8]) -> bool;
 
 impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
-    /// A target on an open device; `guard` is dropped after it.
+    /// Returns a target on an open device; `guard` is dropped after the device.
     pub fn new(device: D, namespace: NamespaceId, clock: Clock, matches: Matches, guard: G) -> Self {
         Self { device, namespace, clock, matches, _guard: guard }
     }
 
-    fn all(&mut self, commands: impl Iterator<Item = Command>) -> Result<Vec<Completion>, KvError> {
+    fn all(&mut self, commands: impl Iterator<Item = SsdCommand>) -> Result<Vec<SsdCompletion>, KvError> {
         carry_out(&mut self.device, &self.clock, self.namespace, commands)
             .map_err(|error| KvError::Device(error.to_string()))
     }
 
-    fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Completion>>, KvError> {
-        let done =
-            self.all(keys.iter().map(|key| Command::Exist {
-                key: Bytes::copy_from_slice(key),
-                release: Release::WhenDurable,
-            }))?;
+    fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<SsdCompletion>>, KvError> {
+        let done = self.all(keys.iter().map(|key| SsdCommand::Exist {
+            key: Bytes::copy_from_slice(key),
+            release: ReadRelease::WhenDurable,
+        }))?;
         done.into_iter().map(present).collect()
     }
 }
 
 impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
-        let done = self.all(records.iter().map(|record| Command::Store {
+        let done = self.all(records.iter().map(|record| SsdCommand::Store {
             key: Bytes::copy_from_slice(&record.key),
             value: Bytes::copy_from_slice(&record.value).into(),
-            condition: Condition::Always,
-            expiry: record.expiry_ms.map_or(Expiry::Never, Expiry::At),
+            condition: WriteCondition::Always,
+            expiry: record.expiry_ms.map_or(RecordExpiry::Never, RecordExpiry::At),
         }))?;
         for (index, completion) in done.into_iter().enumerate() {
             let status = completion.status;
@@ -73,11 +74,11 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     }
 
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
-        let done = self.all(keys.iter().map(|key| Command::Retrieve {
+        let done = self.all(keys.iter().map(|key| SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
             bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
-            release: Release::WhenDurable,
+            release: ReadRelease::WhenDurable,
         }))?;
         for (index, completion) in done.into_iter().enumerate() {
             answer(index, present(completion)?.map(|completion| completion.sink))?;
@@ -91,16 +92,15 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     }
 
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
-        let done =
-            self.all(keys.iter().map(|key| Command::Delete {
-                key: Bytes::copy_from_slice(key),
-                condition: Condition::Always,
-            }))?;
-        let mut gone = 0;
+        let done = self.all(keys.iter().map(|key| SsdCommand::Delete {
+            key: Bytes::copy_from_slice(key),
+            condition: WriteCondition::Always,
+        }))?;
+        let mut deleted = 0;
         for completion in done {
-            gone += u64::from(present(completion)?.is_some());
+            deleted += u64::from(present(completion)?.is_some());
         }
-        Ok(gone)
+        Ok(deleted)
     }
 
     fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError> {
@@ -112,7 +112,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
         from: Cursor,
         pattern: Option<&[u8]>,
     ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
-        let list = Command::List { from: ListPosition(from.0), keys_max: SCAN_KEYS };
+        let list = SsdCommand::List { from: ListPosition(from.0), keys_max: SCAN_KEYS };
         let Some(done) = self.all(std::iter::once(list))?.pop() else {
             return Ok((Vec::new(), None));
         };
@@ -133,8 +133,8 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     }
 }
 
-/// A completion that says yes, `None` for one that says the key is not there.
-fn present(completion: Completion) -> Result<Option<Completion>, KvError> {
+/// Returns a successful completion, or `None` if the key does not exist.
+fn present(completion: SsdCompletion) -> Result<Option<SsdCompletion>, KvError> {
     match completion.status {
         status if status.is_success() => Ok(Some(completion)),
         Status::KEY_DOES_NOT_EXIST => Ok(None),

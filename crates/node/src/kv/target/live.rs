@@ -1,17 +1,17 @@
 //! The live target: a node over RESP.
 //!
-//! In: batches. Out: pipelined commands, answers in order. A batch's requests are sent before its replies are read, so
-//! batches whose replies are large are cut where their requests could fill both socket buffers.
+//! Input: batches. Output: pipelined commands, results in order. The requests of a batch are sent before its replies
+//! are read, so a batch with large replies is split where its requests could fill both socket buffers.
 
 use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
 use crate::kv::resp_client::{ClientError, Endpoint, Reply, RespClient, Stream};
 use std::time::Duration;
 
-/// Request bytes sent before replies of any size are read: less than a socket buffer holds.
+/// Maximum request bytes sent before replies of any size are read: less than a socket buffer holds.
 const REQUEST_BYTES_MAX: usize = 32 * 1024;
 const SCAN_COUNT: &[u8] = b"1000";
 
-/// A node that serves.
+/// A connection to a live node.
 #[derive(Debug)]
 pub struct LiveTarget {
     client: RespClient,
@@ -21,7 +21,7 @@ impl LiveTarget {
     /// Connects and selects a namespace, numbered from 1.
     ///
     /// # Errors
-    /// When nobody answers or the namespace does not exist.
+    /// When no node listens or the namespace does not exist.
     pub fn connect(endpoint: &Endpoint, limit: Duration, namespace: u8) -> Result<Self, ClientError> {
         let mut client = RespClient::connect(endpoint, limit)?;
         if namespace != 1 {
@@ -31,13 +31,14 @@ impl LiveTarget {
         Ok(Self { client })
     }
 
-    /// The socket, between two calls.
+    /// Returns the socket; only between two calls.
     #[must_use]
     pub fn into_stream(self) -> Stream {
         self.client.into_stream()
     }
 
-    /// Sends `[command, key]` for each key, a bounded stretch at a time, and hands every reply on.
+    /// Sends `[command, key]` for each key, at most [`REQUEST_BYTES_MAX`] at a time, and passes every reply to
+    /// `answer`.
     fn each(
         &mut self,
         command: &'static str,
@@ -80,7 +81,7 @@ impl KvTarget for LiveTarget {
                 }
             }
         }
-        // When sending breaks off, the front of the batch may have been acknowledged: hear it before failing.
+        // When sending fails, the first records may have been acknowledged: their replies are read before the error.
         let sent = self.client.send();
         for index in 0..records.len() {
             let stored = match self.client.receive() {
@@ -109,7 +110,7 @@ impl KvTarget for LiveTarget {
         let mut found = Vec::with_capacity(keys.len());
         self.each("PEXPIRETIME", keys, &mut |_index, reply| {
             found.push(match reply {
-                // -1 is a key without expiry, -2 is no key.
+                // -1 is a key without expiry, -2 is no such key.
                 Reply::Integer(at) => u64::try_from(at).ok(),
                 _ => None,
             });
@@ -119,12 +120,12 @@ impl KvTarget for LiveTarget {
     }
 
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
-        let mut gone = 0;
+        let mut deleted = 0;
         self.each("DEL", keys, &mut |_index, reply| {
-            gone += u64::from(reply == Reply::Integer(1));
+            deleted += u64::from(reply == Reply::Integer(1));
             Ok(())
         })?;
-        Ok(gone)
+        Ok(deleted)
     }
 
     fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError> {

@@ -3,11 +3,11 @@
 //! Input: the choices of the creator. Output: values that registers and Identify report, so that the reported and the
 //! enforced limits come from one place.
 
-use crate::spec::register::Capabilities;
+use crate::spec::register::CapabilityRegister;
 
 /// The transport by which hosts reach the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum ControllerTransport {
     /// Memory and registers: admin commands create the queues.
     Pcie,
     /// Capsules: Connect creates the queues, registers are properties.
@@ -25,7 +25,7 @@ pub enum ControllerKind {
 
 /// The multipath capability that the controller reports to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum MultipathMode {
     /// Reports a single path: CMIC and NMIC are 0.
     Alone,
     /// Reports several paths to the same namespaces, rated by Asymmetric Namespace Access.
@@ -38,11 +38,11 @@ pub struct ControllerConfig {
     /// CNTLID, unique in the subsystem.
     pub id: u16,
     /// The transport by which hosts reach it.
-    pub transport: Transport,
+    pub transport: ControllerTransport,
     /// The controller type.
     pub kind: ControllerKind,
     /// The multipath capability that it reports.
-    pub sharing: Sharing,
+    pub sharing: MultipathMode,
     /// The maximum number of slots of a queue, 2 to 65,536.
     pub queue_slots_max: u32,
     /// The maximum number of I/O submission queues, and of I/O completion queues.
@@ -63,9 +63,9 @@ impl ControllerConfig {
     pub const fn pcie(id: u16) -> Self {
         Self {
             id,
-            transport: Transport::Pcie,
+            transport: ControllerTransport::Pcie,
             kind: ControllerKind::Io,
-            sharing: Sharing::Alone,
+            sharing: MultipathMode::Alone,
             queue_slots_max: 1_024,
             io_queues_max: 32,
             interrupt_vectors: 33,
@@ -79,8 +79,8 @@ impl ControllerConfig {
     #[must_use]
     pub const fn fabrics(id: u16) -> Self {
         Self {
-            transport: Transport::Fabrics,
-            sharing: Sharing::Shared,
+            transport: ControllerTransport::Fabrics,
+            sharing: MultipathMode::Shared,
             interrupt_vectors: 0,
             in_capsule_bytes: 8_192,
             ..Self::pcie(id)
@@ -92,7 +92,7 @@ impl ControllerConfig {
     pub const fn discovery(id: u16) -> Self {
         Self {
             kind: ControllerKind::Discovery,
-            sharing: Sharing::Alone,
+            sharing: MultipathMode::Alone,
             io_queues_max: 0,
             in_capsule_bytes: 0,
             ..Self::fabrics(id)
@@ -110,10 +110,10 @@ impl ControllerConfig {
     /// Returns the value of CAP.
     #[must_use]
     pub const fn capabilities(&self) -> u64 {
-        Capabilities {
+        CapabilityRegister {
             queue_slots_max: self.queue_slots_max,
             ready_timeout_500ms: 30,
-            weighted_round_robin: matches!(self.transport, Transport::Pcie),
+            weighted_round_robin: matches!(self.transport, ControllerTransport::Pcie),
         }
         .to_register()
     }

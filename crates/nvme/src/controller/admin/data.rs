@@ -3,11 +3,11 @@
 //! Input: an entry. Output: a direction and a length within the maximum transfer size, or the status that refuses the
 //! entry.
 
-use super::config::{ControllerConfig, ControllerKind, Transport};
+use super::config::{ControllerConfig, ControllerKind, ControllerTransport};
 use super::step::AdminData;
 use crate::spec::admin::{FeatureDwords, LogDwords, NamespaceDwords};
 use crate::spec::command::SubmissionEntry;
-use crate::spec::feature::Feature;
+use crate::spec::feature::FeatureId;
 use crate::spec::identify::IDENTIFY_BYTES;
 use crate::spec::opcode::AdminOpcode;
 use crate::spec::status::Status;
@@ -39,7 +39,9 @@ pub(super) const fn is_supported(config: &ControllerConfig, opcode: AdminOpcode)
     };
     match config.kind {
         ControllerKind::Discovery => on_discovery,
-        ControllerKind::Io => on_discovery || !on_pcie || matches!(config.transport, Transport::Pcie),
+        ControllerKind::Io => {
+            on_discovery || !on_pcie || matches!(config.transport, ControllerTransport::Pcie)
+        }
     }
 }
 
@@ -50,7 +52,7 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
         .ok_or(Status::INVALID_OPCODE)?;
     // Admin commands of a PCIe function use PRPs (section 4.1.1); the transport has checked the descriptors of a
     // capsule.
-    let forbidden = if config.transport == Transport::Pcie { FUSE | SGL } else { FUSE };
+    let forbidden = if config.transport == ControllerTransport::Pcie { FUSE | SGL } else { FUSE };
     if entry.flags & forbidden != 0 {
         return Err(Status::INVALID_FIELD);
     }
@@ -83,9 +85,9 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
 fn feature_bytes(entry: &SubmissionEntry) -> u32 {
     let fields = FeatureDwords::of(entry);
     let is_get = entry.opcode == AdminOpcode::GetFeatures.number();
-    match Feature::from_number(fields.feature) {
+    match FeatureId::from_number(fields.feature) {
         Some(_) if is_get && fields.select == 3 => 0,
-        Some(Feature::HostIdentifier) if fields.value & 1 == 0 => 8,
+        Some(FeatureId::HostIdentifier) if fields.value & 1 == 0 => 8,
         Some(feature) => feature.data_bytes(),
         None => 0,
     }

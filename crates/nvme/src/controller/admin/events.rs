@@ -70,7 +70,7 @@ impl AsyncEvent {
 
 /// The completion of an Asynchronous Event Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncAnswer {
+pub struct AsyncEventCompletion {
     /// The request's command identifier.
     pub command_id: u16,
     /// Dword 0: the event.
@@ -81,7 +81,7 @@ pub struct AsyncAnswer {
 
 /// The requests and events of one controller.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Events {
+pub(super) struct AsyncEventState {
     requests: VecDeque<u16>,
     aborted: VecDeque<u16>,
     pending: Vec<AsyncEvent>,
@@ -89,7 +89,7 @@ pub(super) struct Events {
     masked: Vec<AsyncEvent>,
 }
 
-impl Events {
+impl AsyncEventState {
     /// Adds a request of the host.
     pub(super) fn request(&mut self, command_id: u16) -> Result<(), Status> {
         if self.requests.len() >= REQUESTS_MAX {
@@ -123,16 +123,16 @@ impl Events {
     }
 
     /// Returns the next completion, if both a request and an unmasked event wait.
-    pub(super) fn take(&mut self) -> Option<AsyncAnswer> {
+    pub(super) fn take(&mut self) -> Option<AsyncEventCompletion> {
         if let Some(command_id) = self.aborted.pop_front() {
-            return Some(AsyncAnswer { command_id, result: 0, status: Status::ABORT_REQUESTED });
+            return Some(AsyncEventCompletion { command_id, result: 0, status: Status::ABORT_REQUESTED });
         }
         let masked = &self.masked;
         let index = self.pending.iter().position(|event| !is_masked(masked, *event))?;
         let command_id = self.requests.pop_front()?;
         let event = self.pending.remove(index);
         self.masked.push(event);
-        Some(AsyncAnswer { command_id, result: event.dword(), status: Status::SUCCESS })
+        Some(AsyncEventCompletion { command_id, result: event.dword(), status: Status::SUCCESS })
     }
 }
 

@@ -5,12 +5,15 @@
 
 mod values;
 
-pub(super) use values::{Features, WARNING_TEMPERATURE};
+pub(super) use values::{FeatureValues, WARNING_TEMPERATURE};
 
-use super::{AdminAnswer, AdminStep, Controller, ControllerKind, NamespaceAction, Subsystem, Transport};
+use super::{
+    AdminCompletion, AdminStep, ControllerKind, ControllerTransport, DeviceController, NamespaceAction,
+    NvmSubsystem,
+};
 use crate::spec::admin::FeatureDwords;
 use crate::spec::command::SubmissionEntry;
-use crate::spec::feature::{Feature, FeatureScope, FeatureSelect, supported_dword};
+use crate::spec::feature::{FeatureId, FeatureScope, FeatureSelect, supported_dword};
 use crate::spec::identify::{CommandSet, NSID_BROADCAST};
 use crate::spec::register::CommandSets;
 use crate::spec::status::Status;
@@ -21,33 +24,33 @@ const QUEUES_RESERVED: u32 = 0xFFFF;
 /// The IOCSCI field of the Command Set Profile.
 const PROFILE_INDEX: u32 = 0x1FF;
 
-impl Controller {
+impl DeviceController {
     /// Returns true if the feature exists on this kind of controller.
-    pub(super) fn has_feature(&self, feature: Feature) -> bool {
-        let on_pcie = self.config.transport == Transport::Pcie;
+    pub(super) fn has_feature(&self, feature: FeatureId) -> bool {
+        let on_pcie = self.config.transport == ControllerTransport::Pcie;
         if self.config.kind == ControllerKind::Discovery {
-            return matches!(feature, Feature::AsyncEvents | Feature::KeepAliveTimer);
+            return matches!(feature, FeatureId::AsyncEvents | FeatureId::KeepAliveTimer);
         }
         match feature {
-            Feature::InterruptCoalescing | Feature::InterruptVector => on_pcie,
+            FeatureId::InterruptCoalescing | FeatureId::InterruptVector => on_pcie,
             _ => true,
         }
     }
 
-    fn feature(&self, fields: &FeatureDwords, subsystem: &impl Subsystem) -> Result<Feature, Status> {
-        Feature::from_number(fields.feature)
+    fn feature(&self, fields: &FeatureDwords, subsystem: &impl NvmSubsystem) -> Result<FeatureId, Status> {
+        FeatureId::from_number(fields.feature)
             .filter(|&feature| self.has_feature(feature))
             // Without a write cache the feature does not exist (5.27.1.4).
-            .filter(|&feature| feature != Feature::WriteCache || subsystem.has_write_cache())
+            .filter(|&feature| feature != FeatureId::WriteCache || subsystem.has_write_cache())
             .ok_or(Status::INVALID_FIELD)
     }
 
     pub(super) fn get_features(
         &mut self,
         entry: &SubmissionEntry,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
         now: Nanos,
-    ) -> Result<AdminAnswer, Status> {
+    ) -> Result<AdminCompletion, Status> {
         let fields = FeatureDwords::of(entry);
         let feature = self.feature(&fields, subsystem)?;
         let select = FeatureSelect::from_number(fields.select).ok_or(Status::INVALID_FIELD)?;
@@ -56,20 +59,20 @@ impl Controller {
             self.check_key_value_or_block(feature, nsid, subsystem)?;
         }
         match (select, feature) {
-            (FeatureSelect::Supported, _) => Ok(AdminAnswer::with_result(supported_dword(feature))),
-            (FeatureSelect::Current, Feature::KeyValueConfiguration) => {
+            (FeatureSelect::Supported, _) => Ok(AdminCompletion::with_result(supported_dword(feature))),
+            (FeatureSelect::Current, FeatureId::KeyValueConfiguration) => {
                 let is_error = subsystem.namespace(nsid).is_some_and(|facts| facts.missing_key_is_error);
-                Ok(AdminAnswer::with_result(u32::from(is_error)))
+                Ok(AdminCompletion::with_result(u32::from(is_error)))
             }
-            (_, Feature::KeyValueConfiguration) => Ok(AdminAnswer::with_result(0)),
-            (_, Feature::WriteCache) => Ok(AdminAnswer::with_result(1)),
-            (FeatureSelect::Current, Feature::KeepAliveTimer) => {
-                Ok(AdminAnswer::with_result(self.keep_alive.timeout_ms()))
+            (_, FeatureId::KeyValueConfiguration) => Ok(AdminCompletion::with_result(0)),
+            (_, FeatureId::WriteCache) => Ok(AdminCompletion::with_result(1)),
+            (FeatureSelect::Current, FeatureId::KeepAliveTimer) => {
+                Ok(AdminCompletion::with_result(self.keep_alive.timeout_ms()))
             }
             (FeatureSelect::Current, _) => self.features.get(feature, fields.value, now),
             // No value can be saved, so the saved value is the default (5.15).
             (FeatureSelect::Default | FeatureSelect::Saved, _) => {
-                Features::new(&self.config, now).get(feature, fields.value, now)
+                FeatureValues::new(&self.config, now).get(feature, fields.value, now)
             }
         }
     }
@@ -78,7 +81,7 @@ impl Controller {
         &mut self,
         entry: &SubmissionEntry,
         data: &[u8],
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> Result<AdminStep, Status> {
         let fields = FeatureDwords::of(entry);
@@ -97,15 +100,15 @@ impl Controller {
             _ => {}
         }
         match feature {
-            Feature::NumberOfQueues => self.set_number_of_queues(fields.value),
-            Feature::KeyValueConfiguration => {
+            FeatureId::NumberOfQueues => self.set_number_of_queues(fields.value),
+            FeatureId::KeyValueConfiguration => {
                 let is_error = fields.value & 1 == 1;
                 Ok(AdminStep::Namespace(NamespaceAction::MissingKey { nsid, is_error }))
             }
-            Feature::KeepAliveTimer => {
+            FeatureId::KeepAliveTimer => {
                 // A fabrics host cannot turn its Keep Alive timer off (3.9).
                 if fields.value == 0
-                    && self.config.transport == Transport::Fabrics
+                    && self.config.transport == ControllerTransport::Fabrics
                     && self.keep_alive.timeout_ms() > 0
                 {
                     return Err(Status::INVALID_FIELD);
@@ -113,11 +116,11 @@ impl Controller {
                 self.keep_alive.set(fields.value, now);
                 Ok(AdminStep::success())
             }
-            Feature::CommandSetProfile => self.choose_profile(fields.value),
-            Feature::WriteCache if fields.value & 1 == 1 => Ok(AdminStep::success()),
-            Feature::WriteCache => Err(Status::FEATURE_NOT_CHANGEABLE),
+            FeatureId::CommandSetProfile => self.choose_profile(fields.value),
+            FeatureId::WriteCache if fields.value & 1 == 1 => Ok(AdminStep::success()),
+            FeatureId::WriteCache => Err(Status::FEATURE_NOT_CHANGEABLE),
             // Connect sets the host identifier (5.27.1.25).
-            Feature::HostIdentifier if self.config.transport == Transport::Fabrics => {
+            FeatureId::HostIdentifier if self.config.transport == ControllerTransport::Fabrics => {
                 Err(Status::COMMAND_SEQUENCE_ERROR)
             }
             _ => self.features.set(feature, fields.value, data, now).map(|()| AdminStep::success()),
@@ -127,13 +130,13 @@ impl Controller {
     /// Checks that the namespace is attached and that its command set has the feature.
     fn check_key_value_or_block(
         &self,
-        feature: Feature,
+        feature: FeatureId,
         nsid: u32,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<(), Status> {
         let facts = self.active_namespace(nsid, subsystem)?.ok_or(Status::INVALID_FIELD)?;
         let set = match feature {
-            Feature::KeyValueConfiguration => CommandSet::KeyValue,
+            FeatureId::KeyValueConfiguration => CommandSet::KeyValue,
             _ => CommandSet::Nvm,
         };
         if facts.format.command_set() == set { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
@@ -151,7 +154,7 @@ impl Controller {
         let requested = submission.max(completion) + 1;
         let granted = u16::try_from(requested).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
         self.features.give_io_queues(granted);
-        Ok(AdminStep::Done(AdminAnswer::with_result(self.features.number_of_queues())))
+        Ok(AdminStep::Done(AdminCompletion::with_result(self.features.number_of_queues())))
     }
 
     /// Selects the I/O Command Set Profile (5.27.1.21): the only combination, 0, is always selected.
@@ -162,6 +165,6 @@ impl Controller {
         if value & PROFILE_INDEX != 0 {
             return Err(Status::COMMAND_SET_COMBINATION_REJECTED);
         }
-        Ok(AdminStep::Done(AdminAnswer::with_result(0)))
+        Ok(AdminStep::Done(AdminCompletion::with_result(0)))
     }
 }

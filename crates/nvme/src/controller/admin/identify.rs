@@ -8,12 +8,12 @@ mod namespace;
 
 pub(super) use namespace::ANA_GROUP;
 
-use super::{Controller, ControllerKind, NamespaceFacts, Subsystem};
+use super::{ControllerKind, DeviceController, NamespaceProperties, NvmSubsystem};
 use crate::spec::admin::IdentifyDwords;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::identify::{
-    CONTROLLER_SELF, CommandSet, DescriptorType, DescriptorWriter, IDENTIFY_LENGTH, NSID_BROADCAST,
-    NvmController, View, controller_list, namespace_list,
+    CONTROLLER_SELF, CommandSet, DescriptorKind, DescriptorWriter, IDENTIFY_LENGTH, IdentifyView,
+    NSID_BROADCAST, NvmController, controller_list, namespace_list,
 };
 use crate::spec::status::Status;
 use zerocopy::{FromZeros, IntoBytes};
@@ -25,58 +25,70 @@ const COMMAND_SETS: u64 = 1 << CommandSet::Nvm.number() | 1 << CommandSet::KeyVa
 
 /// The namespaces that a view covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Among {
+enum NamespaceScope {
     /// The namespaces attached to this controller.
     Active,
     /// All allocated namespaces.
     Allocated,
 }
 
-impl Controller {
+impl DeviceController {
     pub(super) fn identify(
         &self,
         entry: &SubmissionEntry,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         let fields = IdentifyDwords::of(entry);
-        let view = View::from_number(fields.view).ok_or(Status::INVALID_FIELD)?;
-        if self.config.kind == ControllerKind::Discovery && view != View::Controller {
+        let view = IdentifyView::from_number(fields.view).ok_or(Status::INVALID_FIELD)?;
+        if self.config.kind == ControllerKind::Discovery && view != IdentifyView::Controller {
             return Err(Status::INVALID_FIELD);
         }
         let nsid = entry.namespace.get();
         let set = CommandSet::from_number(fields.command_set).ok_or(Status::INVALID_COMMAND_SET);
         match view {
-            View::Controller => Ok(controller::identify_controller(&self.config, subsystem)),
-            View::Namespace => self.describe(Among::Active, nsid, CommandSet::Nvm, subsystem),
-            View::AllocatedNamespace => self.describe(Among::Allocated, nsid, CommandSet::Nvm, subsystem),
-            View::CommandSetNamespace => self.describe_by_set(Among::Active, nsid, set?, subsystem),
-            View::CommandSetAllocatedNamespace => {
-                self.describe_by_set(Among::Allocated, nsid, set?, subsystem)
+            IdentifyView::Controller => Ok(controller::identify_controller(&self.config, subsystem)),
+            IdentifyView::Namespace => {
+                self.describe(NamespaceScope::Active, nsid, CommandSet::Nvm, subsystem)
             }
-            View::IndependentNamespace => {
+            IdentifyView::AllocatedNamespace => {
+                self.describe(NamespaceScope::Allocated, nsid, CommandSet::Nvm, subsystem)
+            }
+            IdentifyView::CommandSetNamespace => {
+                self.describe_by_set(NamespaceScope::Active, nsid, set?, subsystem)
+            }
+            IdentifyView::CommandSetAllocatedNamespace => {
+                self.describe_by_set(NamespaceScope::Allocated, nsid, set?, subsystem)
+            }
+            IdentifyView::IndependentNamespace => {
                 let facts = self.active_namespace(nsid, subsystem)?;
                 Ok(facts.map_or_else(zeroes, |_| namespace::independent(self.config.sharing)))
             }
-            View::ActiveNamespaces => self.list(Among::Active, nsid, None, subsystem),
-            View::AllocatedNamespaces => self.list(Among::Allocated, nsid, None, subsystem),
-            View::CommandSetActiveNamespaces => self.list(Among::Active, nsid, Some(set?), subsystem),
-            View::CommandSetAllocatedNamespaces => self.list(Among::Allocated, nsid, Some(set?), subsystem),
-            View::Descriptors => {
+            IdentifyView::ActiveNamespaces => self.list(NamespaceScope::Active, nsid, None, subsystem),
+            IdentifyView::AllocatedNamespaces => self.list(NamespaceScope::Allocated, nsid, None, subsystem),
+            IdentifyView::CommandSetActiveNamespaces => {
+                self.list(NamespaceScope::Active, nsid, Some(set?), subsystem)
+            }
+            IdentifyView::CommandSetAllocatedNamespaces => {
+                self.list(NamespaceScope::Allocated, nsid, Some(set?), subsystem)
+            }
+            IdentifyView::Descriptors => {
                 let facts = self.active_namespace(nsid, subsystem)?.ok_or(Status::INVALID_NAMESPACE)?;
                 Ok(descriptors(&facts))
             }
-            View::CommandSetController => match set? {
+            IdentifyView::CommandSetController => match set? {
                 CommandSet::Nvm => Ok(NvmController::new_zeroed().as_bytes().to_vec()),
                 CommandSet::KeyValue => Ok(zeroes()),
             },
-            View::AttachedControllers => {
-                self.find(Among::Allocated, nsid, subsystem)?;
+            IdentifyView::AttachedControllers => {
+                self.find(NamespaceScope::Allocated, nsid, subsystem)?;
                 let controllers = subsystem.controllers();
                 let attached = controllers.into_iter().filter(|&id| subsystem.is_attached(nsid, id));
                 Ok(controller_list(fields.controller, attached))
             }
-            View::Controllers => Ok(controller_list(fields.controller, subsystem.controllers().into_iter())),
-            View::CommandSetCombinations => {
+            IdentifyView::Controllers => {
+                Ok(controller_list(fields.controller, subsystem.controllers().into_iter()))
+            }
+            IdentifyView::CommandSetCombinations => {
                 let id = fields.controller;
                 if id != CONTROLLER_SELF && !subsystem.controllers().contains(&id) {
                     return Err(Status::INVALID_FIELD);
@@ -93,17 +105,17 @@ impl Controller {
     pub(super) fn active_namespace(
         &self,
         nsid: u32,
-        subsystem: &impl Subsystem,
-    ) -> Result<Option<NamespaceFacts>, Status> {
-        self.find(Among::Active, nsid, subsystem)
+        subsystem: &impl NvmSubsystem,
+    ) -> Result<Option<NamespaceProperties>, Status> {
+        self.find(NamespaceScope::Active, nsid, subsystem)
     }
 
     fn find(
         &self,
-        among: Among,
+        among: NamespaceScope,
         nsid: u32,
-        subsystem: &impl Subsystem,
-    ) -> Result<Option<NamespaceFacts>, Status> {
+        subsystem: &impl NvmSubsystem,
+    ) -> Result<Option<NamespaceProperties>, Status> {
         if !(1..=subsystem.namespaces_max()).contains(&nsid) {
             return Err(Status::INVALID_NAMESPACE);
         }
@@ -112,12 +124,13 @@ impl Controller {
 
     /// Returns true if the view covers the namespace. A host that selected the NVM command set alone (CC.CSS) sees no
     /// key spaces.
-    fn is_among(&self, among: Among, nsid: u32, subsystem: &impl Subsystem) -> bool {
-        let seen =
-            |facts: NamespaceFacts| facts.format.command_set() == CommandSet::Nvm || self.has_key_value();
+    fn is_among(&self, among: NamespaceScope, nsid: u32, subsystem: &impl NvmSubsystem) -> bool {
+        let seen = |facts: NamespaceProperties| {
+            facts.format.command_set() == CommandSet::Nvm || self.has_key_value()
+        };
         match among {
-            Among::Allocated => true,
-            Among::Active => {
+            NamespaceScope::Allocated => true,
+            NamespaceScope::Active => {
                 subsystem.is_attached(nsid, self.config.id) && subsystem.namespace(nsid).is_some_and(seen)
             }
         }
@@ -126,10 +139,10 @@ impl Controller {
     /// Builds the page of CNS 00h and 11h: block namespaces only.
     fn describe(
         &self,
-        among: Among,
+        among: NamespaceScope,
         nsid: u32,
         set: CommandSet,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         if nsid == NSID_BROADCAST {
             return Ok(namespace::capabilities(self, set, subsystem));
@@ -145,10 +158,10 @@ impl Controller {
     /// extended formats.
     fn describe_by_set(
         &self,
-        among: Among,
+        among: NamespaceScope,
         nsid: u32,
         set: CommandSet,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         let page = self.describe(among, nsid, set, subsystem)?;
         Ok(if set == CommandSet::Nvm { zeroes() } else { page })
@@ -156,10 +169,10 @@ impl Controller {
 
     fn list(
         &self,
-        among: Among,
+        among: NamespaceScope,
         after: u32,
         set: Option<CommandSet>,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         if after >= NSID_LIST_LIMIT {
             return Err(Status::INVALID_NAMESPACE);
@@ -174,12 +187,12 @@ impl Controller {
     }
 }
 
-fn descriptors(facts: &NamespaceFacts) -> Vec<u8> {
+fn descriptors(facts: &NamespaceProperties) -> Vec<u8> {
     let mut writer = DescriptorWriter::default();
     if facts.uuid != [0; 16] {
-        writer = writer.with(DescriptorType::Nguid, &facts.uuid).with(DescriptorType::Uuid, &facts.uuid);
+        writer = writer.with(DescriptorKind::Nguid, &facts.uuid).with(DescriptorKind::Uuid, &facts.uuid);
     }
-    writer.with(DescriptorType::CommandSet, &[facts.format.command_set().number()]).finish()
+    writer.with(DescriptorKind::CommandSet, &[facts.format.command_set().number()]).finish()
 }
 
 fn zeroes() -> Vec<u8> {

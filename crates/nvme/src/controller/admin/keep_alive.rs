@@ -10,12 +10,12 @@ const GRANULARITY_MS: u32 = 100;
 
 /// The timer of one controller; 0 means no timer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KeepAlive {
+pub(super) struct KeepAliveTimer {
     timeout_ms: u32,
     heard: Nanos,
 }
 
-impl KeepAlive {
+impl KeepAliveTimer {
     /// Sets KATO, rounded up to the granularity, and restarts the timer.
     pub(super) fn set(&mut self, timeout_ms: u32, now: Nanos) {
         self.timeout_ms = timeout_ms.div_ceil(GRANULARITY_MS).saturating_mul(GRANULARITY_MS);

@@ -4,10 +4,10 @@
 //! zero. Reading a page clears its event unless the host retains it (RAE).
 
 use super::identify::ANA_GROUP;
-use super::{Controller, ControllerKind, SanitizeState, Sharing, Subsystem, data};
+use super::{ControllerKind, DeviceController, MultipathMode, NvmSubsystem, SanitizeState, data};
 use crate::spec::admin::LogDwords;
 use crate::spec::command::SubmissionEntry;
-use crate::spec::feature::Feature;
+use crate::spec::feature::FeatureId;
 use crate::spec::identify::{CommandSet, NSID_BROADCAST, NSID_LIST_MAX};
 use crate::spec::log_page::{
     AnaGroup, AnaHeader, FEATURE_EFFECTS_BYTES, FirmwareLog, LOG_PAGE_SUPPORTED, LogPage, SanitizeLog,
@@ -31,7 +31,7 @@ const SANITIZE_IDLE: u16 = 0xFFFF;
 /// The value for "no estimate".
 const NO_ESTIMATE: u32 = 0xFFFF_FFFF;
 
-impl Controller {
+impl DeviceController {
     fn has_log_page(&self, page: LogPage) -> bool {
         match self.config.kind {
             ControllerKind::Discovery => {
@@ -39,7 +39,7 @@ impl Controller {
             }
             ControllerKind::Io => match page {
                 LogPage::Discovery => false,
-                LogPage::Ana => self.config.sharing == Sharing::Shared,
+                LogPage::Ana => self.config.sharing == MultipathMode::Shared,
                 _ => true,
             },
         }
@@ -48,7 +48,7 @@ impl Controller {
     pub(super) fn log_page(
         &mut self,
         entry: &SubmissionEntry,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         let fields = LogDwords::of(entry);
         let page = LogPage::from_number(fields.page)
@@ -82,7 +82,7 @@ impl Controller {
         &self,
         page: LogPage,
         fields: &LogDwords,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
         Ok(match page {
             LogPage::SupportedPages => self.supported_pages(),
@@ -111,7 +111,7 @@ impl Controller {
             }
             LogPage::Ana => ana(fields, self.config.id, subsystem),
             LogPage::FeatureEffects => {
-                feature_effects(Feature::ALL.iter().copied().filter(|&feature| self.has_feature(feature)))
+                feature_effects(FeatureId::ALL.iter().copied().filter(|&feature| self.has_feature(feature)))
             }
             LogPage::ManagementEffects => vec![0; FEATURE_EFFECTS_BYTES],
             LogPage::Discovery => subsystem.discovery_log(),
@@ -129,7 +129,7 @@ impl Controller {
             .collect()
     }
 
-    fn health(&self, subsystem: &impl Subsystem) -> Vec<u8> {
+    fn health(&self, subsystem: &impl NvmSubsystem) -> Vec<u8> {
         let health = subsystem.health();
         let mut page = SmartLog::new_zeroed();
         page.critical_warning = u8::from(health.spare_is_low) | u8::from(health.is_read_only) << 3;
@@ -149,7 +149,7 @@ impl Controller {
 }
 
 /// Returns the ANA log: one group, with every namespace attached to the controller.
-fn ana(fields: &LogDwords, controller: u16, subsystem: &impl Subsystem) -> Vec<u8> {
+fn ana(fields: &LogDwords, controller: u16, subsystem: &impl NvmSubsystem) -> Vec<u8> {
     let attached: Vec<u32> = if fields.specific & GROUPS_ONLY == 0 {
         (1..=subsystem.namespaces_max())
             .filter(|&nsid| subsystem.is_attached(nsid, controller) && subsystem.namespace(nsid).is_some())
@@ -171,7 +171,7 @@ fn ana(fields: &LogDwords, controller: u16, subsystem: &impl Subsystem) -> Vec<u
     page
 }
 
-fn sanitize(subsystem: &impl Subsystem) -> Vec<u8> {
+fn sanitize(subsystem: &impl NvmSubsystem) -> Vec<u8> {
     let facts = subsystem.sanitize();
     let mut page = SanitizeLog::new_zeroed();
     let (progress, state) = match facts.state {

@@ -2,7 +2,7 @@
 //!
 //! Input: entries and their data. Output: a [`NamespaceAction`] with validated numbers, which the subsystem performs.
 
-use super::{AdminStep, Controller, NamespaceAction, NamespaceFormat, SanitizeState, Subsystem};
+use super::{AdminStep, DeviceController, NamespaceAction, NamespaceFormat, NvmSubsystem, SanitizeState};
 use crate::spec::admin::{FormatDwords, NamespaceDwords, SanitizeDwords};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::identify::{CommandSet, IDENTIFY_LENGTH, IdentifyNvm, LBA_FORMAT_SHIFTS, NSID_BROADCAST};
@@ -12,12 +12,12 @@ use zerocopy::FromBytes;
 /// The largest supported SES of Format NVM: no erase, or erase of user data. Cryptographic erase is not supported.
 const SECURE_ERASE_MAX: u8 = 1;
 
-impl Controller {
+impl DeviceController {
     pub(super) fn manage_namespace(
         &self,
         entry: &SubmissionEntry,
         data: &[u8],
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
         let fields = NamespaceDwords::of(entry);
@@ -39,7 +39,7 @@ impl Controller {
         &self,
         entry: &SubmissionEntry,
         data: &[u8],
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
         let nsid = entry.namespace.get();
@@ -58,7 +58,7 @@ impl Controller {
     pub(super) fn format(
         &self,
         entry: &SubmissionEntry,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
         let fields = FormatDwords::of(entry);
@@ -90,7 +90,7 @@ impl Controller {
     pub(super) fn sanitize(
         &mut self,
         entry: &SubmissionEntry,
-        subsystem: &impl Subsystem,
+        subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
         let fields = SanitizeDwords::of(entry);
@@ -114,7 +114,7 @@ impl Controller {
     }
 }
 
-fn refuse_while_sanitizing(subsystem: &impl Subsystem) -> Result<(), Status> {
+fn refuse_while_sanitizing(subsystem: &impl NvmSubsystem) -> Result<(), Status> {
     match subsystem.sanitize().state {
         SanitizeState::Running(_) => Err(Status::SANITIZE_IN_PROGRESS),
         _ => Ok(()),
@@ -122,7 +122,7 @@ fn refuse_while_sanitizing(subsystem: &impl Subsystem) -> Result<(), Status> {
 }
 
 /// Checks that the NSID names an allocated namespace, attached or not.
-fn allocated(nsid: u32, subsystem: &impl Subsystem) -> Result<(), Status> {
+fn allocated(nsid: u32, subsystem: &impl NvmSubsystem) -> Result<(), Status> {
     if !(1..=subsystem.namespaces_max()).contains(&nsid) {
         return Err(Status::INVALID_NAMESPACE);
     }

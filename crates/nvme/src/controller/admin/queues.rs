@@ -3,9 +3,9 @@
 //!
 //! Input: an entry. Output: a request with validated numbers. The owner of the queues checks that a queue exists.
 
-use super::{AdminStep, CompletionQueueRequest, Controller, SubmissionQueueRequest};
+use super::{AdminStep, CompletionQueueRequest, DeviceController, SubmissionQueueRequest};
 use crate::controller::queue::QueueId;
-use crate::controller::schedule::Priority;
+use crate::controller::schedule::QueuePriority;
 use crate::spec::admin::{CreateQueueDwords, halves};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::register::{COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT};
@@ -13,7 +13,7 @@ use crate::spec::status::Status;
 
 const PAGE_OFFSET: u64 = 0xFFF;
 
-impl Controller {
+impl DeviceController {
     pub(super) fn create_completion_queue(&mut self, entry: &SubmissionEntry) -> Result<AdminStep, Status> {
         let fields = CreateQueueDwords::of(entry);
         let chosen = self.configuration().completion_entry_shift() == COMPLETION_ENTRY_SHIFT;
@@ -44,7 +44,7 @@ impl Controller {
             completion: QueueId(fields.companion),
             base: entry.prp1.get(),
             slots: fields.slots,
-            priority: Priority::from_bits(fields.priority),
+            priority: QueuePriority::from_bits(fields.priority),
         }))
     }
 

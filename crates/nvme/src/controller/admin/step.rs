@@ -6,7 +6,7 @@
 
 use crate::controller::admin::subsystem::NamespaceFormat;
 use crate::controller::queue::QueueId;
-use crate::controller::schedule::Priority;
+use crate::controller::schedule::QueuePriority;
 use crate::spec::status::Status;
 
 /// The data of an admin command.
@@ -22,7 +22,7 @@ pub enum AdminData {
 
 /// The completion of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminAnswer {
+pub struct AdminCompletion {
     /// Dword 0 of the completion.
     pub result: u32,
     /// The status of the command.
@@ -31,7 +31,7 @@ pub struct AdminAnswer {
     pub data: Vec<u8>,
 }
 
-impl AdminAnswer {
+impl AdminCompletion {
     /// Success without dword 0 and data.
     pub const SUCCESS: Self = Self::with_status(Status::SUCCESS);
 
@@ -79,7 +79,7 @@ pub struct SubmissionQueueRequest {
     /// The number of slots.
     pub slots: u32,
     /// Its priority class.
-    pub priority: Priority,
+    pub priority: QueuePriority,
 }
 
 /// A change of namespaces, which takes time. Its numbers are validated; the subsystem checks them again when it
@@ -139,7 +139,7 @@ pub enum NamespaceAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminStep {
     /// None: this is the completion.
-    Done(AdminAnswer),
+    Done(AdminCompletion),
     /// None for now: an Asynchronous Event Request that is completed when an event occurs.
     Held,
     /// Create a completion queue.
@@ -170,10 +170,10 @@ pub enum AdminStep {
 
 impl AdminStep {
     pub(super) const fn refused(status: Status) -> Self {
-        Self::Done(AdminAnswer::with_status(status))
+        Self::Done(AdminCompletion::with_status(status))
     }
 
     pub(super) const fn success() -> Self {
-        Self::Done(AdminAnswer::SUCCESS)
+        Self::Done(AdminCompletion::SUCCESS)
     }
 }

@@ -8,7 +8,7 @@ use crate::spec::log_page::{AnaState, MediaLog};
 
 /// The identification of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SubsystemIdentity {
     /// SN, ASCII, filled with spaces.
     pub serial: [u8; 20],
     /// MN, ASCII, filled with spaces.
@@ -46,7 +46,7 @@ impl NamespaceFormat {
 
 /// The properties of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NamespaceFacts {
+pub struct NamespaceProperties {
     /// Its format.
     pub format: NamespaceFormat,
     /// NSZE: blocks of its format, or bytes of a key space.
@@ -74,7 +74,7 @@ pub struct CommandLimits {
 
 /// The capacity of a subsystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capacity {
+pub struct SubsystemCapacity {
     /// Total bytes available to namespaces.
     pub total_bytes: u64,
     /// Bytes that no namespace has allocated.
@@ -83,7 +83,7 @@ pub struct Capacity {
 
 /// Health counters and warnings of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct SubsystemHealth {
     /// True if free blocks are used up except for the reserve.
     pub spare_is_low: bool,
     /// True if the medium failed and accepts no more writes.
@@ -120,7 +120,7 @@ pub enum SanitizeState {
 
 /// The last sanitize operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SanitizeFacts {
+pub struct SanitizeStatus {
     /// Its progress.
     pub state: SanitizeState,
     /// Dword 10 of the command that started it.
@@ -130,15 +130,15 @@ pub struct SanitizeFacts {
 }
 
 /// The NVM subsystem as one of its controllers sees it.
-pub trait Subsystem {
+pub trait NvmSubsystem {
     /// Returns the identification.
-    fn identity(&self) -> &Identity;
+    fn identity(&self) -> &SubsystemIdentity;
 
     /// Returns NN, the largest valid NSID.
     fn namespaces_max(&self) -> u32;
 
     /// Returns an allocated namespace.
-    fn namespace(&self, nsid: u32) -> Option<NamespaceFacts>;
+    fn namespace(&self, nsid: u32) -> Option<NamespaceProperties>;
 
     /// Returns true if a namespace is attached to a controller.
     fn is_attached(&self, nsid: u32, controller: u16) -> bool;
@@ -155,16 +155,16 @@ pub trait Subsystem {
     fn limits(&self) -> CommandLimits;
 
     /// Returns the capacity.
-    fn capacity(&self) -> Capacity;
+    fn capacity(&self) -> SubsystemCapacity;
 
     /// Returns the health of the device.
-    fn health(&self) -> Health;
+    fn health(&self) -> SubsystemHealth;
 
     /// Returns true if a namespace acknowledges writes before they are durable.
     fn has_write_cache(&self) -> bool;
 
     /// Returns the last sanitize operation.
-    fn sanitize(&self) -> SanitizeFacts;
+    fn sanitize(&self) -> SanitizeStatus;
 
     /// Returns the operation counters of the medium.
     fn media(&self) -> MediaLog;

@@ -3,20 +3,20 @@
 //! Input: the subsystem, at each poll. Output: the list of changed namespaces, and an indication of new changes.
 //! Invariant: the namespaces are compared only when the subsystem's generation changes.
 
-use crate::controller::admin::subsystem::{NamespaceFacts, Subsystem};
+use crate::controller::admin::subsystem::{NamespaceProperties, NvmSubsystem};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The namespaces that one controller last saw.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceWatch {
     generation: Option<u64>,
-    seen: BTreeMap<u32, NamespaceFacts>,
+    seen: BTreeMap<u32, NamespaceProperties>,
     changed: BTreeSet<u32>,
 }
 
 /// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum WatchOutcome {
     /// No change that the host must receive.
     Same,
     /// Namespaces were attached, detached or changed.
@@ -25,21 +25,21 @@ pub(super) enum Look {
 
 impl NamespaceWatch {
     /// Compares with the last call. The first call only stores the namespaces.
-    pub(super) fn look(&mut self, subsystem: &impl Subsystem, controller: u16) -> Look {
+    pub(super) fn look(&mut self, subsystem: &impl NvmSubsystem, controller: u16) -> WatchOutcome {
         let generation = subsystem.generation();
         if self.generation == Some(generation) {
-            return Look::Same;
+            return WatchOutcome::Same;
         }
         let is_first = self.generation.replace(generation).is_none();
         let now = attached(subsystem, controller);
         let before = std::mem::replace(&mut self.seen, now);
         if is_first {
-            return Look::Same;
+            return WatchOutcome::Same;
         }
         let different = before.keys().chain(self.seen.keys()).copied();
         let different: Vec<u32> = different.filter(|nsid| before.get(nsid) != self.seen.get(nsid)).collect();
         self.changed.extend(&different);
-        if different.is_empty() { Look::Same } else { Look::Changed }
+        if different.is_empty() { WatchOutcome::Same } else { WatchOutcome::Changed }
     }
 
     /// Returns the changed NSIDs, in ascending order.
@@ -54,9 +54,9 @@ impl NamespaceWatch {
 }
 
 /// Returns the attached namespaces without their utilization, whose changes are not reported.
-fn attached(subsystem: &impl Subsystem, controller: u16) -> BTreeMap<u32, NamespaceFacts> {
+fn attached(subsystem: &impl NvmSubsystem, controller: u16) -> BTreeMap<u32, NamespaceProperties> {
     (1..=subsystem.namespaces_max())
         .filter(|&nsid| subsystem.is_attached(nsid, controller))
-        .filter_map(|nsid| Some((nsid, NamespaceFacts { utilization: 0, ..subsystem.namespace(nsid)? })))
+        .filter_map(|nsid| Some((nsid, NamespaceProperties { utilization: 0, ..subsystem.namespace(nsid)? })))
         .collect()
 }

@@ -4,7 +4,7 @@
 //! that read their doorbells, or the error that an asynchronous event reports. Invariant: an invalid value stops only
 //! the queue that it was written for.
 
-use super::{Arbiter, find_mut};
+use super::{QueueArbiter, find_mut};
 use crate::controller::queue::QueueId;
 use crate::ring::DoorbellCell;
 use crate::ring::doorbell::DoorbellFault;
@@ -41,12 +41,12 @@ pub struct DoorbellCells<M> {
 
 /// The location of the doorbells of new queues.
 #[derive(Debug)]
-pub(crate) enum Doorbells<M> {
+pub(crate) enum DoorbellSource<M> {
     Registers,
     Cells(DoorbellCells<M>),
 }
 
-impl<M: RingMemory + Clone> Doorbells<M> {
+impl<M: RingMemory + Clone> DoorbellSource<M> {
     /// Returns the cell of a submission queue's tail.
     pub(crate) fn submission(&self, id: QueueId) -> Option<DoorbellCell<M>> {
         self.cell(2 * usize::from(id.0))
@@ -72,7 +72,7 @@ impl<M: RingMemory + Clone> Doorbells<M> {
     }
 }
 
-impl<M: RingMemory> Arbiter<M> {
+impl<M: RingMemory> QueueArbiter<M> {
     /// Applies a write to the tail doorbell of a submission queue. If the doorbell lives in memory, the write only
     /// requests a poll of that memory.
     ///
@@ -116,7 +116,7 @@ impl<M: RingMemory> Arbiter<M> {
     {
         let beside_registers = cells.events.is_some();
         let moves = |id| !(beside_registers && id == QueueId::ADMIN);
-        self.doorbells = Doorbells::Cells(cells);
+        self.doorbells = DoorbellSource::Cells(cells);
         for queue in self.submissions.iter_mut().flatten().filter(|queue| moves(queue.id())) {
             if let Some(cell) = self.doorbells.submission(queue.id()) {
                 queue.share_doorbell(cell);

@@ -4,12 +4,16 @@
 //! whose status the specification names. Invariant: a submission queue always has its completion queue, which cannot be
 //! removed before it.
 
-use super::{Arbiter, ArbiterError, find, find_mut, put};
-use crate::controller::arbiter::doorbells::Doorbells;
+use super::{ArbiterError, QueueArbiter, find, find_mut, put};
+use crate::controller::arbiter::doorbells::DoorbellSource;
 use crate::controller::completion_queue::CompletionQueue;
-use crate::controller::interrupts::{Coalescing, Haste, Interrupts, VectorCoalescing};
+use crate::controller::interrupts::{
+    InterruptCoalescing, InterruptUrgency, InterruptVectors, VectorCoalescing,
+};
 use crate::controller::queue::{QueueId, QueueKind};
-use crate::controller::schedule::{ArbitrationSettings, Mechanism, Priority, Schedule};
+use crate::controller::schedule::{
+    ArbitrationSchedule, ArbitrationSettings, QueueArbitration, QueuePriority,
+};
 use crate::controller::submission_queue::SubmissionQueue;
 use crate::ring::QueueSlots;
 use crate::ring::submission::SubmissionConsumer;
@@ -63,27 +67,30 @@ pub struct SubmissionQueueSpec {
     /// The completion queue that it posts to.
     pub completion: QueueId,
     /// Its priority class.
-    pub priority: Priority,
+    pub priority: QueuePriority,
     /// The commands that it accepts.
     pub kind: QueueKind,
 }
 
-impl<M: RingMemory> Arbiter<M> {
+impl<M: RingMemory> QueueArbiter<M> {
     /// Creates an arbiter for a host that creates its queues itself: no queues, round robin.
     #[must_use]
     pub fn for_host(limits: QueueLimits) -> Self {
-        Self::with(limits, Schedule::new(Mechanism::RoundRobin, ArbitrationSettings::from_dword(0)))
+        Self::with(
+            limits,
+            ArbitrationSchedule::new(QueueArbitration::RoundRobin, ArbitrationSettings::from_dword(0)),
+        )
     }
 
     /// Resets the controller: removes every queue at once, with the doorbell memory and every setting. Commands that
     /// were live keep their tokens, and their completions are discarded. From then on `mechanism` selects the queues.
-    pub fn reset(&mut self, mechanism: Mechanism) {
+    pub fn reset(&mut self, mechanism: QueueArbitration) {
         self.submissions.clear();
         self.completions.clear();
         self.deleting.clear();
-        self.doorbells = Doorbells::Registers;
-        self.schedule = Schedule::new(mechanism, ArbitrationSettings::from_dword(0));
-        self.interrupts = Interrupts::new(self.limits.vectors);
+        self.doorbells = DoorbellSource::Registers;
+        self.schedule = ArbitrationSchedule::new(mechanism, ArbitrationSettings::from_dword(0));
+        self.interrupts = InterruptVectors::new(self.limits.vectors);
         self.generation = self.generation.wrapping_add(1);
     }
 
@@ -100,7 +107,7 @@ impl<M: RingMemory> Arbiter<M> {
     }
 
     /// Sets the Interrupt Coalescing feature.
-    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+    pub fn set_coalescing(&mut self, coalescing: InterruptCoalescing) {
         self.interrupts.set(coalescing);
     }
 
@@ -135,7 +142,7 @@ impl<M: RingMemory> Arbiter<M> {
         put(&mut self.completions, id, completion);
         let consumer = SubmissionConsumer::over(submission, submission_slots);
         let queue = SubmissionQueue::new(id, id, QueueKind::Standard, consumer);
-        self.put_submission(queue, Priority::Urgent);
+        self.put_submission(queue, QueuePriority::Urgent);
         Ok(())
     }
 
@@ -271,7 +278,11 @@ impl<M: RingMemory> Arbiter<M> {
             if posted > 0
                 && let Some(vector) = queue.vector()
             {
-                let haste = if queue.id() == QueueId::ADMIN { Haste::AtOnce } else { Haste::Aggregated };
+                let haste = if queue.id() == QueueId::ADMIN {
+                    InterruptUrgency::AtOnce
+                } else {
+                    InterruptUrgency::Aggregated
+                };
                 self.interrupts.posted(vector, posted, haste, now);
             }
         }

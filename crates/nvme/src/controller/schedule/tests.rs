@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// The number of waiting entries, by queue.
-type Waiting = BTreeMap<u16, u32>;
+type WaitingEntries = BTreeMap<u16, u32>;
 
 /// Takes the next entry and returns its queue.
-fn take(schedule: &mut Schedule, waiting: &mut Waiting) -> Option<u16> {
+fn take(schedule: &mut ArbitrationSchedule, waiting: &mut WaitingEntries) -> Option<u16> {
     let mut search = schedule.search();
     while let Some(id) = schedule.candidate(&mut search) {
         match waiting.get_mut(&id.0) {
@@ -23,13 +23,13 @@ fn take(schedule: &mut Schedule, waiting: &mut Waiting) -> Option<u16> {
     None
 }
 
-fn take_all(schedule: &mut Schedule, waiting: &mut Waiting) -> Vec<u16> {
+fn take_all(schedule: &mut ArbitrationSchedule, waiting: &mut WaitingEntries) -> Vec<u16> {
     std::iter::from_fn(|| take(schedule, waiting)).collect()
 }
 
-fn weighted(dword: u32, queues: &[(u16, Priority)]) -> Schedule {
+fn weighted(dword: u32, queues: &[(u16, QueuePriority)]) -> ArbitrationSchedule {
     let settings = ArbitrationSettings::from_dword(dword);
-    let mut schedule = Schedule::new(Mechanism::WeightedWithUrgent, settings);
+    let mut schedule = ArbitrationSchedule::new(QueueArbitration::WeightedWithUrgent, settings);
     queues.iter().for_each(|&(id, priority)| schedule.add(QueueId(id), priority));
     schedule
 }
@@ -51,19 +51,24 @@ fn arbitration_feature_decodes_as_specified() {
 #[test]
 fn round_robin_takes_the_admin_queue_in_turn_and_ignores_priorities() {
     let settings = ArbitrationSettings::from_dword(dword(1, 0, 0, 0));
-    let mut schedule = Schedule::new(Mechanism::RoundRobin, settings);
-    schedule.add(QueueId::ADMIN, Priority::Urgent);
-    schedule.add(QueueId(1), Priority::Low);
-    schedule.add(QueueId(2), Priority::Urgent);
-    let mut waiting = Waiting::from([(0, 3), (1, 3), (2, 3)]);
+    let mut schedule = ArbitrationSchedule::new(QueueArbitration::RoundRobin, settings);
+    schedule.add(QueueId::ADMIN, QueuePriority::Urgent);
+    schedule.add(QueueId(1), QueuePriority::Low);
+    schedule.add(QueueId(2), QueuePriority::Urgent);
+    let mut waiting = WaitingEntries::from([(0, 3), (1, 3), (2, 3)]);
     assert_eq!(take_all(&mut schedule, &mut waiting), [0, 0, 1, 1, 2, 2, 0, 1, 2]);
 }
 
 #[test]
 fn admin_precedes_urgent_and_urgent_precedes_weighted_classes() {
-    let queues = [(0, Priority::Urgent), (1, Priority::High), (2, Priority::Urgent), (3, Priority::Low)];
+    let queues = [
+        (0, QueuePriority::Urgent),
+        (1, QueuePriority::High),
+        (2, QueuePriority::Urgent),
+        (3, QueuePriority::Low),
+    ];
     let mut schedule = weighted(dword(0, 0, 0, 0), &queues);
-    let mut waiting = Waiting::from([(0, 1), (1, 2), (2, 2), (3, 2)]);
+    let mut waiting = WaitingEntries::from([(0, 1), (1, 2), (2, 2), (3, 2)]);
     assert_eq!(take(&mut schedule, &mut waiting), Some(0));
     assert_eq!(take(&mut schedule, &mut waiting), Some(2));
     waiting.insert(0, 1);
@@ -72,10 +77,15 @@ fn admin_precedes_urgent_and_urgent_precedes_weighted_classes() {
 
 #[test]
 fn classes_share_by_weight_and_a_burst_ends_with_the_credits() {
-    let queues = [(1, Priority::High), (2, Priority::High), (3, Priority::Medium), (4, Priority::Low)];
+    let queues = [
+        (1, QueuePriority::High),
+        (2, QueuePriority::High),
+        (3, QueuePriority::Medium),
+        (4, QueuePriority::Low),
+    ];
     // Burst 2; weights 3, 2, 1.
     let mut schedule = weighted(dword(1, 2, 1, 0), &queues);
-    let mut waiting = Waiting::from([(1, 50), (2, 50), (3, 50), (4, 50)]);
+    let mut waiting = WaitingEntries::from([(1, 50), (2, 50), (3, 50), (4, 50)]);
     let order: Vec<u16> = (0..12).filter_map(|_| take(&mut schedule, &mut waiting)).collect();
     // The second queue's turn ended with the class's credits, so the next round begins with the first.
     assert_eq!(order, [1, 1, 2, 3, 3, 4, 1, 1, 2, 3, 3, 4]);
@@ -83,8 +93,8 @@ fn classes_share_by_weight_and_a_burst_ends_with_the_credits() {
 
 #[test]
 fn an_idle_class_does_not_delay_another_class() {
-    let mut schedule = weighted(dword(0, 9, 9, 0), &[(1, Priority::High), (2, Priority::Low)]);
-    let mut waiting = Waiting::from([(1, 0), (2, 3)]);
+    let mut schedule = weighted(dword(0, 9, 9, 0), &[(1, QueuePriority::High), (2, QueuePriority::Low)]);
+    let mut waiting = WaitingEntries::from([(1, 0), (2, 3)]);
     assert_eq!(take_all(&mut schedule, &mut waiting), [2, 2, 2]);
     assert_eq!(take(&mut schedule, &mut waiting), None);
     assert_eq!(take(&mut weighted(0, &[]), &mut waiting), None);
@@ -92,8 +102,8 @@ fn an_idle_class_does_not_delay_another_class() {
 
 #[test]
 fn new_weights_apply_to_the_current_round() {
-    let mut schedule = weighted(dword(7, 9, 0, 0), &[(1, Priority::High), (2, Priority::Low)]);
-    let mut waiting = Waiting::from([(1, 20), (2, 20)]);
+    let mut schedule = weighted(dword(7, 9, 0, 0), &[(1, QueuePriority::High), (2, QueuePriority::Low)]);
+    let mut waiting = WaitingEntries::from([(1, 20), (2, 20)]);
     assert_eq!(take(&mut schedule, &mut waiting), Some(1));
     schedule.set(ArbitrationSettings::from_dword(dword(7, 1, 0, 0)));
     let order: Vec<u16> = (0..6).filter_map(|_| take(&mut schedule, &mut waiting)).collect();
@@ -101,7 +111,7 @@ fn new_weights_apply_to_the_current_round() {
 }
 
 /// Weighted round robin as the specification states it: lists, rounds and turns.
-struct Model {
+struct ArbitrationModel {
     burst: u32,
     weights: [u32; 3],
     /// Admin, urgent, high, medium, low; the queue whose turn it is comes first.
@@ -112,9 +122,9 @@ struct Model {
     credits: u32,
 }
 
-impl Model {
+impl ArbitrationModel {
     /// Returns the first queue of a class that has entries, with turns of `burst`.
-    fn first_of(&mut self, class: usize, waiting: &Waiting) -> Option<u16> {
+    fn first_of(&mut self, class: usize, waiting: &WaitingEntries) -> Option<u16> {
         if self.classes[class].is_empty() {
             return None;
         }
@@ -133,7 +143,7 @@ impl Model {
         self.taken[class] = 0;
     }
 
-    fn take(&mut self, waiting: &mut Waiting) -> Option<u16> {
+    fn take(&mut self, waiting: &mut WaitingEntries) -> Option<u16> {
         for class in [0, 1] {
             if let Some(id) = self.first_of(class, waiting) {
                 self.taken[class] += 1;
@@ -165,12 +175,12 @@ impl Model {
 }
 
 fn class_of(id: u16, bits: u32) -> usize {
-    match (id, Priority::from_bits(bits)) {
+    match (id, QueuePriority::from_bits(bits)) {
         (0, _) => 0,
-        (_, Priority::Urgent) => 1,
-        (_, Priority::High) => 2,
-        (_, Priority::Medium) => 3,
-        (_, Priority::Low) => 4,
+        (_, QueuePriority::Urgent) => 1,
+        (_, QueuePriority::High) => 2,
+        (_, QueuePriority::Medium) => 3,
+        (_, QueuePriority::Low) => 4,
     }
 }
 
@@ -184,13 +194,13 @@ proptest! {
         steps in prop::collection::vec((0..12_u16, 0..4_u32), 1..200),
     ) {
         let settings = ArbitrationSettings::from_dword(dword);
-        let mut schedule = Schedule::new(Mechanism::WeightedWithUrgent, settings);
+        let mut schedule = ArbitrationSchedule::new(QueueArbitration::WeightedWithUrgent, settings);
         let ArbitrationSettings { burst, weights } = settings;
         let mut model =
-            Model { burst, weights, classes: Default::default(), taken: [0; 5], part: 0, credits: weights[0] };
-        let mut waiting = Waiting::new();
+            ArbitrationModel { burst, weights, classes: Default::default(), taken: [0; 5], part: 0, credits: weights[0] };
+        let mut waiting = WaitingEntries::new();
         for (id, &bits) in (0_u16..).zip(&priorities) {
-            schedule.add(QueueId(id), Priority::from_bits(bits));
+            schedule.add(QueueId(id), QueuePriority::from_bits(bits));
             model.classes[class_of(id, bits)].push(id);
             waiting.insert(id, 0);
         }
@@ -212,13 +222,13 @@ proptest! {
         priorities in prop::collection::vec(1..4_u32, 2..7),
         burst in 0..4_u32,
         weights in prop::array::uniform3(0..4_u32),
-        mechanism in prop_oneof![Just(Mechanism::RoundRobin), Just(Mechanism::WeightedWithUrgent)],
+        mechanism in prop_oneof![Just(QueueArbitration::RoundRobin), Just(QueueArbitration::WeightedWithUrgent)],
     ) {
         let settings = ArbitrationSettings::from_dword(dword(burst, weights[0], weights[1], weights[2]));
-        let mut schedule = Schedule::new(mechanism, settings);
-        let mut waiting = Waiting::new();
+        let mut schedule = ArbitrationSchedule::new(mechanism, settings);
+        let mut waiting = WaitingEntries::new();
         for (id, &bits) in (1_u16..).zip(&priorities) {
-            schedule.add(QueueId(id), Priority::from_bits(bits));
+            schedule.add(QueueId(id), QueuePriority::from_bits(bits));
             waiting.insert(id, 1_000_000);
         }
         let queues = u32::try_from(priorities.len()).expect("few queues");
@@ -226,8 +236,8 @@ proptest! {
         // A burst of each other queue; or, with weights, one round for each entry that other queues of the class may
         // take first.
         let bound = match mechanism {
-            Mechanism::RoundRobin => (queues - 1) * settings.burst,
-            Mechanism::WeightedWithUrgent => queues * settings.burst * round,
+            QueueArbitration::RoundRobin => (queues - 1) * settings.burst,
+            QueueArbitration::WeightedWithUrgent => queues * settings.burst * round,
         };
         let mut since = BTreeMap::<u16, u32>::new();
         for _ in 0..500 {
@@ -245,12 +255,12 @@ proptest! {
     #[test]
     fn removing_queues_loses_no_entry_of_other_queues(
         leaving in prop::collection::vec(1..8_u16, 1..7),
-        mechanism in prop_oneof![Just(Mechanism::RoundRobin), Just(Mechanism::WeightedWithUrgent)],
+        mechanism in prop_oneof![Just(QueueArbitration::RoundRobin), Just(QueueArbitration::WeightedWithUrgent)],
     ) {
-        let mut schedule = Schedule::new(mechanism, ArbitrationSettings::from_dword(1));
-        let mut waiting = Waiting::new();
+        let mut schedule = ArbitrationSchedule::new(mechanism, ArbitrationSettings::from_dword(1));
+        let mut waiting = WaitingEntries::new();
         for id in 1..8_u16 {
-            schedule.add(QueueId(id), Priority::from_bits(u32::from(id)));
+            schedule.add(QueueId(id), QueuePriority::from_bits(u32::from(id)));
             waiting.insert(id, 5);
         }
         for id in leaving {

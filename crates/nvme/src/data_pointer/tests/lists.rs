@@ -44,13 +44,13 @@ impl HostMemory {
 
 /// A contiguous range of data in host memory; discarded data if `start` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct MemoryRun {
     pub(super) start: Option<u64>,
     pub(super) bytes: u64,
 }
 
 /// Merges all adjacent ranges, so that results are comparable.
-pub(super) fn runs(ranges: &[DataRange]) -> Vec<Run> {
+pub(super) fn runs(ranges: &[DataRange]) -> Vec<MemoryRun> {
     let mut runs = Vec::new();
     for range in ranges {
         match *range {
@@ -61,13 +61,13 @@ pub(super) fn runs(ranges: &[DataRange]) -> Vec<Run> {
     runs
 }
 
-fn add(runs: &mut Vec<Run>, start: Option<u64>, bytes: u64) {
+fn add(runs: &mut Vec<MemoryRun>, start: Option<u64>, bytes: u64) {
     match runs.last_mut() {
         Some(last) if start.is_some() && last.start.map(|first| first + last.bytes) == start => {
             last.bytes += bytes;
         }
         Some(last) if start.is_none() && last.start.is_none() => last.bytes += bytes,
-        _ => runs.push(Run { start, bytes }),
+        _ => runs.push(MemoryRun { start, bytes }),
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) struct PrpHost {
 pub(super) struct BuiltPrp {
     pub(super) entry: SubmissionEntry,
     pub(super) memory: HostMemory,
-    pub(super) data: Vec<Run>,
+    pub(super) data: Vec<MemoryRun>,
 }
 
 impl PrpHost {
@@ -181,7 +181,7 @@ pub(super) struct SglHost {
 pub(super) struct BuiltSgl {
     pub(super) first: SglDescriptor,
     pub(super) memory: HostMemory,
-    pub(super) data: Vec<Run>,
+    pub(super) data: Vec<MemoryRun>,
 }
 
 impl SglHost {
@@ -192,11 +192,11 @@ impl SglHost {
             .prop_map(|(pieces, segments, to_host, excess)| Self { pieces, segments, to_host, excess })
     }
 
-    pub(super) fn transfer(&self) -> Transfer {
+    pub(super) fn transfer(&self) -> HostTransfer {
         let wanted = self.pieces.iter().filter(|(_, bucket)| self.to_host || !bucket);
         let bytes: u32 = wanted.map(|(bytes, _)| bytes).sum();
         let bytes = bytes.saturating_sub(self.excess);
-        if self.to_host { Transfer::ToHost(bytes) } else { Transfer::FromHost(bytes) }
+        if self.to_host { HostTransfer::ToHost(bytes) } else { HostTransfer::FromHost(bytes) }
     }
 
     pub(super) fn build(&self) -> BuiltSgl {

@@ -1,13 +1,13 @@
 //! Tests of an I/O queue against a controller that the test plays itself: it writes arbitrary completion entries.
 
 use super::*;
-use crate::driver::life::Phase;
-use crate::driver::memory::Block;
-use crate::driver::pair::{DoorbellPlaces, PairMemory};
+use crate::driver::lifecycle::DriverPhase;
+use crate::driver::memory::DmaBlock;
+use crate::driver::ring_pair::{DoorbellOffsets, PairMemory};
 use crate::ring::layout::QueueSlots;
-use crate::spec::completion::{CompletionEntry, Phase as Tag};
+use crate::spec::completion::{CompletionEntry, PhaseTag as Tag};
 use headwater_host::registers::SimulatedRegisters;
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::HeapWords;
 use zerocopy::little_endian::U16;
 
 const DEPTH: u32 = 3;
@@ -16,35 +16,35 @@ const TAIL: usize = 0x1008;
 const HEAD: usize = 0x100C;
 const TIMEOUT: Nanos = Nanos(400);
 
-struct Puppet {
-    queue: IoQueue<SharedWords, SimulatedRegisters>,
+struct QueueHarness {
+    queue: IoQueue<HeapWords, SimulatedRegisters>,
     registers: SimulatedRegisters,
-    completions: SharedWords,
-    life: Life,
+    completions: HeapWords,
+    life: SharedLifecycle,
     tail: u32,
     tag: Tag,
 }
 
-fn puppet() -> Puppet {
-    let words = SharedWords::zeroed(64);
-    let completions = SharedWords::zeroed(8);
+fn puppet() -> QueueHarness {
+    let words = HeapWords::zeroed(64);
+    let completions = HeapWords::zeroed(8);
     let memory = PairMemory {
-        submissions: Block { words: words.clone(), address: 0x1000 },
-        completions: Block { words: completions.clone(), address: 0x2000 },
+        submissions: DmaBlock { words: words.clone(), address: 0x1000 },
+        completions: DmaBlock { words: completions.clone(), address: 0x2000 },
     };
     let registers = SimulatedRegisters::new(0x2000);
-    let doorbells = DoorbellPlaces { tail: TAIL, head: HEAD };
-    let pair = Pair::new(1, QueueSlots::new(SLOTS).unwrap(), &memory, registers.clone(), doorbells);
-    let lists = Block { words: SharedWords::zeroed(512), address: 0x3000 };
+    let doorbells = DoorbellOffsets { tail: TAIL, head: HEAD };
+    let pair = RingPair::new(1, QueueSlots::new(SLOTS).unwrap(), &memory, registers.clone(), doorbells);
+    let lists = DmaBlock { words: HeapWords::zeroed(512), address: 0x3000 };
     let lists = ListPages::within(&lists, crate::data_pointer::PageBytes::MIN);
-    let life = Life::new();
-    life.set(Phase::Ready);
-    let rules = DataRules { sgl: SglUse::Never, transfer_bytes_max: 1 << 20 };
+    let life = SharedLifecycle::new();
+    life.set(DriverPhase::Ready);
+    let rules = TransferRules { sgl: SglUse::Never, transfer_bytes_max: 1 << 20 };
     let queue = IoQueue::new(pair, lists, rules, life.clone(), TIMEOUT, Nanos::ZERO);
-    Puppet { queue, registers, completions, life, tail: 0, tag: Tag::One }
+    QueueHarness { queue, registers, completions, life, tail: 0, tag: Tag::One }
 }
 
-impl Puppet {
+impl QueueHarness {
     fn submit(&mut self) -> CommandId {
         self.queue.submit(SubmissionEntry::default(), &[]).unwrap()
     }
@@ -135,7 +135,7 @@ fn overdue_commands_are_reported_once_per_timeout_and_not_before() {
     let mut puppet = puppet();
     let early = puppet.submit();
     let mut found = Vec::new();
-    let mut at = |puppet: &mut Puppet, now| {
+    let mut at = |puppet: &mut QueueHarness, now| {
         found.clear();
         puppet.queue.watch(Nanos(now), |overdue| found.push(overdue));
         found.clone()
@@ -144,12 +144,12 @@ fn overdue_commands_are_reported_once_per_timeout_and_not_before() {
         assert_eq!(at(&mut puppet, now), [], "{now}");
     }
     let late = puppet.submit();
-    assert_eq!(at(&mut puppet, 500), [Overdue::Abort(early)]);
+    assert_eq!(at(&mut puppet, 500), [OverdueCommand::Abort(early)]);
     for now in [600, 700, 800] {
         assert_eq!(at(&mut puppet, now), [], "{now}");
     }
-    assert_eq!(at(&mut puppet, 900), [Overdue::Abort(late)]);
-    assert_eq!(at(&mut puppet, 1_000), [Overdue::Stuck(early)]);
+    assert_eq!(at(&mut puppet, 900), [OverdueCommand::Abort(late)]);
+    assert_eq!(at(&mut puppet, 1_000), [OverdueCommand::Stuck(early)]);
     assert_eq!(puppet.queue.next_watch(), Nanos(1_100));
 }
 
@@ -159,13 +159,13 @@ fn no_doorbell_is_rung_and_no_command_accepted_during_a_reset() {
     puppet.submit();
     puppet.queue.ring();
     puppet.submit();
-    puppet.life.set(Phase::Recovering);
+    puppet.life.set(DriverPhase::Recovering);
     puppet.queue.ring();
     assert_eq!(puppet.registers.load32(TAIL), 1);
     assert_eq!(puppet.queue.submit(SubmissionEntry::default(), &[]), Err(SubmitFault::NotLive));
     let queue = puppet.queue.abandon().unwrap_err();
     puppet.life.next_epoch();
-    puppet.life.set(Phase::Ready);
-    assert_eq!(queue.fate(), Fate::Lost, "the epoch has advanced");
+    puppet.life.set(DriverPhase::Ready);
+    assert_eq!(queue.fate(), IoQueueState::Lost, "the epoch has advanced");
     assert_eq!(queue.abandon().unwrap(), [0, 1]);
 }

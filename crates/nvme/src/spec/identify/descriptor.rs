@@ -32,7 +32,7 @@ fn page(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
 
 /// NIDT (figure 278).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DescriptorType {
+pub enum DescriptorKind {
     /// 2h: NGUID, 16 bytes.
     Nguid,
     /// 3h: UUID, 16 bytes.
@@ -48,11 +48,11 @@ pub struct DescriptorWriter(Vec<u8>);
 impl DescriptorWriter {
     /// Appends a descriptor.
     #[must_use]
-    pub fn with(mut self, kind: DescriptorType, identifier: &[u8]) -> Self {
+    pub fn with(mut self, kind: DescriptorKind, identifier: &[u8]) -> Self {
         let number = match kind {
-            DescriptorType::Nguid => 2,
-            DescriptorType::Uuid => 3,
-            DescriptorType::CommandSet => 4,
+            DescriptorKind::Nguid => 2,
+            DescriptorKind::Uuid => 3,
+            DescriptorKind::CommandSet => 4,
         };
         let length = u8::try_from(identifier.len()).unwrap_or(u8::MAX);
         self.0.extend([number, length, 0, 0]);
@@ -85,8 +85,8 @@ mod tests {
     #[test]
     fn descriptors_have_the_specified_layout() {
         let page = DescriptorWriter::default()
-            .with(DescriptorType::Uuid, &[9; 16])
-            .with(DescriptorType::CommandSet, &[1])
+            .with(DescriptorKind::Uuid, &[9; 16])
+            .with(DescriptorKind::CommandSet, &[1])
             .finish();
         assert_eq!(page[..4], [3, 16, 0, 0]);
         assert_eq!(page[20..26], [4, 1, 0, 0, 1, 0]);

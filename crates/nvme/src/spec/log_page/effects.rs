@@ -5,7 +5,7 @@
 //! support, side effects and scope.
 //! Invariant: the bits match what the commands do, because hosts quiesce and rescan by them.
 
-use crate::spec::feature::{Feature, FeatureScope};
+use crate::spec::feature::{FeatureId, FeatureScope};
 use crate::spec::identify::CommandSet;
 use crate::spec::opcode::AdminOpcode;
 
@@ -86,7 +86,7 @@ pub fn command_effects(admin: impl Iterator<Item = AdminOpcode>, set: Option<Com
 
 /// Builds the Feature Identifiers Supported and Effects log page.
 #[must_use]
-pub fn feature_effects(features: impl Iterator<Item = Feature>) -> Vec<u8> {
+pub fn feature_effects(features: impl Iterator<Item = FeatureId>) -> Vec<u8> {
     let mut effects = [0_u32; 256];
     for feature in features {
         effects[usize::from(feature.number())] = SUPPORTED
@@ -111,6 +111,6 @@ mod tests {
         assert_eq!(at(0x80) & 0b110, 0b110, "Format changes content and namespaces");
         assert_eq!(at(256 + 0x10) & 0b11, 0b11, "Delete changes content");
         assert_eq!(at(256 + 0x0C), 0, "Verify is not a Key Value command");
-        assert_eq!(feature_effects(Feature::ALL.iter().copied()).len(), 1024);
+        assert_eq!(feature_effects(FeatureId::ALL.iter().copied()).len(), 1024);
     }
 }

@@ -18,7 +18,7 @@ const CHECKSUM_BYTES: usize = 4;
 
 /// The transformation of a configured key to a retained key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transform {
+pub enum KeyTransform {
     /// No transformation: the key is a retained key (HH 00).
     None,
     /// Derivation from the host's name by the hash of the key's length (HH 01 or 02).
@@ -28,7 +28,7 @@ pub enum Transform {
 /// A configured key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfiguredKey {
-    transform: Transform,
+    transform: KeyTransform,
     hash: PskHash,
     bytes: Zeroizing<Vec<u8>>,
 }
@@ -49,7 +49,7 @@ impl ConfiguredKey {
     ///
     /// # Errors
     /// [`PskError::Length`] for a key of neither 32 nor 48 bytes.
-    pub fn new(transform: Transform, bytes: &[u8]) -> Result<Self, PskError> {
+    pub fn new(transform: KeyTransform, bytes: &[u8]) -> Result<Self, PskError> {
         let hash = PskHash::of_length(bytes.len()).ok_or(PskError::Length { bytes: bytes.len() })?;
         Ok(Self { transform, hash, bytes: Zeroizing::new(bytes.to_vec()) })
     }
@@ -73,7 +73,7 @@ impl ConfiguredKey {
         };
         let whole = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| PskError::Form)?);
         let (key, checksum) = whole.split_last_chunk::<CHECKSUM_BYTES>().ok_or(PskError::Form)?;
-        let transform = if named.is_none() { Transform::None } else { Transform::ByHost };
+        let transform = if named.is_none() { KeyTransform::None } else { KeyTransform::ByHost };
         let found = Self::new(transform, key)?;
         if named.is_some_and(|named| named != found.hash) {
             return Err(PskError::Length { bytes: key.len() });
@@ -88,8 +88,8 @@ impl ConfiguredKey {
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let number = match self.transform {
-            Transform::None => 0,
-            Transform::ByHost => self.hash.number(),
+            KeyTransform::None => 0,
+            KeyTransform::ByHost => self.hash.number(),
         };
         let whole = Zeroizing::new([&self.bytes[..], &crc32(&self.bytes).to_le_bytes()].concat());
         Zeroizing::new(format!("{PREFIX}{number:02}:{}:", *Zeroizing::new(STANDARD.encode(&*whole))))
@@ -108,8 +108,8 @@ impl ConfiguredKey {
     pub fn retained(&self, host: &str) -> Result<InputKey, PskError> {
         check_name(host)?;
         match self.transform {
-            Transform::None => InputKey::new(&self.bytes),
-            Transform::ByHost => {
+            KeyTransform::None => InputKey::new(&self.bytes),
+            KeyTransform::ByHost => {
                 InputKey::new(&expand_label(self.hash, &self.bytes, "HostNQN", host.as_bytes())?)
             }
         }
@@ -137,9 +137,9 @@ mod tests {
         // libnvme's test/psk.c: test_data_psk.
         let none = SHA256.replace(":01:", ":00:");
         for (text, transform, bytes) in [
-            (none.as_str(), Transform::None, 32),
-            (SHA256, Transform::ByHost, 32),
-            (SHA384, Transform::ByHost, 48),
+            (none.as_str(), KeyTransform::None, 32),
+            (SHA256, KeyTransform::ByHost, 32),
+            (SHA384, KeyTransform::ByHost, 48),
         ] {
             let key = ConfiguredKey::parse(text).unwrap();
             assert_eq!((key.transform, key.bytes.len()), (transform, bytes));
@@ -199,7 +199,7 @@ mod tests {
             at in any::<proptest::sample::Index>(),
             to in "[A-Za-z0-9+/]",
         ) {
-            let transform = if plain { Transform::None } else { Transform::ByHost };
+            let transform = if plain { KeyTransform::None } else { KeyTransform::ByHost };
             let key = ConfiguredKey::new(transform, &seed[..if long { 48 } else { 32 }]).unwrap();
             let text = key.to_text();
             prop_assert_eq!(ConfiguredKey::parse(&text), Ok(key.clone()));

@@ -4,7 +4,7 @@
 //! Invariant: bytes that were not received are never read; if the pool cannot allocate, the data goes to the heap and
 //! the command does not fail.
 
-use headwater_dma::buffer::Buffer;
+use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::Pool;
 use std::ops::Deref;
 
@@ -18,7 +18,7 @@ pub enum CommandData {
     /// Data on the heap.
     Heap(Vec<u8>),
     /// Data in a pool buffer, released to the pool on drop.
-    Pooled(Buffer),
+    Pooled(PoolBuffer),
 }
 
 impl Default for CommandData {

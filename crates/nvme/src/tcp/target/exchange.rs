@@ -14,15 +14,15 @@
 //! ```
 
 use super::super::capsule_data::CapsuleData;
-use super::super::fault::{Fault, FaultKind};
-use super::super::header::{DataPart, Last, place};
+use super::super::fault::{TcpFault, TcpFaultKind};
+use super::super::header::{DataPart, LastPdu, field_offset};
 use super::command_data::CommandData;
 use crate::spec::command::SubmissionEntry;
 use std::ops::Range;
 
 /// The stage of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ExchangeStage {
     /// The slot is free.
     #[default]
     Free,
@@ -46,7 +46,7 @@ pub(super) enum Stage {
 
 /// The result of the data digest checks of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum DataIntegrity {
     #[default]
     Sound,
     /// A data digest was wrong.
@@ -55,20 +55,20 @@ pub(super) enum Health {
 
 /// One command.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
-    pub(super) stage: Stage,
+pub(super) struct CommandExchange {
+    pub(super) stage: ExchangeStage,
     pub(super) entry: SubmissionEntry,
     pub(super) place: Option<CapsuleData>,
     pub(super) data: CommandData,
     pub(super) wanted: u32,
     pub(super) received: u32,
-    pub(super) health: Health,
+    pub(super) health: DataIntegrity,
 }
 
-impl Exchange {
+impl CommandExchange {
     pub(super) fn begin(&mut self, entry: SubmissionEntry, place: CapsuleData) {
         let data = std::mem::take(&mut self.data);
-        *self = Self { stage: Stage::Asked, entry, place: Some(place), data, ..Self::default() };
+        *self = Self { stage: ExchangeStage::Asked, entry, place: Some(place), data, ..Self::default() };
         self.data.clear();
     }
 
@@ -78,7 +78,7 @@ impl Exchange {
 
     /// Accepts data of the current PDU, at most as much as the command needs.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
-        if let Stage::InCapsule { skip } = &mut self.stage {
+        if let ExchangeStage::InCapsule { skip } = &mut self.stage {
             let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(*skip);
             *skip -= skipped;
             bytes = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
@@ -96,7 +96,7 @@ impl Exchange {
     /// Returns the range of the next R2T of at most `r2t_bytes`. Returns `None` if the exchange is not receiving, all
     /// data is requested, or `r2ts_max` R2Ts are outstanding.
     pub(super) fn ask(&mut self, r2t_bytes: u32, r2ts_max: u32) -> Option<Range<u32>> {
-        let Stage::Receiving { requested } = &mut self.stage else {
+        let ExchangeStage::Receiving { requested } = &mut self.stage else {
             return None;
         };
         let outstanding = requested.div_ceil(r2t_bytes) - self.received / r2t_bytes;
@@ -110,25 +110,25 @@ impl Exchange {
     }
 
     /// Validates an H2CData for this exchange: in order, inside its R2T, and LAST_PDU exactly at the end of the R2T.
-    pub(super) fn judge(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), Fault> {
-        let Stage::Receiving { requested } = self.stage else {
-            return Err(Fault::field(place::TRANSFER_TAG));
+    pub(super) fn judge(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), TcpFault> {
+        let ExchangeStage::Receiving { requested } = self.stage else {
+            return Err(TcpFault::field(field_offset::TRANSFER_TAG));
         };
         if self.entry.command_id.get() != part.command_id {
-            return Err(Fault::field(place::COMMAND_ID));
+            return Err(TcpFault::field(field_offset::COMMAND_ID));
         }
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= requested);
-        let end = end.ok_or(Fault::of(FaultKind::OutOfRange))?;
+        let end = end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
         if part.offset != self.received {
-            return Err(Fault::of(FaultKind::Sequence));
+            return Err(TcpFault::of(TcpFaultKind::Sequence));
         }
         let asked_end =
             ((part.offset / r2t_bytes).saturating_add(1)).saturating_mul(r2t_bytes).min(requested);
         if end > asked_end {
-            return Err(Fault::of(FaultKind::OutOfRange));
+            return Err(TcpFault::of(TcpFaultKind::OutOfRange));
         }
-        if (end == asked_end) != (part.last == Last::Yes) {
-            return Err(Fault::field(place::FLAGS));
+        if (end == asked_end) != (part.last == LastPdu::Yes) {
+            return Err(TcpFault::field(field_offset::FLAGS));
         }
         Ok(())
     }

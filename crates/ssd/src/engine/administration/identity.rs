@@ -1,8 +1,8 @@
 //! The identity of the subsystem and the identifiers of its namespaces, derived from the medium's UUID.
 //!
-//! Input: a UUID. Output: names that are the same each time the same medium is opened, and differ from any other medium's.
+//! Input: a UUID. Output: names that are the same at each opening of the medium, and differ from any other medium's.
 
-use headwater_nvme::controller::admin::Identity;
+use headwater_nvme::controller::admin::SubsystemIdentity;
 use std::fmt::Write as _;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -13,13 +13,13 @@ const NAME_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 /// Returns the identity of a medium with this UUID.
 #[must_use]
-pub fn identity(uuid: [u8; 16]) -> Identity {
+pub fn identity(uuid: [u8; 16]) -> SubsystemIdentity {
     let uuid = as_random(uuid);
     let mut serial = String::from("HW");
     for byte in uuid.iter().take(9) {
         let _ = write!(serial, "{byte:02X}");
     }
-    Identity {
+    SubsystemIdentity {
         serial: padded(&serial),
         model: padded(MODEL),
         firmware: padded(FIRMWARE),
@@ -28,8 +28,8 @@ pub fn identity(uuid: [u8; 16]) -> Identity {
     }
 }
 
-/// Returns the identifier of a namespace, from the subsystem's UUID, its number, and a number that is never reused: 0 for
-/// a key space that no command created.
+/// Returns the identifier of a namespace, from the subsystem's UUID, its number, and a number that is never reused: 0
+/// for a key space that no command created.
 #[must_use]
 pub fn namespace_uuid(subsystem: [u8; 16], nsid: u32, once: u64) -> [u8; 16] {
     let mut seed = subsystem.to_vec();

@@ -1,14 +1,14 @@
 //! The bytes of a checkpoint (`docs/formats/checkpoint.md`): head, namespaces, block table, index, expiries, end.
 //!
 //! Input: the translation layer, part by part; or a stream. Output: a byte stream; or its decoded parts. Invariant:
-//! [`decode`] accepts a stream only if its last four bytes are the CRC-32C of all bytes before them and every part is whole.
+//! [`decode`] accepts a stream only if it ends with the CRC-32C of all bytes before that and every part is whole.
 
 use crate::command::{NamespaceId, Sequence};
 use crate::ftl::Ftl;
 use crate::index::hashed::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
-use crate::index::{Entry, FlatIndex, Index, KeyHash, Lifetime};
+use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::NAMESPACES;
-use crate::log::blocks::{Block, BlockState};
+use crate::log::blocks::{BlockEntry, BlockState};
 use crate::log::record::RecordAddress;
 use crate::media::{BlockId, Media};
 use headwater_host::copy::crc32c;
@@ -72,14 +72,14 @@ const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 
 /// The encoder of a checkpoint, which buffers the stream until it is written page by page.
 #[derive(Debug)]
-pub(crate) struct Encoder {
+pub(crate) struct CheckpointEncoder {
     buffer: VecDeque<u8>,
     crc: u32,
     /// Index position of the next block entry; `None` if the stream has no block entries, or all are encoded.
     blocks_from: Option<KeyHash>,
 }
 
-impl Encoder {
+impl CheckpointEncoder {
     /// Returns the approximate length of the stream in bytes.
     pub(crate) fn size_estimate<M: Media>(ftl: &Ftl<M>) -> usize {
         let entries = usize::try_from(ftl.index.len()).unwrap_or(usize::MAX / 64);
@@ -97,7 +97,7 @@ impl Encoder {
         let version = if has_blocks { CHECKPOINT_VERSION } else { CHECKPOINT_VERSION_KEYS };
         let blocks_from = has_blocks.then_some(KeyHash::PLACES);
         let mut encoder = Self { buffer: VecDeque::new(), crc: 0, blocks_from };
-        let closed = |block: &Block| !block.checkpoint && block.order != 0 && block.order < start_order;
+        let closed = |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < start_order;
         let blocks = ftl.blocks.iter().filter(|(_, block)| closed(block)).count();
         let (hash_seed, hash_mask) = ftl.hasher.parts();
         let head = CheckpointHeadLayout {
@@ -155,7 +155,7 @@ impl Encoder {
         self.push(&u32::try_from(run.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (place, entry) in &run {
             self.push(&place.0.to_le_bytes());
-            self.push(&encode_entry(KeyHash(0), Entry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
+            self.push(&encode_entry(KeyHash(0), IndexEntry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
         }
         self.blocks_from = next.filter(|_| !run.is_empty());
         true
@@ -202,22 +202,22 @@ impl Encoder {
 
 /// A decoded checkpoint.
 #[derive(Debug)]
-pub(crate) struct Decoded {
+pub(crate) struct DecodedCheckpoint {
     pub(crate) start_order: u64,
     pub(crate) sequence: Sequence,
     pub(crate) durable: Sequence,
     pub(crate) hasher: (u64, u64),
     pub(crate) cleared: [Sequence; NAMESPACES],
-    pub(crate) flat: Vec<(KeyHash, Entry)>,
-    pub(crate) blocks: Vec<(BlockId, Block)>,
-    pub(crate) segments: Vec<Vec<(KeyHash, Entry)>>,
+    pub(crate) flat: Vec<(KeyHash, IndexEntry)>,
+    pub(crate) blocks: Vec<(BlockId, BlockEntry)>,
+    pub(crate) segments: Vec<Vec<(KeyHash, IndexEntry)>>,
     pub(crate) expiries: Vec<(u64, KeyHash, RecordAddress)>,
 }
 
 /// A reader that takes parts off the front of a stream.
-struct Reader<'a>(&'a [u8]);
+struct StreamReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> StreamReader<'a> {
     fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -230,12 +230,12 @@ impl<'a> Reader<'a> {
 }
 
 /// Decodes a stream; returns `None` if it is not whole, no checkpoint, or of another version.
-pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
+pub(crate) fn decode(stream: &[u8]) -> Option<DecodedCheckpoint> {
     let (body, crc) = stream.split_at_checked(stream.len().checked_sub(4)?)?;
     if crc32c(0, body).to_le_bytes() != crc {
         return None;
     }
-    let mut reader = Reader(body);
+    let mut reader = StreamReader(body);
     let head: CheckpointHeadLayout = reader.take()?;
     if head.magic != MAGIC
         || !(CHECKPOINT_VERSION_KEYS..=CHECKPOINT_VERSION).contains(&head.version.get())
@@ -252,7 +252,7 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
     let flat = if head.version.get() == CHECKPOINT_VERSION { decode_runs(&mut reader)? } else { Vec::new() };
     let count = reader.take::<U64>()?.get();
     let expiries = (0..count).map(|_| decode_expiry(&mut reader)).collect::<Option<Vec<_>>>()?;
-    reader.0.is_empty().then_some(Decoded {
+    reader.0.is_empty().then_some(DecodedCheckpoint {
         start_order: head.start_order.get(),
         sequence: Sequence(head.sequence.get()),
         durable: Sequence(head.durable.get()),
@@ -265,9 +265,9 @@ pub(crate) fn decode(stream: &[u8]) -> Option<Decoded> {
     })
 }
 
-fn decode_block(reader: &mut Reader<'_>) -> Option<(BlockId, Block)> {
+fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> {
     let layout: CheckpointBlockLayout = reader.take()?;
-    let block = Block {
+    let block = BlockEntry {
         state: BlockState::Closed,
         order: layout.order.get(),
         open_sequence: Sequence(layout.open_sequence.get()),
@@ -283,7 +283,7 @@ fn decode_block(reader: &mut Reader<'_>) -> Option<(BlockId, Block)> {
     Some((BlockId(layout.block.get()), block))
 }
 
-fn decode_segment(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
+fn decode_segment(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry)>> {
     let count = reader.take::<U32>()?.get() as usize;
     let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
     let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
@@ -291,7 +291,7 @@ fn decode_segment(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
 }
 
 /// Decodes the block entries, up to the empty run.
-fn decode_runs(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
+fn decode_runs(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry)>> {
     let mut flat = Vec::new();
     loop {
         let count = reader.take::<U32>()?.get() as usize;
@@ -305,7 +305,7 @@ fn decode_runs(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
             let place = KeyHash(place.get());
             let (_, mut found) = decode_entry(*entry);
             found.namespace = place.block().0;
-            if !FlatIndex::holds(place) || found.units == 0 || found.lifetime == Lifetime::Limited {
+            if !FlatIndex::holds(place) || found.units == 0 || found.lifetime == EntryLifetime::Limited {
                 return None;
             }
             flat.push((place, found));
@@ -313,7 +313,7 @@ fn decode_runs(reader: &mut Reader<'_>) -> Option<Vec<(KeyHash, Entry)>> {
     }
 }
 
-fn decode_expiry(reader: &mut Reader<'_>) -> Option<(u64, KeyHash, RecordAddress)> {
+fn decode_expiry(reader: &mut StreamReader<'_>) -> Option<(u64, KeyHash, RecordAddress)> {
     let [expiry_ms, hash, address]: [U64; 3] = reader.take()?;
     Some((expiry_ms.get(), KeyHash(hash.get()), RecordAddress(address.get())))
 }

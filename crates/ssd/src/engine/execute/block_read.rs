@@ -1,14 +1,14 @@
 //! Commands that read blocks: Read, Verify, Compare, and the first half of Copy.
 //!
 //! Input: ranges of blocks. Output: their bytes, or the status of their comparison or verification. Blocks are read as
-//! their pages arrive, and no block is read twice. Invariant: a block without a record reads as zeroes, and the bytes of a
-//! block with a wrong checksum are never returned.
+//! their pages arrive, and no block is read twice. Invariant: a block without a record reads as zeroes, and the bytes
+//! of a block with a wrong checksum are never returned.
 
-use super::extent::{BlockRecord, Extent};
-use super::{Gate, Outcome, joint_sequence};
-use crate::command::{Command, Completion, Lba, LbaRange, Payload, Sequence, Sink};
-use crate::engine::operation::{Operation, Walk, Work};
-use crate::ftl::{Ftl, Stall, Window};
+use super::block_namespace::{BlockNamespace, BlockRecord};
+use super::{ExecutionOutcome, ReleaseGate, joint_sequence};
+use crate::command::{Lba, LbaRange, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource};
+use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
+use crate::ftl::{Ftl, SinkRange, StallReason};
 use crate::media::Media;
 use crate::namespace::BlockFormat;
 use headwater_nvme::spec::status::Status;
@@ -20,58 +20,61 @@ static ZEROES: [u8; LARGEST] = [0; LARGEST];
 const VERIFIED_PER_TURN: u64 = 1_024;
 
 /// The purpose for which blocks are read.
-enum Use<'a> {
+enum ReadPurpose<'a> {
     /// To copy their bytes into this sink.
-    Sink(&'a mut Sink),
+    Sink(&'a mut ValueSink),
     /// To compare them with these bytes.
-    Compare(&'a Payload),
+    Compare(&'a ValueSource),
     /// To verify that they can be read.
     Verify,
 }
 
 /// Runs a command that reads blocks and writes none.
 #[inline]
-pub(super) fn run<M: Media>(ftl: &mut Ftl<M>, operation: &mut Operation) -> Result<Outcome, Stall> {
-    let extent = match Extent::of(ftl, operation) {
+pub(super) fn run<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let extent = match BlockNamespace::of(ftl, operation) {
         Ok(extent) => extent,
-        Err(status) => return Ok(Outcome::status(status, Sequence(0))),
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let Operation { work: Work::Command(command), walk, .. } = operation else {
-        return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+    let DeviceOperation { work: OperationWork::Command(command), walk, .. } = operation else {
+        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     };
     let (range, mut purpose) = match command {
-        Command::Read { range, sink } => (*range, Use::Sink(sink)),
-        Command::Verify { range } => (*range, Use::Verify),
-        Command::Compare { start, data } => {
+        SsdCommand::Read { range, sink } => (*range, ReadPurpose::Sink(sink)),
+        SsdCommand::Verify { range } => (*range, ReadPurpose::Verify),
+        SsdCommand::Compare { start, data } => {
             let blocks = u32::try_from(data.len() >> extent.format.shift()).unwrap_or(u32::MAX);
-            (LbaRange { start: *start, blocks }, Use::Compare(data))
+            (LbaRange { start: *start, blocks }, ReadPurpose::Compare(data))
         }
-        _ => return Ok(Outcome::status(Status::INVALID_OPCODE, Sequence(0))),
+        _ => return Ok(ExecutionOutcome::status(Status::INVALID_OPCODE, Sequence(0))),
     };
     if let Err(status) = extent.check(range) {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let status = walk_blocks(ftl, &extent, &[range], walk, &mut purpose)?;
-    let mut completion = Completion::new(0, status);
+    let mut completion = SsdCompletion::new(0, status);
     completion.sequence = walk.seen;
-    if let Use::Sink(_) = purpose
+    if let ReadPurpose::Sink(_) = purpose
         && status.is_success()
     {
         completion.value_bytes = range.blocks << extent.format.shift();
     }
-    Ok(Outcome { completion, gate: Gate::Promise(walk.seen) })
+    Ok(ExecutionOutcome { completion, gate: ReleaseGate::Promise(walk.seen) })
 }
 
 /// Reads the sources of a copy into the byte buffer of `walk`.
 pub(super) fn gather<M: Media>(
     ftl: &mut Ftl<M>,
-    extent: &Extent,
+    extent: &BlockNamespace,
     sources: &[LbaRange],
-    walk: &mut Walk,
-) -> Result<Status, Stall> {
-    let mut sink = Sink::Bytes(std::mem::take(&mut walk.bytes));
-    let status = walk_blocks(ftl, extent, sources, walk, &mut Use::Sink(&mut sink));
-    if let Sink::Bytes(bytes) = sink {
+    walk: &mut BlockProgress,
+) -> Result<Status, StallReason> {
+    let mut sink = ValueSink::Bytes(std::mem::take(&mut walk.bytes));
+    let status = walk_blocks(ftl, extent, sources, walk, &mut ReadPurpose::Sink(&mut sink));
+    if let ValueSink::Bytes(bytes) = sink {
         walk.bytes = bytes;
     }
     status
@@ -81,11 +84,11 @@ pub(super) fn gather<M: Media>(
 #[inline]
 fn walk_blocks<M: Media>(
     ftl: &mut Ftl<M>,
-    extent: &Extent,
+    extent: &BlockNamespace,
     ranges: &[LbaRange],
-    walk: &mut Walk,
-    purpose: &mut Use<'_>,
-) -> Result<Status, Stall> {
+    walk: &mut BlockProgress,
+    purpose: &mut ReadPurpose<'_>,
+) -> Result<Status, StallReason> {
     let mut before = 0;
     for (number, range) in ranges.iter().enumerate() {
         let blocks = u64::from(range.blocks);
@@ -93,10 +96,10 @@ fn walk_blocks<M: Media>(
             let lba = Lba(range.start.0 + (walk.blocks - before));
             let status = match one_block(ftl, extent, lba, walk, purpose) {
                 Ok(status) => status,
-                Err(Stall::Pages(_)) => {
+                Err(StallReason::Pages(_)) => {
                     let here = LbaRange { start: lba, blocks: left(range, lba) };
                     let ahead = std::iter::once(&here).chain(&ranges[number + 1..]).flat_map(blocks_of);
-                    return Err(Stall::Pages(extent.pages_ahead(ftl, ahead)));
+                    return Err(StallReason::Pages(extent.pages_ahead(ftl, ahead)));
                 }
                 Err(stall) => return Err(stall),
             };
@@ -107,11 +110,11 @@ fn walk_blocks<M: Media>(
             }
             let turn = walk.blocks / VERIFIED_PER_TURN;
             walk.blocks += 1;
-            if let Use::Verify = purpose {
+            if let ReadPurpose::Verify = purpose {
                 walk.blocks += extent.absent(ftl, LbaRange { start: lba, blocks: left(range, lba) });
                 if walk.blocks < before + blocks && walk.blocks / VERIFIED_PER_TURN != turn {
                     // Other operations run before it continues.
-                    return Err(Stall::Pages(Vec::new()));
+                    return Err(StallReason::Pages(Vec::new()));
                 }
             }
         }
@@ -131,8 +134,8 @@ fn blocks_of(range: &LbaRange) -> impl Iterator<Item = Lba> + use<> {
 
 /// Removes from the sink what a failed read has put there.
 #[expect(clippy::cast_possible_truncation, reason = "what was read is in memory, so its length is a usize")]
-fn take_back(extent: &Extent, walk: &Walk, purpose: &mut Use<'_>) {
-    if let Use::Sink(Sink::Bytes(bytes)) = purpose {
+fn take_back(extent: &BlockNamespace, walk: &BlockProgress, purpose: &mut ReadPurpose<'_>) {
+    if let ReadPurpose::Sink(ValueSink::Bytes(bytes)) = purpose {
         bytes.truncate(bytes.len() - ((walk.blocks as usize) << extent.format.shift()));
     }
 }
@@ -141,11 +144,11 @@ fn take_back(extent: &Extent, walk: &Walk, purpose: &mut Use<'_>) {
 #[expect(clippy::cast_possible_truncation, reason = "the bytes of a command are limited at submission")]
 fn one_block<M: Media>(
     ftl: &Ftl<M>,
-    extent: &Extent,
+    extent: &BlockNamespace,
     lba: Lba,
-    walk: &mut Walk,
-    purpose: &mut Use<'_>,
-) -> Result<Status, Stall> {
+    walk: &mut BlockProgress,
+    purpose: &mut ReadPurpose<'_>,
+) -> Result<Status, StallReason> {
     let bytes = extent.format.bytes();
     let at = (walk.blocks as usize) << extent.format.shift();
     let (found, header) = match extent.find(ftl, lba)? {
@@ -160,15 +163,16 @@ fn one_block<M: Media>(
     };
     walk.joint = walk.joint.max(joint_sequence(&header));
     let intact = match purpose {
-        Use::Verify => ftl.is_intact(found.entry, &header)?,
-        Use::Sink(sink) => {
-            let window = Window { at, bytes_max: header.value_bytes };
+        ReadPurpose::Verify => ftl.is_intact(found.entry, &header)?,
+        ReadPurpose::Sink(sink) => {
+            let window = SinkRange { at, bytes_max: header.value_bytes };
             ftl.read_value(found.entry, &header, sink, window)?
         }
-        Use::Compare(data) => {
-            let mut sink = Sink::Bytes(std::mem::take(&mut walk.bytes));
-            let intact = ftl.read_value(found.entry, &header, &mut sink, Window::front(header.value_bytes));
-            if let Sink::Bytes(bytes) = sink {
+        ReadPurpose::Compare(data) => {
+            let mut sink = ValueSink::Bytes(std::mem::take(&mut walk.bytes));
+            let intact =
+                ftl.read_value(found.entry, &header, &mut sink, SinkRange::front(header.value_bytes));
+            if let ValueSink::Bytes(bytes) = sink {
                 walk.bytes = bytes;
             }
             let intact = intact?;
@@ -185,24 +189,24 @@ fn one_block<M: Media>(
     Ok(if intact { Status::SUCCESS } else { Status::UNRECOVERED_READ_ERROR })
 }
 
-fn absent(zeroes: &[u8], at: usize, purpose: &mut Use<'_>) -> Status {
+fn absent(zeroes: &[u8], at: usize, purpose: &mut ReadPurpose<'_>) -> Status {
     match purpose {
-        Use::Sink(Sink::Bytes(bytes)) => bytes.extend_from_slice(zeroes),
-        Use::Sink(Sink::Client(segments)) => {
+        ReadPurpose::Sink(ValueSink::Bytes(bytes)) => bytes.extend_from_slice(zeroes),
+        ReadPurpose::Sink(ValueSink::Client(segments)) => {
             segments.copy_out(at, zeroes);
         }
-        Use::Compare(data) if !is_same(data, at, zeroes) => return Status::COMPARE_FAILURE,
-        Use::Compare(_) | Use::Verify => {}
+        ReadPurpose::Compare(data) if !is_same(data, at, zeroes) => return Status::COMPARE_FAILURE,
+        ReadPurpose::Compare(_) | ReadPurpose::Verify => {}
     }
     Status::SUCCESS
 }
 
 /// Returns true if the payload holds these bytes at this offset. Client memory is copied first, because the client may
 /// change it during the comparison.
-fn is_same(data: &Payload, at: usize, block: &[u8]) -> bool {
+fn is_same(data: &ValueSource, at: usize, block: &[u8]) -> bool {
     match data {
-        Payload::Bytes(bytes) => bytes.get(at..at + block.len()) == Some(block),
-        Payload::Client(segments) => {
+        ValueSource::Bytes(bytes) => bytes.get(at..at + block.len()) == Some(block),
+        ValueSource::Client(segments) => {
             let mut copy = [0; LARGEST];
             let copy = &mut copy[..block.len()];
             segments.copy_in(at, copy) == block.len() && copy == block

@@ -4,14 +4,14 @@
 //! batch. Invariant: a command writes one unbroken run of sequences, so that a power cut keeps all of it or nothing; a
 //! removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
 
-use super::extent::Extent;
-use super::{Gate, Outcome, block_read, must_be_durable};
-use crate::command::{Command, Fua, Lba, LbaRange, NamespaceId, Payload, Sequence};
-use crate::engine::operation::{Operation, Span, Walk, Work};
-use crate::ftl::{Ftl, Stall};
-use crate::index::{Index, KeyHash};
+use super::block_namespace::BlockNamespace;
+use super::{ExecutionOutcome, ReleaseGate, block_read, must_be_durable};
+use crate::command::{Fua, Lba, LbaRange, NamespaceId, Sequence, SsdCommand, ValueSource};
+use crate::engine::operation::{BlockProgress, DeviceOperation, KeySpan, OperationWork};
+use crate::ftl::{Ftl, StallReason};
+use crate::index::{KeyHash, RecordIndex};
 use crate::limits::DEALLOCATE_BATCH_MAX;
-use crate::log::Source;
+use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
 use headwater_nvme::spec::status::Status;
@@ -19,43 +19,47 @@ use headwater_nvme::spec::status::Status;
 const TOMBSTONE_BYTES: usize = record_units(LBA_BYTES, 0) as usize * UNIT_BYTES;
 
 /// Runs a command that writes blocks.
-pub(super) fn run<M: Media>(ftl: &mut Ftl<M>, operation: &mut Operation) -> Result<Outcome, Stall> {
-    let extent = match Extent::of(ftl, operation) {
+pub(super) fn run<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let extent = match BlockNamespace::of(ftl, operation) {
         Ok(extent) => extent,
-        Err(status) => return Ok(Outcome::status(status, Sequence(0))),
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let Operation { work: Work::Command(command), walk, span, spans, .. } = operation else {
-        return Ok(Outcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+    let DeviceOperation { work: OperationWork::Command(command), walk, span, spans, .. } = operation else {
+        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     };
     let (outcome, fua) = match command {
-        Command::Write { start, data, fua } => (write(ftl, &extent, *start, data)?, *fua),
-        Command::Deallocate { ranges, fua } => {
+        SsdCommand::Write { start, data, fua } => (write(ftl, &extent, *start, data)?, *fua),
+        SsdCommand::Deallocate { ranges, fua } => {
             if let Err(status) = ranges.iter().try_for_each(|range| extent.check(*range)) {
-                return Ok(Outcome::status(status, Sequence(0)));
+                return Ok(ExecutionOutcome::status(status, Sequence(0)));
             }
             let none = ranges.iter().all(|range| range.blocks == 0);
             let spans = if spans.is_empty() { std::slice::from_ref(span) } else { &spans[..] };
             (deallocate(ftl, &extent, if none { &[] } else { spans }, walk)?, *fua)
         }
-        Command::Copy { sources, destination, fua } => {
+        SsdCommand::Copy { sources, destination, fua } => {
             (copy(ftl, &extent, sources, *destination, walk)?, *fua)
         }
-        _ => return Ok(Outcome::status(Status::INVALID_OPCODE, Sequence(0))),
+        _ => return Ok(ExecutionOutcome::status(Status::INVALID_OPCODE, Sequence(0))),
     };
     Ok(match (fua, outcome.gate) {
-        (Fua::Yes, Gate::Promise(sequence)) => Outcome { gate: Gate::Durable(sequence), ..outcome },
+        (Fua::Yes, ReleaseGate::Promise(sequence)) => {
+            ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..outcome }
+        }
         _ => outcome,
     })
 }
 
-/// Checks for room for records of `written` blocks and tombstones of `removed` ones, in place of the present records of
-/// `blocks`.
+/// Checks for room for `written` records and `removed` tombstones, in place of the present records of `blocks`.
 fn room_for<M: Media>(
     ftl: &mut Ftl<M>,
-    extent: &Extent,
+    extent: &BlockNamespace,
     (written, removed): (usize, usize),
     blocks: impl Iterator<Item = Lba>,
-) -> Result<Result<(), Status>, Stall> {
+) -> Result<Result<(), Status>, StallReason> {
     let largest = extent.record_bytes();
     let more = written * largest + removed * TOMBSTONE_BYTES;
     let old = blocks.filter_map(|lba| extent.entry(ftl, lba));
@@ -69,63 +73,68 @@ fn room_for<M: Media>(
     Ok(Ok(()))
 }
 
-fn write<M: Media>(ftl: &mut Ftl<M>, extent: &Extent, start: Lba, data: &Payload) -> Result<Outcome, Stall> {
+fn write<M: Media>(
+    ftl: &mut Ftl<M>,
+    extent: &BlockNamespace,
+    start: Lba,
+    data: &ValueSource,
+) -> Result<ExecutionOutcome, StallReason> {
     let (bytes, count) = (extent.format.bytes(), data.len() >> extent.format.shift());
     let range = LbaRange { start, blocks: u32::try_from(count).unwrap_or(u32::MAX) };
     if let Err(status) = extent.check(range) {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let blocks = || (start.0..).map(Lba).take(count);
     if let Err(status) = room_for(ftl, extent, (count, 0), blocks())? {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let last = count.saturating_sub(1);
     let mut wrote = Sequence(0);
     for (index, lba) in blocks().enumerate() {
         let at = index * bytes;
         let value = match data {
-            Payload::Bytes(data) => Source::Bytes(&data[at..at + bytes]),
-            Payload::Client(segments) => Source::Part { segments, at, len: bytes },
+            ValueSource::Bytes(data) => RecordSource::Bytes(&data[at..at + bytes]),
+            ValueSource::Client(segments) => RecordSource::Part { segments, at, len: bytes },
         };
         wrote = extent.write(ftl, lba, Some(value), batch_flags(index, last));
     }
-    Ok(Outcome::wrote(wrote))
+    Ok(ExecutionOutcome::wrote(wrote))
 }
 
 /// Removes the existing blocks of these spans.
 fn deallocate<M: Media>(
     ftl: &mut Ftl<M>,
-    extent: &Extent,
-    spans: &[Span],
-    walk: &mut Walk,
-) -> Result<Outcome, Stall> {
+    extent: &BlockNamespace,
+    spans: &[KeySpan],
+    walk: &mut BlockProgress,
+) -> Result<ExecutionOutcome, StallReason> {
     let end = KeyHash::of_block(extent.namespace, Lba(extent.size - 1));
     let first = KeyHash::of_block(extent.namespace, Lba(0));
     let doomed = next_removals(ftl, extent.namespace, spans, walk.from);
     if doomed.is_empty() {
         // The removal that made the blocks absent may not be durable yet.
         walk.seen = walk.seen.max(ftl.last_removal);
-        return Ok(Outcome::wrote(walk.seen));
+        return Ok(ExecutionOutcome::wrote(walk.seen));
     }
     let whole = spans.iter().any(|span| span.first <= first && span.last >= end);
     if whole && doomed.len() > 1 {
         ftl.client_room(HEADER_BYTES)?;
         let (sequence, _) = ftl.clear(extent.namespace, 0);
-        return Ok(Outcome::wrote(sequence));
+        return Ok(ExecutionOutcome::wrote(sequence));
     }
     if let Err(status) = room_for(ftl, extent, (0, doomed.len()), std::iter::empty())? {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let last = doomed.len() - 1;
     for (index, block) in doomed.iter().enumerate() {
         walk.seen = extent.write(ftl, block.block().1, None, batch_flags(index, last));
     }
     if doomed.len() < DEALLOCATE_BATCH_MAX {
-        return Ok(Outcome::wrote(walk.seen));
+        return Ok(ExecutionOutcome::wrote(walk.seen));
     }
     walk.from = doomed.last().map(|block| KeyHash(block.0 + 1));
     // Other operations run before it continues.
-    Err(Stall::Pages(Vec::new()))
+    Err(StallReason::Pages(Vec::new()))
 }
 
 /// Returns true if a removal may skip absent blocks. While an earlier removal is not durable, a power cut may lose that
@@ -134,16 +143,16 @@ fn absent_for_good<M: Media>(ftl: &Ftl<M>) -> bool {
     ftl.last_removal <= ftl.commit.durable
 }
 
-/// Returns the next blocks of these spans to remove, at most one batch: the existing ones; or all blocks, if they fit one
-/// batch and the absence of absent ones is not durable.
+/// Returns the next blocks of these spans to remove, at most one batch: the existing ones; or all blocks, if they fit
+/// one batch and the absence of absent ones is not durable.
 fn next_removals<M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
-    spans: &[Span],
+    spans: &[KeySpan],
     from: Option<KeyHash>,
 ) -> Vec<KeyHash> {
     let mut doomed = Vec::new();
-    let first = |span: &Span| span.first.max(from.unwrap_or(span.first));
+    let first = |span: &KeySpan| span.first.max(from.unwrap_or(span.first));
     if !absent_for_good(ftl) {
         let blocks = spans.iter().map(|span| (span.last.0 + 1).saturating_sub(first(span).0));
         let fits = blocks.fold(0, u64::saturating_add) <= DEALLOCATE_BATCH_MAX as u64;
@@ -169,21 +178,21 @@ fn next_removals<M: Media>(
 
 fn copy<M: Media>(
     ftl: &mut Ftl<M>,
-    extent: &Extent,
+    extent: &BlockNamespace,
     sources: &[LbaRange],
     destination: Lba,
-    walk: &mut Walk,
-) -> Result<Outcome, Stall> {
+    walk: &mut BlockProgress,
+) -> Result<ExecutionOutcome, StallReason> {
     let count: u32 = sources.iter().map(|range| range.blocks).sum();
     let target = LbaRange { start: destination, blocks: count };
     if let Err(status) = sources.iter().chain([&target]).try_for_each(|range| extent.check(*range)) {
-        return Ok(Outcome::status(status, Sequence(0)));
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let status = block_read::gather(ftl, extent, sources, walk)?;
     if !status.is_success() {
-        return Ok(Outcome::status(status, walk.seen));
+        return Ok(ExecutionOutcome::status(status, walk.seen));
     }
-    // If a power cut lost a write of several blocks but kept the copy of one, part of that write would have taken effect.
+    // If a power cut lost a write of several blocks but kept a copy of one, the write would have taken effect in part.
     must_be_durable(ftl, walk.joint)?;
     let (bytes, for_good) = (extent.format.bytes(), absent_for_good(ftl));
     // A block of zeroes needs no record: the record of an overwritten block is removed instead.
@@ -195,12 +204,12 @@ fn copy<M: Media>(
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();
     let counts = (written, blocks.len() - written);
     if let Err(status) = room_for(ftl, extent, counts, blocks.iter().map(|(lba, _)| *lba))? {
-        return Ok(Outcome::status(status, walk.seen));
+        return Ok(ExecutionOutcome::status(status, walk.seen));
     }
     let last = blocks.len().saturating_sub(1);
     let mut wrote = walk.seen;
     for (index, (lba, block)) in blocks.into_iter().enumerate() {
-        wrote = extent.write(ftl, lba, block.map(Source::Bytes), batch_flags(index, last));
+        wrote = extent.write(ftl, lba, block.map(RecordSource::Bytes), batch_flags(index, last));
     }
-    Ok(Outcome::wrote(wrote))
+    Ok(ExecutionOutcome::wrote(wrote))
 }

@@ -1,34 +1,34 @@
 //! Changes of the namespace table.
 //!
-//! Input: a change. Output: one all-or-nothing batch of the log: the table's record, and the removals that belong to the
-//! change. Invariant: no power cut leaves a namespace that was changed but not emptied, or emptied but not changed.
+//! Input: a change. Output: one all-or-nothing batch of the log: the table's record, and the removals that belong to
+//! the change. Invariant: no power cut leaves a namespace that was changed but not emptied, or emptied but not changed.
 
-use super::{Gate, Outcome};
+use super::{ExecutionOutcome, ReleaseGate};
 use crate::command::{Lba, NamespaceId, Sequence};
-use crate::ftl::namespace_table::{Slot, encode, place};
+use crate::ftl::namespace_table::{NamespaceDefinition, encode, place};
 use crate::ftl::sanitize_mark::{self, SANITIZE_BYTES};
-use crate::ftl::{Found, Ftl, NewRecord, Stall};
-use crate::index::{Index, KeyHash};
+use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
+use crate::index::{KeyHash, RecordIndex};
 use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
-use crate::log::Source;
+use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
-use crate::namespace::attachment::Attachment;
+use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::sanitize::SanitizeMark;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
 use headwater_nvme::spec::status::Status;
 
 /// The effects of a change.
-struct Plan {
+struct ChangePlan {
     number: NamespaceId,
-    slot: Slot,
+    slot: NamespaceDefinition,
     /// The controllers that it is attached to.
-    attachment: Attachment,
+    attachment: NamespaceAttachment,
     /// The data that is removed with it.
-    removal: Removal,
+    removal: RemovalScope,
 }
 
-enum Removal {
+enum RemovalScope {
     Nothing,
     Everything,
     /// These blocks, which lie after the new end.
@@ -40,24 +40,24 @@ pub(super) fn change<M: Media>(
     ftl: &mut Ftl<M>,
     namespace: NamespaceId,
     change: &NamespaceChange,
-) -> Result<Outcome, Stall> {
+) -> Result<ExecutionOutcome, StallReason> {
     if let NamespaceChange::Sanitize(mark) = change {
         return mark_sanitize(ftl, *mark);
     }
     let plan = match plan(ftl, namespace, change) {
         Ok(plan) => plan,
-        Err(status) => return Ok(Outcome::status(status, Sequence(0))),
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let old = ftl.index.find(place(plan.number), 0).map(|entry| Found { entry, header: None });
-    let record = plan.slot != Slot::Implicit || old.is_some();
+    let old = ftl.index.find(place(plan.number), 0).map(|entry| FoundRecord { entry, header: None });
+    let record = plan.slot != NamespaceDefinition::Implicit || old.is_some();
     let (blocks, clear) = match &plan.removal {
-        Removal::Nothing => (&[][..], false),
-        Removal::Everything => (&[][..], true),
-        Removal::Blocks(blocks) => (&blocks[..], false),
+        RemovalScope::Nothing => (&[][..], false),
+        RemovalScope::Everything => (&[][..], true),
+        RemovalScope::Blocks(blocks) => (&blocks[..], false),
     };
     let value = match &plan.slot {
-        Slot::Made(namespace) => Some(encode(namespace, &plan.attachment)),
-        Slot::Implicit | Slot::Damaged => None,
+        NamespaceDefinition::Made(namespace) => Some(encode(namespace, &plan.attachment)),
+        NamespaceDefinition::Implicit | NamespaceDefinition::Damaged => None,
     };
     let value_bytes = value.as_ref().map_or(0, Vec::len);
     let bytes = usize::from(record) * record_units(LBA_BYTES, value_bytes) as usize * UNIT_BYTES
@@ -72,40 +72,41 @@ pub(super) fn change<M: Media>(
         batch_flags(at - 1, last)
     };
     if record {
-        let value = value.as_ref().map(|value| Source::Bytes(&value[..]));
+        let value = value.as_ref().map(|value| RecordSource::Bytes(&value[..]));
         sequence = write(ftl, place(plan.number), value, old, next());
     }
     for lba in blocks {
         let block = KeyHash::of_block(plan.number, *lba);
-        let found = ftl.index.find(block, 0).map(|entry| Found { entry, header: None });
+        let found = ftl.index.find(block, 0).map(|entry| FoundRecord { entry, header: None });
         sequence = write(ftl, block, None, found, next());
     }
     if clear {
         sequence = ftl.clear(plan.number, next()).0;
     }
     ftl.table.change(plan.number, plan.slot, plan.attachment, sequence);
-    let mut outcome = Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) };
+    let mut outcome =
+        ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::wrote(sequence) };
     outcome.completion.position = u32::from(plan.number.0);
     Ok(outcome)
 }
 
 /// Writes the phase of a sanitize operation.
-fn mark_sanitize<M: Media>(ftl: &mut Ftl<M>, mark: SanitizeMark) -> Result<Outcome, Stall> {
+fn mark_sanitize<M: Media>(ftl: &mut Ftl<M>, mark: SanitizeMark) -> Result<ExecutionOutcome, StallReason> {
     let bytes = record_units(LBA_BYTES, SANITIZE_BYTES) as usize * UNIT_BYTES;
     ftl.client_room(bytes + bytes / 8)?;
     let hash = sanitize_mark::place();
-    let old = ftl.index.find(hash, 0).map(|entry| Found { entry, header: None });
+    let old = ftl.index.find(hash, 0).map(|entry| FoundRecord { entry, header: None });
     let sequence =
-        write(ftl, hash, Some(Source::Bytes(&sanitize_mark::encode(mark))), old, batch_flags(0, 0));
-    Ok(Outcome { gate: Gate::Durable(sequence), ..Outcome::wrote(sequence) })
+        write(ftl, hash, Some(RecordSource::Bytes(&sanitize_mark::encode(mark))), old, batch_flags(0, 0));
+    Ok(ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::wrote(sequence) })
 }
 
 /// Writes the record of one block, or its tombstone.
 fn write<M: Media>(
     ftl: &mut Ftl<M>,
     hash: KeyHash,
-    value: Option<Source<'_>>,
-    old: Option<Found>,
+    value: Option<RecordSource<'_>>,
+    old: Option<FoundRecord>,
     batch: u8,
 ) -> Sequence {
     let (namespace, lba) = hash.block();
@@ -113,21 +114,32 @@ fn write<M: Media>(
     ftl.write(&NewRecord { namespace, hash, key: &key, value, expiry_ms: 0, batch }, old)
 }
 
-fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -> Result<Plan, Status> {
+fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -> Result<ChangePlan, Status> {
     let keys = ftl.namespaces.get(number.index()).map_or(0, |state| state.keys);
     let here = match ftl.table.get(number) {
-        Slot::Implicit => Some(Namespace::IMPLICIT),
-        Slot::Made(namespace) => Some(namespace),
-        Slot::Damaged => None,
+        NamespaceDefinition::Implicit => Some(Namespace::IMPLICIT),
+        NamespaceDefinition::Made(namespace) => Some(namespace),
+        NamespaceDefinition::Damaged => None,
     };
-    let exists = ftl.table.get(number) != Slot::Implicit || number == NamespaceId::FIRST || keys > 0;
+    let exists =
+        ftl.table.get(number) != NamespaceDefinition::Implicit || number == NamespaceId::FIRST || keys > 0;
     let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
     let attachment = ftl.table.attachment(number);
     let made = |namespace, removal| {
-        Ok(Plan { number, slot: Slot::Made(namespace), attachment: attachment.clone(), removal })
+        Ok(ChangePlan {
+            number,
+            slot: NamespaceDefinition::Made(namespace),
+            attachment: attachment.clone(),
+            removal,
+        })
     };
     let attached = |attachment| {
-        Ok(Plan { number, slot: Slot::Made(settings()?), attachment, removal: Removal::Nothing })
+        Ok(ChangePlan {
+            number,
+            slot: NamespaceDefinition::Made(settings()?),
+            attachment,
+            removal: RemovalScope::Nothing,
+        })
     };
     let needs_one = matches!(
         change,
@@ -137,22 +149,27 @@ fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -
             | NamespaceChange::Detach(_)
     );
     match change {
-        NamespaceChange::Create(namespace) => create(ftl, namespace, Attachment::EVERYBODY),
-        NamespaceChange::CreateDetached(namespace) => create(ftl, namespace, Attachment::NOBODY),
+        NamespaceChange::Create(namespace) => create(ftl, namespace, NamespaceAttachment::EVERYBODY),
+        NamespaceChange::CreateDetached(namespace) => create(ftl, namespace, NamespaceAttachment::NOBODY),
         _ if needs_one && !exists => Err(Status::INVALID_NAMESPACE),
         NamespaceChange::Delete => {
-            let attachment = Attachment::EVERYBODY;
-            Ok(Plan { number, slot: Slot::Implicit, attachment, removal: Removal::Everything })
+            let attachment = NamespaceAttachment::EVERYBODY;
+            Ok(ChangePlan {
+                number,
+                slot: NamespaceDefinition::Implicit,
+                attachment,
+                removal: RemovalScope::Everything,
+            })
         }
         NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
         NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),
-        NamespaceChange::DetachAll => attached(Attachment::NOBODY),
+        NamespaceChange::DetachAll => attached(NamespaceAttachment::NOBODY),
         // Handled by `mark_sanitize`: it changes no namespace.
         NamespaceChange::Sanitize(_) => Err(Status::INVALID_FIELD),
         NamespaceChange::Format(kind) => {
             let namespace = formatted(settings()?, *kind);
             fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
-            made(namespace, Removal::Everything)
+            made(namespace, RemovalScope::Everything)
         }
         NamespaceChange::Resize(size) => {
             let old = settings()?;
@@ -160,27 +177,36 @@ fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -
             fits(&namespace)?;
             // A power cut may have restored blocks that an earlier shrink removed after its end.
             let removal = match old.kind {
-                NamespaceKind::Kv => Removal::Nothing,
+                NamespaceKind::Kv => RemovalScope::Nothing,
                 NamespaceKind::Block(_) => behind(ftl, number, old.size.min(*size))?,
             };
             made(namespace, removal)
         }
         NamespaceChange::Durability(durability) => {
-            made(Namespace { durability: *durability, ..settings()? }, Removal::Nothing)
+            made(Namespace { durability: *durability, ..settings()? }, RemovalScope::Nothing)
         }
         NamespaceChange::Limits(limits) => {
-            made(Namespace { limits: *limits, ..settings()? }, Removal::Nothing)
+            made(Namespace { limits: *limits, ..settings()? }, RemovalScope::Nothing)
         }
         NamespaceChange::MissingKey(missing_key) => {
-            made(Namespace { missing_key: *missing_key, ..settings()? }, Removal::Nothing)
+            made(Namespace { missing_key: *missing_key, ..settings()? }, RemovalScope::Nothing)
         }
     }
 }
 
-fn create<M: Media>(ftl: &Ftl<M>, namespace: &Namespace, attachment: Attachment) -> Result<Plan, Status> {
+fn create<M: Media>(
+    ftl: &Ftl<M>,
+    namespace: &Namespace,
+    attachment: NamespaceAttachment,
+) -> Result<ChangePlan, Status> {
     fits(namespace)?;
     let number = free_number(ftl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
-    Ok(Plan { number, slot: Slot::Made(*namespace), attachment, removal: Removal::Everything })
+    Ok(ChangePlan {
+        number,
+        slot: NamespaceDefinition::Made(*namespace),
+        attachment,
+        removal: RemovalScope::Everything,
+    })
 }
 
 /// Checks the size of a namespace against the limits.
@@ -193,12 +219,12 @@ fn fits(namespace: &Namespace) -> Result<(), Status> {
     }
 }
 
-/// Returns the lowest unused number: no namespace was created under it, and it holds no keys. The first namespace always
-/// exists.
+/// Returns the lowest unused number: no namespace was created under it, and it holds no keys. The first namespace
+/// always exists.
 fn free_number<M: Media>(ftl: &Ftl<M>) -> Option<NamespaceId> {
     let numbers = (1..).take(NAMESPACES).map(NamespaceId).filter(|number| *number != NamespaceId::FIRST);
     let is_free = |number: &NamespaceId| {
-        ftl.table.get(*number) == Slot::Implicit && ftl.namespaces[number.index()].keys == 0
+        ftl.table.get(*number) == NamespaceDefinition::Implicit && ftl.namespaces[number.index()].keys == 0
     };
     numbers.into_iter().find(is_free)
 }
@@ -214,7 +240,7 @@ fn formatted(namespace: Namespace, kind: NamespaceKind) -> Namespace {
 }
 
 /// Returns the removal of all blocks after a new end; fails if one batch cannot remove them.
-fn behind<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<Removal, Status> {
+fn behind<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<RemovalScope, Status> {
     let mut blocks = Vec::new();
     let mut from = KeyHash::of_block(number, Lba(end));
     while let Some((block, _)) = ftl.index.next(from).filter(|(_, entry)| entry.namespace == number) {
@@ -224,5 +250,5 @@ fn behind<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<Remov
         blocks.push(block.block().1);
         from = KeyHash(block.0 + 1);
     }
-    Ok(Removal::Blocks(blocks))
+    Ok(RemovalScope::Blocks(blocks))
 }

@@ -1,10 +1,10 @@
 //! Inspection passes an intact device without changing a byte of it, and reports each kind of damage as its kind.
 
 use super::*;
-use crate::command::{Command, Condition, Expiry, FaceId, NamespaceId};
-use crate::engine::Device;
-use crate::index::Index as _;
-use crate::media::Geometry;
+use crate::command::{FrontEndId, NamespaceId, RecordExpiry, SsdCommand, WriteCondition};
+use crate::engine::SsdDevice;
+use crate::index::RecordIndex as _;
+use crate::media::FlashGeometry;
 use crate::media::file::{FLASH_FILE_NAME, FileMedia, FileOptions};
 use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
@@ -12,25 +12,25 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-const FACE: FaceId = FaceId(1);
+const FACE: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
-struct Host {
-    device: Device<FileMedia>,
+struct InspectionHost {
+    device: SsdDevice<FileMedia>,
     clock: Clock,
 }
 
-impl Host {
+impl InspectionHost {
     fn new(directory: &Path) -> Self {
         let options = FileOptions::default();
-        let media = FileMedia::create(directory, Geometry::with_blocks(40), [7; 16], options).unwrap();
+        let media = FileMedia::create(directory, FlashGeometry::with_blocks(40), [7; 16], options).unwrap();
         let clock = Clock::start();
-        let start = Start { now: clock.now(), wall: WALL };
-        let device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        let start = StartTime { now: clock.now(), wall: WALL };
+        let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         Self { device, clock }
     }
 
-    fn ask(&mut self, command: Command) {
+    fn ask(&mut self, command: SsdCommand) {
         self.device.submit(FACE, NamespaceId::FIRST, 0, command).unwrap();
         while self.device.next_completion(FACE).is_none() {
             self.device.poll(self.clock.now(), WALL);
@@ -38,9 +38,9 @@ impl Host {
         }
     }
 
-    fn store(&mut self, key: &[u8], value: Vec<u8>, expiry: Expiry) {
+    fn store(&mut self, key: &[u8], value: Vec<u8>, expiry: RecordExpiry) {
         let key = Bytes::copy_from_slice(key);
-        self.ask(Command::Store { key, value: value.into(), condition: Condition::Always, expiry });
+        self.ask(SsdCommand::Store { key, value: value.into(), condition: WriteCondition::Always, expiry });
     }
 
     fn shut_down(mut self) {
@@ -49,11 +49,11 @@ impl Host {
 }
 
 /// Inspects the file, and asserts that no byte of it changed.
-fn inspect_file(directory: &TempDir) -> Inspection {
+fn inspect_file(directory: &TempDir) -> MediumInspection {
     let path = directory.path().join(FLASH_FILE_NAME);
     let before = fs::read(&path).unwrap();
     let media = FileMedia::open_to_read(directory.path(), FileOptions::default()).unwrap();
-    let start = Start { now: Clock::start().now(), wall: WALL };
+    let start = StartTime { now: Clock::start().now(), wall: WALL };
     let (found, media) = inspect(media, &DeviceConfig::default(), start, &mut |_| {}).unwrap();
     drop(media);
     assert!(fs::read(&path).unwrap() == before, "the inspection changed the flash file");
@@ -65,11 +65,11 @@ fn value(number: u32) -> Vec<u8> {
 }
 
 /// Returns a device with records of many kinds, and its number of keys.
-fn used(directory: &TempDir) -> (Host, u64) {
-    let mut host = Host::new(directory.path());
+fn used(directory: &TempDir) -> (InspectionHost, u64) {
+    let mut host = InspectionHost::new(directory.path());
     for number in 0..900u32 {
         let key = format!("key {}", number % 300).into_bytes();
-        let expiry = if number % 90 == 0 { Expiry::At(WALL.0 + 60_000) } else { Expiry::Never };
+        let expiry = if number % 90 == 0 { RecordExpiry::At(WALL.0 + 60_000) } else { RecordExpiry::Never };
         host.store(&key, value(number), expiry);
         if number == 450 {
             host.device.request_checkpoint();
@@ -77,15 +77,15 @@ fn used(directory: &TempDir) -> (Host, u64) {
     }
     for number in (0..300).step_by(10) {
         let key = Bytes::from(format!("key {number}"));
-        host.ask(Command::Delete { key, condition: Condition::Always });
+        host.ask(SsdCommand::Delete { key, condition: WriteCondition::Always });
     }
-    host.store(b"over two blocks", vec![5; 400_000], Expiry::Never);
+    host.store(b"over two blocks", vec![5; 400_000], RecordExpiry::Never);
     (host, 271)
 }
 
-fn is_clean(found: &Inspection, keys: u64) {
-    assert_eq!(found.faults, Findings::default());
-    assert_eq!(found.differences, Findings::default());
+fn is_clean(found: &MediumInspection, keys: u64) {
+    assert_eq!(found.faults, BoundedFindings::default());
+    assert_eq!(found.differences, BoundedFindings::default());
     let [first, ..] = found.namespaces;
     assert_eq!((first.counted, first.whole, first.damaged), (keys, keys, 0));
     assert_eq!((found.damaged_records, found.unreadable_blocks), (0, 0));
@@ -140,9 +140,9 @@ fn flip_behind(directory: &TempDir, pattern: &[u8], offset: usize) {
 #[test]
 fn damaged_record_is_reported_with_its_location() {
     let directory = TempDir::new().unwrap();
-    let mut host = Host::new(directory.path());
-    host.store(b"damaged", b"a value that reads like nothing else".to_vec(), Expiry::Never);
-    host.store(b"whole", b"another value".to_vec(), Expiry::Never);
+    let mut host = InspectionHost::new(directory.path());
+    host.store(b"damaged", b"a value that reads like nothing else".to_vec(), RecordExpiry::Never);
+    host.store(b"whole", b"another value".to_vec(), RecordExpiry::Never);
     host.shut_down();
     flip_behind(&directory, b"a value that reads", 3);
     let found = inspect_file(&directory);
@@ -175,7 +175,7 @@ fn key_missing_from_the_checkpoint_is_reported_as_a_difference() {
     let found = inspect_file(&directory);
     assert_eq!((found.checkpoint, found.faults.count), (CheckpointFound::Whole, 0));
     assert_eq!(found.differences.count, 1);
-    let forgotten = Difference { by_checkpoint: None, by_log: Some(Whereabouts::of(hash, entry)) };
+    let forgotten = IndexDifference { by_checkpoint: None, by_log: Some(RecordLocation::of(hash, entry)) };
     assert_eq!(found.differences.first, [forgotten]);
     assert_eq!(found.namespaces[0].counted, keys - 1);
 }
@@ -190,17 +190,17 @@ fn entry_that_names_another_keys_record_is_a_fault_and_a_difference() {
     assert!(index.replace(hash, entry.address, other));
     host.shut_down();
     let found = inspect_file(&directory);
-    assert_eq!(found.faults.first, [(Whereabouts::of(hash, other), RecordFault::Foreign)]);
-    let difference = Difference {
-        by_checkpoint: Some(Whereabouts::of(hash, other)),
-        by_log: Some(Whereabouts::of(hash, entry)),
+    assert_eq!(found.faults.first, [(RecordLocation::of(hash, other), RecordFault::Foreign)]);
+    let difference = IndexDifference {
+        by_checkpoint: Some(RecordLocation::of(hash, other)),
+        by_log: Some(RecordLocation::of(hash, entry)),
     };
     assert_eq!(found.differences.first, [difference]);
 }
 
 #[test]
 fn findings_above_the_kept_maximum_are_still_counted() {
-    let mut findings = Findings::default();
+    let mut findings = BoundedFindings::default();
     for number in 0..100 {
         findings.add(number);
     }

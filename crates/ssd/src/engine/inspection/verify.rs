@@ -3,11 +3,11 @@
 //! Input: a recovered translation layer. Output: counts by namespace, and the locations of faulty records. Invariant:
 //! records are read in order of their addresses, and each is checked by its own bytes alone.
 
-use super::{Inspection, RecordFault, Whereabouts};
-use crate::engine::Progress;
+use super::{MediumInspection, RecordFault, RecordLocation};
+use crate::engine::OpenProgress;
 use crate::engine::recovery::{bring_in, reach};
-use crate::ftl::{Ftl, Gather, Reach, Stall};
-use crate::index::{Entry, Index, KeyHash};
+use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
+use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
@@ -16,7 +16,7 @@ use headwater_host::clock::Nanos;
 const RECORDS_AHEAD: usize = 4_096;
 
 /// The result of the check of one record.
-enum Verdict {
+enum RecordVerdict {
     Whole { value_bytes: u32 },
     Expired,
     Fault(RecordFault),
@@ -25,9 +25,9 @@ enum Verdict {
 /// Reads and checks every record that the index names.
 pub(super) fn verify<M: Media>(
     ftl: &mut Ftl<M>,
-    found: &mut Inspection,
+    found: &mut MediumInspection,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), MediaError> {
     let entries = by_place(ftl);
     let total = entries.len() as u64;
@@ -40,18 +40,18 @@ pub(super) fn verify<M: Media>(
             let Some(counts) = found.namespaces.get_mut(entry.namespace.index()) else { continue };
             counts.counted += 1;
             match verdict {
-                Verdict::Whole { value_bytes } => {
+                RecordVerdict::Whole { value_bytes } => {
                     counts.whole += 1;
                     counts.bytes += u64::from(value_bytes);
                 }
-                Verdict::Expired => counts.expired += 1,
-                Verdict::Fault(fault) => {
+                RecordVerdict::Expired => counts.expired += 1,
+                RecordVerdict::Fault(fault) => {
                     counts.damaged += 1;
-                    found.faults.add((Whereabouts::of(hash, entry), fault));
+                    found.faults.add((RecordLocation::of(hash, entry), fault));
                 }
             }
             done += 1;
-            progress(Progress { stage: "verify", done, total });
+            progress(OpenProgress { stage: "verify", done, total });
         }
         rest = behind;
     }
@@ -59,7 +59,7 @@ pub(super) fn verify<M: Media>(
 }
 
 /// Returns all entries in order of their records' addresses.
-fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, Entry)> {
+fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, IndexEntry)> {
     let mut entries = Vec::with_capacity(usize::try_from(ftl.index.len()).unwrap_or(0));
     let mut from = KeyHash(0);
     while let Some((hash, _)) = ftl.index.next(from) {
@@ -73,14 +73,15 @@ fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, Entry)> {
 /// Reads the pages of the first records, and returns the number of these records: at least one.
 fn read_ahead<M: Media>(
     ftl: &mut Ftl<M>,
-    entries: &[(KeyHash, Entry)],
+    entries: &[(KeyHash, IndexEntry)],
     now: &mut Nanos,
 ) -> Result<usize, MediaError> {
     let room = ftl.dram.available() / 2;
     let mut pages = Vec::new();
     let mut ahead = 0;
     for (_, entry) in entries.iter().take(RECORDS_AHEAD) {
-        let mut missing = Gather::new(ftl, entry.address, 0, entry.units as usize * UNIT_BYTES).missing();
+        let mut missing =
+            RecordPieces::new(ftl, entry.address, 0, entry.units as usize * UNIT_BYTES).missing();
         // Records are small: the next one often begins on the page where the previous one ended.
         missing.retain(|page| pages.last() != Some(page));
         if ahead > 0 && pages.len() + missing.len() > room {
@@ -95,20 +96,20 @@ fn read_ahead<M: Media>(
     Ok(ahead)
 }
 
-fn judge<M: Media>(ftl: &Ftl<M>, hash: KeyHash, entry: Entry) -> Result<Verdict, Stall> {
-    let Some(header) = ftl.header(entry, Reach::Value)? else {
-        return Ok(Verdict::Fault(RecordFault::Damaged));
+fn judge<M: Media>(ftl: &Ftl<M>, hash: KeyHash, entry: IndexEntry) -> Result<RecordVerdict, StallReason> {
+    let Some(header) = ftl.header(entry, RecordPart::Value)? else {
+        return Ok(RecordVerdict::Fault(RecordFault::Damaged));
     };
     if !ftl.is_intact(entry, &header)? {
-        return Ok(Verdict::Fault(RecordFault::Damaged));
+        return Ok(RecordVerdict::Fault(RecordFault::Damaged));
     }
     let gone = header.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0;
     if gone || header.namespace != entry.namespace || ftl.hash_of(entry, &header)? != hash {
-        return Ok(Verdict::Fault(RecordFault::Foreign));
+        return Ok(RecordVerdict::Fault(RecordFault::Foreign));
     }
     Ok(if header.is_expired(ftl.wall_ms) {
-        Verdict::Expired
+        RecordVerdict::Expired
     } else {
-        Verdict::Whole { value_bytes: header.value_bytes }
+        RecordVerdict::Whole { value_bytes: header.value_bytes }
     })
 }

@@ -1,12 +1,12 @@
-//! The pages of one block, together.
+//! The gathered pages of one block.
 //!
-//! In: pages in order, as they come from the medium. Out: the block's data as one run, and what each page says of itself.
-//! Invariant: a page of an older life of the block is never taken for one of the youngest.
+//! Input: pages in order, as they are read from the medium. Output: the block's data as one run, and the page spares.
+//! Invariant: a page from before the block's last erase is never taken for one written after it.
 
 use crate::log::page::{NO_RECORD, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 
-/// A block's pages, gathered until all have come.
+/// The pages of one block, gathered until all are read.
 pub(super) struct BlockPages {
     pub(super) block: BlockId,
     pub(super) data: Vec<u8>,
@@ -42,23 +42,23 @@ impl BlockPages {
         self.spares.len() == PAGES_PER_BLOCK
     }
 
-    /// Whether some page before the last programmed one is not a page of this life.
+    /// Returns true if a page before the last programmed one does not belong to this life.
     pub(super) fn is_holed(&self, life: &PageSpare) -> bool {
         (0..usize::from(self.programmed)).any(|number| self.spare(number, life).is_none())
     }
 
-    /// The life of the block that its pages belong to: a page of an older life is not part of it.
+    /// Returns the spare of the block's present life (the time since its last erase): the one with the highest order.
     pub(super) fn life(&self) -> Option<PageSpare> {
         self.spares.iter().flatten().copied().max_by_key(|spare| spare.order)
     }
 
-    /// What a page says of itself, if it is one of this life.
+    /// Returns the spare of a page, if the page belongs to this life.
     pub(super) fn spare(&self, number: usize, life: &PageSpare) -> Option<PageSpare> {
         self.spares.get(number).copied().flatten().filter(|spare| spare.order == life.order)
     }
 
-    /// Whether the pages of this life say that a record ends at this offset of the block: another starts there, or the
-    /// page was sealed there.
+    /// Returns true if, by the pages of this life, a record ends at this offset of the block: another one starts there,
+    /// or the page was sealed there.
     pub(super) fn ends_at(&self, offset: usize, life: &PageSpare) -> bool {
         let starts = self.spare(offset / PAGE_DATA_BYTES, life).is_some_and(|spare| {
             spare.first != NO_RECORD && usize::from(spare.first) == offset % PAGE_DATA_BYTES

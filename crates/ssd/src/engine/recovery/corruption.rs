@@ -1,22 +1,22 @@
-//! Rot: records that were surely durable once and do not carry their checksum any more.
+//! Corruption: records that were certainly durable once and have a wrong checksum now.
 //!
-//! In: the damaged records of the scan, and the intact ones. Out: those of the damaged ones whose keys must be answered
-//! with the damage, not with an older state. Invariant: a record that a power cut may have torn is never among them; such
-//! a write was not acknowledged, and what its key held before still counts.
+//! Input: the damaged and the intact records of the scan. Output: the damaged ones whose keys must report the damage
+//! instead of an older value. Invariant: a record that a power cut may have torn is never among them; such a write was
+//! not acknowledged, and the previous value of its key is still valid.
 
 use super::Recovered;
 use super::scan::Line;
 use crate::command::Sequence;
-use crate::log::blocks::Block;
+use crate::log::blocks::BlockEntry;
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordAddress};
 use crate::media::geometry::BlockId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Adds the rotten lines that count to those of intact records.
+/// Adds the corrupt records that were durable to the intact ones.
 pub(super) fn add_corrupt(
     lines: &mut Vec<Line>,
     mut rotten: Vec<Line>,
-    blocks: &[(BlockId, Block)],
+    blocks: &[(BlockId, BlockEntry)],
     durable: Sequence,
     recovered: &mut Recovered,
 ) {
@@ -29,7 +29,7 @@ pub(super) fn add_corrupt(
             && line.sequence <= durable
             && surely.holds(line.order, line.address)
     });
-    // A copy that was moved has the same sequence; where one is intact, nothing is lost.
+    // A moved copy has the same sequence; if one copy is intact, nothing is lost.
     let mut alone: BTreeSet<Sequence> = rotten.iter().map(|line| line.sequence).collect();
     for line in &*lines {
         alone.remove(&line.sequence);
@@ -40,17 +40,17 @@ pub(super) fn add_corrupt(
     }
 }
 
-/// How far the log was durable, in places instead of sequences: a moved record is on the medium long after its sequence.
+/// The durable part of the log by addresses instead of sequences: a moved record is written long after its sequence.
 pub(super) struct Durable {
-    /// Every page of the blocks before this one.
+    /// Order below which every page of every block is durable.
     blocks_below: u64,
-    /// Every page of these blocks up to the one with this record.
+    /// The record of each block up to whose page the block is durable.
     records: BTreeMap<BlockId, RecordAddress>,
 }
 
 impl Durable {
-    pub(super) fn new(lines: &[Line], blocks: &[(BlockId, Block)], durable: Sequence) -> Self {
-        // A record that was new when it was appended proves with its sequence all that was appended before it.
+    pub(super) fn new(lines: &[Line], blocks: &[(BlockId, BlockEntry)], durable: Sequence) -> Self {
+        // If a record that was new when appended is durable by its sequence, so is everything appended before it.
         let opened: BTreeMap<BlockId, Sequence> =
             blocks.iter().map(|(number, block)| (*number, block.open_sequence)).collect();
         let begun = blocks.iter().filter(|(_, block)| block.open_sequence <= durable);
@@ -65,7 +65,7 @@ impl Durable {
         Self { blocks_below: begun.map(|(_, block)| block.order).max().unwrap_or(0), records }
     }
 
-    /// Whether what lies at an address in a block of this order was durable.
+    /// Returns true if the record at an address in a block of this order was durable.
     pub(super) fn holds(&self, order: u64, address: RecordAddress) -> bool {
         let last = self.records.get(&address.block());
         order < self.blocks_below || last.is_some_and(|last| last.page() >= address.page())

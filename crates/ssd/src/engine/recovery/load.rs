@@ -1,24 +1,24 @@
-//! Loading: the newest whole checkpoint, and the blocks that recovery found in use.
+//! Loads the newest whole checkpoint, and the block table of the blocks in use.
 
 use super::scan::Scanned;
 use super::survey::Survey;
 use super::{CheckpointFound, read_pages};
 use crate::command::Sequence;
-use crate::engine::Progress;
-use crate::engine::checkpoint::stream::{Decoded, decode, split_part};
+use crate::engine::OpenProgress;
+use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode, split_part};
 use crate::ftl::Ftl;
-use crate::index::{Entry, Index, KeyHash};
-use crate::log::blocks::{Block, BlockState, EPOCH_SHIFT};
+use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The blocks of a checkpoint and what it says.
-type Loaded = (Vec<BlockId>, Decoded);
+/// The blocks of a checkpoint and its decoded contents.
+type Loaded = (Vec<BlockId>, DecodedCheckpoint);
 
-/// What came of reading a checkpoint.
+/// The result of reading a checkpoint.
 enum Stream {
     Whole(Vec<u8>),
     /// A page is missing that was never programmed in this checkpoint.
@@ -27,13 +27,13 @@ enum Stream {
     Damaged,
 }
 
-/// The newest checkpoint that is whole, with its blocks; and what there is of checkpoints. A broken one does no harm while
-/// an older one is whole: that one is erased only when its successor is durable.
+/// Returns the newest whole checkpoint with its blocks, and the state of the checkpoints. A broken one does no harm if
+/// an older one is whole: a checkpoint is erased only when its successor is durable.
 pub(super) fn newest<M: Media>(
     ftl: &mut Ftl<M>,
     survey: &Survey,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(Option<Loaded>, CheckpointFound), MediaError> {
     let mut found = CheckpointFound::None;
     let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
@@ -59,14 +59,14 @@ pub(super) fn newest<M: Media>(
     Ok((None, found))
 }
 
-/// The bytes of a checkpoint, if every one of its pages is there up to the one that says it is the last.
+/// Reads the bytes of a checkpoint, if all of its pages up to the one marked as the last are there.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
 fn read_stream<M: Media>(
     ftl: &mut Ftl<M>,
     id: u64,
     blocks: &[BlockId],
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Stream, MediaError> {
     let pages =
         blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
@@ -75,7 +75,7 @@ fn read_stream<M: Media>(
     let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
     read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
         done += 1;
-        progress(Progress { stage: "checkpoint", done, total });
+        progress(OpenProgress { stage: "checkpoint", done, total });
         if ended || broken.is_some() {
             return;
         }
@@ -94,16 +94,16 @@ fn read_stream<M: Media>(
     Ok(if ended { Stream::Whole(stream) } else { broken.unwrap_or(Stream::Unfinished) })
 }
 
-/// Puts every block that is in use into the block table: those of the checkpoint's table that are still what they were,
-/// those that were scanned, and the checkpoint's own. Returns the highest order accepted.
+/// Puts every block in use into the block table: those of the checkpoint's table that are unchanged, the scanned ones,
+/// and the checkpoint's own. Returns the highest order accepted.
 pub(super) fn adopt<M: Media>(
     ftl: &mut Ftl<M>,
     survey: &Survey,
     scanned: &Scanned,
-    decoded: Option<&Decoded>,
+    decoded: Option<&DecodedCheckpoint>,
     checkpoint_blocks: &[BlockId],
 ) -> u64 {
-    let mut found: BTreeMap<u64, (BlockId, Block)> = BTreeMap::new();
+    let mut found: BTreeMap<u64, (BlockId, BlockEntry)> = BTreeMap::new();
     for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
         let first = survey.spare(*number);
         let same =
@@ -136,8 +136,8 @@ pub(super) fn adopt<M: Media>(
     ftl.blocks.adopted_all(survey.highest_order.max(scanned.highest_order))
 }
 
-/// The highest order up to which no block of the last epoch is missing that was not known to be durable. A block behind a
-/// missing one was never made durable: a flush would have covered the missing one too.
+/// Returns the highest order up to which no block of the last epoch is missing, at least the highest durable order. A
+/// block after a missing one was never made durable: a flush would have covered the missing one too.
 fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
     let orders: BTreeSet<u64> = orders.collect();
     let Some(last) = orders.last() else {
@@ -151,8 +151,8 @@ fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
     end
 }
 
-fn checkpoint_block(order: u64) -> Block {
-    Block {
+fn checkpoint_block(order: u64) -> BlockEntry {
+    BlockEntry {
         state: BlockState::Closed,
         order,
         open_sequence: Sequence(0),
@@ -167,10 +167,10 @@ fn checkpoint_block(order: u64) -> Block {
     }
 }
 
-/// Puts the checkpoint's entries into the index, but those that point where something else may lie by now: blocks that
-/// were opened since, or erased. What was there is in the scanned part of the log.
-pub(super) fn index<M: Media>(ftl: &mut Ftl<M>, decoded: &Decoded, cleared: &[bool]) {
-    let counts = |entry: &Entry| {
+/// Puts the checkpoint's entries into the index, except those that point into blocks opened or erased since, which may
+/// hold other data now. The records of these entries are in the scanned part of the log.
+pub(super) fn index<M: Media>(ftl: &mut Ftl<M>, decoded: &DecodedCheckpoint, cleared: &[bool]) {
+    let counts = |entry: &IndexEntry| {
         let block = entry.address.block();
         block.0 < ftl.geometry.blocks
             && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
@@ -178,16 +178,16 @@ pub(super) fn index<M: Media>(ftl: &mut Ftl<M>, decoded: &Decoded, cleared: &[bo
             && ftl.blocks.get(block).order < decoded.start_order
             && !ftl.blocks.get(block).checkpoint
     };
-    // Places that no namespace can have were refused when the stream was decoded.
+    // Index positions outside every namespace were refused when the stream was decoded.
     for (place, entry) in decoded.flat.iter().filter(|(_, entry)| counts(entry)) {
         if ftl.index.find(*place, 0).is_none() {
             ftl.index.insert(*place, *entry);
         }
     }
     for (number, entries) in decoded.segments.iter().enumerate() {
-        let kept: Vec<(KeyHash, Entry)> =
+        let kept: Vec<(KeyHash, IndexEntry)> =
             entries.iter().filter(|(_, entry)| counts(entry)).copied().collect();
-        // Segments are written in order; one that is not was damaged in a way the checksum missed, and is left out.
+        // The entries of a segment are sorted; one that is not was damaged unnoticed by the checksum, and is dropped.
         let _ = ftl.index.hashed.load_segment(number, &kept);
     }
 }

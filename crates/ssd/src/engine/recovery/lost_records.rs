@@ -1,26 +1,26 @@
-//! What a checkpoint knows of and the log behind it has lost.
+//! Finds durable records that a checkpoint names and the log after it has lost.
 //!
-//! In: a checkpoint, and the records found behind it. Out: the checkpoint's entries for blocks that are scanned anyway, and
-//! of whose keys no record is left there, neither that one nor a newer one. Invariant: what a power cut may have taken is
-//! never among them: the checkpoint is fuzzy and names records that were not durable yet.
+//! Input: a checkpoint, and the records found in the log after it. Output: the checkpoint's entries that point into the
+//! scanned blocks, and for whose keys the scan found no record, neither that one nor a newer one. Invariant: no record
+//! that a power cut may have lost is among them: the checkpoint is fuzzy and names records that were not durable yet.
 
 use super::corruption::Durable;
 use super::scan::Line;
-use crate::engine::checkpoint::stream::Decoded;
+use crate::engine::checkpoint::stream::DecodedCheckpoint;
 use crate::ftl::Ftl;
-use crate::index::{Entry, KeyHash};
+use crate::index::{IndexEntry, KeyHash};
 use crate::media::Media;
 
-/// Finds them.
+/// Returns the lost records.
 pub(super) fn lost_records<M: Media>(
     ftl: &Ftl<M>,
-    decoded: &Decoded,
+    decoded: &DecodedCheckpoint,
     cleared: &[bool],
     lines: &[Line],
     surely: &Durable,
-) -> Vec<(KeyHash, Entry)> {
-    // As long as a block is left that is older than whatever came behind the checkpoint, the tombstones of that time are
-    // kept: a key that was deleted since has one.
+) -> Vec<(KeyHash, IndexEntry)> {
+    // While a block from before the checkpoint's start is in use, all tombstones written since are kept: a key deleted
+    // since then has one. Without such a block a missing record may be a deleted key.
     let keeps_tombstones = ftl
         .blocks
         .iter()
@@ -28,7 +28,7 @@ pub(super) fn lost_records<M: Media>(
     if !keeps_tombstones {
         return Vec::new();
     }
-    let behind = |entry: &Entry| {
+    let behind = |entry: &IndexEntry| {
         let block = entry.address.block();
         block.0 < ftl.geometry.blocks
             && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
@@ -37,7 +37,7 @@ pub(super) fn lost_records<M: Media>(
             && surely.holds(ftl.blocks.get(block).order, entry.address)
     };
     let all = decoded.segments.iter().flatten().chain(&decoded.flat);
-    let mut missing: Vec<(KeyHash, Entry)> = all.filter(|(_, entry)| behind(entry)).copied().collect();
+    let mut missing: Vec<(KeyHash, IndexEntry)> = all.filter(|(_, entry)| behind(entry)).copied().collect();
     missing.sort_unstable_by_key(|(hash, entry)| (*hash, entry.address));
     let mut found = vec![false; missing.len()];
     for line in lines {

@@ -1,18 +1,18 @@
-//! The replay: of all records found, those that count.
+//! Replays the records that the scan found into the index.
 //!
-//! In: lines of the scan, and the checkpoint's index. Out: the index as it must be. Invariant: of one key the highest
-//! sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
+//! Input: records of the scan, and the checkpoint's index. Output: the recovered index. Invariant: of one key the
+//! highest sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
 
 use super::corruption::Durable;
 use super::scan::{Line, Scanned};
 use super::{Recovered, corruption, load, lost_records, read_pages};
 use crate::command::Sequence;
-use crate::engine::Progress;
-use crate::engine::checkpoint::stream::Decoded;
-use crate::ftl::{Found, Ftl, Reach, Stall};
-use crate::index::{Entry, Index, KeyHash, Lifetime};
+use crate::engine::OpenProgress;
+use crate::engine::checkpoint::stream::DecodedCheckpoint;
+use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
+use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::SPACES;
-use crate::log::commit::Commit;
+use crate::log::group_commit::GroupCommit;
 use crate::log::record::{
     FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
 };
@@ -20,14 +20,14 @@ use crate::media::{BlockId, Media, MediaError, PageAddress};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Puts index, counts, sequences and expiries right.
+/// Rebuilds index, counts, sequences and expiries.
 pub(super) fn replay<M: Media>(
     ftl: &mut Ftl<M>,
     scanned: Scanned,
-    decoded: Option<&Decoded>,
+    decoded: Option<&DecodedCheckpoint>,
     recovered: &mut Recovered,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), MediaError> {
     let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
     let last = scanned.lines.iter().map(|line| line.sequence).max().unwrap_or_default();
@@ -55,23 +55,22 @@ pub(super) fn replay<M: Media>(
         }
         for line in lines {
             done += 1;
-            progress(Progress { stage: "replay", done, total });
+            progress(OpenProgress { stage: "replay", done, total });
             apply(ftl, line, decoded.is_some(), now)?;
         }
     }
     account(ftl, decoded);
-    // One sequence is never used: it would complete a batch that was cut off right behind the last record found.
+    // One sequence is skipped: it would complete a batch that was cut off right after the last record found.
     let next = Sequence(last.0 + 2);
     ftl.log.resume(next, recovered.accepted_order);
     ftl.last_removal = last;
-    ftl.commit = Commit::new(last, durable, recovered.accepted_order);
+    ftl.commit = GroupCommit::new(last, durable, recovered.accepted_order);
     let stamp = if recovered.debris.blocks.is_empty() { last } else { durable };
     ftl.log.stamp_durable(stamp, recovered.accepted_order);
     Ok(())
 }
 
-/// Takes out the records of batches that are not whole, and returns the blocks where they lie. Only what lies above the
-/// durable sequence can be incomplete.
+/// Removes the records of incomplete batches, which lie above the durable sequence, and returns their blocks.
 fn discard_incomplete(
     lines: &mut Vec<Line>,
     durable: Sequence,
@@ -79,14 +78,14 @@ fn discard_incomplete(
 ) -> BTreeSet<BlockId> {
     let mut batch: BTreeMap<Sequence, u8> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.sequence > durable) {
-        // A moved copy stands alone, and then so does what it is a copy of.
+        // A moved copy has no batch flags, and then its original needs none either.
         let flags = line.flags & FLAGS_BATCH;
         batch.entry(line.sequence).and_modify(|all| *all &= flags).or_insert(flags);
     }
     let mut discarded = BTreeSet::new();
     let mut lacks = |(sequence, flags): (&Sequence, &u8), flag: u8, neighbour: u64| {
         let neighbour = Sequence(neighbour);
-        // A neighbour that stands alone was moved, and only whole batches are moved from.
+        // A neighbour without batch flags was moved, and records are moved only out of whole batches.
         let gone = !batch.contains_key(&neighbour) && neighbour > durable;
         if flags & flag != 0 && (gone || discarded.contains(&neighbour)) {
             discarded.insert(*sequence);
@@ -94,7 +93,7 @@ fn discard_incomplete(
     };
     batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
     batch.iter().rev().for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
-    // The end may have been found missing after the front was looked at: once more from the front.
+    // The backward pass may have discarded more records: once more from the front.
     batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
     let mut torn = BTreeSet::new();
     lines.retain(|line| {
@@ -111,8 +110,8 @@ fn discard_incomplete(
     torn
 }
 
-/// Raises each namespace's clear sequence; says which were cleared after the checkpoint began.
-fn clears<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], decoded: Option<&Decoded>) -> [bool; SPACES] {
+/// Raises each namespace's clear sequence, and returns which namespaces were cleared after the checkpoint began.
+fn clears<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], decoded: Option<&DecodedCheckpoint>) -> [bool; SPACES] {
     let mut cleared = [false; SPACES];
     if let Some(decoded) = decoded {
         for (state, sequence) in ftl.namespaces.iter_mut().zip(decoded.cleared) {
@@ -135,7 +134,7 @@ fn keep_tombstones<M: Media>(ftl: &mut Ftl<M>, lines: &[Line]) {
     }
 }
 
-/// The line that counts for each key.
+/// Returns the newest record of each key.
 fn newest_of_each(mut lines: Vec<Line>) -> Vec<Line> {
     lines.retain(|line| line.flags & FLAG_CLEAR == 0);
     lines.sort_unstable_by_key(|line| (line.digest, line.sequence, line.order));
@@ -158,50 +157,51 @@ fn apply<M: Media>(ftl: &mut Ftl<M>, line: &Line, has_base: bool, now: &mut Nano
     }
     let base = if has_base { base_of(ftl, line, now)? } else { None };
     if let Some((found, sequence)) = base {
-        // What rotted gives way to a copy of itself.
+        // A copy of the same record takes precedence over a corrupt one.
         if sequence > line.sequence || line.rotten && sequence == line.sequence {
             return Ok(());
         }
         ftl.index.remove(line.hash, found.entry.address);
     }
     if line.flags & FLAG_TOMBSTONE == 0 {
-        let lifetime = if line.expiry_ms == 0 { Lifetime::Unlimited } else { Lifetime::Limited };
-        let entry = Entry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
+        let lifetime = if line.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
+        let entry =
+            IndexEntry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
         ftl.index.insert(line.hash, entry);
         ftl.expiry.insert(line.expiry_ms, line.hash, line.address);
     }
     Ok(())
 }
 
-/// What the checkpoint has for the key of a line: found by reading keys, because a hash is not a key.
+/// Finds the checkpoint's record for the key of a scanned record. Reads and compares keys, because hashes may collide.
 fn base_of<M: Media>(
     ftl: &mut Ftl<M>,
     line: &Line,
     now: &mut Nanos,
-) -> Result<Option<(Found, Sequence)>, MediaError> {
+) -> Result<Option<(FoundRecord, Sequence)>, MediaError> {
     for nth in 0.. {
         let Some(entry) = ftl.index.find(line.hash, nth) else { break };
         if entry.namespace != line.namespace {
             continue;
         }
-        let read = reach(ftl, now, |ftl| match ftl.header(entry, Reach::Key)? {
+        let read = reach(ftl, now, |ftl| match ftl.header(entry, RecordPart::Key)? {
             Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
             None => Ok(None),
         })?;
         let Some((header, key)) = read else {
-            return Ok(Some((Found { entry, header: None }, Sequence(0))));
+            return Ok(Some((FoundRecord { entry, header: None }, Sequence(0))));
         };
         if ftl.hasher.digest_of(&header, &key) == line.digest {
-            return Ok(Some((Found { entry, header: Some(header) }, header.sequence)));
+            return Ok(Some((FoundRecord { entry, header: Some(header) }, header.sequence)));
         }
     }
     Ok(None)
 }
 
-/// Lines whose pages are read together, before they are applied one by one.
+/// Records whose pages are read together before the records are applied one by one.
 const LINES_AHEAD: usize = 4_096;
 
-/// Brings in the pages that the checkpoint's records for these lines lie on.
+/// Reads the pages of the checkpoint's records for these keys into device DRAM.
 fn read_ahead<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], now: &mut Nanos) -> Result<(), MediaError> {
     let mut pages = Vec::with_capacity(lines.len());
     for line in lines {
@@ -232,24 +232,26 @@ pub(crate) fn bring_in<M: Media>(
     })
 }
 
-/// Asks until every page that is needed is within reach.
+/// Repeats `ask` until it succeeds, and reads the pages that it lacks in between.
 pub(crate) fn reach<M: Media, T>(
     ftl: &mut Ftl<M>,
     now: &mut Nanos,
-    ask: impl Fn(&Ftl<M>) -> Result<T, Stall>,
+    ask: impl Fn(&Ftl<M>) -> Result<T, StallReason>,
 ) -> Result<T, MediaError> {
     loop {
         let missing = match ask(ftl) {
             Ok(answer) => return Ok(answer),
-            Err(Stall::Pages(pages)) => pages,
-            Err(Stall::Room { .. } | Stall::Durable(_)) => unreachable!("reading needs no room"),
+            Err(StallReason::Pages(pages)) => pages,
+            Err(StallReason::Room { .. } | StallReason::Durable(_)) => {
+                unreachable!("a read stalls only for pages")
+            }
         };
         bring_in(ftl, missing, now)?;
     }
 }
 
-/// Live bytes by block, keys by namespace, and the expiries that the checkpoint knew.
-fn account<M: Media>(ftl: &mut Ftl<M>, decoded: Option<&Decoded>) {
+/// Counts live bytes by block and keys by namespace, and adds the expiries of the checkpoint.
+fn account<M: Media>(ftl: &mut Ftl<M>, decoded: Option<&DecodedCheckpoint>) {
     let mut from = KeyHash(0);
     while let Some((hash, _)) = ftl.index.next(from) {
         for nth in 0.. {

@@ -1,17 +1,17 @@
-//! The scan: every record of the blocks that no checkpoint covers.
+//! Scans the blocks of the log that no checkpoint covers for records.
 //!
-//! In: pages of the log in the order in which they were written. Out: one line a record that carries its checksum, and
-//! what each block is. Invariant: a record is reported only if its CRC matches over all of its bytes, on however many
-//! pages and blocks they lie.
+//! Input: pages of the log in the order in which they were written. Output: one entry a record with a correct
+//! checksum, and the properties of each block. Invariant: a record is reported as intact only if its CRC matches over
+//! all of its bytes, across all pages and blocks that it spans.
 
 use super::block_pages::BlockPages;
 use super::read_pages;
 use super::survey::Survey;
 use crate::command::{NamespaceId, Sequence};
-use crate::engine::Progress;
+use crate::engine::OpenProgress;
 use crate::ftl::Ftl;
 use crate::index::{FlatIndex, KeyHash};
-use crate::log::blocks::{Block, BlockState, EPOCH_SHIFT};
+use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
@@ -21,10 +21,10 @@ use headwater_host::copy::crc32c;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// One record found.
+/// One record that the scan found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// Stands for namespace and key.
+    /// Digest of namespace and key.
     pub(super) digest: u128,
     pub(super) hash: KeyHash,
     pub(super) sequence: Sequence,
@@ -35,37 +35,37 @@ pub(super) struct Line {
     pub(super) namespace: NamespaceId,
     pub(super) flags: u8,
     pub(super) expiry_ms: u64,
-    /// It does not carry its checksum, and is believed to be what it says all the same.
+    /// True if its checksum is wrong and its header is trusted nevertheless.
     pub(super) rotten: bool,
 }
 
-/// Everything found.
+/// The result of the scan.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
     pub(super) lines: Vec<Line>,
-    pub(super) blocks: Vec<(BlockId, Block)>,
-    /// The highest durable sequence that any page says.
+    pub(super) blocks: Vec<(BlockId, BlockEntry)>,
+    /// The highest durable sequence of any page.
     pub(super) durable: Sequence,
-    /// The highest order up to which some page says that all blocks were begun.
+    /// The highest durable order of any page: the first pages of all blocks up to it were durable.
     pub(super) durable_order: u64,
-    /// Records that did not carry their checksum.
+    /// Records with a wrong checksum.
     pub(super) damaged: u64,
-    /// Blocks in which there was damage.
+    /// Blocks with damage.
     pub(super) suspect: BTreeSet<BlockId>,
-    /// The highest block order that any page says.
+    /// The highest block order of any page.
     pub(super) highest_order: u64,
-    /// Records that do not carry their checksum, though their headers make sense and lead to the next record.
+    /// Records with a wrong checksum whose header is valid and leads to the next record.
     pub(super) rotten: Vec<Line>,
-    /// Records found without the help of their page, and the block whose collection must not forget them.
+    /// Records found without the spare of their page, and the block whose collection must keep them.
     pub(super) rescue: Vec<(BlockId, RecordAddress)>,
 }
 
-/// What says where the records of a page start.
+/// The source of the offsets at which the records of a page start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guide {
-    /// The page itself.
+    /// The spare of the page.
     Spare,
-    /// Nothing but the record before: the page, or an earlier record on it, is damaged.
+    /// Only the end of the previous record: the page, or an earlier record on it, is damaged.
     Nothing,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn scan<M: Media>(
     survey: &Survey,
     start_order: u64,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Scanned, MediaError> {
     let blocks = survey.log_blocks(start_order);
     let total = blocks.len() as u64;
@@ -102,7 +102,7 @@ pub(super) fn scan<M: Media>(
                 scanner.block(&whole);
             }
             done += 1;
-            progress(Progress { stage: "scan", done, total });
+            progress(OpenProgress { stage: "scan", done, total });
         }
     })?;
     ftl.stats.damaged += scanner.found.damaged;
@@ -121,8 +121,8 @@ impl Scanner<'_> {
         let Some(life) = pages.life() else { return };
         self.found.highest_order = self.found.highest_order.max(life.order);
         let taken = self.found.blocks.last().is_some_and(|(_, block)| block.order >= life.order);
-        // Where the first page still shows an older life, the first page of the younger one was never programmed whole:
-        // nothing of it was durable, and what the older one held had moved away before the erase.
+        // If the first page still belongs to an older life, the first page of the present life was never programmed
+        // whole: none of the present life was durable, and all records of the older life had moved before the erase.
         let outlived = self.survey.spare(pages.block).is_some_and(|first| first.order != life.order);
         if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
             return;
@@ -145,7 +145,7 @@ impl Scanner<'_> {
                 let span = start + usize::from(spare.first)..start + usize::from(spare.used);
                 next = self.page(pages, span, &life, Guide::Spare);
             }
-            // Behind a page that was sealed before it was full, the next record starts on a page of its own.
+            // After a page that was sealed before it was full, the next record starts on the next page.
             next = next
                 .map(|at| if at / PAGE_DATA_BYTES == number { (number + 1) * PAGE_DATA_BYTES } else { at });
         }
@@ -156,7 +156,7 @@ impl Scanner<'_> {
             max_sequence =
                 max_sequence.max(header_of(&chain.bytes).map_or(Sequence(0), |header| header.sequence));
         }
-        let block = Block {
+        let block = BlockEntry {
             state: BlockState::Closed,
             order: life.order,
             open_sequence: life.open_sequence,
@@ -180,8 +180,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// The rest of a chained record at the start of a block. Returns where the first record of the block starts, for the
-    /// case that its page cannot say so.
+    /// Appends the rest of a chained record at the start of a block. Returns the offset of the first record of the
+    /// block, for the case that the spare of its page is unreadable.
     fn go_on(&mut self, pages: &BlockPages, life: &PageSpare) -> Option<usize> {
         let last = self.found.blocks.last().map(|(_, block)| block);
         let follows = last.is_some_and(|last| last.order + 1 == life.order && !last.suspect);
@@ -200,7 +200,7 @@ impl Scanner<'_> {
             self.chain = Some(chain);
             return None;
         }
-        // A chained record lies in the block of its header.
+        // A chained record counts as part of the block of its header.
         if !self.record(&chain.bytes, chain.address, chain.order) {
             self.rotten(&chain.bytes, chain.address, chain.order);
         } else if first.is_none() {
@@ -209,7 +209,7 @@ impl Scanner<'_> {
         Some(here)
     }
 
-    /// A page whose spare cannot be read: its records are those that follow on what came before it.
+    /// Scans a page whose spare cannot be read, from the end of the previous record on.
     fn page_that_says_nothing(
         &mut self,
         pages: &BlockPages,
@@ -221,7 +221,7 @@ impl Scanner<'_> {
         if at >= end { Some(at) } else { self.page(pages, at..end, life, Guide::Nothing) }
     }
 
-    /// The records that start in one page. Returns where the first one behind them starts.
+    /// Scans the records that start in one page. Returns the offset after the last of them.
     fn page(
         &mut self,
         pages: &BlockPages,
@@ -252,7 +252,7 @@ impl Scanner<'_> {
                 self.rotten(&pages.data[at..next], address, life.order);
                 guide = Guide::Nothing;
             } else {
-                // Lengths of a damaged header lead nowhere; the next page says where its first record starts.
+                // The lengths in a damaged header are useless; the spare of the next page gives its first record.
                 return None;
             }
             at = next;
@@ -260,14 +260,14 @@ impl Scanner<'_> {
         Some(at)
     }
 
-    /// A record that does not carry its checksum, whose header leads to where the next one starts.
+    /// Adds a record with a wrong checksum whose header leads to the start of the next record.
     fn rotten(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
         if let Some(line) = header_of(bytes).and_then(|header| self.line(&header, bytes, address, order)) {
             self.found.rotten.push(line);
         }
     }
 
-    /// One whole record. False when it does not carry its checksum.
+    /// Adds one whole record. Returns false if its checksum is wrong.
     fn record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
         let header =
             header_of(bytes).filter(|header| crc32c(0, &bytes[4..header.payload_end()]) == header.crc);
@@ -302,7 +302,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a record starts at `next`, or the records of the page end there.
+/// Returns true if a record starts at `next`, or the records of the page end there.
 fn is_next(pages: &BlockPages, span: &Range<usize>, next: usize, life: &PageSpare) -> bool {
     if next >= span.end {
         return next == span.end || pages.ends_at(next, life);

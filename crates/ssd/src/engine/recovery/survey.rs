@@ -1,10 +1,10 @@
-//! The survey: what each block is, by its first page, or by the others where the first one has rotted.
+//! Identifies each block by its first page, or by its other pages if the first one is corrupt.
 //!
-//! In: the first page of every block. Out: which checkpoint and which part of the log each block belongs to. Invariant: a
-//! block is known as long as one of its pages can be read.
+//! Input: the first page of every block. Output: the checkpoint or the part of the log that each block belongs to.
+//! Invariant: a block is identified as long as one of its pages can be read.
 
 use super::read_pages;
-use crate::engine::Progress;
+use crate::engine::OpenProgress;
 use crate::ftl::Ftl;
 use crate::log::blocks::EPOCH_SHIFT;
 use crate::log::page::{PageKind, PageSpare};
@@ -13,16 +13,16 @@ use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 
-/// What the first page of a block says.
+/// The state of the first page of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstPage {
-    /// The block holds nothing that was ever made durable: pages are made durable in order.
+    /// Blank: no page of the block was ever made durable, because pages are made durable in order.
     Blank,
-    /// A page of ours.
+    /// Readable, with this spare.
     Spare(PageSpare),
-    /// Something that cannot be read, and what another page says of the youngest life of the block.
+    /// Unreadable; this is the spare of another page with the block's highest order.
     Rotten(PageSpare),
-    /// Something that cannot be read, like every other page.
+    /// Unreadable, like every other page of the block.
     Unknown,
 }
 
@@ -35,29 +35,29 @@ impl FirstPage {
     }
 }
 
-/// What every block is.
+/// The identification of all blocks.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) first_pages: Vec<FirstPage>,
     /// A number higher than that of any checkpoint on the medium.
     pub(super) checkpoint_next: u64,
-    /// The highest block order that any first page says.
+    /// The highest block order of any first page.
     pub(super) highest_order: u64,
-    /// The highest order up to which some first page says that all blocks were begun.
+    /// The highest durable order of any first page: the first pages of all blocks up to it were durable.
     pub(super) durable_order: u64,
     /// For each epoch the highest order that recovery accepted when it began.
     accepted: BTreeMap<u64, u64>,
 }
 
 impl Survey {
-    /// Whether a block of this order was accepted by every recovery since: what was passed over once, because a power
-    /// cut had left it incomplete, must stay away for ever.
+    /// Returns true if every later recovery accepted a block of this order: a block that one recovery discarded,
+    /// because a power cut had left it incomplete, must never be accepted again.
     pub(super) fn is_accepted(&self, order: u64) -> bool {
         let later = self.accepted.range((order >> EPOCH_SHIFT) + 1..);
         later.map(|(_, accepted)| *accepted).all(|accepted| order <= accepted)
     }
 
-    /// The blocks of the log from `start_order` on, in order.
+    /// Returns the blocks of the log from `start_order` on, in order.
     pub(super) fn log_blocks(&self, start_order: u64) -> Vec<BlockId> {
         let mut blocks: Vec<(u64, BlockId)> = (0..)
             .map(BlockId)
@@ -71,18 +71,18 @@ impl Survey {
         blocks.into_iter().map(|(_, block)| block).collect()
     }
 
-    /// What a block's first page says of it, or another page where that one has rotted.
+    /// Returns the spare of a block's first page, or of another page if the first one is corrupt.
     pub(super) fn spare(&self, block: BlockId) -> Option<&PageSpare> {
         self.first_pages.get(block.index())?.spare()
     }
 
-    /// Blocks that hold something of which no page can be read.
+    /// Returns the number of blocks with programmed pages none of which can be read.
     pub(super) fn unknown_blocks(&self) -> u32 {
         let unknown = self.first_pages.iter().filter(|first| **first == FirstPage::Unknown);
         u32::try_from(unknown.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a block begins with the rest of a chained record, or may do so.
+    /// Returns true if a block begins, or may begin, with the rest of a chained record.
     pub(super) fn goes_on(&self, block: BlockId) -> bool {
         match self.first_pages.get(block.index()) {
             Some(FirstPage::Spare(spare)) => spare.continues != 0,
@@ -92,11 +92,11 @@ impl Survey {
     }
 }
 
-/// Reads the first page of every block.
+/// Reads the first page of every block, and the other pages of blocks whose first page is unreadable.
 pub(super) fn survey<M: Media>(
     ftl: &mut Ftl<M>,
     now: &mut Nanos,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Survey, MediaError> {
     let total = u64::from(ftl.geometry.blocks);
     let mut first_pages = Vec::with_capacity(ftl.geometry.blocks as usize);
@@ -106,7 +106,7 @@ pub(super) fn survey<M: Media>(
             None => FirstPage::Blank,
             Some(bytes) => PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare),
         });
-        progress(Progress { stage: "survey", done: first_pages.len() as u64, total });
+        progress(OpenProgress { stage: "survey", done: first_pages.len() as u64, total });
     })?;
     ask_the_others(ftl, &mut first_pages, now)?;
     let mut survey = Survey {
@@ -130,7 +130,7 @@ pub(super) fn survey<M: Media>(
     Ok(survey)
 }
 
-/// Reads the rest of the blocks whose first page cannot be read.
+/// Reads the other pages of the blocks whose first page cannot be read.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
 fn ask_the_others<M: Media>(
     ftl: &mut Ftl<M>,

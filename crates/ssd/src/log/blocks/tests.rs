@@ -3,8 +3,8 @@
 use super::*;
 use crate::config::VictimPolicy;
 
-fn ready(count: u32) -> Blocks {
-    let mut blocks = Blocks::new(Geometry::with_blocks(count));
+fn ready(count: u32) -> BlockTable {
+    let mut blocks = BlockTable::new(FlashGeometry::with_blocks(count));
     while let Some(block) = blocks.take_dirty() {
         blocks.erased(block);
     }
@@ -51,7 +51,7 @@ fn the_watermark_waits_for_durable_erases() {
 
 #[test]
 fn no_tombstone_is_dropped_while_a_block_was_neither_adopted_nor_erased() {
-    let mut blocks = Blocks::new(Geometry::with_blocks(2));
+    let mut blocks = BlockTable::new(FlashGeometry::with_blocks(2));
     blocks.adopted_all(0);
     let first = blocks.take_dirty().unwrap();
     let second = blocks.take_dirty().unwrap();

@@ -3,12 +3,12 @@
 //! Input: the block table. Output: a victim, or none if no block is eligible. Invariant: only closed blocks have a
 //! cost, and it equals the live and tombstone bytes of their entries.
 
-use super::{BlockState, Blocks};
+use super::{BlockState, BlockTable};
 use crate::command::Sequence;
 use crate::config::VictimPolicy;
 use crate::media::geometry::BlockId;
 
-impl Blocks {
+impl BlockTable {
     /// Returns the bytes that must be moved before the block can be erased.
     #[must_use]
     pub fn cost(&self, block: BlockId) -> u32 {

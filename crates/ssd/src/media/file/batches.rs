@@ -4,12 +4,12 @@
 //! Invariant: the pages of a block leave in the order they were accepted.
 
 use crate::media::{MediaToken, PAGES_PER_BLOCK, PageAddress};
-use headwater_host::region::SectorBuffer;
+use headwater_host::mapped_region::SectorBuffer;
 use std::collections::VecDeque;
 
 /// A transfer of consecutive pages of one block.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct PageBatch {
     pub(super) first: PageAddress,
     pub(super) tokens: Vec<MediaToken>,
     pub(super) slots: Vec<SectorBuffer>,
@@ -17,13 +17,13 @@ pub(super) struct Batch {
 
 /// The batches that wait for the next poll.
 #[derive(Debug, Default)]
-pub(super) struct Batches {
-    waiting: VecDeque<Batch>,
+pub(super) struct PageBatches {
+    waiting: VecDeque<PageBatch>,
     spare_tokens: Vec<Vec<MediaToken>>,
     spare_slots: Vec<Vec<SectorBuffer>>,
 }
 
-impl Batches {
+impl PageBatches {
     /// Adds a page, to the last batch if the page follows its last page.
     pub(super) fn push(&mut self, token: MediaToken, page: PageAddress, slot: SectorBuffer) {
         if let Some(last) = self.waiting.back_mut()
@@ -35,7 +35,7 @@ impl Batches {
             last.slots.push(slot);
             return;
         }
-        let mut batch = Batch {
+        let mut batch = PageBatch {
             first: page,
             tokens: self.spare_tokens.pop().unwrap_or_default(),
             slots: self.spare_slots.pop().unwrap_or_default(),
@@ -47,7 +47,7 @@ impl Batches {
 
     /// Takes the oldest batch that may start. Batches that may not start are passed over: blocks do not wait for each
     /// other.
-    pub(super) fn take(&mut self, may_start: impl Fn(&Batch) -> bool) -> Option<Batch> {
+    pub(super) fn take(&mut self, may_start: impl Fn(&PageBatch) -> bool) -> Option<PageBatch> {
         let index = self.waiting.iter().position(may_start)?;
         self.waiting.remove(index)
     }

@@ -2,7 +2,7 @@
 //!
 //! Input: what startup found. Output: an error that names the file, the part of it, the numbers, and what to do.
 
-use crate::media::Geometry;
+use crate::media::FlashGeometry;
 use headwater_host::uring::RingError;
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub enum FileMediaError {
         path: PathBuf,
     },
     /// The disk has too little free space.
-    #[error("{} needs {needed_bytes} bytes and {free_bytes} are free: free some or ask for less capacity", path.display())]
+    #[error("{} needs {needed_bytes} bytes, {free_bytes} are free: free some or use less capacity", path.display())]
     NoSpace {
         /// The file.
         path: PathBuf,
@@ -44,10 +44,12 @@ pub enum FileMediaError {
         path: PathBuf,
     },
     /// The geometry is not valid for a file.
-    #[error("a flash file of {geometry:?} cannot be created: use at least 1 channel, 1 die and 1 to 67,108,864 blocks")]
+    #[error(
+        "a flash file of {geometry:?} cannot be created: use at least 1 channel, 1 die and 1 to 67,108,864 blocks"
+    )]
     Geometry {
         /// The geometry.
-        geometry: Geometry,
+        geometry: FlashGeometry,
     },
     /// The file has another format.
     #[error("{} is not a flash file: check the data directory", path.display())]
@@ -78,7 +80,7 @@ pub enum FileMediaError {
         path: PathBuf,
     },
     /// Neither copy of a page of the erase table passes its check.
-    #[error("page {number} of the erase table of {} is damaged in both copies: restore the file from a copy", path.display())]
+    #[error("erase table page {number} of {} is damaged in both copies: restore the file from a copy", path.display())]
     TableDamaged {
         /// The file.
         path: PathBuf,
@@ -86,7 +88,7 @@ pub enum FileMediaError {
         number: usize,
     },
     /// The file is truncated.
-    #[error("{} is {found_bytes} bytes long and should be {expected_bytes}: restore the file from a copy", path.display())]
+    #[error("{} has {found_bytes} bytes instead of {expected_bytes}: restore the file from a copy", path.display())]
     Length {
         /// The file.
         path: PathBuf,

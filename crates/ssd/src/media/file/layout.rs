@@ -4,7 +4,7 @@
 //! structure is read through a check that is seeded with the file's uuid, so that bytes of another file are never
 //! accepted.
 
-use super::super::{Geometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
+use super::super::{FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::FRAME_BYTES;
 use headwater_host::copy::crc32c;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -104,20 +104,20 @@ pub(super) enum SuperblockFault {
 
 /// The shape of one flash file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub(super) geometry: Geometry,
+pub(super) struct FlashLayout {
+    pub(super) geometry: FlashGeometry,
     pub(super) uuid: [u8; 16],
     seed: u32,
 }
 
 /// One of two copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Twin {
+pub(super) enum CopyNumber {
     First,
     Second,
 }
 
-impl Twin {
+impl CopyNumber {
     pub(super) const BOTH: [Self; 2] = [Self::First, Self::Second];
 
     pub(super) fn other(self) -> Self {
@@ -137,8 +137,8 @@ impl Twin {
 
 const PIECE: u64 = PIECE_BYTES as u64;
 
-impl Layout {
-    pub(super) fn new(geometry: Geometry, uuid: [u8; 16]) -> Self {
+impl FlashLayout {
+    pub(super) fn new(geometry: FlashGeometry, uuid: [u8; 16]) -> Self {
         Self { geometry, uuid, seed: crc32c(0, &uuid) }
     }
 
@@ -147,11 +147,11 @@ impl Layout {
         (self.geometry.blocks as usize).div_ceil(GENERATIONS_PER_PIECE)
     }
 
-    pub(super) fn session_offset(copy: Twin) -> u64 {
+    pub(super) fn session_offset(copy: CopyNumber) -> u64 {
         PIECE * (1 + copy.index())
     }
 
-    pub(super) fn table_offset(&self, number: usize, copy: Twin) -> u64 {
+    pub(super) fn table_offset(&self, number: usize, copy: CopyNumber) -> u64 {
         let pieces = self.table_pieces() as u64;
         PIECE * (3 + copy.index() * pieces + number as u64)
     }
@@ -205,7 +205,7 @@ impl Layout {
         if found.version.get() != VERSION {
             return Err(SuperblockFault::Version(found.version.get()));
         }
-        let geometry = Geometry {
+        let geometry = FlashGeometry {
             channels: found.channels.get(),
             dies_per_channel: found.dies_per_channel.get(),
             blocks: found.blocks.get(),
@@ -285,13 +285,13 @@ impl Layout {
     }
 
     fn stamp_check(&self, page: PageAddress, generation: u64) -> u32 {
-        let place = page.index() as u64;
-        crc32c(crc32c(self.seed, &generation.to_le_bytes()), &place.to_le_bytes())
+        let page_index = page.index() as u64;
+        crc32c(crc32c(self.seed, &generation.to_le_bytes()), &page_index.to_le_bytes())
     }
 }
 
 /// Returns true if a geometry is valid for a file.
-pub(super) fn is_sound(geometry: Geometry) -> bool {
+pub(super) fn is_sound(geometry: FlashGeometry) -> bool {
     geometry.channels > 0
         && geometry.dies_per_channel > 0
         && (1..=super::super::geometry::BLOCKS_MAX).contains(&geometry.blocks)

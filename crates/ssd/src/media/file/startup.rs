@@ -4,11 +4,11 @@
 //! names the faulty part. Invariant: a file named `flash` is complete, because it gets the name last; a session is
 //! durable before it gives out a generation.
 
-use super::layout::{Layout, PIECE_BYTES, SuperblockFault, Twin, VERSION, is_sound};
-use super::stretches::STRETCH_BYTES;
+use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_sound};
 use super::table::{EraseTable, TableFault};
+use super::zero_fill::STRETCH_BYTES;
 use super::{FLASH_FILE_NAME, FileMediaError};
-use crate::media::Geometry;
+use crate::media::FlashGeometry;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::{AllocateError, allocate};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -24,11 +24,11 @@ const LOOK: Nanos = Nanos::from_millis(2);
 
 /// An open flash file.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenFlashFile {
     pub(super) path: PathBuf,
     /// The open file that holds the lock.
     pub(super) lock: File,
-    pub(super) layout: Layout,
+    pub(super) layout: FlashLayout,
     pub(super) table: EraseTable,
 }
 
@@ -37,7 +37,11 @@ fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> 
 }
 
 /// Creates the file. It appears under its name only when it is complete and durable.
-pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Result<(), FileMediaError> {
+pub(super) fn create(
+    directory: &Path,
+    geometry: FlashGeometry,
+    uuid: [u8; 16],
+) -> Result<(), FileMediaError> {
     if !is_sound(geometry) {
         return Err(FileMediaError::Geometry { geometry });
     }
@@ -46,7 +50,7 @@ pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Re
         return Err(FileMediaError::Exists { path });
     }
     let unfinished = directory.join("flash.unfinished");
-    let layout = Layout::new(geometry, uuid);
+    let layout = FlashLayout::new(geometry, uuid);
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -65,7 +69,7 @@ pub(super) fn create(directory: &Path, geometry: Geometry, uuid: [u8; 16]) -> Re
     parent.sync_all().map_err(system(directory, "sync"))
 }
 
-fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError> {
+fn fill(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), FileMediaError> {
     allocate(file, layout.file_bytes()).map_err(|error| match error {
         AllocateError::NoSpace { needed_bytes, free_bytes } => {
             FileMediaError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes }
@@ -74,7 +78,7 @@ fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError>
     })?;
     let write = || -> io::Result<()> {
         file.write_all_at(layout.superblock().as_bytes(), 0)?;
-        file.write_all_at(&layout.session_piece(0), Layout::session_offset(Twin::First))?;
+        file.write_all_at(&layout.session_piece(0), FlashLayout::session_offset(CopyNumber::First))?;
         EraseTable::create(layout, file)?;
         // The first fill region is written now, so that the first commits find written space, not merely reserved
         // space.
@@ -83,9 +87,9 @@ fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError>
         let zeros = [0; PIECE_BYTES];
         let mut at = slots;
         while at < end {
-            let some = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            file.write_all_at(&zeros[..some], at)?;
-            at += some as u64;
+            let chunk = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            file.write_all_at(&zeros[..chunk], at)?;
+            at += chunk as u64;
         }
         file.sync_all()
     };
@@ -93,7 +97,7 @@ fn fill(file: &File, path: &Path, layout: &Layout) -> Result<(), FileMediaError>
 }
 
 /// Opens the file, checks it, and begins a session.
-pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
+pub(super) fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
     lock(&path, &file)?;
@@ -102,23 +106,23 @@ pub(super) fn open(directory: &Path) -> Result<Opened, FileMediaError> {
     let (last, copy) = last_session(&path, &file, &layout)?;
     let session = table.session_after().max(last + 1);
     let begin = || -> io::Result<()> {
-        file.write_all_at(&layout.session_piece(session), Layout::session_offset(copy.other()))?;
+        file.write_all_at(&layout.session_piece(session), FlashLayout::session_offset(copy.other()))?;
         file.sync_all()
     };
     begin().map_err(system(&path, "begin a session in"))?;
     table.begin_session(session);
-    Ok(Opened { path, lock: file, layout, table })
+    Ok(OpenFlashFile { path, lock: file, layout, table })
 }
 
 /// Opens the file read-only and checks it. Begins no session and writes nothing; other processes may read it too.
-pub(super) fn open_to_read(directory: &Path) -> Result<Opened, FileMediaError> {
+pub(super) fn open_to_read(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = File::open(&path).map_err(system(&path, "open"))?;
     take(&path, || file.try_lock_shared())?;
     let layout = superblock(&path, &file)?;
     let table = table(&path, &file, &layout)?;
     last_session(&path, &file, &layout)?;
-    Ok(Opened { path, lock: file, layout, table })
+    Ok(OpenFlashFile { path, lock: file, layout, table })
 }
 
 fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
@@ -138,14 +142,14 @@ fn take(path: &Path, try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<
     }
 }
 
-fn table(path: &Path, file: &File, layout: &Layout) -> Result<EraseTable, FileMediaError> {
+fn table(path: &Path, file: &File, layout: &FlashLayout) -> Result<EraseTable, FileMediaError> {
     EraseTable::load(layout, file).map_err(|fault| match fault {
         TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
         TableFault::Io(source) => system(path, "read the erase table of")(source),
     })
 }
 
-fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
+fn superblock(path: &Path, file: &File) -> Result<FlashLayout, FileMediaError> {
     let found_bytes = file.metadata().map_err(system(path, "examine"))?.len();
     let too_short =
         |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
@@ -155,7 +159,7 @@ fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
     let mut piece = [0; PIECE_BYTES];
     file.read_exact_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
     let path_owned = path.to_owned();
-    let layout = Layout::from_superblock(&piece).map_err(|fault| match fault {
+    let layout = FlashLayout::from_superblock(&piece).map_err(|fault| match fault {
         SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
         SuperblockFault::Damaged | SuperblockFault::Nonsense => {
             FileMediaError::SuperblockDamaged { path: path_owned }
@@ -172,11 +176,11 @@ fn superblock(path: &Path, file: &File) -> Result<Layout, FileMediaError> {
 }
 
 /// Returns the last session that began, and the copy that records it.
-fn last_session(path: &Path, file: &File, layout: &Layout) -> Result<(u64, Twin), FileMediaError> {
+fn last_session(path: &Path, file: &File, layout: &FlashLayout) -> Result<(u64, CopyNumber), FileMediaError> {
     let mut best = None;
     let mut piece = [0; PIECE_BYTES];
-    for copy in Twin::BOTH {
-        file.read_exact_at(&mut piece, Layout::session_offset(copy))
+    for copy in CopyNumber::BOTH {
+        file.read_exact_at(&mut piece, FlashLayout::session_offset(copy))
             .map_err(system(path, "read the session of"))?;
         let found = layout.read_session(&piece).map(|session| (session, copy));
         best = match (best, found) {

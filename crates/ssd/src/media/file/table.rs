@@ -6,9 +6,9 @@
 //!
 //! Generation 0 means that no page of the block was ever programmed.
 
-use super::layout::{GENERATIONS_PER_PIECE, Layout, PIECE_BYTES, Twin};
+use super::layout::{CopyNumber, FlashLayout, GENERATIONS_PER_PIECE, PIECE_BYTES};
 use crate::media::BlockId;
-use headwater_host::region::{SECTOR_BYTES, SectorBuffer};
+use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -18,11 +18,11 @@ const SESSION_SHIFT: u32 = 32;
 
 /// One page of the table in the file.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct TablePiece {
     /// Writes of this page that are durable.
     write: u64,
     /// The copy that holds the last durable write.
-    durable: Twin,
+    durable: CopyNumber,
     /// True if memory has changes that the file lacks.
     dirty: bool,
     /// True while a write of it is in flight.
@@ -31,7 +31,7 @@ struct Piece {
 
 /// A write of one table page to the file.
 #[derive(Debug)]
-pub(super) struct PieceWrite {
+pub(super) struct TablePieceWrite {
     pub(super) offset: u64,
     pub(super) buffer: SectorBuffer,
 }
@@ -40,7 +40,7 @@ pub(super) struct PieceWrite {
 #[derive(Debug)]
 pub(super) struct EraseTable {
     generations: Vec<u64>,
-    pieces: Vec<Piece>,
+    pieces: Vec<TablePiece>,
     writing: Vec<usize>,
     next_generation: u64,
 }
@@ -56,13 +56,13 @@ pub(super) enum TableFault {
 
 impl EraseTable {
     /// Reads the table. [`begin_session`](Self::begin_session) must follow before a generation is given out.
-    pub(super) fn load(layout: &Layout, file: &File) -> Result<Self, TableFault> {
+    pub(super) fn load(layout: &FlashLayout, file: &File) -> Result<Self, TableFault> {
         let mut generations = vec![0; layout.geometry.blocks as usize];
         let mut pieces = Vec::with_capacity(layout.table_pieces());
         let mut found = [0; PIECE_BYTES];
         for (number, part) in generations.chunks_mut(GENERATIONS_PER_PIECE).enumerate() {
-            let mut best: Option<Piece> = None;
-            for copy in Twin::BOTH {
+            let mut best: Option<TablePiece> = None;
+            for copy in CopyNumber::BOTH {
                 file.read_exact_at(&mut found, layout.table_offset(number, copy)).map_err(TableFault::Io)?;
                 let mut read = [0; GENERATIONS_PER_PIECE];
                 let Some(write) = layout.read_table(number, &found, &mut read) else {
@@ -70,7 +70,7 @@ impl EraseTable {
                 };
                 if best.is_none_or(|best| write > best.write) {
                     part.copy_from_slice(&read[..part.len()]);
-                    best = Some(Piece { write, durable: copy, dirty: false, writing: false });
+                    best = Some(TablePiece { write, durable: copy, dirty: false, writing: false });
                 }
             }
             pieces.push(best.ok_or(TableFault::Damaged(number))?);
@@ -79,11 +79,11 @@ impl EraseTable {
     }
 
     /// Writes the first version of every table page into a new file.
-    pub(super) fn create(layout: &Layout, file: &File) -> io::Result<()> {
+    pub(super) fn create(layout: &FlashLayout, file: &File) -> io::Result<()> {
         let mut piece = [0; PIECE_BYTES];
         for number in 0..layout.table_pieces() {
             layout.write_table(number, 1, &[], &mut piece);
-            file.write_all_at(&piece, layout.table_offset(number, Twin::First))?;
+            file.write_all_at(&piece, layout.table_offset(number, CopyNumber::First))?;
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl EraseTable {
 
     /// Returns writes of changed table pages, at most `max`; empty when every change was taken.
     /// [`settle`](Self::settle) must follow before a page that changes again is taken again.
-    pub(super) fn take_writes(&mut self, layout: &Layout, max: usize) -> Vec<PieceWrite> {
+    pub(super) fn take_writes(&mut self, layout: &FlashLayout, max: usize) -> Vec<TablePieceWrite> {
         let mut writes = Vec::new();
         for (number, piece) in self.pieces.iter_mut().enumerate() {
             if !piece.dirty || piece.writing {
@@ -137,7 +137,8 @@ impl EraseTable {
             let first = number * GENERATIONS_PER_PIECE;
             let last = self.generations.len().min(first + GENERATIONS_PER_PIECE);
             layout.write_table(number, piece.write + 1, &self.generations[first..last], &mut buffer);
-            writes.push(PieceWrite { offset: layout.table_offset(number, piece.durable.other()), buffer });
+            writes
+                .push(TablePieceWrite { offset: layout.table_offset(number, piece.durable.other()), buffer });
         }
         writes
     }

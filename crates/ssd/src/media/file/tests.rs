@@ -14,7 +14,7 @@ const UUID: [u8; 16] = *b"0123456789abcdef";
 
 /// Returns the options of every I/O path to the file.
 fn ways() -> [FileOptions; 4] {
-    let way = |direct, uring| FileOptions { direct, uring, prepare: Prepare::Ahead };
+    let way = |direct, uring| FileOptions { direct, uring, prepare: ZeroFillMode::Ahead };
     [
         way(DirectChoice::Auto, UringChoice::Auto),
         way(DirectChoice::Auto, UringChoice::Never),
@@ -24,7 +24,7 @@ fn ways() -> [FileOptions; 4] {
 }
 
 fn create(directory: &TempDir, blocks: u32, options: FileOptions) -> FileMedia {
-    FileMedia::create(directory.path(), Geometry::with_blocks(blocks), UUID, options).unwrap()
+    FileMedia::create(directory.path(), FlashGeometry::with_blocks(blocks), UUID, options).unwrap()
 }
 
 fn page(block: u32, page: u8) -> PageAddress {
@@ -32,7 +32,7 @@ fn page(block: u32, page: u8) -> PageAddress {
 }
 
 fn program(page: PageAddress, fill: u8) -> MediaOp {
-    let mut frame = Frame::zeroed();
+    let mut frame = MediaFrame::zeroed();
     frame[..layout::STAMP_OFFSET].fill(fill);
     MediaOp::Program { page, frame }
 }
@@ -41,7 +41,7 @@ fn submit(media: &mut FileMedia, token: u64, op: MediaOp) {
     media.submit(MediaToken(token), op, Nanos::ZERO).unwrap();
 }
 
-fn drain(media: &mut FileMedia) -> Vec<MediaDone> {
+fn drain(media: &mut FileMedia) -> Vec<MediaCompletion> {
     let mut done = Vec::new();
     while media.in_flight() > 0 {
         media.wait(Nanos::ZERO);
@@ -50,7 +50,7 @@ fn drain(media: &mut FileMedia) -> Vec<MediaDone> {
     done
 }
 
-fn only(media: &mut FileMedia, op: MediaOp) -> MediaDone {
+fn only(media: &mut FileMedia, op: MediaOp) -> MediaCompletion {
     submit(media, 5, op);
     let mut done = drain(media);
     assert_eq!(done.len(), 1);
@@ -60,7 +60,7 @@ fn only(media: &mut FileMedia, op: MediaOp) -> MediaDone {
 
 /// Reads a page: returns the byte it was filled with, or `None` when it is blank.
 fn read(media: &mut FileMedia, page: PageAddress) -> Option<u8> {
-    let mut frame = Frame::zeroed();
+    let mut frame = MediaFrame::zeroed();
     frame.fill(0xEE);
     let done = only(media, MediaOp::Read { page, frame });
     let frame = done.frame.unwrap();
@@ -82,7 +82,7 @@ fn erase(media: &mut FileMedia, block: u32) {
     assert_eq!(only(media, MediaOp::Erase { block }).result, Ok(PageState::Programmed));
 }
 
-fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusedReason {
+fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusalReason {
     media.submit(MediaToken(1), op, Nanos::ZERO).unwrap_err().reason
 }
 
@@ -102,7 +102,7 @@ fn programmed_pages_survive_reopening_and_erased_ones_do_not() {
         drop(media);
         let mut media = FileMedia::open(directory.path(), way).unwrap();
         assert_eq!(media.uuid(), UUID);
-        assert_eq!(media.geometry(), Geometry::with_blocks(20));
+        assert_eq!(media.geometry(), FlashGeometry::with_blocks(20));
         for number in 0..PAGES_PER_BLOCK as u8 {
             assert_eq!(read(&mut media, page(3, number)), Some(number + 1), "{way:?}");
         }
@@ -116,7 +116,7 @@ fn operations_against_nand_rules_are_refused() {
     for way in ways() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 2, way);
-        let rule = RefusedReason::Rule;
+        let rule = RefusalReason::Rule;
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
         assert!(only(&mut media, program(page(0, 0), 1)).result.is_ok());
         assert_eq!(refusal(&mut media, program(page(0, 0), 1)), rule(NandRule::ProgrammedTwice));
@@ -124,7 +124,7 @@ fn operations_against_nand_rules_are_refused() {
         assert_eq!(refusal(&mut media, program(page(0, 64), 1)), rule(NandRule::OutsideGeometry));
         let block = BlockId(2);
         assert_eq!(refusal(&mut media, MediaOp::Erase { block }), rule(NandRule::OutsideGeometry));
-        let outside = MediaOp::Read { page: page(0, 64), frame: Frame::zeroed() };
+        let outside = MediaOp::Read { page: page(0, 64), frame: MediaFrame::zeroed() };
         assert_eq!(refusal(&mut media, outside), rule(NandRule::OutsideGeometry));
         flush(&mut media);
         drop(media);
@@ -143,7 +143,7 @@ fn a_block_is_not_erased_while_a_program_is_in_flight() {
     let mut media = create(&directory, 2, FileOptions::default());
     submit(&mut media, 1, program(page(0, 0), 1));
     let block = BlockId(0);
-    assert_eq!(refusal(&mut media, MediaOp::Erase { block }), RefusedReason::QueueFull);
+    assert_eq!(refusal(&mut media, MediaOp::Erase { block }), RefusalReason::QueueFull);
     assert_eq!(drain(&mut media).len(), 1);
     erase(&mut media, 0);
 }
@@ -158,7 +158,7 @@ fn a_full_queue_is_an_error_and_every_accepted_operation_completes_once() {
             let at = page(token as u32 / 64, (token % 64) as u8);
             submit(&mut media, token, program(at, token as u8));
         }
-        assert_eq!(refusal(&mut media, MediaOp::Flush), RefusedReason::QueueFull);
+        assert_eq!(refusal(&mut media, MediaOp::Flush), RefusalReason::QueueFull);
         let mut tokens: Vec<_> = drain(&mut media)
             .into_iter()
             .inspect(|done| assert!(done.result.is_ok()))

@@ -1,8 +1,8 @@
-//! The commands that an action of a controller takes.
+//! Translates an action of a controller into device commands.
 //!
 //! Input: an action, and the namespaces that exist. Output: its steps in order, or the status with which it is refused.
 
-use crate::command::{Command, NamespaceId};
+use crate::command::{NamespaceId, SsdCommand};
 use crate::engine::administration::{AdminStep, sanitize_mark, sanitize_steps};
 use crate::namespace::sanitize::SanitizePhase;
 use crate::namespace::{BlockFormat, MissingKey, Namespace, NamespaceChange, NamespaceKind};
@@ -11,12 +11,12 @@ use headwater_nvme::spec::identify::NSID_BROADCAST;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
-/// A namespace number of the device.
+/// Returns the device's namespace number of an NSID, if it has one.
 pub(crate) fn namespace_id(nsid: u32) -> Option<NamespaceId> {
     u8::try_from(nsid).ok().filter(|&number| number > 0).map(NamespaceId)
 }
 
-/// The kind of a format that an NVMe host asks for.
+/// Returns the namespace kind of a format that an NVMe host requests.
 pub(crate) fn kind_of(format: NamespaceFormat) -> Result<NamespaceKind, Status> {
     match format {
         NamespaceFormat::KeyValue => Ok(NamespaceKind::Kv),
@@ -27,7 +27,7 @@ pub(crate) fn kind_of(format: NamespaceFormat) -> Result<NamespaceKind, Status> 
     }
 }
 
-/// What an NVMe host calls the format of a kind.
+/// Returns the NVMe format of a namespace kind.
 pub(crate) fn format_of(kind: NamespaceKind) -> NamespaceFormat {
     match kind {
         NamespaceKind::Kv => NamespaceFormat::KeyValue,
@@ -36,8 +36,7 @@ pub(crate) fn format_of(kind: NamespaceKind) -> NamespaceFormat {
     }
 }
 
-/// The commands that an action takes. `existing` are the namespaces that there are, in order; `uuid` is what one to be
-/// made is called.
+/// Returns the steps of an action. `existing` are all namespaces in order; `uuid` is for a namespace to be created.
 pub(crate) fn steps(
     action: &NamespaceAction,
     existing: &[(NamespaceId, Namespace)],
@@ -51,7 +50,7 @@ pub(crate) fn steps(
         let found = existing.iter().find(|(known, _)| *known == id).ok_or(Status::INVALID_FIELD)?;
         Ok(vec![*found])
     };
-    let change = |id: NamespaceId, change: NamespaceChange| (id, Command::Namespace(change));
+    let change = |id: NamespaceId, change: NamespaceChange| (id, SsdCommand::Namespace(change));
     Ok(match action {
         NamespaceAction::Create { format, size } => {
             let made = Namespace { kind: kind_of(*format)?, size: *size, uuid, ..Namespace::IMPLICIT };
@@ -59,7 +58,7 @@ pub(crate) fn steps(
         }
         NamespaceAction::Delete { nsid } => {
             let ids = named(*nsid)?.into_iter().map(|(id, _)| id);
-            // The first is there for ever; that it was deleted shows in that nobody has it.
+            // The first namespace always exists; deleting it also detaches it from all controllers.
             let hidden = |id: NamespaceId| (id == NamespaceId::FIRST).then_some(NamespaceChange::DetachAll);
             let steps = ids.flat_map(|id| {
                 let both = [Some(NamespaceChange::Delete), hidden(id)];
@@ -78,10 +77,10 @@ pub(crate) fn steps(
             formats.collect::<Result<_, Status>>()?
         }
         NamespaceAction::MissingKey { nsid, is_error } => {
-            let told = if *is_error { MissingKey::Told } else { MissingKey::Ignored };
+            let missing_key = if *is_error { MissingKey::Told } else { MissingKey::Ignored };
             let key_spaces =
                 named(*nsid)?.into_iter().filter(|(_, namespace)| namespace.kind == NamespaceKind::Kv);
-            key_spaces.map(|(id, _)| change(id, NamespaceChange::MissingKey(told))).collect()
+            key_spaces.map(|(id, _)| change(id, NamespaceChange::MissingKey(missing_key))).collect()
         }
         NamespaceAction::Sanitize { command } => sanitize_steps(existing.iter().map(|(id, _)| *id), *command),
         NamespaceAction::Attach { nsid, controllers } => named(*nsid)?

@@ -1,20 +1,20 @@
-//! The device as its controllers see it.
+//! The device as the NVM subsystem of its controllers.
 //!
-//! In: questions of a controller. Out: facts, computed when they are asked for.
+//! Input: queries of a controller. Output: properties of the device and its namespaces, computed at each query.
 
 use super::steps::{format_of, namespace_id};
 use crate::command::NamespaceId;
 use crate::config::Durability;
-use crate::engine::Device;
+use crate::engine::SsdDevice;
 use crate::engine::administration::namespace_uuid;
 use crate::limits::{COPY_RANGES_MAX, NAMESPACES, VALUE_BYTES_MAX, copy_blocks_max};
 use crate::media::Media;
 use crate::namespace::MissingKey;
 use crate::namespace::{BlockFormat, NamespaceKind};
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::Subsystem;
+use headwater_nvme::controller::NvmSubsystem;
 use headwater_nvme::controller::admin::{
-    Capacity, CommandLimits, Health, Identity, NamespaceFacts, SanitizeFacts,
+    CommandLimits, NamespaceProperties, SanitizeStatus, SubsystemCapacity, SubsystemHealth, SubsystemIdentity,
 };
 use headwater_nvme::spec::log_page::MediaLog;
 use zerocopy::FromZeros;
@@ -22,11 +22,11 @@ use zerocopy::little_endian::{U32, U64};
 
 const MEDIA_LOG_VERSION: u32 = 1;
 const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
-/// Percent of spare blocks below which the warning comes.
+/// Percentage of available spare below which the warning is set.
 const SPARE_LOW: u8 = 10;
 
-impl<M: Media> Subsystem for Device<M> {
-    fn identity(&self) -> &Identity {
+impl<M: Media> NvmSubsystem for SsdDevice<M> {
+    fn identity(&self) -> &SubsystemIdentity {
         &self.administration().identity
     }
 
@@ -34,12 +34,12 @@ impl<M: Media> Subsystem for Device<M> {
         u32::try_from(NAMESPACES).unwrap_or(u32::MAX)
     }
 
-    fn namespace(&self, nsid: u32) -> Option<NamespaceFacts> {
+    fn namespace(&self, nsid: u32) -> Option<NamespaceProperties> {
         let id = namespace_id(nsid)?;
-        let namespace = Device::namespace(self, id)?;
+        let namespace = SsdDevice::namespace(self, id)?;
         let size = match namespace.kind {
-            // Without a quota a key space may grow as large as the medium; what collection needs of it changes with what it
-            // holds, and a size must not.
+            // Without a quota a key space may use the whole medium. The space that collection needs is not subtracted:
+            // it changes with the stored data, and a namespace size must not.
             NamespaceKind::Kv if namespace.size == 0 => self.ftl().geometry.data_bytes(),
             _ => namespace.size,
         };
@@ -49,7 +49,7 @@ impl<M: Media> Subsystem for Device<M> {
             }
             uuid => uuid,
         };
-        Some(NamespaceFacts {
+        Some(NamespaceProperties {
             format: format_of(namespace.kind),
             size,
             utilization: self.namespace_usage(id).min(size),
@@ -59,7 +59,7 @@ impl<M: Media> Subsystem for Device<M> {
     }
 
     fn is_attached(&self, nsid: u32, controller: u16) -> bool {
-        namespace_id(nsid).is_some_and(|id| Device::is_attached(self, id, controller))
+        namespace_id(nsid).is_some_and(|id| SsdDevice::is_attached(self, id, controller))
     }
 
     fn controllers(&self) -> Vec<u16> {
@@ -71,7 +71,7 @@ impl<M: Media> Subsystem for Device<M> {
     }
 
     fn limits(&self) -> CommandLimits {
-        // What the smallest blocks allow in blocks, the larger allow too in bytes only; hosts are told the lesser.
+        // One limit in blocks applies to all formats, so it is the one of the largest blocks.
         let copy_blocks_max = copy_blocks_max(BlockFormat::B4096);
         CommandLimits {
             value_bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
@@ -81,19 +81,19 @@ impl<M: Media> Subsystem for Device<M> {
         }
     }
 
-    fn capacity(&self) -> Capacity {
-        Capacity {
+    fn capacity(&self) -> SubsystemCapacity {
+        SubsystemCapacity {
             total_bytes: self.ftl().geometry.data_bytes(),
             unallocated_bytes: self.unallocated_bytes(),
         }
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> SubsystemHealth {
         let blocks = u64::from(self.ftl().media.geometry().blocks).max(1);
         let good = blocks.saturating_sub(self.ftl().stats.quarantined);
         let available_spare = u8::try_from(good * 100 / blocks).unwrap_or(100);
         let traffic = self.administration().traffic;
-        Health {
+        SubsystemHealth {
             spare_is_low: available_spare < SPARE_LOW,
             is_read_only: self.failure().is_some(),
             available_spare,
@@ -110,12 +110,12 @@ impl<M: Media> Subsystem for Device<M> {
         let numbers = (1..).take(NAMESPACES).map(NamespaceId);
         numbers
             .into_iter()
-            .any(|id| Device::namespace(self, id).is_some() && self.durability(id) != Durability::Always)
+            .any(|id| SsdDevice::namespace(self, id).is_some() && self.durability(id) != Durability::Always)
     }
 
-    fn sanitize(&self) -> SanitizeFacts {
+    fn sanitize(&self) -> SanitizeStatus {
         let written = self.ftl().stats.client_bytes != self.administration().sanitized_at;
-        SanitizeFacts { written_since: written, ..self.administration().sanitize }
+        SanitizeStatus { written_since: written, ..self.administration().sanitize }
     }
 
     fn media(&self) -> MediaLog {

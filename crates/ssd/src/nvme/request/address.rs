@@ -1,43 +1,43 @@
-//! From the addresses of a command to its bytes.
+//! Resolves the addresses of a command in client memory.
 //!
-//! In: an entry, its command, and the memory table of the client that sent it. Out: [`Data`], or the status that refuses
-//! it. Invariant: every address is resolved whole before the command starts, and what a list says is read once.
+//! Input: an entry, its command, and the memory table of the client that sent it. Output: [`RequestData`], or the status that
+//! refuses it. Invariant: every address is resolved completely before the command starts, and each list is read once.
 //!
 //! # The flat data pointer
-//! Clients in this process and attached ones have memory with addresses of its own ([`dma::iova`](headwater_dma::iova)),
-//! in which every buffer is one run. So PRP Entry 1 is the address of the first byte, of any alignment, and PRP Entry 2 is
-//! zero. SGLs are refused.
+//! Clients in this process and attached ones use IOVAs ([`dma::iova`](headwater_dma::iova)), in which every buffer is
+//! contiguous. So PRP Entry 1 is the address of the first byte, of any alignment, and PRP Entry 2 is zero. SGLs are
+//! refused.
 
-use super::Data;
-use crate::nvme::interpreter::{DataNeed, IoCommand, IoOperation};
-use headwater_dma::iova::{ClientMemory, DataTransferError, Iova, IovaRange, Segments};
-use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
+use super::RequestData;
+use crate::nvme::decoder::{DataNeed, IoCommand, IoOperation};
+use headwater_dma::iova::{ClientMemory, ClientSegments, DataTransferError, Iova, IovaRange};
+use headwater_nvme::data_pointer::{DataRange, HostTransfer, PageBytes, data_ranges};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::sgl::PointerKind;
 use headwater_nvme::spec::status::Status;
 
-/// What a data pointer is to a client.
+/// The kind of a client's data pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressMode {
-    /// PRP Entry 1 is the address of all data.
+    /// PRP Entry 1 is the address of the contiguous data.
     #[default]
     Flat,
-    /// NVMe's own: PRPs of pages of this size, or an SGL, as PSDT says. What a guest's driver writes.
+    /// PRPs of pages of this size, or an SGL, as PSDT selects; written by a guest's driver.
     Lists(PageBytes),
 }
 
-/// Finds the bytes of commands. Keeps room for lists from one command to the next.
+/// The resolver of data addresses, which reuses its buffer for lists from one command to the next.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct AddressResolver {
     ranges: Vec<DataRange>,
 }
 
-impl Places {
-    /// Finds the bytes of a command.
+impl AddressResolver {
+    /// Resolves the data of a command.
     ///
     /// # Errors
-    /// [`Status::DATA_TRANSFER_ERROR`] for an address that is not the client's, [`Status::INVALID_FIELD`] for a pointer of
-    /// a kind that the mode does not have, and what [`data_ranges`] finds wrong with a list.
+    /// [`Status::DATA_TRANSFER_ERROR`] for an address outside the client's memory, [`Status::INVALID_FIELD`] for a
+    /// pointer of a kind that the mode does not have, and the errors of [`data_ranges`] for an invalid list.
     #[inline]
     pub fn find(
         &mut self,
@@ -45,32 +45,32 @@ impl Places {
         entry: &SubmissionEntry,
         memory: &ClientMemory,
         mode: AddressMode,
-    ) -> Result<Data, Status> {
+    ) -> Result<RequestData, Status> {
         if let IoOperation::Put { key, value } | IoOperation::Get { key, buffer: value } = command.operation {
-            return Ok(Data::Keyed { key: run(memory, key)?, value: run(memory, value)? });
+            return Ok(RequestData::Keyed { key: run(memory, key)?, value: run(memory, value)? });
         }
         let transfer = match command.data() {
-            DataNeed::None => return Ok(Data::None),
-            DataNeed::FromHost(bytes) => Transfer::FromHost(bytes),
-            DataNeed::ToHost(bytes) => Transfer::ToHost(bytes),
+            DataNeed::None => return Ok(RequestData::None),
+            DataNeed::FromHost(bytes) => HostTransfer::FromHost(bytes),
+            DataNeed::ToHost(bytes) => HostTransfer::ToHost(bytes),
         };
         let segments = match mode {
             AddressMode::Flat => flat(entry, transfer.bytes(), memory),
             AddressMode::Lists(page) => self.listed(entry, transfer, memory, page),
         };
-        segments.map(Data::Client)
+        segments.map(RequestData::Client)
     }
 
     fn listed(
         &mut self,
         entry: &SubmissionEntry,
-        transfer: Transfer,
+        transfer: HostTransfer,
         memory: &ClientMemory,
         page: PageBytes,
-    ) -> Result<Segments, Status> {
+    ) -> Result<ClientSegments, Status> {
         let read = |at: Iova, into: &mut [u8]| memory.read(at, into).map_err(|error| unmapped(&error));
         data_ranges(entry, transfer, page, read, &mut self.ranges)?;
-        let mut segments = Segments::default();
+        let mut segments = ClientSegments::default();
         for range in &self.ranges {
             match *range {
                 DataRange::Memory(range) => memory
@@ -84,7 +84,7 @@ impl Places {
 }
 
 #[inline]
-fn flat(entry: &SubmissionEntry, bytes: u32, memory: &ClientMemory) -> Result<Segments, Status> {
+fn flat(entry: &SubmissionEntry, bytes: u32, memory: &ClientMemory) -> Result<ClientSegments, Status> {
     if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
         return Err(Status::INVALID_FIELD);
     }
@@ -92,11 +92,11 @@ fn flat(entry: &SubmissionEntry, bytes: u32, memory: &ClientMemory) -> Result<Se
 }
 
 #[inline]
-fn run(memory: &ClientMemory, range: IovaRange) -> Result<Segments, Status> {
+fn run(memory: &ClientMemory, range: IovaRange) -> Result<ClientSegments, Status> {
     memory.resolve(range.start, u64::from(range.bytes)).map_err(|error| unmapped(&error))
 }
 
-/// An address that is not the client's: NVMe has one word for all of these.
+/// Returns the one NVMe status for all addresses outside the client's memory.
 fn unmapped(_: &DataTransferError) -> Status {
     Status::DATA_TRANSFER_ERROR
 }

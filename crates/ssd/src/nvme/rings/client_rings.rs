@@ -1,58 +1,59 @@
-//! Queues of clients, whatever carries out what is in them.
+//! The queues of ring clients, independent of the executor of their commands.
 //!
-//! In: clients with their memory tables and rights, and rings that they write, true or not. Out: entries by turns, each with
-//! whom it is from, and for each answer a completion in the ring that it came from. Invariant: a queue leaves only when
-//! each of its entries is answered or its client is gone; a client that sleeps is woken for what was posted.
+//! Input: clients with their memory tables and rights, and untrusted rings that they write. Output: entries in
+//! round-robin order, each with its queue, and for each answer a completion in the CQ of its queue. Invariant: a queue
+//! is removed only when all its entries are completed or its client is gone; a sleeping client is woken by completions.
 //!
 //! ```text
-//!   add_queue -> serving --delete_queue--> answers what was rung for --finish--> gone
-//!                   +------abandon_queue, remove_client--> answers nobody ----------^
+//!   add_queue -> serving --delete_queue--> completes what was rung for --finish--> gone
+//!                   +------abandon_queue, remove_client--> drops completions --------^
 //! ```
 //!
 //! # What this does not do
-//! It looks into no entry and moves no data: [`RingFace`](super::RingFace) does for the device of this crate.
+//! It decodes no entry and moves no data: [`RingFace`](super::RingFace) does both for the device of this crate.
 
-use super::clients::{Bell, Client, ClientId, Clients};
-use super::rights::Rights;
+use super::clients::{ClientId, ClientWakeup, RingClient, RingClients};
+use super::rights::ClientRights;
 use super::{ClientQueue, RingError, RingStats};
 use crate::nvme::request::AddressMode;
 use headwater_dma::iova::ClientMemory;
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_nvme::controller::{
-    Arbiter, ArbiterError, CommandToken, Fetched, IoQueue, QueueId, QueueKind, QueueState,
+    ArbiterError, CommandToken, ControllerQueuePair, FetchedCommand, QueueArbiter, QueueId, QueueKind,
+    QueueState,
 };
-use headwater_nvme::queue_pair::{DeviceEnd, QueuePair, Sleep};
-use headwater_nvme::ring::Wake;
+use headwater_nvme::queue_pair::{ControllerEnd, QueuePair, SleepDecision};
+use headwater_nvme::ring::WakeDecision;
 use headwater_nvme::spec::status::Status;
 use std::num::NonZeroU16;
 
-/// Commands taken from one queue before the next queue has its turn.
+/// Maximum of commands fetched from one queue before the next queue is served.
 const BURST: NonZeroU16 = NonZeroU16::new(32).expect("32 is not zero");
 
 /// Clients and their queues, all in one kind of ring memory.
 #[derive(Debug)]
-pub struct ClientRings<W: RingMemory = SharedWords> {
-    arbiter: Arbiter<W>,
-    clients: Clients,
+pub struct ClientRings<W: RingMemory = HeapWords> {
+    arbiter: QueueArbiter<W>,
+    clients: RingClients,
     leaving: Vec<QueueId>,
     bell: WakeDescriptor,
     armed: bool,
     draining: bool,
-    /// Entries fetched and not answered.
+    /// Entries fetched and not completed.
     in_flight: usize,
     stats: RingStats,
 }
 
 impl<W: RingMemory> ClientRings<W> {
-    /// No clients yet.
+    /// Creates rings without clients.
     ///
     /// # Errors
-    /// [`WakeError`] when the system has no descriptor left.
+    /// [`WakeError`] if the system has no descriptor left.
     pub fn new() -> Result<Self, WakeError> {
         Ok(Self {
-            arbiter: Arbiter::new(BURST),
-            clients: Clients::default(),
+            arbiter: QueueArbiter::new(BURST),
+            clients: RingClients::default(),
             leaving: Vec::new(),
             bell: WakeDescriptor::new()?,
             armed: false,
@@ -62,26 +63,26 @@ impl<W: RingMemory> ClientRings<W> {
         })
     }
 
-    /// A client with no memory and no queues, which may do everything.
+    /// Adds a client without memory and queues, with all rights.
     pub fn add_client(&mut self) -> ClientId {
-        self.clients.add(Rights::all())
+        self.clients.add(ClientRights::all())
     }
 
-    /// A client with no memory and no queues, and these rights.
-    pub fn add_client_with(&mut self, rights: Rights) -> ClientId {
+    /// Adds a client without memory and queues, with these rights.
+    pub fn add_client_with(&mut self, rights: ClientRights) -> ClientId {
         self.clients.add(rights)
     }
 
-    /// Changes what a client may do, from its next command on. Commands under way are finished.
+    /// Changes the rights of a client, from its next command on. Commands in flight complete as usual.
     ///
     /// # Errors
     /// [`RingError::NoClient`].
-    pub fn set_rights(&mut self, client: ClientId, rights: Rights) -> Result<(), RingError> {
+    pub fn set_rights(&mut self, client: ClientId, rights: ClientRights) -> Result<(), RingError> {
         self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.rights = rights;
         Ok(())
     }
 
-    /// Says what the data pointers of a client's commands are, from its next command on. Flat addresses unless said.
+    /// Sets the kind of data pointers of a client's commands, from its next command on. The default is flat addresses.
     ///
     /// # Errors
     /// [`RingError::NoClient`].
@@ -90,21 +91,21 @@ impl<W: RingMemory> ClientRings<W> {
         Ok(())
     }
 
-    /// The memory table of a client, to register and revoke regions.
+    /// Returns the memory table of a client, to register and revoke regions.
     pub fn memory(&mut self, client: ClientId) -> Option<&mut ClientMemory> {
         self.clients.get_mut(client).map(|client| &mut client.memory)
     }
 
-    /// Adds the device's half of a queue pair, whose other half is the client's already.
+    /// Adds the device's half of a queue pair whose other half the client already has.
     ///
     /// # Errors
-    /// [`RingError`] for a client that is not there, rings that are drained, or a controller without room.
+    /// [`RingError`] for a client that does not exist, rings that are drained, or a controller without room.
     pub fn add_queue(
         &mut self,
         client: ClientId,
-        end: DeviceEnd<W>,
+        end: ControllerEnd<W>,
         kind: QueueKind,
-        bell: Bell,
+        bell: ClientWakeup,
     ) -> Result<QueueId, RingError> {
         if self.draining {
             return Err(RingError::Draining);
@@ -113,52 +114,52 @@ impl<W: RingMemory> ClientRings<W> {
             return Err(RingError::NoClient(client));
         }
         let id = self.clients.free_queue();
-        self.arbiter.add(IoQueue::new(id, kind, end))?;
+        self.arbiter.add(ControllerQueuePair::new(id, kind, end))?;
         self.clients.own(id, client, bell);
         Ok(id)
     }
 
-    /// Begins to delete a queue. Every command its client rang for is answered; then, in a later turn, it is gone.
+    /// Begins to delete a queue. Every command that its client rang for is completed before a later turn removes it.
     ///
     /// # Errors
-    /// [`ArbiterError`] for a queue that is not there.
+    /// [`ArbiterError`] for a queue that does not exist.
     pub fn delete_queue(&mut self, queue: QueueId) -> Result<(), ArbiterError> {
         self.arbiter.begin_delete(queue)?;
         self.leave(queue);
         Ok(())
     }
 
-    /// Gives up a queue whose client has left it. Answers still under way go nowhere.
+    /// Abandons a queue that its client no longer uses. Completions of its commands in flight are dropped.
     pub fn abandon_queue(&mut self, queue: QueueId) {
         if self.arbiter.abandon(queue).is_ok() {
             self.leave(queue);
         }
     }
 
-    /// Forgets a client that is gone, with its memory table and queues. Answers still under way go nowhere; regions stay
-    /// mapped until nothing in flight names them.
+    /// Removes a client that is gone, with its memory table and queues. Completions of its commands in flight are
+    /// dropped; regions stay mapped until no command in flight names them.
     pub fn remove_client(&mut self, client: ClientId) {
         for queue in self.clients.remove(client) {
             self.abandon_queue(queue);
         }
     }
 
-    /// Whose queue it is, while the client is there.
+    /// Returns the client that owns a queue; `None` once the client is removed.
     #[inline]
     #[must_use]
-    pub fn client_of(&self, queue: QueueId) -> Option<&Client> {
+    pub fn client_of(&self, queue: QueueId) -> Option<&RingClient> {
         self.clients.of_queue(queue)
     }
 
-    /// The next entry by turns, and the duty to [`complete`](Self::complete) it.
+    /// Fetches the next entry in round-robin order. The caller must [`complete`](Self::complete) it.
     #[inline]
-    pub fn fetch(&mut self) -> Option<Fetched> {
+    pub fn fetch(&mut self) -> Option<FetchedCommand> {
         let fetched = self.arbiter.fetch();
         self.in_flight += usize::from(fetched.is_some());
         fetched
     }
 
-    /// Answers an entry. `result` is dword 0 of the completion. Its client is woken by [`finish`](Self::finish).
+    /// Completes an entry. `result` is dword 0 of the completion. [`finish`](Self::finish) wakes its client.
     #[inline]
     pub fn complete(&mut self, token: CommandToken, result: u32, status: Status) {
         self.arbiter.complete(token, result, status);
@@ -166,14 +167,14 @@ impl<W: RingMemory> ClientRings<W> {
         self.stats.answered += 1;
     }
 
-    /// Answers an entry that was not carried out.
+    /// Completes an entry that was not executed.
     pub fn refuse(&mut self, token: CommandToken, status: Status) {
         self.complete(token, 0, status);
         self.stats.refused += 1;
     }
 
-    /// The end of a turn: wakes clients that sleep and have answers, and lets queues go that have none to wait for.
-    /// Returns whether a queue is gone.
+    /// Ends a turn: wakes sleeping clients with new completions, and removes leaving queues that are drained. Returns
+    /// true if a queue was removed.
     pub fn finish(&mut self) -> bool {
         self.ring();
         self.let_go()
@@ -206,8 +207,8 @@ impl<W: RingMemory> ClientRings<W> {
                 return false;
             };
             if let Some(mut gone) = gone {
-                // The last answers may have been posted just now, and its client may sleep.
-                if gone.ring() == Wake::Needed
+                // The last completions may have been posted just now, and its client may sleep.
+                if gone.ring() == WakeDecision::Needed
                     && let Some(bell) = clients.bell(queue)
                     && bell.wake().is_ok()
                 {
@@ -221,75 +222,76 @@ impl<W: RingMemory> ClientRings<W> {
         self.leaving.len() < before
     }
 
-    /// Answers of a queue that find no room, because its client does not reap. A client that keeps to its depth has none.
+    /// Returns the number of completions that have no room in a queue because its client does not reap. It is 0 for a
+    /// client that keeps to its depth.
     #[must_use]
     pub fn unposted(&self, queue: QueueId) -> usize {
         self.arbiter.queue(queue).map_or(0, |queue| queue.unposted())
     }
 
-    /// Where a queue is in its life, `None` when it is gone.
+    /// Returns the state of a queue; `None` if it was removed.
     #[must_use]
     pub fn queue_state(&self, queue: QueueId) -> Option<QueueState> {
         self.arbiter.queue(queue).ok().map(|queue| queue.state())
     }
 
-    /// Commands taken and not yet answered.
+    /// Returns the number of commands fetched and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// The numbers.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> RingStats {
         self.stats
     }
 
-    /// Asks every client to wake this side by [`descriptor`](Self::descriptor). [`Sleep::No`] means that something came
-    /// meanwhile: look again. [`awake`](Self::awake) takes the wish back.
-    pub fn prepare_sleep(&mut self) -> Sleep {
+    /// Arms a wake-up from every client by [`descriptor`](Self::descriptor). [`SleepDecision::No`] means that an entry has
+    /// arrived and the caller must poll again. [`awake`](Self::awake) disarms the wake-up.
+    pub fn prepare_sleep(&mut self) -> SleepDecision {
         let sleep = self.arbiter.prepare_sleep();
-        self.armed = sleep == Sleep::Until;
+        self.armed = sleep == SleepDecision::Until;
         sleep
     }
 
-    /// Says that this side is awake; costs nothing when it did not go to sleep.
+    /// Disarms the wake-up of [`prepare_sleep`](Self::prepare_sleep); costs nothing if none was armed.
     pub fn awake(&mut self) {
         if std::mem::take(&mut self.armed) {
             self.arbiter.awake();
-            // A wake-up that stays behind would only end the next sleep early.
+            // A wake-up left over would only end the next sleep early.
             let _ = self.bell.take();
         }
     }
 
-    /// What clients ring: readable when there are entries while this side sleeps.
+    /// Returns the descriptor that clients ring: it becomes readable when entries arrive while this side sleeps.
     #[must_use]
     pub fn descriptor(&self) -> &WakeDescriptor {
         &self.bell
     }
 
-    /// Takes no more queues and no more commands; all that clients have rung for is answered.
+    /// Stops accepting queues and new commands; all commands that clients have rung for are completed.
     pub fn drain(&mut self) {
         self.draining = true;
         let queues: Vec<QueueId> = self.arbiter.queues().map(|queue| queue.id()).collect();
         for queue in queues {
-            // It is there: it was listed just now.
+            // It cannot fail: the queue was listed just now.
             let _ = self.delete_queue(queue);
         }
     }
 
-    /// Whether, after [`drain`](Self::drain), every command has its completion in its client's queue.
+    /// Returns true if, after [`drain`](Self::drain), every command has its completion in its client's queue.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.draining && self.leaving.is_empty() && self.in_flight == 0
     }
 }
 
-impl ClientRings<SharedWords> {
-    /// A queue pair of a client, for up to `depth` commands in flight.
+impl ClientRings<HeapWords> {
+    /// Creates a queue pair of a client, for up to `depth` commands in flight.
     ///
     /// # Errors
-    /// [`RingError`] for a client that is not there, an impossible depth, or a system without descriptors or room.
+    /// [`RingError`] for a client that does not exist, an invalid depth, or a system without descriptors or room.
     pub fn create_queue_pair(
         &mut self,
         client: ClientId,
@@ -299,14 +301,14 @@ impl ClientRings<SharedWords> {
         self.pair_up(client, QueuePair::new(depth)?, kind)
     }
 
-    /// A queue pair in ring memory that the caller has, zero where it was never used as this pair.
+    /// Creates a queue pair in ring memory of the caller, which is zero unless it held this pair before.
     ///
     /// # Errors
-    /// As [`create_queue_pair`](Self::create_queue_pair), and for too little memory.
+    /// Those of [`create_queue_pair`](Self::create_queue_pair), and [`RingError`] for too little memory.
     pub fn create_queue_pair_in(
         &mut self,
         client: ClientId,
-        memory: SharedWords,
+        memory: HeapWords,
         depth: u32,
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
@@ -316,11 +318,11 @@ impl ClientRings<SharedWords> {
     fn pair_up(
         &mut self,
         client: ClientId,
-        (pair, end): (QueuePair<SharedWords>, DeviceEnd<SharedWords>),
+        (pair, end): (QueuePair<HeapWords>, ControllerEnd<HeapWords>),
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
         let bell = WakeDescriptor::new()?;
-        let id = self.add_queue(client, end, kind, Bell::Descriptor(bell.clone()))?;
+        let id = self.add_queue(client, end, kind, ClientWakeup::Descriptor(bell.clone()))?;
         Ok(ClientQueue { id, pair, bell, device: self.bell.clone() })
     }
 }

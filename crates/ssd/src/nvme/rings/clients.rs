@@ -1,10 +1,10 @@
-//! Who the clients are: their memory tables, and which queue is whose.
+//! The clients of a ring front end: their memory tables, and the owner of each queue.
 //!
-//! In: clients and queues as they come and go. Out: the table that the addresses of a queue's commands are looked up in,
-//! and the bell of its client. Invariant: a queue belongs to one client for its whole life, so a command can only ever
-//! name the memory of the client that sent it.
+//! Input: additions and removals of clients and queues. Output: the memory table in which the addresses of a queue's
+//! commands are resolved, and the bell of its client. Invariant: a queue belongs to one client for its whole life, so a
+//! command can name only the memory of the client that sent it.
 
-use super::rights::Rights;
+use super::rights::ClientRights;
 use crate::nvme::request::AddressMode;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::wake::{WakeDescriptor, WakeError};
@@ -13,7 +13,7 @@ use headwater_nvme::controller::QueueId;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Names a client of a ring face; never given out twice.
+/// The number of a client of a ring front end; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
@@ -23,16 +23,16 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// How a queue's client is woken.
+/// The means to wake a queue's client.
 #[derive(Clone, Debug)]
-pub enum Bell {
-    /// By a descriptor, which only a client that is trusted to leave it as it is may share.
+pub enum ClientWakeup {
+    /// A descriptor; only a client trusted not to tamper with it may share it.
     Descriptor(WakeDescriptor),
-    /// By this side's end of a line.
+    /// This side's end of a wake line.
     Line(WakeLine),
 }
 
-impl Bell {
+impl ClientWakeup {
     pub(super) fn wake(&self) -> Result<(), WakeError> {
         match self {
             Self::Descriptor(descriptor) => descriptor.wake(),
@@ -42,41 +42,41 @@ impl Bell {
 }
 
 #[derive(Debug)]
-struct Owner {
+struct RingQueueOwner {
     client: ClientId,
-    bell: Bell,
+    bell: ClientWakeup,
 }
 
-/// One client, as what carries out its commands sees it.
+/// One client of a ring front end.
 #[derive(Debug)]
-pub struct Client {
+pub struct RingClient {
     /// Its memory table.
     pub memory: ClientMemory,
-    /// What it may do.
-    pub rights: Rights,
-    /// What the data pointers of its commands are.
+    /// Its access rights.
+    pub rights: ClientRights,
+    /// The kind of data pointers in its commands.
     pub addresses: AddressMode,
 }
 
-/// Clients and the owners of queues.
+/// The clients and the owners of queues.
 #[derive(Debug, Default)]
-pub(super) struct Clients {
-    clients: BTreeMap<ClientId, Client>,
+pub(super) struct RingClients {
+    clients: BTreeMap<ClientId, RingClient>,
     next: u64,
-    /// By queue number less one.
-    owners: Vec<Option<Owner>>,
+    /// Owner by queue number minus one.
+    owners: Vec<Option<RingQueueOwner>>,
 }
 
-impl Clients {
-    pub(super) fn add(&mut self, rights: Rights) -> ClientId {
+impl RingClients {
+    pub(super) fn add(&mut self, rights: ClientRights) -> ClientId {
         let id = ClientId(self.next);
         self.next += 1;
         let addresses = AddressMode::default();
-        self.clients.insert(id, Client { memory: ClientMemory::new(), rights, addresses });
+        self.clients.insert(id, RingClient { memory: ClientMemory::new(), rights, addresses });
         id
     }
 
-    /// Forgets a client's memory table; returns the queues it still has.
+    /// Removes a client and its memory table; returns the queues that it still owns.
     pub(super) fn remove(&mut self, client: ClientId) -> Vec<QueueId> {
         self.clients.remove(&client);
         (1..)
@@ -87,37 +87,37 @@ impl Clients {
             .collect()
     }
 
-    pub(super) fn get(&self, client: ClientId) -> Option<&Client> {
+    pub(super) fn get(&self, client: ClientId) -> Option<&RingClient> {
         self.clients.get(&client)
     }
 
-    pub(super) fn get_mut(&mut self, client: ClientId) -> Option<&mut Client> {
+    pub(super) fn get_mut(&mut self, client: ClientId) -> Option<&mut RingClient> {
         self.clients.get_mut(&client)
     }
 
-    /// Whose queue it is, while the client is there.
+    /// Returns the client that owns a queue; `None` once the client is removed.
     #[inline]
-    pub(super) fn of_queue(&self, queue: QueueId) -> Option<&Client> {
+    pub(super) fn of_queue(&self, queue: QueueId) -> Option<&RingClient> {
         self.clients.get(&self.owner(queue)?.client)
     }
 
     #[inline]
-    pub(super) fn bell(&self, queue: QueueId) -> Option<&Bell> {
+    pub(super) fn bell(&self, queue: QueueId) -> Option<&ClientWakeup> {
         self.owner(queue).map(|owner| &owner.bell)
     }
 
-    /// The lowest number that no queue has; above the controller's limit when all are taken.
+    /// Returns the lowest free queue number; it exceeds the controller's limit if all are taken.
     pub(super) fn free_queue(&self) -> QueueId {
         let taken = self.owners.iter().take_while(|owner| owner.is_some()).count();
         QueueId(u16::try_from(taken + 1).unwrap_or(u16::MAX))
     }
 
-    pub(super) fn own(&mut self, queue: QueueId, client: ClientId, bell: Bell) {
-        let place = usize::from(queue.0).saturating_sub(1);
-        if self.owners.len() <= place {
-            self.owners.resize_with(place + 1, || None);
+    pub(super) fn own(&mut self, queue: QueueId, client: ClientId, bell: ClientWakeup) {
+        let index = usize::from(queue.0).saturating_sub(1);
+        if self.owners.len() <= index {
+            self.owners.resize_with(index + 1, || None);
         }
-        self.owners[place] = Some(Owner { client, bell });
+        self.owners[index] = Some(RingQueueOwner { client, bell });
     }
 
     pub(super) fn disown(&mut self, queue: QueueId) {
@@ -127,7 +127,7 @@ impl Clients {
     }
 
     #[inline]
-    fn owner(&self, queue: QueueId) -> Option<&Owner> {
+    fn owner(&self, queue: QueueId) -> Option<&RingQueueOwner> {
         self.owners.get(usize::from(queue.0).wrapping_sub(1))?.as_ref()
     }
 }

@@ -1,82 +1,83 @@
-//! What a client of rings may do, asked for every command, on the device's side.
+//! Access rights of ring clients, checked for every command on the device's side.
 //!
-//! In: a namespace and a command whose addresses are resolved. Out: nothing, or the status that refuses it. Invariant:
-//! what a client may do is looked up when the command is taken, so a change holds for the next one.
+//! Input: a namespace and a command whose addresses are resolved. Output: nothing, or the status that refuses it.
+//! Invariant: rights are checked when a command is fetched, so a change takes effect with the next command.
 
-use crate::command::{Command, Lba, NamespaceId};
+use crate::command::{Lba, NamespaceId, SsdCommand};
 use crate::limits::NAMESPACES;
 use crate::namespace::{Namespace, NamespaceKind};
 use headwater_nvme::spec::status::Status;
 use std::ops::Range;
 
-/// Whether a client may change what a namespace holds.
+/// The level of access to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It may look.
+pub enum AccessLevel {
+    /// Reads only.
     Read,
-    /// It may look and change.
+    /// Reads and writes.
     Write,
 }
 
-/// What a client may do in one namespace.
+/// The rights of a client in one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRights {
-    /// Read, or write too.
-    pub access: Access,
-    /// Block namespaces: the blocks it may touch; `None` for all of them.
+    /// Level of access.
+    pub access: AccessLevel,
+    /// In a block namespace the permitted blocks; `None` for all blocks.
     pub blocks: Option<Range<u64>>,
 }
 
-/// What a client may do.
+/// The rights of a client in all namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rights {
+pub struct ClientRights {
     namespaces: [Option<NamespaceRights>; NAMESPACES],
 }
 
-impl Rights {
-    /// Everything.
+impl ClientRights {
+    /// Grants write access to all namespaces.
     #[must_use]
     pub fn all() -> Self {
-        let all = NamespaceRights { access: Access::Write, blocks: None };
+        let all = NamespaceRights { access: AccessLevel::Write, blocks: None };
         Self { namespaces: std::array::from_fn(|_| Some(all.clone())) }
     }
 
-    /// Nothing.
+    /// Grants no access to any namespace.
     #[must_use]
     pub fn none() -> Self {
         Self { namespaces: [const { None }; NAMESPACES] }
     }
 
-    /// The same, and these in one namespace. A namespace that cannot exist is left aside.
+    /// Replaces the rights in one namespace. Ignores a namespace number that cannot exist.
     #[must_use]
     pub fn with(mut self, namespace: NamespaceId, rights: NamespaceRights) -> Self {
-        if let Some(place) = self.namespaces.get_mut(namespace.index()) {
-            *place = Some(rights);
+        if let Some(slot) = self.namespaces.get_mut(namespace.index()) {
+            *slot = Some(rights);
         }
         self
     }
 
-    /// What it may do in a namespace, if anything.
+    /// Returns the rights in a namespace, if there are any.
     #[must_use]
     #[inline]
     pub fn of(&self, namespace: NamespaceId) -> Option<&NamespaceRights> {
         self.namespaces.get(namespace.index())?.as_ref()
     }
 
-    /// Judges a command. `facts` are asked for only where the rights speak of blocks.
+    /// Checks a command. `facts` is called only if the rights are limited to a range of blocks.
     ///
     /// # Errors
-    /// [`Status::ACCESS_DENIED`].
+    /// [`Status::ACCESS_DENIED`] if the rights do not permit the command, [`Status::INVALID_NAMESPACE`] if `facts`
+    /// returns no namespace.
     #[inline]
     pub fn check(
         &self,
         namespace: NamespaceId,
-        command: &Command,
+        command: &SsdCommand,
         facts: impl FnOnce() -> Option<Namespace>,
     ) -> Result<(), Status> {
         let rights = self.of(namespace).ok_or(Status::ACCESS_DENIED)?;
         let needs = access_of(command).ok_or(Status::ACCESS_DENIED)?;
-        if needs == Access::Write && rights.access == Access::Read {
+        if needs == AccessLevel::Write && rights.access == AccessLevel::Read {
             return Err(Status::ACCESS_DENIED);
         }
         match &rights.blocks {
@@ -86,32 +87,32 @@ impl Rights {
     }
 }
 
-/// What a command needs; `None` for what no client of a ring is ever allowed.
+/// Returns the access that a command needs; `None` for a command that no ring client may submit.
 #[inline]
-fn access_of(command: &Command) -> Option<Access> {
+fn access_of(command: &SsdCommand) -> Option<AccessLevel> {
     match command {
-        Command::Retrieve { .. }
-        | Command::Exist { .. }
-        | Command::List { .. }
-        | Command::Flush
-        | Command::Fence { .. }
-        | Command::Read { .. }
-        | Command::Compare { .. }
-        | Command::Verify { .. } => Some(Access::Read),
-        Command::Store { .. }
-        | Command::Delete { .. }
-        | Command::Batch { .. }
-        | Command::Clear
-        | Command::Write { .. }
-        | Command::Deallocate { .. }
-        | Command::Copy { .. } => Some(Access::Write),
-        Command::Namespace(_) => None,
+        SsdCommand::Retrieve { .. }
+        | SsdCommand::Exist { .. }
+        | SsdCommand::List { .. }
+        | SsdCommand::Flush
+        | SsdCommand::Fence { .. }
+        | SsdCommand::Read { .. }
+        | SsdCommand::Compare { .. }
+        | SsdCommand::Verify { .. } => Some(AccessLevel::Read),
+        SsdCommand::Store { .. }
+        | SsdCommand::Delete { .. }
+        | SsdCommand::Batch { .. }
+        | SsdCommand::Clear
+        | SsdCommand::Write { .. }
+        | SsdCommand::Deallocate { .. }
+        | SsdCommand::Copy { .. } => Some(AccessLevel::Write),
+        SsdCommand::Namespace(_) => None,
     }
 }
 
-/// Whether every block that a command names lies in `allowed`. Commands that name none act on the whole namespace, which
-/// a client with a part of it may only flush.
-fn check_blocks(allowed: &Range<u64>, command: &Command, facts: Option<Namespace>) -> Result<(), Status> {
+/// Checks that every block that a command names is in `allowed`. A command that names no blocks acts on the whole
+/// namespace; a client with rights to a part of it may only flush or fence it.
+fn check_blocks(allowed: &Range<u64>, command: &SsdCommand, facts: Option<Namespace>) -> Result<(), Status> {
     let NamespaceKind::Block(format) = facts.ok_or(Status::INVALID_NAMESPACE)?.kind else {
         return Err(Status::ACCESS_DENIED);
     };
@@ -121,15 +122,17 @@ fn check_blocks(allowed: &Range<u64>, command: &Command, facts: Option<Namespace
     };
     let bytes = |bytes: usize| u64::try_from(bytes.div_ceil(format.bytes())).unwrap_or(u64::MAX);
     let fine = match command {
-        Command::Flush | Command::Fence { .. } => true,
-        Command::Read { range, .. } | Command::Verify { range } => inside(range.start, range.blocks.into()),
-        Command::Write { start, data, .. } | Command::Compare { start, data } => {
+        SsdCommand::Flush | SsdCommand::Fence { .. } => true,
+        SsdCommand::Read { range, .. } | SsdCommand::Verify { range } => {
+            inside(range.start, range.blocks.into())
+        }
+        SsdCommand::Write { start, data, .. } | SsdCommand::Compare { start, data } => {
             inside(*start, bytes(data.len()))
         }
-        Command::Deallocate { ranges, .. } => {
+        SsdCommand::Deallocate { ranges, .. } => {
             ranges.iter().all(|range| inside(range.start, range.blocks.into()))
         }
-        Command::Copy { sources, destination, .. } => {
+        SsdCommand::Copy { sources, destination, .. } => {
             let blocks = sources.iter().map(|range| u64::from(range.blocks)).sum();
             sources.iter().all(|range| inside(range.start, range.blocks.into()))
                 && inside(*destination, blocks)
@@ -142,7 +145,7 @@ fn check_blocks(allowed: &Range<u64>, command: &Command, facts: Option<Namespace
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Fua, LbaRange, Payload, Release, Sink};
+    use crate::command::{Fua, LbaRange, ReadRelease, ValueSink, ValueSource};
     use crate::namespace::BlockFormat;
 
     const SECOND: NamespaceId = NamespaceId(2);
@@ -151,42 +154,46 @@ mod tests {
         Some(Namespace { kind: NamespaceKind::Block(BlockFormat::B4096), size: 1_000, ..Namespace::IMPLICIT })
     }
 
-    fn part(access: Access) -> Rights {
-        Rights::none().with(SECOND, NamespaceRights { access, blocks: Some(100..200) })
+    fn part(access: AccessLevel) -> ClientRights {
+        ClientRights::none().with(SECOND, NamespaceRights { access, blocks: Some(100..200) })
     }
 
-    fn read(start: u64, blocks: u32) -> Command {
-        Command::Read { range: LbaRange { start: Lba(start), blocks }, sink: Sink::Bytes(Vec::new()) }
+    fn read(start: u64, blocks: u32) -> SsdCommand {
+        SsdCommand::Read { range: LbaRange { start: Lba(start), blocks }, sink: ValueSink::Bytes(Vec::new()) }
     }
 
-    fn write(start: u64, blocks: usize) -> Command {
-        Command::Write { start: Lba(start), data: Payload::from(vec![0; blocks * 4_096]), fua: Fua::No }
-    }
-
-    #[test]
-    fn a_namespace_that_was_not_granted_is_denied() {
-        let exist = Command::Exist { key: b"k".as_slice().into(), release: Release::WhenDurable };
-        assert_eq!(Rights::none().check(SECOND, &exist, || None), Err(Status::ACCESS_DENIED));
-        assert_eq!(Rights::all().check(SECOND, &exist, || None), Ok(()));
-        assert_eq!(Rights::all().check(NamespaceId(17), &exist, || None), Err(Status::ACCESS_DENIED));
-        assert_eq!(Rights::all().check(NamespaceId(0), &exist, || None), Err(Status::ACCESS_DENIED));
+    fn write(start: u64, blocks: usize) -> SsdCommand {
+        SsdCommand::Write {
+            start: Lba(start),
+            data: ValueSource::from(vec![0; blocks * 4_096]),
+            fua: Fua::No,
+        }
     }
 
     #[test]
-    fn a_reader_changes_nothing() {
-        let reader = part(Access::Read);
+    fn namespace_without_rights_is_denied() {
+        let exist = SsdCommand::Exist { key: b"k".as_slice().into(), release: ReadRelease::WhenDurable };
+        assert_eq!(ClientRights::none().check(SECOND, &exist, || None), Err(Status::ACCESS_DENIED));
+        assert_eq!(ClientRights::all().check(SECOND, &exist, || None), Ok(()));
+        assert_eq!(ClientRights::all().check(NamespaceId(17), &exist, || None), Err(Status::ACCESS_DENIED));
+        assert_eq!(ClientRights::all().check(NamespaceId(0), &exist, || None), Err(Status::ACCESS_DENIED));
+    }
+
+    #[test]
+    fn read_access_denies_all_writes() {
+        let reader = part(AccessLevel::Read);
         assert_eq!(reader.check(SECOND, &read(100, 100), block), Ok(()));
         assert_eq!(reader.check(SECOND, &write(100, 1), block), Err(Status::ACCESS_DENIED));
-        for change in [Command::Clear, Command::Batch { writes: Vec::new() }] {
+        for change in [SsdCommand::Clear, SsdCommand::Batch { writes: Vec::new() }] {
             assert_eq!(reader.check(SECOND, &change, block), Err(Status::ACCESS_DENIED));
         }
     }
 
     #[test]
-    fn only_granted_blocks_are_touched() {
-        let writer = part(Access::Write);
+    fn commands_outside_the_granted_blocks_are_denied() {
+        let writer = part(AccessLevel::Write);
         let range = |start, blocks| LbaRange { start: Lba(start), blocks };
-        let copy = |from, to| Command::Copy { sources: vec![from], destination: Lba(to), fua: Fua::No };
+        let copy = |from, to| SsdCommand::Copy { sources: vec![from], destination: Lba(to), fua: Fua::No };
         let verdicts = [
             (read(100, 100), true),
             (read(99, 1), false),
@@ -194,13 +201,13 @@ mod tests {
             (read(u64::MAX, 2), false),
             (write(199, 1), true),
             (write(199, 2), false),
-            (Command::Verify { range: range(200, 1) }, false),
-            (Command::Deallocate { ranges: vec![range(100, 1), range(300, 1)], fua: Fua::No }, false),
+            (SsdCommand::Verify { range: range(200, 1) }, false),
+            (SsdCommand::Deallocate { ranges: vec![range(100, 1), range(300, 1)], fua: Fua::No }, false),
             (copy(range(100, 10), 190), true),
             (copy(range(100, 11), 190), false),
             (copy(range(90, 11), 150), false),
-            (Command::Flush, true),
-            (Command::Clear, false),
+            (SsdCommand::Flush, true),
+            (SsdCommand::Clear, false),
         ];
         for (command, fine) in verdicts {
             let verdict = writer.check(SECOND, &command, block);
@@ -209,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_the_table_of_namespaces_by_a_ring() {
-        let change = Command::Namespace(crate::namespace::NamespaceChange::Delete);
-        assert_eq!(Rights::all().check(SECOND, &change, block), Err(Status::ACCESS_DENIED));
+    fn namespace_changes_are_denied_to_ring_clients() {
+        let change = SsdCommand::Namespace(crate::namespace::NamespaceChange::Delete);
+        assert_eq!(ClientRights::all().check(SECOND, &change, block), Err(Status::ACCESS_DENIED));
     }
 }

@@ -1,13 +1,13 @@
-//! The buffer pool's numbers as Prometheus reads them.
+//! Encodes the counters of the buffer pool for Prometheus.
 //!
-//! In: [`Statistics`] of one moment. Out: families whose names begin with `headwater_pool_`.
+//! Input: [`PoolStatistics`] of one moment. Output: families whose names begin with `headwater_pool_`.
 
-use super::{Labelled, counter, counters, gauge, gauges, ratio};
-use headwater_dma::pool::{NodeStatistics, Statistics};
+use super::{LabelledValue, counter, counters, gauge, gauges, ratio, seconds};
+use headwater_dma::pool::{NodeStatistics, PoolStatistics};
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 
-pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, pool: &Statistics) -> fmt::Result {
+pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, pool: &PoolStatistics) -> fmt::Result {
     bytes(encoder, pool)?;
     requests(encoder, pool)?;
     nodes(encoder, &pool.nodes)?;
@@ -19,27 +19,27 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>, pool: &Statistics) -> 
     )
 }
 
-fn bytes(encoder: &mut DescriptorEncoder<'_>, pool: &Statistics) -> fmt::Result {
+fn bytes(encoder: &mut DescriptorEncoder<'_>, pool: &PoolStatistics) -> fmt::Result {
     gauge(encoder, "pool_cap_bytes", "Bytes that may be pinned", pool.cap_bytes)?;
     gauge(encoder, "pool_chunk_bytes", "Bytes of the next chunk", pool.chunk_bytes)?;
-    let tiers: Vec<Labelled<'_>> = ["static", "pool", "dynamic"]
+    let tiers: Vec<LabelledValue<'_>> = ["static", "pool", "dynamic"]
         .into_iter()
         .zip(pool.tier_bytes)
         .map(|(tier, bytes)| (vec![("tier", tier.to_owned())], bytes))
         .collect();
     gauges(encoder, "pool_pinned_bytes", "Bytes pinned, by tier", &tiers)?;
-    gauge(encoder, "pool_in_use_bytes", "Bytes that callers and devices have", pool.in_use_bytes)?;
-    gauge(encoder, "pool_cached_bytes", "Bytes in the caches of threads", pool.cached_bytes)?;
+    gauge(encoder, "pool_in_use_bytes", "Bytes that callers and devices hold", pool.in_use_bytes)?;
+    gauge(encoder, "pool_cached_bytes", "Bytes in per-thread caches", pool.cached_bytes)?;
     gauge(
         encoder,
         "pool_quarantined_bytes",
-        "Bytes lent to a device and never taken back",
+        "Bytes lent to a device and never returned",
         pool.quarantined_bytes,
     )?;
     gauge(encoder, "pool_stuck_bytes", "Bytes that could not be unpinned", pool.stuck_bytes)
 }
 
-fn requests(encoder: &mut DescriptorEncoder<'_>, pool: &Statistics) -> fmt::Result {
+fn requests(encoder: &mut DescriptorEncoder<'_>, pool: &PoolStatistics) -> fmt::Result {
     let steps = [
         ("cache", pool.steps.cache),
         ("contiguous", pool.steps.contiguous),
@@ -47,22 +47,23 @@ fn requests(encoder: &mut DescriptorEncoder<'_>, pool: &Statistics) -> fmt::Resu
         ("grown", pool.steps.grown),
         ("waited", pool.steps.waited),
     ];
-    let steps: Vec<Labelled<'_>> =
+    let steps: Vec<LabelledValue<'_>> =
         steps.into_iter().map(|(step, count)| (vec![("step", step.to_owned())], count)).collect();
     counters(encoder, "pool_requests", "Requests by the step that served them", &steps)?;
     counter(encoder, "pool_refused", "Requests refused", pool.refused)?;
-    gauge(encoder, "pool_waiting", "Requests in line", pool.waiting)?;
-    counter(encoder, "pool_gave_up", "Requests that gave up waiting", pool.gave_up)?;
+    gauge(encoder, "pool_waiting", "Requests in the wait queue", pool.waiting)?;
+    counter(encoder, "pool_gave_up", "Requests that ended their wait without memory", pool.gave_up)?;
     counter(encoder, "pool_pinned_chunks", "Chunks pinned since the start", pool.grown_chunks)?;
     counter(encoder, "pool_unpinned_chunks", "Chunks unpinned since the start", pool.retired_chunks)?;
     if pool.pinning.count() == 0 {
         return Ok(());
     }
-    let quantiles: Vec<Labelled<'_>> = [("0.5", 500), ("0.99", 990), ("1", 1_000)]
+    let time = |per_mille| seconds(pool.pinning.at_most(per_mille).0);
+    let quantiles: Vec<LabelledValue<'_, f64>> = [("0.5", 500), ("0.99", 990), ("1", 1_000)]
         .into_iter()
-        .map(|(name, per_mille)| (vec![("quantile", name.to_owned())], pool.pinning.at_most(per_mille).0))
+        .map(|(name, per_mille)| (vec![("quantile", name.to_owned())], time(per_mille)))
         .collect();
-    gauges(encoder, "pool_pin_nanoseconds", "Time to pin a chunk, at most", &quantiles)
+    gauges(encoder, "pool_pin_seconds", "Upper bound of the time to pin a chunk", &quantiles)
 }
 
 fn nodes(encoder: &mut DescriptorEncoder<'_>, nodes: &[NodeStatistics]) -> fmt::Result {
@@ -74,7 +75,7 @@ fn nodes(encoder: &mut DescriptorEncoder<'_>, nodes: &[NodeStatistics]) -> fmt::
             ("largest_free", node.largest_free_bytes),
         ]
     };
-    let rows: Vec<Labelled<'_>> = nodes
+    let rows: Vec<LabelledValue<'_>> = nodes
         .iter()
         .flat_map(|node| {
             let label = node.node.to_string();
@@ -82,9 +83,9 @@ fn nodes(encoder: &mut DescriptorEncoder<'_>, nodes: &[NodeStatistics]) -> fmt::
                 .map(|(state, bytes)| (vec![("node", label.clone()), ("state", state.to_owned())], bytes))
         })
         .collect();
-    gauges(encoder, "pool_node_bytes", "Bytes of chunks, by node of memory and state", &rows)?;
+    gauges(encoder, "pool_node_bytes", "Bytes of chunks, by NUMA node and state", &rows)?;
     let pages = ["1GiB", "2MiB", "transparent", "4KiB"];
-    let rows: Vec<Labelled<'_>> = nodes
+    let rows: Vec<LabelledValue<'_>> = nodes
         .iter()
         .flat_map(|node| {
             let label = node.node.to_string();
@@ -93,18 +94,18 @@ fn nodes(encoder: &mut DescriptorEncoder<'_>, nodes: &[NodeStatistics]) -> fmt::
             })
         })
         .collect();
-    gauges(encoder, "pool_backing_bytes", "Bytes of chunks, by node of memory and kind of page", &rows)
+    gauges(encoder, "pool_backing_bytes", "Bytes of chunks, by NUMA node and kind of page", &rows)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::daemon::metrics::Board;
+    use crate::daemon::metrics::MetricsBoard;
     use crate::daemon::metrics::text::encode;
     use headwater_dma::pool::{Pool, PoolConfig};
 
     #[test]
-    fn a_pools_numbers_reach_the_text_as_they_are_when_asked() {
-        let board = Board::default();
+    fn counters_of_the_pool_are_current_in_every_snapshot() {
+        let board = MetricsBoard::default();
         assert!(!encode(board.snapshot()).unwrap().contains("headwater_pool_"));
         let pool = Pool::open(PoolConfig { cap: 8 << 20, ..PoolConfig::default() }).unwrap();
         board.watch_pool(pool.clone());
@@ -121,6 +122,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is missing in\n{text}");
         }
-        assert!(text.contains("headwater_pool_pin_nanoseconds{quantile=\"0.99\"}"), "{text}");
+        assert!(text.contains("headwater_pool_pin_seconds{quantile=\"0.99\"}"), "{text}");
     }
 }

@@ -3,11 +3,11 @@
 //! Input: dwords and data of Set Features. Output: dwords and data of Get Features. Invariant: a read returns the value
 //! written, without its reserved bits.
 
-use super::AdminAnswer;
+use super::AdminCompletion;
 use crate::controller::admin::ControllerConfig;
-use crate::controller::interrupts::{Coalescing, VectorCoalescing};
+use crate::controller::interrupts::{InterruptCoalescing, VectorCoalescing};
 use crate::controller::schedule::ArbitrationSettings;
-use crate::spec::feature::Feature;
+use crate::spec::feature::FeatureId;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const TIMESTAMP_BITS: u64 = (1 << 48) - 1;
 
 /// A timestamp and the time at which it was set.
 #[derive(Clone, Copy, Debug)]
-struct Timestamp {
+struct TimestampSetting {
     millis: u64,
     at: Nanos,
     /// Timestamp Origin: true if a host set it.
@@ -30,7 +30,7 @@ struct Timestamp {
 
 /// The stored feature values.
 #[derive(Clone, Debug)]
-pub(in crate::controller::admin) struct Features {
+pub(in crate::controller::admin) struct FeatureValues {
     arbitration: u32,
     over_temperature: u16,
     under_temperature: u16,
@@ -41,12 +41,12 @@ pub(in crate::controller::admin) struct Features {
     uncoalesced: BTreeSet<u16>,
     write_atomicity: u32,
     async_events: u32,
-    timestamp: Timestamp,
+    timestamp: TimestampSetting,
     host_behavior: [u8; HOST_BEHAVIOR_BYTES],
     host_identifier: [u8; 16],
 }
 
-impl Features {
+impl FeatureValues {
     /// Returns the defaults, with the timestamp 0 at `now`.
     pub(in crate::controller::admin) fn new(config: &ControllerConfig, now: Nanos) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Features {
             uncoalesced: BTreeSet::new(),
             write_atomicity: 0,
             async_events: 0,
-            timestamp: Timestamp { millis: 0, at: now, was_set: false },
+            timestamp: TimestampSetting { millis: 0, at: now, was_set: false },
             host_behavior: [0; HOST_BEHAVIOR_BYTES],
             host_identifier: [0; 16],
         }
@@ -71,8 +71,8 @@ impl Features {
         ArbitrationSettings::from_dword(self.arbitration)
     }
 
-    pub(in crate::controller::admin) fn coalescing(&self) -> Coalescing {
-        Coalescing::from_dword(self.coalescing)
+    pub(in crate::controller::admin) fn coalescing(&self) -> InterruptCoalescing {
+        InterruptCoalescing::from_dword(self.coalescing)
     }
 
     pub(in crate::controller::admin) fn vector_coalescing(&self, vector: u16) -> VectorCoalescing {
@@ -110,56 +110,56 @@ impl Features {
     }
 
     /// Returns the current value. `dword` is CDW11, which selects among several values of some features.
-    pub(super) fn get(&self, feature: Feature, dword: u32, now: Nanos) -> Result<AdminAnswer, Status> {
+    pub(super) fn get(&self, feature: FeatureId, dword: u32, now: Nanos) -> Result<AdminCompletion, Status> {
         let result = match feature {
-            Feature::Arbitration => self.arbitration,
-            Feature::TemperatureThreshold => self.temperature(dword)?,
-            Feature::ErrorRecovery => self.error_recovery,
-            Feature::NumberOfQueues => self.number_of_queues(),
-            Feature::InterruptCoalescing => self.coalescing,
-            Feature::InterruptVector => {
+            FeatureId::Arbitration => self.arbitration,
+            FeatureId::TemperatureThreshold => self.temperature(dword)?,
+            FeatureId::ErrorRecovery => self.error_recovery,
+            FeatureId::NumberOfQueues => self.number_of_queues(),
+            FeatureId::InterruptCoalescing => self.coalescing,
+            FeatureId::InterruptVector => {
                 let vector = self.vector(dword)?;
                 u32::from(vector) | u32::from(self.uncoalesced.contains(&vector)) << 16
             }
-            Feature::WriteAtomicity => self.write_atomicity,
-            Feature::AsyncEvents => self.async_events,
-            Feature::Timestamp => return Ok(AdminAnswer::with_data(self.timestamp_data(now))),
-            Feature::HostBehavior => {
+            FeatureId::WriteAtomicity => self.write_atomicity,
+            FeatureId::AsyncEvents => self.async_events,
+            FeatureId::Timestamp => return Ok(AdminCompletion::with_data(self.timestamp_data(now))),
+            FeatureId::HostBehavior => {
                 let mut data = self.host_behavior.to_vec();
                 data.resize(512, 0);
-                return Ok(AdminAnswer::with_data(data));
+                return Ok(AdminCompletion::with_data(data));
             }
-            Feature::HostIdentifier => {
+            FeatureId::HostIdentifier => {
                 let bytes = if dword & 1 == 1 { 16 } else { 8 };
-                return Ok(AdminAnswer::with_data(self.host_identifier[..bytes].to_vec()));
+                return Ok(AdminCompletion::with_data(self.host_identifier[..bytes].to_vec()));
             }
             // One power state, one profile; the other values are stored elsewhere.
-            Feature::PowerManagement
-            | Feature::CommandSetProfile
-            | Feature::WriteCache
-            | Feature::KeepAliveTimer
-            | Feature::KeyValueConfiguration => 0,
+            FeatureId::PowerManagement
+            | FeatureId::CommandSetProfile
+            | FeatureId::WriteCache
+            | FeatureId::KeepAliveTimer
+            | FeatureId::KeyValueConfiguration => 0,
         };
-        Ok(AdminAnswer::with_result(result))
+        Ok(AdminCompletion::with_result(result))
     }
 
     /// Sets a value. `data` has the feature's length.
     pub(super) fn set(
         &mut self,
-        feature: Feature,
+        feature: FeatureId,
         dword: u32,
         data: &[u8],
         now: Nanos,
     ) -> Result<(), Status> {
         match feature {
-            Feature::Arbitration => self.arbitration = dword & 0xFFFF_FF07,
-            Feature::PowerManagement if dword & 0x1F != 0 => return Err(Status::INVALID_FIELD),
-            Feature::TemperatureThreshold => self.set_temperature(dword)?,
+            FeatureId::Arbitration => self.arbitration = dword & 0xFFFF_FF07,
+            FeatureId::PowerManagement if dword & 0x1F != 0 => return Err(Status::INVALID_FIELD),
+            FeatureId::TemperatureThreshold => self.set_temperature(dword)?,
             // DULBE is refused: deallocated blocks read as zeroes here (NSFEAT bit 2 is 0).
-            Feature::ErrorRecovery if dword & 1 << 16 != 0 => return Err(Status::INVALID_FIELD),
-            Feature::ErrorRecovery => self.error_recovery = dword & 0xFFFF,
-            Feature::InterruptCoalescing => self.coalescing = dword & 0xFFFF,
-            Feature::InterruptVector => {
+            FeatureId::ErrorRecovery if dword & 1 << 16 != 0 => return Err(Status::INVALID_FIELD),
+            FeatureId::ErrorRecovery => self.error_recovery = dword & 0xFFFF,
+            FeatureId::InterruptCoalescing => self.coalescing = dword & 0xFFFF,
+            FeatureId::InterruptVector => {
                 let vector = self.vector(dword)?;
                 if dword & 1 << 16 == 0 {
                     self.uncoalesced.remove(&vector);
@@ -167,21 +167,22 @@ impl Features {
                     self.uncoalesced.insert(vector);
                 }
             }
-            Feature::WriteAtomicity => self.write_atomicity = dword & 1,
-            Feature::AsyncEvents => self.async_events = dword,
-            Feature::Timestamp => {
+            FeatureId::WriteAtomicity => self.write_atomicity = dword & 1,
+            FeatureId::AsyncEvents => self.async_events = dword,
+            FeatureId::Timestamp => {
                 let mut millis = [0; 8];
                 for (byte, value) in millis.iter_mut().zip(data.iter().take(6)) {
                     *byte = *value;
                 }
-                self.timestamp = Timestamp { millis: u64::from_le_bytes(millis), at: now, was_set: true };
+                self.timestamp =
+                    TimestampSetting { millis: u64::from_le_bytes(millis), at: now, was_set: true };
             }
-            Feature::HostBehavior => {
+            FeatureId::HostBehavior => {
                 for (stored, &value) in self.host_behavior.iter_mut().zip(data) {
                     *stored = value & 1;
                 }
             }
-            Feature::HostIdentifier => {
+            FeatureId::HostIdentifier => {
                 let bytes = if dword & 1 == 1 { 16 } else { 8 };
                 self.host_identifier = [0; 16];
                 for (stored, &value) in self.host_identifier.iter_mut().zip(data.iter().take(bytes)) {
@@ -223,7 +224,7 @@ impl Features {
 
     /// Encodes figure 332: 48 bits of milliseconds, then Synch and Timestamp Origin.
     fn timestamp_data(&self, now: Nanos) -> Vec<u8> {
-        let Timestamp { millis, at, was_set } = self.timestamp;
+        let TimestampSetting { millis, at, was_set } = self.timestamp;
         let now_millis = millis.wrapping_add(now.since(at).0 / 1_000_000) & TIMESTAMP_BITS;
         let origin = if was_set { 0b001 << 1 } else { 0 };
         let mut data = now_millis.to_le_bytes();

@@ -8,7 +8,9 @@ use crate::controller::admin::errors::ERRORS_MAX;
 use crate::controller::admin::events::REQUESTS_MAX;
 use crate::controller::admin::features::WARNING_TEMPERATURE;
 use crate::controller::admin::keep_alive::GRANULARITY_100MS;
-use crate::controller::admin::{ControllerConfig, ControllerKind, Sharing, Subsystem, Transport};
+use crate::controller::admin::{
+    ControllerConfig, ControllerKind, ControllerTransport, MultipathMode, NvmSubsystem,
+};
 use crate::spec::fabrics::DISCOVERY_NAME;
 use crate::spec::feature::async_event_bit;
 use crate::spec::identify::{IdentifyController, LBA_FORMAT_SHIFTS};
@@ -23,7 +25,7 @@ const PCI_VENDOR: u16 = 0x1B36;
 const CAPSULE_16: u32 = 16;
 const COMMAND_BYTES: u32 = 64;
 
-pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl Subsystem) -> Vec<u8> {
+pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl NvmSubsystem) -> Vec<u8> {
     let mut page = IdentifyController::new_zeroed();
     describe_subsystem(&mut page, config, subsystem);
     describe_admin(&mut page, config);
@@ -31,7 +33,7 @@ pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl Su
         describe_io(&mut page, config, subsystem);
         describe_sharing(&mut page, config);
     }
-    if config.transport == Transport::Fabrics {
+    if config.transport == ControllerTransport::Fabrics {
         // OFCS bit 0: Disconnect.
         page.fabrics_commands = U16::new(1);
         page.command_capsule_16 = U32::new((COMMAND_BYTES + config.in_capsule_bytes) / CAPSULE_16);
@@ -41,7 +43,11 @@ pub(super) fn identify_controller(config: &ControllerConfig, subsystem: &impl Su
     page.as_bytes().to_vec()
 }
 
-fn describe_subsystem(page: &mut IdentifyController, config: &ControllerConfig, subsystem: &impl Subsystem) {
+fn describe_subsystem(
+    page: &mut IdentifyController,
+    config: &ControllerConfig,
+    subsystem: &impl NvmSubsystem,
+) {
     let identity = subsystem.identity();
     page.serial = identity.serial;
     page.model = identity.model;
@@ -49,7 +55,7 @@ fn describe_subsystem(page: &mut IdentifyController, config: &ControllerConfig, 
     page.fru_guid = identity.uuid;
     page.controller_id = U16::new(config.id);
     page.version = U32::new(VERSION_2_0);
-    if config.transport == Transport::Pcie {
+    if config.transport == ControllerTransport::Pcie {
         page.pci_vendor = U16::new(PCI_VENDOR);
         page.pci_subsystem_vendor = U16::new(PCI_VENDOR);
     }
@@ -90,7 +96,7 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
     page.commands_max = U16::new(u16::try_from(config.queue_slots_max).unwrap_or(u16::MAX));
     page.async_events = U32::new(match config.kind {
         ControllerKind::Discovery => async_event_bit::DISCOVERY_LOG,
-        ControllerKind::Io if config.sharing == Sharing::Shared => {
+        ControllerKind::Io if config.sharing == MultipathMode::Shared => {
             async_event_bit::NAMESPACE_ATTRIBUTE | async_event_bit::ANA
         }
         ControllerKind::Io => async_event_bit::NAMESPACE_ATTRIBUTE,
@@ -100,13 +106,13 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
     // SGLs without alignment. In host memory with bit buckets, and they may be longer than the data; on fabrics the
     // address is an offset into the capsule or belongs to the transport.
     page.sgl = U32::new(match (config.sgl, config.transport) {
-        (_, Transport::Fabrics) => 1 | 1 << 20 | 1 << 21,
-        (true, Transport::Pcie) => 1 | 1 << 16 | 1 << 18,
-        (false, Transport::Pcie) => 0,
+        (_, ControllerTransport::Fabrics) => 1 | 1 << 20 | 1 << 21,
+        (true, ControllerTransport::Pcie) => 1 | 1 << 16 | 1 << 18,
+        (false, ControllerTransport::Pcie) => 0,
     });
 }
 
-fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsystem: &impl Subsystem) {
+fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsystem: &impl NvmSubsystem) {
     page.arbitration_burst = 3;
     page.warning_temperature = U16::new(WARNING_TEMPERATURE);
     page.critical_temperature = U16::new(WARNING_TEMPERATURE + 15);
@@ -134,7 +140,7 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
 }
 
 fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {
-    if config.sharing == Sharing::Alone {
+    if config.sharing == MultipathMode::Alone {
         return;
     }
     // More than one port, more than one controller, asymmetric access.

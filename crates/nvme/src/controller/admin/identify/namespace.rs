@@ -2,7 +2,9 @@
 //!
 //! Input: the properties of a namespace. Output: the page of its command set.
 
-use crate::controller::admin::{Controller, NamespaceFacts, NamespaceFormat, Sharing, Subsystem};
+use crate::controller::admin::{
+    DeviceController, MultipathMode, NamespaceFormat, NamespaceProperties, NvmSubsystem,
+};
 use crate::spec::identify::{
     CommandSet, IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format,
 };
@@ -21,22 +23,26 @@ pub(in crate::controller::admin) const ANA_GROUP: u32 = 1;
 /// Bytes of a page of the medium, into which small writes are gathered.
 const GRANULARITY_BYTES: u32 = 4_096;
 
-fn sharing_bit(sharing: Sharing) -> u8 {
+fn sharing_bit(sharing: MultipathMode) -> u8 {
     match sharing {
-        Sharing::Alone => 0,
-        Sharing::Shared => 1,
+        MultipathMode::Alone => 0,
+        MultipathMode::Shared => 1,
     }
 }
 
-fn ana_group(sharing: Sharing) -> U32 {
+fn ana_group(sharing: MultipathMode) -> U32 {
     U32::new(match sharing {
-        Sharing::Alone => 0,
-        Sharing::Shared => ANA_GROUP,
+        MultipathMode::Alone => 0,
+        MultipathMode::Shared => ANA_GROUP,
     })
 }
 
 /// Returns the fields common to all namespaces of a command set (NSID FFFFFFFFh).
-pub(super) fn capabilities(controller: &Controller, set: CommandSet, subsystem: &impl Subsystem) -> Vec<u8> {
+pub(super) fn capabilities(
+    controller: &DeviceController,
+    set: CommandSet,
+    subsystem: &impl NvmSubsystem,
+) -> Vec<u8> {
     match set {
         CommandSet::Nvm => nvm(controller, 0, subsystem).as_bytes().to_vec(),
         CommandSet::KeyValue => kv(controller, subsystem).as_bytes().to_vec(),
@@ -44,7 +50,11 @@ pub(super) fn capabilities(controller: &Controller, set: CommandSet, subsystem: 
 }
 
 /// Returns the page of one namespace.
-pub(super) fn facts(controller: &Controller, facts: &NamespaceFacts, subsystem: &impl Subsystem) -> Vec<u8> {
+pub(super) fn facts(
+    controller: &DeviceController,
+    facts: &NamespaceProperties,
+    subsystem: &impl NvmSubsystem,
+) -> Vec<u8> {
     match facts.format {
         NamespaceFormat::Block { index } => {
             let mut page = nvm(controller, index, subsystem);
@@ -70,7 +80,7 @@ pub(super) fn facts(controller: &Controller, facts: &NamespaceFacts, subsystem: 
 }
 
 /// Returns the page that is independent of command sets: shared or not, and ready.
-pub(super) fn independent(sharing: Sharing) -> Vec<u8> {
+pub(super) fn independent(sharing: MultipathMode) -> Vec<u8> {
     let mut page = IdentifyIndependent::new_zeroed();
     page.features = UNIQUE_FOR_EVER;
     page.sharing = sharing_bit(sharing);
@@ -83,7 +93,7 @@ fn shift_of(index: u8) -> u32 {
     LBA_FORMAT_SHIFTS.get(usize::from(index)).copied().unwrap_or(LBA_FORMAT_SHIFTS[0])
 }
 
-fn nvm(controller: &Controller, index: u8, subsystem: &impl Subsystem) -> IdentifyNvm {
+fn nvm(controller: &DeviceController, index: u8, subsystem: &impl NvmSubsystem) -> IdentifyNvm {
     let limits = subsystem.limits();
     let mut page = IdentifyNvm::new_zeroed();
     page.features = HAS_GRANULARITY;
@@ -112,7 +122,7 @@ fn nvm(controller: &Controller, index: u8, subsystem: &impl Subsystem) -> Identi
     page
 }
 
-fn kv(controller: &Controller, subsystem: &impl Subsystem) -> IdentifyKv {
+fn kv(controller: &DeviceController, subsystem: &impl NvmSubsystem) -> IdentifyKv {
     let mut page = IdentifyKv::new_zeroed();
     page.kv_formats = 0;
     page.sharing = sharing_bit(controller.config.sharing);

@@ -1,7 +1,7 @@
 //! Damage to a flash file is reported as an error and never panics.
 
 use super::super::layout;
-use super::super::layout::{PIECE_BYTES, STAMP_OFFSET, Twin};
+use super::super::layout::{CopyNumber, PIECE_BYTES, STAMP_OFFSET};
 use super::*;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ fn flip(file: &File, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-fn made() -> (TempDir, Layout) {
+fn made() -> (TempDir, FlashLayout) {
     let directory = TempDir::new().unwrap();
     let media = create(&directory, 4, FileOptions::default());
     let layout = media.layout;
@@ -91,11 +91,11 @@ fn one_torn_copy_of_the_erase_table_is_replaced_by_the_other() {
     flush(&mut media);
     drop(media);
     // The first write of a new file goes to the first copy; the write above went to the second.
-    flip(&file(&directory), layout.table_offset(0, Twin::First) + 20);
+    flip(&file(&directory), layout.table_offset(0, CopyNumber::First) + 20);
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     assert_eq!(read(&mut media, page(1, 0)), Some(7));
     drop(media);
-    flip(&file(&directory), layout.table_offset(0, Twin::Second) + 20);
+    flip(&file(&directory), layout.table_offset(0, CopyNumber::Second) + 20);
     let error = open_error(&directory);
     assert!(matches!(error, FileMediaError::TableDamaged { number: 0, .. }));
     assert!(error.to_string().contains("erase table"));
@@ -104,10 +104,10 @@ fn one_torn_copy_of_the_erase_table_is_replaced_by_the_other() {
 #[test]
 fn sessions_survive_one_damaged_record_and_not_two() {
     let (directory, _) = made();
-    flip(&file(&directory), Layout::session_offset(Twin::First));
+    flip(&file(&directory), FlashLayout::session_offset(CopyNumber::First));
     FileMedia::open(directory.path(), FileOptions::default()).unwrap();
-    for copy in Twin::BOTH {
-        file(&directory).write_all_at(&[0; 16], Layout::session_offset(copy)).unwrap();
+    for copy in CopyNumber::BOTH {
+        file(&directory).write_all_at(&[0; 16], FlashLayout::session_offset(copy)).unwrap();
     }
     assert!(matches!(open_error(&directory), FileMediaError::SessionDamaged { .. }));
 }
@@ -124,13 +124,13 @@ fn pages_of_an_erase_lost_in_a_power_cut_never_appear() {
         file(&directory).read_exact_at(&mut piece, layout.table_offset(0, copy)).unwrap();
         piece
     };
-    let before = Twin::BOTH.map(table);
+    let before = CopyNumber::BOTH.map(table);
     // The erase and the program reach the disk; the table does not.
     erase(&mut media, 0);
     assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
     assert!(only(&mut media, program(page(0, 1), 3)).result.is_ok());
     drop(media);
-    assert_eq!(before, Twin::BOTH.map(table), "an erase is not written before a flush");
+    assert_eq!(before, CopyNumber::BOTH.map(table), "an erase is not written before a flush");
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     assert_eq!(read(&mut media, page(0, 0)), None);
     erase(&mut media, 0);
@@ -154,7 +154,7 @@ fn damaged_bytes_of_a_page_are_returned_unchanged() {
     let slot = layout.slot_offset(page(2, 0));
     flip(&file(&directory), slot + 9);
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
-    let op = MediaOp::Read { page: page(2, 0), frame: Frame::zeroed() };
+    let op = MediaOp::Read { page: page(2, 0), frame: MediaFrame::zeroed() };
     let done = only(&mut media, op);
     assert_eq!(done.result, Ok(PageState::Programmed));
     assert_eq!(done.frame.unwrap()[8..11], [6, 6 ^ 0x10, 6]);
@@ -174,7 +174,7 @@ fn truncation_of_an_open_file_makes_pages_unreadable() {
         flush(&mut media);
         file(&directory).set_len(PIECE_BYTES as u64).unwrap();
         let at = page(3, 0);
-        let done = only(&mut media, MediaOp::Read { page: at, frame: Frame::zeroed() });
+        let done = only(&mut media, MediaOp::Read { page: at, frame: MediaFrame::zeroed() });
         assert_eq!(done.result, Err(MediaError::Unreadable { page: at }), "{way:?}");
         assert!(done.frame.is_some());
     }
@@ -194,7 +194,7 @@ fn an_unreadable_page_does_not_fail_other_pages() {
         let end = media.layout.slot_offset(page(3, 5)) + 512;
         file(&directory).set_len(end).unwrap();
         for number in 0..8 {
-            let op = MediaOp::Read { page: page(3, number), frame: Frame::zeroed() };
+            let op = MediaOp::Read { page: page(3, number), frame: MediaFrame::zeroed() };
             submit(&mut media, u64::from(number), op);
         }
         let mut done = drain(&mut media);
@@ -237,7 +237,7 @@ fn a_failed_write_returns_the_errno_and_the_frame() {
 #[test]
 fn too_little_space_reports_both_sizes_and_leaves_no_file() {
     let directory = TempDir::new().unwrap();
-    let geometry = Geometry::with_blocks(1 << 26);
+    let geometry = FlashGeometry::with_blocks(1 << 26);
     let error = FileMedia::create(directory.path(), geometry, UUID, FileOptions::default()).unwrap_err();
     assert!(
         matches!(error, FileMediaError::NoSpace { needed_bytes, free_bytes, .. } if needed_bytes > free_bytes)
@@ -249,14 +249,14 @@ fn too_little_space_reports_both_sizes_and_leaves_no_file() {
 fn creation_refuses_invalid_geometry_and_an_existing_file() {
     let directory = TempDir::new().unwrap();
     for blocks in [0, u32::MAX] {
-        let geometry = Geometry::with_blocks(blocks);
+        let geometry = FlashGeometry::with_blocks(blocks);
         let error = FileMedia::create(directory.path(), geometry, UUID, FileOptions::default()).unwrap_err();
         assert!(matches!(error, FileMediaError::Geometry { .. }));
     }
     assert!(!FileMedia::exists(directory.path()));
     drop(create(&directory, 1, FileOptions::default()));
     assert!(FileMedia::exists(directory.path()));
-    let geometry = Geometry::with_blocks(1);
+    let geometry = FlashGeometry::with_blocks(1);
     let error = FileMedia::create(directory.path(), geometry, UUID, FileOptions::default()).unwrap_err();
     assert!(matches!(error, FileMediaError::Exists { .. }));
     let nowhere = directory.path().join("nowhere");

@@ -31,7 +31,7 @@ fn a_file_of_version_1_opens() {
         let copied = OpenOptions::new().write(true).open(&path).unwrap();
         copied.set_len(315_392).unwrap();
         let mut media = FileMedia::open(directory.path(), way).unwrap();
-        assert_eq!(media.geometry(), Geometry::with_blocks(1));
+        assert_eq!(media.geometry(), FlashGeometry::with_blocks(1));
         assert_eq!(media.uuid(), UUID);
         for number in 0..64 {
             let expected = (number < 3).then_some(number + 1);

@@ -6,7 +6,7 @@ const BLOCKS: u32 = 40;
 const STEPS: usize = 1_500;
 
 /// The expected contents of each page, in memory and, after the last flush, on the disk.
-struct Model {
+struct FlashModel {
     pages: Vec<Vec<u8>>,
     erased: Vec<bool>,
 }
@@ -15,7 +15,8 @@ fn run(seed: u64, way: FileOptions) {
     let mut random = fastrand::Rng::with_seed(seed);
     let directory = TempDir::new().unwrap();
     let mut media = create(&directory, BLOCKS, way);
-    let mut model = Model { pages: vec![Vec::new(); BLOCKS as usize], erased: vec![true; BLOCKS as usize] };
+    let mut model =
+        FlashModel { pages: vec![Vec::new(); BLOCKS as usize], erased: vec![true; BLOCKS as usize] };
     for step in 0..STEPS {
         let block = random.u32(0..BLOCKS);
         let index = block as usize;
@@ -52,11 +53,11 @@ fn run(seed: u64, way: FileOptions) {
 }
 
 /// Programs a few pages of a block back to back, sometimes with a poll between, and sometimes breaks a rule.
-fn program_some(media: &mut FileMedia, model: &mut Model, block: u32, random: &mut fastrand::Rng) {
+fn program_some(media: &mut FileMedia, model: &mut FlashModel, block: u32, random: &mut fastrand::Rng) {
     let index = block as usize;
     let next = model.pages[index].len() as u8;
     if !model.erased[index] {
-        let rule = RefusedReason::Rule(NandRule::NotErased);
+        let rule = RefusalReason::Rule(NandRule::NotErased);
         assert_eq!(refusal(media, program(page(block, next.min(63)), 1)), rule);
         return;
     }
@@ -74,7 +75,7 @@ fn program_some(media: &mut FileMedia, model: &mut Model, block: u32, random: &m
     assert_eq!(done.len(), usize::from(count));
     assert!(done.iter().all(|done| done.result == Ok(PageState::Programmed)));
     if next > 0 {
-        let rule = RefusedReason::Rule(NandRule::ProgrammedTwice);
+        let rule = RefusalReason::Rule(NandRule::ProgrammedTwice);
         assert_eq!(refusal(media, program(page(block, next - 1), 1)), rule);
     }
 }

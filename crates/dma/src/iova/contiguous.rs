@@ -1,0 +1,109 @@
+//! Ranges of client memory that are accessed in place, such as rings.
+//!
+//! Input: a range of a client's addresses. Output: a region that holds it contiguously. Invariant: the bytes are the
+//! client's, in address order.
+
+use super::{ClientMemory, DataTransferError, Iova};
+use headwater_host::shared_memory::{SharedMemory, SharedPages};
+
+/// Bytes of a page, the unit of mapping.
+const PAGE_BYTES: u64 = 4_096;
+
+impl ClientMemory {
+    /// Returns a contiguous mapping of a range and the offset of the range in it: for rings, which are accessed in
+    /// place. Pages of several regions are mapped a second time, contiguously. Before a caller revokes a region it ends
+    /// this use: [`Revocation::is_quiet`](super::Revocation::is_quiet) does not detect it.
+    ///
+    /// # Errors
+    /// [`DataTransferError`] when the range is not fully registered, or its pages cannot be mapped a second time.
+    pub fn in_one_piece(&self, start: Iova, bytes: u64) -> Result<(SharedMemory, usize), DataTransferError> {
+        if let Ok(found) = self.contiguous(start, bytes) {
+            return Ok(found);
+        }
+        let overflow = DataTransferError::Overflow { start, bytes };
+        let end = start.0.checked_add(bytes).ok_or(overflow)?;
+        let end = end.checked_next_multiple_of(PAGE_BYTES).ok_or(overflow)?;
+        let front = start.0 - start.0 % PAGE_BYTES;
+        let mut pieces = Vec::new();
+        let mut at = front;
+        while at < end {
+            let unmapped = DataTransferError::Unmapped { start, bytes, unmapped: Iova(at) };
+            let (base, region) = self.regions.range(..=Iova(at)).next_back().ok_or(unmapped)?;
+            let offset = at - base.0;
+            let piece =
+                region.bytes.checked_sub(offset).filter(|&left| left > 0).ok_or(unmapped)?.min(end - at);
+            let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(offset), usize::try_from(piece)) else {
+                return Err(unmapped);
+            };
+            pieces.push(SharedPages { region: region.memory.clone(), offset, bytes: piece_bytes });
+            at += piece;
+        }
+        let scattered = |_| DataTransferError::Scattered { start, bytes };
+        let joined = SharedMemory::join(&pieces).map_err(scattered)?;
+        Ok((joined, usize::try_from(start.0 - front).unwrap_or(0)))
+    }
+
+    /// Returns the one region that holds the whole range, and the offset of the range in it.
+    fn contiguous(&self, start: Iova, bytes: u64) -> Result<(SharedMemory, usize), DataTransferError> {
+        let end = start.0.checked_add(bytes).ok_or(DataTransferError::Overflow { start, bytes })?;
+        let unmapped = |unmapped| DataTransferError::Unmapped { start, bytes, unmapped: Iova(unmapped) };
+        let (base, region) = self.regions.range(..=start).next_back().ok_or(unmapped(start.0))?;
+        // No overflow: checked when the region was registered.
+        let region_end = base.0 + region.bytes;
+        if start.0 >= region_end || end > region_end {
+            return Err(unmapped(start.0.max(region_end)));
+        }
+        let offset = usize::try_from(start.0 - base.0).map_err(|_| unmapped(start.0))?;
+        Ok((region.memory.clone(), offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{region, register_all};
+    use super::*;
+
+    #[test]
+    fn a_contiguous_range_lies_in_one_region() {
+        let memory = register_all(&[(1_000, 100), (1_100, 100)]);
+        let (region, offset) = memory.contiguous(Iova(1_090), 10).unwrap();
+        assert_eq!((region.bytes(), offset), (100, 90));
+        let unmapped = |start, bytes| match memory.contiguous(Iova(start), bytes).unwrap_err() {
+            DataTransferError::Unmapped { unmapped, .. } => unmapped.0,
+            other => panic!("{other}"),
+        };
+        assert_eq!(unmapped(1_090, 11), 1_100, "the next region is not part of it");
+        assert_eq!(unmapped(999, 1), 999);
+        assert_eq!(unmapped(1_200, 1), 1_200);
+        assert!(memory.contiguous(Iova(u64::MAX), 2).is_err());
+    }
+
+    #[test]
+    fn pages_of_several_regions_map_contiguously_and_partial_pages_are_refused() {
+        let base = 7 * PAGE_BYTES;
+        let page = usize::try_from(PAGE_BYTES).unwrap();
+        let mut memory = register_all(&[(base, 2 * page), (base + 2 * PAGE_BYTES, page)]);
+        let text: Vec<u8> = (0..=250).cycle().take(3 * page).collect();
+        memory.resolve(Iova(base), 3 * PAGE_BYTES).unwrap().copy_out(0, &text);
+        let (joined, offset) = memory.in_one_piece(Iova(base + PAGE_BYTES + 8), PAGE_BYTES).unwrap();
+        assert_eq!((joined.bytes(), offset), (2 * page, 8));
+        let mut found = vec![0; page];
+        joined.copy_in(offset, &mut found).unwrap();
+        assert!(found == text[page + 8..2 * page + 8]);
+        let (alone, _) = memory.in_one_piece(Iova(base + 8), 16).unwrap();
+        assert_eq!(alone.bytes(), 2 * page, "a range inside one region is not mapped again");
+        let (start, bytes) = (Iova(base), 4 * PAGE_BYTES);
+        let unmapped = Iova(base + 3 * PAGE_BYTES);
+        let refused = memory.in_one_piece(start, bytes).err();
+        assert_eq!(refused, Some(DataTransferError::Unmapped { start, bytes, unmapped }));
+        memory.register(unmapped, region(100)).unwrap();
+        memory.register(Iova(unmapped.0 + 100), region(page - 100)).unwrap();
+        let refused = memory.in_one_piece(start, bytes).err();
+        assert_eq!(
+            refused,
+            Some(DataTransferError::Scattered { start, bytes }),
+            "parts of a page cannot be mapped"
+        );
+        assert!(memory.in_one_piece(Iova(u64::MAX - 10), 100).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! Allocation attempts: the order in which sources of memory are tried.
+//!
+//! Input: a [`ValidatedRequest`]. Output: a payload, or the reason why there is none now. A free run, several free runs, growth,
+//! growth after retiring idle chunks, the caches of other threads; node by node, the closest first. Invariant: nothing
+//! here waits, and a node that refuses does not keep the next one from being tried.
+
+use super::arena::{GrowError, NodeArena};
+use super::cache::CacheClass;
+use super::error::PoolError;
+use super::release::ReleaseTarget;
+use super::request::ZeroPolicy;
+use super::state::{AllocationResult, CacheSelection, PoolState, locked};
+use super::thread_caches::{try_cache, with_cache};
+use super::validated_request::ValidatedRequest;
+use crate::buffer::{PoolAllocation, PoolBuffer, ScatteredBuffer};
+use headwater_host::reservation::{PAGE_BYTES, PageSpan};
+use headwater_host::sync::Ordering;
+
+/// Maximum number of extra spans that a miss takes for the cache.
+const EXTRA_MAX: usize = 7;
+
+impl PoolState {
+    /// Takes a span for `bytes` bytes from the calling thread's cache, and returns it with its arena: the fast path.
+    #[inline]
+    pub(super) fn take_cached(&'static self, bytes: usize) -> Option<(PageSpan, usize)> {
+        let class = CacheClass::serving(bytes)?;
+        if !self.is_ours() {
+            return None;
+        }
+        try_cache(self, |cache| Some((cache.pop(class)?, cache.arena())))?
+    }
+
+    /// Takes a cached span for a request, also if this pool's cache is not the thread's last used one.
+    pub(super) fn take_cached_for(&'static self, want: &ValidatedRequest) -> Option<(PageSpan, usize)> {
+        let class = want.class().filter(|_| self.caches)?;
+        with_cache(self, |cache| {
+            let arena = cache.arena();
+            if want.arena.is_some_and(|wanted| wanted != arena) {
+                return None;
+            }
+            Some((cache.pop_near(class)?, arena))
+        })?
+    }
+
+    /// Takes a free run of the closest arena for `bytes` bytes, if the pool has no caches and no request waits: only
+    /// the first step of an allocation.
+    pub(super) fn take_free_run(&'static self, bytes: usize) -> Option<(PageSpan, usize)> {
+        let class = CacheClass::serving(bytes)?;
+        if self.caches || self.line.pressure() || !self.is_ours() {
+            return None;
+        }
+        let here = self.here();
+        let mut guard = locked(&self.nodes[here].arena);
+        let arena = guard.as_mut()?;
+        let span = arena.contiguous(class.pages(), 1)?;
+        arena.steps.contiguous += 1;
+        Some((span, here))
+    }
+
+    /// Serves a request without waiting and without regard to waiting requests.
+    pub(super) fn attempt(&'static self, want: &ValidatedRequest) -> AllocationResult {
+        let here = self.here();
+        let only = want.arena.unwrap_or(here);
+        let order = match want.arena {
+            Some(_) => std::slice::from_ref(&only),
+            None => self.nodes[here].by_distance.as_slice(),
+        };
+        let (mut refusal, mut full) = (None, false);
+        for round in 0..2 {
+            for &index in order {
+                match self.attempt_on(index, want) {
+                    Ok(payload) => return Ok(payload),
+                    Err(GrowError::Refused(error)) => refusal = Some(error),
+                    Err(GrowError::Full) => full = true,
+                }
+            }
+            if let Some(payload) = self.attempt_instead_of_idle(order, want) {
+                return Ok(payload);
+            }
+            if round == 0 && !self.steal(CacheSelection::All) {
+                break;
+            }
+        }
+        let waiting = self.line.waiting();
+        // If at least one node is only full, waiting helps even if other nodes refuse.
+        Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
+    }
+
+    fn attempt_on(&'static self, index: usize, want: &ValidatedRequest) -> Result<PoolAllocation, GrowError> {
+        let class = want.class().filter(|_| self.caches);
+        let room = class.map_or(0, |class| self.room(class, index));
+        let mut extra = Vec::with_capacity(room);
+        let node = &self.nodes[index];
+        let mut guard = locked(&node.arena);
+        let arena = guard.as_mut().ok_or(GrowError::Refused(PoolError::Closed))?;
+        let served = match arena.serve(want) {
+            Some(served) => served,
+            None => {
+                let chunk = self.chunk.load(Ordering::Relaxed);
+                arena.grow(want, chunk, &self.config, &self.budget, &node.bindings)?;
+                arena.steps.grown += 1;
+                // The chunk has at least the requested pages, contiguous.
+                let Some(served) = arena.serve_grown(want) else { return Err(GrowError::Full) };
+                served
+            }
+        };
+        if let Some(class) = class {
+            extra.extend((0..room).map_while(|_| arena.contiguous(class.pages(), 1)));
+        }
+        drop(guard);
+        if let Some(class) = class {
+            extra.into_iter().for_each(|span| self.keep(index, class, span));
+        }
+        Ok(self.payload(served, want.bytes, index))
+    }
+
+    /// Unpins idle chunks of any node if that makes room for the request, and grows.
+    fn attempt_instead_of_idle(
+        &'static self,
+        order: &[usize],
+        want: &ValidatedRequest,
+    ) -> Option<PoolAllocation> {
+        let granule = self.config.granule();
+        let bytes = (want.pages as usize * PAGE_BYTES).next_multiple_of(granule);
+        let idle: usize = self.nodes.iter().map(|node| self.idle_bytes(node)).sum();
+        let missing = bytes.saturating_sub(self.budget.left());
+        if missing == 0 || missing > idle {
+            return None;
+        }
+        let mut back = 0;
+        for node in &self.nodes {
+            back += self.retire(node, missing.saturating_sub(back), |_, _| true);
+        }
+        order.iter().find_map(|&index| self.attempt_on(index, want).ok())
+    }
+
+    fn payload(&'static self, served: ServedSpans, bytes: usize, arena: usize) -> PoolAllocation {
+        let home = ReleaseTarget::new(self, arena);
+        match served {
+            ServedSpans::One(span) => PoolAllocation::Contiguous(PoolBuffer::new(span, bytes, home)),
+            ServedSpans::Several(spans) => {
+                PoolAllocation::Scattered(ScatteredBuffer::new(spans, bytes, home))
+            }
+        }
+    }
+
+    /// Returns the number of spans of a class that this thread's cache would keep beside one, at most a batch.
+    fn room(&'static self, class: CacheClass, arena: usize) -> usize {
+        if self.line.pressure() {
+            return 0;
+        }
+        let wanted = (class.batch() - 1).min(EXTRA_MAX);
+        let bytes = wanted * class.bytes();
+        let here = self.here();
+        let room = with_cache(self, |cache| {
+            if cache.arena() != arena && arena == here {
+                // The thread has moved to another node since its cache was created.
+                cache.follow(arena);
+            }
+            if cache.arena() != arena {
+                return 0;
+            }
+            if cache.room() < bytes {
+                cache.grant(self.take_quota(bytes));
+            }
+            cache.room() / class.bytes()
+        });
+        room.unwrap_or(0).min(wanted)
+    }
+}
+
+/// Spans allocated for a request.
+#[derive(Debug)]
+pub(super) enum ServedSpans {
+    One(PageSpan),
+    Several(Vec<PageSpan>),
+}
+
+impl NodeArena {
+    /// Allocates free memory in the requested shape.
+    #[inline]
+    fn serve(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
+        if let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages) {
+            self.steps.contiguous += 1;
+            return Some(ServedSpans::One(span));
+        }
+        self.serve_slowly(want)
+    }
+
+    #[cold]
+    fn serve_slowly(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
+        if self.join_aside()
+            && let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages)
+        {
+            self.steps.contiguous += 1;
+            return Some(ServedSpans::One(span));
+        }
+        if let Some(span) = self.joined(want.pages, want.align_pages) {
+            self.steps.contiguous += 1;
+            return Some(ServedSpans::One(span));
+        }
+        let spans = self.scattered(want)?;
+        self.steps.scattered += 1;
+        Some(ServedSpans::Several(spans))
+    }
+
+    /// Allocates from a chunk that has just been added; the caller counts it as growth.
+    fn serve_grown(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
+        let span = self.contiguous(want.roomy_pages(), want.align_pages);
+        span.or_else(|| self.joined(want.pages, want.align_pages)).map(ServedSpans::One)
+    }
+}
+
+/// Fills the payload with zeroes if the request asked for them.
+#[inline]
+pub(super) fn finish(mut payload: PoolAllocation, zeroed: ZeroPolicy) -> PoolAllocation {
+    if zeroed == ZeroPolicy::Yes {
+        payload.pieces_mut().for_each(|piece| piece.fill(0));
+    }
+    payload
+}

@@ -1,0 +1,188 @@
+//! The release path: from a buffer to the thread's cache or to its arena, where waiters find it.
+//!
+//! Input: spans. Output: free memory. Invariant: while a request waits, or once the pool is closed, nothing goes into a
+//! cache; a thread that releases memory checks the wait queue afterwards.
+
+use super::cache::CacheClass;
+use super::error::PoolError;
+use super::state::{PoolState, locked};
+use super::thread_caches::{try_cache, with_cache};
+use crate::buffer::DeviceSegment;
+use headwater_host::mapped_region::SpanSink;
+use headwater_host::reservation::{PAGE_BYTES, PageSpan};
+use headwater_host::sync::Ordering;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// The release target of a buffer: its pool and its arena.
+#[derive(Clone, Copy)]
+pub struct ReleaseTarget {
+    depot: &'static PoolState,
+    arena: usize,
+}
+
+impl ReleaseTarget {
+    pub(super) fn new(depot: &'static PoolState, arena: usize) -> Self {
+        Self { depot, arena }
+    }
+
+    pub(crate) fn arena(self) -> usize {
+        self.arena
+    }
+
+    #[inline]
+    pub(crate) fn give_back(self, span: PageSpan) {
+        self.depot.give_back(self.arena, span);
+    }
+
+    pub(crate) fn give_all_back(self, spans: Vec<PageSpan>) {
+        if self.depot.is_ours() {
+            self.depot.put(self.arena, spans);
+        }
+    }
+
+    pub(crate) fn leak(self, span: PageSpan) -> NonNull<u8> {
+        self.depot.nodes[self.arena].table.leak(span)
+    }
+
+    pub(crate) fn quarantine(self, bytes: usize) {
+        self.depot.quarantined_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.depot.quarantined_buffers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn segment(self, span: &PageSpan, bytes: usize) -> DeviceSegment {
+        let bindings = &self.depot.nodes[self.arena].bindings;
+        let (iova, slot) = (bindings.iova(span.first()), bindings.slot(span.first()));
+        DeviceSegment { address: span.address(), bytes, iova, slot }
+    }
+}
+
+impl SpanSink for ReleaseTarget {
+    fn return_span(&self, span: PageSpan) {
+        self.give_back(span);
+    }
+}
+
+impl fmt::Debug for ReleaseTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Home(arena {})", self.arena)
+    }
+}
+
+impl PoolState {
+    /// Releases a span: into the thread's cache, or into its arena.
+    #[inline]
+    pub(super) fn give_back(&'static self, arena: usize, span: PageSpan) {
+        let mut span = Some(span);
+        // A pool without caches has none here; spans that a forked child pushes into its copy of a cache are never
+        // popped.
+        try_cache(self, |cache| {
+            if cache.arena() == arena
+                && !self.line.pressure()
+                && let Some(given) = span.take()
+            {
+                span = cache.push(given.pages(), given);
+            }
+        });
+        if let Some(span) = span {
+            self.give_back_slowly(arena, span);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_back_slowly(&'static self, arena: usize, span: PageSpan) {
+        if !self.is_ours() {
+            // A forked child of the process that owns the memory. Dropping the span does nothing.
+            return;
+        }
+        match CacheClass::exactly(span.pages()).filter(|_| self.caches) {
+            Some(class) => self.keep(arena, class, span),
+            None => self.put(arena, [span]),
+        }
+    }
+
+    /// Keeps a span in the thread's cache, which may need more quota or must spill; else releases it into its arena.
+    pub(super) fn keep(&'static self, arena: usize, class: CacheClass, span: PageSpan) {
+        let mut spilled = Vec::new();
+        let mut span = Some(span);
+        with_cache(self, |cache| {
+            if cache.arena() != arena || self.line.pressure() {
+                return;
+            }
+            if cache.room() < class.bytes() {
+                cache.grant(self.take_quota(class.bytes()));
+            }
+            if cache.room() < class.bytes() && cache.bytes() > 0 {
+                cache.spill(&mut spilled);
+            }
+            if let Some(given) = span.take() {
+                span = cache.push(given.pages(), given);
+            }
+        });
+        if span.is_some() || !spilled.is_empty() {
+            self.put(arena, spilled.into_iter().chain(span));
+        }
+    }
+
+    /// Reserves quota for caches: in large steps while there is plenty, in exact ones near the limit. Returns the bytes
+    /// reserved.
+    pub(super) fn take_quota(&self, bytes: usize) -> usize {
+        let all = self.budget.cap() / 1_000 * self.config.cache_per_mille as usize;
+        let step = bytes.max(64 * 1_024).max(all / 64);
+        for step in [step, bytes] {
+            let within = |taken: usize| taken.checked_add(step).filter(|&taken| taken <= all);
+            if self.quota.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
+                return step;
+            }
+        }
+        0
+    }
+
+    /// Releases spans into an arena, and serves waiters.
+    pub(super) fn put(&'static self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
+        self.put_quietly(arena, spans);
+        if self.line.pressure() {
+            self.after_return();
+        }
+    }
+
+    pub(super) fn put_quietly(&self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
+        let mut guard = locked(&self.nodes[arena].arena);
+        if let Some(arena) = guard.as_mut() {
+            spans.into_iter().for_each(|span| arena.put(span));
+        }
+    }
+
+    #[cold]
+    fn after_return(&'static self) {
+        self.serve();
+        if self.is_closed() {
+            self.give_memory_up();
+        }
+    }
+
+    /// Serves the wait queue as far as memory allows.
+    pub(super) fn serve(&'static self) {
+        if self.line.waiting() == 0 {
+            return;
+        }
+        self.line.serve(|want| {
+            if self.is_closed() {
+                return Some(Err(PoolError::Closed));
+            }
+            let most = self.budget.most();
+            if want.pages as usize * PAGE_BYTES > most {
+                return Some(Err(PoolError::OverCap { bytes: want.bytes, most }));
+            }
+            match self.attempt(want) {
+                Err(PoolError::WouldBlock { .. }) => None,
+                Ok(payload) => {
+                    self.waited.fetch_add(1, Ordering::Relaxed);
+                    Some(Ok(payload))
+                }
+                Err(error) => Some(Err(error)),
+            }
+        });
+    }
+}

@@ -1,0 +1,269 @@
+//! The state that all handles and buffers of a pool share: arenas, caches, the wait queue and the budget.
+//!
+//! Input: requests, returned spans. Output: payloads. The state is never freed, so a buffer refers to it without a
+//! reference count; when its pool is closed it releases its memory, chunk by chunk as the last buffers return.
+//!
+//! Lock order: the wait queue, then a thread's cache, then an arena; one arena at a time. Code inside a cache visit
+//! takes no lock.
+//!
+//! Allocation is in `trial`, release in `home`.
+
+use super::arena::{DeviceBindings, NodeArena};
+use super::budget::{PinBudget, PinTier};
+use super::cache::ThreadCache;
+use super::chunk_sizing::ChunkSizing;
+use super::config::PoolConfig;
+use super::error::PoolError;
+use super::placement::NodeId;
+use super::request::PoolRequest;
+use super::thread_caches::ThreadSlot;
+use super::validated_request::{RequestLimits, ValidatedRequest};
+use super::wait_queue::WaitQueue;
+use crate::buffer::PoolAllocation;
+use headwater_host::biased_lock::BiasedLock;
+use headwater_host::fork::ProcessGeneration;
+use headwater_host::reservation::{PAGE_BYTES, PageSpan, PageTable};
+use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use std::sync::PoisonError;
+
+/// The outcome that a waiter receives.
+pub(super) type AllocationResult = Result<PoolAllocation, PoolError>;
+
+/// The state of a pool on one node.
+pub(super) struct NodeState {
+    pub(super) id: NodeId,
+    /// `None` once the pool is closed and the last buffer is back.
+    pub(super) arena: Mutex<Option<NodeArena>>,
+    pub(super) table: PageTable,
+    pub(super) bindings: DeviceBindings,
+    /// Node indices, the closest to this node first.
+    pub(super) by_distance: Vec<usize>,
+}
+
+/// The shared state of a pool.
+pub(super) struct PoolState {
+    generation: ProcessGeneration,
+    /// True if threads may have caches.
+    pub(super) caches: bool,
+    pub(super) config: PoolConfig,
+    pub(super) nodes: Box<[NodeState]>,
+    slots: Mutex<ThreadSlots>,
+    pub(super) line: WaitQueue<ValidatedRequest, AllocationResult>,
+    pub(super) budget: PinBudget,
+    /// Quota given to caches, in bytes.
+    pub(super) quota: AtomicUsize,
+    /// The size m of the next chunk.
+    pub(super) chunk: AtomicUsize,
+    pub(super) rule: Mutex<ChunkSizing>,
+    pub(super) quarantined_bytes: AtomicU64,
+    pub(super) quarantined_buffers: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) waited: AtomicU64,
+}
+
+#[derive(Default)]
+struct ThreadSlots {
+    all: Vec<&'static ThreadSlot>,
+    /// Slots whose threads have ended.
+    spare: Vec<&'static ThreadSlot>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PoolState {
+    pub(super) fn open(config: PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        config.pinner.preflight(config.cap)?;
+        let ids = config.placement.nodes();
+        let nodes = ids.iter().map(|&id| {
+            let (arena, table, bindings) = NodeArena::open(&config, id)?;
+            let mut by_distance: Vec<usize> = (0..ids.len()).collect();
+            by_distance.sort_by_key(|&other| config.placement.distance(id, ids[other]));
+            Ok(NodeState { id, arena: Mutex::new(Some(arena)), table, bindings, by_distance })
+        });
+        Ok(Self {
+            generation: ProcessGeneration::current(),
+            caches: config.cache_per_mille > 0,
+            nodes: nodes.collect::<Result<_, PoolError>>()?,
+            slots: Mutex::new(ThreadSlots::default()),
+            line: WaitQueue::new(),
+            budget: PinBudget::new(config.cap),
+            quota: AtomicUsize::new(0),
+            chunk: AtomicUsize::new(config.chunk),
+            rule: Mutex::new(ChunkSizing::new(config.chunk_rule)),
+            quarantined_bytes: AtomicU64::new(0),
+            quarantined_buffers: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    /// Returns true if the calling process may use the pool.
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.line.is_closed()
+    }
+
+    /// Validates a request: refuses one that could never be served.
+    pub(super) fn judge(&self, request: &PoolRequest) -> Result<ValidatedRequest, PoolError> {
+        if !self.is_ours() {
+            return Err(PoolError::Forked);
+        }
+        if self.is_closed() {
+            return Err(PoolError::Closed);
+        }
+        let limits = RequestLimits { align_max: self.config.align_max(), bytes_max: self.budget.most() };
+        ValidatedRequest::judge(request, limits, |node| self.nodes.iter().position(|known| known.id == node))
+    }
+
+    pub(super) fn idle_bytes(&self, node: &NodeState) -> usize {
+        let pages = self.look(node, |arena| arena.chunks.empty_pages()).unwrap_or(0);
+        usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
+    }
+
+    /// Unpins empty chunks of a node that `choose` selects. Returns the bytes unpinned.
+    pub(super) fn retire(
+        &self,
+        node: &NodeState,
+        bytes_max: usize,
+        choose: impl FnMut(Option<headwater_host::clock::Nanos>, usize) -> bool,
+    ) -> usize {
+        let mut guard = locked(&node.arena);
+        guard.as_mut().map_or(0, |arena| arena.retire(bytes_max, &self.config, &self.budget, choose))
+    }
+
+    /// Runs `look` on a node's arena, with deferred spans merged, if it still exists.
+    pub(super) fn look<R>(&self, node: &NodeState, look: impl FnOnce(&mut NodeArena) -> R) -> Option<R> {
+        let mut guard = locked(&node.arena);
+        let arena = guard.as_mut()?;
+        arena.join_aside();
+        Some(look(arena))
+    }
+
+    /// Returns the index of the arena closest to the calling thread.
+    pub(super) fn here(&self) -> usize {
+        if self.nodes.len() == 1 {
+            return 0;
+        }
+        let node = self.config.placement.current();
+        self.nodes.iter().position(|known| known.id == node).unwrap_or(0)
+    }
+
+    /// Takes the spans in the caches of all threads. Returns true if there were any.
+    pub(super) fn steal(&self, which: CacheSelection) -> bool {
+        let mut any = false;
+        let slots = locked(&self.slots).all.clone();
+        for slot in slots {
+            let mut spans = Vec::new();
+            let visited = slot.0.with_value(|cache| {
+                let arena = cache.arena();
+                if which == CacheSelection::Idle && !cache.was_idle() {
+                    return (arena, 0);
+                }
+                (arena, cache.empty(arena, &mut spans))
+            });
+            // Where the kernel refuses the fence, only the owner thread can access its cache until it ends.
+            let Ok((arena, quota)) = visited else { continue };
+            self.quota.fetch_sub(quota, Ordering::Relaxed);
+            any |= !spans.is_empty();
+            self.put_quietly(arena, spans);
+        }
+        any
+    }
+
+    /// Returns a cache slot for a new thread.
+    pub(super) fn slot_for_thread(&self) -> &'static ThreadSlot {
+        let here = self.here();
+        let mut slots = locked(&self.slots);
+        slots.spare.pop().unwrap_or_else(|| {
+            let slot: &'static ThreadSlot =
+                Box::leak(Box::new(ThreadSlot(BiasedLock::new(ThreadCache::new(here)))));
+            slots.all.push(slot);
+            slot
+        })
+    }
+
+    /// Takes back the slot of a thread that ends, and its spans.
+    pub(super) fn thread_ended(
+        &'static self,
+        slot: &'static ThreadSlot,
+        arena: usize,
+        quota: usize,
+        spans: Vec<PageSpan>,
+    ) {
+        if !self.is_ours() {
+            return;
+        }
+        self.quota.fetch_sub(quota, Ordering::Relaxed);
+        locked(&self.slots).spare.push(slot);
+        self.put(arena, spans);
+    }
+
+    /// Returns the bytes in caches and the requests served by them.
+    pub(super) fn cached(&self) -> (u64, u64) {
+        let slots = locked(&self.slots).all.clone();
+        let of = |slot: &ThreadSlot| {
+            slot.0.with_value(|cache| (cache.bytes() as u64, cache.hits())).unwrap_or((0, 0))
+        };
+        slots.into_iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Returns the bytes in use, over all nodes.
+    pub(super) fn in_use(&self) -> u64 {
+        let claimed = |node: &NodeState| self.look(node, |arena| arena.reservation.claimed_pages());
+        let pages: u64 = self.nodes.iter().filter_map(claimed).map(u64::from).sum();
+        (pages * PAGE_BYTES as u64).saturating_sub(self.cached().0)
+    }
+
+    /// Closes the pool: waiters receive an error, and memory is released as soon as it is not in use.
+    pub(super) fn close(&'static self) {
+        if !self.is_ours() {
+            return;
+        }
+        self.line.close();
+        self.steal(CacheSelection::All);
+        self.serve();
+        self.give_memory_up();
+    }
+
+    pub(super) fn give_memory_up(&self) {
+        for node in &self.nodes {
+            let mut guard = locked(&node.arena);
+            let Some(arena) = guard.as_mut() else { continue };
+            arena.retire(usize::MAX, &self.config, &self.budget, |_, _| true);
+            if arena.chunks.count() == 0 {
+                *guard = None;
+            }
+        }
+    }
+
+    /// Charges bytes of another tier against the cap, after retiring idle chunks if necessary. Returns false if the cap
+    /// does not allow them.
+    pub(super) fn charge(&'static self, tier: PinTier, bytes: usize) -> bool {
+        if self.budget.reserve(tier, bytes) {
+            return true;
+        }
+        self.steal(CacheSelection::All);
+        for node in &self.nodes {
+            let missing = bytes.saturating_sub(self.budget.left());
+            self.retire(node, missing, |_, _| true);
+        }
+        self.budget.reserve(tier, bytes)
+    }
+}
+
+/// A selection of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CacheSelection {
+    /// All caches.
+    All,
+    /// Caches without a hit since the last check.
+    Idle,
+}

@@ -1,0 +1,102 @@
+//! NVMe/TCP, the controller's end: for any stream of a host, however it is cut, nothing panics, memory stays bounded,
+//! and the cut changes nothing.
+//!
+//! Input: one byte that selects the cut and the digests, then the stream, optionally preceded by a plain ICReq. The
+//! harness accepts every write that fits its entry and answers reads with as many bytes as they request, up to 64 KiB.
+
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::status::Status;
+use headwater_nvme::tcp::target::{FlowControl, Need, Response, TargetParameters, TargetStep, Wanted};
+use headwater_nvme::tcp::{Slot, TargetConnection};
+
+/// Runs the target on one input.
+pub fn body(bytes: &[u8]) {
+    let Some((&mode, stream)) = bytes.split_first() else {
+        return;
+    };
+    let whole = run(mode, stream, stream.len().max(1));
+    let cut = run(mode, stream, 1 + usize::from(mode & 0x0f));
+    assert_eq!(whole, cut, "the cut changed the result");
+}
+
+/// Runs a stream and returns the number of commands, the bytes sent, and true if the connection closed.
+fn run(mode: u8, stream: &[u8], piece: usize) -> (usize, Vec<u8>, bool) {
+    let parameters =
+        TargetParameters { r2t_bytes: 4_096, write_bytes_max: 1 << 18, ..TargetParameters::default() };
+    let mut target = TargetConnection::new(parameters);
+    let mut harness = Desk::default();
+    if mode & 0x10 != 0 {
+        let mut request = [0; 128];
+        request[2] = 128;
+        request[4] = 128;
+        request[11] = mode >> 6;
+        harness.receive(&mut target, &request);
+    }
+    let flow = if mode & 0x20 == 0 { FlowControl::Heads } else { FlowControl::Disabled };
+    if target.is_open() {
+        target.set_queue(8, flow);
+    }
+    for part in stream.chunks(piece) {
+        harness.receive(&mut target, part);
+    }
+    assert!(target.live_commands() <= 8, "more commands than the queue has entries");
+    let mut sent = Vec::new();
+    while target.outgoing().pending() > 0 {
+        let mut slices = [std::io::IoSlice::new(&[]); 3];
+        let count = target.outgoing().gather(&mut slices);
+        let before = sent.len();
+        slices[..count].iter().for_each(|slice| sent.extend_from_slice(slice));
+        let taken = sent.len() - before;
+        target.outgoing_mut().sent(taken, drop);
+    }
+    (harness.commands, sent, harness.closed)
+}
+
+#[derive(Default)]
+struct Desk {
+    commands: usize,
+    closed: bool,
+    entries: [SubmissionEntry; 8],
+}
+
+impl Desk {
+    fn receive(&mut self, target: &mut TargetConnection, mut bytes: &[u8]) {
+        loop {
+            match target.advance(&mut bytes) {
+                TargetStep::Starved => return,
+                TargetStep::Closed(_) => {
+                    self.closed = true;
+                    return;
+                }
+                TargetStep::Ready(slot) => self.answer(target, slot),
+                TargetStep::Command { slot, entry } => {
+                    self.commands += 1;
+                    self.entries[usize::from(slot.0)] = entry;
+                    let bytes = entry.cdw10.get() & 0xFFFF;
+                    let need = match entry.opcode & 0b11 {
+                        1 => Need::FromHost(bytes),
+                        2 => Need::ToHost(bytes),
+                        _ => Need::None,
+                    };
+                    if target.want(slot, need) == Wanted::Now {
+                        self.answer(target, slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, target: &mut TargetConnection, slot: Slot) {
+        let entry = self.entries[usize::from(slot.0)];
+        let mut response = Response::status(Status::SUCCESS);
+        match entry.opcode & 0b11 {
+            1 => {
+                let data = target.take_data(slot);
+                assert!(data.len() <= usize::try_from(entry.cdw10.get() & 0xFFFF).unwrap_or(0));
+            }
+            2 => response.data = vec![7; usize::try_from(entry.cdw10.get() & 0xFFFF).unwrap_or(0)],
+            _ => {}
+        }
+        target.respond(slot, response);
+    }
+}

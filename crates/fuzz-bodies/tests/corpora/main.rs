@@ -1,0 +1,17 @@
+//! Every fuzz body over its corpus, and over cut and bit-flipped variants of it; no nightly toolchain is needed.
+#![cfg(not(loom))]
+
+mod admin_command;
+mod admission;
+mod attach_message;
+mod command_decode;
+mod config;
+mod data_pointer;
+mod media_recovery;
+mod nvme_driver;
+mod psk_interchange;
+mod replay;
+mod resp;
+mod tcp_initiator;
+mod tcp_target;
+mod vfio_user;

@@ -1,0 +1,370 @@
+//! Requests through the cache, page by page.
+//!
+//! Input: requests, pages that were read. Output: copies in both directions, and reads of missing pages. Invariant: a
+//! request holds no page: its bytes are copied as soon as a page is available, so that no request waits for a page
+//! while keeping another.
+
+use super::frames::{FrameList, FrameState, PageFlags};
+use super::request::{CacheOperation, CacheUser, PendingCacheRequest};
+use super::shape::{PAGE_BYTES, PagePart, to_u64, to_usize};
+use super::{BlockCache, FrameWaiter};
+use crate::buffer::Buffer;
+use crate::command::WriteDurability;
+use headwater_nvme::spec::status::Status;
+
+impl BlockCache {
+    /// Executes a request at once if all of its pages are cached.
+    pub(super) fn carry_here(&mut self, pending: &mut PendingCacheRequest) -> bool {
+        let writes = match pending.action {
+            CacheOperation::Write { through: true, .. } => return false,
+            CacheOperation::Write { .. } => true,
+            _ => false,
+        };
+        let busiest = if writes { FrameState::Idle } else { FrameState::Writing };
+        if !self.is_here(pending.offset, pending.bytes, busiest) {
+            return false;
+        }
+        if writes && to_u64(self.dirty_most.saturating_sub(self.dirty)) < pending.end - pending.next {
+            return false;
+        }
+        for page in pending.next..pending.end {
+            if let Some(frame) = self.index.find(page) {
+                self.touch(pending.owner, page, frame);
+                if writes {
+                    self.copy_in(frame, pending);
+                    self.soil(frame, false);
+                } else {
+                    self.copy_out(frame, pending);
+                }
+            }
+        }
+        pending.next = pending.end;
+        true
+    }
+
+    /// Continues a request as far as possible.
+    pub(super) fn carry(&mut self, key: u64) {
+        let Some(mut pending) = self.requests.take(key) else { return };
+        let stalled = match pending.action {
+            CacheOperation::Write { .. } => self.carry_write(key, &mut pending),
+            _ => self.carry_read(key, &mut pending),
+        };
+        self.give_back(key, pending, stalled);
+    }
+
+    /// Continues every request that waited for free frames or for a lock.
+    pub(super) fn resume_parked(&mut self) {
+        for key in std::mem::take(&mut self.parked) {
+            self.carry(key);
+        }
+    }
+
+    /// Cancels a request of a user: it finishes with [`Status::ABORT_REQUESTED`], or with an earlier failure of its
+    /// own, and its buffer is returned. Its effects so far remain. Returns `false` when there is none, or the device
+    /// uses its buffer: it then finishes normally.
+    pub fn cancel(&mut self, owner: CacheUser, token: u64) -> bool {
+        let is_it = |pending: &PendingCacheRequest| pending.owner == owner.0 && pending.token == token;
+        let Some(key) = self.requests.iter().find(|(_, pending)| is_it(pending)).map(|(key, _)| key) else {
+            return false;
+        };
+        let Some(mut pending) = self.requests.take(key) else { return false };
+        let is_direct = matches!(pending.action, CacheOperation::Direct { .. });
+        if (is_direct && pending.waiting > 0) || pending.action == CacheOperation::Shrink {
+            self.requests.put_back(key, pending);
+            return false;
+        }
+        self.unlock(key);
+        pending.fail(Status::ABORT_REQUESTED);
+        self.finish(key, pending);
+        // Requests that waited for its lock continue with the next turn.
+        self.stirred = true;
+        true
+    }
+
+    /// Stores a request that continues, or finishes it.
+    pub(super) fn give_back(&mut self, key: u64, pending: PendingCacheRequest, stalled: bool) {
+        if pending.is_over() {
+            return self.finish(key, pending);
+        }
+        if stalled {
+            self.parked.push_back(key);
+        }
+        self.requests.put_back(key, pending);
+    }
+
+    pub(super) fn finish(&mut self, key: u64, pending: PendingCacheRequest) {
+        self.requests.remove(key);
+        let owner = pending.owner;
+        self.owners.finish(owner, pending.finished());
+    }
+
+    fn carry_read(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+        while pending.next < pending.end {
+            let page = pending.next;
+            if self.is_locked(page) {
+                return true;
+            }
+            match self.index.find(page) {
+                Some(frame) if self.frames.of(frame).state == FrameState::Filling => {
+                    self.wait(frame, key, pending);
+                }
+                Some(frame) => {
+                    self.touch(pending.owner, page, frame);
+                    self.copy_out(frame, pending);
+                }
+                None => {
+                    let frames = self.fetch(page, pending.end, PageFlags::default());
+                    if frames.is_empty() {
+                        return true;
+                    }
+                    for &frame in &frames {
+                        self.wait(frame, key, pending);
+                    }
+                    pending.next += to_u64(frames.len()) - 1;
+                }
+            }
+            pending.next += 1;
+        }
+        false
+    }
+
+    fn carry_write(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+        while pending.next < pending.end {
+            let page = pending.next;
+            let found = self.index.find(page);
+            let is_dirty = found.is_some_and(|frame| self.frames.of(frame).marks.has(PageFlags::DIRTY));
+            if self.is_locked(page) || (!is_dirty && self.dirty >= self.dirty_most) {
+                return true;
+            }
+            let is_whole = pending.part(page).bytes == self.shape.page_bytes(page);
+            match found {
+                Some(frame) if self.frames.of(frame).state == FrameState::Idle => {
+                    self.touch(pending.owner, page, frame);
+                    self.apply(frame, key, pending);
+                }
+                Some(frame) => self.wait(frame, key, pending),
+                None if is_whole => {
+                    let Some(frame) = self.take_frame() else { return true };
+                    self.statistics.misses += 1;
+                    self.settle_page(frame, page, FrameState::Idle, PageFlags::default());
+                    if self.replacement.knows(page) {
+                        self.frames.at(frame).marks.set(PageFlags::PROVEN);
+                    }
+                    self.apply(frame, key, pending);
+                }
+                None => {
+                    let frames = self.fetch(page, page + 1, PageFlags::default());
+                    let Some(&frame) = frames.first() else { return true };
+                    self.wait(frame, key, pending);
+                }
+            }
+            pending.next += 1;
+        }
+        false
+    }
+
+    /// Assigns a page to a frame.
+    fn settle_page(&mut self, frame: u32, page: u64, state: FrameState, marks: PageFlags) {
+        let at = self.frames.at(frame);
+        (at.page, at.state, at.marks) = (page, state, marks);
+        self.index.set(page, frame);
+    }
+
+    /// Starts to read missing pages of `[page, end)`, as far as there are frames and one transfer allows.
+    fn fetch(&mut self, page: u64, end: u64, marks: PageFlags) -> Vec<u32> {
+        let most = to_u64(self.transfer_pages()).min(end - page);
+        let mut frames: Vec<u32> = Vec::new();
+        let mut segments = 0;
+        for page in page..page + most {
+            if self.is_locked(page) || self.index.find(page).is_some() {
+                break;
+            }
+            let Some(frame) = self.take_frame() else { break };
+            let joined = frames.last().is_some_and(|&last| self.frames.are_joined(last, frame));
+            segments += usize::from(!joined);
+            if segments > self.limits.segments_max && !frames.is_empty() {
+                self.frames.push_front(FrameList::Free, frame);
+                break;
+            }
+            self.settle_page(frame, page, FrameState::Filling, marks);
+            frames.push(frame);
+        }
+        if !frames.is_empty() {
+            self.fill(frames.clone());
+        }
+        frames
+    }
+
+    /// Returns the most pages of a transfer.
+    pub(super) fn transfer_pages(&self) -> usize {
+        (self.limits.transfer_bytes_max / PAGE_BYTES).max(1)
+    }
+
+    /// Prefetches the ranges that were detected.
+    pub(super) fn read_ahead(&mut self) {
+        for pages in std::mem::take(&mut self.aheads) {
+            // A prefetch must not evict its own pages.
+            let most = to_u64(self.frames.count() / 4);
+            let end = pages.end.min(self.shape.pages()).min(pages.start + most);
+            let mut page = pages.start;
+            while page < end {
+                if self.index.find(page).is_some() {
+                    page += 1;
+                    continue;
+                }
+                let frames = self.fetch(page, end, PageFlags::AHEAD);
+                if frames.is_empty() {
+                    break;
+                }
+                self.statistics.ahead_read += to_u64(frames.len());
+                page += to_u64(frames.len());
+            }
+        }
+    }
+
+    /// Makes a request wait for a frame's page.
+    fn wait(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
+        self.statistics.misses += 1;
+        let marks = &mut self.frames.at(frame).marks;
+        if marks.has(PageFlags::AHEAD) {
+            marks.clear(PageFlags::AHEAD);
+            self.statistics.ahead_used += 1;
+        }
+        pending.waiting += 1;
+        self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: false });
+    }
+
+    /// Copies for the requests that waited for a page that is now idle.
+    pub(super) fn serve(&mut self, frame: u32) {
+        let Some(waiters) = self.waiters.remove(&frame) else { return };
+        for waiter in waiters {
+            if waiter.written {
+                self.waiters.entry(frame).or_default().push(waiter);
+                continue;
+            }
+            let Some(mut pending) = self.requests.take(waiter.request) else { continue };
+            pending.waiting -= 1;
+            match pending.action {
+                CacheOperation::Write { .. } => self.apply(frame, waiter.request, &mut pending),
+                _ => self.copy_out(frame, &mut pending),
+            }
+            self.give_back(waiter.request, pending, false);
+        }
+    }
+
+    /// Writes a request's bytes to an idle page.
+    fn apply(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
+        self.copy_in(frame, pending);
+        let CacheOperation::Write { through, durable } = pending.action else { return };
+        self.soil(frame, through);
+        if through {
+            if durable == WriteDurability::Now {
+                self.frames.at(frame).marks.set(PageFlags::DURABLE);
+            }
+            pending.waiting += 1;
+            self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: true });
+        }
+    }
+
+    /// Marks a page as dirty; `urgent` if it is to be written at once.
+    #[inline]
+    pub(super) fn soil(&mut self, frame: u32, urgent: bool) {
+        let now = self.now;
+        let list = self.frames.list(frame);
+        let at = self.frames.at(frame);
+        if !urgent {
+            at.marks.set(PageFlags::OWED);
+        }
+        let was_dirty = at.marks.has(PageFlags::DIRTY);
+        if was_dirty && !urgent {
+            return;
+        }
+        if !was_dirty {
+            at.marks.set(PageFlags::DIRTY);
+            at.since = now;
+            self.dirty += 1;
+        }
+        if list != FrameList::Urgent {
+            self.frames.unlink(frame);
+            self.frames.push_back(if urgent { FrameList::Urgent } else { FrameList::Dirty }, frame);
+        }
+    }
+
+    /// Copies a request's part of a page into the page, directly from its buffer if there is no other handle to it.
+    fn copy_in(&self, frame: u32, pending: &mut PendingCacheRequest) {
+        let part = pending.part(self.frames.of(frame).page);
+        let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get(part.start..part.start + part.bytes)) {
+            return self.frames.write(frame, part.at, bytes);
+        }
+        let mut bytes = [0; PAGE_BYTES];
+        read_part(pending.data.as_ref(), part, &mut bytes);
+        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+    }
+
+    /// Copies a request's part of a page into its buffer, or compares the two.
+    fn copy_out(&self, frame: u32, pending: &mut PendingCacheRequest) {
+        let part = pending.part(self.frames.of(frame).page);
+        if pending.action == CacheOperation::Compare {
+            return self.compare(frame, pending, part);
+        }
+        let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get_mut(part.start..part.start + part.bytes)) {
+            return self.frames.read(frame, part.at, bytes);
+        }
+        let mut bytes = [0; PAGE_BYTES];
+        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        if let Some(data) = &pending.data {
+            let copied = data.write(part.start, &bytes[..part.bytes]);
+            assert!(copied.is_ok(), "part of a request is outside its buffer");
+        }
+    }
+
+    fn compare(&self, frame: u32, pending: &mut PendingCacheRequest, part: PagePart) {
+        let (mut bytes, mut wanted) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        read_part(pending.data.as_ref(), part, &mut wanted);
+        if bytes[..part.bytes] != wanted[..part.bytes] {
+            pending.fail(Status::COMPARE_FAILURE);
+        }
+    }
+
+    /// Fails requests that wait for free frames when no work in progress can free any: every page is dirty and failed.
+    pub(super) fn give_up(&mut self) -> bool {
+        let moving =
+            self.flights.len() + self.frames.len(FrameList::Urgent) + self.frames.len(FrameList::Dirty);
+        if self.parked.is_empty() || moving > 0 || !self.locks.is_empty() {
+            return false;
+        }
+        for key in std::mem::take(&mut self.parked) {
+            if let Some(mut pending) = self.requests.take(key) {
+                pending.fail(self.failure);
+                self.give_back(key, pending, false);
+            }
+        }
+        true
+    }
+
+    /// Copies `part` of a direct write's buffer into a page.
+    pub(super) fn copy_direct(&self, frame: u32, data: Option<&Buffer>, part: PagePart) {
+        let mut bytes = [0; PAGE_BYTES];
+        read_part(data, part, &mut bytes);
+        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+    }
+
+    /// Returns the cached frames of a range, by iterating over its pages or over the frames, whichever are fewer.
+    pub(super) fn frames_of(&self, first: u64, end: u64) -> Vec<u32> {
+        if to_usize(end - first) <= self.frames.count() {
+            return (first..end).filter_map(|page| self.index.find(page)).collect();
+        }
+        self.frames.in_use().filter(|(_, page)| (first..end).contains(page)).map(|(frame, _)| frame).collect()
+    }
+}
+
+/// Reads the bytes of a part of a request; does nothing without a buffer.
+fn read_part(data: Option<&Buffer>, part: PagePart, into: &mut [u8; PAGE_BYTES]) {
+    if let Some(data) = data {
+        let copied = data.read(part.start, &mut into[..part.bytes]);
+        assert!(copied.is_ok(), "part of a request is outside its buffer");
+    }
+}

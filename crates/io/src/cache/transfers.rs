@@ -1,0 +1,225 @@
+//! Transfers: their submission, and the effects of their completions.
+//!
+//! Input: frames to fill and to write, completions. Output: transfers for the device, requests that continue.
+//! Invariant: a frame under a transfer is not touched before completion; a completion counts once.
+
+use super::backing::{BackingDevice, BackingTransfer, TransferKind, TransferRefusal};
+use super::frames::{FrameList, FrameState, PageFlags};
+use super::shape::PAGE;
+use super::{BlockCache, FrameWaiter};
+use crate::command::WriteDurability;
+use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
+
+/// The purpose of a transfer in flight.
+#[derive(Debug)]
+pub(super) enum TransferPurpose {
+    /// A read of the pages of these frames.
+    Fill(Vec<u32>),
+    /// A write of the pages of these frames.
+    WriteBack(Vec<u32>),
+    /// A part of a direct request.
+    Direct(u64),
+    /// A flush of the device.
+    Flush,
+}
+
+/// The transfers that are not yet submitted. Write-backs alternate with other transfers, so that neither waits for all
+/// of the other.
+#[derive(Debug, Default)]
+pub(super) struct TransferOutbox {
+    lanes: [VecDeque<(u64, BackingTransfer)>; 2],
+    turn: usize,
+}
+
+impl TransferOutbox {
+    fn push(&mut self, lane: usize, ticket: u64, transfer: BackingTransfer) {
+        self.lanes[lane].push_back((ticket, transfer));
+    }
+
+    fn next(&mut self) -> Option<(u64, BackingTransfer)> {
+        let other = 1 - self.turn;
+        if !self.lanes[other].is_empty() {
+            self.turn = other;
+        }
+        self.lanes[self.turn].pop_front()
+    }
+
+    fn put_back(&mut self, ticket: u64, transfer: BackingTransfer) {
+        self.lanes[self.turn].push_front((ticket, transfer));
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl BlockCache {
+    /// Appends a transfer to the outbox.
+    pub(super) fn launch(&mut self, flight: TransferPurpose, transfer: BackingTransfer) {
+        let lane = usize::from(matches!(flight, TransferPurpose::WriteBack(_)));
+        let ticket = self.flights.insert(flight);
+        self.outbox.push(lane, ticket, transfer);
+    }
+
+    /// Submits queued transfers while the device accepts them.
+    pub(super) fn pump<L: BackingDevice>(&mut self, lower: &mut L) {
+        while let Some((ticket, transfer)) = self.outbox.next() {
+            match lower.submit(transfer, ticket) {
+                Ok(()) => {}
+                Err(TransferRefusal::Full(transfer)) => return self.outbox.put_back(ticket, transfer),
+                Err(TransferRefusal::Failed(status)) => self.complete(ticket, status),
+            }
+        }
+    }
+
+    /// Processes every available completion.
+    pub(super) fn collect<L: BackingDevice>(&mut self, lower: &mut L) {
+        loop {
+            match lower.poll() {
+                Ok(Some(done)) => self.complete(done.ticket, done.status),
+                Ok(None) => return,
+                Err(status) => return self.lose(status),
+            }
+        }
+    }
+
+    fn complete(&mut self, ticket: u64, status: Status) {
+        self.stirred = true;
+        match self.flights.remove(ticket) {
+            Some(TransferPurpose::Fill(frames)) => self.filled(&frames, status),
+            Some(TransferPurpose::WriteBack(frames)) => self.written(&frames, status),
+            Some(TransferPurpose::Direct(request)) => self.direct_done(request, status),
+            Some(TransferPurpose::Flush) => self.end_flush(status),
+            None => self.statistics.strays += 1,
+        }
+    }
+
+    /// Starts to read frames with consecutive pages.
+    pub(super) fn fill(&mut self, frames: Vec<u32>) {
+        let page = self.frames.of(frames[0]).page;
+        let bytes = self.shape.run_bytes(page, frames.len());
+        let segments = self.frames.segments(&frames, bytes);
+        let durable = WriteDurability::AsPromised;
+        let transfer =
+            BackingTransfer { kind: TransferKind::Read, offset: page * PAGE, bytes, durable, segments };
+        self.launch(TransferPurpose::Fill(frames), transfer);
+    }
+
+    fn filled(&mut self, frames: &[u32], status: Status) {
+        for &frame in frames {
+            if status.is_success() {
+                let page = self.frames.of(frame).page;
+                let proven = self.replacement.knows(page);
+                let at = self.frames.at(frame);
+                at.state = FrameState::Idle;
+                if proven {
+                    at.marks.set(PageFlags::PROVEN);
+                }
+                self.list_clean(frame);
+                self.serve(frame);
+            } else if frames.len() > 1 && self.waiters.contains_key(&frame) {
+                // The failure may be in another page of the transfer.
+                self.fill(vec![frame]);
+            } else {
+                self.statistics.read_failures += 1;
+                self.answer(frame, status, |_| true);
+                self.drop_page(frame);
+            }
+        }
+    }
+
+    /// Puts a clean page on its list.
+    pub(super) fn list_clean(&mut self, frame: u32) {
+        let proven = self.frames.of(frame).marks.has(PageFlags::PROVEN);
+        self.frames.push_front(if proven { FrameList::Main } else { FrameList::Small }, frame);
+    }
+
+    /// Ends the waits for a frame that match `which`.
+    pub(super) fn answer(&mut self, frame: u32, status: Status, which: impl Fn(&FrameWaiter) -> bool) {
+        let Some(waiters) = self.waiters.remove(&frame) else { return };
+        let (done, rest): (Vec<FrameWaiter>, Vec<FrameWaiter>) = waiters.into_iter().partition(which);
+        if !rest.is_empty() {
+            self.waiters.insert(frame, rest);
+        }
+        for waiter in done {
+            if let Some(mut pending) = self.requests.take(waiter.request) {
+                pending.waiting -= 1;
+                if !status.is_success() {
+                    pending.fail(status);
+                }
+                self.give_back(waiter.request, pending, false);
+            }
+        }
+    }
+
+    /// Drops a page, clean or dirty; no request waits for it.
+    pub(super) fn drop_page(&mut self, frame: u32) {
+        self.frames.unlink(frame);
+        self.forget_dirt(frame);
+        self.index.remove(self.frames.of(frame).page);
+        self.release(frame);
+    }
+
+    /// Clears the dirty state of a page.
+    pub(super) fn forget_dirt(&mut self, frame: u32) {
+        let at = self.frames.at(frame);
+        if at.marks.has(PageFlags::DIRTY) {
+            self.dirty -= 1;
+        }
+        if at.marks.has(PageFlags::FLUSHED) {
+            self.flushes.marked -= 1;
+        }
+        for mark in
+            [PageFlags::DIRTY, PageFlags::OWED, PageFlags::FLUSHED, PageFlags::ALONE, PageFlags::DURABLE]
+        {
+            at.marks.clear(mark);
+        }
+    }
+
+    /// Releases an empty frame that is on no list.
+    pub(super) fn release(&mut self, frame: u32) {
+        self.statistics.ahead_wasted += u64::from(self.frames.of(frame).marks.has(PageFlags::AHEAD));
+        self.frames.reset(frame);
+        if frame < self.kept {
+            self.frames.push_back(FrameList::Free, frame);
+        } else {
+            self.frames.at(frame).state = FrameState::Retired;
+        }
+    }
+
+    /// Takes a free frame, evicting a page if necessary; it is on no list.
+    pub(super) fn take_frame(&mut self) -> Option<u32> {
+        while self.frames.first(FrameList::Free).is_none() {
+            self.evict()?;
+        }
+        let frame = self.frames.first(FrameList::Free)?;
+        self.frames.unlink(frame);
+        Some(frame)
+    }
+
+    /// Evicts a clean page.
+    pub(super) fn evict(&mut self) -> Option<()> {
+        let victim = self.replacement.evict(&mut self.frames)?;
+        self.statistics.evictions += 1;
+        self.index.remove(self.frames.of(victim).page);
+        self.release(victim);
+        Some(())
+    }
+
+    /// Processes the loss of the device: completes every request, and never reuses memory that the device may access.
+    fn lose(&mut self, status: Status) {
+        self.gone = Some(status);
+        self.outbox.clear();
+        self.parked.clear();
+        self.waiters.clear();
+        self.locks.clear();
+        let keys: Vec<u64> = self.requests.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if let Some(mut pending) = self.requests.take(key) {
+                pending.fail(status);
+                self.finish(key, pending);
+            }
+        }
+    }
+}

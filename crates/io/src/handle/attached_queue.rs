@@ -1,0 +1,162 @@
+//! One queue of a handle, either its own or shared with other handles.
+//!
+//! Input: commands with the slots of their requests. Output: their completions. Invariant: the fast path uses only the
+//! handle's own queue, which needs no lock.
+
+use crate::backend::{ArmResult, CompletedCommand, IoLimits};
+use crate::clock::IoClock;
+use crate::command::Command;
+use crate::completion::CompletionPolicy;
+use crate::error::{IoError, RejectedCommand};
+use crate::queue::Queue;
+use crate::selector::{QueueLoad, QueueName};
+use crate::shared_queue::{QueueUser, SharedQueue};
+use std::os::fd::BorrowedFd;
+
+/// A queue to attach to a handle.
+#[derive(Debug)]
+pub enum QueueAttachment {
+    /// A queue that only this handle uses.
+    Own(Queue),
+    /// A queue shared with other handles.
+    Shared(SharedQueue),
+}
+
+impl From<Queue> for QueueAttachment {
+    fn from(queue: Queue) -> Self {
+        Self::Own(queue)
+    }
+}
+
+impl From<SharedQueue> for QueueAttachment {
+    fn from(queue: SharedQueue) -> Self {
+        Self::Shared(queue)
+    }
+}
+
+/// The connection to the queue, owned or shared.
+#[derive(Debug)]
+pub(super) enum QueueLink {
+    Own(Queue),
+    Shared(QueueUser),
+}
+
+/// An attached queue and its name.
+#[derive(Debug)]
+pub(super) struct AttachedQueue {
+    pub(super) name: QueueName,
+    pub(super) link: QueueLink,
+    /// True while the queue is being detached: it receives no new commands.
+    pub(super) leaving: bool,
+    /// True if an own queue is shared only because a completion thread polls it.
+    adopted: bool,
+}
+
+impl AttachedQueue {
+    pub(super) fn new(name: QueueName, attachment: QueueAttachment) -> Self {
+        let link = match attachment {
+            QueueAttachment::Own(queue) => QueueLink::Own(queue),
+            QueueAttachment::Shared(shared) => QueueLink::Shared(shared.seat()),
+        };
+        Self { name, link, leaving: false, adopted: false }
+    }
+
+    /// Applies a completion policy. An own queue is shared while a thread polls it, and is own again afterwards if no
+    /// other handle shares it.
+    pub(super) fn follow(self, policy: CompletionPolicy, time: &IoClock) -> (Self, Result<(), IoError>) {
+        let CompletionPolicy::Thread(pace, aggregation) = policy else {
+            return (self.by_itself(), Ok(()));
+        };
+        let Self { name, link, leaving, adopted } = self;
+        let (seat, adopted) = match link {
+            QueueLink::Own(queue) => (SharedQueue::adopting(queue), true),
+            QueueLink::Shared(seat) => (seat, adopted),
+        };
+        let started = seat.queue().start_thread(pace, aggregation, time);
+        let lane = Self { name, link: QueueLink::Shared(seat), leaving, adopted };
+        match started {
+            Ok(()) => (lane, Ok(())),
+            Err(error) => (lane.by_itself(), Err(error)),
+        }
+    }
+
+    fn by_itself(self) -> Self {
+        let Self { name, link, leaving, adopted } = self;
+        let link = match link {
+            QueueLink::Shared(seat) if adopted && !seat.has_mail() => {
+                seat.reclaim().map_or_else(QueueLink::Shared, QueueLink::Own)
+            }
+            link => link,
+        };
+        let adopted = adopted && matches!(link, QueueLink::Shared(_));
+        Self { name, link, leaving, adopted }
+    }
+
+    pub(super) fn load(&self) -> QueueLoad {
+        QueueLoad { name: self.name, in_flight: self.in_flight(), depth: self.depth() }
+    }
+
+    pub(super) fn limits(&self) -> IoLimits {
+        match &self.link {
+            QueueLink::Own(queue) => queue.limits(),
+            QueueLink::Shared(seat) => seat.limits(),
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        match &self.link {
+            QueueLink::Own(queue) => queue.depth(),
+            QueueLink::Shared(seat) => seat.depth(),
+        }
+    }
+
+    /// Returns the number of this handle's commands in flight.
+    pub(super) fn in_flight(&self) -> u32 {
+        match &self.link {
+            QueueLink::Own(queue) => queue.in_flight(),
+            QueueLink::Shared(seat) => seat.in_flight(),
+        }
+    }
+
+    pub(super) fn submit(&mut self, command: Command, slot: u32) -> Result<(), RejectedCommand> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.submit(command, slot.into()),
+            QueueLink::Shared(seat) => seat.submit(command, slot),
+        }
+    }
+
+    pub(super) fn ring(&mut self) -> Result<(), IoError> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.ring(),
+            QueueLink::Shared(seat) => seat.ring(),
+        }
+    }
+
+    pub(super) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.poll_with(),
+            QueueLink::Shared(seat) => seat.poll(),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, slot: u32) -> Result<(), IoError> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.cancel(slot.into()),
+            QueueLink::Shared(seat) => seat.cancel(slot),
+        }
+    }
+
+    pub(super) fn arm(&mut self) -> Result<ArmResult, IoError> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.arm(),
+            QueueLink::Shared(seat) => seat.arm(),
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.link {
+            QueueLink::Own(queue) => queue.descriptor(),
+            QueueLink::Shared(seat) => seat.descriptor(),
+        }
+    }
+}

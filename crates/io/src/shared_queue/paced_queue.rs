@@ -1,0 +1,163 @@
+//! A device's queue as an exchange uses it, with the submission times of its commands.
+//!
+//! Input: commands with tokens. Output: answers with tokens; the sleep durations of the queue's thread. Invariant:
+//! times are recorded only while a thread needs them.
+
+use super::exchange::ExchangeQueue;
+use crate::backend::{ArmResult, CompletedCommand};
+use crate::clock::IoClock;
+use crate::command::{Command, TransferData};
+use crate::completion::{CommandProfile, PollPace, PollPeriod, SizeClass, TransferDirection};
+use crate::error::{IoError, RejectedCommand};
+use crate::queue::Queue;
+use headwater_host::clock::{Clock, Nanos};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+/// Interval between two polls of a queue without a descriptor.
+const REST: Nanos = Nanos::from_micros(50);
+
+/// The leader's means of sleeping without access to the queue.
+#[derive(Debug)]
+pub(super) enum QueueSleep {
+    /// A descriptor to wait for.
+    Descriptor(OwnedFd),
+    /// A fixed interval.
+    Span,
+}
+
+impl QueueSleep {
+    pub(super) fn of(queue: &Queue) -> Self {
+        let descriptor = queue.descriptor().and_then(|descriptor| descriptor.try_clone_to_owned().ok());
+        descriptor.map_or(Self::Span, Self::Descriptor)
+    }
+
+    pub(super) fn sleep(&self, longest: Option<std::time::Duration>) -> Result<(), IoError> {
+        let longest = longest.map(|longest| Nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)));
+        let Self::Descriptor(descriptor) = self else {
+            Clock::sleep(longest.map_or(REST, |longest| longest.min(REST)));
+            return Ok(());
+        };
+        let timeout = longest.map(Nanos::to_timespec);
+        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(IoError::Device { reason: format!("poll of the queue's descriptor: {errno}") }),
+        }
+    }
+}
+
+/// The timing state of a polling thread.
+#[derive(Debug)]
+struct PollTiming {
+    period: PollPeriod,
+    time: IoClock,
+    in_flight: BTreeMap<u64, (Nanos, SizeClass)>,
+}
+
+/// A device's queue with its timing state.
+#[derive(Debug)]
+pub(super) struct PacedQueue {
+    queue: Queue,
+    timing: Option<PollTiming>,
+}
+
+impl PacedQueue {
+    pub(super) fn over(queue: Queue) -> Self {
+        Self { queue, timing: None }
+    }
+
+    pub(super) fn into_queue(self) -> Queue {
+        self.queue
+    }
+
+    pub(super) fn ring(&mut self) -> Result<(), IoError> {
+        self.queue.ring()
+    }
+
+    pub(super) fn cancel(&mut self, token: u64) -> Result<(), IoError> {
+        self.queue.cancel(token)
+    }
+
+    /// Sets the pace of the polling thread.
+    pub(super) fn set_pace(&mut self, pace: PollPace, time: IoClock) {
+        match &mut self.timing {
+            Some(timing) => timing.period.set_pace(pace),
+            None => {
+                let period = PollPeriod::new(pace);
+                self.timing = Some(PollTiming { period, time, in_flight: BTreeMap::new() });
+            }
+        }
+    }
+
+    /// Returns the last sleep duration.
+    pub(super) fn period(&self) -> Nanos {
+        self.timing.as_ref().map_or(Nanos::ZERO, |timing| timing.period.chosen())
+    }
+
+    /// Returns the time to sleep before the next poll.
+    pub(super) fn next_sleep(&mut self) -> Nanos {
+        self.timing.as_mut().map_or(Nanos::ZERO, |timing| {
+            timing.period.looked();
+            let now = timing.time.now();
+            timing.period.next(now, timing.in_flight.values().copied())
+        })
+    }
+
+    /// Stores the requested and actual duration of a sleep.
+    pub(super) fn woke(&mut self, asked: Nanos, took: Nanos) {
+        if let Some(timing) = &mut self.timing {
+            timing.period.woke(asked, took);
+        }
+    }
+}
+
+fn class_of(command: &Command) -> SizeClass {
+    let direction = match &command.data {
+        TransferData::FromDevice(_) | TransferData::Scatter(_) => TransferDirection::Read,
+        TransferData::ToDevice(_) | TransferData::Gather(_) => TransferDirection::Write,
+        TransferData::None => TransferDirection::Other,
+    };
+    CommandProfile { direction, bytes: command.data.bytes() }.class()
+}
+
+impl ExchangeQueue for PacedQueue {
+    type Command = Command;
+    type Answer = CompletedCommand;
+    type Rejected = RejectedCommand;
+    type Error = IoError;
+
+    fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
+        let class = self.timing.as_ref().map(|_| class_of(&command));
+        self.queue.submit(command, token)?;
+        if let (Some(timing), Some(class)) = (&mut self.timing, class) {
+            timing.in_flight.insert(token, (timing.time.now(), class));
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Option<(u64, CompletedCommand)>, IoError> {
+        let Some(answer) = self.queue.poll_with()? else {
+            return Ok(None);
+        };
+        let token = answer.completion.token;
+        if let Some(timing) = &mut self.timing
+            && let Some((submitted, class)) = timing.in_flight.remove(&token)
+        {
+            let latency = timing.time.now().since(submitted);
+            timing.period.answered(class, latency);
+        }
+        Ok(Some((token, answer)))
+    }
+
+    fn arm(&mut self) -> Result<bool, IoError> {
+        match self.queue.arm() {
+            Ok(armed) => Ok(armed == ArmResult::Waiting),
+            // A queue without a descriptor is polled again after an interval.
+            Err(IoError::Refused { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A client that stores into an in-process device as fast as the device accepts commands.
+//!
+//! Input: keys and values.
+//! Output: one acknowledged store each, or the error that ends the measurement.
+//! Invariant: at most [`DEPTH`] stores are in flight, and none is left when [`StoreClient::drain`] returns.
+
+use crate::experiment::LabError;
+use bytes::Bytes;
+use headwater_host::clock::Clock;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
+use headwater_ssd::media::Media;
+
+/// Maximum number of stores in flight. One poll of the device examines 256 records of a victim block: with many more
+/// stores a poll, stores would always wait for garbage collection.
+const DEPTH: usize = 16;
+const FACE: FrontEndId = FrontEndId(1);
+
+/// A device and its stores in flight.
+#[derive(Debug)]
+pub(crate) struct StoreClient<M> {
+    device: SsdDevice<M>,
+    clock: Clock,
+    token: u64,
+    in_flight: usize,
+}
+
+impl<M: Media> StoreClient<M> {
+    /// Opens the device on a new or used medium.
+    pub(crate) fn open(media: M, config: DeviceConfig, clock: &Clock) -> Result<Self, LabError> {
+        let start = StartTime { now: clock.now(), wall: clock.wall() };
+        let device = SsdDevice::open(media, config, start, &mut |_| {})
+            .map_err(|error| failed(format!("cannot open it: {error}")))?;
+        Ok(Self { device, clock: *clock, token: 0, in_flight: 0 })
+    }
+
+    /// Stores a value; waits while the maximum number of stores is in flight.
+    pub(crate) fn store(&mut self, key: Bytes, value: Bytes) -> Result<(), LabError> {
+        let command = SsdCommand::Store {
+            key,
+            value: value.into(),
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
+        };
+        self.submit(command)?;
+        while self.in_flight >= DEPTH {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the value of a key.
+    pub(crate) fn get(&mut self, key: Bytes) -> Result<Vec<u8>, LabError> {
+        self.drain()?;
+        self.submit(SsdCommand::Retrieve {
+            key,
+            sink: ValueSink::Bytes(Vec::new()),
+            bytes_max: u32::MAX,
+            release: ReadRelease::WhenDurable,
+        })?;
+        let mut value = Vec::new();
+        while self.in_flight > 0 {
+            if let Some(last) = self.turn()? {
+                value = last;
+            }
+        }
+        Ok(value)
+    }
+
+    /// Waits until no command is in flight.
+    pub(crate) fn drain(&mut self) -> Result<(), LabError> {
+        while self.in_flight > 0 {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable and writes a checkpoint.
+    pub(crate) fn shutdown(&mut self) -> Result<(), LabError> {
+        self.drain()?;
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        self.device
+            .shutdown(now, wall)
+            .map(|_| ())
+            .map_err(|error| failed(format!("cannot shut it down: {error}")))
+    }
+
+    /// Returns the device's statistics.
+    pub(crate) fn stats(&self) -> DeviceStats {
+        self.device.stats()
+    }
+
+    fn submit(&mut self, command: SsdCommand) -> Result<(), LabError> {
+        self.token += 1;
+        self.device
+            .submit(FACE, NamespaceId::FIRST, self.token, command)
+            .map_err(|error| failed(error.to_string()))?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Polls the device once. Returns the bytes of the last completion, if any.
+    fn turn(&mut self) -> Result<Option<Vec<u8>>, LabError> {
+        let (now, wall) = (self.clock.now(), self.clock.wall());
+        let moved = self.device.poll(now, wall);
+        let before = self.in_flight;
+        let mut last = None;
+        while let Some(completion) = self.device.next_completion(FACE) {
+            self.in_flight -= 1;
+            if completion.status != Status::SUCCESS {
+                return Err(failed(format!("a command completed with status {}", completion.status)));
+            }
+            last = Some(completion.sink);
+        }
+        if !moved && self.in_flight == before {
+            self.device.media_mut().wait(now);
+        }
+        Ok(last)
+    }
+}
+
+fn failed(reason: String) -> LabError {
+    LabError::Measure { program: "the device".to_owned(), reason }
+}

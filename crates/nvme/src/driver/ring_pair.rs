@@ -1,0 +1,182 @@
+//! The host side of a queue pair of a PCIe controller: rings in memory that the controller reads, doorbells in its
+//! registers.
+//!
+//! Input: entries without a command id. Output: completions of commands in flight, and stray completions. Invariant: a
+//! queue of `depth` commands has one slot more (NVMe Base 2.0 section 3.3.1.4), in both rings, so neither can overrun
+//! while the controller follows the protocol; a doorbell store is ordered after the entries that it publishes.
+use super::memory::DmaBlock;
+use crate::queue_pair::command_ids::CommandIds;
+use crate::queue_pair::{CommandCompletion, CommandId};
+use crate::ring::completion::CompletionConsumer;
+use crate::ring::layout::QueueSlots;
+use crate::ring::submission::{HeadFault, QueueFull, SubmissionProducer};
+use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
+use crate::spec::completion::COMPLETION_WORDS;
+use headwater_host::registers::DeviceRegisters;
+use headwater_host::ring_memory::RingMemory;
+use zerocopy::little_endian::U16;
+
+/// Bytes of a submission and of a completion entry.
+const SUBMISSION_BYTES: usize = SUBMISSION_WORDS * 8;
+const COMPLETION_BYTES: usize = COMPLETION_WORDS * 8;
+
+/// The offsets of a pair's doorbells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DoorbellOffsets {
+    pub(super) tail: usize,
+    pub(super) head: usize,
+}
+
+/// A classified entry of the completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReapedEntry {
+    /// The completion of a command.
+    Answer(CommandCompletion),
+    /// A completion that names no command in flight, or another queue.
+    Stray,
+}
+
+/// A submission and completion queue pair.
+#[derive(Debug)]
+pub(super) struct RingPair<M, R> {
+    queue: u16,
+    submissions: SubmissionProducer<M>,
+    completions: CompletionConsumer<M>,
+    ids: CommandIds,
+    registers: R,
+    doorbells: DoorbellOffsets,
+    fault: Option<HeadFault>,
+}
+
+/// The memory of a pair.
+#[derive(Clone, Debug)]
+pub(super) struct PairMemory<M> {
+    pub(super) submissions: DmaBlock<M>,
+    pub(super) completions: DmaBlock<M>,
+}
+
+/// Returns the bytes of the two rings of a pair, submissions first.
+pub(super) fn ring_bytes(slots: QueueSlots) -> (usize, usize) {
+    (slots.get() as usize * SUBMISSION_BYTES, slots.get() as usize * COMPLETION_BYTES)
+}
+
+impl<M: RingMemory + Clone, R: DeviceRegisters> RingPair<M, R> {
+    /// Creates a pair that does not exist at the controller yet. Zeroes the completion ring, so that no old entry has a
+    /// phase that looks new.
+    pub(super) fn new(
+        queue: u16,
+        slots: QueueSlots,
+        memory: &PairMemory<M>,
+        registers: R,
+        doorbells: DoorbellOffsets,
+    ) -> Self {
+        let (_, completion_bytes) = ring_bytes(slots);
+        memory.completions.zero(completion_bytes);
+        Self {
+            queue,
+            submissions: SubmissionProducer::over(memory.submissions.words.clone(), slots),
+            completions: CompletionConsumer::over(memory.completions.words.clone(), slots),
+            ids: CommandIds::new(slots.entries_max()),
+            registers,
+            doorbells,
+            fault: None,
+        }
+    }
+}
+
+impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
+    /// Returns the queue identifier.
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Writes a command; the controller sees it after [`ring`](Self::ring).
+    #[inline]
+    pub(super) fn submit(&mut self, mut entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
+        if self.submissions.room() == 0 {
+            return Err(QueueFull);
+        }
+        let id = self.ids.take().ok_or(QueueFull)?;
+        entry.command_id = U16::new(id);
+        self.submissions.push(entry)?;
+        Ok(CommandId::of(id))
+    }
+
+    /// Returns the slot of the next command, if there is room.
+    pub(super) fn next_slot(&self) -> Option<usize> {
+        self.ids.next_slot().filter(|_| self.submissions.room() > 0)
+    }
+
+    /// Returns the command's slot in a table with one entry per command of the depth.
+    #[inline]
+    pub(super) fn slot(&self, command: CommandId) -> usize {
+        self.ids.slot(command.number())
+    }
+
+    /// Returns the id of the command in flight in a slot.
+    pub(super) fn in_slot(&self, slot: usize) -> Option<CommandId> {
+        self.ids.in_flight_at(slot).map(CommandId::of)
+    }
+
+    /// Rings the doorbells. The head doorbell is rung only together with the tail doorbell, or when nothing is in
+    /// flight: until then no completion needs the freed slots, and each store to a register is expensive.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        let tail = self.submissions.unpublished();
+        if (tail.is_some() || self.ids.in_flight() == 0)
+            && let Some(head) = self.completions.unpublished()
+        {
+            // The head first: a controller that sees the new commands also sees the free slots for their completions.
+            self.registers.store32_release(self.doorbells.head, head);
+        }
+        if let Some(tail) = tail {
+            self.registers.store32_release(self.doorbells.tail, tail);
+        }
+    }
+
+    /// Takes the next entry of the completion queue.
+    #[inline]
+    pub(super) fn reap(&mut self) -> Option<ReapedEntry> {
+        let entry = self.completions.reap()?;
+        let command_id = entry.command_id.get();
+        if entry.submission_queue.get() != self.queue {
+            return Some(ReapedEntry::Stray);
+        }
+        let Some(slot) = self.ids.give_back(command_id) else {
+            return Some(ReapedEntry::Stray);
+        };
+        // A wrong head costs free slots, not the completion: the command is complete in either case.
+        if let Err(fault) = self.submissions.set_head(entry.submission_head.get()) {
+            self.fault = Some(fault);
+        }
+        Some(ReapedEntry::Answer(CommandCompletion {
+            command: CommandId::of(command_id),
+            slot,
+            result: entry.result.get(),
+            status: entry.status(),
+        }))
+    }
+
+    /// Returns true if [`reap`](Self::reap) would return an entry.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.completions.has_work()
+    }
+
+    /// Returns the last impossible submission head in a completion.
+    pub(super) fn fault(&self) -> Option<HeadFault> {
+        self.fault
+    }
+
+    /// Returns the number of commands accepted and not yet completed.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u32 {
+        self.ids.in_flight()
+    }
+
+    /// Returns the most commands in flight.
+    #[inline]
+    pub(super) fn depth(&self) -> u32 {
+        self.ids.depth()
+    }
+}

@@ -1,0 +1,117 @@
+//! The parameters, events and responses of a [`TargetConnection`](super::TargetConnection): plain values without state.
+
+use super::super::fault::TcpFault;
+use super::super::limits::{ADMIN_IN_CAPSULE_BYTES, HOST_DATA_BYTES_MAX, R2T_BYTES_MAX, WRITE_BYTES_MAX};
+use crate::spec::command::SubmissionEntry;
+use crate::spec::status::Status;
+
+/// The parameters of a controller's connections.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetParameters {
+    /// Maximum in-capsule data; an admin queue always accepts 8,192 bytes.
+    pub in_capsule_max: u32,
+    /// MAXH2CDATA.
+    pub host_data_max: u32,
+    /// Maximum bytes that one R2T requests.
+    pub r2t_bytes: u32,
+    /// Maximum bytes of unanswered writes requested by R2T.
+    pub write_bytes_max: usize,
+}
+
+impl Default for TargetParameters {
+    fn default() -> Self {
+        Self {
+            in_capsule_max: ADMIN_IN_CAPSULE_BYTES,
+            host_data_max: HOST_DATA_BYTES_MAX,
+            r2t_bytes: R2T_BYTES_MAX,
+            write_bytes_max: WRITE_BYTES_MAX,
+        }
+    }
+}
+
+/// The slot of a command between its capsule and its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeSlot(pub u16);
+
+/// The next event of a connection.
+#[derive(Debug)]
+pub enum TargetStep {
+    /// The connection needs more bytes.
+    Starved,
+    /// A command. The caller must call [`want`](super::TargetConnection::want) or
+    /// [`respond`](super::TargetConnection::respond) before it advances the connection again.
+    Command {
+        /// Its slot.
+        slot: ExchangeSlot,
+        /// The submission queue entry.
+        entry: SubmissionEntry,
+    },
+    /// All data that the command needs was received.
+    Ready(ExchangeSlot),
+    /// No more input is read. The caller sends the queued bytes, then closes the connection.
+    Closed(CloseReason),
+}
+
+/// The reason for which a connection closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// This end detected a fault and sent a termination request.
+    Fault(TcpFault),
+    /// The peer sent a termination request: FES and FEI.
+    Peer {
+        /// FES.
+        status: u16,
+        /// FEI.
+        information: u32,
+    },
+}
+
+/// The data that a command needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferNeed {
+    /// No data.
+    None,
+    /// This many bytes from the host.
+    FromHost(u32),
+    /// Space for this many bytes at the host.
+    ToHost(u32),
+}
+
+/// The outcome of a [`TransferNeed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeedOutcome {
+    /// The command can be executed now.
+    Now,
+    /// [`TargetStep::Ready`] follows.
+    Later,
+    /// The data pointer is too short for the need; an error response was sent.
+    Refused,
+}
+
+/// The response to a command.
+#[derive(Debug)]
+pub struct TargetResponse {
+    /// Dwords 0 and 1 of the completion.
+    pub result: u64,
+    /// Status of the command.
+    pub status: Status,
+    /// Data for the host if the command succeeded; sent without a copy if long.
+    pub data: Vec<u8>,
+}
+
+impl TargetResponse {
+    /// Creates a response that carries only a status.
+    #[must_use]
+    pub const fn status(status: Status) -> Self {
+        Self { result: 0, status, data: Vec::new() }
+    }
+}
+
+/// The SQ flow control of a queue (Connect attribute DISABLE_SQFLOW).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowControl {
+    /// Completions carry SQHD.
+    Heads,
+    /// Completions carry no SQHD, and the last data PDU of a read may imply its response.
+    Disabled,
+}

@@ -1,0 +1,101 @@
+//! The check of every key after a recovery: the value found resolves the outcome of the commands in flight at the cut.
+//!
+//! Input: the completion of a Retrieve of each key, with no other command in flight.
+//! Output: a model with one state for each key, or the [`PromiseViolation`], including a batch that one key contains and
+//! another lacks.
+
+use super::keys::{
+    KeyHistory, KeyObservation, KeyWrite, ObservationSpan, RecordLifetime, ValueFingerprint, WriteEffect,
+    surely_after,
+};
+use super::{DeviceChecker, GENESIS, PromiseViolation, WallSpan};
+use bytes::Bytes;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCompletion};
+use std::collections::BTreeSet;
+
+impl DeviceChecker {
+    /// Checks the completion of a Retrieve of the whole value, after a recovery and with nothing else in flight, and
+    /// reduces the key's history to the state found. Call it for every one of [`Self::keys`], then [`Self::settled`].
+    ///
+    /// # Errors
+    /// The promise that the state found breaks.
+    pub fn settle(
+        &mut self,
+        namespace: NamespaceId,
+        key: &Bytes,
+        completion: &SsdCompletion,
+        wall: WallSpan,
+    ) -> Result<(), PromiseViolation> {
+        self.tick += 1;
+        let when = ObservationSpan { asked: self.tick, wall_asked: wall.asked, wall_answered: wall.answered };
+        let before = self.key(namespace, key).clone();
+        let hash = ValueFingerprint::of(&completion.sink).hash;
+        self.read_completed((namespace, key, ReadRelease::WhenDurable), completion, Some(hash), when)?;
+        let (sequence, effect, seen) = match completion.status {
+            Status::SUCCESS => {
+                let bytes = completion.value_bytes;
+                let (sequence, expiry_ms) = (completion.sequence.0, completion.expiry_ms);
+                let seen = KeyObservation::Present { bytes, hash: Some(hash), sequence, expiry_ms };
+                let effect =
+                    WriteEffect::Store(ValueFingerprint { bytes, hash }, RecordLifetime::Until(expiry_ms));
+                (Some(sequence), effect, seen)
+            }
+            _ => (None, WriteEffect::Delete, KeyObservation::Absent),
+        };
+        self.note_batches(namespace, &before, seen, when)?;
+        let group = self.certain_group(namespace);
+        self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
+        let history = self.key(namespace, key);
+        history.bury(|_| true);
+        history.writes = vec![KeyWrite { group, effect, sequence, replaces: None }];
+        Ok(())
+    }
+
+    /// Notes the unfinished batches that a key contains or lacks, according to the state found.
+    fn note_batches(
+        &mut self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        seen: KeyObservation,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let matching = history.explanations(&self.groups, seen, when);
+        let rests_on = |index: &usize| {
+            let base = history.writes[*index].replaces?;
+            history.writes.iter().find(|write| write.sequence == Some(base)).map(|write| write.group)
+        };
+        // The write found named the record that it replaced, so that record existed, and its whole batch with it.
+        let mut based_on = None;
+        if let [only] = &matching[..] {
+            based_on = rests_on(only);
+        }
+        for write in &history.writes {
+            let batch = write.group;
+            if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
+                continue;
+            }
+            let explained_by = || matching.iter().map(|&index| &history.writes[index]);
+            let shows = based_on == Some(batch) || explained_by().all(|other| other.group == batch);
+            if matching.len() == 1 && shows {
+                self.shown.entry(batch).or_insert(history.number);
+            } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
+                self.lacked.entry(batch).or_insert(history.number);
+            }
+            if let (Some(&present), Some(&missing)) = (self.shown.get(&batch), self.lacked.get(&batch)) {
+                return Err(PromiseViolation::TornBatch { namespace, batch, present, missing });
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards the state of the check after every key was settled.
+    pub fn settled(&mut self) {
+        self.shown.clear();
+        self.lacked.clear();
+        let used = self.spaces.iter().flat_map(|space| space.keys.values());
+        let used: BTreeSet<u64> =
+            used.flat_map(|history| history.writes.iter().map(|write| write.group)).collect();
+        self.groups.retain(|id, _| *id == GENESIS || used.contains(id));
+    }
+}

@@ -1,0 +1,250 @@
+//! Checks of completions against the model of the keys that they name.
+//!
+//! Input: a completion with its command. Output: the updated model, or the [`PromiseViolation`].
+
+use super::keys::{KeyHistory, KeyObservation, KeyWrite, ObservationSpan, WriteEffect};
+use super::{CheckedCommand, DeviceChecker, KeyRequest, PromiseViolation, unexpected};
+use bytes::Bytes;
+use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{NamespaceId, ReadRelease, Sequence, SsdCompletion, WriteCondition};
+use headwater_ssd::engine::Durability;
+
+impl DeviceChecker {
+    pub(super) fn write_completed(
+        &mut self,
+        (asked, group, keys): (&CheckedCommand, u64, &[KeyRequest]),
+        completion: &SsdCompletion,
+        now: Nanos,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let (status, namespace) = (completion.status, asked.namespace);
+        if status.is_success() {
+            for one in keys {
+                self.check_condition(namespace, one, (group, status), when)?;
+            }
+            let before = asked.highest_acked;
+            let sequence = completion.sequence.0;
+            // A batch whose deletes found nothing to delete returns the sequence that it observed.
+            let wrote =
+                asked.is_alone() || keys.iter().any(|one| matches!(one.effect, WriteEffect::Store(..)));
+            if wrote && sequence != 0 && sequence <= before {
+                let token = completion.token;
+                return Err(PromiseViolation::SequenceWentBack { token, sequence, before });
+            }
+            self.highest_acked = self.highest_acked.max(sequence);
+            let kept = self.spaces[namespace.index()].durability == Durability::Always || asked.is_durable();
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.done = group.done.or(Some(self.tick));
+                group.acked_at = Some(now);
+                group.certain = true;
+                group.kept |= kept;
+            }
+        } else if let Some(seen) = refusal(status) {
+            self.take_back(namespace, group, keys);
+            let failed = usize::try_from(completion.position).ok().filter(|_| keys.len() > 1);
+            if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
+                self.judge_refusal(namespace, one, (status, seen), when)?;
+            }
+        } else {
+            return Err(unexpected(completion));
+        }
+        let oldest_open = self.open.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
+        for one in keys {
+            let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
+            if let Some(history) = history {
+                history.forget(&self.groups, oldest_open);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_back(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyRequest]) {
+        for one in keys {
+            self.key(namespace, &one.key).writes.retain(|write| write.group != group);
+        }
+        self.groups.remove(&group);
+    }
+
+    pub(super) fn check_condition(
+        &mut self,
+        namespace: NamespaceId,
+        one: &KeyRequest,
+        (group, status): (u64, Status),
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let history = self.key(namespace, &one.key).clone();
+        let mut before = history.clone();
+        before.writes.retain(|write| write.group != group);
+        let seen = match one.condition {
+            WriteCondition::Always => return Ok(()),
+            WriteCondition::IfExists | WriteCondition::IfSequence(_) => KeyObservation::Something,
+            WriteCondition::IfAbsent => KeyObservation::Absent,
+        };
+        let mut matching = before.explanations(&self.groups, seen, when);
+        if let WriteCondition::IfSequence(Sequence(wanted)) = one.condition {
+            let known = |index: &usize| before.writes[*index].sequence;
+            matching.retain(|index| known(index).is_none_or(|sequence| sequence == wanted));
+        }
+        if !matching.is_empty() {
+            // The write was acknowledged, so the group that decided its condition has happened as a whole, and lasts as
+            // long as the write.
+            self.promote(namespace, &before, &matching, (seen, when), ReadRelease::WhenDurable);
+            let always = self.spaces[namespace.index()].durability == Durability::Always;
+            if let (WriteCondition::IfSequence(Sequence(wanted)), [only], true) =
+                (one.condition, &matching[..], always)
+                && before.writes[*only].sequence == Some(wanted)
+                && let Some(group) = self.groups.get_mut(&before.writes[*only].group)
+            {
+                group.kept = true;
+            }
+            return Ok(());
+        }
+        Err(PromiseViolation::ConditionMisjudged {
+            namespace,
+            key: history.number,
+            status,
+            expected: before.expected(&self.groups, when),
+        })
+    }
+
+    /// Checks that a read-modify-write replaced the record that it named; otherwise another client's update was lost.
+    pub(super) fn check_replaced(&self, namespace: NamespaceId, key: &Bytes) -> Result<(), PromiseViolation> {
+        let history = self.space(namespace).and_then(|space| space.keys.get(key));
+        let Some(history) = history else { return Ok(()) };
+        for write in &history.writes {
+            let (Some(base), Some(own)) = (write.replaces, write.sequence) else {
+                continue;
+            };
+            let between = |other: &&KeyWrite| other.sequence.is_some_and(|known| base < known && known < own);
+            if let Some(other) = history.writes.iter().find(between) {
+                return Err(PromiseViolation::LostUpdate {
+                    namespace,
+                    key: history.number,
+                    base,
+                    own,
+                    between: other.sequence.unwrap_or(0),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge_refusal(
+        &mut self,
+        namespace: NamespaceId,
+        one: &KeyRequest,
+        (status, seen): (Status, KeyObservation),
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let history = self.key(namespace, &one.key).clone();
+        let matching = history.explanations(&self.groups, seen, when);
+        if matching.is_empty() {
+            return Err(PromiseViolation::ConditionMisjudged {
+                namespace,
+                key: history.number,
+                status,
+                expected: history.expected(&self.groups, when),
+            });
+        }
+        self.promote(namespace, &history, &matching, (seen, when), ReadRelease::WhenDurable);
+        Ok(())
+    }
+
+    pub(super) fn read_completed(
+        &mut self,
+        (namespace, key, release): (NamespaceId, &Bytes, ReadRelease),
+        completion: &SsdCompletion,
+        hash: Option<u64>,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let seen = match completion.status {
+            Status::KEY_DOES_NOT_EXIST => KeyObservation::Absent,
+            Status::SUCCESS => KeyObservation::Present {
+                bytes: completion.value_bytes,
+                hash,
+                sequence: completion.sequence.0,
+                expiry_ms: completion.expiry_ms,
+            },
+            _ => return Err(unexpected(completion)),
+        };
+        self.judge_seen((namespace, key, release), seen, when)
+    }
+
+    /// Checks that the observation of the key is possible, and updates the model with what follows from it.
+    pub(super) fn judge_seen(
+        &mut self,
+        (namespace, key, release): (NamespaceId, &Bytes, ReadRelease),
+        seen: KeyObservation,
+        when: ObservationSpan,
+    ) -> Result<(), PromiseViolation> {
+        let history = self.key(namespace, key).clone();
+        let matching = history.explanations(&self.groups, seen, when);
+        if matching.is_empty() {
+            return Err(self.accuse(namespace, &history, seen, when));
+        }
+        if let (KeyObservation::Present { sequence, .. }, [only]) = (seen, &matching[..]) {
+            let group = history.writes[*only].group;
+            self.learn_sequence(namespace, key, group, Sequence(sequence));
+        }
+        self.promote(namespace, &history, &matching, (seen, when), release);
+        Ok(())
+    }
+
+    /// Marks the write that explains the observation as having happened; if the completion was held until the write was
+    /// durable, it must also survive a cut.
+    pub(super) fn promote(
+        &mut self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        matching: &[usize],
+        (seen, when): (KeyObservation, ObservationSpan),
+        release: ReadRelease,
+    ) {
+        let [only] = matching else { return };
+        let lasting = release == ReadRelease::WhenDurable
+            && self.spaces[namespace.index()].durability == Durability::Always
+            && history.is_explained_once_for_good(&self.groups, seen, when);
+        if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
+            group.done = group.done.or(Some(self.tick));
+            group.certain = true;
+            group.kept |= lasting;
+        }
+    }
+
+    pub(super) fn accuse(
+        &self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        seen: KeyObservation,
+        when: ObservationSpan,
+    ) -> PromiseViolation {
+        let (key, expected) = (history.number, history.expected(&self.groups, when));
+        let saw = match seen {
+            KeyObservation::Absent => "found nothing".to_owned(),
+            KeyObservation::Something => "found a record".to_owned(),
+            KeyObservation::Content(value) => format!("found {} bytes", value.bytes),
+            KeyObservation::Present { bytes, sequence, expiry_ms, .. } => {
+                format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
+            }
+        };
+        match seen {
+            KeyObservation::Absent => PromiseViolation::Lost { namespace, key, saw, expected },
+            _ if history.ever_written(seen, when) => {
+                PromiseViolation::CameBack { namespace, key, saw, expected }
+            }
+            _ => PromiseViolation::NeverWritten { namespace, key, saw, expected },
+        }
+    }
+}
+
+/// Returns `Some` if a status means that nothing was written; the inner value is the state that the device must have
+/// observed.
+fn refusal(status: Status) -> Option<Option<KeyObservation>> {
+    match status {
+        Status::KEY_DOES_NOT_EXIST => Some(Some(KeyObservation::Absent)),
+        Status::KEY_EXISTS => Some(Some(KeyObservation::Something)),
+        Status::SEQUENCE_MISMATCH | Status::CAPACITY_EXCEEDED => Some(None),
+        _ => None,
+    }
+}

@@ -1,0 +1,78 @@
+//! The device that the simulator drives, through one front end, over simulated flash.
+//!
+//! Input: commands and time. Output: completions.
+//! The trait holds only what the world needs, so that a test can substitute a deliberately broken device and verify
+//! that the checker reports it.
+
+mod ssd;
+
+use crate::media::SimMedia;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::engine::DeviceConfig;
+use headwater_ssd::namespace::Namespace;
+
+/// The time at which a device is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct BootTime {
+    /// Monotonic time.
+    pub now: Nanos,
+    /// Wall time.
+    pub wall: UnixMillis,
+}
+
+/// A device that the world can drive.
+pub trait SimulatedDevice: Sized {
+    /// Opens the device over a medium and recovers it; `wait` on the medium advances virtual time.
+    ///
+    /// # Errors
+    /// A description of the failure. The medium is dropped, so that its crash image can be booted again.
+    fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String>;
+
+    /// Inspects a medium on which no device runs, as an operator would. Does nothing by default.
+    ///
+    /// # Errors
+    /// A description of what is wrong with the medium.
+    fn inspect(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
+        let _ = (media, config, at);
+        Ok(())
+    }
+
+    /// Submits a command. After `Ok` exactly one completion follows; after `Err` none does.
+    ///
+    /// # Errors
+    /// The reason why the device did not accept the command.
+    fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError>;
+
+    /// Does all work that is possible at this time. Returns true if anything progressed.
+    fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;
+
+    /// Takes the next completion.
+    fn next_completion(&mut self) -> Option<SsdCompletion>;
+
+    /// Returns the device's description of a namespace. A device without a namespace table has only key spaces.
+    fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
+        let _ = namespace;
+        None
+    }
+
+    /// Returns true if the device reports the namespace attached to the controller. Without a namespace table, every
+    /// controller has every namespace.
+    fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
+        let _ = (namespace, controller);
+        true
+    }
+
+    /// Starts work that only an operator requests, such as a checkpoint. Does nothing by default.
+    fn nudge(&mut self) {}
+
+    /// Makes everything durable and writes what speeds up the next boot, in virtual time. Returns the time at the end,
+    /// or `None` if the device cannot or the power was cut first.
+    fn shut_down(&mut self, at: BootTime) -> Option<Nanos> {
+        let _ = at;
+        None
+    }
+
+    /// Returns the time at which the device next has work; `None` if only a command gives it work.
+    fn next_deadline(&self) -> Option<Nanos>;
+}

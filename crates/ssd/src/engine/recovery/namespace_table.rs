@@ -1,0 +1,86 @@
+//! Loads the namespace table from its records.
+//!
+//! Input: a complete index. Output: the settings of each namespace, and the phase of the last sanitize operation.
+//! Invariant: a record that exists but cannot be read makes its number unusable, never an implicit key space.
+
+use super::replay::reach;
+use crate::command::{Lba, NamespaceId, Sequence, ValueSink};
+use crate::ftl::namespace_table::{NamespaceDefinition, decode, place};
+use crate::ftl::sanitize_mark::{self, FoundMark};
+use crate::ftl::{FoundRecord, Ftl, RecordPart, SinkRange, StallReason};
+use crate::index::{KeyHash, RecordIndex};
+use crate::limits::NAMESPACES;
+use crate::media::{Media, MediaError};
+use crate::namespace::attachment::NamespaceAttachment;
+use headwater_host::clock::Nanos;
+
+const DAMAGED: (NamespaceDefinition, NamespaceAttachment) =
+    (NamespaceDefinition::Damaged, NamespaceAttachment::EVERYBODY);
+
+/// Fills the namespace table.
+pub(super) fn table<M: Media>(ftl: &mut Ftl<M>, now: &mut Nanos) -> Result<(), MediaError> {
+    for number in (1..).take(NAMESPACES).map(NamespaceId) {
+        let (slot, attachment) = match ftl.index.find(place(number), 0) {
+            // Blocks without a namespace record: damage has destroyed the record.
+            None if has_blocks(ftl, number) => DAMAGED,
+            None => (NamespaceDefinition::Implicit, NamespaceAttachment::EVERYBODY),
+            Some(_) => reach(ftl, now, |ftl| slot_of(ftl, number))?,
+        };
+        ftl.table.load(number, slot, &attachment.after_restart());
+    }
+    let mark = reach(ftl, now, |ftl| mark_of(ftl))?;
+    ftl.table.load_sanitize(mark);
+    Ok(())
+}
+
+/// Reads the mark of the last sanitize operation; `None` if there was none.
+fn mark_of<M: Media>(ftl: &Ftl<M>) -> Result<Option<FoundMark>, StallReason> {
+    Ok(match value_of(ftl, sanitize_mark::place())? {
+        Value::Absent => None,
+        Value::Damaged => Some(FoundMark::DAMAGED),
+        Value::Intact(sequence, bytes) => {
+            let mark = sanitize_mark::decode(&bytes).map(|mark| FoundMark { mark, sequence });
+            Some(mark.unwrap_or(FoundMark::DAMAGED))
+        }
+    })
+}
+
+fn has_blocks<M: Media>(ftl: &Ftl<M>, number: NamespaceId) -> bool {
+    let first = ftl.index.next(KeyHash::of_block(number, Lba(0)));
+    first.is_some_and(|(_, entry)| entry.namespace == number)
+}
+
+fn slot_of<M: Media>(
+    ftl: &Ftl<M>,
+    number: NamespaceId,
+) -> Result<(NamespaceDefinition, NamespaceAttachment), StallReason> {
+    Ok(match value_of(ftl, place(number))? {
+        Value::Intact(_, bytes) => decode(&bytes)
+            .map_or(DAMAGED, |(namespace, attachment)| (NamespaceDefinition::Made(namespace), attachment)),
+        Value::Absent | Value::Damaged => DAMAGED,
+    })
+}
+
+/// The value of a record of the table.
+enum Value {
+    Absent,
+    Damaged,
+    Intact(Sequence, Vec<u8>),
+}
+
+fn value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason> {
+    if ftl.index.find(place, 0).is_none() {
+        return Ok(Value::Absent);
+    }
+    let (system, lba) = place.block();
+    let found = ftl.find(place, system, &lba.0.to_le_bytes(), RecordPart::Value)?;
+    let Some(FoundRecord { entry, header: Some(header) }) = found else {
+        return Ok(Value::Damaged);
+    };
+    let mut sink = ValueSink::Bytes(Vec::new());
+    let intact = ftl.read_value(entry, &header, &mut sink, SinkRange::front(header.value_bytes))?;
+    Ok(match sink {
+        ValueSink::Bytes(bytes) if intact => Value::Intact(header.sequence, bytes),
+        _ => Value::Damaged,
+    })
+}

@@ -1,0 +1,465 @@
+//! Collection: live records are moved out of a block so that it can be erased (UIO paper section 3.4.3, last
+//! paragraph).
+//!
+//! Input: a victim, chosen by policy. Output: its live records and needed tombstones at the write frontier of the log,
+//! and the block queued for an erase, which happens only once the moved records are durable. Invariant: a record is
+//! moved only if the index names exactly its address at that moment (compare and swap); a tombstone is dropped only if
+//! no block is left that was opened before it was written.
+
+use super::incomplete_batches::IncompleteBatches;
+use super::prefetch::PAGES_AHEAD;
+use super::{FoundRecord, Ftl, RecordPieces, StallReason};
+use crate::config::VictimPolicy;
+use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
+use crate::log::blocks::BlockState;
+use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::record::{
+    FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES,
+};
+use crate::log::{ChecksumMode, RecordSource};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::{Media, MediaError};
+use std::collections::VecDeque;
+
+/// Free blocks above the low mark at which collection stops.
+const HIGH_ABOVE_LOW: usize = 1;
+/// Records processed before other work gets a turn.
+const RECORDS_PER_TURN: usize = 256;
+
+/// A block being collected, and the position reached in it.
+#[derive(Clone, Copy, Debug)]
+struct VictimCursor {
+    block: BlockId,
+    page: usize,
+    offset: usize,
+    head_done: bool,
+}
+
+/// The collector's state.
+#[derive(Debug)]
+pub(crate) struct GarbageCollector {
+    policy: VictimPolicy,
+    victim: Option<VictimCursor>,
+    /// Evacuated blocks, each with the barrier that must be durable before its erase.
+    evacuated: VecDeque<(BlockId, u64)>,
+    /// Blocks that recovery leaves to collect first.
+    debris: IncompleteBatches,
+    cleaning: bool,
+    /// True until the first page of this epoch is durable; no block is collected before.
+    held: bool,
+    /// Free blocks that a waiter needs beyond the usual number.
+    demand: usize,
+    waiting: bool,
+}
+
+impl GarbageCollector {
+    pub(super) fn new(policy: VictimPolicy) -> Self {
+        Self {
+            policy,
+            victim: None,
+            evacuated: VecDeque::new(),
+            debris: IncompleteBatches::default(),
+            cleaning: false,
+            held: false,
+            demand: 0,
+            waiting: false,
+        }
+    }
+
+    /// Returns the next evacuated block whose moved records are durable.
+    pub(super) fn next_erase(&self, durable_barrier: u64) -> Option<BlockId> {
+        self.evacuated.front().filter(|(_, barrier)| *barrier <= durable_barrier).map(|(block, _)| *block)
+    }
+
+    pub(super) fn erase_accepted(&mut self) {
+        self.evacuated.pop_front();
+    }
+
+    /// Ends the clean-up if all of its blocks were collected; every erase so far is durable.
+    pub(super) fn settle(&mut self) {
+        if self.debris.blocks.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
+            self.debris = IncompleteBatches::default();
+            self.cleaning = false;
+        }
+    }
+
+    /// Returns true while discarded records are on the medium: no page may claim that their sequences are durable.
+    pub(super) fn holds_stamp(&self) -> bool {
+        self.cleaning
+    }
+
+    /// Takes what recovery left to collect first.
+    pub(crate) fn clean_up(&mut self, debris: IncompleteBatches) {
+        self.cleaning = !debris.blocks.is_empty();
+        self.debris = debris;
+        self.held = true;
+    }
+
+    /// Permits collection, now that the first page of this epoch is durable.
+    pub(crate) fn let_go(&mut self) {
+        self.held = false;
+    }
+
+    /// Returns true until the incomplete batches that recovery found are erased.
+    pub(crate) fn is_cleaning_up(&self) -> bool {
+        self.cleaning
+    }
+
+    /// Raises the number of free blocks requested. Returns true if it grew.
+    pub(crate) fn demand(&mut self, blocks: usize) -> bool {
+        let more = blocks > self.demand;
+        self.demand = self.demand.max(blocks);
+        more
+    }
+
+    /// Clears the request for free blocks.
+    pub(super) fn forget_demand(&mut self) {
+        self.demand = 0;
+    }
+
+    /// Resumes collection after the pages it waited for were read.
+    pub(crate) fn wake(&mut self) {
+        self.waiting = false;
+    }
+}
+
+/// The result for one record of a victim.
+enum MoveOutcome {
+    /// It was not needed, or it was moved to the write frontier.
+    Done,
+    /// Its bytes fail their checksum.
+    Damaged,
+}
+
+impl<M: Media> Ftl<M> {
+    /// Returns the blocks that are free or will be free when collections and erases under way are done.
+    fn blocks_in_sight(&self) -> usize {
+        self.blocks.free() + self.blocks.erasing_now() + self.collector.evacuated.len()
+    }
+
+    /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through `StallReason`.
+    pub(crate) fn collect(&mut self) -> Result<bool, StallReason> {
+        if self.collector.waiting || self.collector.held || self.failed.is_some() {
+            return Ok(false);
+        }
+        if self.collector.victim.is_none() && !self.choose_victim() {
+            return Ok(false);
+        }
+        for _ in 0..RECORDS_PER_TURN {
+            match self.collect_next() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(stall) => {
+                    self.collector.waiting = matches!(stall, StallReason::Pages(_));
+                    return Err(stall);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn choose_victim(&mut self) -> bool {
+        let victim = match self.collector.debris.blocks.pop_first() {
+            Some(block) => Some(block),
+            None => self.next_victim(),
+        };
+        self.collector.victim =
+            victim.map(|block| VictimCursor { block, page: 0, offset: 0, head_done: false });
+        victim.is_some()
+    }
+
+    fn next_victim(&mut self) -> Option<BlockId> {
+        let in_sight = self.blocks_in_sight();
+        let high = self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
+        if in_sight >= high {
+            // Blocks not free yet may wait for a flush: a demand dropped too early would be requested again and again.
+            if self.blocks.free() >= high {
+                self.collector.demand = 0;
+            }
+            return None;
+        }
+        // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
+        // first.
+        let policy = if self.tombstones_pile_up() { VictimPolicy::Fifo } else { self.collector.policy };
+        let victim = self.blocks.victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
+        let hopeless = |block: &BlockId| {
+            policy == VictimPolicy::Greedy && self.blocks.cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
+        };
+        let victim = victim.filter(|block| !hopeless(block));
+        if victim.is_none() {
+            // No block is eligible until a durable page carries a later durable stamp.
+            self.want_witness();
+        }
+        victim
+    }
+
+    /// Returns true if blocks of unknown contents must be erased now: while one is left, no tombstone can be dropped.
+    /// With enough free blocks the tombstones do no harm, and the erases are saved.
+    pub(super) fn wants_all_erased(&self) -> bool {
+        let short = self.blocks_in_sight() <= self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
+        self.blocks.has_unknown() && (short || self.tombstones_pile_up())
+    }
+
+    fn tombstones_pile_up(&self) -> bool {
+        self.blocks.tombstone_bytes() > self.geometry.data_bytes() / 16
+    }
+
+    /// Fills a page with the current durable stamp and requests its commit. Returns false if there is no room now.
+    pub(crate) fn witness(&mut self) -> bool {
+        if self.room(PAGE_DATA_BYTES, 0).is_err() {
+            return false;
+        }
+        self.log.witness(&mut self.dram, &mut self.blocks);
+        self.commit.want_barrier(self.log.position());
+        true
+    }
+
+    /// Makes the next commit program a page with the current durable stamp.
+    fn want_witness(&mut self) {
+        let applied = self.applied();
+        if (self.commit.witnessed < applied
+            || self.commit.witnessed_order < self.log.begun_order(&self.blocks))
+            && self.commit.is_idle()
+        {
+            if self.commit.durable < applied {
+                self.commit.want(applied);
+            } else {
+                self.witness();
+            }
+        }
+    }
+
+    /// Processes the next record of the victim. Returns false when the victim is finished.
+    fn collect_next(&mut self) -> Result<bool, StallReason> {
+        let Some(mut victim) = self.collector.victim else {
+            return Ok(false);
+        };
+        if let Some(hidden) = self.collector.debris.hidden_in(victim.block) {
+            self.move_at(hidden)?;
+            self.collector.debris.rescue.remove(&(victim.block, hidden));
+            return Ok(true);
+        }
+        self.want_block(victim.block, victim.page)?;
+        if victim.offset == 0 && victim.page.is_multiple_of(PAGES_AHEAD) {
+            self.look_ahead(victim.block, victim.page);
+        }
+        if victim.page >= usize::from(self.blocks.get(victim.block).pages) {
+            self.finish_victim(victim.block);
+            return Ok(false);
+        }
+        let page = page_of(victim.block, victim.page);
+        let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
+        // A page of the block's earlier use may remain after an erase that a power cut interrupted.
+        let order = self.blocks.get(victim.block).order;
+        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
+            self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
+            return Ok(true);
+        };
+        if victim.page == 0 && !victim.head_done {
+            if spare.continues != 0
+                && self.blocks.leads_to(RecordAddress(spare.continues - 1).block(), victim.block)
+            {
+                self.move_at(RecordAddress(spare.continues - 1))?;
+            }
+            victim.head_done = true;
+        }
+        if spare.first == NO_RECORD {
+            self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
+            return Ok(true);
+        }
+        let offset = victim.offset.max(victim.page * PAGE_DATA_BYTES + usize::from(spare.first));
+        let address = RecordAddress::in_block(victim.block, offset);
+        let next = self.move_at(address)?.unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset) + offset;
+        let page_end = victim.page * PAGE_DATA_BYTES + usize::from(spare.used);
+        if next >= page_end {
+            victim.page += 1;
+            victim.offset = 0;
+        } else {
+            victim.offset = next;
+        }
+        self.collector.victim = Some(victim);
+        Ok(true)
+    }
+
+    /// Returns a stall with every uncached page of the victim if the next page is not cached.
+    fn want_block(&self, block: BlockId, from: usize) -> Result<(), StallReason> {
+        let pages = usize::from(self.blocks.get(block).pages);
+        if self.traits.addressable || from >= pages || self.page(page_of(block, from)).is_some() {
+            return Ok(());
+        }
+        let missing =
+            (from..pages).map(|page| page_of(block, page)).filter(|page| self.page(*page).is_none());
+        Err(StallReason::Pages(missing.collect()))
+    }
+
+    /// Moves the record at an address if it must be kept. Returns the record's length in bytes, or `None` if no
+    /// readable record is there.
+    fn move_at(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
+        let probe = IndexEntry {
+            address,
+            units: 3,
+            namespace: crate::command::NamespaceId::FIRST,
+            lifetime: EntryLifetime::Unlimited,
+        };
+        let Some(header) = self.header(probe, super::RecordPart::Key)? else {
+            return Ok(None);
+        };
+        let entry = IndexEntry { units: header.units(), namespace: header.namespace, ..probe };
+        let bytes = entry.units as usize * UNIT_BYTES;
+        if self.blocks.get(address.block()).suspect && !self.is_intact(entry, &header)? {
+            // Recovery stopped here too: it used no record after a damaged one of the same page.
+            return Ok(None);
+        }
+        let moved = if header.is_tombstone() || header.is_clear() {
+            self.move_tombstone(entry, &header)?
+        } else {
+            self.move_live(entry, &header)?
+        };
+        Ok(match moved {
+            MoveOutcome::Done => Some(bytes),
+            MoveOutcome::Damaged => {
+                self.stats.damaged += 1;
+                None
+            }
+        })
+    }
+
+    fn move_tombstone(
+        &mut self,
+        entry: IndexEntry,
+        header: &RecordHeader,
+    ) -> Result<MoveOutcome, StallReason> {
+        let needed = header.sequence >= self.blocks.watermark()
+            && !self.collector.debris.discarded.contains(&header.sequence);
+        if !needed {
+            return Ok(MoveOutcome::Done);
+        }
+        if !self.is_intact(entry, header)? {
+            return Ok(MoveOutcome::Damaged);
+        }
+        let address = self.append_moved(entry, header)?;
+        self.blocks.remove_tombstone(entry.address, entry.units);
+        self.blocks.add_tombstone(address, entry.units, header.sequence);
+        Ok(MoveOutcome::Done)
+    }
+
+    fn move_live(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
+        let hash = self.hash_of(entry, header)?;
+        if !self.index.contains(hash, entry.address) {
+            return self.stand_in(entry, header);
+        }
+        if !self.is_intact(entry, header)? {
+            return Ok(MoveOutcome::Damaged);
+        }
+        let address = self.append_moved(entry, header)?;
+        let lifetime = if header.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
+        let swapped = self.index.replace(hash, entry.address, IndexEntry { address, lifetime, ..entry });
+        assert!(swapped, "the index lost a record while it was moved");
+        self.blocks.remove_live(entry.address, entry.units);
+        self.blocks.add_live(address, entry.units);
+        if lifetime == EntryLifetime::Limited {
+            self.expiry.remove(header.expiry_ms, hash, entry.address);
+            self.expiry.insert(header.expiry_ms, hash, address);
+        }
+        Ok(MoveOutcome::Done)
+    }
+
+    /// Replaces a dead record of a complete batch by a tombstone. Recovery counts the records of a batch that no page
+    /// calls durable, and would take an incomplete one for torn. The tombstone changes nothing, because its key has a
+    /// newer record.
+    fn stand_in(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
+        let counted =
+            header.flags & FLAGS_BATCH != 0 && self.collector.debris.believed.contains(&header.sequence);
+        if !counted || !self.is_intact(entry, header)? {
+            return Ok(MoveOutcome::Done);
+        }
+        let key = self.key_of(entry, header)?;
+        let header = RecordHeader { flags: FLAG_TOMBSTONE, value_bytes: 0, expiry_ms: 0, ..*header };
+        self.room(header.units() as usize * UNIT_BYTES, 0)?;
+        let payload = [RecordSource::Bytes(&key)];
+        let address =
+            self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &payload);
+        self.blocks.add_tombstone(address, header.units(), header.sequence);
+        Ok(MoveOutcome::Done)
+    }
+
+    /// Copies an intact record to the write frontier. It keeps its sequence, but loses its batch flags, because the
+    /// rest of the complete batch may be collected before it.
+    fn append_moved(
+        &mut self,
+        entry: IndexEntry,
+        header: &RecordHeader,
+    ) -> Result<RecordAddress, StallReason> {
+        let bytes = entry.units as usize * UNIT_BYTES;
+        self.room(bytes, 0)?;
+        let flags = header.flags & !FLAGS_BATCH;
+        let checksum = if flags == header.flags { ChecksumMode::Known } else { ChecksumMode::Compute };
+        let header = RecordHeader { flags, ..*header };
+        self.stats.moved_bytes += bytes as u64;
+        let payload_bytes = header.payload_end() - HEADER_BYTES;
+        let mut spans = RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes);
+        let mut piece_spans = [None; PIECES_IN_PLACE];
+        piece_spans.iter_mut().for_each(|span| *span = spans.next_span());
+        if spans.next_span().is_none()
+            && let Some(pieces) = in_place(&self.media, &piece_spans)
+        {
+            return Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces));
+        }
+        let mut payload = Vec::with_capacity(payload_bytes);
+        for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes) {
+            payload.extend_from_slice(piece.map_err(|page| StallReason::Pages(vec![page]))?);
+        }
+        let payload = [RecordSource::Bytes(&payload)];
+        Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &payload))
+    }
+
+    fn finish_victim(&mut self, block: BlockId) {
+        self.collector.victim = None;
+        if self.blocks.get(block).live_bytes > 0 {
+            // A live record could not be read: the block stays, so that the damage stays visible.
+            self.blocks.quarantine(block);
+            self.stats.quarantined += 1;
+            if self.collector.cleaning && !self.collector.debris.rotten.contains(&block) {
+                // Recovery could read this record, so the medium is failing. The block can neither be erased nor
+                // ignored; the next opening of the device finds out which records are readable.
+                let page = page_of(block, 0);
+                self.failed.get_or_insert(MediaError::Unreadable { page });
+            }
+            // No erase follows that would end the clean-up.
+            self.settle();
+            return;
+        }
+        debug_assert_eq!(self.blocks.get(block).state, BlockState::Closed);
+        self.blocks.evacuated(block);
+        let barrier = self.log.position();
+        self.collector.evacuated.push_back((block, barrier));
+        self.commit.want_barrier(barrier);
+    }
+
+    /// Returns true if a record has expired.
+    pub(crate) fn expired(&self, found: &FoundRecord) -> bool {
+        found.header.is_some_and(|header| header.is_expired(self.wall_ms))
+    }
+}
+
+/// Most pieces of a record that is moved without an intermediate copy, on a medium that shows its pages.
+const PIECES_IN_PLACE: usize = 3;
+
+/// Returns the pieces as the medium shows them; `None` if it does not show one.
+fn in_place<'a, M: Media>(
+    media: &'a M,
+    piece_spans: &[Option<(PageAddress, usize, usize)>; PIECES_IN_PLACE],
+) -> Option<[RecordSource<'a>; PIECES_IN_PLACE]> {
+    let mut pieces = [RecordSource::Bytes(&[]); PIECES_IN_PLACE];
+    for (piece, span) in pieces.iter_mut().zip(piece_spans) {
+        if let Some((page, within, bytes)) = *span {
+            *piece = RecordSource::Bytes(media.view(page)?.get(within..within + bytes)?);
+        }
+    }
+    Some(pieces)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+pub(super) const fn page_of(block: BlockId, page: usize) -> PageAddress {
+    PageAddress::new(block, page as u8)
+}

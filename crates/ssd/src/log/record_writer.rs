@@ -1,0 +1,87 @@
+//! One append: the bytes of a record go into the open page, and into the next pages and blocks when each is full.
+//!
+//! Input: pieces of a record, in order. Output: the same bytes in device DRAM, and their checksum. Invariant: a block
+//! that is opened inside a record carries the address of that record.
+
+use super::{OpenBlock, RecordLog};
+use crate::command::Sequence;
+use crate::log::blocks::BlockTable;
+use crate::log::page::PageKind;
+use crate::log::page_cache::PageCache;
+use crate::log::record::RecordAddress;
+use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use headwater_dma::iova::ClientSegments;
+use headwater_host::copy::{copy, copy_crc32c, crc32c};
+use std::ops::Range;
+
+/// The state of one append.
+pub(super) struct RecordWriter<'a> {
+    pub(super) log: &'a mut RecordLog,
+    pub(super) dram: &'a mut PageCache,
+    pub(super) blocks: &'a mut BlockTable,
+    pub(super) head: RecordAddress,
+    pub(super) sequence: Sequence,
+}
+
+impl RecordWriter<'_> {
+    /// Returns the open page and the offset of its free rest. Opens the next page or block if the current one is full.
+    fn room(&mut self) -> (&mut [u8], &mut usize) {
+        let full = self.log.open.as_ref().is_none_or(|open| open.offset == PAGE_DATA_BYTES);
+        if full {
+            self.log.fill_page(PageKind::Log);
+            let before = self.log.open.as_ref().map(|open| (open.block, open.page));
+            if let Some((block, PAGES_PER_BLOCK)) = before {
+                self.log.finish_block(self.dram, self.blocks);
+                self.log.open_block(self.blocks, self.head.0 + 1);
+                let next = self.log.open.as_ref().map_or(block, |open| open.block);
+                self.blocks.chain(block, next);
+                self.blocks.saw_sequence(next, self.sequence);
+            }
+        }
+        let open = self.log.open.as_mut().expect("a block is open while a record is appended");
+        if open.frame.is_none() {
+            open.frame = Some(self.dram.take_frame().expect("frames were counted before the append"));
+        }
+        let OpenBlock { frame: Some(frame), offset, .. } = open else {
+            unreachable!("the frame was set above")
+        };
+        (&mut frame[..PAGE_DATA_BYTES], offset)
+    }
+
+    pub(super) fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (page, offset) = self.room();
+            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
+            copy(&mut page[*offset..*offset + here.len()], here);
+            *offset += here.len();
+            bytes = rest;
+        }
+    }
+
+    pub(super) fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
+        while !bytes.is_empty() {
+            let (page, offset) = self.room();
+            let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
+            crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
+            *offset += here.len();
+            bytes = rest;
+        }
+        crc
+    }
+
+    /// Appends bytes of client memory. The checksum covers the copy, because a client may change its memory during the
+    /// append.
+    pub(super) fn put_client(&mut self, segments: &ClientSegments, part: Range<usize>, mut crc: u32) -> u32 {
+        let mut at = part.start;
+        while at < part.end {
+            let (page, offset) = self.room();
+            let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
+            let target = &mut page[*offset..*offset + here];
+            segments.copy_in(at, target);
+            crc = crc32c(crc, target);
+            *offset += here;
+            at += here;
+        }
+        crc
+    }
+}

@@ -1,0 +1,109 @@
+//! Decodes the commands of key spaces: the Key Value command set, and the UIO put and get.
+//!
+//! Input: an entry for a key space. Output: an [`IoOperation`] whose key and lengths are inside the limits.
+
+use super::{IoOperation, MissingKey};
+use crate::command::WriteCondition;
+use crate::limits::{KEY_BYTES_MAX, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_dma::iova::{Iova, IovaRange};
+use headwater_nvme::controller::QueueKind;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv::{InlineKey, KV_KEY_BYTES_MAX, LIST_HEADER_BYTES, StoreOptions};
+use headwater_nvme::spec::opcode::IoOpcode;
+use headwater_nvme::spec::status::Status;
+
+pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoOperation, Status> {
+    let opcode = IoOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
+    if kind == QueueKind::Standard && matches!(opcode, IoOpcode::UioPut | IoOpcode::UioGet) {
+        return Err(Status::INVALID_OPCODE);
+    }
+    Ok(match opcode {
+        IoOpcode::Store => store(entry)?,
+        IoOpcode::Retrieve => IoOperation::Retrieve {
+            key: inline_key(entry, StoreOptions::RETRIEVE_RAW)?,
+            // No value is longer, so the rest of a longer buffer is never written.
+            bytes: entry.kv_data_bytes().min(VALUE_BYTES_LIMIT),
+        },
+        IoOpcode::List => list(entry)?,
+        IoOpcode::Delete => IoOperation::Delete { key: plain_key(entry)?, missing: MissingKey::Ignored },
+        IoOpcode::Exist => IoOperation::Exist { key: plain_key(entry)? },
+        IoOpcode::Flush => IoOperation::Flush,
+        IoOpcode::UioPut => IoOperation::Put {
+            key: uio_key(entry)?,
+            value: IovaRange {
+                start: Iova(entry.uio_value_address()),
+                bytes: value_bytes(entry.uio_value_bytes()).ok_or(Status::INVALID_VALUE_SIZE)?,
+            },
+        },
+        IoOpcode::UioGet => IoOperation::Get {
+            key: uio_key(entry)?,
+            buffer: IovaRange {
+                start: Iova(entry.uio_value_address()),
+                bytes: value_bytes(entry.uio_value_bytes()).unwrap_or(VALUE_BYTES_LIMIT),
+            },
+        },
+    })
+}
+
+fn store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
+    let exists = StoreOptions::ONLY_IF_EXISTS;
+    let absent = StoreOptions::ONLY_IF_ABSENT;
+    let key = inline_key(entry, exists.and(absent).and(StoreOptions::NO_COMPRESSION))?;
+    let options = entry.kv_options();
+    let condition = match (options.contains(exists), options.contains(absent)) {
+        (false, false) => WriteCondition::Always,
+        (true, false) => WriteCondition::IfExists,
+        (false, true) => WriteCondition::IfAbsent,
+        // The two conditions exclude each other.
+        (true, true) => return Err(Status::INVALID_FIELD),
+    };
+    let bytes = value_bytes(u64::from(entry.kv_data_bytes())).ok_or(Status::INVALID_VALUE_SIZE)?;
+    Ok(IoOperation::Store { key, bytes, condition })
+}
+
+fn list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
+    let from = match entry.kv_key_bytes() {
+        0 => None,
+        _ => Some(plain_key(entry)?),
+    };
+    // No answer exceeds the maximum transfer of a command; the host continues from the last key.
+    let bytes = entry.kv_data_bytes().min(TRANSFER_BYTES_MAX);
+    if usize::try_from(bytes).is_ok_and(|bytes| bytes < LIST_HEADER_BYTES) {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(IoOperation::List { from, bytes })
+}
+
+/// Returns the key, if the options byte has only `allowed` bits.
+fn inline_key(entry: &SubmissionEntry, allowed: StoreOptions) -> Result<InlineKey, Status> {
+    if usize::from(entry.kv_key_bytes()) > KV_KEY_BYTES_MAX || !allowed.contains(entry.kv_options()) {
+        return Err(Status::INVALID_FIELD);
+    }
+    InlineKey::of_entry(entry).ok_or(Status::INVALID_KEY_SIZE)
+}
+
+/// Returns the key of a command without options.
+fn plain_key(entry: &SubmissionEntry) -> Result<InlineKey, Status> {
+    inline_key(entry, StoreOptions(u8::MAX))
+}
+
+fn uio_key(entry: &SubmissionEntry) -> Result<IovaRange, Status> {
+    let bytes = u32::try_from(entry.uio_key_bytes())
+        .ok()
+        .filter(|&bytes| (1..=KEY_BYTES_LIMIT).contains(&bytes))
+        .ok_or(Status::INVALID_KEY_SIZE)?;
+    Ok(IovaRange { start: Iova(entry.uio_key_address()), bytes })
+}
+
+/// Returns the length if a value can have it.
+fn value_bytes(bytes: u64) -> Option<u32> {
+    u32::try_from(bytes).ok().filter(|&bytes| bytes <= VALUE_BYTES_LIMIT)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the limit is far below 32 bits, asserted below")]
+const VALUE_BYTES_LIMIT: u32 = VALUE_BYTES_MAX as u32;
+const _: () = assert!(VALUE_BYTES_LIMIT as usize == VALUE_BYTES_MAX);
+
+#[expect(clippy::cast_possible_truncation, reason = "the limit is far below 32 bits, asserted below")]
+const KEY_BYTES_LIMIT: u32 = KEY_BYTES_MAX as u32;
+const _: () = assert!(KEY_BYTES_LIMIT as usize == KEY_BYTES_MAX);
