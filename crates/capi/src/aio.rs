@@ -3,9 +3,9 @@
 //! Input: handles, memory of hw_get_buffer, tags. Output: events, one for each accepted request. Invariant: a tag is
 //! returned as it was given and is never dereferenced.
 
-use crate::border::{Out, check, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::transfer::LIST_BYTES;
 use headwater::host::clock::Nanos;
@@ -20,13 +20,13 @@ pub const HW_FOREVER: u64 = u64::MAX;
 /// The completion of a request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct AioEvent {
     /// The tag that the request was submitted with.
     pub tag: *mut c_void,
     /// Bytes transferred; 0 on failure.
     pub bytes: u64,
     /// HW_CODE_OK, or HW_CODE_STATUS.
-    pub code: Code,
+    pub code: ResultCode,
     /// NVMe's Status Field without the Phase Tag: 0 for success.
     pub status: u16,
     /// Always 0.
@@ -34,25 +34,25 @@ pub struct Event {
 }
 
 impl OpenHandle {
-    fn submit(&mut self, request: IoRequest, tag: *mut c_void) -> Result<(), Fault> {
+    fn submit(&mut self, request: IoRequest, tag: *mut c_void) -> Result<(), CallError> {
         let request = IoRequest { class: self.class, ..request };
-        self.way.submit(request, tag.expose_provenance() as u64)
+        self.io_path.submit(request, tag.expose_provenance() as u64)
     }
 
-    fn find(&self, buffer: *const c_void, bytes: usize) -> Result<headwater::Buffer, Fault> {
-        check(buffer.cast::<u8>(), "buffer")?;
-        self.buffers.find(buffer.addr(), bytes).ok_or(Fault::BufferForeign)
+    fn find(&self, buffer: *const c_void, bytes: usize) -> Result<headwater::Buffer, CallError> {
+        check_pointer(buffer.cast::<u8>(), "buffer")?;
+        self.buffers.find(buffer.addr(), bytes).ok_or(CallError::BufferForeign)
     }
 }
 
-fn event_of(answer: &CompletedCommand) -> Event {
+fn event_of(answer: &CompletedCommand) -> AioEvent {
     let completion = answer.completion;
     let done = completion.status.is_success();
-    Event {
+    AioEvent {
         // Every token is the exposed address of a tag of this process.
         tag: usize::try_from(completion.token).map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut),
         bytes: if done { answer.data.bytes() as u64 } else { 0 },
-        code: if done { Code::Ok } else { Code::Status },
+        code: if done { ResultCode::Ok } else { ResultCode::Status },
         status: completion.status.to_field(),
         reserved: 0,
     }
@@ -68,8 +68,8 @@ pub extern "C" fn hw_aio_read(
     bytes: usize,
     offset: u64,
     tag: *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         HANDLES.with(handle, |open| {
             let buffer = open.find(buffer, bytes)?;
             open.submit(IoRequest::read(offset, buffer), tag)
@@ -85,8 +85,8 @@ pub extern "C" fn hw_aio_write(
     bytes: usize,
     offset: u64,
     tag: *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         HANDLES.with(handle, |open| {
             let buffer = open.find(buffer, bytes)?;
             open.submit(IoRequest::write(offset, buffer, open.durable), tag)
@@ -96,16 +96,21 @@ pub extern "C" fn hw_aio_write(
 
 /// Makes durable every write that completed before, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.submit(IoRequest::flush(), tag)))
+pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.submit(IoRequest::flush(), tag)))
 }
 
 /// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed, asynchronously as hw_aio_read.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_aio_discard(handle: *mut IoHandle, bytes: u64, offset: u64, tag: *mut c_void) -> Code {
-    guarded(|| {
+pub extern "C" fn hw_aio_discard(
+    handle: *mut IoHandle,
+    bytes: u64,
+    offset: u64,
+    tag: *mut c_void,
+) -> ResultCode {
+    run_call(|| {
         HANDLES.with(handle, |open| {
-            let list = open.memory(LIST_BYTES)?;
+            let list = open.allocate_device_memory(LIST_BYTES)?;
             open.submit(IoRequest::discard(offset, bytes, list), tag)
         })
     })
@@ -118,16 +123,16 @@ pub extern "C" fn hw_aio_write_zeroes(
     bytes: u64,
     offset: u64,
     tag: *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         HANDLES.with(handle, |open| open.submit(IoRequest::write_zeroes(offset, bytes, open.durable), tag))
     })
 }
 
 /// Sends all submitted requests to the device.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_aio_submit(handle: *mut IoHandle) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.way.ring()))
+pub extern "C" fn hw_aio_submit(handle: *mut IoHandle) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.io_path.ring()))
 }
 
 /// Takes at least `min_events` events, unless `timeout_ns` nanoseconds pass or nothing is in flight, and at most
@@ -142,13 +147,13 @@ pub unsafe extern "C" fn hw_aio_complete(
     min_events: usize,
     max_events: usize,
     timeout_ns: u64,
-    events: *mut Event,
+    events: *mut AioEvent,
     count: *mut usize,
-) -> Code {
-    guarded(|| {
-        check(events, "events")?;
+) -> ResultCode {
+    run_call(|| {
+        check_pointer(events, "events")?;
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(count, "count") }?;
+        let out = unsafe { OutPointer::at(count, "count") }?;
         HANDLES.with(handle, |open| {
             let mut taken = 0;
             let mut failed = None;
@@ -158,7 +163,8 @@ pub unsafe extern "C" fn hw_aio_complete(
                     HW_FOREVER => None,
                     total => Some(Nanos(total.saturating_sub(open.clock.now().since(started).0))),
                 };
-                let polled = if taken < min_events { open.way.wait(timeout) } else { open.way.poll() };
+                let polled =
+                    if taken < min_events { open.io_path.wait(timeout) } else { open.io_path.poll() };
                 match polled {
                     // SAFETY: `taken` is below `max_events`, for which the caller promised room.
                     Ok(Some(answer)) => unsafe { events.wrapping_add(taken).write(event_of(&answer)) },
@@ -179,6 +185,6 @@ pub unsafe extern "C" fn hw_aio_complete(
 
 /// Cancels the request with this tag. Its one event still follows and says whether the request was cancelled.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_aio_cancel(handle: *mut IoHandle, tag: *mut c_void) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.way.cancel(tag.expose_provenance() as u64)))
+pub extern "C" fn hw_aio_cancel(handle: *mut IoHandle, tag: *mut c_void) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.io_path.cancel(tag.expose_provenance() as u64)))
 }

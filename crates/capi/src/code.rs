@@ -1,13 +1,13 @@
 //! The codes that calls return.
 //!
-//! Output: [`Code`] and its names. Invariant: a code keeps its number forever; new codes are added at the end.
+//! Output: [`ResultCode`] and its names. Invariant: a code keeps its number forever; new codes are added at the end.
 
 use std::ffi::{CStr, c_char};
 
 /// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub enum ResultCode {
     /// Success.
     Ok = 0,
     /// A pointer that must not be null is null.
@@ -87,7 +87,7 @@ pub enum Code {
     Unknown = 37,
 }
 
-impl Code {
+impl ResultCode {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
@@ -181,7 +181,7 @@ impl Code {
 /// Returns the name of a code as in this header, or "unknown" for a number that is no code. The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_code_name(code: i32) -> *const c_char {
-    let known = usize::try_from(code).ok().and_then(|code| Code::ALL.get(code));
+    let known = usize::try_from(code).ok().and_then(|code| ResultCode::ALL.get(code));
     known.map_or(c"unknown", |code| code.name()).as_ptr()
 }
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn every_code_has_its_number_and_name_in_the_header() {
         let header = include_str!("../include/headwater.h");
-        for (number, code) in Code::ALL.into_iter().enumerate() {
+        for (number, code) in ResultCode::ALL.into_iter().enumerate() {
             assert_eq!(code as usize, number);
             let name = code.name().to_str().unwrap();
             assert!(header.contains(&format!("{name} = {number},")), "{name} = {number}");

@@ -3,9 +3,9 @@
 //! Input: a struct that [`hw_pool_config_init`] filled and C changed. Output: a `PoolConfig`. Invariant: the first
 //! field is the length of the struct in the caller's header, so that later versions can append fields.
 
-use crate::border::{self, Out, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{self, OutPointer, run_call};
 use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig, TierThresholds};
 use headwater_host::clock::Nanos;
 use std::ffi::{CStr, c_char};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The configuration of a pool. Fill it with hw_pool_config_init, then change fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct HwPoolConfig {
     /// Bytes of this struct. hw_pool_config_init sets it.
     pub struct_bytes: usize,
     /// m: bytes of a chunk, a power of two from 64 KiB to 1 GiB.
@@ -53,13 +53,13 @@ pub const HW_PINNING_IO_URING: u32 = 2;
 /// the VFIO container, which opens the device.
 pub const HW_PINNING_VFIO: u32 = 3;
 
-const _: () = assert!(size_of::<Config>() == 72);
+const _: () = assert!(size_of::<HwPoolConfig>() == 72);
 
 /// Maximum bytes of the name of a preset, its terminator included.
 const PRESET_MAX: usize = 48;
 
-impl Config {
-    fn of(config: &PoolConfig) -> Self {
+impl HwPoolConfig {
+    fn from_pool_config(config: &PoolConfig) -> Self {
         Self {
             struct_bytes: size_of::<Self>(),
             chunk_bytes: config.chunk as u64,
@@ -78,34 +78,34 @@ impl Config {
     /// Reads the configuration that C passed; null selects the values that [`hw_pool_config_init`] writes.
     ///
     /// # Safety
-    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`Config`],
-    /// the pointer points to a `Config`, whose preset is null or points to a string.
-    pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, Ticking), Fault> {
+    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`HwPoolConfig`],
+    /// the pointer points to a `HwPoolConfig`, whose preset is null or points to a string.
+    pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, TickerMode), CallError> {
         if config.is_null() {
-            return Ok((PoolConfig::default(), Ticking::Yes));
+            return Ok((PoolConfig::default(), TickerMode::Yes));
         }
-        border::check(config, "config")?;
+        ffi::check_pointer(config, "config")?;
         // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
         let got = unsafe { config.cast::<usize>().read() };
         let want = size_of::<Self>();
         if got != want {
-            return Err(Fault::Length { got, want });
+            return Err(CallError::StructLength { got, want });
         }
         // SAFETY: aligned, and of the length that the caller promises.
         let passed = unsafe { config.read() };
         // SAFETY: the caller's promise about the preset.
-        let tiers = unsafe { borders(passed.preset) }?;
-        passed.judge(tiers)
+        let tiers = unsafe { parse_preset(passed.preset) }?;
+        passed.validate(tiers)
     }
 
-    fn judge(&self, tiers: Option<TierThresholds>) -> Result<(PoolConfig, Ticking), Fault> {
+    fn validate(&self, tiers: Option<TierThresholds>) -> Result<(PoolConfig, TickerMode), CallError> {
         let either = |field, value: u32| match value {
             0 | 1 => Ok(value == 1),
-            _ => Err(Fault::Choice { field, value: value.into(), choice: "0 or 1" }),
+            _ => Err(CallError::InvalidValue { field, value: value.into(), choice: "0 or 1" }),
         };
         let chunk_rule =
             if either("chunk_adapts", self.chunk_adapts)? { ChunkRule::DEFAULT } else { ChunkRule::Fixed };
-        let ticking = if either("ticker", self.ticker)? { Ticking::Yes } else { Ticking::No };
+        let ticking = if either("ticker", self.ticker)? { TickerMode::Yes } else { TickerMode::No };
         let pinner = pinner(self.pinning)?;
         let config = PoolConfig {
             chunk: bytes("chunk_bytes", self.chunk_bytes)?,
@@ -123,35 +123,39 @@ impl Config {
     }
 }
 
-fn pinner(pinning: u32) -> Result<Arc<dyn MemoryPinner>, Fault> {
+fn pinner(pinning: u32) -> Result<Arc<dyn MemoryPinner>, CallError> {
     match pinning {
         HW_PINNING_NONE => Ok(Arc::new(NoPinning)),
         HW_PINNING_LOCKED => Ok(Arc::new(MlockPinner)),
-        HW_PINNING_IO_URING => Err(Fault::Unavailable("for an io_uring needs the ring")),
-        HW_PINNING_VFIO => Err(Fault::Unavailable("for a device needs its VFIO container")),
+        HW_PINNING_IO_URING => Err(CallError::Unavailable("for an io_uring needs the ring")),
+        HW_PINNING_VFIO => Err(CallError::Unavailable("for a device needs its VFIO container")),
         value => {
             let choice = "one of the HW_PINNING_ constants";
-            Err(Fault::Choice { field: "pinning", value: value.into(), choice })
+            Err(CallError::InvalidValue { field: "pinning", value: value.into(), choice })
         }
     }
 }
 
 /// The choice of a ticker thread for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ticking {
+pub(crate) enum TickerMode {
     Yes,
     No,
 }
 
-pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, Fault> {
-    usize::try_from(value).map_err(|_| Fault::Choice { field, value, choice: "a value that fits an address" })
+pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, CallError> {
+    usize::try_from(value).map_err(|_| CallError::InvalidValue {
+        field,
+        value,
+        choice: "a value that fits an address",
+    })
 }
 
 /// Returns the tier limits that a preset names; `None` for null and for "calibrated".
 ///
 /// # Safety
 /// A pointer that is not null points to a terminated string, or to at least `PRESET_MAX` bytes.
-unsafe fn borders(preset: *const c_char) -> Result<Option<TierThresholds>, Fault> {
+unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierThresholds>, CallError> {
     if preset.is_null() {
         return Ok(None);
     }
@@ -165,7 +169,7 @@ unsafe fn borders(preset: *const c_char) -> Result<Option<TierThresholds>, Fault
         }
     }
     let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
-    name.and_then(|name| TierThresholds::named(name).ok()).ok_or(Fault::Preset)
+    name.and_then(|name| TierThresholds::parse(name).ok()).ok_or(CallError::Preset)
 }
 
 /// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a ticker thread.
@@ -174,14 +178,14 @@ unsafe fn borders(preset: *const c_char) -> Result<Option<TierThresholds>, Fault
 /// # Safety
 /// A `config` that is neither null nor misaligned is valid for writes of `config_bytes` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_pool_config_init(config: *mut Config, config_bytes: usize) -> Code {
-    guarded(|| {
-        if config_bytes != size_of::<Config>() {
-            return Err(Fault::Length { got: config_bytes, want: size_of::<Config>() });
+pub unsafe extern "C" fn hw_pool_config_init(config: *mut HwPoolConfig, config_bytes: usize) -> ResultCode {
+    run_call(|| {
+        if config_bytes != size_of::<HwPoolConfig>() {
+            return Err(CallError::StructLength { got: config_bytes, want: size_of::<HwPoolConfig>() });
         }
         // SAFETY: the caller's promise, for the length just compared.
-        let out = unsafe { Out::at(config, "config") }?;
-        out.write(Config::of(&PoolConfig::default()));
+        let out = unsafe { OutPointer::at(config, "config") }?;
+        out.write(HwPoolConfig::from_pool_config(&PoolConfig::default()));
         Ok(())
     })
 }
@@ -190,13 +194,13 @@ pub unsafe extern "C" fn hw_pool_config_init(config: *mut Config, config_bytes: 
 mod tests {
     use super::*;
 
-    fn defaults() -> Config {
-        Config::of(&PoolConfig::default())
+    fn defaults() -> HwPoolConfig {
+        HwPoolConfig::from_pool_config(&PoolConfig::default())
     }
 
-    fn read(config: &Config) -> Result<(PoolConfig, Ticking), Fault> {
+    fn read(config: &HwPoolConfig) -> Result<(PoolConfig, TickerMode), CallError> {
         // SAFETY: a whole struct, whose preset is null or a terminated string.
-        unsafe { Config::read(config) }
+        unsafe { HwPoolConfig::read(config) }
     }
 
     #[test]
@@ -212,7 +216,7 @@ mod tests {
             (config.chunk_rule, config.cache_per_mille),
             (default.chunk_rule, default.cache_per_mille)
         );
-        assert_eq!(ticking, Ticking::Yes);
+        assert_eq!(ticking, TickerMode::Yes);
     }
 
     #[test]
@@ -224,34 +228,37 @@ mod tests {
             (c"512:1048576", Some(numbers)),
             (c"calibrated", None),
         ] {
-            let config = Config { preset: name.as_ptr(), ..defaults() };
+            let config = HwPoolConfig { preset: name.as_ptr(), ..defaults() };
             assert_eq!(read(&config).unwrap().0.tiers, borders);
         }
         for name in [c"", c"paper", c"a name that is longer than any preset", c"\xff"] {
-            let config = Config { preset: name.as_ptr(), ..defaults() };
-            assert!(matches!(read(&config), Err(Fault::Preset)), "{name:?}");
+            let config = HwPoolConfig { preset: name.as_ptr(), ..defaults() };
+            assert!(matches!(read(&config), Err(CallError::Preset)), "{name:?}");
         }
     }
 
     #[test]
     fn pinners_that_need_a_rust_object_are_unavailable() {
         for pinning in [HW_PINNING_IO_URING, HW_PINNING_VFIO] {
-            let refused = read(&Config { pinning, ..defaults() }).unwrap_err();
+            let refused = read(&HwPoolConfig { pinning, ..defaults() }).unwrap_err();
             assert!(refused.to_string().contains("HW_PINNING_LOCKED"), "{refused}");
-            assert_eq!(refused.code(), Code::Unavailable);
+            assert_eq!(refused.code(), ResultCode::Unavailable);
         }
     }
 
     #[test]
     fn fields_out_of_range_are_refused() {
         let wrong = [
-            Config { struct_bytes: 8, ..defaults() },
-            Config { chunk_adapts: 2, ..defaults() },
-            Config { ticker: u32::MAX, ..defaults() },
-            Config { pinning: 4, ..defaults() },
+            HwPoolConfig { struct_bytes: 8, ..defaults() },
+            HwPoolConfig { chunk_adapts: 2, ..defaults() },
+            HwPoolConfig { ticker: u32::MAX, ..defaults() },
+            HwPoolConfig { pinning: 4, ..defaults() },
         ];
         for config in wrong {
-            assert!(matches!(read(&config), Err(Fault::Length { .. } | Fault::Choice { .. })), "{config:?}");
+            assert!(
+                matches!(read(&config), Err(CallError::StructLength { .. } | CallError::InvalidValue { .. })),
+                "{config:?}"
+            );
         }
     }
 }

@@ -3,11 +3,11 @@
 //! Input: URLs, lengths, addresses. Output: handles, facts, addresses. Invariant: a closed device stays alive as long
 //! as its queues.
 
-use crate::border::{Out, check, guarded};
-use crate::buffers::Buffers;
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::table::Table;
+use crate::call_error::CallError;
+use crate::client_buffers::ClientBuffers;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::handle_table::HandleTable;
 use headwater::{Buffer, ClientNamespace, Device, IoError};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -25,7 +25,7 @@ pub struct DeviceHandle {
 /// The properties of a device and its namespace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct DeviceInfo {
     /// Bytes of this struct. Set it to sizeof(hw_facts).
     pub struct_bytes: usize,
     /// Number of blocks of the namespace that this client may access.
@@ -44,20 +44,39 @@ pub struct Facts {
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
     pub(crate) device: Device,
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Arc<ClientBuffers>,
 }
 
-pub(crate) static DEVICES: Table<OpenDevice, DEVICES_MAX> = Table::new("device");
+pub(crate) static DEVICES: HandleTable<OpenDevice, DEVICES_MAX> = HandleTable::new("device");
 
 /// Returns the number of blocks that a client may access.
-pub(crate) fn blocks_of(facts: &ClientNamespace) -> u64 {
+pub(crate) fn accessible_blocks(facts: &ClientNamespace) -> u64 {
     facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
 }
 
+/// The reason that a device's pool gave no memory.
+#[derive(Debug)]
+pub(crate) enum AllocationError {
+    /// The handle names no device that this process can use.
+    Device(CallError),
+    /// The pool refused.
+    Pool(IoError),
+}
+
+impl From<AllocationError> for CallError {
+    fn from(error: AllocationError) -> Self {
+        match error {
+            AllocationError::Device(error) => error,
+            AllocationError::Pool(error) => error.into(),
+        }
+    }
+}
+
 /// Allocates memory of the pool of a device, which is named by the number of its handle.
-pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, IoError>, Fault> {
+pub(crate) fn allocate_buffer(device: usize, bytes: usize) -> Result<Buffer, AllocationError> {
     let device: *const DeviceHandle = ptr::without_provenance(device);
-    DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)))
+    let buffer = DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)));
+    buffer.map_err(AllocationError::Device)?.map_err(AllocationError::Pool)
 }
 
 /// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR",
@@ -67,14 +86,14 @@ pub(crate) fn memory_of(device: usize, bytes: usize) -> Result<Result<Buffer, Io
 /// # Safety
 /// A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle) -> Code {
-    guarded(|| {
+pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        check(url, "url")?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        check_pointer(url, "url")?;
         // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
         let url = unsafe { CStr::from_ptr(url) };
-        let url = url.to_str().map_err(|_| Fault::Url)?;
+        let url = url.to_str().map_err(|_| CallError::UrlNotUtf8)?;
         let device = Device::open(url)?;
         out.write(DEVICES.add(OpenDevice { device, buffers: Arc::default() })?);
         Ok(())
@@ -84,8 +103,8 @@ pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle
 /// Closes a device. Its queues and handles stay usable. Buffers that were not put back stay valid until the last of
 /// these is destroyed, and are then released.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_close(device: *mut DeviceHandle) -> Code {
-    guarded(|| DEVICES.remove(device).map(drop))
+pub extern "C" fn hw_close(device: *mut DeviceHandle) -> ResultCode {
+    run_call(|| DEVICES.remove(device).map(drop))
 }
 
 /// Writes the properties of the device to `facts`.
@@ -93,21 +112,21 @@ pub extern "C" fn hw_close(device: *mut DeviceHandle) -> Code {
 /// # Safety
 /// A `facts` that is neither null nor misaligned is valid for reads and writes, its struct_bytes set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_device_facts(device: *mut DeviceHandle, facts: *mut Facts) -> Code {
-    guarded(|| {
-        check(facts, "facts")?;
+pub unsafe extern "C" fn hw_device_facts(device: *mut DeviceHandle, facts: *mut DeviceInfo) -> ResultCode {
+    run_call(|| {
+        check_pointer(facts, "facts")?;
         // SAFETY: not null and aligned, and valid for a read by the caller's promise; the length is the first field.
         let got = unsafe { facts.cast::<usize>().read() };
-        if got != size_of::<Facts>() {
-            return Err(Fault::Length { got, want: size_of::<Facts>() });
+        if got != size_of::<DeviceInfo>() {
+            return Err(CallError::StructLength { got, want: size_of::<DeviceInfo>() });
         }
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(facts, "facts") }?;
+        let out = unsafe { OutPointer::at(facts, "facts") }?;
         DEVICES.with_waiting(device, |open| {
             let namespace = open.device.namespace();
-            out.write(Facts {
+            out.write(DeviceInfo {
                 struct_bytes: got,
-                blocks: if namespace.is_key_space() { 0 } else { blocks_of(namespace) },
+                blocks: if namespace.is_key_space() { 0 } else { accessible_blocks(namespace) },
                 block_bytes: namespace.block_bytes,
                 namespace_id: namespace.id,
                 writable: namespace.writable.into(),
@@ -128,15 +147,15 @@ pub unsafe extern "C" fn hw_get_buffer(
     device: *mut DeviceHandle,
     bytes: usize,
     out: *mut *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
         if bytes == 0 {
             return Err(headwater::dma::pool::PoolError::Zero.into());
         }
         DEVICES.with_waiting(device, |open| {
-            let address = open.buffers.keep(open.device.buffer(bytes)?);
+            let address = open.buffers.insert(open.device.buffer(bytes)?);
             out.write(ptr::with_exposed_provenance_mut(address));
             Ok(())
         })
@@ -145,6 +164,6 @@ pub unsafe extern "C" fn hw_get_buffer(
 
 /// Releases a buffer, by the address that hw_get_buffer wrote. A command in flight keeps its memory until it completes.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> Code {
-    guarded(|| DEVICES.with_waiting(device, |open| open.buffers.give_up(buffer.addr())))
+pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> ResultCode {
+    run_call(|| DEVICES.with_waiting(device, |open| open.buffers.release(buffer.addr())))
 }

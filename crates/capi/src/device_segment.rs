@@ -3,10 +3,10 @@
 //! Input: addresses and handles. Output: numbers. Invariant: these calls lend no memory: as long as a device works on a
 //! buffer, the program neither accesses nor frees it.
 
-use crate::border::{Out, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::handles::{self, PoolHandle};
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, run_call};
+use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::pool::PoolError;
 use headwater_dma::pool::calibration::TierChoice;
 use headwater_host::reservation::AdoptError;
@@ -39,7 +39,7 @@ pub struct DeviceSegment {
 /// The limits between small, medium and large requests.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiers {
+pub struct TierLimits {
     /// Longest request that is worth copying to memory that stays pinned.
     pub small_max_bytes: u64,
     /// Shortest request that is pinned separately.
@@ -59,11 +59,11 @@ pub unsafe extern "C" fn hw_pool_device_segment(
     pool: *mut PoolHandle,
     address: *const c_void,
     out: *mut DeviceSegment,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
         let found = face.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (slot, slot_offset) = found.slot.unwrap_or((0, 0));
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
@@ -85,15 +85,15 @@ pub unsafe extern "C" fn hw_pool_device_segment(
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut Tiers) -> Code {
-    guarded(|| {
+pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut TierLimits) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
-        let choice = TierChoice::of(face.pool.config()).map_err(Fault::Borders)?;
-        out.write(Tiers {
-            small_max_bytes: choice.borders.small_max as u64,
-            large_min_bytes: choice.borders.large_min as u64,
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
+        let choice = TierChoice::of(face.pool.config()).map_err(CallError::Thresholds)?;
+        out.write(TierLimits {
+            small_max_bytes: choice.thresholds.small_max as u64,
+            large_min_bytes: choice.thresholds.large_min as u64,
             import_min_bytes: choice.import_min.unwrap_or(0) as u64,
         });
         Ok(())

@@ -1,16 +1,16 @@
 //! Handles, through which a thread reads and writes, over one queue or several.
 //!
 //! Input: queues, a selector. Output: handles. Invariants: one thread at a time uses a handle, a second one gets
-//! `Fault::Busy`; a destroyed handle releases its queues once all of its requests are complete.
+//! `CallError::Busy`; a destroyed handle releases its queues once all of its requests are complete.
 
-use crate::border::{Out, check, guarded};
-use crate::buffers::Buffers;
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::param::Settings;
+use crate::call_error::CallError;
+use crate::client_buffers::ClientBuffers;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::handle_table::HandleTable;
+use crate::io_path::IoPath;
+use crate::param::HandleSettings;
 use crate::queue::{QUEUES, QueueHandle};
-use crate::table::Table;
-use crate::way::Way;
 use headwater::host::clock::Clock;
 use headwater::io::completion::TransferDirection;
 use headwater::io::handle::Handle;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Maximum number of handles that C can have at a time.
 const HANDLES_MAX: usize = 4_096;
 /// Maximum number of queues of one handle.
-const QUEUES_OF_ONE_MAX: usize = 64;
+const QUEUES_PER_HANDLE_MAX: usize = 64;
 
 /// A handle for I/O.
 #[derive(Debug)]
@@ -58,11 +58,11 @@ pub type SelectorFunction =
 /// The object behind a handle.
 #[derive(Debug)]
 pub(crate) struct OpenHandle {
-    pub(crate) way: Way,
+    pub(crate) io_path: IoPath,
     pub(crate) facts: ClientNamespace,
     /// One past the last byte that it may access.
     pub(crate) end: u64,
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Arc<ClientBuffers>,
     /// The number of the device's handle, to allocate memory that a call needs.
     pub(crate) device: usize,
     /// Set by hw_lseek, in bytes.
@@ -72,19 +72,19 @@ pub(crate) struct OpenHandle {
     /// Each attached queue, with the number of its own handle.
     queues: Vec<(QueueName, usize)>,
     pub(crate) clock: Clock,
-    pub(crate) settings: Settings,
+    pub(crate) settings: HandleSettings,
 }
 
-pub(crate) static HANDLES: Table<OpenHandle, HANDLES_MAX> = Table::new("handle");
+pub(crate) static HANDLES: HandleTable<OpenHandle, HANDLES_MAX> = HandleTable::new("handle");
 
 /// A selector function of C with its context.
 #[derive(Clone, Copy, Debug)]
-struct Chosen {
+struct SelectorCallback {
     function: unsafe extern "C" fn(*mut c_void, *const SelectorChoice) -> u32,
     context: usize,
 }
 
-impl Chosen {
+impl SelectorCallback {
     fn choose(&self, choice: &SelectionContext<'_>) -> QueueName {
         let direction = match choice.direction {
             TransferDirection::Read => 0,
@@ -106,16 +106,16 @@ impl Chosen {
     }
 }
 
-fn open(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHandle, Fault> {
+fn open_handle(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHandle, CallError> {
     let mut made: Option<OpenHandle> = None;
     for &number in numbers {
         let joined = QUEUES.with_waiting(number, |queue| {
             if let Some(open) = &mut made {
                 if open.device != queue.device {
-                    return Err(Fault::OtherDevice);
+                    return Err(CallError::OtherDevice);
                 }
                 let link = queue.take()?;
-                let name = open.way.with(|handle| Ok(handle.attach(link)))?;
+                let name = open.io_path.with(|handle| Ok(handle.attach(link)))?;
                 open.queues.push((name, number.addr()));
                 return Ok(());
             }
@@ -123,7 +123,7 @@ fn open(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHan
             let name = handle.queues().first().copied().unwrap_or(QueueName(0));
             made = Some(OpenHandle {
                 end: handle.end(),
-                way: Way::Straight(handle),
+                io_path: IoPath::Direct(handle),
                 facts: queue.facts.clone(),
                 buffers: Arc::clone(&queue.buffers),
                 device: queue.device,
@@ -132,20 +132,20 @@ fn open(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHan
                 durable: WriteDurability::AsPromised,
                 queues: vec![(name, number.addr())],
                 clock: Clock::start(),
-                settings: Settings::default(),
+                settings: HandleSettings::default(),
             });
             Ok(())
         });
         if let Err(fault) = joined {
             made.into_iter().for_each(|open| {
                 // No request was submitted, so there is nothing to wait for.
-                let _ = close(open);
+                let _ = close_handle(open);
             });
             return Err(fault);
         }
     }
-    let mut open = made.ok_or(Fault::Null("queues"))?;
-    open.way.with(|handle| {
+    let mut open = made.ok_or(CallError::Null("queues"))?;
+    open.io_path.with(|handle| {
         handle.set_selector(selector);
         Ok(())
     })?;
@@ -153,15 +153,15 @@ fn open(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHan
 }
 
 /// Detaches the queues, each once all requests on it are complete, and makes them available again.
-fn close(mut open: OpenHandle) -> Result<(), Fault> {
+fn close_handle(mut open: OpenHandle) -> Result<(), CallError> {
     let mut failed = None;
-    if let Way::Cached(_) = open.way {
-        while open.way.wait(None)?.is_some() {}
+    if let IoPath::Cached(_) = open.io_path {
+        while open.io_path.wait(None)?.is_some() {}
         // A failed write-back is reported, and the queues are detached all the same.
-        failed = open.way.set_cache(None, &open.facts, open.device).err();
+        failed = open.io_path.set_cache(None, &open.facts, open.device).err();
     }
     for (name, number) in std::mem::take(&mut open.queues) {
-        match open.way.with(|handle| Ok(handle.detach(name, None)?)) {
+        match open.io_path.with(|handle| Ok(handle.detach(name, None)?)) {
             Ok(Some(link)) => {
                 let number: *const QueueHandle = std::ptr::without_provenance(number);
                 // A queue that was destroyed in between takes nothing back.
@@ -183,11 +183,11 @@ fn close(mut open: OpenHandle) -> Result<(), Fault> {
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_handle_create(queue: *mut QueueHandle, out: *mut *mut IoHandle) -> Code {
-    guarded(|| {
+pub unsafe extern "C" fn hw_handle_create(queue: *mut QueueHandle, out: *mut *mut IoHandle) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        out.write(HANDLES.add(open(&[queue], QueueSelector::First)?)?);
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        out.write(HANDLES.add(open_handle(&[queue], QueueSelector::First)?)?);
         Ok(())
     })
 }
@@ -205,30 +205,30 @@ pub unsafe extern "C" fn hw_handle_create_mq(
     selector: SelectorFunction,
     context: *mut c_void,
     out: *mut *mut IoHandle,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        check(queues, "queues")?;
-        if count == 0 || count > QUEUES_OF_ONE_MAX {
-            return Err(Fault::Choice { field: "count", value: count as u64, choice: "1 to 64" });
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        check_pointer(queues, "queues")?;
+        if count == 0 || count > QUEUES_PER_HANDLE_MAX {
+            return Err(CallError::InvalidValue { field: "count", value: count as u64, choice: "1 to 64" });
         }
         // SAFETY: not null and aligned, and as many as the caller promised.
         let numbers = unsafe { slice::from_raw_parts(queues, count) };
         let selector = match selector {
             Some(function) => {
-                let chosen = Chosen { function, context: context.expose_provenance() };
+                let chosen = SelectorCallback { function, context: context.expose_provenance() };
                 QueueSelector::Function(Box::new(move |choice| chosen.choose(choice)))
             }
             None => QueueSelector::MostRoom,
         };
-        out.write(HANDLES.add(open(numbers, selector)?)?);
+        out.write(HANDLES.add(open_handle(numbers, selector)?)?);
         Ok(())
     })
 }
 
 /// Destroys a handle: waits until all of its requests are complete, and releases its queues.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_handle_destroy(handle: *mut IoHandle) -> Code {
-    guarded(|| close(HANDLES.remove(handle)?))
+pub extern "C" fn hw_handle_destroy(handle: *mut IoHandle) -> ResultCode {
+    run_call(|| close_handle(HANDLES.remove(handle)?))
 }

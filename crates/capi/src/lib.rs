@@ -1,6 +1,6 @@
 //! The C interface of the stack: `include/headwater.h` in Rust.
 //!
-//! Input: calls from C programs, with arbitrary pointers. Output: a [`Code`] from every function that can fail, and a
+//! Input: calls from C programs, with arbitrary pointers. Output: a [`ResultCode`] from every function that can fail, and a
 //! message from [`message::hw_last_error`]. Invariants: no panic crosses the FFI boundary; an address that a caller
 //! passes to be freed or looked up is compared and never dereferenced; a handle is a number that is looked up, so a
 //! closed or invented one is an error.
@@ -24,11 +24,11 @@ pub mod segments;
 pub mod statistics;
 pub mod transfer;
 
-pub use code::Code;
+pub use code::ResultCode;
 
-mod border;
-mod buffers;
-mod fault;
-mod handles;
-mod table;
-mod way;
+mod call_error;
+mod client_buffers;
+mod ffi;
+mod handle_table;
+mod io_path;
+mod pool_handles;

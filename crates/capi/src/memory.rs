@@ -3,10 +3,10 @@
 //! Input: lengths and addresses. Output: addresses and codes. Invariant: an allocated address is freed once; any other
 //! address that a caller passes in is an error and changes nothing.
 
-use crate::border::{Out, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::handles::{self, PoolHandle};
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, run_call};
+use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{NodeId, PageState as State, PoolError, PoolRequest, RequestShape, ZeroPolicy};
 use headwater_host::clock::Nanos;
@@ -32,7 +32,7 @@ pub enum PageState {
 /// The result of looking up an address in a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct BufferLookup {
     /// Start of the buffer that contains the address; null if the page is free.
     pub start: *mut c_void,
     /// Capacity of the buffer in bytes: whole pages, of which the request named the first part.
@@ -49,16 +49,16 @@ pub struct Found {
 
 /// Builds the request of a call; the pool validates it.
 #[inline]
-pub(crate) fn request(
+pub(crate) fn build_request(
     bytes: usize,
     align: usize,
     flags: u32,
     shape: RequestShape,
-) -> Result<PoolRequest, Fault> {
+) -> Result<PoolRequest, CallError> {
     let zeroed = match flags {
         0 => ZeroPolicy::No,
         HW_ALLOC_ZEROED => ZeroPolicy::Yes,
-        _ => return Err(Fault::Flags(flags)),
+        _ => return Err(CallError::Flags(flags)),
     };
     Ok(PoolRequest { bytes, align: align.max(1), zeroed, node: None, shape })
 }
@@ -77,12 +77,12 @@ pub unsafe extern "C" fn hw_pool_alloc(
     align: usize,
     flags: u32,
     out: *mut *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?;
-        let request = request(bytes, align, flags, RequestShape::Contiguous)?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?;
+        let request = build_request(bytes, align, flags, RequestShape::Contiguous)?;
         out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
@@ -102,12 +102,12 @@ pub unsafe extern "C" fn hw_pool_alloc_on(
     align: usize,
     flags: u32,
     out: *mut *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?;
-        let request = request(bytes, align, flags, RequestShape::Contiguous)?.on(NodeId(node));
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?;
+        let request = build_request(bytes, align, flags, RequestShape::Contiguous)?.on(NodeId(node));
         out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
@@ -125,12 +125,12 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
     flags: u32,
     timeout_ns: u64,
     out: *mut *mut c_void,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
-        let request = request(bytes, align, flags, RequestShape::Contiguous)?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
+        let request = build_request(bytes, align, flags, RequestShape::Contiguous)?;
         out.write(match face.pool.allocate_within(&request, Nanos(timeout_ns))? {
             PoolAllocation::Contiguous(buffer) => buffer.leak().as_ptr().cast(),
             PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
@@ -145,16 +145,16 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
 /// If memory was freed and allocated again, freeing it by the old address frees the new buffer, as with every
 /// allocator.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> Code {
-    guarded(|| {
-        let face = handles::find(pool)?;
-        face.pool.free_raw(address.cast_const().cast()).map_err(|error| refused(address, error))
+pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> ResultCode {
+    run_call(|| {
+        let face = pool_handles::find(pool)?;
+        face.pool.free_raw(address.cast_const().cast()).map_err(|error| free_error(address, error))
     })
 }
 
 #[cold]
-fn refused(address: *mut c_void, error: PoolError) -> Fault {
-    if address.is_null() { Fault::Null("address") } else { Fault::Pool(error) }
+fn free_error(address: *mut c_void, error: PoolError) -> CallError {
+    if address.is_null() { CallError::Null("address") } else { CallError::Pool(error) }
 }
 
 /// Writes to `out` what the pool records for an address. HW_CODE_FOREIGN if the address is not the pool's. The address
@@ -166,18 +166,18 @@ fn refused(address: *mut c_void, error: PoolError) -> Fault {
 pub unsafe extern "C" fn hw_pool_lookup(
     pool: *mut PoolHandle,
     address: *const c_void,
-    out: *mut Found,
-) -> Code {
-    guarded(|| {
+    out: *mut BufferLookup,
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
-        let face = handles::find(pool)?.ours()?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
         let found = face.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (start, room_bytes) = match found.buffer {
             Some(buffer) => (address.wrapping_byte_sub(found.offset), buffer.bytes()),
             None => (ptr::null(), 0),
         };
-        out.write(Found {
+        out.write(BufferLookup {
             start: start.cast_mut(),
             room_bytes,
             offset: if start.is_null() { address.addr() % PAGE_BYTES } else { found.offset },

@@ -8,18 +8,18 @@ use std::ffi::c_char;
 use std::fmt::{self, Write};
 
 /// Bytes of the longest message, its terminator included.
-const LENGTH: usize = 512;
+const MESSAGE_BYTES: usize = 512;
 
 thread_local! {
-    static LAST: [Cell<u8>; LENGTH] = const { [const { Cell::new(0) }; LENGTH] };
+    static LAST_MESSAGE: [Cell<u8>; MESSAGE_BYTES] = const { [const { Cell::new(0) }; MESSAGE_BYTES] };
 }
 
 /// A writer that truncates at the end of its room.
-struct Writer<'a> {
+struct MessageWriter<'a> {
     room: &'a [Cell<u8>],
 }
 
-impl Write for Writer<'_> {
+impl Write for MessageWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let count = text.len().min(self.room.len());
         let (now, rest) = self.room.split_at(count);
@@ -30,12 +30,12 @@ impl Write for Writer<'_> {
 }
 
 /// Stores a message for [`hw_last_error`].
-pub(crate) fn keep(message: &dyn fmt::Display) {
+pub(crate) fn set_last_error(message: &dyn fmt::Display) {
     // A thread whose thread-local storage is gone is ending, and reads no message.
-    let _ = LAST.try_with(|last| {
+    let _ = LAST_MESSAGE.try_with(|last| {
         let Some((end, room)) = last.split_last() else { return };
         end.set(0);
-        let mut writer = Writer { room };
+        let mut writer = MessageWriter { room };
         // A message whose `Display` fails is truncated.
         let _ = write!(writer, "{message}");
         if let Some(end) = writer.room.first() {
@@ -48,7 +48,7 @@ pub(crate) fn keep(message: &dyn fmt::Display) {
 /// string belongs to the library and is valid until the next call on this thread that fails, or the end of the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_last_error() -> *const c_char {
-    LAST.try_with(|last| last.as_ptr().cast()).unwrap_or(c"".as_ptr())
+    LAST_MESSAGE.try_with(|last| last.as_ptr().cast()).unwrap_or(c"".as_ptr())
 }
 
 #[cfg(test)]
@@ -64,11 +64,11 @@ mod tests {
     #[test]
     fn message_belongs_to_its_thread_and_is_always_terminated() {
         assert_eq!(last(), "");
-        keep(&"first of all");
-        keep(&"second");
+        set_last_error(&"first of all");
+        set_last_error(&"second");
         assert_eq!(last(), "second");
         std::thread::scope(|scope| scope.spawn(|| assert_eq!(last(), "")).join().unwrap());
-        keep(&"x".repeat(2 * LENGTH));
-        assert_eq!(last().len(), LENGTH - 1);
+        set_last_error(&"x".repeat(2 * MESSAGE_BYTES));
+        assert_eq!(last().len(), MESSAGE_BYTES - 1);
     }
 }

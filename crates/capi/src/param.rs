@@ -3,11 +3,11 @@
 //! Input: parameters and values. Output: codes, values. Invariant: a refused value changes nothing; a read returns the
 //! value that was set, or the default.
 
-use crate::border::{Out, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, run_call};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
-use crate::way::CacheWish;
+use crate::io_path::CacheSize;
 use headwater::WriteDurability;
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{PAGE_BYTES, WritePolicy};
@@ -17,7 +17,7 @@ use headwater::io::scheduler::{CLASSES, LatePolicy, MergePolicy, RequestClass, S
 /// A parameter of a handle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Param {
+pub enum HandleParam {
     /// Completion method: one of HW_COMPLETION_.
     Completion = 0,
     /// Nanoseconds between two polls of HW_COMPLETION_THREAD and HW_COMPLETION_HYBRID; 0 adapts them to the size of
@@ -73,7 +73,7 @@ const DEADLINE_NS: u64 = 1_000_000;
 
 /// The values from which the policies of a handle are built.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct HandleSettings {
     completion: u64,
     period_ns: u64,
     aggregation: CompletionAggregation,
@@ -85,7 +85,7 @@ pub(crate) struct Settings {
     in_flight_max: u32,
 }
 
-impl Default for Settings {
+impl Default for HandleSettings {
     fn default() -> Self {
         Self {
             completion: HW_COMPLETION_POLL,
@@ -101,7 +101,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl HandleSettings {
     fn completion(&self) -> Option<CompletionPolicy> {
         let pace =
             if self.period_ns == 0 { PollPace::Adaptive } else { PollPace::Fixed(Nanos(self.period_ns)) };
@@ -129,8 +129,8 @@ impl Settings {
 }
 
 impl OpenHandle {
-    fn set(&mut self, param: Param, value: u64) -> Result<(), Fault> {
-        let refused = |field, choice| Fault::Choice { field, value, choice };
+    fn set(&mut self, param: HandleParam, value: u64) -> Result<(), CallError> {
+        let refused = |field, choice| CallError::InvalidValue { field, value, choice };
         let small = |field| u32::try_from(value).map_err(|_| refused(field, "a value that fits 32 bits"));
         let either = |field| match value {
             0 => Ok(false),
@@ -139,28 +139,28 @@ impl OpenHandle {
         };
         let mut settings = self.settings;
         match param {
-            Param::Completion => settings.completion = value,
-            Param::PeriodNs => settings.period_ns = value,
-            Param::AggregationCount => settings.aggregation.count = small("AGGREGATION_COUNT")?,
-            Param::AggregationNs => settings.aggregation.time = Nanos(value),
-            Param::Scheduler => settings.scheduler = value,
-            Param::DeadlineNs => settings.deadline_ns = value,
-            Param::Weights => settings.weights = value,
-            Param::Merging => settings.merging = either("MERGING")?,
-            Param::InFlightMax => settings.in_flight_max = small("IN_FLIGHT_MAX")?,
-            Param::CacheBytes => return self.set_cache(value),
-            Param::CacheWriteBack => {
+            HandleParam::Completion => settings.completion = value,
+            HandleParam::PeriodNs => settings.period_ns = value,
+            HandleParam::AggregationCount => settings.aggregation.count = small("AGGREGATION_COUNT")?,
+            HandleParam::AggregationNs => settings.aggregation.time = Nanos(value),
+            HandleParam::Scheduler => settings.scheduler = value,
+            HandleParam::DeadlineNs => settings.deadline_ns = value,
+            HandleParam::Weights => settings.weights = value,
+            HandleParam::Merging => settings.merging = either("MERGING")?,
+            HandleParam::InFlightMax => settings.in_flight_max = small("IN_FLIGHT_MAX")?,
+            HandleParam::CacheBytes => return self.set_cache(value),
+            HandleParam::CacheWriteBack => {
                 let back = either("CACHE_WRITE_BACK")?;
                 self.settings.policy = if back { WritePolicy::Back } else { WritePolicy::Through };
-                self.way.set_policy(self.settings.policy);
+                self.io_path.set_policy(self.settings.policy);
                 return Ok(());
             }
-            Param::Class => {
+            HandleParam::Class => {
                 let class = u8::try_from(value).ok().and_then(RequestClass::new);
                 self.class = class.ok_or(refused("CLASS", "0 to 7"))?;
                 return Ok(());
             }
-            Param::Sync => {
+            HandleParam::Sync => {
                 self.durable =
                     if either("SYNC")? { WriteDurability::Now } else { WriteDurability::AsPromised };
                 return Ok(());
@@ -169,57 +169,59 @@ impl OpenHandle {
         let completion = settings.completion().ok_or(refused("COMPLETION", "one of HW_COMPLETION_"))?;
         let scheduling = settings.scheduling().ok_or(refused("SCHEDULER", "one of HW_SCHEDULER_"))?;
         match param {
-            Param::Scheduler | Param::DeadlineNs | Param::Weights => self.way.with(|handle| {
-                handle.set_scheduling(scheduling);
-                Ok(())
-            })?,
-            Param::Merging => {
+            HandleParam::Scheduler | HandleParam::DeadlineNs | HandleParam::Weights => {
+                self.io_path.with(|handle| {
+                    handle.set_scheduling(scheduling);
+                    Ok(())
+                })?
+            }
+            HandleParam::Merging => {
                 let merging = if settings.merging { MergePolicy::Adjacent } else { MergePolicy::Off };
-                self.way.with(|handle| {
+                self.io_path.with(|handle| {
                     handle.set_merging(merging);
                     Ok(())
                 })?;
             }
-            Param::InFlightMax => self.way.with(|handle| {
+            HandleParam::InFlightMax => self.io_path.with(|handle| {
                 handle.set_in_flight_max(settings.in_flight_max);
                 Ok(())
             })?,
-            _ => self.way.with(|handle| Ok(handle.set_completion(completion)?))?,
+            _ => self.io_path.with(|handle| Ok(handle.set_completion(completion)?))?,
         }
         self.settings = settings;
         Ok(())
     }
 
-    fn set_cache(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_cache(&mut self, bytes: u64) -> Result<(), CallError> {
         let pages = bytes.div_ceil(PAGE_BYTES as u64);
         let pages = usize::try_from(pages).unwrap_or(usize::MAX);
-        let cache = (pages > 0).then_some(CacheWish { pages, policy: self.settings.policy });
-        self.way.set_cache(cache, &self.facts, self.device)
+        let cache = (pages > 0).then_some(CacheSize { pages, policy: self.settings.policy });
+        self.io_path.set_cache(cache, &self.facts, self.device)
     }
 
-    fn get(&self, param: Param) -> u64 {
+    fn get(&self, param: HandleParam) -> u64 {
         let settings = &self.settings;
         match param {
-            Param::Completion => settings.completion,
-            Param::PeriodNs => settings.period_ns,
-            Param::AggregationCount => settings.aggregation.count.into(),
-            Param::AggregationNs => settings.aggregation.time.0,
-            Param::Scheduler => settings.scheduler,
-            Param::DeadlineNs => settings.deadline_ns,
-            Param::Class => self.class.number().into(),
-            Param::Weights => settings.weights,
-            Param::Merging => settings.merging.into(),
-            Param::Sync => u64::from(self.durable == WriteDurability::Now),
-            Param::InFlightMax => settings.in_flight_max.into(),
-            Param::CacheBytes => self.way.cache_bytes(),
-            Param::CacheWriteBack => (settings.policy == WritePolicy::Back).into(),
+            HandleParam::Completion => settings.completion,
+            HandleParam::PeriodNs => settings.period_ns,
+            HandleParam::AggregationCount => settings.aggregation.count.into(),
+            HandleParam::AggregationNs => settings.aggregation.time.0,
+            HandleParam::Scheduler => settings.scheduler,
+            HandleParam::DeadlineNs => settings.deadline_ns,
+            HandleParam::Class => self.class.number().into(),
+            HandleParam::Weights => settings.weights,
+            HandleParam::Merging => settings.merging.into(),
+            HandleParam::Sync => u64::from(self.durable == WriteDurability::Now),
+            HandleParam::InFlightMax => settings.in_flight_max.into(),
+            HandleParam::CacheBytes => self.io_path.cache_bytes(),
+            HandleParam::CacheWriteBack => (settings.policy == WritePolicy::Back).into(),
         }
     }
 }
 
 /// Returns the parameter of a number; C can pass any number.
-fn param_of(number: u32) -> Result<Param, Fault> {
-    ALL.get(number as usize).copied().ok_or(Fault::Choice {
+fn param_of(number: u32) -> Result<HandleParam, CallError> {
+    PARAMS.get(number as usize).copied().ok_or(CallError::InvalidValue {
         field: "param",
         value: number.into(),
         choice: "one of HW_PARAM_",
@@ -229,26 +231,26 @@ fn param_of(number: u32) -> Result<Param, Fault> {
 /// Every parameter, in the order of the numbers.
 ///
 /// cbindgen:ignore
-const ALL: [Param; 13] = [
-    Param::Completion,
-    Param::PeriodNs,
-    Param::AggregationCount,
-    Param::AggregationNs,
-    Param::Scheduler,
-    Param::DeadlineNs,
-    Param::Class,
-    Param::Weights,
-    Param::Merging,
-    Param::Sync,
-    Param::InFlightMax,
-    Param::CacheBytes,
-    Param::CacheWriteBack,
+const PARAMS: [HandleParam; 13] = [
+    HandleParam::Completion,
+    HandleParam::PeriodNs,
+    HandleParam::AggregationCount,
+    HandleParam::AggregationNs,
+    HandleParam::Scheduler,
+    HandleParam::DeadlineNs,
+    HandleParam::Class,
+    HandleParam::Weights,
+    HandleParam::Merging,
+    HandleParam::Sync,
+    HandleParam::InFlightMax,
+    HandleParam::CacheBytes,
+    HandleParam::CacheWriteBack,
 ];
 
 /// Changes a parameter of a handle: `param` is one of HW_PARAM_. Requests in flight continue under the new value.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.set(param_of(param)?, value)))
+pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.set(param_of(param)?, value)))
 }
 
 /// Writes the current value of a handle's parameter to `value`: `param` is one of HW_PARAM_.
@@ -256,10 +258,10 @@ pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) ->
 /// # Safety
 /// A `value` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_get_param(handle: *mut IoHandle, param: u32, value: *mut u64) -> Code {
-    guarded(|| {
+pub unsafe extern "C" fn hw_get_param(handle: *mut IoHandle, param: u32, value: *mut u64) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(value, "value") }?;
+        let out = unsafe { OutPointer::at(value, "value") }?;
         HANDLES.with(handle, |open| {
             out.write(open.get(param_of(param)?));
             Ok(())
@@ -273,7 +275,7 @@ mod tests {
 
     #[test]
     fn every_parameter_has_its_number() {
-        for (number, param) in ALL.into_iter().enumerate() {
+        for (number, param) in PARAMS.into_iter().enumerate() {
             assert_eq!(param as usize, number);
             assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), param);
         }

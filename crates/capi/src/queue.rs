@@ -3,12 +3,12 @@
 //! Input: devices and depths. Output: handles. Invariant: an unshared queue belongs to one handle at a time, and is
 //! available again when that handle is destroyed.
 
-use crate::border::{Out, guarded};
-use crate::buffers::Buffers;
-use crate::code::Code;
+use crate::call_error::CallError;
+use crate::client_buffers::ClientBuffers;
+use crate::code::ResultCode;
 use crate::device::{DEVICES, DeviceHandle};
-use crate::fault::Fault;
-use crate::table::Table;
+use crate::ffi::{OutPointer, run_call};
+use crate::handle_table::HandleTable;
 use headwater::ClientNamespace;
 use headwater::io::handle::QueueAttachment;
 use headwater::io::shared_queue::SharedQueue;
@@ -31,25 +31,25 @@ pub struct QueueHandle {
 pub(crate) struct OpenQueue {
     pub(crate) device: usize,
     pub(crate) facts: ClientNamespace,
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Arc<ClientBuffers>,
     /// The queue itself; `None` while a handle has it.
-    link: Option<QueueAttachment>,
+    attachment: Option<QueueAttachment>,
 }
 
-pub(crate) static QUEUES: Table<OpenQueue, QUEUES_MAX> = Table::new("queue");
+pub(crate) static QUEUES: HandleTable<OpenQueue, QUEUES_MAX> = HandleTable::new("queue");
 
 impl OpenQueue {
     /// Takes the queue for one more handle.
-    pub(crate) fn take(&mut self) -> Result<QueueAttachment, Fault> {
-        match &self.link {
+    pub(crate) fn take(&mut self) -> Result<QueueAttachment, CallError> {
+        match &self.attachment {
             Some(QueueAttachment::Shared(shared)) => Ok(QueueAttachment::Shared(shared.clone())),
-            _ => self.link.take().ok_or(Fault::QueueTaken),
+            _ => self.attachment.take().ok_or(CallError::QueueTaken),
         }
     }
 
     /// Takes back the queue that a handle detached.
     pub(crate) fn put_back(&mut self, link: QueueAttachment) {
-        self.link.get_or_insert(link);
+        self.attachment.get_or_insert(link);
     }
 }
 
@@ -64,12 +64,12 @@ pub unsafe extern "C" fn hw_queue_create(
     depth: u32,
     flags: u32,
     out: *mut *mut QueueHandle,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(out, "out") }?;
+        let out = unsafe { OutPointer::at(out, "out") }?;
         if flags & !HW_QUEUE_SHARED != 0 {
-            return Err(Fault::Flags(flags));
+            return Err(CallError::Flags(flags));
         }
         let queue = DEVICES.with_waiting(device, |open| {
             let queue = open.device.queue(depth)?;
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn hw_queue_create(
                 device: device.addr(),
                 facts,
                 buffers: Arc::clone(&open.buffers),
-                link: Some(link),
+                attachment: Some(link),
             })
         })?;
         out.write(QUEUES.add(queue)?);
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn hw_queue_create(
 /// Destroys a queue. Handles that share it keep it until they are destroyed. HW_CODE_BUSY while a handle has an
 /// unshared one.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_queue_destroy(queue: *mut QueueHandle) -> Code {
-    guarded(|| {
-        QUEUES.with_waiting(queue, |open| open.link.as_ref().map(drop).ok_or(Fault::QueueTaken))?;
+pub extern "C" fn hw_queue_destroy(queue: *mut QueueHandle) -> ResultCode {
+    run_call(|| {
+        QUEUES.with_waiting(queue, |open| open.attachment.as_ref().map(drop).ok_or(CallError::QueueTaken))?;
         QUEUES.remove(queue).map(drop)
     })
 }

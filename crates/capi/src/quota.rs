@@ -3,9 +3,9 @@
 //! Input: a daemon's attach socket, users, limits. Output: limits and codes. The daemon accepts only its own user and
 //! root.
 
-use crate::border::{Out, check, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, check_pointer, run_call};
 use headwater::io::IoError;
 use headwater::io::attach::admin::{AdminAnswer, AdminRequest, GrantSubject};
 use headwater::io::attach::connection::AttachConnection;
@@ -18,8 +18,8 @@ use std::path::Path;
 ///
 /// # Safety
 /// A `socket` that is not null is a string.
-unsafe fn ask(socket: *const c_char, request: AdminRequest) -> Result<AdminAnswer, Fault> {
-    check(socket, "socket")?;
+unsafe fn call_daemon(socket: *const c_char, request: AdminRequest) -> Result<AdminAnswer, CallError> {
+    check_pointer(socket, "socket")?;
     // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
     let socket = unsafe { CStr::from_ptr(socket) };
     let mut connection = AttachConnection::open(Path::new(OsStr::from_bytes(socket.to_bytes())))?;
@@ -44,14 +44,14 @@ pub unsafe extern "C" fn hw_get_user_quota(
     uid: u32,
     queues: *mut u32,
     memory_bytes: *mut u64,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         // SAFETY: the caller's promise.
-        let queues = unsafe { Out::at(queues, "queues") }?;
+        let queues = unsafe { OutPointer::at(queues, "queues") }?;
         // SAFETY: the caller's promise.
-        let memory = unsafe { Out::at(memory_bytes, "memory_bytes") }?;
+        let memory = unsafe { OutPointer::at(memory_bytes, "memory_bytes") }?;
         // SAFETY: the caller's promise.
-        let answer = unsafe { ask(socket, AdminRequest::List) }?;
+        let answer = unsafe { call_daemon(socket, AdminRequest::List) }?;
         let AdminAnswer::List { grants, .. } = answer else {
             return Err(IoError::Protocol { reason: "the daemon's answer is not a list".to_owned() }.into());
         };
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn hw_set_user_quota(
     uid: u32,
     queues: u32,
     memory_bytes: u64,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         let who = GrantSubject::Uid(uid);
         let request = AdminRequest::Quota { who, queues: Some(queues), memory: Some(memory_bytes) };
         // SAFETY: the caller's promise.
-        unsafe { ask(socket, request) }.map(drop)
+        unsafe { call_daemon(socket, request) }.map(drop)
     })
 }

@@ -3,11 +3,11 @@
 //! Input: a length and an array. Output: the pieces, in order. Invariant: all pieces are allocated together or none is,
 //! and [`hw_pool_free_segments`] frees all of them or none.
 
-use crate::border::{self, Out, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::handles::{self, PoolHandle};
-use crate::memory::request;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{self, OutPointer, run_call};
+use crate::memory::build_request;
+use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::buffer::{PoolAllocation, PoolBuffer};
 use headwater_dma::pool::{Pool, RequestShape};
 use std::ffi::c_void;
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 /// A piece of memory, laid out as POSIX's struct iovec.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct MemorySegment {
     /// Start address: a multiple of 4,096.
     pub address: *mut c_void,
     /// Length in bytes: a multiple of 4,096 for all pieces but the last.
@@ -37,16 +37,16 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
     bytes: usize,
     align: usize,
     flags: u32,
-    segments: *mut Segment,
+    segments: *mut MemorySegment,
     segments_max: u32,
     count: *mut u32,
-) -> Code {
-    guarded(|| {
-        border::check(segments, "segments")?;
+) -> ResultCode {
+    run_call(|| {
+        ffi::check_pointer(segments, "segments")?;
         // SAFETY: the caller's promise.
-        let out = unsafe { Out::at(count, "count") }?;
-        let face = handles::find(pool)?.ours()?;
-        let request = request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;
+        let out = unsafe { OutPointer::at(count, "count") }?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
+        let request = build_request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;
         let buffers = match face.pool.allocate(&request)? {
             PoolAllocation::Contiguous(buffer) => vec![buffer],
             PoolAllocation::Scattered(scattered) => scattered.into_buffers(),
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         let mut written = 0;
         for buffer in buffers.into_iter().take(segments_max as usize) {
             let bytes = buffer.len();
-            let segment = Segment { address: buffer.leak().as_ptr().cast(), bytes };
+            let segment = MemorySegment { address: buffer.leak().as_ptr().cast(), bytes };
             let element = segments.wrapping_add(written as usize);
             // SAFETY: not null and aligned, as checked, and below the number of elements that the caller promises.
             unsafe { element.write(segment) };
@@ -73,12 +73,12 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pool_free_segments(
     pool: *mut PoolHandle,
-    segments: *const Segment,
+    segments: *const MemorySegment,
     count: u32,
-) -> Code {
-    guarded(|| {
-        border::check(segments, "segments")?;
-        let face = handles::find(pool)?.ours()?;
+) -> ResultCode {
+    run_call(|| {
+        ffi::check_pointer(segments, "segments")?;
+        let face = pool_handles::find(pool)?.of_this_process()?;
         // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which no thread
         // writes during the call.
         let segments = unsafe { std::slice::from_raw_parts(segments, count as usize) };
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn hw_pool_free_segments(
 }
 
 /// Adopts the buffers of all segments, or of none.
-fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<PoolBuffer>, Fault> {
+fn adopt_all(pool: &Pool, segments: &[MemorySegment]) -> Result<Vec<PoolBuffer>, CallError> {
     let mut buffers = Vec::with_capacity(segments.len());
     for segment in segments {
         match pool.adopt(segment.address.cast_const().cast()) {
@@ -96,7 +96,11 @@ fn adopt_all(pool: &Pool, segments: &[Segment]) -> Result<Vec<PoolBuffer>, Fault
             Err(error) => {
                 // The caller still owns the buffers adopted so far, by their addresses.
                 buffers.into_iter().for_each(|buffer| _ = buffer.leak());
-                return Err(if segment.address.is_null() { Fault::Null("address") } else { error.into() });
+                return Err(if segment.address.is_null() {
+                    CallError::Null("address")
+                } else {
+                    error.into()
+                });
             }
         }
     }

@@ -3,16 +3,16 @@
 //! Input: a handle. Output: structs of plain 64-bit numbers. Invariant: a struct only grows at its end, and callers
 //! pass the length that it has in their header.
 
-use crate::border::{self, guarded};
-use crate::code::Code;
-use crate::fault::Fault;
-use crate::handles::{self, PoolHandle};
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{self, run_call};
+use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::pool::{NodeId, NodeStatistics, PoolError, PoolStatistics};
 
 /// The statistics of a pool at one moment. Fields are bytes or counts unless their names have another unit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct PoolTotals {
     /// M, the cap.
     pub cap_bytes: u64,
     /// m, the size of the next chunk.
@@ -87,7 +87,7 @@ pub struct NodeTotals {
     pub small_bytes: u64,
 }
 
-impl Totals {
+impl PoolTotals {
     fn of(now: &PoolStatistics) -> Self {
         let [static_bytes, pool_bytes, dynamic_bytes] = now.tier_bytes;
         Self {
@@ -107,12 +107,12 @@ impl Totals {
             served_after_waiting: now.steps.waited,
             refused: now.refused,
             waiting: now.waiting,
-            gave_up: now.gave_up,
+            gave_up: now.cancelled,
             grown_chunks: now.grown_chunks,
             retired_chunks: now.retired_chunks,
             fragmentation_per_mille: now.fragmentation_per_mille(),
-            pin_ns_median: now.pinning.at_most(500).0,
-            pin_ns_p99: now.pinning.at_most(990).0,
+            pin_ns_median: now.pinning.quantile_bound(500).0,
+            pin_ns_p99: now.pinning.quantile_bound(990).0,
             nodes: now.nodes.len() as u64,
         }
     }
@@ -141,11 +141,11 @@ impl NodeTotals {
 /// # Safety
 /// `T` consists of `u64` alone, and an `out` that is neither null nor misaligned is valid for writes of `out_bytes`
 /// bytes.
-unsafe fn write_known<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(), Fault> {
-    border::check(out, "out")?;
+unsafe fn write_prefix<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(), CallError> {
+    ffi::check_pointer(out, "out")?;
     let want = size_of::<T>();
     if out_bytes == 0 || out_bytes > want || !out_bytes.is_multiple_of(size_of::<u64>()) {
-        return Err(Fault::Length { got: out_bytes, want });
+        return Err(CallError::StructLength { got: out_bytes, want });
     }
     let from = std::ptr::from_ref(value).cast::<u8>();
     // SAFETY: `out_bytes` bytes are valid at both ends: the value is at least so long and has no padding, and the
@@ -161,14 +161,14 @@ unsafe fn write_known<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(),
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pool_statistics(
     pool: *mut PoolHandle,
-    out: *mut Totals,
+    out: *mut PoolTotals,
     out_bytes: usize,
-) -> Code {
-    guarded(|| {
-        let face = handles::find(pool)?.ours()?;
-        let totals = Totals::of(&face.pool.statistics());
+) -> ResultCode {
+    run_call(|| {
+        let face = pool_handles::find(pool)?.of_this_process()?;
+        let totals = PoolTotals::of(&face.pool.statistics());
         // SAFETY: the struct is made of `u64`; the rest is the caller's promise.
-        unsafe { write_known(&totals, out, out_bytes) }
+        unsafe { write_prefix(&totals, out, out_bytes) }
     })
 }
 
@@ -183,13 +183,13 @@ pub unsafe extern "C" fn hw_pool_node_statistics(
     index: u32,
     out: *mut NodeTotals,
     out_bytes: usize,
-) -> Code {
-    guarded(|| {
-        let face = handles::find(pool)?.ours()?;
+) -> ResultCode {
+    run_call(|| {
+        let face = pool_handles::find(pool)?.of_this_process()?;
         let now = face.pool.statistics();
         let node = now.nodes.get(index as usize).ok_or(PoolError::NoSuchNode { node: NodeId(index) })?;
         // SAFETY: the struct is made of `u64`; the rest is the caller's promise.
-        unsafe { write_known(&NodeTotals::of(node), out, out_bytes) }
+        unsafe { write_prefix(&NodeTotals::of(node), out, out_bytes) }
     })
 }
 
@@ -202,13 +202,13 @@ mod tests {
         let value = NodeTotals { node: 1, chunks: 2, pinned_bytes: 3, ..NodeTotals::default() };
         let mut out = NodeTotals { pinned_bytes: 77, ..NodeTotals::default() };
         // SAFETY: `out` is a whole struct of `u64`.
-        let written = unsafe { write_known(&value, &raw mut out, 16) };
+        let written = unsafe { write_prefix(&value, &raw mut out, 16) };
         assert!(written.is_ok());
         assert_eq!((out.node, out.chunks, out.pinned_bytes), (1, 2, 77));
         for wrong in [0, 7, size_of::<NodeTotals>() + 8] {
             // SAFETY: a refused length writes nothing.
-            let refused = unsafe { write_known(&value, &raw mut out, wrong) };
-            assert!(matches!(refused, Err(Fault::Length { .. })));
+            let refused = unsafe { write_prefix(&value, &raw mut out, wrong) };
+            assert!(matches!(refused, Err(CallError::StructLength { .. })));
         }
     }
 }

@@ -3,10 +3,10 @@
 //! Input: handles, memory of the caller, offsets in bytes. Output: codes. Invariant: memory that a device can access is
 //! used in place; any other is copied through such memory, so that a device never accesses it.
 
-use crate::border::{Out, check, guarded};
-use crate::code::Code;
-use crate::device::memory_of;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::device::allocate_buffer;
+use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use headwater::Buffer;
 use headwater::io::handle::IoRequest;
@@ -22,24 +22,24 @@ pub const HW_SEEK_END: u32 = 2;
 
 impl OpenHandle {
     /// Allocates memory of the device's pool.
-    pub(crate) fn memory(&self, bytes: usize) -> Result<Buffer, Fault> {
-        Ok(memory_of(self.device, bytes)??)
+    pub(crate) fn allocate_device_memory(&self, bytes: usize) -> Result<Buffer, CallError> {
+        Ok(allocate_buffer(self.device, bytes)?)
     }
 
-    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), CallError> {
         let request = IoRequest { class: self.class, ..request };
-        self.way.run(request)
+        self.io_path.run(request)
     }
 
     /// Reads into memory of the caller, in place or through a copy.
     ///
     /// # Safety
     /// `into` is valid for writes of `bytes` bytes.
-    unsafe fn read(&mut self, into: *mut u8, bytes: usize, offset: u64) -> Result<(), Fault> {
+    unsafe fn read(&mut self, into: *mut u8, bytes: usize, offset: u64) -> Result<(), CallError> {
         if let Some(buffer) = self.buffers.find(into.addr(), bytes) {
             return self.run(IoRequest::read(offset, buffer));
         }
-        let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
+        let bounce = self.allocate_device_memory(bytes.max(1))?.slice(0, bytes)?;
         self.run(IoRequest::read(offset, bounce.clone()))?;
         // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
         Ok(bounce.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
@@ -49,11 +49,11 @@ impl OpenHandle {
     ///
     /// # Safety
     /// `from` is valid for reads of `bytes` bytes.
-    unsafe fn write(&mut self, from: *const u8, bytes: usize, offset: u64) -> Result<(), Fault> {
+    unsafe fn write(&mut self, from: *const u8, bytes: usize, offset: u64) -> Result<(), CallError> {
         let buffer = match self.buffers.find(from.addr(), bytes) {
             Some(buffer) => buffer,
             None => {
-                let bounce = self.memory(bytes.max(1))?.slice(0, bytes)?;
+                let bounce = self.allocate_device_memory(bytes.max(1))?.slice(0, bytes)?;
                 // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not
                 // overlap.
                 bounce.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
@@ -74,9 +74,9 @@ pub unsafe extern "C" fn hw_pread(
     buffer: *mut c_void,
     bytes: usize,
     offset: u64,
-) -> Code {
-    guarded(|| {
-        check(buffer.cast::<u8>(), "buffer")?;
+) -> ResultCode {
+    run_call(|| {
+        check_pointer(buffer.cast::<u8>(), "buffer")?;
         // SAFETY: the caller's promise.
         HANDLES.with(handle, |open| unsafe { open.read(buffer.cast(), bytes, offset) })
     })
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn hw_pwrite(
     buffer: *const c_void,
     bytes: usize,
     offset: u64,
-) -> Code {
-    guarded(|| {
-        check(buffer.cast::<u8>(), "buffer")?;
+) -> ResultCode {
+    run_call(|| {
+        check_pointer(buffer.cast::<u8>(), "buffer")?;
         // SAFETY: the caller's promise.
         HANDLES.with(handle, |open| unsafe { open.write(buffer.cast(), bytes, offset) })
     })
@@ -106,9 +106,9 @@ pub unsafe extern "C" fn hw_pwrite(
 /// # Safety
 /// As for hw_pread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, bytes: usize) -> Code {
-    guarded(|| {
-        check(buffer.cast::<u8>(), "buffer")?;
+pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, bytes: usize) -> ResultCode {
+    run_call(|| {
+        check_pointer(buffer.cast::<u8>(), "buffer")?;
         HANDLES.with(handle, |open| {
             // SAFETY: the caller's promise.
             unsafe { open.read(buffer.cast(), bytes, open.position) }?;
@@ -123,9 +123,9 @@ pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, byt
 /// # Safety
 /// As for hw_pwrite.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_write(handle: *mut IoHandle, buffer: *const c_void, bytes: usize) -> Code {
-    guarded(|| {
-        check(buffer.cast::<u8>(), "buffer")?;
+pub unsafe extern "C" fn hw_write(handle: *mut IoHandle, buffer: *const c_void, bytes: usize) -> ResultCode {
+    run_call(|| {
+        check_pointer(buffer.cast::<u8>(), "buffer")?;
         HANDLES.with(handle, |open| {
             // SAFETY: the caller's promise.
             unsafe { open.write(buffer.cast(), bytes, open.position) }?;
@@ -146,12 +146,12 @@ pub unsafe extern "C" fn hw_lseek(
     bytes: i64,
     whence: u32,
     position: *mut u64,
-) -> Code {
-    guarded(|| {
+) -> ResultCode {
+    run_call(|| {
         let out = match position.is_null() {
             true => None,
             // SAFETY: the caller's promise.
-            false => Some(unsafe { Out::at(position, "position") }?),
+            false => Some(unsafe { OutPointer::at(position, "position") }?),
         };
         HANDLES.with(handle, |open| {
             let from = match whence {
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn hw_lseek(
                 HW_SEEK_CUR => open.position,
                 HW_SEEK_END => open.end,
                 _ => {
-                    return Err(Fault::Choice {
+                    return Err(CallError::InvalidValue {
                         field: "whence",
                         value: whence.into(),
                         choice: "HW_SEEK_SET, _CUR or _END",
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn hw_lseek(
             };
             let end = open.end;
             let to = from.checked_add_signed(bytes).filter(|&to| to <= end);
-            open.position = to.ok_or(Fault::Seek { from, bytes, end })?;
+            open.position = to.ok_or(CallError::Seek { from, bytes, end })?;
             if let Some(out) = out {
                 out.write(open.position);
             }
@@ -179,17 +179,17 @@ pub unsafe extern "C" fn hw_lseek(
 
 /// Makes durable every write that completed before.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_flush(handle: *mut IoHandle) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.run(IoRequest::flush())))
+pub extern "C" fn hw_flush(handle: *mut IoHandle) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.run(IoRequest::flush())))
 }
 
 /// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed. Whole blocks, inside the range
 /// that the handle may access.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
-    guarded(|| {
+pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> ResultCode {
+    run_call(|| {
         HANDLES.with(handle, |open| {
-            let list = open.memory(LIST_BYTES)?;
+            let list = open.allocate_device_memory(LIST_BYTES)?;
             open.run(IoRequest::discard(offset, bytes, list))
         })
     })
@@ -197,8 +197,8 @@ pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> 
 
 /// Writes zeroes to `bytes` bytes from byte `offset` on. Whole blocks.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> Code {
-    guarded(|| HANDLES.with(handle, |open| open.run(IoRequest::write_zeroes(offset, bytes, open.durable))))
+pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> ResultCode {
+    run_call(|| HANDLES.with(handle, |open| open.run(IoRequest::write_zeroes(offset, bytes, open.durable))))
 }
 
 /// Bytes of memory for the range list of a discard.

@@ -4,15 +4,12 @@
 //! check fails.
 #![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
 
-use program::{Link, run};
+use headwater_testkit::c_program::{LinkMode, run};
 use std::path::Path;
 
-#[path = "c/program.rs"]
-mod program;
-
-fn both(name: &str, last_line: &str) {
+fn run_linked_both_ways(name: &str, last_line: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for link in [Link::Static, Link::Shared] {
+    for link in [LinkMode::Static, LinkMode::Shared] {
         let source = folder.join("examples/c").join(name);
         let scratch = tempfile::tempdir().unwrap();
         let environment = [("HEADWATER_EXAMPLE_FOLDER", scratch.path().to_str().unwrap())];
@@ -23,35 +20,35 @@ fn both(name: &str, last_line: &str) {
 
 #[test]
 fn a_pool_is_opened_used_and_closed_from_c() {
-    both("pool.c", "a pool opened, used and closed");
+    run_linked_both_ways("pool.c", "a pool opened, used and closed");
 }
 
 #[test]
 fn double_foreign_and_interior_frees_and_every_other_misuse_return_their_code() {
-    both("misuse.c", "every misuse returned its code");
+    run_linked_both_ways("misuse.c", "every misuse returned its code");
 }
 
 #[test]
 fn segments_are_iovecs_and_are_freed_all_or_none() {
-    both("scatter.c", "50 pieces written to a file and read back");
+    run_linked_both_ways("scatter.c", "50 pieces written to a file and read back");
 }
 
 #[test]
 fn buffer_of_one_thread_is_freed_once_by_another() {
-    both("threads.c", "each buffer was freed once");
+    run_linked_both_ways("threads.c", "each buffer was freed once");
 }
 
 #[test]
 fn forked_child_gets_a_code_and_parent_keeps_its_memory() {
-    both("fork.c", "the child got HW_CODE_FORKED, and the parent kept its memory");
+    run_linked_both_ways("fork.c", "the child got HW_CODE_FORKED, and the parent kept its memory");
 }
 
 #[test]
 fn allocate_and_free_pairs_finish() {
-    both("pairs.c", "1000 pairs of 4096 bytes");
+    run_linked_both_ways("pairs.c", "1000 pairs of 4096 bytes");
 }
 
 #[test]
 fn device_calls_work_and_their_misuse_returns_codes() {
-    both("device.c", "every device call returned its code");
+    run_linked_both_ways("device.c", "every device call returned its code");
 }

@@ -33,7 +33,7 @@ fn pool(cap: usize, chunk: usize, backing: BackingOrder) -> Result<Pool, PoolErr
     Pool::open(config)
 }
 
-fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<PoolBuffer, PoolError> {
+fn allocate_on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<PoolBuffer, PoolError> {
     let request = PoolRequest { node, ..PoolRequest::bytes(bytes) };
     match pool.allocate(&request)? {
         PoolAllocation::Contiguous(buffer) => Ok(buffer),
@@ -42,7 +42,7 @@ fn on(pool: &Pool, bytes: usize, node: Option<NodeId>) -> Result<PoolBuffer, Poo
 }
 
 /// Checks that the kernel and the pool both place every page of a buffer on this node.
-fn lies_on(pool: &Pool, buffer: &mut PoolBuffer, node: NodeId) -> CheckOutcome {
+fn check_node(pool: &Pool, buffer: &mut PoolBuffer, node: NodeId) -> CheckOutcome {
     buffer.fill(0x5a);
     for page in buffer.chunks(PAGE_BYTES) {
         let found = numa::node_of(MemoryRange::at(page.as_ptr().addr(), PAGE_BYTES));
@@ -55,7 +55,7 @@ fn lies_on(pool: &Pool, buffer: &mut PoolBuffer, node: NodeId) -> CheckOutcome {
 }
 
 /// Moves this thread to a processor of a node.
-fn go_to(node: NodeId) -> CheckOutcome {
+fn move_to_node(node: NodeId) -> CheckOutcome {
     let topology = Topology::read();
     let home = topology.nodes.iter().find(|known| known.number == node.0).ok_or("no such node")?;
     Ok(pin_current_thread(*home.cpus.first().ok_or("the node has no processor")?)?)
@@ -66,7 +66,7 @@ fn nodes() -> Result<MachineNodes, Box<dyn Error>> {
 }
 
 /// Returns the other nodes, the closest to `node` first.
-fn others(found: &MachineNodes, node: NodeId) -> Vec<NodeId> {
+fn other_nodes(found: &MachineNodes, node: NodeId) -> Vec<NodeId> {
     let mut sorted: Vec<_> = found.nodes().into_iter().filter(|&other| other != node).collect();
     sorted.sort_by_key(|&other| found.distance(node, other));
     sorted
@@ -88,10 +88,10 @@ fn print_nodes() -> CheckOutcome {
 fn local() -> CheckOutcome {
     let (found, pool) = (nodes()?, pool(GIB, 2 * MIB, BackingOrder::TRANSPARENT)?);
     for here in found.nodes() {
-        go_to(here)?;
-        lies_on(&pool, &mut on(&pool, MIB, None)?, here)?;
+        move_to_node(here)?;
+        check_node(&pool, &mut allocate_on(&pool, MIB, None)?, here)?;
         for named in found.nodes() {
-            lies_on(&pool, &mut on(&pool, MIB, Some(named))?, named)?;
+            check_node(&pool, &mut allocate_on(&pool, MIB, Some(named))?, named)?;
         }
         println!("a thread on node {here} gets memory of its node, and of each node that it requests");
     }
@@ -101,10 +101,10 @@ fn local() -> CheckOutcome {
 fn spill() -> CheckOutcome {
     let (found, pool) = (nodes()?, pool(GIB, 4 * MIB, BackingOrder::only(Backing::Small))?);
     let small = NodeId(1);
-    go_to(small)?;
+    move_to_node(small)?;
     let mut held = Vec::new();
     let refusal = loop {
-        match on(&pool, 4 * MIB, Some(small)) {
+        match allocate_on(&pool, 4 * MIB, Some(small)) {
             Ok(buffer) => held.push(buffer),
             Err(error) => break error,
         }
@@ -114,10 +114,10 @@ fn spill() -> CheckOutcome {
         return Err("the node should have refused for lack of memory".into());
     }
     for buffer in &mut held {
-        lies_on(&pool, buffer, small)?;
+        check_node(&pool, buffer, small)?;
     }
-    let closest = *others(&found, small).first().ok_or("one node only")?;
-    lies_on(&pool, &mut on(&pool, 4 * MIB, None)?, closest)?;
+    let closest = *other_nodes(&found, small).first().ok_or("one node only")?;
+    check_node(&pool, &mut allocate_on(&pool, 4 * MIB, None)?, closest)?;
     println!("without a requested node the next buffer came from node {closest}");
     Ok(())
 }
@@ -135,19 +135,20 @@ fn huge_2m() -> CheckOutcome {
     for node in found.nodes() {
         let mut held = Vec::new();
         for count in 1..=4_u64 {
-            let mut buffer = on(&pool, 2 * MIB, Some(node))?;
-            lies_on(&pool, &mut buffer, node)?;
+            let mut buffer = allocate_on(&pool, 2 * MIB, Some(node))?;
+            check_node(&pool, &mut buffer, node)?;
             held.push(buffer);
             if backed_by(&pool, node, Backing::Huge2M) != count * 2 * MIB as u64 {
                 return Err("the statistics report other pages".into());
             }
         }
-        let refusal =
-            on(&pool, 2 * MIB, Some(node)).err().ok_or("a fifth page was allocated, but there are four")?;
-        go_to(node)?;
-        let closest = *others(&found, node).first().ok_or("one node only")?;
+        let refusal = allocate_on(&pool, 2 * MIB, Some(node))
+            .err()
+            .ok_or("a fifth page was allocated, but there are four")?;
+        move_to_node(node)?;
+        let closest = *other_nodes(&found, node).first().ok_or("one node only")?;
         // Chunks of the nodes visited before are empty, so the closest node always has room.
-        lies_on(&pool, &mut on(&pool, 2 * MIB, None)?, closest)?;
+        check_node(&pool, &mut allocate_on(&pool, 2 * MIB, None)?, closest)?;
         println!("node {node}: 4 pages of 2 MiB, then node {closest}; a request for it: {refusal}");
     }
     Ok(())
@@ -156,11 +157,11 @@ fn huge_2m() -> CheckOutcome {
 fn huge_1g() -> CheckOutcome {
     let (found, pool) = (nodes()?, pool(GIB + 2 * MIB, GIB, BackingOrder::LARGEST)?);
     let first = *found.nodes().first().ok_or("no node")?;
-    let mut whole = on(&pool, GIB, Some(first))?;
-    lies_on(&pool, &mut whole, first)?;
+    let mut whole = allocate_on(&pool, GIB, Some(first))?;
+    check_node(&pool, &mut whole, first)?;
     // There is no other such page, and the cap leaves one of 2 MiB.
-    let mut next = on(&pool, 2 * MIB, Some(first))?;
-    lies_on(&pool, &mut next, first)?;
+    let mut next = allocate_on(&pool, 2 * MIB, Some(first))?;
+    check_node(&pool, &mut next, first)?;
     let kinds = Backing::ALL.map(|kind| backed_by(&pool, first, kind));
     println!("node {first}: {kinds:?} bytes in pages of each kind, the largest first");
     let expected = [GIB as u64, 2 * MIB as u64, 0, 0];

@@ -25,7 +25,7 @@ const MEMORY_AND_BUS_MASTER: u16 = 2 | 4;
 const SOURCE: u64 = 0x80;
 const DESTINATION: u64 = 0x88;
 const COUNT: u64 = 0x90;
-const ORDER: u64 = 0x98;
+const COMMAND_REGISTER: u64 = 0x98;
 const OWN_MEMORY: u32 = 0x4_0000;
 const TO_DEVICE: u32 = 1;
 const FROM_DEVICE: u32 = 1 | 2;
@@ -33,7 +33,7 @@ const FROM_DEVICE: u32 = 1 | 2;
 const BYTES: usize = 4_096;
 const CHUNK: usize = 2 << 20;
 const CAP: usize = 32 << 20;
-const PATIENCE: Nanos = Nanos::from_millis(20_000);
+const COPY_TIMEOUT: Nanos = Nanos::from_millis(20_000);
 
 struct EduCopier {
     device: AssignedDevice,
@@ -60,14 +60,14 @@ impl EduCopier {
         self.set(SOURCE, source)?;
         self.set(DESTINATION, destination)?;
         self.set(COUNT, u32::try_from(BYTES)?)?;
-        self.set(ORDER, order)?;
+        self.set(COMMAND_REGISTER, order)?;
         let start = self.clock.now();
         let mut running = order.to_le_bytes();
         while u32::from_le_bytes(running) & 1 != 0 {
-            if self.clock.now().since(start) > PATIENCE {
+            if self.clock.now().since(start) > COPY_TIMEOUT {
                 return Err("the device did not finish the copy in time".into());
             }
-            self.device.read(self.registers, ORDER, &mut running)?;
+            self.device.read(self.registers, COMMAND_REGISTER, &mut running)?;
         }
         Ok(())
     }

@@ -32,11 +32,11 @@ mod tests;
 /// Order of the largest blocks.
 const TOP_ORDER: u32 = 10;
 
-/// Pages of the largest blocks. [`BuddyAllocator::allocate_joined`] makes longer runs from several blocks.
+/// Pages of the largest blocks. [`BuddyAllocator::allocate_across_blocks`] makes longer runs from several blocks.
 pub const BLOCK_PAGES_MAX: u32 = 1 << TOP_ORDER;
 
 /// The value of the field `open` when no leaf is open.
-const NONE: u32 = u32::MAX;
+const NO_LEAF: u32 = u32::MAX;
 
 /// The reason why a run cannot be freed or taken. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +80,7 @@ pub struct BuddyAllocator<W> {
     orders: u64,
     /// Regions of the range that have free pages.
     regions: RegionCounts,
-    /// The leaf that is in no set, or [`NONE`].
+    /// The leaf that is in no set, or [`NO_LEAF`].
     open: u32,
 }
 
@@ -107,14 +107,14 @@ impl<W: BitmapWords> BuddyAllocator<W> {
             blocks: (0..=top).map(set).collect(),
             orders: 0,
             regions: RegionCounts::new(leaves),
-            open: NONE,
+            open: NO_LEAF,
         };
         for leaf in 0..leaves {
             let within = ones((pages - leaf * LEAF_PAGES).min(LEAF_PAGES));
             let word = buddy.word(leaf) & within;
             if word != 0 {
                 buddy.words.store(leaf as usize, 0);
-                buddy.regions.grow(leaf, word.count_ones());
+                buddy.regions.add_free(leaf, word.count_ones());
                 buddy.free_pages += word.count_ones();
                 buddy.add(leaf, word);
             }
@@ -139,9 +139,9 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     #[must_use]
     pub fn largest(&self) -> u32 {
         let settled = self.orders.checked_ilog2().map_or(0, |order| 1 << order);
-        let open = if self.open == NONE { None } else { leaf::largest(self.word(self.open)) };
+        let open = if self.open == NO_LEAF { None } else { leaf::largest(self.word(self.open)) };
         let open = match open {
-            Some(LEAF_ORDER) => 1 << self.joinable(LEAF_ORDER, self.open).0,
+            Some(LEAF_ORDER) => 1 << self.merged_block(LEAF_ORDER, self.open).0,
             other => other.map_or(0, |order| 1 << order),
         };
         settled.max(open)
@@ -170,7 +170,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
         } else {
             // The pages of the open leaf may complete a larger block.
             self.allocate_leaves(pages, order)
-                .or_else(|| self.settle().then(|| self.allocate_leaves(pages, order))?)?
+                .or_else(|| self.close_open_leaf().then(|| self.allocate_leaves(pages, order))?)?
         };
         self.free_pages -= pages;
         Some(PageRun { first, pages })
@@ -179,14 +179,14 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     /// Allocates a run of at most half a leaf, from the open leaf or from another one that is then opened.
     #[inline]
     fn allocate_in_leaf(&mut self, pages: u32, order: u32) -> Option<u32> {
-        if self.open != NONE
+        if self.open != NO_LEAF
             && let Some(at) = leaf::find(self.word(self.open), order)
         {
             return Some(self.cut(self.open, at, pages));
         }
-        self.settle();
-        let found = self.tightest(order)?;
-        let block = narrow(self.blocks[found as usize].first()?);
+        self.close_open_leaf();
+        let found = self.lowest_order_from(order)?;
+        let block = to_page_index(self.blocks[found as usize].first()?);
         self.remove(found, block);
         self.open = if found > LEAF_ORDER { self.halve(found, block, LEAF_ORDER) } else { block };
         let at = leaf::find(self.word(self.open), order)?;
@@ -197,33 +197,33 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     fn cut(&mut self, leaf: u32, at: u32, pages: u32) -> u32 {
         let word = self.word(leaf);
         self.words.store(leaf as usize, word & !(ones(pages) << at));
-        self.regions.shrink(leaf, pages);
+        self.regions.remove_free(leaf, pages);
         leaf * LEAF_PAGES + at
     }
 
     /// Allocates a run of whole leaves.
     fn allocate_leaves(&mut self, pages: u32, order: u32) -> Option<u32> {
-        let found = self.tightest(order)?;
-        let block = narrow(self.blocks[found as usize].first()?);
+        let found = self.lowest_order_from(order)?;
+        let block = to_page_index(self.blocks[found as usize].first()?);
         self.remove(found, block);
         Some(self.split(found, block, order, pages))
     }
 
     /// Returns the lowest order from `order` on that has a block.
     #[inline]
-    fn tightest(&self, order: u32) -> Option<u32> {
+    fn lowest_order_from(&self, order: u32) -> Option<u32> {
         let orders = self.orders.checked_shr(order).filter(|&orders| orders != 0)?;
         Some(orders.trailing_zeros() + order)
     }
 
     /// Closes the open leaf: puts it into the sets. Returns true if there was one.
-    fn settle(&mut self) -> bool {
-        let leaf = std::mem::replace(&mut self.open, NONE);
-        if leaf == NONE {
+    fn close_open_leaf(&mut self) -> bool {
+        let leaf = std::mem::replace(&mut self.open, NO_LEAF);
+        if leaf == NO_LEAF {
             return false;
         }
         match leaf::largest(self.word(leaf)) {
-            Some(LEAF_ORDER) => self.join(LEAF_ORDER, leaf),
+            Some(LEAF_ORDER) => self.insert_merged(LEAF_ORDER, leaf),
             Some(order) => self.insert(order, leaf),
             None => {}
         }
@@ -232,7 +232,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
 
     /// Allocates a run of exactly `pages` pages from the shortest sufficient free run, across blocks. Scans every free
     /// run: for use when [`allocate`](Self::allocate) finds nothing.
-    pub fn allocate_joined(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
+    pub fn allocate_across_blocks(&mut self, pages: u32, align_pages: u32) -> Option<PageRun> {
         // A run of n pages contains an aligned block of at least a quarter of n's next power of two.
         let least = (pages.checked_next_power_of_two()? / 4).min(BLOCK_PAGES_MAX);
         if pages == 0 || pages > self.free_pages || self.largest() < least {
@@ -255,16 +255,16 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     pub fn take(&mut self, run: PageRun) -> Result<(), RunError> {
         self.check(run)?;
         let last = (run.first + run.pages - 1) / LEAF_PAGES;
-        if let Some(page) = self.lowest(run, |word| !word) {
+        if let Some(page) = self.lowest_wrong_page(run, |word| !word) {
             return Err(RunError::InUse { page });
         }
-        self.settle();
-        self.regions.each(run, RegionCounts::shrink_region);
+        self.close_open_leaf();
+        self.regions.for_each_region(run, RegionCounts::remove_free_in_region);
         let mut leaf = run.first / LEAF_PAGES;
         while leaf <= last {
             let word = self.word(leaf);
             if word != u64::MAX {
-                self.replace(leaf, word, word & !within(run, leaf));
+                self.replace(leaf, word, word & !run_mask(run, leaf));
                 leaf += 1;
                 continue;
             }
@@ -277,7 +277,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
             self.insert_leaves(to, high);
             for leaf in from..to {
                 self.words.store(leaf as usize, 0);
-                self.add(leaf, !within(run, leaf));
+                self.add(leaf, !run_mask(run, leaf));
             }
             leaf = to;
         }
@@ -291,21 +291,21 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     /// Some page is already free or outside; nothing is freed.
     pub fn free(&mut self, run: PageRun) -> Result<(), RunError> {
         self.check(run)?;
-        if let Some(page) = self.lowest(run, |word| word) {
+        if let Some(page) = self.lowest_wrong_page(run, |word| word) {
             return Err(RunError::DoubleFree { page });
         }
         self.free_pages += run.pages;
         let leaf = run.first / LEAF_PAGES;
         let last = (run.first + run.pages - 1) / LEAF_PAGES;
         if leaf != last {
-            self.regions.each(run, RegionCounts::grow_region);
+            self.regions.for_each_region(run, RegionCounts::add_free_in_region);
             self.free_leaves(run, leaf, last);
         } else {
-            self.regions.grow(leaf, run.pages);
+            self.regions.add_free(leaf, run.pages);
             if leaf == self.open {
-                self.words.store(leaf as usize, self.word(leaf) | within(run, leaf));
+                self.words.store(leaf as usize, self.word(leaf) | run_mask(run, leaf));
             } else {
-                self.add(leaf, within(run, leaf));
+                self.add(leaf, run_mask(run, leaf));
             }
         }
         Ok(())
@@ -314,10 +314,10 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     /// Frees a run that crosses a leaf boundary.
     fn free_leaves(&mut self, run: PageRun, mut leaf: u32, last: u32) {
         if (leaf..=last).contains(&self.open) {
-            self.settle();
+            self.close_open_leaf();
         }
-        if within(run, leaf) != u64::MAX {
-            self.add(leaf, within(run, leaf));
+        if run_mask(run, leaf) != u64::MAX {
+            self.add(leaf, run_mask(run, leaf));
             leaf += 1;
         }
         let whole = (run.first + run.pages) / LEAF_PAGES;
@@ -329,7 +329,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
             leaf = whole;
         }
         if leaf <= last {
-            self.add(leaf, within(run, leaf));
+            self.add(leaf, run_mask(run, leaf));
         }
     }
 
@@ -340,10 +340,10 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     }
 
     /// Returns the lowest page of the run whose bit is set in the result of `wrong` for its word.
-    fn lowest(&self, run: PageRun, wrong: impl Fn(u64) -> u64) -> Option<u32> {
+    fn lowest_wrong_page(&self, run: PageRun, wrong: impl Fn(u64) -> u64) -> Option<u32> {
         let last = (run.first + run.pages - 1) / LEAF_PAGES;
         (run.first / LEAF_PAGES..=last).find_map(|leaf| {
-            let bits = wrong(self.word(leaf)) & within(run, leaf);
+            let bits = wrong(self.word(leaf)) & run_mask(run, leaf);
             (bits != 0).then(|| leaf * LEAF_PAGES + bits.trailing_zeros())
         })
     }
@@ -363,7 +363,10 @@ impl<W: BitmapWords> BuddyAllocator<W> {
         let block = self.halve(found, block, order);
         let span = 1 << (order - LEAF_ORDER);
         let leaf = block * span;
-        self.regions.each(PageRun { first: leaf * LEAF_PAGES, pages }, RegionCounts::shrink_region);
+        self.regions.for_each_region(
+            PageRun { first: leaf * LEAF_PAGES, pages },
+            RegionCounts::remove_free_in_region,
+        );
         let (whole, rest) = (pages / LEAF_PAGES, pages % LEAF_PAGES);
         for leaf in leaf..leaf + whole {
             self.words.store(leaf as usize, 0);
@@ -404,7 +407,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
             self.remove(order, leaf);
         }
         self.words.store(leaf as usize, u64::MAX);
-        self.join(LEAF_ORDER, leaf);
+        self.insert_merged(LEAF_ORDER, leaf);
     }
 
     /// Changes the word of a leaf that is entirely free neither before nor after.
@@ -427,15 +430,15 @@ impl<W: BitmapWords> BuddyAllocator<W> {
     fn insert_leaves(&mut self, mut from: u32, to: u32) {
         while from < to {
             let order = from.trailing_zeros().min((to - from).ilog2()).min(TOP_ORDER - LEAF_ORDER);
-            self.join(LEAF_ORDER + order, from >> order);
+            self.insert_merged(LEAF_ORDER + order, from >> order);
             from += 1 << order;
         }
     }
 
     /// Inserts a free block into its set, merged with its buddy as long as that is free.
     #[inline]
-    fn join(&mut self, order: u32, block: u32) {
-        let (to, joined) = self.joinable(order, block);
+    fn insert_merged(&mut self, order: u32, block: u32) {
+        let (to, joined) = self.merged_block(order, block);
         for below in order..to {
             self.remove(below, block >> (below - order) ^ 1);
         }
@@ -444,7 +447,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
 
     /// Returns the order and number of the block that a free block forms with its free buddies.
     #[inline]
-    fn joinable(&self, mut order: u32, mut block: u32) -> (u32, u32) {
+    fn merged_block(&self, mut order: u32, mut block: u32) -> (u32, u32) {
         while (order as usize) < self.blocks.len() - 1
             && self.blocks[order as usize].has((block ^ 1) as usize)
         {
@@ -480,7 +483,7 @@ impl<W: BitmapWords> BuddyAllocator<W> {
 
 /// Returns the pages of a run that lie in one leaf, as bits.
 #[inline]
-fn within(run: PageRun, leaf: u32) -> u64 {
+fn run_mask(run: PageRun, leaf: u32) -> u64 {
     let base = leaf * LEAF_PAGES;
     let low = run.first.max(base) - base;
     let high = (run.first + run.pages - base).min(LEAF_PAGES);
@@ -490,6 +493,6 @@ fn within(run: PageRun, leaf: u32) -> u64 {
 /// Converts a member of a set to `u32`: sets are bounded by page numbers.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "members of a set are below the number of leaves, a u32")]
-fn narrow(member: usize) -> u32 {
+fn to_page_index(member: usize) -> u32 {
     member as u32
 }

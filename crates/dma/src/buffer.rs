@@ -25,19 +25,19 @@ pub struct PoolBuffer {
     /// `None` only while the buffer is being taken apart.
     span: Option<PageSpan>,
     bytes: usize,
-    home: ReleaseTarget,
+    release_target: ReleaseTarget,
 }
 
 impl PoolBuffer {
     #[inline]
-    pub(crate) fn new(span: PageSpan, bytes: usize, home: ReleaseTarget) -> Self {
-        Self { span: Some(span), bytes, home }
+    pub(crate) fn new(span: PageSpan, bytes: usize, release_target: ReleaseTarget) -> Self {
+        Self { span: Some(span), bytes, release_target }
     }
 
     /// Returns the buffer's memory and the index of its arena.
     pub(crate) fn into_parts(mut self) -> (PageSpan, usize) {
         match self.span.take() {
-            Some(span) => (span, self.home.arena()),
+            Some(span) => (span, self.release_target.arena()),
             None => unreachable!("a buffer has its span until it is taken apart"),
         }
     }
@@ -64,19 +64,21 @@ impl PoolBuffer {
     /// Cuts the buffer into as many pieces of `sectors` 512-byte sectors as fit, each with the same label. The memory
     /// returns to the pool when the last piece is dropped.
     #[must_use]
-    pub fn cut(mut self, sectors: u32, label: u32) -> Vec<SectorBuffer> {
+    pub fn into_sector_buffers(mut self, sectors: u32, label: u32) -> Vec<SectorBuffer> {
         let span = self.span.take();
-        span.map_or_else(Vec::new, |span| SectorBuffer::cut(span, sectors, label, Box::new(self.home)))
+        span.map_or_else(Vec::new, |span| {
+            SectorBuffer::cut(span, sectors, label, Box::new(self.release_target))
+        })
     }
 
     /// Turns the pages into a shared region with clonable handles, and returns their device segment. The pages return
     /// to the pool when the last handle is dropped.
     #[must_use]
-    pub fn into_foreign(mut self) -> (SharedMemory, DeviceSegment) {
+    pub fn into_shared(mut self) -> (SharedMemory, DeviceSegment) {
         match self.span.take() {
             Some(span) => {
-                let segment = self.home.segment(&span, self.bytes);
-                (SharedMemory::from_span(span, Box::new(self.home)), segment)
+                let segment = self.release_target.segment(&span, self.bytes);
+                (SharedMemory::from_span(span, Box::new(self.release_target)), segment)
             }
             None => unreachable!("a buffer has its span until it is taken apart"),
         }
@@ -87,7 +89,7 @@ impl PoolBuffer {
     #[must_use]
     pub fn leak(mut self) -> NonNull<u8> {
         match self.span.take() {
-            Some(span) => self.home.leak(span),
+            Some(span) => self.release_target.leak(span),
             None => unreachable!("a buffer has its span until it is taken apart"),
         }
     }
@@ -113,7 +115,7 @@ impl Drop for PoolBuffer {
     #[inline]
     fn drop(&mut self) {
         if let Some(span) = self.span.take() {
-            self.home.give_back(span);
+            self.release_target.release(span);
         }
     }
 }
@@ -124,13 +126,13 @@ impl LendableMemory for PoolBuffer {
     }
 
     fn segments(&self) -> Vec<DeviceSegment> {
-        self.span.iter().map(|span| self.home.segment(span, self.bytes)).collect()
+        self.span.iter().map(|span| self.release_target.segment(span, self.bytes)).collect()
     }
 
-    fn abandon(mut self) {
+    fn quarantine(mut self) {
         // A dropped span stays claimed: no other request gets these bytes.
         if let Some(span) = self.span.take() {
-            self.home.quarantine(span.bytes());
+            self.release_target.quarantine(span.bytes());
         }
     }
 }
@@ -182,7 +184,7 @@ impl PoolAllocation {
     ///
     /// # Errors
     /// Returns the pieces unchanged if there are several.
-    pub fn contiguous(self) -> Result<PoolBuffer, ScatteredBuffer> {
+    pub fn into_contiguous(self) -> Result<PoolBuffer, ScatteredBuffer> {
         match self {
             Self::Contiguous(buffer) => Ok(buffer),
             Self::Scattered(scattered) => Err(scattered),
@@ -207,10 +209,10 @@ impl LendableMemory for PoolAllocation {
         }
     }
 
-    fn abandon(self) {
+    fn quarantine(self) {
         match self {
-            Self::Contiguous(buffer) => buffer.abandon(),
-            Self::Scattered(scattered) => scattered.abandon(),
+            Self::Contiguous(buffer) => buffer.quarantine(),
+            Self::Scattered(scattered) => scattered.quarantine(),
         }
     }
 }

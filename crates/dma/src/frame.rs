@@ -17,11 +17,11 @@ const SECTORS: u32 = 9;
 const _: () = assert!(SECTORS as usize * SECTOR_BYTES == FRAME_BYTES);
 
 /// Bytes of a slab: the largest buffer that a memory pool keeps cached.
-const SHEET_BYTES: usize = 1 << 20;
+const SLAB_BYTES: usize = 1 << 20;
 /// Frames of a full slab.
-const SHEET_FRAMES: usize = SHEET_BYTES / FRAME_BYTES;
+const SLAB_FRAMES: usize = SLAB_BYTES / FRAME_BYTES;
 /// Frames of the smallest slab, which may fit into a nearly full memory pool: they fill 9 pages.
-const SHEET_FRAMES_MIN: usize = 8;
+const SLAB_FRAMES_MIN: usize = 8;
 /// Frames kept when slabs are returned, so that a small swing of the load does not allocate and free slabs.
 const SPARE_FRAMES: usize = 256;
 
@@ -89,11 +89,11 @@ struct FrameSlab {
 pub struct FramePool {
     pool: Pool,
     /// Slabs by label; `None` marks a label that is free for reuse.
-    sheets: Vec<Option<FrameSlab>>,
-    vacant: Vec<u32>,
+    slabs: Vec<Option<FrameSlab>>,
+    free_labels: Vec<u32>,
     /// Labels of slabs that may have kept frames, the most recently used last.
     listed: Vec<u32>,
-    out: usize,
+    in_use: usize,
     kept: usize,
     frames_max: usize,
 }
@@ -102,15 +102,23 @@ impl FramePool {
     /// Creates a frame pool with at most `frames_max` frames in use. Allocates no memory before the first request.
     #[must_use]
     pub fn new(pool: Pool, frames_max: usize) -> Self {
-        Self { pool, sheets: Vec::new(), vacant: Vec::new(), listed: Vec::new(), out: 0, kept: 0, frames_max }
+        Self {
+            pool,
+            slabs: Vec::new(),
+            free_labels: Vec::new(),
+            listed: Vec::new(),
+            in_use: 0,
+            kept: 0,
+            frames_max,
+        }
     }
 
     /// Returns the configuration of a memory pool that holds `frames` frames, plus two chunks for other uses of its
     /// owner.
     #[must_use]
-    pub fn room_for(frames: usize) -> PoolConfig {
+    pub fn pool_config_for(frames: usize) -> PoolConfig {
         let defaults = PoolConfig::default();
-        let sheets = frames.div_ceil(SHEET_FRAMES).saturating_mul(SHEET_BYTES);
+        let sheets = frames.div_ceil(SLAB_FRAMES).saturating_mul(SLAB_BYTES);
         // Opening the pool refuses a size that cannot be addressed.
         let cap = sheets.saturating_add(2 * defaults.chunk);
         let cap = cap.checked_next_multiple_of(defaults.chunk).unwrap_or(usize::MAX);
@@ -128,10 +136,10 @@ impl FramePool {
                 }
                 return None;
             };
-            if let Some(sheet) = self.sheets[label as usize].as_mut() {
+            if let Some(sheet) = self.slabs[label as usize].as_mut() {
                 if let Some(frame) = sheet.kept.pop() {
                     self.kept -= 1;
-                    self.out += 1;
+                    self.in_use += 1;
                     return Some(MediaFrame(frame));
                 }
                 sheet.listed = false;
@@ -147,14 +155,14 @@ impl FramePool {
     #[inline]
     pub fn put_back(&mut self, MediaFrame(frame): MediaFrame) {
         let label = frame.label();
-        let Some(sheet) = self.sheets.get_mut(label as usize).and_then(Option::as_mut) else { return };
+        let Some(sheet) = self.slabs.get_mut(label as usize).and_then(Option::as_mut) else { return };
         if frame.as_ptr().addr().wrapping_sub(sheet.start) >= sheet.frames * FRAME_BYTES {
             // A frame of another pool, whose label names a different slab here.
             return;
         }
         assert!(sheet.kept.len() < sheet.frames, "a frame was returned twice");
         sheet.kept.push(frame);
-        self.out -= 1;
+        self.in_use -= 1;
         self.kept += 1;
         if !sheet.listed {
             sheet.listed = true;
@@ -162,14 +170,14 @@ impl FramePool {
         }
         if sheet.kept.len() == sheet.frames && self.kept >= sheet.frames + SPARE_FRAMES {
             self.kept -= sheet.frames;
-            self.sheets[label as usize] = None;
-            self.vacant.push(label);
+            self.slabs[label as usize] = None;
+            self.free_labels.push(label);
         }
     }
 
     /// Ensures that `frames` frames can be taken without another allocation from the memory pool. Returns false when
     /// the limit or the memory pool prevents that.
-    pub fn secure(&mut self, frames: usize) -> bool {
+    pub fn reserve(&mut self, frames: usize) -> bool {
         while self.kept < frames && self.grow() {}
         self.kept >= frames
     }
@@ -177,36 +185,37 @@ impl FramePool {
     /// Adds a slab, with fewer frames if the memory pool has no room for more. Returns true if it added one.
     #[cold]
     fn grow(&mut self) -> bool {
-        let mut frames = (self.frames_max - self.out - self.kept).min(SHEET_FRAMES);
+        let mut frames = (self.frames_max - self.in_use - self.kept).min(SLAB_FRAMES);
         while frames > 0 {
             // Zeroed, so that no bytes of another user of the memory pool reach the media.
             let request = PoolRequest::bytes(frames * FRAME_BYTES).zeroed();
-            if let Some(buffer) = self.pool.allocate(&request).ok().and_then(|given| given.contiguous().ok())
+            if let Some(buffer) =
+                self.pool.allocate(&request).ok().and_then(|given| given.into_contiguous().ok())
             {
-                self.add(buffer.cut(SECTORS, self.next_label()), frames);
+                self.add(buffer.into_sector_buffers(SECTORS, self.next_label()), frames);
                 return true;
             }
-            if frames <= SHEET_FRAMES_MIN {
+            if frames <= SLAB_FRAMES_MIN {
                 break;
             }
-            frames = (frames / 2).max(SHEET_FRAMES_MIN);
+            frames = (frames / 2).max(SLAB_FRAMES_MIN);
         }
         false
     }
 
     /// Returns every slab without a frame in use to the memory pool.
     pub fn release_idle(&mut self) {
-        for (label, place) in (0..).zip(&mut self.sheets) {
+        for (label, place) in (0..).zip(&mut self.slabs) {
             if let Some(idle) = place.take_if(|sheet| sheet.kept.len() == sheet.frames) {
                 self.kept -= idle.frames;
-                self.vacant.push(label);
+                self.free_labels.push(label);
             }
         }
     }
 
     fn next_label(&self) -> u32 {
-        let new = u32::try_from(self.sheets.len()).unwrap_or(u32::MAX);
-        self.vacant.last().copied().unwrap_or(new)
+        let new = u32::try_from(self.slabs.len()).unwrap_or(u32::MAX);
+        self.free_labels.last().copied().unwrap_or(new)
     }
 
     fn add(&mut self, mut kept: Vec<SectorBuffer>, frames: usize) {
@@ -218,9 +227,9 @@ impl FramePool {
         kept.reverse();
         self.kept += kept.len();
         let sheet = Some(FrameSlab { start, frames: kept.len(), kept, listed: true });
-        match self.vacant.pop() {
-            Some(label) => self.sheets[label as usize] = sheet,
-            None => self.sheets.push(sheet),
+        match self.free_labels.pop() {
+            Some(label) => self.slabs[label as usize] = sheet,
+            None => self.slabs.push(sheet),
         }
         self.listed.push(label);
     }
@@ -228,7 +237,7 @@ impl FramePool {
     /// Returns the number of frames that can still be taken within the limit.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.frames_max - self.out
+        self.frames_max - self.in_use
     }
 
     /// Returns the number of frames kept for reuse.
@@ -240,7 +249,7 @@ impl FramePool {
     /// Returns the number of frames in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.out
+        self.in_use
     }
 
     /// Returns the limit of frames in use.

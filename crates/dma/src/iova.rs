@@ -120,7 +120,7 @@ pub trait DeviceMapping: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 struct ClientRegion {
     /// Dropped before `memory`, so that the device mapping ends before the memory is unmapped here.
-    reach: Option<Box<dyn DeviceMapping>>,
+    device_mapping: Option<Box<dyn DeviceMapping>>,
     memory: SharedMemory,
     /// Length in bytes, as a `u64`.
     bytes: u64,
@@ -136,7 +136,7 @@ pub struct RegionRevocation {
 impl RegionRevocation {
     /// Returns true if no operation in flight uses the region. Once true, it stays true.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         Arc::strong_count(&self.region) == 1
     }
 }
@@ -161,7 +161,7 @@ impl ClientMemory {
     /// [`RegisterError`] if addresses are registered already or extend past the end, or the client has too many
     /// regions. Nothing changes.
     pub fn register(&mut self, start: Iova, memory: SharedMemory) -> Result<(), RegisterError> {
-        self.put(start, memory, None)
+        self.insert_region(start, memory, None)
     }
 
     /// Registers a region together with the device's mapping of it. The mapping is dropped when the region is revoked
@@ -169,22 +169,22 @@ impl ClientMemory {
     ///
     /// # Errors
     /// As [`register`](Self::register).
-    pub fn register_with(
+    pub fn register_mapped(
         &mut self,
         start: Iova,
         memory: SharedMemory,
-        reach: Box<dyn DeviceMapping>,
+        device_mapping: Box<dyn DeviceMapping>,
     ) -> Result<(), RegisterError> {
-        self.put(start, memory, Some(reach))
+        self.insert_region(start, memory, Some(device_mapping))
     }
 
-    fn put(
+    fn insert_region(
         &mut self,
         start: Iova,
         memory: SharedMemory,
-        reach: Option<Box<dyn DeviceMapping>>,
+        device_mapping: Option<Box<dyn DeviceMapping>>,
     ) -> Result<(), RegisterError> {
-        let bytes = addresses(memory.bytes());
+        let bytes = address_count(memory.bytes());
         // The last address must exist; so must the one after it, which keeps every sum below exact.
         let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
         if self.regions.len() >= REGIONS_MAX {
@@ -195,12 +195,12 @@ impl ClientMemory {
         {
             return Err(RegisterError::Overlap { start, bytes, other });
         }
-        self.regions.insert(start, Arc::new(ClientRegion { reach, memory, bytes }));
+        self.regions.insert(start, Arc::new(ClientRegion { device_mapping, memory, bytes }));
         Ok(())
     }
 
     /// Removes the region registered at `start`. No range resolves to it from now on; segments resolved earlier may
-    /// still be copied until [`RegionRevocation::is_quiet`].
+    /// still be copied until [`RegionRevocation::is_drained`].
     ///
     /// # Errors
     /// [`RegisterError::Missing`] when no region starts there.
@@ -262,13 +262,13 @@ impl ClientMemory {
     /// # Errors
     /// As [`resolve`](Self::resolve).
     pub fn read(&self, start: Iova, into: &mut [u8]) -> Result<(), DataTransferError> {
-        let copied = self.resolve(start, addresses(into.len()))?.copy_in(0, into);
+        let copied = self.resolve(start, address_count(into.len()))?.copy_in(0, into);
         debug_assert_eq!(copied, into.len(), "a resolved range has the requested length");
         Ok(())
     }
 }
 
-fn addresses(bytes: usize) -> u64 {
+fn address_count(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
@@ -328,19 +328,19 @@ mod tests {
         let alive = Arc::new(());
         for (start, address) in [(4_096, 0x10_0000), (8_192, 0x70_0000)] {
             let way = Box::new(TestMapping { address, _alive: Arc::clone(&alive) });
-            memory.register_with(Iova(start), region(4_096), way).unwrap();
+            memory.register_mapped(Iova(start), region(4_096), way).unwrap();
         }
         let in_flight = memory.resolve(Iova(4_106), 4_096).unwrap();
         let mut runs = Vec::new();
-        in_flight.runs(&mut runs).unwrap();
+        in_flight.device_ranges(&mut runs).unwrap();
         let run = |start, bytes| IovaRange { start: Iova(start), bytes };
         assert_eq!(runs, [run(0x10_000A, 4_086), run(0x70_0000, 10)]);
-        assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().runs(&mut runs), Err(NotDeviceMapped));
+        assert_eq!(memory.resolve(Iova(4_000), 200).unwrap().device_ranges(&mut runs), Err(NotDeviceMapped));
         let revocation = memory.revoke(Iova(4_096)).unwrap();
         drop(memory);
         assert_eq!(Arc::strong_count(&alive), 3, "the command in flight holds both regions");
         drop(in_flight);
-        assert!(revocation.is_quiet());
+        assert!(revocation.is_drained());
         drop(revocation);
         assert_eq!(Arc::strong_count(&alive), 1);
     }
@@ -416,10 +416,10 @@ mod tests {
         let in_flight = memory.resolve(Iova(5_000), 10).unwrap();
         let revocation = memory.revoke(Iova(4_096)).unwrap();
         assert!(matches!(memory.resolve(Iova(5_000), 10), Err(DataTransferError::Unmapped { .. })));
-        assert!(!revocation.is_quiet());
+        assert!(!revocation.is_drained());
         assert_eq!(in_flight.copy_out(0, b"late"), 4, "the pages are still mapped");
         drop(in_flight);
-        assert!(revocation.is_quiet());
+        assert!(revocation.is_drained());
         assert!(matches!(memory.revoke(Iova(4_096)), Err(RegisterError::Missing { .. })));
         memory.register(Iova(4_000), region(8_192)).unwrap();
     }

@@ -22,8 +22,8 @@ pub use pinner::{
     MemoryPinner, MlockPinner, NoPinning, NodeRange, PinError, PinToken, PoolClock, SharedPinner,
     SharedRange, SimulatedCosts, SimulatedPinner, UnpinFailure, UringPinner, VfioPinner,
 };
-pub use placement::{AdmitError, MachineNodes, NodeId, NodePlacement, OneNode, usual_placement};
-pub use process::PROCESS_CAP;
+pub use placement::{AdmitError, MachineNodes, NodeId, NodePlacement, OneNode, default_placement};
+pub use process::PROCESS_POOL_CAP;
 pub use release::ReleaseTarget;
 pub use request::{PoolRequest, RequestShape, ZeroPolicy};
 pub use statistics::{BUCKETS, DurationHistogram, NodeStatistics, PoolStatistics, ServeCounts};
@@ -34,7 +34,7 @@ pub use waiter::{AllocationFuture, PoolWaiter};
 mod models;
 
 use crate::buffer::{DeviceSegment, PoolAllocation, PoolBuffer};
-use allocate::finish;
+use allocate::zero_if_requested;
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::PageSpan;
 use headwater_host::sync::Ordering;
@@ -82,7 +82,7 @@ mod tiers_tests;
 /// memory is released as the buffers return.
 #[derive(Clone)]
 pub struct Pool {
-    depot: &'static PoolState,
+    state: &'static PoolState,
     _open: Arc<OpenGuard>,
 }
 
@@ -103,14 +103,14 @@ impl Pool {
     pub fn open(config: PoolConfig) -> Result<Self, PoolError> {
         // Never freed, so that buffers hold it without a reference count: a few hundred bytes and the threads' caches.
         let depot: &'static PoolState = Box::leak(Box::new(PoolState::open(config)?));
-        Ok(Self { depot, _open: Arc::new(OpenGuard(depot)) })
+        Ok(Self { state: depot, _open: Arc::new(OpenGuard(depot)) })
     }
 
     /// Returns the configuration the pool was opened with. The cap and m may have changed since: see
     /// [`statistics`](Self::statistics).
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
-        &self.depot.config
+        &self.state.config
     }
 
     /// Allocates memory for a request without waiting.
@@ -124,12 +124,12 @@ impl Pool {
     )]
     pub fn allocate(&self, request: &PoolRequest) -> Result<PoolAllocation, PoolError> {
         if request.is_plain()
-            && let Some((span, arena)) = self.depot.take_cached(request.bytes)
+            && let Some((span, arena)) = self.state.take_cached(request.bytes)
         {
             return Ok(PoolAllocation::Contiguous(PoolBuffer::new(
                 span,
                 request.bytes,
-                ReleaseTarget::new(self.depot, arena),
+                ReleaseTarget::new(self.state, arena),
             )));
         }
         self.allocate_shared(request)
@@ -145,17 +145,17 @@ impl Pool {
         reason = "a buffer that is returned through memory costs as much as finding it"
     )]
     pub fn buffer(&self, bytes: usize) -> Result<PoolBuffer, PoolError> {
-        let (span, arena) = match self.depot.take_cached(bytes) {
+        let (span, arena) = match self.state.take_cached(bytes) {
             Some(found) => found,
-            None => self.span_shared(bytes)?,
+            None => self.allocate_span_shared(bytes)?,
         };
-        Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(self.depot, arena)))
+        Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(self.state, arena)))
     }
 
     #[cold]
     #[inline(never)]
-    fn span_shared(&self, bytes: usize) -> Result<(PageSpan, usize), PoolError> {
-        if let Some(found) = self.depot.take_free_run(bytes) {
+    fn allocate_span_shared(&self, bytes: usize) -> Result<(PageSpan, usize), PoolError> {
+        if let Some(found) = self.state.take_free_run(bytes) {
             return Ok(found);
         }
         match self.allocate_shared(&PoolRequest::bytes(bytes))? {
@@ -167,21 +167,21 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn allocate_shared(&self, request: &PoolRequest) -> Result<PoolAllocation, PoolError> {
-        let want = self.depot.judge(request)?;
-        if let Some((span, arena)) = self.depot.take_cached_for(&want) {
-            let buffer = PoolBuffer::new(span, want.bytes, ReleaseTarget::new(self.depot, arena));
-            return Ok(finish(PoolAllocation::Contiguous(buffer), want.zeroed));
+        let want = self.state.validate(request)?;
+        if let Some((span, arena)) = self.state.take_cached_for(&want) {
+            let buffer = PoolBuffer::new(span, want.bytes, ReleaseTarget::new(self.state, arena));
+            return Ok(zero_if_requested(PoolAllocation::Contiguous(buffer), want.zeroed));
         }
-        let waiting = self.depot.line.waiting();
+        let waiting = self.state.wait_queue.waiting();
         let result = if waiting > 0 {
             Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
         } else {
-            self.depot.attempt(&want)
+            self.state.attempt(&want)
         };
         if result.is_err() {
-            self.depot.refused.fetch_add(1, Ordering::Relaxed);
+            self.state.refused.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(finish(result?, want.zeroed))
+        Ok(zero_if_requested(result?, want.zeroed))
     }
 
     /// Allocates memory for a request; blocks this thread in the wait queue for at most `span`.
@@ -206,7 +206,7 @@ impl Pool {
     /// # Errors
     /// The request could never be served, or the pool is closed.
     pub fn enqueue(&self, request: &PoolRequest) -> Result<PoolWaiter, PoolError> {
-        Ok(PoolWaiter::join(self.depot, self.depot.judge(request)?))
+        Ok(PoolWaiter::join(self.state, self.state.validate(request)?))
     }
 
     /// Changes the cap. If it is lowered, idle chunks are retired at once, the rest as their buffers return.
@@ -214,18 +214,18 @@ impl Pool {
     /// # Errors
     /// More than the reserved address space, less than one granule, or more than may be pinned.
     pub fn set_cap(&self, cap: usize) -> Result<(), PoolError> {
-        if !self.depot.is_ours() {
+        if !self.state.is_current_process() {
             return Err(PoolError::Forked);
         }
-        let (least, most) = (self.config().granule(), self.config().ceiling());
+        let (least, most) = (self.config().granule(), self.config().cap_limit());
         if cap > most {
-            return Err(PoolError::CapTooHigh { cap, most });
+            return Err(PoolError::CapTooHigh { cap, max: most });
         }
         if cap < least {
-            return Err(ConfigError::Cap { cap, least, most }.into());
+            return Err(ConfigError::Cap { cap, min: least, max: most }.into());
         }
         self.config().pinner.preflight(cap)?;
-        self.depot.recap(cap);
+        self.state.set_cap(cap);
         Ok(())
     }
 
@@ -234,21 +234,21 @@ impl Pool {
     /// # Errors
     /// [`PoolError::WouldBlock`] if that would exceed the cap even without idle chunks; or more than the cap.
     pub fn charge(&self, tier: PinTier, bytes: usize) -> Result<CapCharge, PoolError> {
-        CapCharge::take(self.depot, tier, bytes)
+        CapCharge::take(self.state, tier, bytes)
     }
 
     /// Performs the time-based work: retires chunks idle for too long, empties unused caches, adapts m to the load.
     /// Call it a few times per idle time, from any thread; or see [`ticker`](Self::ticker).
     pub fn tick(&self, now: Nanos) {
-        if self.depot.is_ours() {
-            self.depot.tick(now);
+        if self.state.is_current_process() {
+            self.state.tick(now);
         }
     }
 
     /// Empties the threads' caches and retires every chunk without a buffer, regardless of its idle time: for callers
     /// under memory pressure. Returns the decrease of the pinned bytes.
     pub fn trim(&self) -> usize {
-        if self.depot.is_ours() { self.depot.trim() } else { 0 }
+        if self.state.is_current_process() { self.state.trim() } else { 0 }
     }
 
     /// Starts a thread that ticks by the pool's clock, sixteen times per idle time, until the value is dropped.
@@ -262,14 +262,14 @@ impl Pool {
     /// Finds the node, chunk and buffer of an address. Returns `None` for memory outside the pool.
     #[must_use]
     pub fn lookup(&self, address: *const u8) -> Option<AddressLookup> {
-        lookup::find(self.depot, address)
+        lookup::find(self.state, address)
     }
 
     /// Returns the device segment from an address to the end of its buffer. `None` for memory that is in no buffer of
     /// this pool. For callers that hold only addresses; a caller that holds a [`PoolBuffer`] lends it instead.
     #[must_use]
     pub fn segment(&self, address: *const u8) -> Option<DeviceSegment> {
-        lookup::segment(self.depot, address)
+        lookup::segment(self.state, address)
     }
 
     /// Returns the buffer [leaked](Buffer::leak) at this address, with a length of all its pages.
@@ -277,7 +277,7 @@ impl Pool {
     /// # Errors
     /// The address is outside the pool, inside a buffer, already freed, or of a buffer that was not leaked.
     pub fn adopt(&self, address: *const u8) -> Result<PoolBuffer, PoolError> {
-        lookup::adopt(self.depot, address)
+        lookup::adopt(self.state, address)
     }
 
     /// Performs [`allocate`](Self::allocate) and [`leak`](Buffer::leak) in one step, for callers that hold only
@@ -288,15 +288,15 @@ impl Pool {
     #[inline]
     pub fn allocate_raw(&self, request: &PoolRequest) -> Result<NonNull<u8>, PoolError> {
         if request.is_plain()
-            && let Some((span, arena)) = self.depot.take_cached(request.bytes)
+            && let Some((span, arena)) = self.state.take_cached(request.bytes)
         {
-            return Ok(self.depot.nodes[arena].table.leak(span));
+            return Ok(self.state.nodes[arena].table.leak(span));
         }
-        self.allocate_raw_slowly(request)
+        self.allocate_raw_slow(request)
     }
 
     #[cold]
-    fn allocate_raw_slowly(&self, request: &PoolRequest) -> Result<NonNull<u8>, PoolError> {
+    fn allocate_raw_slow(&self, request: &PoolRequest) -> Result<NonNull<u8>, PoolError> {
         match self.allocate(&PoolRequest { shape: RequestShape::Contiguous, ..*request })? {
             PoolAllocation::Contiguous(buffer) => Ok(buffer.leak()),
             PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
@@ -309,26 +309,26 @@ impl Pool {
     /// As for [`adopt`](Self::adopt).
     #[inline]
     pub fn free_raw(&self, address: *const u8) -> Result<(), PoolError> {
-        let (arena, span) = lookup::take(self.depot, address)?;
-        self.depot.give_back(arena, span);
+        let (arena, span) = lookup::take(self.state, address)?;
+        self.state.release(arena, span);
         Ok(())
     }
 
     /// Closes the pool, also if other handles exist: for callers that cannot drop theirs. Further requests are refused,
     /// waiters receive an error, and memory is released as its buffers return. Closing it again does nothing.
     pub fn close(&self) {
-        self.depot.close();
+        self.state.close();
     }
 
     /// Returns the current statistics.
     #[must_use]
     pub fn statistics(&self) -> PoolStatistics {
-        self.depot.statistics()
+        self.state.statistics()
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({} of {} bytes pinned)", self.depot.budget.pinned(), self.depot.budget.cap())
+        write!(f, "Pool({} of {} bytes pinned)", self.state.budget.pinned(), self.state.budget.cap())
     }
 }

@@ -40,7 +40,7 @@ fn pool(pinner: Arc<dyn MemoryPinner>, sharing: PoolSharing) -> Result<Pool, Poo
 }
 
 /// Retires every idle chunk.
-fn decay(pool: &Pool) {
+fn retire_idle_chunks(pool: &Pool) {
     for now in [1, 10_000, 20_000, 30_000] {
         pool.tick(Nanos(now));
     }
@@ -83,7 +83,7 @@ impl RegisteredPool {
 
     /// Lends a buffer to the ring and waits for the completion.
     fn transfer(&mut self, buffer: PoolBuffer, offset: u64, write: bool) -> (PoolBuffer, Result<usize, i32>) {
-        let (buffer, stub) = buffer.lend().fixed().unwrap();
+        let (buffer, stub) = buffer.lend().into_fixed().unwrap();
         let transfer = if write {
             FileTransfer::WriteFixed { offset, buffer }
         } else {
@@ -123,7 +123,7 @@ fn registered_buffers_are_written_to_a_file_and_read_back() {
         at += bytes as u64;
     }
     assert!(bench.pinner.table().free_slots() <= 2, "one number per chunk");
-    decay(&bench.pool);
+    retire_idle_chunks(&bench.pool);
     assert_eq!(bench.pinner.table().free_slots(), 4, "each chunk was unregistered when retired");
     assert_eq!(bench.pool.statistics().quarantined_bytes, 0);
 }
@@ -144,13 +144,13 @@ fn numbers_of_another_table_are_refused_and_the_buffer_is_returned() {
     let Some(mut other) = RegisteredPool::open(2) else { return };
     // The other table has the same number, for other memory.
     let _held = other.pool.buffer(KIB).unwrap();
-    let (buffer, stub) = bench.pool.buffer(8 * KIB).unwrap().lend().fixed().unwrap();
+    let (buffer, stub) = bench.pool.buffer(8 * KIB).unwrap().lend().into_fixed().unwrap();
     let rejected = other.ring.submit(0, FileTransfer::WriteFixed { offset: 0, buffer }).unwrap_err();
     assert_eq!(rejected.reason, RejectedReason::NotRegistered);
     let FileTransfer::WriteFixed { buffer, .. } = rejected.transfer else {
         panic!("the transfer is returned unchanged")
     };
-    let (_strange, other_stub) = bench.pool.buffer(KIB).unwrap().lend().fixed().unwrap();
+    let (_strange, other_stub) = bench.pool.buffer(KIB).unwrap().lend().into_fixed().unwrap();
     let (_other_stub, buffer) = other_stub.rejoin(buffer).unwrap_err();
     let lent: LentBuffer<PoolBuffer> = stub.rejoin(buffer).unwrap();
     assert_eq!(lent.complete(Err::<(), _>(rejected.reason)).0.len(), 8 * KIB);
@@ -159,7 +159,7 @@ fn numbers_of_another_table_are_refused_and_the_buffer_is_returned() {
 #[test]
 fn pages_that_a_ring_did_not_return_are_counted_and_never_reused() {
     let Some(bench) = RegisteredPool::open(4) else { return };
-    let (fixed, stub) = bench.pool.buffer(64 * KIB).unwrap().lend().fixed().unwrap();
+    let (fixed, stub) = bench.pool.buffer(64 * KIB).unwrap().lend().into_fixed().unwrap();
     let address = fixed.address();
     drop(stub);
     drop(fixed);
@@ -179,10 +179,10 @@ fn a_buffer_of_another_pinner_has_no_number() {
     };
     let lent = pool.buffer(KIB).unwrap().lend();
     assert!(MemlockBudget::read().locked_bytes >= CHUNK as u64);
-    let lent = lent.fixed().unwrap_err();
+    let lent = lent.into_fixed().unwrap_err();
     assert_eq!((lent.segments()[0].slot, lent.segments()[0].iova), (None, None));
     let _ = lent.complete(Ok::<(), ()>(()));
-    decay(&pool);
+    retire_idle_chunks(&pool);
     assert_eq!(pool.statistics().nodes[0].pinned_bytes, 0);
 }
 
@@ -213,7 +213,7 @@ fn every_byte_of_a_buffer_is_at_the_device_address_of_its_segment() {
         }
     }
     held.into_iter().for_each(|lent| drop(lent.complete(Ok::<(), ()>(())).0));
-    decay(&pool);
+    retire_idle_chunks(&pool);
     assert_eq!((container.kernel().mappings(), container.mapped_bytes()), (0, 0));
 }
 
@@ -222,11 +222,11 @@ fn memory_that_a_device_did_not_release_is_never_reused() {
     let container = container(8);
     let pool = pool(Arc::new(VfioPinner::new(container.clone())), PoolSharing::Private).unwrap();
     drop(pool.buffer(KIB).unwrap());
-    container.kernel().hold_on();
-    decay(&pool);
+    container.kernel().ignore_unmaps();
+    retire_idle_chunks(&pool);
     let statistics = pool.statistics();
     assert_eq!(statistics.stuck_bytes, CHUNK as u64);
-    container.kernel().refuse(17);
+    container.kernel().fail_next_map(17);
     let stopped = pool.buffer(KIB).unwrap_err();
     assert_eq!(stopped, PoolError::Pin(PinError::Exists { bytes: CHUNK }));
     assert_eq!(pool.buffer(KIB).unwrap_err(), stopped, "the owner of the addresses is unknown");
@@ -286,6 +286,6 @@ fn a_second_process_reads_and_writes_a_shared_buffer() {
     assert!(buffer.iter().all(|&byte| byte == ANSWER));
     assert!(region.descriptor(NodeId(1)).is_err());
     drop((buffer, _other));
-    decay(&pool);
+    retire_idle_chunks(&pool);
     assert_eq!(region.ranges(), []);
 }

@@ -122,7 +122,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
                 held.swap_remove(random.usize(..held.len())).check();
             }
             if step % 100 == 0 {
-                account(&pool, &held);
+                check_accounts(&pool, &held);
             }
         }
         held.iter().for_each(HeldPayload::check);
@@ -134,7 +134,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
 }
 
 /// Checks the pool's counters against the held buffers, whose pages must not overlap.
-fn account(pool: &Pool, held: &[HeldPayload]) {
+fn check_accounts(pool: &Pool, held: &[HeldPayload]) {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for piece in held.iter().flat_map(|held| held.payload.pieces()) {
         let found = pool.lookup(piece.as_ptr()).unwrap();
@@ -157,14 +157,14 @@ fn impossible_requests_are_typed_errors() {
     let error = |request: PoolRequest| pool.allocate(&request).unwrap_err();
     assert_eq!(error(PoolRequest::bytes(0)), PoolError::Zero);
     assert_eq!(error(PoolRequest::bytes(usize::MAX)), PoolError::Overflow { bytes: usize::MAX });
-    assert_eq!(error(PoolRequest::bytes(9).aligned(3)), PoolError::Align { align: 3, most: CHUNK });
-    assert_eq!(error(PoolRequest::bytes(9).aligned(0)), PoolError::Align { align: 0, most: CHUNK });
+    assert_eq!(error(PoolRequest::bytes(9).aligned(3)), PoolError::Align { align: 3, max: CHUNK });
+    assert_eq!(error(PoolRequest::bytes(9).aligned(0)), PoolError::Align { align: 0, max: CHUNK });
     assert_eq!(
         error(PoolRequest::bytes(9).aligned(2 * CHUNK)),
-        PoolError::Align { align: 2 * CHUNK, most: CHUNK }
+        PoolError::Align { align: 2 * CHUNK, max: CHUNK }
     );
     assert_eq!(error(PoolRequest::bytes(9).scattered(0)), PoolError::NoSegments);
-    let over = PoolError::OverCap { bytes: 4 * CHUNK + 1, most: 4 * CHUNK };
+    let over = PoolError::OverCap { bytes: 4 * CHUNK + 1, max: 4 * CHUNK };
     assert_eq!(error(PoolRequest::bytes(4 * CHUNK + 1)), over);
 }
 
@@ -179,7 +179,7 @@ fn impossible_configurations_are_typed_errors() {
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));
     }
-    assert_eq!(TierThresholds::named("paper-5.2"), Ok(Some(TierThresholds::PAPER_5_2)));
+    assert_eq!(TierThresholds::parse("paper-5.2"), Ok(Some(TierThresholds::PAPER_5_2)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
     let pinner = Arc::new(SimulatedPinner::default());
     let pool = Pool::open(PoolConfig { pinner: pinner.clone(), ..config(4 * CHUNK) }).unwrap();
     drop(pool.buffer(CHUNK).unwrap());
-    pinner.hold_on(headwater_dma::pool::UnpinFailure::Yes);
+    pinner.fail_unpins(headwater_dma::pool::UnpinFailure::Yes);
     pool.set_cap(CHUNK).unwrap();
     drop(pool.buffer(CHUNK).unwrap());
     pool.tick(Nanos(0));
@@ -195,7 +195,7 @@ fn a_device_that_keeps_a_chunk_costs_only_that_chunk() {
     let statistics = pool.statistics();
     assert_eq!((statistics.stuck_bytes, statistics.tier_bytes[1]), (CHUNK as u64, CHUNK as u64));
     pool.set_cap(4 * CHUNK).unwrap();
-    pinner.hold_on(headwater_dma::pool::UnpinFailure::No);
+    pinner.fail_unpins(headwater_dma::pool::UnpinFailure::No);
     assert!(pool.buffer(3 * CHUNK).is_ok());
     assert!(matches!(pool.buffer(4 * CHUNK), Err(PoolError::OverCap { .. })));
     let pin = PinError::from_errno(5, 17);
@@ -243,11 +243,11 @@ fn a_cancelled_request_lets_later_ones_proceed() {
     assert!(small.as_mut().poll(&mut context).is_pending());
     drop(large);
     assert!(matches!(small.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
-    let mut late = pool.enqueue(&PoolRequest::bytes(4 * CHUNK)).unwrap().until(Nanos(5));
+    let mut late = pool.enqueue(&PoolRequest::bytes(4 * CHUNK)).unwrap().with_deadline(Nanos(5));
     assert!(late.poll(Nanos(4)).is_none());
     assert!(matches!(late.poll(Nanos(5)), Some(Err(PoolError::Timeout { .. }))));
     let gave_up = pool.statistics();
-    assert_eq!((gave_up.waiting, gave_up.gave_up), (0, 2));
+    assert_eq!((gave_up.waiting, gave_up.cancelled), (0, 2));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn soak(span: Nanos) {
     let config = PoolConfig {
         placement: nodes.clone(),
         idle: Nanos::from_millis(5),
-        chunk_rule: ChunkRule::Adaptive { least: CHUNK, most: 4 * CHUNK },
+        chunk_rule: ChunkRule::Adaptive { min: CHUNK, max: 4 * CHUNK },
         ..config(32 * CHUNK)
     };
     let pool = Pool::open(config).unwrap();

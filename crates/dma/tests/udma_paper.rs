@@ -25,7 +25,7 @@ fn pool_with(cap: usize, min_idle: usize) -> (Pool, Arc<SimulatedPinner>) {
         min_idle,
         backing: BackingOrder::only(Backing::Small),
         pinner: pinner.clone(),
-        time: pinner.clone(),
+        clock: pinner.clone(),
         cache_per_mille: 0,
         ..PoolConfig::default()
     };
@@ -36,7 +36,7 @@ fn pool(cap: usize) -> (Pool, Arc<SimulatedPinner>) {
     pool_with(cap, 0)
 }
 
-fn of(pool: &Pool, bytes: usize) -> Result<PoolAllocation, PoolError> {
+fn allocate_bytes(pool: &Pool, bytes: usize) -> Result<PoolAllocation, PoolError> {
     pool.allocate(&PoolRequest::bytes(bytes))
 }
 
@@ -46,13 +46,13 @@ fn scattered(pool: &Pool, bytes: usize, segments_max: u32) -> Result<PoolAllocat
 
 /// Fills the pool with buffers of `bytes` bytes, in the order of their addresses.
 fn fill(pool: &Pool, bytes: usize) -> Vec<PoolAllocation> {
-    let mut held: Vec<PoolAllocation> = std::iter::from_fn(|| of(pool, bytes).ok()).collect();
+    let mut held: Vec<PoolAllocation> = std::iter::from_fn(|| allocate_bytes(pool, bytes).ok()).collect();
     held.sort_by_key(|payload| payload.pieces().next().map(|piece| piece.as_ptr().addr()));
     held
 }
 
 /// Frees every other buffer.
-fn thin_out(held: Vec<PoolAllocation>) -> Vec<PoolAllocation> {
+fn free_every_other(held: Vec<PoolAllocation>) -> Vec<PoolAllocation> {
     held.into_iter().step_by(2).collect()
 }
 
@@ -60,26 +60,29 @@ fn thin_out(held: Vec<PoolAllocation>) -> Vec<PoolAllocation> {
 fn algorithm_1_line_1_a_pool_exists_before_its_first_chunk_and_grows_on_one_path() {
     let (pool, pinner) = pool(4 * CHUNK);
     assert_eq!((pinner.pinned_bytes(), pool.statistics().steps.total()), (0, 0));
-    let first = of(&pool, 4 * KIB).unwrap();
-    let second = of(&pool, CHUNK).unwrap();
+    let first = allocate_bytes(&pool, 4 * KIB).unwrap();
+    let second = allocate_bytes(&pool, CHUNK).unwrap();
     assert_eq!(pool.statistics().steps.grown, 2);
     drop((first, second));
     // Empty again, it is the same pool: the next request does not grow it.
-    drop(of(&pool, 4 * KIB).unwrap());
+    drop(allocate_bytes(&pool, 4 * KIB).unwrap());
     assert_eq!((pool.statistics().steps.grown, pool.statistics().steps.contiguous), (2, 1));
 }
 
 #[test]
 fn algorithm_1_line_2_the_first_chunk_respects_the_cap() {
     let (pool, pinner) = pool(CHUNK);
-    assert_eq!(of(&pool, CHUNK + 1).unwrap_err(), PoolError::OverCap { bytes: CHUNK + 1, most: CHUNK });
+    assert_eq!(
+        allocate_bytes(&pool, CHUNK + 1).unwrap_err(),
+        PoolError::OverCap { bytes: CHUNK + 1, max: CHUNK }
+    );
     assert_eq!(pinner.pinned_bytes(), 0);
 }
 
 #[test]
 fn algorithm_1_line_2_the_first_request_may_be_larger_than_a_chunk() {
     let (pool, _) = pool(8 * CHUNK);
-    assert_eq!(of(&pool, 3 * CHUNK + 1).unwrap().bytes(), 3 * CHUNK + 1);
+    assert_eq!(allocate_bytes(&pool, 3 * CHUNK + 1).unwrap().bytes(), 3 * CHUNK + 1);
 }
 
 #[test]
@@ -91,17 +94,17 @@ fn algorithm_1_line_2_a_refused_pin_is_a_typed_error_and_takes_nothing() {
     ] {
         let (pool, pinner) = pool(4 * CHUNK);
         pinner.refuse(errno, 0);
-        assert_eq!(of(&pool, 4 * KIB).unwrap_err(), PoolError::Pin(error));
+        assert_eq!(allocate_bytes(&pool, 4 * KIB).unwrap_err(), PoolError::Pin(error));
         assert_eq!((pinner.pinned_bytes(), pool.statistics().tier_bytes), (0, [0; 3]));
-        assert!(of(&pool, 4 * KIB).is_ok(), "the next one is not refused");
+        assert!(allocate_bytes(&pool, 4 * KIB).is_ok(), "the next one is not refused");
     }
 }
 
 #[test]
 fn algorithm_1_lines_4_and_19_a_failed_search_is_an_error_not_an_address() {
     let (pool, _) = pool(CHUNK);
-    let _all = of(&pool, CHUNK).unwrap();
-    assert!(matches!(of(&pool, 1), Err(PoolError::WouldBlock { bytes: 1, waiting: 0 })));
+    let _all = allocate_bytes(&pool, CHUNK).unwrap();
+    assert!(matches!(allocate_bytes(&pool, 1), Err(PoolError::WouldBlock { bytes: 1, waiting: 0 })));
 }
 
 #[test]
@@ -115,23 +118,23 @@ fn algorithm_1_line_8_the_smallest_sufficient_hole_is_taken_not_the_first_chunk(
     for index in [4, 5, 6, 7, last] {
         held[index] = None;
     }
-    assert_eq!(address(&of(&pool, 16 * KIB).unwrap()), tight);
+    assert_eq!(address(&allocate_bytes(&pool, 16 * KIB).unwrap()), tight);
 }
 
 #[test]
 fn algorithm_1_line_9_an_exact_fit_is_a_fit() {
     let (pool, _) = pool(CHUNK);
-    drop(of(&pool, CHUNK).unwrap());
-    drop(of(&pool, CHUNK).unwrap());
+    drop(allocate_bytes(&pool, CHUNK).unwrap());
+    drop(allocate_bytes(&pool, CHUNK).unwrap());
     assert_eq!(pool.statistics().grown_chunks, 1, "an empty chunk serves a request of its own size");
 }
 
 #[test]
 fn algorithm_1_line_9_scattered_free_bytes_are_not_a_contiguous_run() {
     let (pool, _) = pool(CHUNK);
-    let _held = thin_out(fill(&pool, 4 * KIB));
+    let _held = free_every_other(fill(&pool, 4 * KIB));
     assert_eq!(pool.statistics().nodes[0].free_bytes, CHUNK as u64 / 2);
-    assert!(matches!(of(&pool, 8 * KIB), Err(PoolError::WouldBlock { .. })));
+    assert!(matches!(allocate_bytes(&pool, 8 * KIB), Err(PoolError::WouldBlock { .. })));
     let pieces = scattered(&pool, CHUNK / 2, 32).unwrap();
     assert_eq!(pieces.pieces().count(), 32);
     drop(pieces);
@@ -145,7 +148,7 @@ fn algorithm_1_lines_8_to_13_scatter_gather_uses_pieces_of_several_chunks_before
     let mut halves = fill(&pool, half);
     assert_eq!(halves.len(), 8);
     halves.truncate(7);
-    let _held = thin_out(halves);
+    let _held = free_every_other(halves);
     let before = pool.statistics();
     let joined = scattered(&pool, 4 * half, 8).unwrap();
     assert_eq!((joined.pieces().count(), joined.bytes()), (4, 4 * half));
@@ -156,7 +159,7 @@ fn algorithm_1_lines_8_to_13_scatter_gather_uses_pieces_of_several_chunks_before
 #[test]
 fn algorithm_1_lines_6_12_and_22_every_piece_is_returned_and_prp_legal() {
     let (pool, _) = pool(2 * CHUNK);
-    let _held = thin_out(fill(&pool, 12 * KIB));
+    let _held = free_every_other(fill(&pool, 12 * KIB));
     let bytes = 50 * KIB + 7;
     let lent = scattered(&pool, bytes, 64).unwrap().lend();
     let segments = lent.segments();
@@ -174,7 +177,7 @@ fn algorithm_1_lines_6_12_and_22_every_piece_is_returned_and_prp_legal() {
 #[test]
 fn algorithm_1_line_15_a_chunk_is_as_large_as_its_request() {
     let (pool, pinner) = pool(8 * CHUNK);
-    let large = of(&pool, 2 * CHUNK + 1).unwrap();
+    let large = allocate_bytes(&pool, 2 * CHUNK + 1).unwrap();
     assert_eq!(pinner.pinned_bytes(), 3 * CHUNK);
     assert_eq!(large.pieces().count(), 1);
 }
@@ -182,9 +185,9 @@ fn algorithm_1_line_15_a_chunk_is_as_large_as_its_request() {
 #[test]
 fn algorithm_1_line_15_the_cap_check_includes_the_chunk_to_be_pinned() {
     let (pool, pinner) = pool(4 * CHUNK);
-    let _first = of(&pool, 2 * CHUNK).unwrap();
-    assert!(matches!(of(&pool, 3 * CHUNK), Err(PoolError::WouldBlock { .. })));
-    let _second = of(&pool, 2 * CHUNK).unwrap();
+    let _first = allocate_bytes(&pool, 2 * CHUNK).unwrap();
+    assert!(matches!(allocate_bytes(&pool, 3 * CHUNK), Err(PoolError::WouldBlock { .. })));
+    let _second = allocate_bytes(&pool, 2 * CHUNK).unwrap();
     assert_eq!(pinner.pinned_bytes(), 4 * CHUNK);
 }
 
@@ -196,14 +199,14 @@ fn algorithm_1_lines_15_and_16_at_the_cap_idle_chunks_are_retired() {
     drop(small);
     assert_eq!(pinner.pinned_bytes(), 4 * CHUNK);
     // Chunks of this device are not merged, so a larger run needs its own chunk.
-    let large = of(&pool, 3 * CHUNK).unwrap();
+    let large = allocate_bytes(&pool, 3 * CHUNK).unwrap();
     assert_eq!((large.bytes(), pinner.pinned_bytes()), (3 * CHUNK, 4 * CHUNK));
 }
 
 #[test]
 fn algorithm_1_line_16_at_the_cap_a_request_may_wait_instead_of_getting_null() {
     let (pool, pinner) = pool(CHUNK);
-    let all = of(&pool, CHUNK).unwrap();
+    let all = allocate_bytes(&pool, CHUNK).unwrap();
     let mut waiter = pool.enqueue(&PoolRequest::bytes(CHUNK)).unwrap();
     assert!(waiter.poll(Nanos(0)).is_none());
     drop(all);
@@ -224,9 +227,9 @@ fn algorithm_1_line_15_the_cap_counts_the_other_tiers() {
     let chunk = CHUNK as u64;
     assert_eq!(pool.statistics().tier_bytes, [chunk, 2 * chunk, chunk]);
     let most = 3 * CHUNK;
-    assert_eq!(of(&pool, most + 1).unwrap_err(), PoolError::OverCap { bytes: most + 1, most });
+    assert_eq!(allocate_bytes(&pool, most + 1).unwrap_err(), PoolError::OverCap { bytes: most + 1, max });
     drop(dynamic);
-    assert!(of(&pool, CHUNK).is_ok());
+    assert!(allocate_bytes(&pool, CHUNK).is_ok());
     assert_eq!((statics.bytes(), statics.tier()), (CHUNK, PinTier::Static));
 }
 
@@ -257,7 +260,7 @@ fn algorithm_1_a_request_specifies_alignment_zeroing_and_node() {
     let (pool, _) = pool(4 * CHUNK);
     pool.buffer(CHUNK).unwrap().fill(0xff);
     let request = PoolRequest::bytes(8 * KIB).aligned(64 * KIB).zeroed().on(NodeId(0));
-    let buffer = pool.allocate(&request).unwrap().contiguous().unwrap();
+    let buffer = pool.allocate(&request).unwrap().into_contiguous().unwrap();
     assert_eq!(buffer.as_ptr().addr() % (64 * KIB), 0);
     assert!(buffer.iter().all(|&byte| byte == 0));
     let nowhere = pool.allocate(&PoolRequest::bytes(1).on(NodeId(7))).unwrap_err();
@@ -290,7 +293,7 @@ fn algorithm_2_line_5_memory_lent_to_a_device_cannot_be_freed() {
     let half = CHUNK as u64 / 2;
     assert_eq!((statistics.quarantined_buffers, statistics.quarantined_bytes), (1, half));
     assert_eq!(statistics.in_use_bytes, half);
-    assert!(of(&pool, CHUNK / 2 + 1).is_err());
+    assert!(allocate_bytes(&pool, CHUNK / 2 + 1).is_err());
     let (back, answer) = pool.buffer(CHUNK / 2).unwrap().lend().complete(Err::<(), _>("aborted"));
     assert_eq!((back.len(), answer), (CHUNK / 2, Err("aborted")));
 }
@@ -365,7 +368,7 @@ fn algorithm_2_lines_21_to_23_idle_chunks_are_retired_gradually_down_to_the_floo
 #[test]
 fn algorithm_2_a_scattered_payload_is_freed_completely() {
     let (pool, _) = pool(CHUNK);
-    let held = thin_out(fill(&pool, 4 * KIB));
+    let held = free_every_other(fill(&pool, 4 * KIB));
     let pieces = scattered(&pool, 64 * KIB, 64).unwrap();
     drop(held);
     assert_eq!(pool.statistics().in_use_bytes, 64 * KIB as u64);

@@ -21,8 +21,8 @@ mod listener;
 pub mod policy;
 mod ssd_executor;
 
+use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
-use crate::numbers::FrontEndCounters;
 use client::{AttachedClient, ClientKey, ControlEventSource};
 use executor::EntryExecutor;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -47,9 +47,9 @@ pub const REGIONS_MAX: usize = 1_024;
 /// Maximum regions of all clients: each is a mapping, and the kernel limits a process to 65,530 mappings.
 pub const REGIONS_OF_ALL_MAX: usize = 16_384;
 /// Minimum time between two polls of the control plane while rings are busy.
-const CONTROL_EVERY: Nanos = Nanos::from_micros(50);
+const CONTROL_PERIOD: Nanos = Nanos::from_micros(50);
 /// Time between two sweeps for clients to reclaim.
-const SWEEP_EVERY: Nanos = Nanos::from_millis(200);
+const SWEEP_PERIOD: Nanos = Nanos::from_millis(200);
 /// Consecutive sweeps with a fault after which a client is reclaimed: less than a second.
 const SWEEPS_MAX: u32 = 4;
 /// Maximum events of the control plane in one poll.
@@ -83,15 +83,15 @@ pub struct AttachFrontEnd<E> {
     clients: BTreeMap<ClientKey, AttachedClient>,
     next_client: u64,
     /// The client whose request ended a poll early last.
-    long_look: ClientKey,
+    last_long_client: ClientKey,
     /// Maximum descriptors for clients and their queues together: half of the process limit.
     descriptors_max: usize,
     connected: u64,
     refused: u64,
-    looked: Nanos,
-    swept: Nanos,
+    last_poll: Nanos,
+    last_sweep: Nanos,
     /// The receive buffer for datagrams.
-    room: Box<[u8]>,
+    receive_buffer: Box<[u8]>,
 }
 
 impl<E: EntryExecutor> AttachFrontEnd<E> {
@@ -100,11 +100,12 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// # Errors
     /// [`AttachError`] when the path is in use or the system refuses a descriptor.
     pub fn bind(path: &Path, policy: GrantPolicy, executor: E) -> Result<Self, AttachError> {
-        let listener =
-            AttachListener::bind(path).map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
+        let listener = AttachListener::bind(path)
+            .map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         let flags = epoll::EventFlags::IN;
-        epoll::add(&epoll, listener.as_fd(), ControlEventSource::Listener.data(), flags).map_err(std::io::Error::from)?;
+        epoll::add(&epoll, listener.as_fd(), ControlEventSource::Listener.to_epoll_data(), flags)
+            .map_err(std::io::Error::from)?;
         Ok(Self {
             executor,
             path: path.to_owned(),
@@ -113,13 +114,13 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             policy,
             clients: BTreeMap::new(),
             next_client: 0,
-            long_look: ClientKey(0),
+            last_long_client: ClientKey(0),
             descriptors_max: descriptors_max(),
             connected: 0,
             refused: 0,
-            looked: Nanos::ZERO,
-            swept: Nanos::ZERO,
-            room: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
+            last_poll: Nanos::ZERO,
+            last_sweep: Nanos::ZERO,
+            receive_buffer: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
         })
     }
 
@@ -147,19 +148,20 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     /// Polls the control plane and handles its events.
-    fn look(&mut self, device: &mut E::Device, now: Nanos) -> bool {
-        let mut moved = self.settle(device);
+    fn poll_control(&mut self, device: &mut E::Device, now: Nanos) -> bool {
+        let mut moved = self.complete_pending(device);
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         // An interrupted wait returns no events; the next poll repeats it.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&nothing)) else {
             return moved;
         };
-        let mut places: Vec<ControlEventSource> = events.iter().map(|event| ControlEventSource::of(event.data)).collect();
+        let mut places: Vec<ControlEventSource> =
+            events.iter().map(|event| ControlEventSource::from_epoll_data(event.data)).collect();
         // Clients after the one that ended the last poll early come first: no client takes every poll.
-        let last = self.long_look;
+        let last = self.last_long_client;
         places.sort_by_key(|place| match place {
-            ControlEventSource::Listener | ControlEventSource::Line(..) => (false, None),
+            ControlEventSource::Listener | ControlEventSource::WakeLine(..) => (false, None),
             ControlEventSource::Control(key) => (*key <= last, Some(*key)),
         });
         let mut enough = false;
@@ -167,12 +169,12 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             moved = true;
             match place {
                 ControlEventSource::Listener => self.accept(now),
-                ControlEventSource::Line(key, queue) => self.take_line(key, queue),
+                ControlEventSource::WakeLine(key, queue) => self.take_wake_line(key, queue),
                 ControlEventSource::Control(_) if enough => {}
                 ControlEventSource::Control(key) => {
-                    enough = self.receive(device, key) == control::PollDecision::Enough;
+                    enough = self.receive(device, key) == control::PollDecision::Stop;
                     if enough {
-                        self.long_look = key;
+                        self.last_long_client = key;
                     }
                 }
             }
@@ -190,12 +192,15 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             let full = self.clients.len() >= CLIENTS_MAX || !self.has_descriptors();
             if full || alike >= CLIENTS_PER_USER_MAX {
                 self.refused += 1;
-                client::say(socket.as_fd(), &AttachReply::Gone { reason: "too many clients".to_owned() });
+                client::send_best_effort(
+                    socket.as_fd(),
+                    &AttachReply::Gone { reason: "too many clients".to_owned() },
+                );
                 continue;
             }
             let key = ClientKey(self.next_client);
             self.next_client += 1;
-            let place = ControlEventSource::Control(key).data();
+            let place = ControlEventSource::Control(key).to_epoll_data();
             if epoll::add(&self.epoll, &socket, place, epoll::EventFlags::IN).is_err() {
                 self.refused += 1;
                 continue;
@@ -212,7 +217,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     /// Reads the wake line of a queue: its client rang, or dropped the queue.
-    fn take_line(&mut self, key: ClientKey, queue: u16) {
+    fn take_wake_line(&mut self, key: ClientKey, queue: u16) {
         use headwater_host::wake_line::WakeEvent;
         let Some(client) = self.clients.get_mut(&key) else {
             return;
@@ -221,9 +226,9 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             return;
         };
         if line == WakeEvent::HungUp {
-            client.forget_queue(queue, &self.epoll);
+            client.remove_queue(queue, &self.epoll);
             if client.is_direct {
-                self.take_back(queue);
+                self.reclaim_queue(queue);
             } else {
                 self.executor.rings_mut().abandon_queue(headwater_nvme::controller::QueueId(queue));
             }
@@ -238,10 +243,10 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         };
         if let Some(reason) = reason {
             tracing::info!(pid = client.peer.pid, uid = client.peer.uid, reason, "client ended");
-            client::say(client.socket.as_fd(), &AttachReply::Gone { reason: reason.to_owned() });
+            client::send_best_effort(client.socket.as_fd(), &AttachReply::Gone { reason: reason.to_owned() });
         }
         if let Some(rings) = client.rings {
-            if let Some(lending) = self.executor.lending() {
+            if let Some(lending) = self.executor.queue_lender() {
                 lending.remove_client(rings);
             }
             self.executor.rings_mut().remove_client(rings);
@@ -290,14 +295,14 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     fn sweep(&mut self, now: Nanos) {
         let mut gone = Vec::new();
         for (&key, client) in &mut self.clients {
-            if let Some(reason) = client.trouble(self.executor.rings(), now) {
+            if let Some(reason) = client.eviction_reason(self.executor.rings(), now) {
                 gone.push((key, reason));
             }
         }
         gone.into_iter().for_each(|(key, reason)| self.evict(key, Some(reason)));
     }
 
-    fn is_anyone_in_trouble(&self) -> bool {
+    fn has_suspects(&self) -> bool {
         self.clients.values().any(|client| client.is_suspect(self.executor.rings()))
     }
 }
@@ -324,11 +329,11 @@ pub struct AttachHoldings {
 impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     fn poll(&mut self, device: &mut E::Device, now: Nanos, _wall: UnixMillis) -> bool {
         let mut moved = self.executor.poll(device, now);
-        if now.since(self.looked) >= CONTROL_EVERY || self.looked == Nanos::ZERO {
-            self.looked = now;
-            moved |= self.look(device, now);
-            if now.since(self.swept) >= SWEEP_EVERY {
-                self.swept = now;
+        if now.since(self.last_poll) >= CONTROL_PERIOD || self.last_poll == Nanos::ZERO {
+            self.last_poll = now;
+            moved |= self.poll_control(device, now);
+            if now.since(self.last_sweep) >= SWEEP_PERIOD {
+                self.last_sweep = now;
                 self.sweep(now);
             }
         }
@@ -352,11 +357,11 @@ impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        let waited = self.clients.values().any(AttachedClient::is_waited_for);
+        let waited = self.clients.values().any(AttachedClient::has_pending_reply);
         let control = if waited {
-            Some(self.looked.after(CONTROL_EVERY))
+            Some(self.last_poll.after(CONTROL_PERIOD))
         } else {
-            self.is_anyone_in_trouble().then(|| self.swept.after(SWEEP_EVERY))
+            self.has_suspects().then(|| self.last_sweep.after(SWEEP_PERIOD))
         };
         [control, self.executor.next_deadline()].into_iter().flatten().min()
     }
@@ -367,10 +372,10 @@ impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     }
 
     fn is_drained(&self) -> bool {
-        self.executor.is_drained() && !self.clients.values().any(AttachedClient::is_waited_for)
+        self.executor.is_drained() && !self.clients.values().any(AttachedClient::has_pending_reply)
     }
 
-    fn count(&self, into: &mut FrontEndCounters) {
+    fn add_counters(&self, into: &mut FrontEndCounters) {
         into.connections += u64::try_from(self.clients.len()).unwrap_or(u64::MAX);
         into.connections_total += self.connected;
         into.connections_refused += self.refused;

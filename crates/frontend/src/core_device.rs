@@ -3,7 +3,7 @@
 //! Input: commands and time. Output: completions and counters. The users take a type parameter, so that front ends can
 //! be tested against a model with the same contract, and the core loop also runs devices that take no such commands.
 
-use crate::numbers::{RequestTrace, TraceStage};
+use crate::counters::{RequestTrace, TraceStage};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -112,7 +112,11 @@ impl<M: Media> CoreWork for SsdDevice<M> {
 
     fn trace(&self) -> Option<RequestTrace> {
         let trace = Self::trace(self)?;
-        let stages = [("queued", trace.queued), ("executed", trace.executed), ("durable", trace.durable)];
+        let stages = [
+            ("queued", trace.queue_time),
+            ("executed", trace.execution_time),
+            ("durable", trace.durability_time),
+        ];
         Some(RequestTrace {
             command: trace.command,
             total_ns: stages.iter().map(|(_, time)| time.0).sum(),

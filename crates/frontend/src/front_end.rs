@@ -3,7 +3,7 @@
 //! Input: requests of clients. Output: commands to the device, replies to the clients. Invariant: a front end never
 //! blocks; it waits only for a descriptor or for a point in time.
 
-use crate::numbers::FrontEndCounters;
+use crate::counters::FrontEndCounters;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::queue_pair::SleepDecision;
 use std::os::fd::BorrowedFd;
@@ -49,5 +49,5 @@ pub trait FrontEnd<D> {
     fn is_drained(&self) -> bool;
 
     /// Adds the front end's counters to `into`.
-    fn count(&self, into: &mut FrontEndCounters);
+    fn add_counters(&self, into: &mut FrontEndCounters);
 }

@@ -7,10 +7,10 @@
 
 pub mod attach;
 pub mod core_device;
+pub mod counters;
 pub mod front_end;
 mod in_flight;
 pub mod mediated;
-pub mod numbers;
 pub mod nvme_tcp;
 pub mod resp;
 pub mod vfio_user;

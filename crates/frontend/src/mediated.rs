@@ -17,16 +17,16 @@
 
 mod admission;
 mod approval;
+mod client_mapping;
 mod device;
 mod executor;
 mod lending;
 mod lent_queues;
-mod ranges;
-mod reach;
+mod range_pages;
 
-pub use admission::{EntryAdmission, AdmittedEntry};
-pub use device::{ControllerCompletion, InterruptEventfd, HardwareDevice, ControllerRefusal};
+pub use admission::{AdmittedEntry, EntryAdmission};
+pub use client_mapping::{MemoryMapper, REGION_BYTES_MAX};
+pub use device::{ControllerCompletion, ControllerRefusal, HardwareDevice, InterruptEventfd};
 pub use executor::MediatedExecutor;
 pub use lent_queues::{LENT_QUEUES_MAX, LentQueues};
-pub use ranges::RangePage;
-pub use reach::{MemoryMapper, REGION_BYTES_MAX};
+pub use range_pages::RangePage;

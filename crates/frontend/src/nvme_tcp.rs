@@ -11,11 +11,11 @@
 
 mod abort;
 mod admin_queue;
-mod answers;
+mod completions;
 mod connection;
 mod connections;
 mod dispatch;
-mod flight;
+mod in_flight_command;
 pub mod limits;
 mod secure;
 mod shared;
@@ -32,18 +32,18 @@ use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
 use headwater_ssd::nvme::request::KeyBuffer;
 use limits::{
-    CONTROLLERS_MAX, IO_QUEUES_MAX, JOIN_WITHIN, QUEUE_ENTRIES_MAX, SCRATCH_BYTES, TURN_EVENTS_MAX,
+    CONNECT_TIMEOUT, CONTROLLERS_MAX, IO_QUEUES_MAX, QUEUE_ENTRIES_MAX, SCRATCH_BYTES, TURN_EVENTS_MAX,
 };
 use rustix::event::epoll;
-use secure::{OPENED_BYTES, ConnectionSecurity};
+use secure::{ConnectionSecurity, PLAINTEXT_BYTES};
 use shared::{NvmeTcpCounters, NvmeTcpState};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::counters::{FrontEndCounters, StatusClass};
 use crate::front_end::FrontEnd;
 use crate::in_flight::InFlightTable;
-use crate::numbers::{FrontEndCounters, StatusClass};
 
 /// The configuration of the front end.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct NvmeTcpConfig {
     /// Address to listen on; a loopback address unless there are keys. Port 0 selects a free port.
     pub listen: SocketAddr,
     /// The front end's identifier in the device.
-    pub face: FrontEndId,
+    pub front_end_id: FrontEndId,
     /// Hosts and their keys. If there are any, every connection uses TLS and only these hosts connect.
     pub keys: Vec<HostKey>,
 }
@@ -109,19 +109,19 @@ pub struct NvmeTcpFrontEnd {
     events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
     /// Connections whose sockets may hold unread bytes.
-    hungry: VecDeque<ConnectionId>,
+    unread: VecDeque<ConnectionId>,
     /// Connections with something to send.
-    flush: Vec<ConnectionId>,
+    to_flush: Vec<ConnectionId>,
     /// Connections with commands that wait for room.
     parked: Vec<ConnectionId>,
     /// True once the device's identity was read.
-    introduced: bool,
+    identity_read: bool,
     /// The connection that received bytes last, and the time.
-    latest: Option<(ConnectionId, Nanos)>,
+    latest_sender: Option<(ConnectionId, Nanos)>,
     /// Time of the last poll for kernel events.
-    watched: Nanos,
+    last_event_poll: Nanos,
     /// Time of the last sweep for connections past their time limit.
-    swept: Nanos,
+    last_sweep: Nanos,
 }
 
 impl std::fmt::Debug for NvmeTcpFrontEnd {
@@ -130,7 +130,7 @@ impl std::fmt::Debug for NvmeTcpFrontEnd {
             .field("address", &self.shared.address)
             .field("connections", &self.connections.len())
             .field("controllers", &self.shared.associations.len())
-            .field("in_flight", &self.shared.flights.len())
+            .field("in_flight", &self.shared.in_flight.len())
             .field("stage", &self.stage)
             .finish_non_exhaustive()
     }
@@ -145,7 +145,7 @@ impl NvmeTcpFrontEnd {
         let watch = |source: rustix::io::Errno| NvmeTcpError::Watch { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let security = match config.keys.is_empty() {
-            true => ConnectionSecurity::Open,
+            true => ConnectionSecurity::Plain,
             false if headwater_host::tls::AVAILABLE => ConnectionSecurity::Tls(None),
             false => return Err(TlsError::NotBuilt.into()),
         };
@@ -164,17 +164,17 @@ impl NvmeTcpFrontEnd {
             listener: Some(listener),
             connections: ConnectionTable::default(),
             shared: NvmeTcpState {
-                face: config.face,
+                front_end_id: config.front_end_id,
                 address,
-                opened: if config.keys.is_empty() { Vec::new() } else { vec![0; OPENED_BYTES] },
+                plaintext: if config.keys.is_empty() { Vec::new() } else { vec![0; PLAINTEXT_BYTES] },
                 security,
                 associations,
-                flights: InFlightTable::default(),
+                in_flight: InFlightTable::default(),
                 keys: KeyBuffer::default(),
                 counters: NvmeTcpCounters::default(),
-                doomed: Vec::new(),
-                gone: Vec::new(),
-                again: VecDeque::new(),
+                to_close: Vec::new(),
+                removed_controllers: Vec::new(),
+                waiting_commands: VecDeque::new(),
                 aborts: VecDeque::new(),
                 shutdowns: Vec::new(),
                 now: Nanos::ZERO,
@@ -183,13 +183,13 @@ impl NvmeTcpFrontEnd {
             stage: NvmeTcpStage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; SCRATCH_BYTES],
-            hungry: VecDeque::new(),
-            flush: Vec::new(),
+            unread: VecDeque::new(),
+            to_flush: Vec::new(),
             parked: Vec::new(),
-            introduced: false,
-            latest: None,
-            watched: Nanos::ZERO,
-            swept: Nanos::ZERO,
+            identity_read: false,
+            latest_sender: None,
+            last_event_poll: Nanos::ZERO,
+            last_sweep: Nanos::ZERO,
         })
     }
 
@@ -202,7 +202,7 @@ impl NvmeTcpFrontEnd {
 
 impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
     fn poll(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
-        self.turn(device, now, wall)
+        self.run_turn(device, now, wall)
     }
 
     fn wake_descriptor(&self) -> BorrowedFd<'_> {
@@ -214,7 +214,9 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         let joining =
             self.connections.iter().filter_map(|connection| match (connection.life, connection.role) {
                 (connection::NvmeTcpConnectionLife::Closing(until), _) => Some(until),
-                (_, connection::ConnectionRole::Stranger) => Some(connection.born.after(JOIN_WITHIN)),
+                (_, connection::ConnectionRole::Unconnected) => {
+                    Some(connection.accepted_at.after(CONNECT_TIMEOUT))
+                }
                 _ => None,
             });
         joining.chain(keep_alive).min()
@@ -228,8 +230,8 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         }
         let all: Vec<ConnectionId> = self.connections.iter().map(|connection| connection.id).collect();
         for id in all {
-            if let Some(connection) = self.connections.take(id) {
-                self.conclude(connection);
+            if let Some(connection) = self.connections.take_out(id) {
+                self.finish_step(connection);
             }
         }
     }
@@ -238,7 +240,7 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         self.stage == NvmeTcpStage::Draining && self.connections.len() == 0
     }
 
-    fn count(&self, into: &mut FrontEndCounters) {
+    fn add_counters(&self, into: &mut FrontEndCounters) {
         let counters = &self.shared.counters;
         into.connections += self.connections.len() as u64;
         into.connections_total += counters.connections;
@@ -248,6 +250,6 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         let done = counters.answered - counters.failed;
         *into.commands.entry(("nvme-tcp", StatusClass::Ok)).or_default() += done;
         *into.commands.entry(("nvme-tcp", StatusClass::Failed)).or_default() += counters.failed;
-        *into.in_flight.entry("nvme-tcp").or_default() += self.shared.flights.len() as u64;
+        *into.in_flight.entry("nvme-tcp").or_default() += self.shared.in_flight.len() as u64;
     }
 }

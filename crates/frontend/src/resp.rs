@@ -9,13 +9,13 @@
 //!  sockets -> events -> read -> parse -> dispatch -> device -> completions -> slots in order -> one send a turn
 //! ```
 
+mod atomic_writes;
 mod bits;
 mod change;
 mod client;
 mod clients;
 mod command_table;
 mod connection;
-mod counters;
 mod decimals;
 mod dispatch;
 mod edit;
@@ -24,36 +24,36 @@ mod expiry;
 mod gather;
 pub mod glob;
 mod help;
+mod increment;
 mod info;
 mod inline;
 mod lcs;
+mod lcs_operation;
 pub mod limits;
 mod listener;
 mod listing;
 mod locks;
-mod numbers;
+mod metrics;
 mod operation;
-mod output;
-mod pair;
+mod output_queue;
 pub mod parser;
 mod plan;
 mod relocate;
 mod reply;
+mod reply_form;
 mod request;
 mod server;
 mod session;
 mod settings;
-mod shared;
 mod slowlog;
+mod state;
 mod strings;
 mod sweep;
 mod turn;
-mod wait;
-mod writes;
 
 use crate::core_device::CoreDevice;
+use crate::counters::FrontEndCounters;
 use crate::front_end::FrontEnd;
-use crate::numbers::FrontEndCounters;
 use clients::ClientTable;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::FrontEndId;
@@ -61,7 +61,7 @@ use headwater_ssd::engine::Durability;
 use limits::{READ_BYTES, TURN_EVENTS_MAX};
 use listener::RespListener;
 use rustix::event::{Timespec, epoll};
-use shared::{RespCounters, RespState};
+use state::{RespCounters, RespState};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,7 +79,7 @@ pub struct RespConfig {
     /// Durability mode of the device, as CONFIG and INFO report it.
     pub durability: Durability,
     /// Number of this front end in the device.
-    pub face: FrontEndId,
+    pub front_end: FrontEndId,
     /// Seed of random choices (RANDOMKEY).
     pub seed: u64,
 }
@@ -91,7 +91,7 @@ impl Default for RespConfig {
             unix_path: None,
             password: None,
             durability: Durability::Always,
-            face: FrontEndId(1),
+            front_end: FrontEndId(1),
             seed: 0,
         }
     }
@@ -119,10 +119,10 @@ pub enum RespError {
     },
     /// Neither an address nor a path is configured.
     #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]
-    Nowhere,
+    NoAddress,
     /// The epoll instance cannot be created or extended.
     #[error("cannot watch sockets with epoll: {source}; raise the limit of open files")]
-    Watch {
+    Epoll {
         /// The kernel's error.
         source: std::io::Error,
     },
@@ -146,12 +146,12 @@ pub struct RespFrontEnd {
     events: Vec<(u64, epoll::EventFlags)>,
     scratch: Vec<u8>,
     /// Clients whose sockets may hold more bytes than one turn reads.
-    hungry: Vec<locks::ClientIndex>,
+    unread: Vec<locks::ClientIndex>,
     /// Time of the last `epoll_wait`.
-    watched: Nanos,
+    last_epoll: Nanos,
     /// Time of the last search for idle clients.
-    swept: Nanos,
-    begun: bool,
+    last_sweep: Nanos,
+    started: bool,
 }
 
 impl std::fmt::Debug for RespFrontEnd {
@@ -171,7 +171,7 @@ impl RespFrontEnd {
     /// # Errors
     /// [`RespError`] names the address that cannot be bound.
     pub fn bind(config: RespConfig) -> Result<Self, RespError> {
-        let watch = |source: rustix::io::Errno| RespError::Watch { source: source.into() };
+        let watch = |source: rustix::io::Errno| RespError::Epoll { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let listeners = listener::bind_all(&config)?;
         for (at, listener) in listeners.iter().enumerate() {
@@ -185,12 +185,12 @@ impl RespFrontEnd {
             listeners,
             clients: ClientTable::default(),
             shared: RespState {
-                face: config.face,
+                front_end: config.front_end,
                 settings,
                 counters: RespCounters::new(),
                 slowlog: slowlog::SlowLog::default(),
                 locks: locks::KeyLocks::default(),
-                sinks: output::ValueBuffers::default(),
+                value_buffers: output_queue::ValueBuffers::default(),
                 in_flight: 0,
                 dirty: std::collections::VecDeque::new(),
                 flush: Vec::new(),
@@ -208,10 +208,10 @@ impl RespFrontEnd {
             stage: RespStage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
             scratch: vec![0; READ_BYTES],
-            hungry: Vec::new(),
-            watched: Nanos::ZERO,
-            swept: Nanos::ZERO,
-            begun: false,
+            unread: Vec::new(),
+            last_epoll: Nanos::ZERO,
+            last_sweep: Nanos::ZERO,
+            started: false,
         })
     }
 
@@ -244,7 +244,7 @@ impl RespFrontEnd {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let sleeper = self.shared.sleepers.iter().map(|(time, _)| *time).min();
         let sweep = (self.shared.settings.timeout_seconds > 0 && self.clients.len() > 0)
-            .then(|| self.swept.after(turn::SWEEP_EVERY));
+            .then(|| self.last_sweep.after(turn::IDLE_SWEEP_INTERVAL));
         sleeper.into_iter().chain(sweep).min()
     }
 
@@ -271,33 +271,34 @@ impl RespFrontEnd {
     pub fn poll<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         self.shared.now = now;
         self.shared.wall = wall;
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             self.shared.started = now;
             self.shared.started_wall = wall;
             self.shared.last_save = wall;
-            self.swept = now;
+            self.last_sweep = now;
         }
         let mut moved = self.take_completions(store);
         moved |= self.retry_busy(store);
         moved |= self.wake_sleepers(store);
-        moved |= self.take_events(store);
-        moved |= self.feed_hungry(store);
-        moved |= self.go_on(store);
-        moved |= self.settle(store, now, wall);
+        moved |= self.handle_events(store);
+        moved |= self.resume_reading(store);
+        moved |= self.run_dirty(store);
+        moved |= self.poll_device(store, now, wall);
         self.sweep_idle(store);
         self.flush_all();
-        moved || !self.hungry.is_empty() || !self.shared.dirty.is_empty()
+        moved || !self.unread.is_empty() || !self.shared.dirty.is_empty()
     }
 
-    fn take_kernel_events(&mut self) {
+    fn poll_epoll(&mut self) {
         let quiet = self.events.is_empty();
         self.events.clear();
         // While device commands are in flight the core loop spins: limit the rate of system calls.
-        if quiet && self.shared.in_flight > 0 && self.shared.now.since(self.watched) < turn::WATCH_EVERY {
+        if quiet && self.shared.in_flight > 0 && self.shared.now.since(self.last_epoll) < turn::EPOLL_INTERVAL
+        {
             return;
         }
-        self.watched = self.shared.now;
+        self.last_epoll = self.shared.now;
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
         // An interrupted wait returns no events; the next turn waits again.
@@ -328,7 +329,7 @@ impl<D: CoreDevice> FrontEnd<D> for RespFrontEnd {
         Self::is_drained(self)
     }
 
-    fn count(&self, into: &mut FrontEndCounters) {
+    fn add_counters(&self, into: &mut FrontEndCounters) {
         Self::count(self, into);
     }
 }

@@ -11,23 +11,23 @@
 pub mod config_space;
 pub mod controller;
 mod data;
-mod flight;
 pub mod function;
+mod in_flight_command;
 pub mod layout;
 mod link;
 pub mod message;
 pub mod vectors;
 
+use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
-use crate::numbers::FrontEndCounters;
 use controller::GuestController;
-use function::{VfioUserFunction, ReplyState};
+use function::{ReplyState, VfioUserFunction};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::queue_pair::SleepDecision;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::media::Media;
-use link::{LinkEnd, ClientLink, LinkInput};
+use link::{ClientLink, LinkEnd, LinkInput};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
@@ -38,9 +38,9 @@ use std::path::{Path, PathBuf};
 const MESSAGES_MAX: usize = 64;
 /// Minimum time between two polls of the sockets: a poll is a system call, and a busy guest's commands arrive in
 /// memory.
-const LOOK_EVERY: Nanos = Nanos(5_000);
+const SOCKET_POLL_PERIOD: Nanos = Nanos(5_000);
 /// Time after which sending is retried while the client's socket is full.
-const SEND_AGAIN: Nanos = Nanos(1_000_000);
+const RESEND_PERIOD: Nanos = Nanos(1_000_000);
 /// Bytes of unread replies at which receiving from the client pauses.
 const UNREAD_MAX: usize = 64 * 1_024;
 
@@ -60,7 +60,7 @@ pub struct VfioUserFrontEnd {
     readiness: OwnedFd,
     controller: GuestController,
     guest: Option<ConnectedGuest>,
-    looked: Nanos,
+    last_poll: Nanos,
     draining: bool,
 }
 
@@ -70,7 +70,7 @@ struct ConnectedGuest {
     link: ClientLink,
     function: VfioUserFunction,
     /// True if the reply to a message is pending, which blocks all later messages.
-    waiting: bool,
+    reply_pending: bool,
 }
 
 impl VfioUserFrontEnd {
@@ -94,7 +94,7 @@ impl VfioUserFrontEnd {
             readiness,
             controller: GuestController::new(face),
             guest: None,
-            looked: Nanos::ZERO,
+            last_poll: Nanos::ZERO,
             draining: false,
         })
     }
@@ -108,11 +108,11 @@ impl VfioUserFrontEnd {
     /// Serves messages and commands. Never blocks. Returns true if there was progress.
     pub fn poll<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
         let mut moved = false;
-        let waiting = self.guest.as_ref().is_some_and(|guest| guest.waiting);
-        if waiting || now.since(self.looked) >= LOOK_EVERY {
-            self.looked = now;
-            moved |= self.meet();
-            moved |= self.listen(now);
+        let waiting = self.guest.as_ref().is_some_and(|guest| guest.reply_pending);
+        if waiting || now.since(self.last_poll) >= SOCKET_POLL_PERIOD {
+            self.last_poll = now;
+            moved |= self.accept_client();
+            moved |= self.serve_messages(now);
         }
         match &mut self.guest {
             Some(ConnectedGuest { function, .. }) => {
@@ -127,7 +127,7 @@ impl VfioUserFrontEnd {
     }
 
     /// Accepts a client, if there is none; a second one is disconnected at once, so that it can report it.
-    fn meet(&mut self) -> bool {
+    fn accept_client(&mut self) -> bool {
         let Ok((stream, _)) = self.listener.accept() else {
             return false;
         };
@@ -137,18 +137,21 @@ impl VfioUserFrontEnd {
         }
         if stream.set_nonblocking(true).is_ok() && watch(&self.readiness, stream.as_fd()).is_ok() {
             tracing::info!(path = %self.path.display(), "a vfio-user client connected");
-            self.guest =
-                Some(ConnectedGuest { link: ClientLink::new(stream.into()), function: VfioUserFunction::default(), waiting: false });
+            self.guest = Some(ConnectedGuest {
+                link: ClientLink::new(stream.into()),
+                function: VfioUserFunction::default(),
+                reply_pending: false,
+            });
         }
         true
     }
 
     /// Serves the client's messages, or ends its connection.
-    fn listen(&mut self, now: Nanos) -> bool {
+    fn serve_messages(&mut self, now: Nanos) -> bool {
         let Some(guest) = &mut self.guest else {
             return false;
         };
-        match guest.listen(&mut self.controller.registers(now)) {
+        match guest.serve_messages(&mut self.controller.registers(now)) {
             Ok(moved) => moved,
             Err(gone) => {
                 tracing::info!(path = %self.path.display(), reason = %gone, "the vfio-user client disconnected");
@@ -183,8 +186,8 @@ impl VfioUserFrontEnd {
     /// Returns the time of the next work that no descriptor announces.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let unsent = self.guest.as_ref().is_some_and(|guest| !guest.link.out.is_empty());
-        let again = unsent.then(|| self.looked.after(SEND_AGAIN));
+        let unsent = self.guest.as_ref().is_some_and(|guest| !guest.link.unsent.is_empty());
+        let again = unsent.then(|| self.last_poll.after(RESEND_PERIOD));
         self.controller.next_deadline().into_iter().chain(again).min()
     }
 
@@ -240,30 +243,31 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for VfioUserFrontEnd {
         Self::is_drained(self)
     }
 
-    fn count(&self, into: &mut FrontEndCounters) {
+    fn add_counters(&self, into: &mut FrontEndCounters) {
         Self::count(self, into);
     }
 }
 
 impl ConnectedGuest {
-    fn listen(&mut self, registers: &mut impl function::BarRegisters) -> Result<bool, LinkEnd> {
+    fn serve_messages(&mut self, registers: &mut impl function::BarRegisters) -> Result<bool, LinkEnd> {
         let mut moved = false;
         for _ in 0..MESSAGES_MAX {
-            if self.waiting {
-                self.waiting = self.function.go_on(registers, &mut self.link.out) == ReplyState::Waiting;
+            if self.reply_pending {
+                self.reply_pending =
+                    self.function.complete_awaited(registers, &mut self.link.unsent) == ReplyState::Waiting;
             }
             self.link.flush()?;
-            if self.waiting || self.link.out.len() > UNREAD_MAX {
+            if self.reply_pending || self.link.unsent.len() > UNREAD_MAX {
                 return Ok(moved);
             }
             match self.link.receive() {
                 LinkInput::Nothing => return Ok(moved),
                 LinkInput::Gone(gone) => return Err(gone),
                 LinkInput::Message(header, descriptors) => {
-                    let Self { link, function, waiting } = self;
-                    let mut out = std::mem::take(&mut link.out);
+                    let Self { link, function, reply_pending: waiting } = self;
+                    let mut out = std::mem::take(&mut link.unsent);
                     let handled = function.handle(&header, link.rest(), descriptors, registers, &mut out);
-                    link.out = out;
+                    link.unsent = out;
                     *waiting = handled == ReplyState::Waiting;
                     moved = true;
                 }

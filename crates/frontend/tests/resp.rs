@@ -5,7 +5,7 @@
 #[path = "resp/behaviour.rs"]
 mod behaviour;
 #[path = "resp/bench.rs"]
-mod bench;
+mod harness;
 #[path = "resp/clients.rs"]
 mod clients;
 #[path = "resp/differential.rs"]
@@ -13,6 +13,6 @@ mod differential;
 #[path = "resp/model.rs"]
 mod model;
 #[path = "resp/unruly.rs"]
-mod unruly;
+mod misbehaving_clients;
 #[path = "resp/wire.rs"]
 mod wire;

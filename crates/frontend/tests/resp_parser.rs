@@ -1,9 +1,10 @@
 //! Property tests of the RESP parser, with encoded commands and with random bytes.
 
-use headwater_frontend::resp::parser::{CommandBatch, RespParser, ParserLimits, AuthState};
+use headwater_frontend::resp::parser::{AuthState, CommandBatch, ParserLimits, RespParser};
 use proptest::prelude::*;
 
-const RULES: ParserLimits = ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 4, standing: AuthState::Authenticated };
+const RULES: ParserLimits =
+    ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 4, auth: AuthState::Authenticated };
 
 type Commands = Vec<Vec<Vec<u8>>>;
 

@@ -12,9 +12,10 @@ use headwater_testkit::fake_subsystem::FakeSubsystem;
 use std::collections::BTreeMap;
 use zerocopy::little_endian::U16;
 
-struct Acts<'a>(&'a [u8]);
+/// The rest of the input: actions and their operands.
+struct ActionStream<'a>(&'a [u8]);
 
-impl Acts<'_> {
+impl ActionStream<'_> {
     fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -28,8 +29,8 @@ impl Acts<'_> {
 }
 
 /// A host, and its record of its commands.
-struct Host {
-    controller: Controller,
+struct FuzzedHost {
+    controller: DeviceController,
     subsystem: FakeSubsystem,
     now: Nanos,
     next_id: u16,
@@ -37,56 +38,59 @@ struct Host {
     held: BTreeMap<u16, ()>,
 }
 
-/// Runs the target on one input.
+/// Runs actions of a host on a controller.
+///
+/// # Panics
+/// If a command has no completion or two, or if a refused command is executed.
 pub fn body(bytes: &[u8]) {
-    let mut acts = Acts(bytes);
-    let config = match acts.byte() {
+    let mut actions = ActionStream(bytes);
+    let config = match actions.byte() {
         None => return,
         Some(0..=127) => ControllerConfig::pcie(1),
         Some(128..=223) => ControllerConfig::fabrics(1),
         Some(_) => ControllerConfig::discovery(1),
     };
-    let controller = Controller::new(config);
-    let mut host = Host {
+    let controller = DeviceController::new(config);
+    let mut host = FuzzedHost {
         controller,
         subsystem: FakeSubsystem::new(),
         now: Nanos::ZERO,
         next_id: 0,
         held: BTreeMap::new(),
     };
-    while let Some(act) = acts.byte() {
-        host.act(act, &mut acts);
+    while let Some(action) = actions.byte() {
+        host.run_action(action, &mut actions);
         host.reap();
     }
 }
 
-impl Host {
-    fn act(&mut self, act: u8, acts: &mut Acts<'_>) {
-        match act % 16 {
+impl FuzzedHost {
+    fn run_action(&mut self, action: u8, actions: &mut ActionStream<'_>) {
+        match action % 16 {
             0 => {
-                let (offset, bytes) = (acts.number(4), acts.number(1));
+                let (offset, bytes) = (actions.number(4), actions.number(1));
                 let (offset, bytes) = (low_half(offset), low_half(bytes));
                 let value = self.controller.read_register(offset, bytes);
                 assert!(bytes >= 8 || value >> (8 * bytes) == 0, "a read returned more than its width");
             }
             1 | 2 => {
-                let offset = low_half(acts.number(2));
-                let bytes = low_half(acts.number(1) % 9);
-                let value = acts.number(8);
+                let offset = low_half(actions.number(2));
+                let bytes = low_half(actions.number(1) % 9);
+                let value = actions.number(8);
                 self.write(offset, bytes, value);
             }
-            3 => self.write(0x14, 4, 0x0046_0061 ^ acts.number(1) << (8 * (act >> 6))),
+            3 => self.write(0x14, 4, 0x0046_0061 ^ actions.number(1) << (8 * (action >> 6))),
             4 => self.write(0x24, 4, 0x001F_001F),
             5 => self.controller.enabled(),
             6 => self.controller.disabled(),
             7 => self.controller.shut_down(),
-            8 if act > 0xF0 => self.controller.fail(),
-            8 | 9 => self.change(acts),
+            8 if action > 0xF0 => self.controller.fail(),
+            8 | 9 => self.change(actions),
             10 => {
-                self.now = self.now.after(Nanos::from_millis(acts.number(2)));
+                self.now = self.now.after(Nanos::from_millis(actions.number(2)));
                 let _ = self.controller.poll(&self.subsystem, self.now);
             }
-            _ => self.submit(acts),
+            _ => self.submit(actions),
         }
     }
 
@@ -101,15 +105,15 @@ impl Host {
                 self.held.clear();
             }
             RegisterEffect::Enable(_) => {
-                assert!(!self.controller.is_ready(), "ready before the queues exist")
+                assert!(!self.controller.is_ready(), "ready before the queues exist");
             }
             _ => {}
         }
     }
 
-    fn change(&mut self, acts: &mut Acts<'_>) {
-        let nsid = low_half(acts.number(1)) % 18;
-        match acts.byte().unwrap_or(0) % 8 {
+    fn change(&mut self, actions: &mut ActionStream<'_>) {
+        let nsid = low_half(actions.number(1)) % 18;
+        match actions.byte().unwrap_or(0) % 8 {
             0 => {
                 self.subsystem.namespaces.remove(&nsid);
             }
@@ -126,14 +130,14 @@ impl Host {
         self.subsystem.generation += 1;
     }
 
-    fn submit(&mut self, acts: &mut Acts<'_>) {
+    fn submit(&mut self, actions: &mut ActionStream<'_>) {
         let mut words = [0; SUBMISSION_WORDS];
         // Opcode, namespace and the low dwords select the command: they come first and are small.
-        words[0] = acts.number(1) | acts.number(1) << 32;
-        words[5] = acts.number(8);
-        let more = acts.number(1);
+        words[0] = actions.number(1) | actions.number(1) << 32;
+        words[5] = actions.number(8);
+        let more = actions.number(1);
         for (index, word) in words.iter_mut().enumerate().filter(|(index, _)| more >> index & 1 == 1) {
-            *word ^= acts.number(8).rotate_left(u32::try_from(index).unwrap_or(0));
+            *word ^= actions.number(8).rotate_left(u32::try_from(index).unwrap_or(0));
         }
         let mut entry = SubmissionEntry::from_words(words);
         // The queue refuses an identifier that is in use, before the command arrives here.
@@ -141,7 +145,7 @@ impl Host {
         self.next_id = self.next_id.wrapping_add(1);
         let need = self.controller.admin_data(&entry);
         let data = match need {
-            Ok(AdminData::FromHost(bytes)) => vec![acts.byte().unwrap_or(0); bytes as usize],
+            Ok(AdminData::FromHost(bytes)) => vec![actions.byte().unwrap_or(0); bytes as usize],
             _ => Vec::new(),
         };
         let step = self.controller.admin(&entry, &data, &self.subsystem, self.now);

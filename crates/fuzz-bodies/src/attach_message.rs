@@ -2,7 +2,10 @@
 
 use headwater_io::attach::protocol::{decode_reply, decode_request, encode};
 
-/// Runs the target on one input.
+/// Decodes a datagram as a request and as a reply.
+///
+/// # Panics
+/// If a decoded message changes by encoding, or if a refusal is long.
 pub fn body(bytes: &[u8]) {
     if let Ok(request) = decode_request(bytes) {
         let text = encode(&request).expect("a decoded request is not longer than its datagram");

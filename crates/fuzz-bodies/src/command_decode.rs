@@ -8,7 +8,10 @@ use headwater_ssd::limits::{
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceKind};
 use headwater_ssd::nvme::decoder::{BlockOperation, BlockSpace, IoOperation, decode};
 
-/// Runs the target on one input.
+/// Decodes an entry for each kind of queue and namespace.
+///
+/// # Panics
+/// If a decoded command violates a limit, or if a refusal allows a retry.
 pub fn body(bytes: &[u8]) {
     let mut words = [0; SUBMISSION_WORDS];
     for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -38,7 +41,8 @@ fn check_blocks(entry: &SubmissionEntry, space: BlockSpace) {
             return;
         }
     };
-    assert!(command.data().bytes() <= TRANSFER_BYTES_MAX);
+    let bytes = command.data().bytes();
+    assert!(bytes <= TRANSFER_BYTES_MAX);
     let inside = |start: u64, blocks: u64| {
         assert!(
             start.checked_add(blocks).is_some_and(|end| end <= space.blocks),
@@ -51,11 +55,11 @@ fn check_blocks(entry: &SubmissionEntry, space: BlockSpace) {
         other => panic!("a block namespace took {other:?}"),
     };
     match operation {
-        BlockOperation::Read { range, bytes, .. } | BlockOperation::Compare { range, bytes, .. } => {
+        BlockOperation::Read { range, .. } | BlockOperation::Compare { range, .. } => {
             assert_eq!(u64::from(bytes), u64::from(range.blocks) << space.format.shift());
             inside(range.start.0, u64::from(range.blocks));
         }
-        BlockOperation::Write { start, bytes, .. } => {
+        BlockOperation::Write { start, .. } => {
             assert!(bytes > 0 && u64::from(bytes) % (1 << space.format.shift()) == 0);
             inside(start.0, u64::from(bytes) >> space.format.shift());
         }
@@ -63,13 +67,13 @@ fn check_blocks(entry: &SubmissionEntry, space: BlockSpace) {
             assert!(range.blocks > 0);
             inside(range.start.0, u64::from(range.blocks));
         }
-        BlockOperation::DatasetManagement { ranges, space: within, .. } => {
+        BlockOperation::DatasetManagement { space: within, .. } => {
             assert_eq!(within, space);
-            assert!((1..=256).contains(&ranges));
+            assert!(bytes.is_multiple_of(16) && (1..=256).contains(&(bytes / 16)));
         }
-        BlockOperation::Copy { destination, ranges, space: within, .. } => {
+        BlockOperation::Copy { destination, space: within, .. } => {
             assert_eq!(within, space);
-            assert!((1..=COPY_RANGES_MAX).contains(&ranges));
+            assert!(bytes.is_multiple_of(32) && (1..=u32::from(COPY_RANGES_MAX)).contains(&(bytes / 32)));
             inside(destination.0, 1);
         }
     }

@@ -3,7 +3,10 @@
 use headwater_node::config::file::parse;
 use std::path::Path;
 
-/// Runs the target on one input.
+/// Parses a configuration file.
+///
+/// # Panics
+/// If an error does not name the file.
 pub fn body(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Err(error) = parse(text, Path::new("fuzzed.toml")) {

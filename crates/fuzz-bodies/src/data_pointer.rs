@@ -6,7 +6,7 @@
 
 use headwater_dma::iova::Iova;
 use headwater_nvme::data_pointer::sgl::SGL_DESCRIPTORS_MAX;
-use headwater_nvme::data_pointer::{DataRange, PageBytes, Transfer, data_ranges};
+use headwater_nvme::data_pointer::{DataRange, HostTransfer, PageBytes, data_ranges};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::sgl::PointerKind;
 use headwater_nvme::spec::status::Status;
@@ -16,7 +16,10 @@ const HEAD: usize = 22;
 /// Bytes that one command may move.
 const BYTES_MAX: u32 = 16 << 20;
 
-/// Runs the target on one input.
+/// Translates a data pointer into ranges of memory.
+///
+/// # Panics
+/// If the ranges have another length than the data, or if too much memory is read.
 pub fn body(bytes: &[u8]) {
     let mut head = [0; HEAD];
     let known = bytes.len().min(HEAD);
@@ -28,8 +31,8 @@ pub fn body(bytes: &[u8]) {
     let entry = SubmissionEntry::from_words([flags, 0, 0, word(0), word(8), 0, 0, 0]);
     let length = u32::from_le_bytes(head[16..20].try_into().expect("four bytes")) % (BYTES_MAX + 1);
     let transfer = match head[20] & 1 {
-        0 => Transfer::FromHost(length),
-        _ => Transfer::ToHost(length),
+        0 => HostTransfer::FromHost(length),
+        _ => HostTransfer::ToHost(length),
     };
     let page = PageBytes::of_mps(head[21] % 16).expect("below 16");
     let mut words_read = 0_u64;
@@ -60,7 +63,10 @@ pub fn body(bytes: &[u8]) {
             DataRange::Memory(range) => u64::from(range.bytes),
             DataRange::Discard(bytes) => {
                 assert_eq!(entry.pointer_kind(), PointerKind::Sgl, "PRPs discard nothing");
-                assert!(matches!(transfer, Transfer::ToHost(_)), "a transfer from the host discards bytes");
+                assert!(
+                    matches!(transfer, HostTransfer::ToHost(_)),
+                    "a transfer from the host discards bytes"
+                );
                 u64::from(bytes)
             }
         };

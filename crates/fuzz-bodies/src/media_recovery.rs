@@ -4,14 +4,14 @@
 //! Input: a script, one or a few bytes for each step, that writes records and pages as the log would and then corrupts
 //! some of them. A purely random page would stop at its checksum; a corrupted valid one reaches the code behind it.
 
-use headwater_dma::frame::Frame;
+use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::copy::crc32c;
-use headwater_ssd::command::{Command, FaceId, ListPosition, NamespaceId};
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
+use headwater_ssd::command::{FrontEndId, ListPosition, NamespaceId, SsdCommand};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
-    BlockId, Geometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    BlockId, FlashGeometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
     PageAddress,
 };
 
@@ -26,15 +26,19 @@ const NO_RECORD: u16 = u16::MAX;
 /// Polls after which a device without an answer counts as stuck.
 const POLLS_MAX: u32 = 100_000;
 
-/// Runs the target on one input.
+/// Writes a medium, corrupts it, and opens a device on it.
+///
+/// # Panics
+/// If the device refuses without a reason, or if a command is never completed.
 pub fn body(bytes: &[u8]) {
-    let mut script = Script { bytes };
-    let mut medium = MemoryMedia::erased(Geometry::with_blocks(BLOCKS)).expect("16 blocks fit in memory");
-    let mut writer = Writer::new();
+    let mut script = FuzzScript { bytes };
+    let mut medium =
+        MemoryMedia::erased(FlashGeometry::with_blocks(BLOCKS)).expect("16 blocks fit in memory");
+    let mut writer = PageWriter::new();
     while let Some(step) = script.byte() {
         match step % 8 {
-            _ if step >= BLOCK_STEPS => writer.record(&mut script, Kind::Block),
-            0..=2 => writer.record(&mut script, Kind::Key),
+            _ if step >= BLOCK_STEPS => writer.record(&mut script, RecordKey::Block),
+            0..=2 => writer.record(&mut script, RecordKey::Key),
             3 => writer.flip(&mut script),
             4 => writer.copy_raw(&mut script),
             5 => writer.next_block(&mut medium, &mut script),
@@ -47,8 +51,8 @@ pub fn body(bytes: &[u8]) {
 
 /// Opens a device on the medium; if it opens, it lists its keys. Neither may panic or hang.
 fn recover(medium: MemoryMedia) {
-    let start = Start { now: Nanos::ZERO, wall: UnixMillis(0) };
-    let opened = Device::open(medium, DeviceConfig::default(), start, &mut |_| {});
+    let start = StartTime { now: Nanos::ZERO, wall: UnixMillis(0) };
+    let opened = SsdDevice::open(medium, DeviceConfig::default(), start, &mut |_| {});
     let mut device = match opened {
         Ok(device) => device,
         Err(error) => {
@@ -56,13 +60,13 @@ fn recover(medium: MemoryMedia) {
             return;
         }
     };
-    let list = Command::List { from: ListPosition::START, keys_max: 100 };
-    if device.submit(FaceId(0), NamespaceId::FIRST, 1, list).is_err() {
+    let list = SsdCommand::List { position: ListPosition::START, keys_max: 100 };
+    if device.submit(FrontEndId(0), NamespaceId::FIRST, 1, list).is_err() {
         return;
     }
     for turn in 0..POLLS_MAX {
         device.poll(Nanos(u64::from(turn) * 1_000), UnixMillis(0));
-        if let Some(completion) = device.next_completion(FaceId(0)) {
+        if let Some(completion) = device.next_completion(FrontEndId(0)) {
             assert_eq!(completion.token, 1, "a completion without a command");
             return;
         }
@@ -72,16 +76,17 @@ fn recover(medium: MemoryMedia) {
 
 /// The kind of key of a record.
 #[derive(Clone, Copy)]
-enum Kind {
+enum RecordKey {
     Key,
     Block,
 }
 
-struct Script<'a> {
+/// The rest of the input: steps and their operands.
+struct FuzzScript<'a> {
     bytes: &'a [u8],
 }
 
-impl Script<'_> {
+impl FuzzScript<'_> {
     fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
@@ -98,7 +103,7 @@ impl Script<'_> {
 }
 
 /// The page being written, and the position of the log.
-struct Writer {
+struct PageWriter {
     slot: Box<[u8; SLOT_BYTES]>,
     used: usize,
     first: u16,
@@ -108,7 +113,7 @@ struct Writer {
     flips: Vec<u16>,
 }
 
-impl Writer {
+impl PageWriter {
     fn new() -> Self {
         Self {
             slot: Box::new([0; SLOT_BYTES]),
@@ -122,14 +127,14 @@ impl Writer {
     }
 
     /// Appends a record with a valid checksum, truncated at the end of the page (docs/formats/record.md).
-    fn record(&mut self, script: &mut Script<'_>, kind: Kind) {
+    fn record(&mut self, script: &mut FuzzScript<'_>, kind: RecordKey) {
         let name = script.small();
         let value = vec![script.small(); usize::from(script.word() % 2_048)];
         let flags = script.small() & 0x1f;
         let (key, flags) = match kind {
-            Kind::Key => (vec![b'a' + name % 8], flags),
+            RecordKey::Key => (vec![b'a' + name % 8], flags),
             // Blocks near the start, and beyond every namespace.
-            Kind::Block => (vec![name % 8, 0, 0, 0, name / 64 * 8, 0, 0, 0], flags | FLAG_BLOCK),
+            RecordKey::Block => (vec![name % 8, 0, 0, 0, name / 64 * 8, 0, 0, 0], flags | FLAG_BLOCK),
         };
         let key = if script.small() == 255 { &key[..0] } else { &key[..] };
         let mut bytes = vec![0, 0, 0, 0, 1, flags];
@@ -156,12 +161,12 @@ impl Writer {
     }
 
     /// Schedules the flip of a bit of the complete page, checksums included.
-    fn flip(&mut self, script: &mut Script<'_>) {
+    fn flip(&mut self, script: &mut FuzzScript<'_>) {
         self.flips.push(script.word());
     }
 
     /// Copies bytes of the script unchanged.
-    fn copy_raw(&mut self, script: &mut Script<'_>) {
+    fn copy_raw(&mut self, script: &mut FuzzScript<'_>) {
         let wanted = usize::from(script.small());
         let taken = wanted.min(script.bytes.len()).min(PAGE_DATA_BYTES - self.used);
         let (raw, rest) = script.bytes.split_at(taken);
@@ -170,13 +175,13 @@ impl Writer {
         self.used = (self.used + taken).next_multiple_of(UNIT_BYTES).min(PAGE_DATA_BYTES);
     }
 
-    fn end_page(&mut self, medium: &mut MemoryMedia, script: &mut Script<'_>) {
+    fn end_page(&mut self, medium: &mut MemoryMedia, script: &mut FuzzScript<'_>) {
         self.spare(script);
         for flip in self.flips.drain(..) {
             let bit = usize::from(flip) % (SLOT_BYTES * 8);
             self.slot[bit / 8] ^= 1 << (bit % 8);
         }
-        let mut frame = Frame::zeroed();
+        let mut frame = MediaFrame::zeroed();
         frame[..SLOT_BYTES].copy_from_slice(&self.slot[..]);
         if self.at.block.0 < BLOCKS && usize::from(self.at.page) < PAGES_PER_BLOCK {
             let op = MediaOp::Program { page: self.at, frame };
@@ -190,7 +195,7 @@ impl Writer {
     }
 
     /// Writes the page's spare, with a valid checksum.
-    fn spare(&mut self, script: &mut Script<'_>) {
+    fn spare(&mut self, script: &mut FuzzScript<'_>) {
         let kind = match script.small() % 8 {
             0 => 2,
             1 => 3,
@@ -215,7 +220,7 @@ impl Writer {
         self.slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + fields.len()].copy_from_slice(&fields);
     }
 
-    fn next_block(&mut self, medium: &mut MemoryMedia, script: &mut Script<'_>) {
+    fn next_block(&mut self, medium: &mut MemoryMedia, script: &mut FuzzScript<'_>) {
         if self.used > 0 {
             self.end_page(medium, script);
         }

@@ -6,16 +6,16 @@
 
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
-use headwater_host::foreign::Foreign;
-use headwater_host::pinning::vfio::Mastering;
-use headwater_host::registers::Registers;
-use headwater_host::ring_memory::{ForeignWords, RingMemory};
-use headwater_nvme::controller::Priority;
+use headwater_host::pinning::vfio::BusMastering;
+use headwater_host::registers::DeviceRegisters;
+use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::driver::{
-    Block, Controller, DriverConfig, Fate, Function, FunctionError, HostMemory, IoQueue, Overdue, Phase,
-    QueueSpec, Trouble,
+    DmaBlock, DriverConfig, DriverPhase, HostMemory, IoQueue, IoQueueState, NvmeDriver, OverdueCommand,
+    PciFunction, PciFunctionError, QueueSpec, RequestTicket, ResetCause,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::priority::QueuePriority;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -31,10 +31,10 @@ const ASQ: usize = 0x28;
 const ACQ: usize = 0x30;
 
 /// The controller: registers with any values, and rings that it writes at any time.
-struct Hostile {
+struct HostileController {
     registers: [u32; 0x40 / 4],
-    region: Foreign,
-    memory: ForeignWords,
+    region: SharedMemory,
+    memory: SharedMemoryWords,
     taken: usize,
     /// The rest of the input, the next byte last.
     bytes: Vec<u8>,
@@ -46,15 +46,16 @@ struct Hostile {
     unstoppable: bool,
 }
 
+/// The PCI function and the memory of the hostile controller, as the driver accesses them.
 #[derive(Clone)]
-struct Shared(Rc<RefCell<Hostile>>);
+struct HostileFunction(Rc<RefCell<HostileController>>);
 
 fn low16(value: u64) -> u16 {
     let [low, high, ..] = value.to_le_bytes();
     u16::from_le_bytes([low, high])
 }
 
-impl Hostile {
+impl HostileController {
     fn byte(&mut self) -> u8 {
         self.bytes.pop().unwrap_or(0)
     }
@@ -180,7 +181,7 @@ impl Hostile {
     }
 }
 
-impl Registers for Shared {
+impl DeviceRegisters for HostileFunction {
     fn bytes(&self) -> usize {
         BAR_BYTES
     }
@@ -192,81 +193,81 @@ impl Registers for Shared {
         assert!(at.is_multiple_of(4) && at < BAR_BYTES, "a register outside the BAR: {at:#x}");
         self.0.borrow_mut().store(at, value);
     }
-    fn ring32(&self, at: usize, value: u32) {
+    fn store32_release(&self, at: usize, value: u32) {
         self.store32(at, value);
     }
 }
 
-impl Function for Shared {
+impl PciFunction for HostileFunction {
     type Registers = Self;
     fn registers(&self) -> &Self {
         self
     }
-    fn set_mastering(&mut self, _mastering: Mastering) -> Result<(), FunctionError> {
+    fn set_mastering(&mut self, _mastering: BusMastering) -> Result<(), PciFunctionError> {
         Ok(())
     }
-    fn reset(&mut self) -> Result<(), FunctionError> {
+    fn reset(&mut self) -> Result<(), PciFunctionError> {
         let mut hostile = self.0.borrow_mut();
         if hostile.byte() & 1 == 1 {
-            return Err(FunctionError { errno: 5 });
+            return Err(PciFunctionError { errno: 5 });
         }
         hostile.registers[CSTS / 4] = 0;
         Ok(())
     }
 }
 
-impl HostMemory for Shared {
-    type Words = ForeignWords;
-    fn take(&mut self, bytes: usize, align: usize) -> Option<Block<ForeignWords>> {
+impl HostMemory for HostileFunction {
+    type Words = SharedMemoryWords;
+    fn take(&mut self, bytes: usize, align: usize) -> Option<DmaBlock<SharedMemoryWords>> {
         let mut hostile = self.0.borrow_mut();
         let start = hostile.taken.checked_next_multiple_of(align)?;
         if start + bytes > MEMORY_WORDS * 8 {
             return None;
         }
         hostile.taken = start + bytes;
-        let words = ForeignWords::new(hostile.region.clone(), start, bytes / 8).ok()?;
-        Some(Block { words, address: MEMORY_AT + u64::try_from(start).ok()? })
+        let words = SharedMemoryWords::new(hostile.region.clone(), start, bytes / 8).ok()?;
+        Some(DmaBlock { words, address: MEMORY_AT + u64::try_from(start).ok()? })
     }
 }
 
 /// A queue, as the owner of the driver holds it.
-struct Lane {
-    queue: Box<IoQueue<ForeignWords, Shared>>,
+struct LiveQueue {
+    queue: Box<IoQueue<SharedMemoryWords, HostileFunction>>,
     in_flight: u32,
 }
 
 /// The owner of the driver: it requests queues and transfers data as long as there is a controller.
-struct Owner {
-    driver: Controller<Shared, Shared>,
-    lanes: Vec<Lane>,
-    making: Option<headwater_nvme::driver::Ticket>,
+struct DriverOwner {
+    driver: NvmeDriver<HostileFunction, HostileFunction>,
+    live_queues: Vec<LiveQueue>,
+    making: Option<RequestTicket>,
     now: Nanos,
     accepted: u64,
     answered: u64,
 }
 
-impl Owner {
-    fn turn(&mut self) -> Phase {
+impl DriverOwner {
+    fn turn(&mut self) -> DriverPhase {
         self.now = self.now.after(Nanos::from_millis(100));
         let phase = self.driver.poll(self.now);
         if let Some(ticket) = self.making
             && let Some(made) = self.driver.take_queue(ticket)
         {
             self.making = None;
-            self.lanes.extend(made.ok().map(|queue| Lane { queue, in_flight: 0 }));
+            self.live_queues.extend(made.ok().map(|queue| LiveQueue { queue, in_flight: 0 }));
         }
-        if phase == Phase::Ready && self.making.is_none() && self.lanes.len() < 2 {
-            let spec = QueueSpec { depth: DEPTH, vector: Some(1), priority: Priority::Medium };
+        if phase == DriverPhase::Ready && self.making.is_none() && self.live_queues.len() < 2 {
+            let spec = QueueSpec { depth: DEPTH, vector: Some(1), priority: QueuePriority::Medium };
             self.making = self.driver.make_queue(spec, self.now).ok();
         }
-        for mut lane in std::mem::take(&mut self.lanes) {
-            self.work(&mut lane);
-            match lane.queue.fate() {
-                Fate::Live | Fate::Waiting => self.lanes.push(lane),
-                Fate::Lost | Fate::Dead => {
-                    let lost = lane.queue.abandon().map(|slots| slots.len());
+        for mut live in std::mem::take(&mut self.live_queues) {
+            self.work(&mut live);
+            match live.queue.fate() {
+                IoQueueState::Live | IoQueueState::Waiting => self.live_queues.push(live),
+                IoQueueState::Lost | IoQueueState::Dead => {
+                    let lost = live.queue.abandon().map(|slots| slots.len());
                     let lost = lost.unwrap_or_else(|_| panic!("a lost queue cannot be abandoned"));
-                    assert_eq!(lost, lane.in_flight as usize, "each command is answered or lost");
+                    assert_eq!(lost, live.in_flight as usize, "each command is answered or lost");
                     self.answered += lost as u64;
                 }
             }
@@ -274,38 +275,41 @@ impl Owner {
         phase
     }
 
-    fn work(&mut self, lane: &mut Lane) {
+    fn work(&mut self, live: &mut LiveQueue) {
         let data = [IovaRange { start: Iova(MEMORY_AT + 512), bytes: 16_384 }];
         let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
-        while lane.queue.submit(entry, &data).is_ok() {
-            lane.in_flight += 1;
+        while live.queue.submit(entry, &data).is_ok() {
+            live.in_flight += 1;
             self.accepted += 1;
         }
-        lane.queue.ring();
-        while let Some(done) = lane.queue.reap() {
+        live.queue.ring();
+        while let Some(done) = live.queue.reap() {
             assert!(done.slot < DEPTH as usize, "a completion without a slot");
-            assert!(lane.in_flight > 0, "more completions than commands");
-            lane.in_flight -= 1;
+            assert!(live.in_flight > 0, "more completions than commands");
+            live.in_flight -= 1;
             self.answered += 1;
         }
-        let (driver, now, queue) = (&mut self.driver, self.now, lane.queue.id());
-        lane.queue.watch(now, |overdue| match overdue {
-            Overdue::Abort(command) => drop(driver.abort(queue, command, now)),
-            Overdue::Stuck(command) => driver.report(Trouble::Stuck { queue, command }, now),
+        let (driver, now, queue) = (&mut self.driver, self.now, live.queue.id());
+        live.queue.watch(now, |overdue| match overdue {
+            OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
+            OverdueCommand::Stuck(command) => driver.report(ResetCause::Stuck { queue, command }, now),
         });
-        if let Some(fault) = lane.queue.fault() {
-            driver.report(Trouble::Queue { queue, fault }, now);
+        if let Some(fault) = live.queue.fault() {
+            driver.report(ResetCause::Queue { queue, fault }, now);
         }
     }
 }
 
-/// Runs the target on one input.
+/// Runs the driver against a hostile controller until it is closed.
+///
+/// # Panics
+/// If a register outside the BAR is accessed, if closing does not end, or if a command is answered twice or never.
 pub fn body(bytes: &[u8]) {
-    let Ok(region) = Foreign::anonymous(MEMORY_WORDS * 8) else { return };
-    let Ok(memory) = ForeignWords::new(region.clone(), 0, MEMORY_WORDS) else { return };
+    let Ok(region) = SharedMemory::anonymous(MEMORY_WORDS * 8) else { return };
+    let Ok(memory) = SharedMemoryWords::new(region.clone(), 0, MEMORY_WORDS) else { return };
     let mut registers = [0; 0x40 / 4];
     registers[..3].copy_from_slice(&[0x0F01_0007, 0x20, 0x0001_0400]);
-    let hostile = Shared(Rc::new(RefCell::new(Hostile {
+    let hostile = HostileFunction(Rc::new(RefCell::new(HostileController {
         registers,
         region,
         memory,
@@ -324,9 +328,15 @@ pub fn body(bytes: &[u8]) {
         transfer_bytes_max: 65_536,
         ..DriverConfig::default()
     };
-    let driver = Controller::new(hostile.clone(), hostile.clone(), config);
-    let mut owner =
-        Owner { driver, lanes: Vec::new(), making: None, now: Nanos::ZERO, accepted: 0, answered: 0 };
+    let driver = NvmeDriver::new(hostile.clone(), hostile.clone(), config);
+    let mut owner = DriverOwner {
+        driver,
+        live_queues: Vec::new(),
+        making: None,
+        now: Nanos::ZERO,
+        accepted: 0,
+        answered: 0,
+    };
     owner.driver.start(owner.now);
     for _ in 0..STEPS_MAX {
         if hostile.0.borrow().bytes.is_empty() {
@@ -337,8 +347,8 @@ pub fn body(bytes: &[u8]) {
         while owner.driver.take_notice().is_some() {}
     }
     owner.driver.close(owner.now);
-    let ended = (0..STEPS_MAX).any(|_| owner.turn() == Phase::Dead);
+    let ended = (0..STEPS_MAX).any(|_| owner.turn() == DriverPhase::Dead);
     assert!(ended, "closing does not end: {:?}", owner.driver);
     owner.turn();
-    assert_eq!((owner.lanes.len(), owner.answered), (0, owner.accepted));
+    assert_eq!((owner.live_queues.len(), owner.answered), (0, owner.accepted));
 }

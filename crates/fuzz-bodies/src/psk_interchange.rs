@@ -2,7 +2,10 @@
 
 use headwater_nvme::tcp::psk::{ConfiguredKey, HostKey, PskVersion};
 
-/// Runs the target on one input.
+/// Parses keys, and prints those that parse.
+///
+/// # Panics
+/// If a key changes by parsing and printing, or if a refusal is long.
 pub fn body(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -3,11 +3,15 @@
 //! Input: one byte that selects the cut and the limits, then the stream. The parser receives the stream whole and cut,
 //! and must find the same commands and the same error both times.
 
-use headwater_frontend::resp::parser::{CommandBatch, RespParser, ProtocolError, ParserLimits, AuthState};
+use headwater_frontend::resp::parser::{AuthState, CommandBatch, ParserLimits, ProtocolError, RespParser};
 
-type Found = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+/// The commands of a stream, each a list of arguments, and the error that ended it.
+type ParsedStream = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// Runs the target on one input.
+/// Parses a stream whole and cut into reads.
+///
+/// # Panics
+/// If the cut changes the commands or the error.
 pub fn body(bytes: &[u8]) {
     let Some((&mode, stream)) = bytes.split_first() else {
         return;
@@ -15,7 +19,7 @@ pub fn body(bytes: &[u8]) {
     let rules = ParserLimits {
         bulk_bytes_max: 1 << 16,
         commands_max: 1 + usize::from(mode >> 5),
-        standing: if mode & 0x10 == 0 { AuthState::Authenticated } else { AuthState::Unknown },
+        auth: if mode & 0x10 == 0 { AuthState::Authenticated } else { AuthState::Unauthenticated },
     };
     let whole = parse(stream, stream.len().max(1), &rules);
     let cut = parse(stream, 1 + usize::from(mode & 0x0f), &rules);
@@ -25,7 +29,7 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
-fn parse(stream: &[u8], read_bytes: usize, rules: &ParserLimits) -> Found {
+fn parse(stream: &[u8], read_bytes: usize, rules: &ParserLimits) -> ParsedStream {
     let mut parser = RespParser::default();
     let mut batch = CommandBatch::default();
     let mut input = Vec::new();

@@ -7,16 +7,18 @@
 use headwater_host::copy::crc32c;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::tcp::{
-    Digest, Digests, HostStep, InitiatorConnection, InitiatorParameters, Lent, Transfer,
+    CommandTransfer, DigestMode, DigestSettings, InitiatorConnection, InitiatorParameters, InitiatorStep,
+    LentBytes,
 };
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+/// A buffer lent to the connection.
 #[derive(Clone, Debug)]
-struct Loan(Rc<RefCell<Vec<u8>>>);
+struct LentVec(Rc<RefCell<Vec<u8>>>);
 
-impl Lent for Loan {
+impl LentBytes for LentVec {
     fn bytes(&self) -> usize {
         self.0.borrow().len()
     }
@@ -31,14 +33,17 @@ impl Lent for Loan {
     }
 }
 
-/// Runs the target on one input.
+/// Passes a stream of a controller to an initiator.
+///
+/// # Panics
+/// If a lent buffer is not returned exactly once, or if the output is not bounded.
 pub fn body(bytes: &[u8]) {
     let Some((&mode, stream)) = bytes.split_first() else {
         return;
     };
-    let on = |bit| if mode & bit == 0 { Digest::Off } else { Digest::On };
+    let on = |bit| if mode & bit == 0 { DigestMode::Off } else { DigestMode::On };
     let mut host = InitiatorConnection::new(InitiatorParameters {
-        digests: Digests { header: on(0x40), data: on(0x80) },
+        digests: DigestSettings { header: on(0x40), data: on(0x80) },
         depth: 4,
         in_capsule_max: 512,
         ..InitiatorParameters::default()
@@ -51,11 +56,14 @@ pub fn body(bytes: &[u8]) {
         response[4] = 128;
         response[11] = mode >> 6;
         response[13] = 0x10;
-        assert!(matches!(host.advance(&mut &response[..]), HostStep::Opened));
-        let lend = |bytes| Loan(Rc::new(RefCell::new(vec![1; bytes])));
-        for transfer in
-            [Transfer::In(lend(512)), Transfer::In(lend(9_000)), Transfer::Out(lend(9_000)), Transfer::None]
-        {
+        assert!(matches!(host.advance(&mut &response[..]), InitiatorStep::Opened));
+        let lend = |bytes| LentVec(Rc::new(RefCell::new(vec![1; bytes])));
+        for transfer in [
+            CommandTransfer::In(lend(512)),
+            CommandTransfer::In(lend(9_000)),
+            CommandTransfer::Out(lend(9_000)),
+            CommandTransfer::None,
+        ] {
             let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
             submitted += usize::from(host.submit(entry, transfer).is_ok());
         }
@@ -65,15 +73,15 @@ pub fn body(bytes: &[u8]) {
         let mut input = part;
         loop {
             match host.advance(&mut input) {
-                HostStep::Starved => break,
-                HostStep::Opened => {}
-                HostStep::Completed(done) => {
+                InitiatorStep::Starved => break,
+                InitiatorStep::Opened => {}
+                InitiatorStep::Completed(done) => {
                     returned += 1;
-                    if let Transfer::In(buffer) = done.transfer {
+                    if let CommandTransfer::In(buffer) = done.transfer {
                         assert!(usize::try_from(done.received).is_ok_and(|bytes| bytes <= buffer.bytes()));
                     }
                 }
-                HostStep::Closed(_) => break 'stream,
+                InitiatorStep::Closed(_) => break 'stream,
             }
         }
     }

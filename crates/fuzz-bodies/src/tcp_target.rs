@@ -6,10 +6,15 @@
 
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::target::{FlowControl, Need, Response, TargetParameters, TargetStep, Wanted};
-use headwater_nvme::tcp::{Slot, TargetConnection};
+use headwater_nvme::tcp::target::{
+    FlowControl, NeedOutcome, TargetParameters, TargetResponse, TargetStep, TransferNeed,
+};
+use headwater_nvme::tcp::{ExchangeSlot, TargetConnection};
 
-/// Runs the target on one input.
+/// Passes a stream of a host to a target, whole and cut.
+///
+/// # Panics
+/// If the cut changes the result, or if more commands run than the queue has entries.
 pub fn body(bytes: &[u8]) {
     let Some((&mode, stream)) = bytes.split_first() else {
         return;
@@ -24,7 +29,7 @@ fn run(mode: u8, stream: &[u8], piece: usize) -> (usize, Vec<u8>, bool) {
     let parameters =
         TargetParameters { r2t_bytes: 4_096, write_bytes_max: 1 << 18, ..TargetParameters::default() };
     let mut target = TargetConnection::new(parameters);
-    let mut harness = Desk::default();
+    let mut harness = TargetHarness::default();
     if mode & 0x10 != 0 {
         let mut request = [0; 128];
         request[2] = 128;
@@ -52,14 +57,15 @@ fn run(mode: u8, stream: &[u8], piece: usize) -> (usize, Vec<u8>, bool) {
     (harness.commands, sent, harness.closed)
 }
 
+/// The executor of the commands that a target receives.
 #[derive(Default)]
-struct Desk {
+struct TargetHarness {
     commands: usize,
     closed: bool,
     entries: [SubmissionEntry; 8],
 }
 
-impl Desk {
+impl TargetHarness {
     fn receive(&mut self, target: &mut TargetConnection, mut bytes: &[u8]) {
         loop {
             match target.advance(&mut bytes) {
@@ -74,11 +80,11 @@ impl Desk {
                     self.entries[usize::from(slot.0)] = entry;
                     let bytes = entry.cdw10.get() & 0xFFFF;
                     let need = match entry.opcode & 0b11 {
-                        1 => Need::FromHost(bytes),
-                        2 => Need::ToHost(bytes),
-                        _ => Need::None,
+                        1 => TransferNeed::FromHost(bytes),
+                        2 => TransferNeed::ToHost(bytes),
+                        _ => TransferNeed::None,
                     };
-                    if target.want(slot, need) == Wanted::Now {
+                    if target.want(slot, need) == NeedOutcome::Now {
                         self.answer(target, slot);
                     }
                 }
@@ -86,9 +92,9 @@ impl Desk {
         }
     }
 
-    fn answer(&mut self, target: &mut TargetConnection, slot: Slot) {
+    fn answer(&mut self, target: &mut TargetConnection, slot: ExchangeSlot) {
         let entry = self.entries[usize::from(slot.0)];
-        let mut response = Response::status(Status::SUCCESS);
+        let mut response = TargetResponse::status(Status::SUCCESS);
         match entry.opcode & 0b11 {
             1 => {
                 let data = target.take_data(slot);

@@ -4,14 +4,14 @@
 //! controller enabled and one pair of I/O queues.
 
 use headwater_frontend::vfio_user::controller::GuestController;
-use headwater_frontend::vfio_user::function::{VfioUserFunction, ReplyState, BarRegisters as _};
-use headwater_frontend::vfio_user::message::{VfioUserHeader, MESSAGE_BYTES_MAX};
+use headwater_frontend::vfio_user::function::{BarRegisters as _, ReplyState, VfioUserFunction};
+use headwater_frontend::vfio_user::message::{MESSAGE_BYTES_MAX, VfioUserHeader};
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_host::foreign::Foreign;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_ssd::command::FaceId;
-use headwater_ssd::engine::{Device, DeviceConfig, Start};
-use headwater_ssd::media::Geometry;
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -19,51 +19,55 @@ const MEMORY_BYTES: usize = 64 << 10;
 const ENABLE: u32 = 1 | 6 << 4 | 6 << 16 | 4 << 20;
 const SLOTS: u16 = 8;
 
-struct World {
-    device: Device<MemoryMedia>,
+/// A guest and its hypervisor, connected to a device.
+struct GuestWorld {
+    device: SsdDevice<MemoryMedia>,
     controller: GuestController,
     function: VfioUserFunction,
-    memory: Foreign,
+    memory: SharedMemory,
     now: Nanos,
     tails: [u16; 2],
 }
 
-/// Runs the target on one input.
+/// Runs steps of a hypervisor and its guest against a device.
+///
+/// # Panics
+/// If a message has no reply or a malformed one, or if commands of a disconnected guest never end.
 pub fn body(bytes: &[u8]) {
-    let mut world = World::started();
+    let mut world = GuestWorld::started();
     let mut rest = bytes;
     while let Some((&[kind, length], behind)) = rest.split_first_chunk::<2>() {
         let (step, behind) = behind.split_at(usize::from(length).min(behind.len()));
         rest = behind;
         match kind % 8 {
             0 => world.message(step, Vec::new()),
-            1 => world.message(step, vec![Foreign::memfd(8_192).expect("memory").1]),
+            1 => world.message(step, vec![SharedMemory::memfd(8_192).expect("memory").1]),
             2 => {
                 let bell = WakeDescriptor::new().expect("a descriptor");
                 world.message(step, vec![bell.as_fd().try_clone_to_owned().expect("a descriptor")]);
             }
-            3 => world.scribble(step),
+            3 => world.write_memory(step),
             4 => {
-                world.turns(usize::from(length));
+                world.poll_turns(usize::from(length));
             }
             5 => world.doorbell(step),
             6 => world.entry(0, step),
             _ => world.entry(1, step),
         }
-        world.turns(1);
+        world.poll_turns(1);
     }
     world.end();
 }
 
-impl World {
+impl GuestWorld {
     fn started() -> Self {
-        let media = MemoryMedia::erased(Geometry::with_blocks(32)).expect("a medium");
-        let start = Start { now: Nanos::ZERO, wall: UnixMillis(1) };
-        let device = Device::open(media, DeviceConfig::default(), start, &mut |_| {}).expect("a device");
-        let (memory, descriptor) = Foreign::memfd(MEMORY_BYTES).expect("memory");
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(32)).expect("a medium");
+        let start = StartTime { now: Nanos::ZERO, wall: UnixMillis(1) };
+        let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).expect("a device");
+        let (memory, descriptor) = SharedMemory::memfd(MEMORY_BYTES).expect("memory");
         let mut world = Self {
             device,
-            controller: GuestController::new(FaceId(4)),
+            controller: GuestController::new(FrontEndId(4)),
             function: VfioUserFunction::default(),
             memory,
             now: Nanos::ZERO,
@@ -80,9 +84,9 @@ impl World {
         }
         let size = u32::from(SLOTS - 1) << 16 | 1;
         world.entry(0, &create(0x05, 0x3000, size, 1));
-        world.turns(4);
+        world.poll_turns(4);
         world.entry(0, &create(0x01, 0x2000, size, 1 << 16 | 1));
-        world.turns(4);
+        world.poll_turns(4);
         world
     }
 
@@ -104,8 +108,8 @@ impl World {
             if handled == ReplyState::Done {
                 break;
             }
-            self.turns(1);
-            handled = self.function.go_on(&self.controller.registers(self.now), &mut out);
+            self.poll_turns(1);
+            handled = self.function.complete_awaited(&self.controller.registers(self.now), &mut out);
         }
         assert_eq!(handled, ReplyState::Done, "the message was never answered");
         if let Some(size) = out.get(4..8) {
@@ -119,7 +123,7 @@ impl World {
         }
     }
 
-    fn scribble(&mut self, step: &[u8]) {
+    fn write_memory(&mut self, step: &[u8]) {
         if let Some((&[low, high], data)) = step.split_first_chunk::<2>() {
             let at = usize::from(u16::from_le_bytes([low, high]));
             let _outside_is_ignored = self.memory.copy_out(at, data);
@@ -152,7 +156,7 @@ impl World {
         self.controller.registers(self.now).submission_tail(queue, value);
     }
 
-    fn turns(&mut self, turns: usize) -> bool {
+    fn poll_turns(&mut self, turns: usize) -> bool {
         let mut moved = false;
         for _ in 0..turns {
             self.now = self.now.after(Nanos::from_micros(10));
@@ -169,7 +173,7 @@ impl World {
     fn end(&mut self) {
         self.controller.abandon();
         for _ in 0..10_000 {
-            if !self.turns(1) && self.controller.is_quiet() {
+            if !self.poll_turns(1) && self.controller.is_quiet() {
                 return;
             }
         }

@@ -40,7 +40,7 @@ fn ensure(holds: bool, what: &str) -> Result<()> {
 }
 
 /// Writes or verifies the area by blocking calls, from one block to more than any device transfers in one command.
-fn go_over(device: &mut Device, writes: bool) -> Result<()> {
+fn write_or_verify(device: &mut Device, writes: bool) -> Result<()> {
     let block = u64::from(device.namespace().block_bytes);
     let lengths = [1, 2, 7, 64, 513, 1_027].map(|blocks| blocks * block).into_iter().chain([5 << 20]);
     let mut at = 0;
@@ -111,7 +111,7 @@ fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, numb
     Ok(())
 }
 
-fn one(queue: &mut Queue, command: Command) -> std::result::Result<Status, IoError> {
+fn run_one(queue: &mut Queue, command: Command) -> std::result::Result<Status, IoError> {
     queue.submit(command, 1)?;
     Ok(queue.wait(None)?.map_or(Status::INTERNAL_ERROR, |completion| completion.status))
 }
@@ -125,17 +125,17 @@ fn every_command(device: &mut Device) -> Result<()> {
     device.write(0, &pattern(0, bytes), WriteDurability::Now)?;
     let mut queue = device.queue(4)?;
     buffer.write(0, &pattern(0, bytes))?;
-    let same = one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
+    let same = run_one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
     buffer.write(bytes - 1, &[!0])?;
-    let other = one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
+    let other = run_one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
     ensure(
         same.is_success() && other.is(Status::COMPARE_FAILURE),
         "compare distinguishes equal from different data",
     )?;
-    let zeroes = one(&mut queue, Command::write_zeroes(id, 2, 4, WriteDurability::Now)?)?;
-    let discarded = one(&mut queue, Command::discard(id, &[(6, 1), (7, 1)], &list)?)?;
+    let zeroes = run_one(&mut queue, Command::write_zeroes(id, 2, 4, WriteDurability::Now)?)?;
+    let discarded = run_one(&mut queue, Command::discard(id, &[(6, 1), (7, 1)], &list)?)?;
     ensure(zeroes.is_success() && discarded.is_success(), "zeroes and discard")?;
-    let read = one(&mut queue, Command::read(id, 0, block, buffer.clone())?)?;
+    let read = run_one(&mut queue, Command::read(id, 0, block, buffer.clone())?)?;
     let mut found = vec![0; bytes];
     buffer.read(0, &mut found)?;
     let (front, zeroed) = (block as usize * 2, block as usize * 6);
@@ -143,16 +143,16 @@ fn every_command(device: &mut Device) -> Result<()> {
     check(0, &found[..front])?;
     ensure(found[front..zeroed].iter().all(|&byte| byte == 0), "zeroes read back")?;
     for beyond in [facts.size, facts.size - 7, u64::MAX - 7] {
-        let refused = one(&mut queue, Command::read(id, beyond, block, buffer.clone())?);
+        let refused = run_one(&mut queue, Command::read(id, beyond, block, buffer.clone())?);
         ensure(matches!(refused, Err(IoError::Range { .. })), "blocks beyond the end are refused")?;
     }
     let discard = Command::discard(id, &[(0, 1), (facts.size - 1, 2)], &list)?;
-    let refused = one(&mut queue, discard);
+    let refused = run_one(&mut queue, discard);
     ensure(matches!(refused, Err(IoError::Range { .. })), "a discard beyond the end is refused")?;
     let parts = vec![buffer.slice(0, block as usize)?, buffer.slice(block as usize * 3, block as usize * 2)?];
     buffer.write(0, &pattern(0, bytes))?;
     let gathered =
-        one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::AsPromised)?)?;
+        run_one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::AsPromised)?)?;
     ensure(gathered.is_success(), "data in two pieces is one command")?;
     let mut found = vec![0; block as usize * 3];
     device.read(0, &mut found)?;
@@ -166,8 +166,8 @@ fn run() -> Result<()> {
     let mut device = Device::open(url)?;
     println!("{:?}", device.namespace());
     match what.as_str() {
-        "write" => go_over(&mut device, true)?,
-        "verify" => go_over(&mut device, false)?,
+        "write" => write_or_verify(&mut device, true)?,
+        "verify" => write_or_verify(&mut device, false)?,
         _ => {
             several_queues(&mut device)?;
             every_command(&mut device)?;

@@ -22,13 +22,13 @@ const BYTES: usize = 4_096;
 
 /// The assignment of queues to users.
 #[derive(Clone, Copy)]
-enum Way {
+enum QueueLayout {
     NonBoosted,
     Boosted,
     Weighted,
 }
 
-impl Way {
+impl QueueLayout {
     fn name(self) -> &'static str {
         match self {
             Self::NonBoosted => "non-boosted",
@@ -63,7 +63,7 @@ impl Way {
 }
 
 /// Runs one layout and returns the writes a second of each user.
-fn run_way(way: Way, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
+fn run_layout(way: QueueLayout, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
     let pages = device.namespace().size * u64::from(device.namespace().block_bytes) / BYTES as u64;
     let mut handles = way.handles(device)?;
     let mut free = Vec::new();
@@ -101,9 +101,9 @@ fn run() -> Result<()> {
     };
     let span = Nanos::from_millis(seconds.parse::<u64>()?.saturating_mul(1_000));
     let mut device = Device::open(url)?;
-    let weighted = url.contains("weights=").then_some(Way::Weighted);
-    for way in [Way::NonBoosted, Way::Boosted].into_iter().chain(weighted) {
-        let [first, rest @ ..] = run_way(way, &mut device, span)?;
+    let weighted = url.contains("weights=").then_some(QueueLayout::Weighted);
+    for way in [QueueLayout::NonBoosted, QueueLayout::Boosted].into_iter().chain(weighted) {
+        let [first, rest @ ..] = run_layout(way, &mut device, span)?;
         let best = rest.iter().copied().fold(0.0, f64::max);
         println!(
             "{{\"figure\":\"4\",\"way\":\"{}\",\"first\":{first:.0},\"others\":[{:.0},{:.0},{:.0}],\"beside_the_best_other\":{:.2}}}",

@@ -18,7 +18,7 @@ const ROUNDS: u32 = 400;
 const DEPTH: u32 = 16;
 
 /// One namespace, a queue to it, and a model of its first blocks.
-struct Golden {
+struct GoldenTest {
     device: Device,
     queue: Queue,
     buffer: Buffer,
@@ -27,7 +27,7 @@ struct Golden {
     model: Vec<u8>,
 }
 
-impl Golden {
+impl GoldenTest {
     fn open(url: &str) -> Result<Self, Box<dyn Error>> {
         let mut device = Device::open(url)?;
         let facts = device.namespace().clone();
@@ -77,7 +77,7 @@ impl Golden {
             None => Command::read(self.namespace, lba, self.block_bytes, into.clone())?,
         };
         self.run(command)?;
-        same(&bytes_of(&into)?, &self.model[range], &format!("read from block {lba} on"))
+        check_same(&bytes_of(&into)?, &self.model[range], &format!("read from block {lba} on"))
     }
 
     /// Returns two halves of a buffer, for about half of the buffers of two pages or more.
@@ -119,7 +119,7 @@ impl Golden {
                 }
             }
         }
-        same(&now, &self.model, "after a discard")
+        check_same(&now, &self.model, "after a discard")
     }
 
     fn compare(&mut self) -> Outcome {
@@ -150,7 +150,7 @@ impl Golden {
 }
 
 fn golden(url: &str, path: &str) -> Outcome {
-    let mut ours = Golden::open(url)?;
+    let mut ours = GoldenTest::open(url)?;
     // Plain direct reads of the kernel's own block device.
     let mut kernel = Device::open(&format!("io-uring:{path}?plain=1"))?;
     let size = |device: &Device| device.namespace().size * u64::from(device.namespace().block_bytes);
@@ -170,7 +170,7 @@ fn golden(url: &str, path: &str) -> Outcome {
         ours.round().map_err(|error| format!("round {round}: {error}"))?;
         if round % 40 == 39 {
             kernel.read(0, &mut now)?;
-            same(&now, &ours.model, &format!("the kernel's block device after round {round}"))?;
+            check_same(&now, &ours.model, &format!("the kernel's block device after round {round}"))?;
         }
     }
     let max = ours.buffer.bytes();
@@ -182,7 +182,7 @@ fn golden(url: &str, path: &str) -> Outcome {
     fastrand::fill(&mut ours.model);
     kernel.write(0, &ours.model, WriteDurability::Now)?;
     ours.device.read(0, &mut now)?;
-    same(&now, &ours.model, "what the kernel wrote")?;
+    check_same(&now, &ours.model, "what the kernel wrote")?;
     println!(
         "{ROUNDS} rounds on {} blocks of {} bytes, up to {max} bytes a command",
         now.len() / ours.block_bytes as usize,
@@ -193,7 +193,7 @@ fn golden(url: &str, path: &str) -> Outcome {
 
 /// Checks that every command that leaves the partition, at either end, is refused with its numbers.
 fn outside(url: &str) -> Outcome {
-    let mut ours = Golden::open(url)?;
+    let mut ours = GoldenTest::open(url)?;
     let size = ours.device.namespace().size;
     let (id, block) = (ours.namespace, ours.block_bytes);
     let mut refused = 0;
@@ -259,7 +259,7 @@ fn traffic(url: &str, span: Nanos) -> Outcome {
         }
         for (slot, &turn) in turns.iter().enumerate() {
             let part = buffer.slice(slot * run * bytes, run * bytes)?;
-            same(&bytes_of(&part)?, &stamped(stamp, turn, part.bytes()), &format!("run {turn}"))?;
+            check_same(&bytes_of(&part)?, &stamped(stamp, turn, part.bytes()), &format!("run {turn}"))?;
         }
         written += u64::from(DEPTH);
         if stamp.is_multiple_of(16) {
@@ -280,7 +280,7 @@ fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(bytes)
 }
 
-fn same(found: &[u8], wanted: &[u8], what: &str) -> Outcome {
+fn check_same(found: &[u8], wanted: &[u8], what: &str) -> Outcome {
     match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
         None if found.len() == wanted.len() => Ok(()),
         at => Err(format!("{what}: byte {at:?} of {} differs", wanted.len()).into()),

@@ -27,20 +27,20 @@ fn pattern(at: u64, bytes: usize) -> Vec<u8> {
     (at..at + bytes as u64).step_by(8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-struct Client {
+struct SsdClient {
     device: Device,
     block: u32,
     first: u64,
     blocks: u64,
 }
 
-impl Client {
+impl SsdClient {
     fn at(&self, lba: u64) -> u64 {
         lba * u64::from(self.block)
     }
 
     /// Writes or verifies the blocks of the grant in calls of some blocks each.
-    fn go_over(&mut self, writes: bool) -> Result<()> {
+    fn write_or_verify(&mut self, writes: bool) -> Result<()> {
         let max = (PIECE / self.block as usize) as u64;
         let end = self.first + self.blocks;
         let mut lba = self.first;
@@ -108,7 +108,7 @@ impl Client {
                 Command::discard(id, &[(self.first, 1), (lba, 2)], &list)?,
             ] {
                 let opcode = command.entry.opcode;
-                let status = one(&mut queue, command)?;
+                let status = run_one(&mut queue, command)?;
                 if !status.is(Status::ACCESS_DENIED) {
                     return Err(format!("command {opcode:02x}h at {lba}: {status}").into());
                 }
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-fn one(queue: &mut Queue, command: Command) -> Result<Status> {
+fn run_one(queue: &mut Queue, command: Command) -> Result<Status> {
     queue.submit(command, 1)?;
     Ok(queue.wait(None)?.ok_or("no answer")?.status)
 }
@@ -131,10 +131,10 @@ fn run() -> Result<()> {
     let device = Device::open(url)?;
     println!("{:?}", device.namespace());
     let block = device.namespace().block_bytes;
-    let mut client = Client { device, block, first: first.parse()?, blocks: blocks.parse()? };
+    let mut client = SsdClient { device, block, first: first.parse()?, blocks: blocks.parse()? };
     match what.as_str() {
-        "write" => client.go_over(true)?,
-        "verify" => client.go_over(false)?,
+        "write" => client.write_or_verify(true)?,
+        "verify" => client.write_or_verify(false)?,
         "load" => client.load()?,
         "outside" => client.outside()?,
         other => {

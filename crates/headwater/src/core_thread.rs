@@ -3,7 +3,7 @@
 //! Input: requests from other threads, commands from rings. Output: answers. The loop polls; after an idle period it
 //! sleeps until a client rings, the medium completes or a deadline passes. Invariant: it ends with everything durable.
 
-use crate::namespace_wish::{change_of, facts_of};
+use crate::namespace_request::{client_namespace, namespace_change};
 use headwater_dma::iova::{Iova, RegionRevocation};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::ring_memory::SharedMemoryWords;
@@ -27,37 +27,37 @@ const RINGS: FrontEndId = FrontEndId(1);
 /// The identifier of namespace changes at the device.
 const CONTROL: FrontEndId = FrontEndId(2);
 /// Idle polling time before a sleep.
-const SPIN: Nanos = Nanos::from_micros(50);
+const IDLE_SPIN: Nanos = Nanos::from_micros(50);
 /// Longest sleep, which only bounds the delay of a wall-clock deadline when the wall clock is set.
 const SLEEP_MAX: Nanos = Nanos::from_millis(60_000);
 /// Longest wait for the last answers when the device stops.
 const DRAIN_MAX: Nanos = Nanos::from_millis(10_000);
 /// Loop turns between two polls for requests while commands keep moving.
-const WISH_EVERY: u32 = 64;
+const REQUEST_POLL_TURNS: u32 = 64;
 
 /// A request of another thread to the device, with the sender of the answer.
-pub(crate) enum Wish {
+pub(crate) enum CoreRequest {
     /// The list of namespaces.
-    Namespaces(Sender<Vec<ClientNamespace>>),
+    ListNamespaces(Sender<Vec<ClientNamespace>>),
     /// A change of a namespace.
-    Namespace { id: u8, wish: NamespaceRequest, answer: Sender<Result<u8, IoError>> },
+    ChangeNamespace { id: u8, wish: NamespaceRequest, answer: Sender<Result<u8, IoError>> },
     /// The registration of memory at an address.
     Register { start: Iova, memory: SharedMemory, answer: Sender<Result<(), IoError>> },
     /// The release of memory; answered when no command in flight names it.
     Release { start: Iova, answer: Sender<Result<(), IoError>> },
     /// The creation of a queue pair.
-    Queue { depth: u32, answer: Sender<Result<Made, IoError>> },
+    CreateQueue { depth: u32, answer: Sender<Result<NewQueue, IoError>> },
     /// The removal of a queue that its client dropped.
-    Forget(QueueId),
+    DropQueue(QueueId),
     /// The shutdown of the device.
     Stop,
 }
 
 /// The client's half of a new queue.
-pub(crate) struct Made {
+pub(crate) struct NewQueue {
     pub(crate) id: QueueId,
     pub(crate) pair: QueuePair<SharedMemoryWords>,
-    pub(crate) bell: WakeDescriptor,
+    pub(crate) wakeup: WakeDescriptor,
 }
 
 /// Creates the rings of a new device.
@@ -66,7 +66,7 @@ pub(crate) fn rings() -> Result<RingFrontEnd<SharedMemoryWords>, IoError> {
 }
 
 /// A pending change of namespaces.
-struct Change {
+struct PendingNamespaceChange {
     token: u64,
     /// Number of the namespace, 0 for a new one.
     id: u8,
@@ -75,12 +75,12 @@ struct Change {
 
 struct CoreThread<M: Media> {
     device: SsdDevice<M>,
-    face: RingFrontEnd<SharedMemoryWords>,
+    front_end: RingFrontEnd<SharedMemoryWords>,
     client: ClientId,
     clock: Clock,
     releases: Vec<(RegionRevocation, Sender<Result<(), IoError>>)>,
     /// Pending changes of namespaces.
-    changes: Vec<Change>,
+    changes: Vec<PendingNamespaceChange>,
     next_token: u64,
     stopping: Option<Nanos>,
 }
@@ -89,13 +89,13 @@ struct CoreThread<M: Media> {
 pub(crate) fn run<M: Media>(
     device: SsdDevice<M>,
     mut face: RingFrontEnd<SharedMemoryWords>,
-    requests: &Receiver<Wish>,
+    requests: &Receiver<CoreRequest>,
     clock: Clock,
 ) {
     let client = face.rings.add_client();
     let mut core = CoreThread {
         device,
-        face,
+        front_end: face,
         client,
         clock,
         releases: Vec::new(),
@@ -110,26 +110,28 @@ pub(crate) fn run<M: Media>(
 }
 
 impl<M: Media> CoreThread<M> {
-    fn serve(&mut self, requests: &Receiver<Wish>) {
+    fn serve(&mut self, requests: &Receiver<CoreRequest>) {
         let mut moved_at = self.clock.now();
         let mut turns = 0_u32;
         loop {
             let (now, wall) = (self.clock.now(), self.clock.wall());
-            let mut moved = self.face.poll(&mut self.device);
+            let mut moved = self.front_end.poll(&mut self.device);
             moved |= self.device.poll(now, wall);
             turns = turns.wrapping_add(1);
-            if !moved || turns.is_multiple_of(WISH_EVERY) {
-                moved |= self.hear(requests, now);
-                moved |= self.settle();
+            if !moved || turns.is_multiple_of(REQUEST_POLL_TURNS) {
+                moved |= self.receive_requests(requests, now);
+                moved |= self.send_answers();
             }
             if let Some(since) = self.stopping
-                && (self.face.rings.is_drained() || now.since(since) > DRAIN_MAX)
+                && (self.front_end.rings.is_drained() || now.since(since) > DRAIN_MAX)
             {
                 return;
             }
             if moved {
                 moved_at = now;
-            } else if now.since(moved_at) >= SPIN && self.face.rings.prepare_sleep() == SleepDecision::Until {
+            } else if now.since(moved_at) >= IDLE_SPIN
+                && self.front_end.rings.prepare_sleep() == SleepDecision::Until
+            {
                 self.sleep(now, wall);
             } else {
                 std::hint::spin_loop();
@@ -137,31 +139,31 @@ impl<M: Media> CoreThread<M> {
         }
     }
 
-    fn hear(&mut self, requests: &Receiver<Wish>, now: Nanos) -> bool {
+    fn receive_requests(&mut self, requests: &Receiver<CoreRequest>, now: Nanos) -> bool {
         let mut received = false;
         while let Ok(request) = requests.try_recv() {
             received = true;
-            self.grant(request, now);
+            self.handle_request(request, now);
         }
         received
     }
 
     /// Serves a request. A send that fails is ignored: the requesting thread is gone.
-    fn grant(&mut self, request: Wish, now: Nanos) {
+    fn handle_request(&mut self, request: CoreRequest, now: Nanos) {
         match request {
-            Wish::Namespaces(answer) => {
+            CoreRequest::ListNamespaces(answer) => {
                 let _ = answer.send(self.namespaces());
             }
-            Wish::Namespace { id, wish, answer } => self.change(id, &wish, answer),
-            Wish::Register { start, memory, answer } => {
-                let table = self.face.rings.memory(self.client);
+            CoreRequest::ChangeNamespace { id, wish, answer } => self.submit_change(id, &wish, answer),
+            CoreRequest::Register { start, memory, answer } => {
+                let table = self.front_end.rings.memory(self.client);
                 let known = table.ok_or_else(|| refused("the device is stopping")).and_then(|table| {
                     table.register(start, memory).map_err(|error| refused(&error.to_string()))
                 });
                 let _ = answer.send(known);
             }
-            Wish::Release { start, answer } => {
-                let table = self.face.rings.memory(self.client);
+            CoreRequest::Release { start, answer } => {
+                let table = self.front_end.rings.memory(self.client);
                 match table.map(|table| table.revoke(start)) {
                     Some(Ok(revocation)) => self.releases.push((revocation, answer)),
                     _ => {
@@ -169,12 +171,12 @@ impl<M: Media> CoreThread<M> {
                     }
                 }
             }
-            Wish::Queue { depth, answer } => {
-                let _ = answer.send(self.queue(depth));
+            CoreRequest::CreateQueue { depth, answer } => {
+                let _ = answer.send(self.create_queue(depth));
             }
-            Wish::Forget(queue) => self.face.rings.abandon_queue(queue),
-            Wish::Stop => {
-                self.face.rings.drain();
+            CoreRequest::DropQueue(queue) => self.front_end.rings.abandon_queue(queue),
+            CoreRequest::Stop => {
+                self.front_end.rings.drain();
                 self.stopping = Some(now);
             }
         }
@@ -182,11 +184,12 @@ impl<M: Media> CoreThread<M> {
 
     fn namespaces(&self) -> Vec<ClientNamespace> {
         let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
-        all.map(|id| facts_of(id, &self.device.namespace(id).unwrap_or(Namespace::IMPLICIT))).collect()
+        all.map(|id| client_namespace(id, &self.device.namespace(id).unwrap_or(Namespace::IMPLICIT)))
+            .collect()
     }
 
-    fn change(&mut self, id: u8, request: &NamespaceRequest, answer: Sender<Result<u8, IoError>>) {
-        let submitted = change_of(id, request).and_then(|(namespace, change)| {
+    fn submit_change(&mut self, id: u8, request: &NamespaceRequest, answer: Sender<Result<u8, IoError>>) {
+        let submitted = namespace_change(id, request).and_then(|(namespace, change)| {
             let command = SsdCommand::Namespace(change);
             self.device
                 .submit(CONTROL, namespace, self.next_token, command)
@@ -197,39 +200,39 @@ impl<M: Media> CoreThread<M> {
             return;
         }
         let id = if matches!(request, NamespaceRequest::Create(_)) { 0 } else { id };
-        self.changes.push(Change { token: self.next_token, id, answer });
+        self.changes.push(PendingNamespaceChange { token: self.next_token, id, answer });
         self.next_token += 1;
     }
 
-    fn queue(&mut self, depth: u32) -> Result<Made, IoError> {
+    fn create_queue(&mut self, depth: u32) -> Result<NewQueue, IoError> {
         let words = words_for(depth)?;
         let memory = SharedMemoryWords::new(SharedMemory::anonymous(words * 8)?, 0, words)?;
         let (pair, end) = QueuePair::over(memory, depth)?;
         let bell = WakeDescriptor::new()?;
         let id = self
-            .face
+            .front_end
             .rings
             .add_queue(self.client, end, QueueKind::Uio, ClientWakeup::Descriptor(bell.clone()))
             .map_err(|error| refused(&error.to_string()))?;
-        Ok(Made { id, pair, bell })
+        Ok(NewQueue { id, pair, wakeup: bell })
     }
 
     /// Sends the answers of requests whose commands completed.
-    fn settle(&mut self) -> bool {
+    fn send_answers(&mut self) -> bool {
         let mut moved = false;
         while let Some(completion) = self.device.next_completion(CONTROL) {
             moved = true;
             let Some(at) = self.changes.iter().position(|change| change.token == completion.token) else {
                 continue;
             };
-            let Change { id, answer, .. } = self.changes.swap_remove(at);
+            let PendingNamespaceChange { id, answer, .. } = self.changes.swap_remove(at);
             let made = u8::try_from(completion.position).unwrap_or(0);
             let status = completion.status;
             let number = if id == 0 { made } else { id };
             let _ = answer.send(if status.is_success() { Ok(number) } else { Err(IoError::Status(status)) });
         }
         self.releases.retain(|(revocation, answer)| {
-            let quiet = revocation.is_quiet();
+            let quiet = revocation.is_drained();
             if quiet {
                 moved = true;
                 let _ = answer.send(Ok(()));
@@ -243,7 +246,7 @@ impl<M: Media> CoreThread<M> {
         let expiry = self.device.next_expiry().map(|at| Nanos::from_millis(at.0.saturating_sub(wall.0)));
         let deadline = self.device.next_deadline().map(|at| at.since(now));
         let span = deadline.into_iter().chain(expiry).fold(SLEEP_MAX, Nanos::min);
-        let mut descriptors = vec![PollFd::new(self.face.rings.descriptor(), PollFlags::IN)];
+        let mut descriptors = vec![PollFd::new(self.front_end.rings.wakeup_descriptor(), PollFlags::IN)];
         descriptors.extend(
             self.device
                 .media()

@@ -3,7 +3,7 @@
 //! Input: a URL. Output: a device that dereferences to [`headwater_io::Device`].
 
 use crate::in_process;
-use crate::url::{Place, Url};
+use crate::url::{DeviceLocation, DeviceUrl};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::model::ModelDevice;
 use headwater_io::nvme_tcp::key_file;
@@ -29,41 +29,41 @@ impl Device {
     /// # Errors
     /// [`IoError`] when the URL names no device, or the device cannot be opened.
     pub fn open(url: &str) -> Result<Self, IoError> {
-        let Url { place, namespace } = Url::parse(url)?;
+        let DeviceUrl { location: place, namespace } = DeviceUrl::parse(url)?;
         let mut backend: Box<dyn DeviceBackend> = match place {
-            Place::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
-            Place::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
-            Place::Attach { path, direct } => {
+            DeviceLocation::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
+            DeviceLocation::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
+            DeviceLocation::Attach { path, direct } => {
                 let options = AttachOptions { direct, ..AttachOptions::default() };
                 Box::new(AttachBackend::connect(&path, options)?)
             }
-            Place::Uring(path, options) => {
+            DeviceLocation::Uring(path, options) => {
                 let mut device = UringDevice::open(&path, options)?;
                 for note in device.notes()? {
                     tracing::warn!("{note}");
                 }
                 Box::new(device)
             }
-            Place::Vfio { address, weights } => {
+            DeviceLocation::Vfio { address, weights } => {
                 let device = VfioDevice::open(&address, DriverConfig { weights, ..DriverConfig::default() })?;
                 device.check(namespace)?;
                 Box::new(device)
             }
-            Place::Passthrough(path, options) => {
+            DeviceLocation::Passthrough(path, options) => {
                 let device = PassthroughDevice::open(&path, options)?;
                 for note in device.notes() {
                     tracing::warn!("{note}");
                 }
                 Box::new(device)
             }
-            Place::Model(settings) => Box::new(ModelDevice::new(settings)?),
-            Place::NvmeTcp { address, subsystem, psk, host } => {
+            DeviceLocation::Model(settings) => Box::new(ModelDevice::new(settings)?),
+            DeviceLocation::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
                 let address = resolved.ok_or(IoError::Device { reason })?;
                 let mut target = NvmeTcpTarget::new(address, &subsystem);
                 if let Some(file) = psk {
-                    target = target.secured(key_of(&file, host.as_deref())?);
+                    target = target.secured(load_host_key(&file, host.as_deref())?);
                 } else if let Some(host) = host {
                     target.host_name = host;
                 }
@@ -79,7 +79,7 @@ impl Device {
 }
 
 /// Loads the key of a host from a file; without a host, the only key.
-fn key_of(file: &Path, host: Option<&str>) -> Result<HostKey, IoError> {
+fn load_host_key(file: &Path, host: Option<&str>) -> Result<HostKey, IoError> {
     let refused = |reason: String| IoError::Device { reason };
     let mut keys = key_file::load(file).map_err(|error| refused(error.to_string()))?;
     keys.retain(|key| host.is_none_or(|host| key.host == host));

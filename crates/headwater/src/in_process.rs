@@ -4,7 +4,7 @@
 //! Invariant: the thread, and with it the device, ends when the backend and its last queue are dropped, with everything
 //! durable.
 
-use crate::core_thread::{self, Made, Wish};
+use crate::core_thread::{self, CoreRequest, NewQueue};
 use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{Pool, PoolTicker};
@@ -37,33 +37,33 @@ const FRAMES_MAX: usize = 16_384;
 
 /// The thread of a device, shared by the backend and its queues.
 #[derive(Debug)]
-struct Core {
-    wishes: Mutex<Sender<Wish>>,
-    bell: WakeDescriptor,
+struct DeviceThread {
+    requests: Mutex<Sender<CoreRequest>>,
+    wakeup: WakeDescriptor,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The ticker that returns idle memory to the system.
     _ticker: PoolTicker,
 }
 
-impl Core {
-    fn send(&self, request: Wish) -> Result<(), IoError> {
-        let sent = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).send(request);
+impl DeviceThread {
+    fn send(&self, request: CoreRequest) -> Result<(), IoError> {
+        let sent = self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(request);
         sent.map_err(|_| gone())?;
-        Ok(self.bell.wake()?)
+        Ok(self.wakeup.wake()?)
     }
 
     /// Sends a request and waits for the answer.
-    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Wish) -> Result<T, IoError> {
+    fn call<T>(&self, request: impl FnOnce(Sender<T>) -> CoreRequest) -> Result<T, IoError> {
         let (answer, answered) = channel();
         self.send(request(answer))?;
         answered.recv().map_err(|_| gone())
     }
 }
 
-impl Drop for Core {
+impl Drop for DeviceThread {
     fn drop(&mut self) {
         // The send fails if the thread has already ended.
-        let _ = self.send(Wish::Stop);
+        let _ = self.send(CoreRequest::Stop);
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the device's thread panicked; the next start recovers from its log");
@@ -82,24 +82,24 @@ fn cannot_open(reason: impl Display) -> IoError {
 /// A device in this process.
 #[derive(Debug)]
 pub(crate) struct InProcess {
-    core: Arc<Core>,
-    memory: DevicePool<Regions>,
+    device_thread: Arc<DeviceThread>,
+    memory: DevicePool<ThreadRegistrar>,
 }
 
 /// The registrar of the pool at the device, which the pool may outlive.
 #[derive(Debug)]
-struct Regions(Weak<Core>);
+struct ThreadRegistrar(Weak<DeviceThread>);
 
-impl MemoryRegistrar for Regions {
+impl MemoryRegistrar for ThreadRegistrar {
     fn register(&self, start: Iova, file: &Arc<OwnedFd>, offset: u64, bytes: usize) -> Result<(), IoError> {
         let core = self.0.upgrade().ok_or_else(gone)?;
         let memory = SharedMemory::map_descriptor(file.as_fd(), offset, bytes)?;
-        core.ask(|answer| Wish::Register { start, memory, answer })?
+        core.call(|answer| CoreRequest::Register { start, memory, answer })?
     }
 
     fn forget(&self, start: Iova) -> Result<(), IoError> {
         match self.0.upgrade() {
-            Some(core) => core.ask(|answer| Wish::Release { start, answer })?,
+            Some(core) => core.call(|answer| CoreRequest::Release { start, answer })?,
             None => Ok(()),
         }
     }
@@ -137,7 +137,7 @@ fn blocks_in(capacity: u64) -> u32 {
 
 fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
     let clock = Clock::start();
-    let pool = Pool::open(FramePool::room_for(FRAMES_MAX)).map_err(cannot_open)?;
+    let pool = Pool::open(FramePool::pool_config_for(FRAMES_MAX)).map_err(cannot_open)?;
     let ticker = pool.ticker().map_err(cannot_open)?;
     let config = DeviceConfig {
         frames_max: FRAMES_MAX,
@@ -150,24 +150,29 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
         SsdDevice::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
     let (sender, requests) = channel();
     let rings = core_thread::rings()?;
-    let bell = rings.rings.descriptor().clone();
+    let bell = rings.rings.wakeup_descriptor().clone();
     let thread = std::thread::Builder::new()
         .name("headwater-core".to_owned())
         .spawn(move || core_thread::run(device, rings, &requests, clock))
         .map_err(cannot_open)?;
-    let core = Core { wishes: Mutex::new(sender), bell, thread: Mutex::new(Some(thread)), _ticker: ticker };
+    let core = DeviceThread {
+        requests: Mutex::new(sender),
+        wakeup: bell,
+        thread: Mutex::new(Some(thread)),
+        _ticker: ticker,
+    };
     let core = Arc::new(core);
-    let memory = DevicePool::open(Regions(Arc::downgrade(&core)))?;
-    Ok(InProcess { core, memory })
+    let memory = DevicePool::open(ThreadRegistrar(Arc::downgrade(&core)))?;
+    Ok(InProcess { device_thread: core, memory })
 }
 
 impl DeviceBackend for InProcess {
     fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
-        self.core.ask(Wish::Namespaces)
+        self.device_thread.call(CoreRequest::ListNamespaces)
     }
 
     fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError> {
-        self.core.ask(|answer| Wish::Namespace { id, wish, answer })?
+        self.device_thread.call(|answer| CoreRequest::ChangeNamespace { id, wish, answer })?
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
@@ -175,9 +180,14 @@ impl DeviceBackend for InProcess {
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
-        let Made { id, pair, bell } = self.core.ask(|answer| Wish::Queue { depth, answer })??;
-        let bells = QueueWakeups::Descriptors { own: bell, device: self.core.bell.clone() };
-        Ok(Box::new(InProcessQueue { ring: RingQueue::new(pair, bells), id, core: Arc::clone(&self.core) }))
+        let NewQueue { id, pair, wakeup: bell } =
+            self.device_thread.call(|answer| CoreRequest::CreateQueue { depth, answer })??;
+        let bells = QueueWakeups::Descriptors { own: bell, device: self.device_thread.wakeup.clone() };
+        Ok(Box::new(InProcessQueue {
+            ring: RingQueue::new(pair, bells),
+            id,
+            device_thread: Arc::clone(&self.device_thread),
+        }))
     }
 }
 
@@ -186,7 +196,7 @@ impl DeviceBackend for InProcess {
 struct InProcessQueue {
     ring: RingQueue,
     id: headwater_nvme::controller::QueueId,
-    core: Arc<Core>,
+    device_thread: Arc<DeviceThread>,
 }
 
 impl QueueTransport for InProcessQueue {
@@ -233,6 +243,6 @@ impl QueueTransport for InProcessQueue {
 impl Drop for InProcessQueue {
     fn drop(&mut self) {
         // The send fails if the device is gone, and its queues with it.
-        let _ = self.core.send(Wish::Forget(self.id));
+        let _ = self.device_thread.send(CoreRequest::DropQueue(self.id));
     }
 }

@@ -83,7 +83,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod namespace_wish;
+pub mod namespace_request;
 
 mod core_thread;
 mod device;
@@ -101,7 +101,7 @@ pub use headwater_io::{
     WriteDurability,
 };
 pub use headwater_nvme as nvme;
-pub use headwater_nvme::controller::QueuePriority;
+pub use headwater_nvme::spec::priority::QueuePriority;
 pub use headwater_nvme::spec::status::Status;
 pub use headwater_ssd as converged;
-pub use url::{Place, Url};
+pub use url::{DeviceLocation, DeviceUrl};

@@ -17,7 +17,7 @@ const NO_BURST_LIMIT: u8 = 7;
 
 /// The location of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DeviceLocation {
     /// In this process, in this many bytes of memory.
     Memory(u64),
     /// In this process, in a data directory; with this many bytes if it is created.
@@ -57,41 +57,41 @@ pub enum Place {
 
 /// A device and one of its namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct DeviceUrl {
     /// The location of the device.
-    pub place: Place,
+    pub location: DeviceLocation,
     /// The namespace; 0 for the only one of a device that has one, with any number.
     pub namespace: u32,
 }
 
-impl Url {
+impl DeviceUrl {
     /// Parses a URL.
     ///
     /// # Errors
     /// [`IoError::Device`] says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, IoError> {
         let (body, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut query = Query::read(text, query)?;
+        let mut query = UrlParameters::read(text, query)?;
         let namespace = query.number("ns")?;
-        let place = parse_place(text, body, &mut query)?;
-        query.end()?;
-        let first = if matches!(place, Place::Passthrough(..)) { 0 } else { 1 };
+        let place = parse_location(text, body, &mut query)?;
+        query.refuse_unknown()?;
+        let first = if matches!(place, DeviceLocation::Passthrough(..)) { 0 } else { 1 };
         let namespace = namespace.unwrap_or(first);
-        Ok(Self { place, namespace })
+        Ok(Self { location: place, namespace })
     }
 }
 
 /// The parameters after the `?` that were not taken yet.
-struct Query<'a> {
+struct UrlParameters<'a> {
     text: &'a str,
     pairs: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Query<'a> {
+impl<'a> UrlParameters<'a> {
     fn read(text: &'a str, query: &'a str) -> Result<Self, IoError> {
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
-        let pairs =
-            pairs.map(|pair| pair.split_once('=').ok_or_else(|| wrong(text, "write KEY=VALUE after the ?")));
+        let pairs = pairs
+            .map(|pair| pair.split_once('=').ok_or_else(|| invalid_url(text, "write KEY=VALUE after the ?")));
         Ok(Self { text, pairs: pairs.collect::<Result<_, _>>()? })
     }
 
@@ -104,7 +104,8 @@ impl<'a> Query<'a> {
     ) -> Result<Option<T>, IoError> {
         let mut found = None;
         for (_, value) in self.pairs.extract_if(.., |(name, _)| *name == key) {
-            found = Some(parse(value).ok_or_else(|| wrong(self.text, &format!("{key}= takes {what}")))?);
+            found =
+                Some(parse(value).ok_or_else(|| invalid_url(self.text, &format!("{key}= takes {what}")))?);
         }
         Ok(found)
     }
@@ -135,68 +136,76 @@ impl<'a> Query<'a> {
     }
 
     /// Refuses parameters that were not taken.
-    fn end(self) -> Result<(), IoError> {
+    fn refuse_unknown(self) -> Result<(), IoError> {
         match self.pairs.first() {
             None => Ok(()),
-            Some((key, _)) => Err(wrong(self.text, &format!("`{key}=` is no parameter of such a device"))),
+            Some((key, _)) => {
+                Err(invalid_url(self.text, &format!("`{key}=` is no parameter of such a device")))
+            }
         }
     }
 }
 
-fn parse_place(text: &str, body: &str, query: &mut Query<'_>) -> Result<Place, IoError> {
+fn parse_location(text: &str, body: &str, query: &mut UrlParameters<'_>) -> Result<DeviceLocation, IoError> {
     let path = |path: &str| match path {
-        "" => Err(wrong(text, "a path is missing")),
+        "" => Err(invalid_url(text, "a path is missing")),
         path => Ok(PathBuf::from(path)),
     };
     match body.split_once(':') {
         Some(("mem", size)) => {
-            let bytes = parse_size(size).ok_or_else(|| wrong(text, "mem: takes a size, as mem:64MiB"))?;
-            Ok(Place::Memory(bytes))
+            let bytes =
+                parse_size(size).ok_or_else(|| invalid_url(text, "mem: takes a size, as mem:64MiB"))?;
+            Ok(DeviceLocation::Memory(bytes))
         }
-        Some(("file", rest)) => Ok(Place::Directory(path(rest)?, query.size("capacity")?)),
+        Some(("file", rest)) => Ok(DeviceLocation::Directory(path(rest)?, query.size("capacity")?)),
         Some((scheme @ ("null" | "model"), size)) => {
             let bytes = parse_size(size)
-                .ok_or_else(|| wrong(text, &format!("{scheme}: takes a size, as {scheme}:1GiB")))?;
+                .ok_or_else(|| invalid_url(text, &format!("{scheme}: takes a size, as {scheme}:1GiB")))?;
             let service = if scheme == "null" { None } else { Some(parse_service(query)?) };
-            Ok(Place::Model(parse_model(bytes, service, query)?))
+            Ok(DeviceLocation::Model(parse_model(bytes, service, query)?))
         }
-        Some(("attach", rest)) => Ok(Place::Attach { path: path(rest)?, direct: query.switch("direct")? }),
+        Some(("attach", rest)) => {
+            Ok(DeviceLocation::Attach { path: path(rest)?, direct: query.switch("direct")? })
+        }
         Some(("io-uring", rest)) => {
             let (poll, uring) = (query.switch("poll")?, query.uring()?);
-            Ok(Place::Uring(path(rest)?, UringOptions { poll, create: query.size("create")?, uring }))
+            Ok(DeviceLocation::Uring(
+                path(rest)?,
+                UringOptions { poll, create: query.size("create")?, uring },
+            ))
         }
         Some(("nvme-ng", rest)) => {
             let (poll, uring) = (query.switch("poll")?, query.uring()?);
             let partition = query.number("partition")?;
-            Ok(Place::Passthrough(path(rest)?, PassthroughOptions { partition, poll, uring }))
+            Ok(DeviceLocation::Passthrough(path(rest)?, PassthroughOptions { partition, poll, uring }))
         }
         Some(("vfio", rest)) => match rest.split(':').count() {
             3 => {
                 let weights = query.take("weights", "three numbers of 1 to 256, as 8:4:1", parse_weights)?;
-                Ok(Place::Vfio { address: rest.to_owned(), weights })
+                Ok(DeviceLocation::Vfio { address: rest.to_owned(), weights })
             }
-            _ => Err(wrong(text, "write vfio:0000:00:04.0, as `lspci -D` names the device")),
+            _ => Err(invalid_url(text, "write vfio:0000:00:04.0, as `lspci -D` names the device")),
         },
         Some(("nvme-tcp", rest)) => {
             let whole = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
             match whole {
                 Some((address, subsystem)) if !address.is_empty() && !subsystem.is_empty() => {
-                    Ok(Place::NvmeTcp {
+                    Ok(DeviceLocation::NvmeTcp {
                         address: address.to_owned(),
                         subsystem: subsystem.to_owned(),
                         psk: query.named("psk")?.map(PathBuf::from),
                         host: query.named("host")?.map(str::to_owned),
                     })
                 }
-                _ => Err(wrong(text, "write nvme-tcp://HOST:PORT/NQN")),
+                _ => Err(invalid_url(text, "write nvme-tcp://HOST:PORT/NQN")),
             }
         }
         // A colon after a slash or a dot is part of a path.
-        Some((scheme, _)) if !scheme.contains(['/', '.']) => Err(wrong(
+        Some((scheme, _)) if !scheme.contains(['/', '.']) => Err(invalid_url(
             text,
             "write mem:, file:, io-uring:, nvme-ng:, vfio:, attach:, nvme-tcp:, null: or model:, or a path",
         )),
-        _ => Ok(Place::Directory(path(body)?, query.size("capacity")?)),
+        _ => Ok(DeviceLocation::Directory(path(body)?, query.size("capacity")?)),
     }
 }
 
@@ -208,7 +217,7 @@ fn parse_weights(text: &str) -> Option<ArbitrationWeights> {
     Some(ArbitrationWeights { high, medium, low, burst_log2: NO_BURST_LIMIT })
 }
 
-fn parse_service(query: &mut Query<'_>) -> Result<ServiceTimes, IoError> {
+fn parse_service(query: &mut UrlParameters<'_>) -> Result<ServiceTimes, IoError> {
     let usual = ServiceTimes::default();
     let number = |text: &str| text.parse().ok();
     Ok(ServiceTimes {
@@ -222,7 +231,7 @@ fn parse_service(query: &mut Query<'_>) -> Result<ServiceTimes, IoError> {
 fn parse_model(
     bytes: u64,
     service: Option<ServiceTimes>,
-    query: &mut Query<'_>,
+    query: &mut UrlParameters<'_>,
 ) -> Result<ModelSettings, IoError> {
     let block_bytes = query.take("block", "512 or 4096", |text| match text {
         "512" => Some(512),
@@ -250,7 +259,7 @@ fn parse_time(text: &str) -> Option<Nanos> {
     number.parse::<u64>().ok()?.checked_mul(nanos).map(Nanos)
 }
 
-fn wrong(url: &str, reason: &str) -> IoError {
+fn invalid_url(url: &str, reason: &str) -> IoError {
     IoError::Device { reason: format!("`{url}` names no device: {reason}") }
 }
 
@@ -274,53 +283,57 @@ fn parse_size(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> (Place, u32) {
-        let url = Url::parse(text).unwrap();
-        (url.place, url.namespace)
+    fn parsed(text: &str) -> (DeviceLocation, u32) {
+        let url = DeviceUrl::parse(text).unwrap();
+        (url.location, url.namespace)
     }
 
     #[test]
     fn every_kind_of_url_is_parsed() {
-        assert_eq!(parsed("mem:64MiB"), (Place::Memory(64 << 20), 1));
-        assert_eq!(parsed("mem:4096?ns=3"), (Place::Memory(4_096), 3));
-        assert_eq!(parsed("file:/srv/kv"), (Place::Directory("/srv/kv".into(), None), 1));
-        assert_eq!(parsed("./data?capacity=1G&ns=2"), (Place::Directory("./data".into(), Some(1 << 30)), 2));
-        assert_eq!(parsed("data"), (Place::Directory("data".into(), None), 1));
-        assert_eq!(parsed("/a:b/c"), (Place::Directory("/a:b/c".into(), None), 1));
-        let attach = |direct| Place::Attach { path: "data/attach.sock".into(), direct };
+        assert_eq!(parsed("mem:64MiB"), (DeviceLocation::Memory(64 << 20), 1));
+        assert_eq!(parsed("mem:4096?ns=3"), (DeviceLocation::Memory(4_096), 3));
+        assert_eq!(parsed("file:/srv/kv"), (DeviceLocation::Directory("/srv/kv".into(), None), 1));
+        assert_eq!(
+            parsed("./data?capacity=1G&ns=2"),
+            (DeviceLocation::Directory("./data".into(), Some(1 << 30)), 2)
+        );
+        assert_eq!(parsed("data"), (DeviceLocation::Directory("data".into(), None), 1));
+        assert_eq!(parsed("/a:b/c"), (DeviceLocation::Directory("/a:b/c".into(), None), 1));
+        let attach = |direct| DeviceLocation::Attach { path: "data/attach.sock".into(), direct };
         assert_eq!(parsed("attach:data/attach.sock?ns=16"), (attach(false), 16));
         assert_eq!(parsed("attach:data/attach.sock?direct=1"), (attach(true), 1));
         let null = ModelSettings::null(1 << 30);
-        assert_eq!(parsed("null:1GiB"), (Place::Model(null.clone()), 1));
+        assert_eq!(parsed("null:1GiB"), (DeviceLocation::Model(null.clone()), 1));
         let large = ModelSettings { block_bytes: 4_096, ..null.clone() };
-        assert_eq!(parsed("null:1GiB?block=4096"), (Place::Model(large), 1));
+        assert_eq!(parsed("null:1GiB?block=4096"), (DeviceLocation::Model(large), 1));
         let service = ServiceTimes { fixed: Nanos(10_000), per_kib: Nanos(500), jitter_percent: 5, units: 8 };
         let model = ModelSettings { contents: ModelContents::Memory, service: Some(service), ..null.clone() };
         let text = "model:1GiB?fixed=10us&per-kib=500ns&units=8&jitter=5&keep=1";
-        assert_eq!(parsed(text), (Place::Model(model), 1));
+        assert_eq!(parsed(text), (DeviceLocation::Model(model), 1));
         let usual = ModelSettings::timed(1 << 30, ServiceTimes::default());
-        assert_eq!(parsed("model:1GiB"), (Place::Model(usual), 1));
-        let uring =
-            |poll, create, uring| Place::Uring("/dev/sda2".into(), UringOptions { poll, create, uring });
+        assert_eq!(parsed("model:1GiB"), (DeviceLocation::Model(usual), 1));
+        let uring = |poll, create, uring| {
+            DeviceLocation::Uring("/dev/sda2".into(), UringOptions { poll, create, uring })
+        };
         assert_eq!(parsed("io-uring:/dev/sda2"), (uring(false, None, UringChoice::Auto), 1));
         assert_eq!(parsed("io-uring:/dev/sda2?poll=1"), (uring(true, None, UringChoice::Auto), 1));
         let plain = uring(false, Some(4 << 20), UringChoice::Never);
         assert_eq!(parsed("io-uring:/dev/sda2?create=4MiB&plain=1&poll=0"), (plain, 1));
-        let vfio = |weights| Place::Vfio { address: "0000:00:04.0".into(), weights };
+        let vfio = |weights| DeviceLocation::Vfio { address: "0000:00:04.0".into(), weights };
         assert_eq!(parsed("vfio:0000:00:04.0"), (vfio(None), 1));
         assert_eq!(parsed("vfio:0000:00:04.0?ns=2"), (vfio(None), 2));
         let weights = ArbitrationWeights { high: 256, medium: 4, low: 1, burst_log2: 7 };
         assert_eq!(parsed("vfio:0000:00:04.0?weights=256:4:1"), (vfio(Some(weights)), 1));
         for wrong in ["1:2", "0:1:1", "257:1:1", "1:2:3:4", "a:b:c", ""] {
-            assert!(Url::parse(&format!("vfio:0000:00:04.0?weights={wrong}")).is_err(), "{wrong}");
+            assert!(DeviceUrl::parse(&format!("vfio:0000:00:04.0?weights={wrong}")).is_err(), "{wrong}");
         }
         let passed = |partition, poll, uring| {
-            Place::Passthrough("/dev/ng0n1".into(), PassthroughOptions { partition, poll, uring })
+            DeviceLocation::Passthrough("/dev/ng0n1".into(), PassthroughOptions { partition, poll, uring })
         };
         assert_eq!(parsed("nvme-ng:/dev/ng0n1"), (passed(None, false, UringChoice::Auto), 0));
         let whole = "nvme-ng:/dev/ng0n1?partition=2&poll=1&plain=1&ns=1";
         assert_eq!(parsed(whole), (passed(Some(2), true, UringChoice::Never), 1));
-        let tcp = |psk: Option<&str>, host: Option<&str>| Place::NvmeTcp {
+        let tcp = |psk: Option<&str>, host: Option<&str>| DeviceLocation::NvmeTcp {
             address: "127.0.0.1:4420".into(),
             subsystem: "nqn.2014-08.org:x".into(),
             psk: psk.map(PathBuf::from),
@@ -368,7 +381,7 @@ mod tests {
             "attach:x?poll=1",
             "data?ns",
         ] {
-            assert!(Url::parse(text).is_err(), "{text}");
+            assert!(DeviceUrl::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -44,7 +44,7 @@ enum AllocatorState {
 
 /// An arena managed by one allocator.
 pub struct BaselineHeap {
-    inside: AllocatorState,
+    allocator: AllocatorState,
     id: u64,
     /// Dropped after the allocator, which is declared before it.
     arena: MappedRegion,
@@ -78,7 +78,7 @@ impl BaselineHeap {
                 AllocatorState::Talc(talc)
             }
         };
-        Some(Self { inside, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
+        Some(Self { allocator: inside, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
     }
 
     /// Returns true if the arena is locked.
@@ -91,7 +91,7 @@ impl BaselineHeap {
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> Option<BaselineBlock> {
         let layout = layout(bytes)?;
-        let start = match &mut self.inside {
+        let start = match &mut self.allocator {
             AllocatorState::Rlsf(tlsf) => tlsf.allocate(layout),
             // SAFETY: the layout has a length above 0.
             AllocatorState::Talc(talc) => unsafe { talc.allocate(layout) },
@@ -103,7 +103,7 @@ impl BaselineHeap {
     #[inline]
     pub fn free(&mut self, block: BaselineBlock) {
         let Some(layout) = layout(block.bytes).filter(|_| block.heap == self.id) else { return };
-        match &mut self.inside {
+        match &mut self.allocator {
             // SAFETY: the block was allocated by this very heap with this alignment, and is taken by value, so once.
             AllocatorState::Rlsf(tlsf) => unsafe { tlsf.deallocate(block.start, layout.align()) },
             // SAFETY: the same, and with this layout.
@@ -121,7 +121,7 @@ fn layout(bytes: usize) -> Option<Layout> {
 
 impl fmt::Debug for BaselineHeap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.inside {
+        let name = match self.allocator {
             AllocatorState::Rlsf(_) => "rlsf",
             AllocatorState::Talc(_) => "talc",
         };

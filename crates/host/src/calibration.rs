@@ -70,14 +70,14 @@ struct CachedValues {
     wake_round_trip_ns: u64,
     streaming_copy_from_bytes: u64,
     /// Since version 0.1: absent until it is requested, and if it does not parse.
-    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "rows_or_none", skip_serializing_if = "Option::is_none")]
     memory: Option<Vec<MemoryCost>>,
     #[serde(flatten)]
-    others: BTreeMap<String, serde_json::Value>,
+    extra: BTreeMap<String, serde_json::Value>,
 }
 
 /// Deserialises the rows; `None` if they are not in this version's format.
-fn lenient<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MemoryCost>>, D::Error> {
+fn rows_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<MemoryCost>>, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).ok())
 }
@@ -97,22 +97,22 @@ impl Calibration {
     }
 
     fn load_or_measure_at(clock: &Clock, place: &CacheLocation, spin: Option<&str>) -> Self {
-        let (kept, origin) = match place.kept() {
+        let (kept, origin) = match place.cached_values() {
             Some(kept) => (kept, CalibrationOrigin::Cached),
             None => (measure(clock), CalibrationOrigin::Measured),
         };
         if origin == CalibrationOrigin::Measured {
-            place.change(|cache, fingerprint| {
+            place.update(|cache, fingerprint| {
                 if cache.machines.len() >= MACHINES_MAX {
                     cache.machines.clear();
                 }
                 cache.machines.insert(fingerprint.to_owned(), kept.clone());
             });
         }
-        Self::from_kept(&kept, origin, place.cores, spin)
+        Self::from_cached(&kept, origin, place.cores, spin)
     }
 
-    fn from_kept(kept: &CachedValues, origin: CalibrationOrigin, cores: usize, spin: Option<&str>) -> Self {
+    fn from_cached(kept: &CachedValues, origin: CalibrationOrigin, cores: usize, spin: Option<&str>) -> Self {
         let wake_round_trip = Nanos(kept.wake_round_trip_ns);
         let measured = if cores > 1 { wake_round_trip.min(SPIN_MAX) } else { Nanos::ZERO };
         let (spin_before_sleep, spin_override) = match spin.map(|text| (text, text.trim().parse::<u64>())) {
@@ -149,12 +149,12 @@ impl CacheLocation {
     }
 
     /// Returns the cached values of this machine.
-    fn kept(&self) -> Option<CachedValues> {
+    fn cached_values(&self) -> Option<CachedValues> {
         self.path.as_deref().and_then(load)?.machines.remove(&self.fingerprint)
     }
 
     /// Reads the file, changes it, writes it back. A cache that cannot be written is measured again next time.
-    fn change(&self, change: impl FnOnce(&mut CacheFile, &str)) {
+    fn update(&self, change: impl FnOnce(&mut CacheFile, &str)) {
         if let Some(path) = &self.path {
             let mut cache = load(path).unwrap_or_default();
             change(&mut cache, &self.fingerprint);
@@ -166,7 +166,7 @@ impl CacheLocation {
 fn measure(clock: &Clock) -> CachedValues {
     CachedValues {
         memory: None,
-        others: BTreeMap::new(),
+        extra: BTreeMap::new(),
         // A system without spare eventfds or threads gets the longest spin.
         wake_round_trip_ns: measure::wake_round_trip(clock).unwrap_or(SPIN_MAX).0,
         streaming_copy_from_bytes: measure::streaming_copy_from_bytes(clock)
@@ -217,7 +217,7 @@ mod tests {
         wake_round_trip_ns: 7_000,
         streaming_copy_from_bytes: 2_048,
         memory: None,
-        others: BTreeMap::new(),
+        extra: BTreeMap::new(),
     };
 
     fn at(path: Option<&Path>) -> Calibration {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn spin_override_wins_and_invalid_value_is_reported() {
-        let from = |spin| Calibration::from_kept(&KEPT, CalibrationOrigin::Cached, 4, spin);
+        let from = |spin| Calibration::from_cached(&KEPT, CalibrationOrigin::Cached, 4, spin);
         assert_eq!(from(None).spin_before_sleep, Nanos(7_000));
         assert_eq!(from(Some("120")).spin_before_sleep, Nanos::from_micros(120));
         assert_eq!(from(Some("0")).spin_before_sleep, Nanos::ZERO);
@@ -281,11 +281,11 @@ mod tests {
     fn spin_is_capped_and_zero_on_a_single_core() {
         let slow = CachedValues { wake_round_trip_ns: 900_000, ..KEPT };
         assert_eq!(
-            Calibration::from_kept(&slow, CalibrationOrigin::Cached, 2, None).spin_before_sleep,
+            Calibration::from_cached(&slow, CalibrationOrigin::Cached, 2, None).spin_before_sleep,
             SPIN_MAX
         );
         assert_eq!(
-            Calibration::from_kept(&slow, CalibrationOrigin::Cached, 1, None).spin_before_sleep,
+            Calibration::from_cached(&slow, CalibrationOrigin::Cached, 1, None).spin_before_sleep,
             Nanos::ZERO
         );
     }

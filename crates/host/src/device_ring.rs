@@ -20,7 +20,7 @@ mod uring_engine;
 mod worker_threads;
 
 pub use block::BlockWork;
-pub use nvme::{NvmeCommand, NvmeWork, admin_command, namespace_of};
+pub use nvme::{NvmeCommand, NvmeWork, admin_command, namespace_id};
 
 use crate::clock::Nanos;
 use crate::pinning::PinError;
@@ -139,9 +139,9 @@ impl DeviceWork for NvmeWork {}
 /// Commands in flight on one device.
 pub struct DeviceRing<W: DeviceWork> {
     file: Arc<File>,
-    machine: RingBackend<W>,
+    backend: RingBackend<W>,
     /// Threads for commands that a polled ring does not take; started with the first such command.
-    side: Option<WorkerThreads<W>>,
+    side_threads: Option<WorkerThreads<W>>,
     depth: usize,
     in_flight: usize,
     polled: bool,
@@ -181,7 +181,8 @@ impl<W: DeviceWork> DeviceRing<W> {
             None => RingBackend::Plain(WorkerThreads::start(Arc::clone(&file), options.depth)?, refused),
         };
         let (depth, polled) = (options.depth, options.polled && matches!(machine, RingBackend::Kernel(_)));
-        let mut ring = Self { file, machine, side: None, depth, in_flight: 0, polled, table: None };
+        let mut ring =
+            Self { file, backend: machine, side_threads: None, depth, in_flight: 0, polled, table: None };
         // A kernel without buffer tables still moves the bytes.
         ring.table = if options.slots > 0 { ring.open_table(options.slots).ok().map(Arc::new) } else { None };
         Ok(ring)
@@ -192,7 +193,7 @@ impl<W: DeviceWork> DeviceRing<W> {
     }
 
     fn uring_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.machine {
+        match &self.backend {
             RingBackend::Kernel(engine) => Some(engine.descriptor()),
             RingBackend::Plain(..) => None,
         }
@@ -201,7 +202,7 @@ impl<W: DeviceWork> DeviceRing<W> {
     /// Returns the implementation in use.
     #[must_use]
     pub fn kind(&self) -> RingKind {
-        match &self.machine {
+        match &self.backend {
             RingBackend::Kernel(_) => RingKind::Uring,
             RingBackend::Plain(_, refused) => RingKind::Blocking { refused: *refused },
         }
@@ -237,19 +238,19 @@ impl<W: DeviceWork> DeviceRing<W> {
         if self.in_flight == self.depth {
             return Err(RingSubmitError::Full);
         }
-        check(work.extents())?;
-        match &mut self.machine {
-            RingBackend::Kernel(engine) if !self.polled || work.polls() => {
+        check_extents(work.extents())?;
+        match &mut self.backend {
+            RingBackend::Kernel(engine) if !self.polled || work.is_polled() => {
                 engine.submit(token, work, self.table.as_deref());
             }
             RingBackend::Kernel(_) => {
-                let side = match self.side.take() {
+                let side = match self.side_threads.take() {
                     Some(side) => side,
                     None => {
                         WorkerThreads::start(Arc::clone(&self.file), 1).map_err(|_| RingSubmitError::Full)?
                     }
                 };
-                self.side.insert(side).submit(token, work);
+                self.side_threads.insert(side).submit(token, work);
             }
             RingBackend::Plain(workers, _) => workers.submit(token, work),
         }
@@ -260,7 +261,7 @@ impl<W: DeviceWork> DeviceRing<W> {
     /// Starts the accepted commands. Never blocks; makes no system call when there are no new ones.
     #[inline]
     pub fn kick(&mut self) {
-        if let RingBackend::Kernel(engine) = &mut self.machine {
+        if let RingBackend::Kernel(engine) = &mut self.backend {
             engine.kick();
         }
     }
@@ -272,11 +273,11 @@ impl<W: DeviceWork> DeviceRing<W> {
         if self.in_flight == 0 {
             return None;
         }
-        let found = match &mut self.machine {
+        let found = match &mut self.backend {
             RingBackend::Kernel(engine) => engine.reap(),
             RingBackend::Plain(workers, _) => workers.reap(),
         };
-        let found = found.or_else(|| self.side.as_mut().and_then(WorkerThreads::reap));
+        let found = found.or_else(|| self.side_threads.as_mut().and_then(WorkerThreads::reap));
         self.in_flight -= usize::from(found.is_some());
         found
     }
@@ -284,14 +285,14 @@ impl<W: DeviceWork> DeviceRing<W> {
     /// Starts the accepted commands and blocks until a completion may be there, at most for `longest`; returns at once
     /// when nothing is in flight.
     pub fn wait(&mut self, longest: Option<Nanos>) {
-        let aside = self.side.as_ref().map_or(0, WorkerThreads::in_flight);
-        match &mut self.machine {
+        let aside = self.side_threads.as_ref().map_or(0, WorkerThreads::in_flight);
+        match &mut self.backend {
             _ if self.in_flight == 0 => {}
             RingBackend::Plain(workers, _) => workers.wait(longest),
             RingBackend::Kernel(engine) if aside == 0 => engine.wait(longest),
             RingBackend::Kernel(engine) => {
                 engine.kick();
-                if let Some(side) = self.side.as_mut().filter(|_| aside == self.in_flight) {
+                if let Some(side) = self.side_threads.as_mut().filter(|_| aside == self.in_flight) {
                     side.wait(longest);
                 }
             }
@@ -301,7 +302,7 @@ impl<W: DeviceWork> DeviceRing<W> {
     /// Returns a descriptor that is readable while completions wait for [`reap`](Self::reap); `None` for a polled ring.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.machine {
+        match &self.backend {
             RingBackend::Kernel(_) if self.polled => None,
             RingBackend::Kernel(engine) => Some(engine.descriptor()),
             RingBackend::Plain(workers, _) => Some(workers.descriptor()),
@@ -311,7 +312,7 @@ impl<W: DeviceWork> DeviceRing<W> {
     /// Submits a cancellation of the command with this token. Its completion still follows. Returns true if the
     /// cancellation was submitted.
     pub fn cancel(&mut self, token: u64) -> bool {
-        match &mut self.machine {
+        match &mut self.backend {
             RingBackend::Kernel(engine) => engine.cancel(token),
             RingBackend::Plain(..) => false,
         }
@@ -320,7 +321,7 @@ impl<W: DeviceWork> DeviceRing<W> {
 
 /// Checks that extents lie in their memory and are few and short enough for one system call.
 #[inline]
-fn check(extents: &[MemoryExtent]) -> Result<(), RingSubmitError> {
+fn check_extents(extents: &[MemoryExtent]) -> Result<(), RingSubmitError> {
     let mut bytes = 0_usize;
     for extent in extents {
         let end = extent.offset.checked_add(extent.bytes);

@@ -85,7 +85,7 @@ impl FileTransfer {
 
     /// Returns the completion of a transfer that was not executed, with the kernel's number `errno`.
     #[must_use]
-    pub fn failed(self, id: u64, errno: i32) -> FinishedTransfer {
+    pub fn into_failed(self, id: u64, errno: i32) -> FinishedTransfer {
         let (buffers, fixed) = match self {
             Self::Read { buffers, .. } | Self::Write { buffers, .. } => (buffers, None),
             Self::ReadFixed { buffer, .. } | Self::WriteFixed { buffer, .. } => (Vec::new(), Some(buffer)),
@@ -170,7 +170,7 @@ pub enum RingError {
 /// Transfers in flight on one file.
 #[derive(Debug)]
 pub struct FileRing {
-    machine: FileRingBackend,
+    backend: FileRingBackend,
     entries_max: usize,
     in_flight: usize,
     table: Option<Arc<BufferTable>>,
@@ -209,13 +209,13 @@ impl FileRing {
             }
             None => FileRingBackend::Blocking(blocking::BlockingRing::start(file)?, refused),
         };
-        Ok(Self { machine, entries_max, in_flight: 0, table: None })
+        Ok(Self { backend: machine, entries_max, in_flight: 0, table: None })
     }
 
     /// Returns the implementation in use.
     #[must_use]
     pub fn kind(&self) -> RingKind {
-        match &self.machine {
+        match &self.backend {
             FileRingBackend::Kernel(_) => RingKind::Uring,
             FileRingBackend::Blocking(_, refused) => RingKind::Blocking { refused: *refused },
         }
@@ -233,7 +233,7 @@ impl FileRing {
         if let Some(table) = &self.table {
             return Ok(Arc::clone(table));
         }
-        let ring = match &self.machine {
+        let ring = match &self.backend {
             FileRingBackend::Kernel(ring) => Some(ring.descriptor()),
             FileRingBackend::Blocking(..) => None,
         };
@@ -270,11 +270,11 @@ impl FileRing {
             let known = |table: &Arc<BufferTable>| table.covers(fixed.slot(), fixed.address(), fixed.bytes());
             !self.table.as_ref().is_some_and(known)
         };
-        if matches!(self.machine, FileRingBackend::Kernel(_)) && transfer.fixed().is_some_and(unknown) {
+        if matches!(self.backend, FileRingBackend::Kernel(_)) && transfer.fixed().is_some_and(unknown) {
             return Err(RejectedTransfer { transfer, reason: RejectedReason::NotRegistered });
         }
         self.in_flight += 1;
-        match &mut self.machine {
+        match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.submit(id, transfer),
             FileRingBackend::Blocking(ring, _) => ring.submit(id, transfer),
         }
@@ -283,7 +283,7 @@ impl FileRing {
 
     /// Starts the accepted transfers. Never blocks.
     pub fn kick(&mut self) {
-        if let FileRingBackend::Kernel(ring) = &mut self.machine {
+        if let FileRingBackend::Kernel(ring) = &mut self.backend {
             ring.kick();
         }
     }
@@ -294,7 +294,7 @@ impl FileRing {
             return;
         }
         let before = done.len();
-        match &mut self.machine {
+        match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.poll(done),
             FileRingBackend::Blocking(ring, _) => ring.poll(done),
         }
@@ -306,7 +306,7 @@ impl FileRing {
         if self.in_flight == 0 {
             return;
         }
-        match &mut self.machine {
+        match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.wait(),
             FileRingBackend::Blocking(ring, _) => ring.wait(),
         }
@@ -315,7 +315,7 @@ impl FileRing {
     /// Returns a descriptor that is readable while completions wait for [`poll`](Self::poll).
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.machine {
+        match &self.backend {
             FileRingBackend::Kernel(ring) => ring.descriptor(),
             FileRingBackend::Blocking(ring, _) => ring.descriptor(),
         }

@@ -26,7 +26,7 @@ struct EnlargedPool {
 
 impl EnlargedPool {
     /// Enlarges the pool; prints the reason and returns `None` where it cannot.
-    fn by(pages: u64) -> Option<Self> {
+    fn enlarge(pages: u64) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(before) = count(COUNT) else {
             eprintln!("skipped: this kernel has no huge pages");
@@ -37,7 +37,7 @@ impl EnlargedPool {
             eprintln!("skipped: {COUNT} cannot be written: {error}");
             return None;
         }
-        if count(COUNT).unwrap() < before + pages || free() < pages {
+        if count(COUNT).unwrap() < before + pages || free_huge_pages() < pages {
             eprintln!("skipped: the kernel found no {pages} huge pages in one piece each");
             return None;
         }
@@ -58,7 +58,7 @@ fn count(path: &str) -> std::io::Result<u64> {
 }
 
 /// Returns the number of free huge pages of 2 MiB.
-fn free() -> u64 {
+fn free_huge_pages() -> u64 {
     count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or(0)
 }
 
@@ -68,34 +68,34 @@ fn run(first: u32, pages: u32) -> PageRun {
 
 #[test]
 fn huge_pages_come_zeroed_from_the_pool_and_return() {
-    let Some(_raised) = EnlargedPool::by(4) else { return };
+    let Some(_raised) = EnlargedPool::enlarge(4) else { return };
     let mut reservation = Reservation::new(8 << 20).unwrap();
-    let before = free();
+    let before = free_huge_pages();
     for _ in 0..2 {
         let got = reservation.commit(run(HUGE, 2 * HUGE), BackingOrder::only(Backing::Huge2M)).unwrap();
-        assert_eq!((got, before - free()), (Backing::Huge2M, 2), "present from the start");
+        assert_eq!((got, before - free_huge_pages()), (Backing::Huge2M, 2), "present from the start");
         let mut span = reservation.claim(run(HUGE, 2 * HUGE)).unwrap();
         assert!(span.iter().all(|&byte| byte == 0));
         span.fill(9);
         reservation.release(span);
         reservation.decommit(run(HUGE, 2 * HUGE)).unwrap();
-        assert_eq!(free(), before);
+        assert_eq!(free_huge_pages(), before);
     }
     reservation.commit(run(0, HUGE), BackingOrder::HUGE).unwrap();
     drop(reservation);
-    assert_eq!(free(), before, "a dropped reservation returns its huge pages");
+    assert_eq!(free_huge_pages(), before, "a dropped reservation returns its huge pages");
 }
 
 #[test]
 fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
-    let Some(_raised) = EnlargedPool::by(2) else { return };
-    let pages = u32::try_from(free()).unwrap() + 1;
+    let Some(_raised) = EnlargedPool::enlarge(2) else { return };
+    let pages = u32::try_from(free_huge_pages()).unwrap() + 1;
     let mut reservation = Reservation::new((pages as usize + 1) << 21).unwrap();
     let long = run(0, pages * HUGE);
-    let before = free();
+    let before = free_huge_pages();
     let refused = reservation.commit(long, BackingOrder::only(Backing::Huge2M)).unwrap_err();
     assert!(matches!(refused, CommitError::Refused { backing: Backing::Huge2M, .. }), "{refused}");
-    assert_eq!(free(), before, "pages taken before the refusal are returned");
+    assert_eq!(free_huge_pages(), before, "pages taken before the refusal are returned");
     assert_eq!(reservation.commit(long, BackingOrder::HUGE.or(Backing::Small)), Ok(Backing::Transparent));
     let mut span = reservation.claim(long).unwrap();
     span[long.bytes() - 1] = 1;
@@ -104,7 +104,7 @@ fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
 
 #[test]
 fn huge_pages_of_a_bound_reservation_come_from_its_node() {
-    let Some(_raised) = EnlargedPool::by(2) else { return };
+    let Some(_raised) = EnlargedPool::enlarge(2) else { return };
     let mut reservation = Reservation::new(4 << 20).unwrap();
     let node = current_node().unwrap_or(NodeId(0));
     if let Err(error) = reservation.bind(node) {

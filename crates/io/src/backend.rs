@@ -10,7 +10,7 @@ use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_nvme::controller::QueuePriority;
+use headwater_nvme::spec::priority::QueuePriority;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 

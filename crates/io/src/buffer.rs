@@ -34,7 +34,7 @@ impl Buffer {
     #[must_use]
     pub fn pooled(buffer: Pooled) -> Self {
         let bytes = buffer.bytes();
-        let (memory, segment) = buffer.into_foreign();
+        let (memory, segment) = buffer.into_shared();
         let start = segment.iova.unwrap_or(segment.address as u64);
         Self { memory, start: Iova(start), offset: 0, bytes, slot: segment.slot.map(|(number, _)| number) }
     }

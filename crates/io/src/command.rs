@@ -8,6 +8,7 @@ use crate::error::IoError;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::{self, DataPointer, InlineKey, StoreOptions};
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
+use headwater_nvme::spec::opcode::DataTransfer;
 use zerocopy::IntoBytes as _;
 use zerocopy::little_endian::{U32, U64};
 
@@ -81,6 +82,16 @@ impl TransferData {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.buffers().iter().map(Buffer::bytes).sum()
+    }
+
+    /// Returns the direction, as an opcode states it.
+    #[inline]
+    pub(crate) fn direction(&self) -> DataTransfer {
+        match self {
+            Self::None => DataTransfer::None,
+            Self::ToDevice(_) | Self::Gather(_) => DataTransfer::HostToController,
+            Self::FromDevice(_) | Self::Scatter(_) => DataTransfer::ControllerToHost,
+        }
     }
 
     /// Leaks the memory, so that it is never reused: a device may still write to it.

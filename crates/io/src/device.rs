@@ -18,7 +18,7 @@ use crate::error::IoError;
 use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::keys_of;
 use crate::queue::{Completion, Queue};
-use headwater_nvme::controller::QueuePriority;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
 /// The initial size of the buffer of blocking calls, in bytes.

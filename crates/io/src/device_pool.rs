@@ -8,7 +8,7 @@ use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{
-    ChunkRule, MemoryPinner, NodeRange, PROCESS_CAP, PinError, PinToken, Pool, PoolConfig, PoolError,
+    ChunkRule, MemoryPinner, NodeRange, PROCESS_POOL_CAP, PinError, PinToken, Pool, PoolConfig, PoolError,
     PoolSharing,
 };
 use std::fmt;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The initial chunk size, small enough for a client with a low limit.
 const CHUNK: usize = 256 << 10;
 /// The bounds between which the chunk size adapts to the load.
-const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 256 << 10, most: 64 << 20 };
+const CHUNKS: ChunkRule = ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 };
 
 /// The registration of memory with a device.
 pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
@@ -68,7 +68,7 @@ impl<R: MemoryRegistrar> MemoryPinner for RegisteringPinner<R> {
         "registered"
     }
 
-    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
+    fn prepare_node(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
         let NodeRange { address, bytes, descriptor, .. } = grounds;
         let file = descriptor.ok_or(PinError::NotShared)?.try_clone_to_owned();
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
@@ -80,7 +80,7 @@ impl<R: MemoryRegistrar> MemoryPinner for RegisteringPinner<R> {
     }
 
     /// Returns false: adjacent memory has adjacent addresses, but may be two regions of the device.
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 
@@ -127,8 +127,8 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
         let pool = BufferPool::open(PoolConfig {
             chunk: CHUNK,
             chunk_rule: CHUNKS,
-            cap: PROCESS_CAP,
-            cap_max: PROCESS_CAP,
+            cap: PROCESS_POOL_CAP,
+            cap_max: PROCESS_POOL_CAP,
             sharing: PoolSharing::Shared,
             pinner: Arc::clone(&pinner) as Arc<dyn MemoryPinner>,
             ..PoolConfig::default()

@@ -28,7 +28,7 @@ use contents::ModelBlocks;
 use device::ModelCore;
 use headwater_dma::pool::Pool;
 use headwater_host::sync::Mutex;
-use headwater_nvme::controller::QueuePriority;
+use headwater_nvme::spec::priority::QueuePriority;
 use null::NullQueue;
 use std::sync::Arc;
 use timed::TimedQueue;

@@ -33,10 +33,10 @@ use crate::buffer_pool::BufferPool;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use headwater_host::pinning::vfio::{PciClass, VfioContainer};
-use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
     ControllerInfo, DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, ScannedNamespace, VfioFunction,
 };
+use headwater_nvme::spec::priority::QueuePriority;
 use std::sync::Arc;
 use vectors::DeviceVectors;
 

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 const LISTENER: u64 = 0;
 const READ_BYTES: usize = 64 << 10;
 /// Interval in milliseconds at which the thread checks if it must stop.
-const LOOK_MS: i64 = 20;
+const STOP_CHECK_MS: i64 = 20;
 
 /// A running canned-reply server; it stops when this is dropped.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct CannedServer {
 
 #[derive(Debug)]
 struct CannedState {
-    ends: AtomicBool,
+    stop: AtomicBool,
     value_bytes: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl CannedServer {
         let cannot = |source| LabError::Io { what: "start the canned-reply server", source };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let shared = Arc::new(CannedState { ends: AtomicBool::new(false), value_bytes: AtomicUsize::new(0) });
+        let shared = Arc::new(CannedState { stop: AtomicBool::new(false), value_bytes: AtomicUsize::new(0) });
         let (id_sender, id_receiver) = std::sync::mpsc::channel();
         let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -70,14 +70,14 @@ impl CannedServer {
     }
 
     /// Sets the number of bytes in the reply to every GET from now on.
-    pub(crate) fn answer_with(&self, value_bytes: usize) {
+    pub(crate) fn set_value_bytes(&self, value_bytes: usize) {
         self.shared.value_bytes.store(value_bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for CannedServer {
     fn drop(&mut self) {
-        self.shared.ends.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // The runtime has already printed a panic of the thread.
             let _ = thread.join();
@@ -93,8 +93,8 @@ fn serve(listener: &TcpListener, shared: &CannedState) -> io::Result<()> {
     let mut next = LISTENER + 1;
     let mut events = Vec::with_capacity(256);
     let mut input = vec![0; READ_BYTES];
-    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
-    while !shared.ends.load(Ordering::Relaxed) {
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: STOP_CHECK_MS * 1_000_000 };
+    while !shared.stop.load(Ordering::Relaxed) {
         events.clear();
         match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -110,7 +110,7 @@ fn serve(listener: &TcpListener, shared: &CannedState) -> io::Result<()> {
                 next += 1;
             } else if let Some(connection) = connections.get_mut(&id) {
                 let value_bytes = shared.value_bytes.load(Ordering::Relaxed);
-                if connection.turn(&mut input, value_bytes).is_err() {
+                if connection.serve_once(&mut input, value_bytes).is_err() {
                     connections.remove(&id);
                 }
             }
@@ -132,7 +132,7 @@ impl CannedConnection {
     }
 
     /// Reads once and replies to every complete command. The socket blocks: redis-benchmark always reads.
-    fn turn(&mut self, input: &mut [u8], value_bytes: usize) -> io::Result<()> {
+    fn serve_once(&mut self, input: &mut [u8], value_bytes: usize) -> io::Result<()> {
         let read = self.stream.read(input)?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn every_command_receives_its_canned_reply() {
         let canned = CannedServer::start().unwrap();
-        canned.answer_with(3);
+        canned.set_value_bytes(3);
         let mut client = TcpStream::connect(canned.address()).unwrap();
         client.write_all(&[SET, GET].concat()).unwrap();
         let mut reply = [0; 14];

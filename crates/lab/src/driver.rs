@@ -41,7 +41,7 @@ struct DriverRun {
 struct DriverConnection {
     stream: TcpStream,
     /// Reply bytes that are still outstanding; 0 if the connection is idle.
-    waits_for: usize,
+    reply_bytes_left: usize,
     sent: Nanos,
 }
 
@@ -53,7 +53,7 @@ impl DriverRun {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
             epoll::add(&poll, &stream, epoll::EventData::new_u64(index), epoll::EventFlags::IN)?;
-            connections.push(DriverConnection { stream, waits_for: 0, sent: Nanos::ZERO });
+            connections.push(DriverConnection { stream, reply_bytes_left: 0, sent: Nanos::ZERO });
         }
         let mut random = fastrand::Rng::with_seed(SEED);
         let batches = (0..BATCHES).map(|_| render(load, &mut random)).collect();
@@ -93,7 +93,7 @@ impl DriverRun {
             }
         }
         let ops = latencies.len() as u64 * self.load.pipeline;
-        Ok(ran(ops, clock.now(), &mut latencies))
+        Ok(load_result(ops, clock.now(), &mut latencies))
     }
 
     /// Sends the next batch. The socket blocks until the server reads.
@@ -102,7 +102,7 @@ impl DriverRun {
         self.next_batch += 1;
         let connection = &mut self.connections[index];
         connection.stream.write_all(batch)?;
-        connection.waits_for = self.answer_bytes;
+        connection.reply_bytes_left = self.answer_bytes;
         connection.sent = now;
         Ok(())
     }
@@ -112,12 +112,12 @@ impl DriverConnection {
     /// Reads once. Returns true if the replies to the batch are complete.
     fn read(&mut self, input: &mut [u8]) -> io::Result<bool> {
         let read = self.stream.read(input)?;
-        if read == 0 || read > self.waits_for || input[0] == b'-' {
+        if read == 0 || read > self.reply_bytes_left || input[0] == b'-' {
             let answer = String::from_utf8_lossy(&input[..read.min(60)]).into_owned();
             return Err(io::Error::other(format!("unexpected reply {answer:?}")));
         }
-        self.waits_for -= read;
-        Ok(self.waits_for == 0)
+        self.reply_bytes_left -= read;
+        Ok(self.reply_bytes_left == 0)
     }
 }
 
@@ -146,7 +146,7 @@ fn answer_bytes(load: RespLoad) -> usize {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of operations is far below 2^52")]
-fn ran(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> LoadResult {
+fn load_result(ops: u64, elapsed: Nanos, latencies: &mut [Nanos]) -> LoadResult {
     latencies.sort_unstable();
     let at = |percent: usize| {
         let index = (latencies.len() * percent / 100).min(latencies.len().saturating_sub(1));
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn every_sent_command_receives_a_reply() {
         let canned = CannedServer::start().unwrap();
-        canned.answer_with(100);
+        canned.set_value_bytes(100);
         for verb in [LoadCommand::Set, LoadCommand::Get] {
             let ran = drive(load(verb), canned.address(), Nanos::from_millis(2)).unwrap();
             assert!(ran.ops >= 48, "each client sends a batch");
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn reply_of_another_length_ends_the_run() {
         let canned = CannedServer::start().unwrap();
-        canned.answer_with(200);
+        canned.set_value_bytes(200);
         let error = drive(load(LoadCommand::Get), canned.address(), Nanos::ZERO).unwrap_err();
         assert!(error.to_string().contains("unexpected reply"), "{error}");
     }

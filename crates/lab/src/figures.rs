@@ -124,8 +124,8 @@ fn section(run: &RunRecord<'_>) -> Result<String, FiguresError> {
 fn value_of(claim: &RunRecord<'_>) -> String {
     let holds = claim.value["holds"].as_bool() == Some(true);
     match claim.value["value"].as_f64() {
-        Some(value) if holds => crate::report::short(value),
-        Some(value) => format!("**{}**", crate::report::short(value)),
+        Some(value) if holds => crate::report::format_number(value),
+        Some(value) => format!("**{}**", crate::report::format_number(value)),
         None => format!("not measured: {}", cell(claim.value["why"].as_str().unwrap_or("no reason given"))),
     }
 }

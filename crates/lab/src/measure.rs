@@ -59,7 +59,10 @@ pub type CompareCase<'a, T, E> = &'a mut dyn FnMut() -> Result<T, E>;
 ///
 /// # Errors
 /// The first error of any contestant.
-pub fn in_turns<T, E>(rounds: usize, contestants: &mut [CompareCase<'_, T, E>]) -> Result<Vec<Vec<T>>, E> {
+pub fn run_interleaved<T, E>(
+    rounds: usize,
+    contestants: &mut [CompareCase<'_, T, E>],
+) -> Result<Vec<Vec<T>>, E> {
     let count = contestants.len();
     let mut samples: Vec<Vec<T>> = (0..count).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..=rounds {
@@ -105,7 +108,7 @@ pub struct CorePin {
 impl CorePin {
     /// Pins the calling thread to the core it runs on.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn current_core() -> Self {
         let Ok(before) = rustix::thread::sched_getaffinity(None) else {
             return Self { before: None };
         };
@@ -166,7 +169,7 @@ mod tests {
             order.borrow_mut().push('b');
             Ok(2.0)
         };
-        let samples = in_turns(2, &mut [&mut a, &mut b]).unwrap();
+        let samples = run_interleaved(2, &mut [&mut a, &mut b]).unwrap();
         assert_eq!(*order.borrow(), "abbaab");
         assert_eq!(samples, vec![vec![1.0, 1.0], vec![2.0, 2.0]]);
     }
@@ -178,7 +181,7 @@ mod tests {
             calls += 1;
             if calls == 2 { Err("broken") } else { Ok(1) }
         };
-        assert_eq!(in_turns(5, &mut [&mut fails]), Err("broken"));
+        assert_eq!(run_interleaved(5, &mut [&mut fails]), Err("broken"));
         assert_eq!(calls, 2);
     }
 
@@ -196,7 +199,7 @@ mod tests {
     #[test]
     fn dropped_pin_restores_the_affinity() {
         let before = rustix::thread::sched_getaffinity(None).unwrap().count();
-        let pin = CorePin::here();
+        let pin = CorePin::current_core();
         if pin.is_pinned() == PinState::Yes {
             assert_eq!(rustix::thread::sched_getaffinity(None).unwrap().count(), 1);
         }

@@ -26,13 +26,18 @@ pub enum RowCell {
 }
 
 impl RowCell {
-    fn show(&self) -> String {
+    fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::Count(count) => count.to_string(),
-            Self::Number(number) => short(*number),
+            Self::Number(number) => format_number(*number),
             Self::Spread(spread) => {
-                format!("{} [{}..{}]", short(spread.median), short(spread.min), short(spread.max))
+                format!(
+                    "{} [{}..{}]",
+                    format_number(spread.median),
+                    format_number(spread.min),
+                    format_number(spread.max)
+                )
             }
             Self::Missing => "-".to_owned(),
         }
@@ -147,7 +152,7 @@ pub fn render_table(outcome: &ExperimentOutcome) -> String {
     );
     for rows in outcome.rows.chunk_by(|a, b| a.columns() == b.columns()) {
         let head: Vec<String> = rows[0].columns().iter().map(|name| (*name).to_owned()).collect();
-        let body = rows.iter().map(|row| row.0.iter().map(|(_, cell)| cell.show()).collect());
+        let body = rows.iter().map(|row| row.0.iter().map(|(_, cell)| cell.text()).collect());
         out.push_str(&align(&head, body.collect()));
         out.push('\n');
     }
@@ -176,7 +181,7 @@ fn claim_cells(claim: &LabClaim) -> Vec<String> {
     vec![
         claim.name.clone(),
         claim.goal.to_string(),
-        claim.value.map_or_else(|| "-".to_owned(), short),
+        claim.value.map_or_else(|| "-".to_owned(), format_number),
         claim.unit.to_owned(),
         claim.label.to_string(),
         if claim.holds { "yes" } else { "NO" }.to_owned(),
@@ -185,7 +190,7 @@ fn claim_cells(claim: &LabClaim) -> Vec<String> {
 }
 
 /// Formats a number with about three significant digits.
-pub(crate) fn short(number: f64) -> String {
+pub(crate) fn format_number(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 || !number.is_finite() || size >= 1_000.0 {
         format!("{number:.0}")
@@ -247,7 +252,8 @@ mod tests {
 
     #[test]
     fn numbers_have_about_three_digits() {
-        let shown: Vec<String> = [0.0, 0.1234, 1.234, 123.45, 98765.4].into_iter().map(short).collect();
+        let shown: Vec<String> =
+            [0.0, 0.1234, 1.234, 123.45, 98765.4].into_iter().map(format_number).collect();
         assert_eq!(shown, ["0", "0.123", "1.23", "123.5", "98765"]);
     }
 }

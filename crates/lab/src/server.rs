@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Maximum time until a server responds.
 const READY_MAX: Nanos = Nanos::from_millis(10_000);
-const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
+const READY_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 
 /// The durability of acknowledged writes, in modes that both servers support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl RespServer {
             .arg("--ready-file")
             .arg(&ready);
         let mut starting = StartingServer::spawn("headwater serve", command, &folder)?;
-        let address = starting.until(|| resp_address(&ready))?;
+        let address = starting.wait_until_ready(|| resp_address(&ready))?;
         starting.into_server(address, folder)
     }
 
@@ -89,7 +89,7 @@ impl RespServer {
             .arg("--dir")
             .arg(&folder);
         let mut starting = StartingServer::spawn("redis-server", command, &folder)?;
-        starting.until(|| ping(address).then_some(()))?;
+        starting.wait_until_ready(|| ping(address).then_some(()))?;
         starting.into_server(address, folder)
     }
 
@@ -157,7 +157,7 @@ impl StartingServer {
     }
 
     /// Polls until `look` returns a value, the child has ended, or [`READY_MAX`] has passed.
-    fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, LabError> {
+    fn wait_until_ready<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, LabError> {
         let clock = Clock::start();
         loop {
             if let Some(found) = look() {
@@ -171,7 +171,7 @@ impl StartingServer {
             if clock.now() > READY_MAX {
                 return Err(self.failed(&format!("it was not ready within {READY_MAX}")));
             }
-            Clock::sleep(LOOK_AGAIN);
+            Clock::sleep(READY_POLL_INTERVAL);
         }
     }
 

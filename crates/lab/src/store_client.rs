@@ -17,7 +17,7 @@ use headwater_ssd::media::Media;
 /// Maximum number of stores in flight. One poll of the device examines 256 records of a victim block: with many more
 /// stores a poll, stores would always wait for garbage collection.
 const DEPTH: usize = 16;
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 
 /// A device and its stores in flight.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl<M: Media> StoreClient<M> {
         };
         self.submit(command)?;
         while self.in_flight >= DEPTH {
-            self.turn()?;
+            self.poll()?;
         }
         Ok(())
     }
@@ -63,7 +63,7 @@ impl<M: Media> StoreClient<M> {
         })?;
         let mut value = Vec::new();
         while self.in_flight > 0 {
-            if let Some(last) = self.turn()? {
+            if let Some(last) = self.poll()? {
                 value = last;
             }
         }
@@ -73,7 +73,7 @@ impl<M: Media> StoreClient<M> {
     /// Waits until no command is in flight.
     pub(crate) fn drain(&mut self) -> Result<(), LabError> {
         while self.in_flight > 0 {
-            self.turn()?;
+            self.poll()?;
         }
         Ok(())
     }
@@ -96,19 +96,19 @@ impl<M: Media> StoreClient<M> {
     fn submit(&mut self, command: SsdCommand) -> Result<(), LabError> {
         self.token += 1;
         self.device
-            .submit(FACE, NamespaceId::FIRST, self.token, command)
+            .submit(FRONT_END, NamespaceId::FIRST, self.token, command)
             .map_err(|error| failed(error.to_string()))?;
         self.in_flight += 1;
         Ok(())
     }
 
     /// Polls the device once. Returns the bytes of the last completion, if any.
-    fn turn(&mut self) -> Result<Option<Vec<u8>>, LabError> {
+    fn poll(&mut self) -> Result<Option<Vec<u8>>, LabError> {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let moved = self.device.poll(now, wall);
         let before = self.in_flight;
         let mut last = None;
-        while let Some(completion) = self.device.next_completion(FACE) {
+        while let Some(completion) = self.device.next_completion(FRONT_END) {
             self.in_flight -= 1;
             if completion.status != Status::SUCCESS {
                 return Err(failed(format!("a command completed with status {}", completion.status)));

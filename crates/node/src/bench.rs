@@ -12,13 +12,13 @@ pub mod workload;
 
 pub use latency::{LatencyHistogram, LatencySummary};
 pub use report::BenchReport;
-pub use workload::{KeyDistribution, BenchWorkload};
+pub use workload::{BenchWorkload, KeyDistribution};
 
-use crate::kv::resp_client::{ClientError, Endpoint};
+use crate::kv::resp_client::{ClientError, NodeEndpoint};
 use headwater_host::clock::{Clock, Nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use worker::{WorkerTally, BenchWorker};
+use worker::{BenchWorker, WorkerTally};
 
 /// The timing of commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +51,7 @@ pub enum VerifyMode {
 #[derive(Clone, Debug)]
 pub struct BenchPlan {
     /// The node.
-    pub endpoint: Endpoint,
+    pub endpoint: NodeEndpoint,
     /// Namespace, from 1.
     pub namespace: u8,
     /// Keys, sizes, mix.

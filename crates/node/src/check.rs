@@ -51,7 +51,7 @@ pub struct CheckFault {
     pub fault: &'static str,
     /// Location of the record.
     #[serde(flatten)]
-    pub place: CheckLocation,
+    pub location: CheckLocation,
 }
 
 /// A record for which the checkpoint and the log give different locations.
@@ -74,7 +74,7 @@ pub struct CheckReport {
     pub faults: u64,
     /// The first of them.
     pub first_faults: Vec<CheckFault>,
-    /// `whole`, `none`, `unfinished` (interrupted by a power cut; nothing is lost) or `damaged`.
+    /// `intact`, `none`, `unfinished` (interrupted by a power cut; nothing is lost) or `damaged`.
     pub checkpoint: &'static str,
     /// Number of entries that differ between the checkpoint and the whole log.
     pub disagreements: u64,
@@ -110,11 +110,11 @@ impl CheckReport {
     fn of(found: &MediumInspection) -> Self {
         let namespaces: Vec<NamespaceCheck> = (1..)
             .zip(&found.namespaces)
-            .filter(|(_, found)| found.counted > 0)
+            .filter(|(_, found)| found.records > 0)
             .map(|(namespace, found)| NamespaceCheck {
                 namespace,
-                counted: found.counted,
-                whole: found.whole,
+                counted: found.records,
+                whole: found.intact,
                 bytes: found.bytes,
                 damaged: found.damaged,
                 expired: found.expired,
@@ -147,7 +147,7 @@ impl CheckReport {
     }
 }
 
-fn place(found: &RecordLocation) -> CheckLocation {
+fn location(found: &RecordLocation) -> CheckLocation {
     CheckLocation {
         namespace: found.namespace,
         hash: format!("{:#018x}", found.hash.0),
@@ -160,15 +160,15 @@ fn place(found: &RecordLocation) -> CheckLocation {
 fn fault_of(found: &RecordLocation, fault: RecordFault) -> CheckFault {
     let fault = match fault {
         RecordFault::Damaged => "damaged",
-        RecordFault::Foreign => "foreign",
+        RecordFault::OtherKey => "foreign",
     };
-    CheckFault { fault, place: place(found) }
+    CheckFault { fault, location: location(found) }
 }
 
 fn disagreement(found: &IndexDifference) -> IndexDisagreement {
     IndexDisagreement {
-        by_checkpoint: found.by_checkpoint.as_ref().map(place),
-        by_log: found.by_log.as_ref().map(place),
+        by_checkpoint: found.by_checkpoint.as_ref().map(location),
+        by_log: found.by_log.as_ref().map(location),
     }
 }
 
@@ -199,7 +199,7 @@ impl fmt::Display for CheckReport {
         }
         for found in &self.first_faults {
             let what = if found.fault == "damaged" { "a damaged record" } else { "another key's record" };
-            writeln!(f, "{what}: {}", found.place)?;
+            writeln!(f, "{what}: {}", found.location)?;
         }
         for found in &self.first_disagreements {
             let (by_checkpoint, by_log) = (found.by_checkpoint.as_ref(), found.by_log.as_ref());

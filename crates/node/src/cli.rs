@@ -96,7 +96,7 @@ fn dispatch(command: CliCommand) -> Result<(), CommandFailure> {
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "headwater", &mut script);
-            failure::answer(&script)
+            failure::write_output(&script)
         }
     }
 }

@@ -5,14 +5,14 @@
 //! Invariant: every value in a [`NodeConfig`] has been checked.
 
 pub mod attach;
-pub mod device;
 pub mod durability;
 pub mod file;
+pub mod owned_device;
 pub mod size;
 
 pub use attach::AttachLocation;
-pub use device::OwnedDevice;
 pub use durability::DurabilityMode;
+pub use owned_device::OwnedDevice;
 pub use size::ByteSize;
 
 use headwater_io::attach::admin::AccessGrant;
@@ -150,14 +150,14 @@ pub enum ConfigError {
         path: PathBuf,
     },
     /// A size below the minimum.
-    #[error("{setting} {found} is too small: give at least {least}")]
+    #[error("{setting} {found} is too small: give at least {min}")]
     TooSmall {
         /// The setting.
         setting: &'static str,
         /// The given size.
         found: ByteSize,
         /// The minimum.
-        least: ByteSize,
+        min: ByteSize,
     },
 }
 
@@ -194,7 +194,7 @@ impl NodeConfig {
         let grants = grants.collect::<Result<_, _>>()?;
         let device = over.device.clone().or(from_file.device.clone());
         if let Some(device) = device.clone()
-            && let Some(setting) = without_use(&over, &from_file)
+            && let Some(setting) = setting_without_effect(&over, &from_file)
         {
             return Err(ConfigError::NotWithDevice { setting, device });
         }
@@ -229,7 +229,7 @@ impl NodeConfig {
 }
 
 /// Returns the first given setting that has no effect on a node with an NVMe controller.
-fn without_use(over: &ConfigOverrides, file: &file::FileConfig) -> Option<&'static str> {
+fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Option<&'static str> {
     let off = |place: Option<&AttachLocation>| place == Some(&AttachLocation::Off);
     let given = [
         ("attach off", off(over.attach.as_ref().or(file.attach.as_ref()))),
@@ -246,7 +246,7 @@ fn without_use(over: &ConfigOverrides, file: &file::FileConfig) -> Option<&'stat
 
 fn at_least(setting: &'static str, found: ByteSize, least: ByteSize) -> Result<(), ConfigError> {
     if found < least {
-        return Err(ConfigError::TooSmall { setting, found, least });
+        return Err(ConfigError::TooSmall { setting, found, min: least });
     }
     Ok(())
 }
@@ -257,7 +257,7 @@ fn loopback(port: u16) -> SocketAddr {
 
 /// Returns the capacity of a new node: [`CAPACITY_DEFAULT`], or half of the free space if that is less.
 #[must_use]
-pub fn capacity_for(free: ByteSize) -> ByteSize {
+pub fn default_capacity(free: ByteSize) -> ByteSize {
     CAPACITY_DEFAULT.min(ByteSize(free.0 / 2))
 }
 
@@ -318,8 +318,9 @@ mod tests {
     #[test]
     fn settings_without_effect_beside_a_device_are_refused_by_name() {
         let device: OwnedDevice = "vfio:0000:00:04.0".parse().unwrap();
-        let with =
-            |over: ConfigOverrides| NodeConfig::assemble(None, ConfigOverrides { device: Some(device.clone()), ..over });
+        let with = |over: ConfigOverrides| {
+            NodeConfig::assemble(None, ConfigOverrides { device: Some(device.clone()), ..over })
+        };
         assert_eq!(with(ConfigOverrides::default()).unwrap().device, Some(device.clone()));
         let resp = Some(loopback(1));
         let error = with(ConfigOverrides { resp, ..ConfigOverrides::default() }).unwrap_err().to_string();
@@ -328,13 +329,14 @@ mod tests {
         let error = with(ConfigOverrides { attach, ..ConfigOverrides::default() }).unwrap_err().to_string();
         assert!(error.contains("leave attach off out"), "{error}");
         let file = file("version = 1\ndevice = \"vfio:0000:00:04.0\"\ncapacity = \"1G\"\n");
-        let error = NodeConfig::assemble(Some(file.path()), ConfigOverrides::default()).unwrap_err().to_string();
+        let error =
+            NodeConfig::assemble(Some(file.path()), ConfigOverrides::default()).unwrap_err().to_string();
         assert!(error.starts_with("capacity with device"), "{error}");
     }
 
     #[test]
     fn capacity_is_at_most_half_of_the_free_space() {
-        assert_eq!(capacity_for(ByteSize(1 << 40)), CAPACITY_DEFAULT);
-        assert_eq!(capacity_for(ByteSize(4 << 30)), ByteSize(2 << 30));
+        assert_eq!(default_capacity(ByteSize(1 << 40)), CAPACITY_DEFAULT);
+        assert_eq!(default_capacity(ByteSize(4 << 30)), ByteSize(2 << 30));
     }
 }

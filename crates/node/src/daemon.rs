@@ -2,7 +2,7 @@
 
 pub mod core_loop;
 pub mod data_dir;
-pub mod device_file;
+pub mod flash_device;
 pub mod metrics;
 pub mod ready_file;
 pub mod serve;

@@ -1,7 +1,7 @@
 //! `headwater doctor`: reports the features of this machine that are used or not, the reasons, and commands to enable
 //! them.
 //!
-//! Input: /proc, /sys and system calls. Output: [`Finding`]s. Nothing is changed and nothing needs root.
+//! Input: /proc, /sys and system calls. Output: [`DoctorFinding`]s. Nothing is changed and nothing needs root.
 
 pub mod device_scan;
 pub mod machine;
@@ -15,7 +15,7 @@ use std::path::Path;
 /// The assessment of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FindingVerdict {
     /// Available and used.
     Active,
     /// Not available; a slower substitute is used.
@@ -28,11 +28,11 @@ pub enum Verdict {
 
 /// The result for one feature or limit of the machine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Finding {
+pub struct DoctorFinding {
     /// Name of the feature or limit.
     pub what: &'static str,
     /// Its assessment.
-    pub verdict: Verdict,
+    pub verdict: FindingVerdict,
     /// Its state.
     pub found: String,
     /// The reason why it matters or why it is not used.
@@ -43,9 +43,9 @@ pub struct Finding {
     pub change: Option<String>,
 }
 
-impl Finding {
+impl DoctorFinding {
     /// Returns a finding without a reason and a command.
-    pub fn new(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+    pub fn new(what: &'static str, verdict: FindingVerdict, found: impl Into<String>) -> Self {
         Self { what, verdict, found: found.into(), why: None, change: None }
     }
 
@@ -66,19 +66,19 @@ impl Finding {
 
 /// Examines the machine and the disk under `data`, the data directory of a node.
 #[must_use]
-pub fn examine(data: &Path) -> Vec<Finding> {
+pub fn examine(data: &Path) -> Vec<DoctorFinding> {
     let mut findings = machine::examine();
     findings.extend(storage::examine(data));
     findings
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for DoctorFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = match self.verdict {
-            Verdict::Active => "active  ",
-            Verdict::StandIn => "stand-in",
-            Verdict::Note => "note    ",
-            Verdict::Problem => "PROBLEM ",
+            FindingVerdict::Active => "active  ",
+            FindingVerdict::StandIn => "stand-in",
+            FindingVerdict::Note => "note    ",
+            FindingVerdict::Problem => "PROBLEM ",
         };
         write!(f, "{mark}  {:<16} {}", self.what, self.found)?;
         for (label, text) in [("why", &self.why), ("change", &self.change)] {

@@ -1,6 +1,6 @@
 //! `kv load`: loads records from a folder or a record file into a target.
 //!
-//! Input: a [`Source`] and a [`KvTarget`]. Output: a [`LoadReport`] and optionally a manifest of all acknowledged
+//! Input: a [`LoadSource`] and a [`KvTarget`]. Output: a [`LoadReport`] and optionally a manifest of all acknowledged
 //! records.
 //! Invariant: a line of the manifest is written after the acknowledgement of its record, and reaches the kernel before
 //! the next batch is sent, so that a manifest lists only acknowledged records.
@@ -9,12 +9,12 @@ pub mod dump;
 pub mod manifest;
 pub mod source;
 
-pub use source::{LeftOut, Source};
+pub use source::{LoadSource, SkipReason};
 
-use crate::kv::target::{KvError, KvTarget, Record, Stored};
+use crate::kv::target::{KeyValueRecord, KvError, KvTarget, StoreResult};
 use manifest::ManifestLine;
 use serde::Serialize;
-use source::Piece;
+use source::SourceItem;
 use std::io::Write;
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub struct LoadReport {
 #[derive(Debug)]
 pub struct LoadPlan<'a> {
     /// The source of records.
-    pub source: &'a Source,
+    pub source: &'a LoadSource,
     /// Prefix of every key.
     pub prefix: &'a [u8],
     /// Path of the manifest of acknowledged records.
@@ -99,13 +99,13 @@ fn run(
     progress.expect(expectation.items, expectation.bytes);
     for piece in pieces {
         match piece {
-            Piece::Batch(records) => {
+            SourceItem::Batch(records) => {
                 let before = report.bytes;
                 store(target, &records, report, manifest.as_mut()).map_err(|error| error.to_string())?;
                 progress.advance(u64::try_from(records.len()).unwrap_or(0), report.bytes - before);
             }
-            Piece::LeftOut(why, what) => report.leave_out(why, what),
-            Piece::Failed(what) => return Err(what),
+            SourceItem::Skipped(why, what) => report.count_skipped(why, what),
+            SourceItem::Failed(what) => return Err(what),
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ fn run(
 
 fn store(
     target: &mut dyn KvTarget,
-    records: &[Record],
+    records: &[KeyValueRecord],
     report: &mut LoadReport,
     manifest: Option<&mut std::fs::File>,
 ) -> Result<(), KvError> {
@@ -123,18 +123,18 @@ fn store(
             return Ok(());
         };
         match stored {
-            Stored::Acknowledged => {
+            StoreResult::Acknowledged => {
                 report.stored += 1;
                 report.bytes += u64::try_from(record.value.len()).unwrap_or(0);
                 if manifest.is_some() {
-                    serde_json::to_writer(&mut lines, &ManifestLine::of(record))
+                    serde_json::to_writer(&mut lines, &ManifestLine::from_record(record))
                         .map_err(std::io::Error::from)?;
                     lines.push(b'\n');
                 }
             }
-            Stored::Refused(why) => {
+            StoreResult::Refused(why) => {
                 report.refused += 1;
-                report.complain(format!("{}: {why}", String::from_utf8_lossy(&record.key)));
+                report.add_complaint(format!("{}: {why}", String::from_utf8_lossy(&record.key)));
             }
         }
         Ok(())
@@ -149,24 +149,24 @@ fn store(
 impl LoadReport {
     /// Returns true if every record was loaded, apart from those that may be skipped.
     #[must_use]
-    pub fn complete(&self, large: IfLarge) -> bool {
-        self.unreadable == 0 && self.refused == 0 && (self.too_large == 0 || large == IfLarge::Skip)
+    pub fn is_complete(&self, large: LargeFilePolicy) -> bool {
+        self.unreadable == 0 && self.refused == 0 && (self.too_large == 0 || large == LargeFilePolicy::Skip)
     }
 
-    fn leave_out(&mut self, why: LeftOut, what: String) {
+    fn count_skipped(&mut self, why: SkipReason, what: String) {
         match why {
-            LeftOut::TooLarge => self.too_large += 1,
-            LeftOut::NotAFile => {
+            SkipReason::TooLarge => self.too_large += 1,
+            SkipReason::NotAFile => {
                 // Links and sockets in a folder are expected: counted, without a complaint.
                 self.not_files += 1;
                 return;
             }
-            LeftOut::Unreadable => self.unreadable += 1,
+            SkipReason::Unreadable => self.unreadable += 1,
         }
-        self.complain(what);
+        self.add_complaint(what);
     }
 
-    fn complain(&mut self, what: String) {
+    fn add_complaint(&mut self, what: String) {
         if self.complaints.len() < COMPLAINTS_MAX {
             self.complaints.push(what);
         }
@@ -175,14 +175,14 @@ impl LoadReport {
 
 /// The treatment of files above the maximum size of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfLarge {
+pub enum LargeFilePolicy {
     /// They make the load fail.
     Fail,
     /// They are skipped.
     Skip,
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for LoadSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Folder(path) | Self::Records(path) => write!(f, "{}", path.display()),

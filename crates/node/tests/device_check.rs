@@ -24,11 +24,11 @@ fn headwater(args: &[&str]) -> Output {
 }
 
 /// The data directory of a stopped node.
-struct Stopped {
+struct StoppedDirectory {
     folder: TempDir,
 }
 
-impl Stopped {
+impl StoppedDirectory {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let stopped = Self { folder };
@@ -79,7 +79,7 @@ impl Stopped {
 
 #[test]
 fn whole_device_passes_and_no_file_changes() {
-    let stopped = Stopped::new();
+    let stopped = StoppedDirectory::new();
     let (code, report) = stopped.check();
     assert_eq!(code, Some(0), "{report}");
     assert_eq!(report["is_whole"], true);
@@ -91,7 +91,7 @@ fn whole_device_passes_and_no_file_changes() {
 
 #[test]
 fn directory_without_a_lock_file_can_be_checked() {
-    let stopped = Stopped::new();
+    let stopped = StoppedDirectory::new();
     fs::remove_file(stopped.data().join("lock")).unwrap();
     let (code, report) = stopped.check();
     assert_eq!(code, Some(0), "{report}");
@@ -100,7 +100,7 @@ fn directory_without_a_lock_file_can_be_checked() {
 
 #[test]
 fn damaged_record_is_shown_by_location_without_its_bytes() {
-    let stopped = Stopped::new();
+    let stopped = StoppedDirectory::new();
     stopped.damage("value 007", |bytes, at| bytes[at] ^= 1);
     let (code, report) = stopped.check();
     assert_eq!(code, Some(1), "{report}");
@@ -116,7 +116,7 @@ fn damaged_record_is_shown_by_location_without_its_bytes() {
 
 #[test]
 fn damaged_checkpoint_is_reported_even_if_every_record_is_whole() {
-    let stopped = Stopped::new();
+    let stopped = StoppedDirectory::new();
     stopped.damage("HWCK", |bytes, at| bytes[at + 24] ^= 1);
     let (code, report) = stopped.check();
     assert_eq!(code, Some(1), "{report}");
@@ -127,7 +127,7 @@ fn damaged_checkpoint_is_reported_even_if_every_record_is_whole() {
 
 #[test]
 fn page_in_the_checkpoint_but_not_in_the_log_is_reported() {
-    let stopped = Stopped::new();
+    let stopped = StoppedDirectory::new();
     stopped.damage("value 020", |bytes, at| {
         let slot = SLOTS_OFFSET + (at - SLOTS_OFFSET) / SLOT_BYTES * SLOT_BYTES;
         bytes[slot + STAMP_OFFSET..][..STAMP_BYTES].fill(0);

@@ -15,13 +15,13 @@ use headwater_host::pinning::vfio::{PciClass, VfioContainer};
 use headwater_host::registers::MappedRegisters;
 use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
     DmaBlock, DriverConfig, DriverPhase, HostMemory, IoQueueState, NamespaceKind, NvmeDriver, PoolMemory,
     QueueSpec, SglUse, VfioFunction,
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
+use headwater_nvme::spec::priority::QueuePriority;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ impl VfioHarness {
             ..PoolConfig::default()
         };
         let memory = PoolMemory::new(Pool::open(config)?);
-        let vectors = device.vectors()?.min(u32::from(QUEUES) + 1);
+        let vectors = device.vector_count()?.min(u32::from(QUEUES) + 1);
         device.allocate_vectors(vectors)?;
         let bells =
             (0..vectors).map(|_| WakeDescriptor::new()).collect::<std::result::Result<Vec<_>, _>>()?;

@@ -34,5 +34,5 @@ pub use queue::{
     QueueView,
 };
 pub use registers::{AdminQueueAddresses, RegisterEffect};
-pub use schedule::{ArbitrationSettings, QueueArbitration, QueuePriority};
+pub use schedule::{ArbitrationSettings, QueueArbitration};
 pub use token::CommandToken;

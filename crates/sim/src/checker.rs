@@ -35,7 +35,7 @@ use keys::{KeyHistory, KeyWrite, ObservationSpan, RecordLifetime, WriteEffect, W
 use std::collections::BTreeMap;
 
 /// The group of the initial state.
-const GENESIS: u64 = 0;
+const INITIAL_GROUP: u64 = 0;
 
 #[derive(Clone, Debug)]
 struct KeyRequest {
@@ -78,7 +78,7 @@ enum DurabilityPoint {
     /// As the durability mode of the namespace promises.
     Promised,
     /// From the acknowledgement, in every durability mode.
-    AtOnce,
+    Immediate,
 }
 
 /// A command as the checker records it.
@@ -112,13 +112,13 @@ struct KeySpace {
 pub struct DeviceChecker {
     spaces: Vec<KeySpace>,
     groups: WriteGroups,
-    open: BTreeMap<u64, CheckedCommand>,
+    commands_in_flight: BTreeMap<u64, CheckedCommand>,
     tick: u64,
     next_group: u64,
     highest_acked: u64,
     /// Batches that a key was found to contain or to lack since the last recovery, each with the key.
-    shown: BTreeMap<u64, usize>,
-    lacked: BTreeMap<u64, usize>,
+    batches_shown: BTreeMap<u64, usize>,
+    batches_lacked: BTreeMap<u64, usize>,
     /// The change of the namespace table that is in flight, or was at the power cut.
     change: Option<(NamespaceId, u64)>,
     /// The current size of a block.
@@ -133,12 +133,12 @@ impl DeviceChecker {
         let mut checker = Self {
             spaces: durability.iter().map(space).collect(),
             groups: WriteGroups::new(),
-            open: BTreeMap::new(),
+            commands_in_flight: BTreeMap::new(),
             tick: 0,
-            next_group: GENESIS,
+            next_group: INITIAL_GROUP,
             highest_acked: 0,
-            shown: BTreeMap::new(),
-            lacked: BTreeMap::new(),
+            batches_shown: BTreeMap::new(),
+            batches_lacked: BTreeMap::new(),
             change: None,
             block_bytes: 0,
         };
@@ -238,10 +238,10 @@ impl DeviceChecker {
         } else if let CheckedKind::Read { key, .. } | CheckedKind::Exist { key, .. } = &asked.kind {
             self.key(namespace, key);
         }
-        self.open.insert(token, asked);
-        let (in_flight, limit) = (self.open.len(), OPERATIONS_MAX);
+        self.commands_in_flight.insert(token, asked);
+        let (in_flight, limit) = (self.commands_in_flight.len(), OPERATIONS_MAX);
         if in_flight > limit {
-            return Err(PromiseViolation::OverBound { in_flight, limit });
+            return Err(PromiseViolation::TooManyInFlight { in_flight, limit });
         }
         Ok(())
     }
@@ -257,8 +257,8 @@ impl DeviceChecker {
         wall: UnixMillis,
     ) -> Result<(), PromiseViolation> {
         let token = completion.token;
-        let Some(asked) = self.open.remove(&token) else {
-            return Err(PromiseViolation::UnaskedCompletion { token });
+        let Some(asked) = self.commands_in_flight.remove(&token) else {
+            return Err(PromiseViolation::UnexpectedCompletion { token });
         };
         self.tick += 1;
         let when = ObservationSpan { asked: asked.tick, wall_asked: asked.wall, wall_answered: wall };
@@ -283,7 +283,7 @@ impl DeviceChecker {
             CheckedKind::Flush | CheckedKind::Fence(_) if !completion.status.is_success() => {
                 return Err(unexpected(completion));
             }
-            CheckedKind::Flush => self.keep(asked.namespace, |group| {
+            CheckedKind::Flush => self.mark_kept(asked.namespace, |group| {
                 group.acked_at.is_some() && group.done.is_some_and(|done| done < asked.tick)
             }),
             CheckedKind::Fence(up_to) => self.fence_completed(asked.namespace, *up_to),
@@ -300,24 +300,26 @@ impl DeviceChecker {
     /// The command is not in flight.
     pub fn failed(&mut self, token: u64) -> Result<(), PromiseViolation> {
         self.tick += 1;
-        let asked = self.open.remove(&token);
-        asked.map(drop).ok_or(PromiseViolation::UnaskedCompletion { token })
+        let asked = self.commands_in_flight.remove(&token);
+        asked.map(drop).ok_or(PromiseViolation::UnexpectedCompletion { token })
     }
 
     /// Returns the number of commands accepted and not completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.open.len()
+        self.commands_in_flight.len()
     }
 
     /// Checks an idle device: no command may be in flight.
     ///
     /// # Errors
     /// Commands were never completed.
-    pub fn quiet(&self) -> Result<(), PromiseViolation> {
-        match self.open.first_key_value() {
+    pub fn check_idle(&self) -> Result<(), PromiseViolation> {
+        match self.commands_in_flight.first_key_value() {
             None => Ok(()),
-            Some((&first, _)) => Err(PromiseViolation::NeverCompleted { count: self.open.len(), first }),
+            Some((&first, _)) => {
+                Err(PromiseViolation::NeverCompleted { count: self.commands_in_flight.len(), first })
+            }
         }
     }
 
@@ -333,7 +335,7 @@ impl DeviceChecker {
     /// must be durable: the media's own time.
     pub fn power_cut(&mut self, now: Nanos, slack: Nanos) {
         self.tick += 1;
-        self.open.clear();
+        self.commands_in_flight.clear();
         for group in self.groups.values_mut() {
             let durability = self.spaces.get(group.namespace.index()).map(|space| space.durability);
             if let (Some(Durability::Interval(interval)), Some(acked)) = (durability, group.acked_at) {
@@ -370,17 +372,17 @@ impl DeviceChecker {
         space.keys.entry(key.clone()).or_insert_with(|| KeyHistory {
             number,
             writes: vec![KeyWrite {
-                group: GENESIS,
+                group: INITIAL_GROUP,
                 effect: WriteEffect::Delete,
                 sequence: Some(0),
                 replaces: None,
             }],
-            past: Vec::new(),
+            past_values: Vec::new(),
         })
     }
 
     fn certain_group(&mut self, namespace: NamespaceId) -> u64 {
-        let id = if self.groups.is_empty() { GENESIS } else { self.next_group + 1 };
+        let id = if self.groups.is_empty() { INITIAL_GROUP } else { self.next_group + 1 };
         self.next_group = id;
         let group = WriteGroup {
             namespace,
@@ -423,7 +425,7 @@ impl DeviceChecker {
         }
     }
 
-    fn keep(&mut self, namespace: NamespaceId, covered: impl Fn(&WriteGroup) -> bool) {
+    fn mark_kept(&mut self, namespace: NamespaceId, covered: impl Fn(&WriteGroup) -> bool) {
         for group in self.groups.values_mut() {
             if group.namespace == namespace && covered(group) {
                 group.kept = true;

@@ -11,13 +11,13 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 struct TimedEvent<T> {
     at: Nanos,
-    number: u64,
+    sequence: u64,
     payload: T,
 }
 
 impl<T> PartialEq for TimedEvent<T> {
     fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
+        (self.at, self.sequence) == (other.at, other.sequence)
     }
 }
 
@@ -31,7 +31,7 @@ impl<T> PartialOrd for TimedEvent<T> {
 
 impl<T> Ord for TimedEvent<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
 }
 
@@ -59,7 +59,7 @@ impl<T> EventQueue<T> {
     pub fn push(&mut self, at: Nanos, payload: T) {
         let number = self.next_number;
         self.next_number += 1;
-        self.heap.push(Reverse(TimedEvent { at, number, payload }));
+        self.heap.push(Reverse(TimedEvent { at, sequence: number, payload }));
     }
 
     /// Returns the time at which the next event is due.

@@ -26,7 +26,7 @@ pub enum PowerCut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOutcome {
     /// The operation took effect completely.
-    Whole,
+    Complete,
     /// The operation took no effect.
     Lost,
     /// The operation took effect in part.
@@ -71,10 +71,10 @@ impl DamagePlan {
 
     /// Draws the outcome of one operation.
     #[must_use]
-    pub fn fate(&self, rng: &mut fastrand::Rng) -> CutOutcome {
+    pub fn outcome(&self, rng: &mut fastrand::Rng) -> CutOutcome {
         let roll = rng.u8(0..100);
         if roll < self.whole_percent {
-            CutOutcome::Whole
+            CutOutcome::Complete
         } else if roll < self.whole_percent.saturating_add(self.torn_percent) {
             CutOutcome::Torn
         } else {
@@ -142,6 +142,6 @@ mod tests {
     #[test]
     fn clean_damage_loses_every_operation_and_tears_none() {
         let mut rng = fastrand::Rng::with_seed(1);
-        assert!((0..1_000).all(|_| DamagePlan::CLEAN.fate(&mut rng) == CutOutcome::Lost));
+        assert!((0..1_000).all(|_| DamagePlan::CLEAN.outcome(&mut rng) == CutOutcome::Lost));
     }
 }

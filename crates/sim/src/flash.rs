@@ -58,7 +58,7 @@ enum FlashChange {
 #[derive(Clone, Debug)]
 struct PendingChange {
     change: FlashChange,
-    answered: bool,
+    completed: bool,
 }
 
 /// The pages of one medium.
@@ -67,7 +67,7 @@ pub struct SimFlash {
     geometry: FlashGeometry,
     volatile: bool,
     addressing: PageAddressing,
-    now: Vec<PageSlot>,
+    visible: Vec<PageSlot>,
     durable: Vec<PageSlot>,
     pending: BTreeMap<u64, PendingChange>,
 }
@@ -81,7 +81,7 @@ impl SimFlash {
             geometry,
             volatile: cache == CacheKind::Volatile,
             addressing,
-            now: vec![None; pages],
+            visible: vec![None; pages],
             durable: vec![None; pages],
             pending: BTreeMap::new(),
         }
@@ -90,7 +90,7 @@ impl SimFlash {
     /// Returns the page as a read sees it now.
     #[must_use]
     pub fn page(&self, page: PageAddress) -> Option<&PageImage> {
-        self.now.get(page.index())?.as_deref()
+        self.visible.get(page.index())?.as_deref()
     }
 
     /// Returns the page as a read would see it if everything not durable were lost.
@@ -112,17 +112,17 @@ impl SimFlash {
 
     fn begin(&mut self, id: u64, change: FlashChange) {
         if self.addressing == PageAddressing::InPlace {
-            apply(&mut self.now, &change);
+            apply(&mut self.visible, &change);
         }
         let answered = false;
-        self.pending.insert(id, PendingChange { change, answered });
+        self.pending.insert(id, PendingChange { change, completed: answered });
     }
 
     /// Returns true if a program of this block is accepted and not completed; an erase of the block would race it.
     #[must_use]
-    pub fn has_unanswered(&self, block: BlockId) -> bool {
+    pub fn has_incomplete_program(&self, block: BlockId) -> bool {
         self.pending.values().any(|pending| {
-            !pending.answered
+            !pending.completed
                 && match &pending.change {
                     FlashChange::Program { page, .. } => page.block == block,
                     FlashChange::Erase { .. } => false,
@@ -136,7 +136,7 @@ impl SimFlash {
             return;
         };
         if self.addressing == PageAddressing::ByRead {
-            apply(&mut self.now, &pending.change);
+            apply(&mut self.visible, &pending.change);
         }
         if !self.volatile {
             apply(&mut self.durable, &pending.change);
@@ -145,16 +145,16 @@ impl SimFlash {
     }
 
     /// Marks the operation as completed to the caller: the next flush covers it.
-    pub fn answered(&mut self, id: u64) {
+    pub fn complete_to_caller(&mut self, id: u64) {
         if let Some(pending) = self.pending.get_mut(&id) {
-            pending.answered = true;
+            pending.completed = true;
         }
     }
 
     /// Returns the operations that a flush accepted now will cover.
     #[must_use]
     pub fn covered_by_flush(&self) -> Vec<u64> {
-        let answered = self.pending.iter().filter(|(_, pending)| pending.answered);
+        let answered = self.pending.iter().filter(|(_, pending)| pending.completed);
         answered.map(|(&id, _)| id).collect()
     }
 
@@ -170,11 +170,11 @@ impl SimFlash {
     /// Cuts the power: leaves the pages that the next boot finds. The outcome of each operation that was not durable is
     /// drawn separately; with a volatile cache even an erase may be lost under a later program of its block, because
     /// the cache writes back in any order. A torn program may garble up to `guard_pages` pages before it in its block.
-    pub fn cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan, guard_pages: u8) {
+    pub fn power_cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan, guard_pages: u8) {
         let pending = std::mem::take(&mut self.pending);
         let mut not_erased: Vec<BlockId> = Vec::new();
         for (_, PendingChange { change, .. }) in pending {
-            let outcome = damage.fate(rng);
+            let outcome = damage.outcome(rng);
             match change {
                 FlashChange::Program { page, image } => {
                     if self.volatile || !not_erased.contains(&page.block) {
@@ -182,14 +182,14 @@ impl SimFlash {
                     }
                 }
                 FlashChange::Erase { block } => {
-                    if outcome != CutOutcome::Whole {
+                    if outcome != CutOutcome::Complete {
                         not_erased.push(block);
                     }
                     self.cut_erase(rng, block, outcome);
                 }
             }
         }
-        self.now.clone_from(&self.durable);
+        self.visible.clone_from(&self.durable);
     }
 
     fn cut_program(
@@ -200,7 +200,7 @@ impl SimFlash {
         (page, image, outcome): (PageAddress, Arc<PageImage>, CutOutcome),
     ) {
         match outcome {
-            CutOutcome::Whole => self.durable[page.index()] = Some(image),
+            CutOutcome::Complete => self.durable[page.index()] = Some(image),
             CutOutcome::Lost => {}
             CutOutcome::Torn => {
                 let before = self.durable[page.index()].as_deref();
@@ -246,7 +246,7 @@ impl SimFlash {
 
     /// Flips `flips` different bits of a programmed page, durably. Returns true if the page was programmed.
     pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
-        let Some(image) = self.now.get_mut(page.index()).and_then(Option::as_mut) else {
+        let Some(image) = self.visible.get_mut(page.index()).and_then(Option::as_mut) else {
             return false;
         };
         let damaged = Arc::make_mut(image);

@@ -87,7 +87,7 @@ impl MediaRequest {
 struct InFlight {
     token: MediaToken,
     frame: Option<MediaFrame>,
-    asked: MediaRequest,
+    request: MediaRequest,
 }
 
 /// Simulated flash.
@@ -104,8 +104,8 @@ pub struct SimMedia {
     cut_point: Option<u64>,
     cut_time: Option<Nanos>,
     last_event: Nanos,
-    dead: bool,
-    wreck: CrashImage,
+    power_lost: bool,
+    crash_image: CrashImage,
 }
 
 impl SimMedia {
@@ -129,14 +129,14 @@ impl SimMedia {
             cut_point: None,
             cut_time: None,
             last_event: Nanos::ZERO,
-            dead: false,
-            wreck: CrashImage { config, remains: Arc::default() },
+            power_lost: false,
+            crash_image: CrashImage { config, state: Arc::default() },
         }
     }
 
     /// Returns a medium with the same pages, for an inspection that must not affect time, points or a coming cut.
     #[must_use]
-    pub fn copied(&self) -> Option<Self> {
+    pub fn snapshot(&self) -> Option<Self> {
         let flash = self.flash.clone()?;
         Some(Self::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
@@ -153,21 +153,21 @@ impl SimMedia {
     }
 
     /// Makes one die slow. Call before the first operation.
-    pub fn slow_down(&mut self, slow: Option<SlowDie>) {
+    pub fn set_slow_die(&mut self, slow: Option<SlowDie>) {
         self.timeline = FlashTimeline::new(self.config.preset, self.config.geometry, slow);
     }
 
     /// Returns the handle to this medium while a device owns it, and to its flash afterwards.
     #[must_use]
-    pub fn wreck(&self) -> CrashImage {
-        self.wreck.clone()
+    pub fn crash_image(&self) -> CrashImage {
+        self.crash_image.clone()
     }
 
     /// Cuts the power now and boots again.
     #[must_use]
     pub fn power_cut(mut self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Self {
-        self.die();
-        let (config, image) = (self.config, self.wreck());
+        self.lose_power();
+        let (config, image) = (self.config, self.crash_image());
         drop(self);
         image.next_boot(rng, damage).unwrap_or_else(|| Self::new(config))
     }
@@ -191,33 +191,33 @@ impl SimMedia {
 
     fn pass_point(&mut self) {
         self.points += 1;
-        let mut remains = self.wreck.lock();
+        let mut remains = self.crash_image.lock();
         remains.points = self.points;
         remains.now = self.last_event;
         drop(remains);
         if self.cut_point == Some(self.points) {
-            self.die();
+            self.lose_power();
         }
     }
 
-    fn die(&mut self) {
-        if self.dead {
+    fn lose_power(&mut self) {
+        if self.power_lost {
             return;
         }
-        self.dead = true;
-        self.wreck.lock().dead = true;
-        self.timeline.stop();
+        self.power_lost = true;
+        self.crash_image.lock().power_lost = true;
+        self.timeline.discard_all();
         for (id, op) in std::mem::take(&mut self.in_flight) {
-            self.ready.push_back((id, without_power(op)));
+            self.ready.push_back((id, failed_completion(op)));
         }
     }
 
     fn advance(&mut self, now: Nanos) {
-        while !self.dead {
+        while !self.power_lost {
             let due = self.timeline.next_at().filter(|&at| at <= now);
             if let Some(cut) = self.cut_time.filter(|&cut| cut <= now && due.is_none_or(|at| at > cut)) {
                 self.last_event = cut;
-                self.die();
+                self.lose_power();
                 return;
             }
             let Some((at, finished)) = self.timeline.step(now) else {
@@ -235,7 +235,7 @@ impl SimMedia {
             return;
         };
         let Some(flash) = self.flash.as_mut() else { return };
-        let result = match &op.asked {
+        let result = match &op.request {
             MediaRequest::Read(page) => read(flash, *page, op.frame.as_mut()),
             MediaRequest::Program(_) | MediaRequest::Erase(_) => {
                 flash.finish(id);
@@ -249,7 +249,7 @@ impl SimMedia {
         // The work is done before the cut, but its completion is not delivered.
         let dead_after = self.cut_point == Some(self.points + 1);
         if dead_after {
-            self.ready.push_back((id, without_power(op)));
+            self.ready.push_back((id, failed_completion(op)));
         } else {
             let (token, frame) = (op.token, op.frame);
             self.ready.push_back((id, MediaCompletion { token, frame, result }));
@@ -261,29 +261,29 @@ impl SimMedia {
         if self.in_flight.len() + self.ready.len() >= self.config.queue_max {
             return Err(RefusalReason::QueueFull);
         }
-        if self.dead {
+        if self.power_lost {
             return Ok(());
         }
         let (checked, page) = match op {
             MediaOp::Read { page, .. } => (self.rules.read(*page), *page),
             MediaOp::Program { page, .. } => (self.rules.program(*page), *page),
             MediaOp::Erase { block } => {
-                let races = self.flash.as_ref().is_some_and(|flash| flash.has_unanswered(*block));
+                let races = self.flash.as_ref().is_some_and(|flash| flash.has_incomplete_program(*block));
                 if races {
-                    self.accuse(FlashMisuse::EraseRacesProgram { block: *block });
+                    self.report_misuse(FlashMisuse::EraseRacesProgram { block: *block });
                 }
                 (self.rules.erase(*block), PageAddress::new(*block, 0))
             }
             MediaOp::Flush => return Ok(()),
         };
         checked.map_err(|rule| {
-            self.accuse(FlashMisuse::Rule { rule, page });
+            self.report_misuse(FlashMisuse::Rule { rule, page });
             RefusalReason::Rule(rule)
         })
     }
 
-    fn accuse(&self, misuse: FlashMisuse) {
-        self.wreck.lock().misuse.get_or_insert(misuse);
+    fn report_misuse(&self, misuse: FlashMisuse) {
+        self.crash_image.lock().misuse.get_or_insert(misuse);
     }
 
     fn begin(&mut self, id: u64, op: MediaOp, now: Nanos) -> (Option<MediaFrame>, MediaRequest) {
@@ -320,7 +320,7 @@ impl Drop for SimMedia {
     /// Leaves the flash to the crash image when the device is gone, with or without power; operations in flight may or
     /// may not have taken effect.
     fn drop(&mut self) {
-        self.wreck.lock().flash = self.flash.take();
+        self.crash_image.lock().flash = self.flash.take();
     }
 }
 
@@ -341,7 +341,7 @@ impl Media for SimMedia {
     fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
         self.advance(now);
         self.last_event = self.last_event.max(now);
-        let armed = self.wreck.lock().cut.take();
+        let armed = self.crash_image.lock().cut.take();
         if let Some(cut) = armed {
             self.arm(cut);
         }
@@ -350,18 +350,18 @@ impl Media for SimMedia {
         }
         self.next_id += 1;
         let id = self.next_id;
-        if self.dead {
+        if self.power_lost {
             let (frame, asked) = match op {
                 MediaOp::Read { page, frame } => (Some(frame), MediaRequest::Read(page)),
                 MediaOp::Program { page, frame } => (Some(frame), MediaRequest::Program(page)),
                 MediaOp::Erase { block } => (None, MediaRequest::Erase(block)),
                 MediaOp::Flush => (None, MediaRequest::Flush(Vec::new())),
             };
-            self.ready.push_back((id, without_power(InFlight { token, frame, asked })));
+            self.ready.push_back((id, failed_completion(InFlight { token, frame, request: asked })));
             return Ok(());
         }
         let (frame, asked) = self.begin(id, op, now);
-        self.in_flight.insert(id, InFlight { token, frame, asked });
+        self.in_flight.insert(id, InFlight { token, frame, request: asked });
         self.pass_point();
         Ok(())
     }
@@ -370,7 +370,7 @@ impl Media for SimMedia {
         self.advance(now);
         for (id, answer) in self.ready.drain(..) {
             if let (Some(flash), Ok(_)) = (self.flash.as_mut(), &answer.result) {
-                flash.answered(id);
+                flash.complete_to_caller(id);
             }
             done.push(answer);
         }
@@ -391,7 +391,7 @@ impl Media for SimMedia {
         if !self.ready.is_empty() {
             return Some(self.last_event);
         }
-        let cut = self.cut_time.filter(|_| !self.dead);
+        let cut = self.cut_time.filter(|_| !self.power_lost);
         match (self.timeline.next_at(), cut) {
             (Some(step), Some(cut)) => Some(step.min(cut)),
             (step, cut) => step.or(cut),
@@ -403,7 +403,7 @@ impl Media for SimMedia {
     }
 
     fn view(&self, page: PageAddress) -> Option<&[u8]> {
-        if self.config.addressing == PageAddressing::ByRead || self.dead {
+        if self.config.addressing == PageAddressing::ByRead || self.power_lost {
             return None;
         }
         let image = self.flash.as_ref()?.page(page)?;
@@ -411,10 +411,10 @@ impl Media for SimMedia {
     }
 }
 
-fn without_power(op: InFlight) -> MediaCompletion {
+fn failed_completion(op: InFlight) -> MediaCompletion {
     MediaCompletion {
         token: op.token,
-        result: Err(MediaError::Io { errno: EIO, page: op.asked.page() }),
+        result: Err(MediaError::Io { errno: EIO, page: op.request.page() }),
         frame: op.frame,
     }
 }

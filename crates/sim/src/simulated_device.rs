@@ -64,7 +64,7 @@ pub trait SimulatedDevice: Sized {
     }
 
     /// Starts work that only an operator requests, such as a checkpoint. Does nothing by default.
-    fn nudge(&mut self) {}
+    fn request_maintenance(&mut self) {}
 
     /// Makes everything durable and writes what speeds up the next boot, in virtual time. Returns the time at the end,
     /// or `None` if the device cannot or the power was cut first.

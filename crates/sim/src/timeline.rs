@@ -73,7 +73,7 @@ pub struct FlashTimeline {
     dies: Vec<FifoResource>,
     jobs: BTreeMap<u64, DieJob>,
     /// Jobs that have finished for the caller while the die still works on them.
-    behind: BTreeSet<u64>,
+    in_background: BTreeSet<u64>,
     /// Flushes, each with the newest job that it waits for.
     flushes: Vec<(u64, Option<u64>)>,
     steps: EventQueue<TimelineStep>,
@@ -91,7 +91,7 @@ impl FlashTimeline {
             channels: idle(u32::from(geometry.channels)),
             dies: idle(geometry.dies()),
             jobs: BTreeMap::new(),
-            behind: BTreeSet::new(),
+            in_background: BTreeSet::new(),
             flushes: Vec::new(),
             steps: EventQueue::new(),
         }
@@ -106,21 +106,21 @@ impl FlashTimeline {
         };
         self.jobs.insert(id, job);
         match work {
-            FlashOperation::Read(_) => self.want_die(id, now),
-            FlashOperation::Program(_) => self.want_channel(id, now),
+            FlashOperation::Read(_) => self.request_die(id, now),
+            FlashOperation::Program(_) => self.request_channel(id, now),
             FlashOperation::Erase => {
                 if let Some(cached) = self.preset.cached {
-                    self.behind.insert(id);
+                    self.in_background.insert(id);
                     self.steps.push(now.after(cached), TimelineStep::Cache(id));
                 }
-                self.want_die(id, now);
+                self.request_die(id, now);
             }
         }
     }
 
     /// Starts a flush, which finishes after all work that is in the cache now has reached the flash.
     pub fn flush(&mut self, id: u64, now: Nanos) {
-        self.flushes.push((id, self.behind.last().copied()));
+        self.flushes.push((id, self.in_background.last().copied()));
         self.release_flushes(now);
     }
 
@@ -142,7 +142,7 @@ impl FlashTimeline {
     }
 
     /// Discards all work after a loss of power.
-    pub fn stop(&mut self) {
+    pub fn discard_all(&mut self) {
         *self = Self::new(self.preset, self.geometry, self.slow);
     }
 
@@ -150,14 +150,14 @@ impl FlashTimeline {
         let job = self.jobs.get(&id).copied()?;
         self.dies[job.die].busy = false;
         if let Some(next) = self.dies[job.die].waiting.pop_front() {
-            self.want_die(next, at);
+            self.request_die(next, at);
         }
         if let FlashOperation::Read(_) = job.work {
-            self.want_channel(id, at);
+            self.request_channel(id, at);
             return None;
         }
         self.jobs.remove(&id);
-        if self.behind.remove(&id) {
+        if self.in_background.remove(&id) {
             self.release_flushes(at);
             return None;
         }
@@ -168,21 +168,21 @@ impl FlashTimeline {
         let job = self.jobs.get(&id).copied()?;
         self.channels[job.channel].busy = false;
         if let Some(next) = self.channels[job.channel].waiting.pop_front() {
-            self.want_channel(next, at);
+            self.request_channel(next, at);
         }
         if let FlashOperation::Read(_) = job.work {
             self.jobs.remove(&id);
             return Some(id);
         }
         if let Some(cached) = self.preset.cached {
-            self.behind.insert(id);
+            self.in_background.insert(id);
             self.steps.push(at.after(cached), TimelineStep::Cache(id));
         }
-        self.want_die(id, at);
+        self.request_die(id, at);
         None
     }
 
-    fn want_die(&mut self, id: u64, now: Nanos) {
+    fn request_die(&mut self, id: u64, now: Nanos) {
         let Some(job) = self.jobs.get(&id).copied() else {
             return;
         };
@@ -205,7 +205,7 @@ impl FlashTimeline {
         self.steps.push(now.after(span), TimelineStep::Die(id));
     }
 
-    fn want_channel(&mut self, id: u64, now: Nanos) {
+    fn request_channel(&mut self, id: u64, now: Nanos) {
         let Some(job) = self.jobs.get(&id).copied() else {
             return;
         };
@@ -220,7 +220,7 @@ impl FlashTimeline {
     }
 
     fn release_flushes(&mut self, at: Nanos) {
-        let oldest_behind = self.behind.first().copied();
+        let oldest_behind = self.in_background.first().copied();
         let (steps, flush) = (&mut self.steps, self.preset.flush);
         self.flushes.retain(|&(id, waits_for)| {
             let waits = matches!((waits_for, oldest_behind), (Some(last), Some(oldest)) if oldest <= last);

@@ -117,7 +117,7 @@ impl CommandStream {
             }
             4 => self.batch(namespace, wall, known),
             5 => SsdCommand::List {
-                from: if self.rng.bool() { ListPosition::START } else { ListPosition(self.rng.u64(..)) },
+                position: if self.rng.bool() { ListPosition::START } else { ListPosition(self.rng.u64(..)) },
                 keys_max: self.rng.u32(1..=64),
             },
             6 => SsdCommand::Flush,

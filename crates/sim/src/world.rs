@@ -20,7 +20,7 @@ use crate::timeline::SlowDie;
 use crate::workload::CommandStream;
 use block_namespace::BlockNamespaceModel;
 use bytes::Bytes;
-use config::DISK;
+use config::BLOCK_NAMESPACE;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
@@ -49,16 +49,16 @@ pub type LineSink<'a> = &'a mut dyn FnMut(&str);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SimPower {
     On,
-    Gone,
+    PowerLost,
 }
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorldStep {
-    Moved,
+    Progressed,
     /// Nothing will happen until a command is submitted.
     Idle,
-    Gone,
+    PowerLost,
 }
 
 /// One simulated world.
@@ -76,7 +76,7 @@ pub struct SimWorld<'a, E> {
     next_token: u64,
     boot: u32,
     idle_polls: u32,
-    answers: Vec<(SsdCompletion, UnixMillis)>,
+    completions: Vec<(SsdCompletion, UnixMillis)>,
     report: RunReport,
     engine: PhantomData<E>,
 }
@@ -100,7 +100,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             seed,
             checker: DeviceChecker::new(&config.device.durability),
             workload: CommandStream::new(rng.u64(..), config.workload.clone()),
-            disk: config.disk.map(BlockNamespaceModel::new),
+            disk: config.block_namespace.map(BlockNamespaceModel::new),
             config,
             rng,
             sink: None,
@@ -110,7 +110,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             next_token: 0,
             boot: 0,
             idle_polls: 0,
-            answers: Vec::new(),
+            completions: Vec::new(),
             report: RunReport {
                 seed,
                 commands: 0,
@@ -145,7 +145,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     /// # Errors
     /// The first promise that the device broke.
     pub fn run(mut self) -> Result<RunReport, RunFailure> {
-        match self.all_boots() {
+        match self.run_boots() {
             Ok(()) => {
                 self.report.virtual_time = self.now;
                 Ok(self.report)
@@ -160,37 +160,37 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
     }
 
-    fn all_boots(&mut self) -> Result<(), FailureCause> {
+    fn run_boots(&mut self) -> Result<(), FailureCause> {
         let mut media = SimMedia::new(self.config.media);
         for boot in 0..self.config.rounds {
             self.boot = boot;
             let plan = FaultPlan::draw(&mut self.rng, self.config.points_max, self.config.media.geometry);
-            media = self.one_boot(media, plan)?;
+            media = self.run_boot(media, plan)?;
         }
         self.boot = self.config.rounds;
-        self.one_boot(media, FaultPlan::NONE).map(drop)
+        self.run_boot(media, FaultPlan::NONE).map(drop)
     }
 
-    fn one_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, FailureCause> {
-        media.slow_down(plan.slow_die);
+    fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, FailureCause> {
+        media.set_slow_die(plan.slow_die);
         // One boot in four may lose its power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
         if let (Some(first), 0) = (self.first_cut, self.boot) {
             (early, cut) = (true, first);
         }
         media.arm(if early { cut } else { PowerCut::Never });
-        let image = media.wreck();
+        let image = media.crash_image();
         let (boot, now) = (self.boot, self.now);
-        self.tell(|| format!("boot {boot} at {now}, faults {plan:?}"));
+        self.log(|| format!("boot {boot} at {now}, faults {plan:?}"));
         let at = self.boot_time();
         // In one world of four the medium is inspected first, on a copy, so the inspection cannot affect the world.
         if self.seed.is_multiple_of(4)
-            && let Some(copy) = media.copied()
+            && let Some(copy) = media.snapshot()
         {
             E::inspect(copy, &self.config.device, at).map_err(FailureCause::Inspection)?;
         }
         match E::open(media, &self.config.device, at) {
-            Err(why) if !image.is_dead() => {
+            Err(why) if !image.has_lost_power() => {
                 return Err(image.misuse().map_or(FailureCause::Open(why), FailureCause::from));
             }
             Err(_) => self.report.cuts_in_recovery += 1,
@@ -199,7 +199,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 if !early {
                     image.arm(cut);
                 }
-                self.live(&mut engine, &image)?;
+                self.drive_device(&mut engine, &image)?;
             }
         }
         if let Some(misuse) = image.misuse() {
@@ -211,14 +211,14 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
         self.report.cuts += 1;
         self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
-        self.tell(|| format!("power cut at {}, point {}", image.now(), image.points()));
+        self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
         image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)
     }
 
     /// Drives the device from the end of recovery to the loss of power.
-    fn live(&mut self, engine: &mut E, image: &CrashImage) -> Result<(), FailureCause> {
-        if self.settle(engine, image)? == SimPower::Gone {
+    fn drive_device(&mut self, engine: &mut E, image: &CrashImage) -> Result<(), FailureCause> {
+        if self.check_after_recovery(engine, image)? == SimPower::PowerLost {
             return Ok(());
         }
         let mut left = self.rng.u32(0..=self.config.commands_max);
@@ -226,12 +226,12 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let wanted = self.rng.usize(0..=self.config.depth);
             while left > 0 && self.checker.in_flight() < wanted {
                 left -= 1;
-                if let Some(command) = self.next_on_disk() {
+                if let Some(command) = self.next_block_command() {
                     let changes = matches!(command, SsdCommand::Namespace(_));
-                    if changes && self.drain(engine, image)? == SimPower::Gone {
+                    if changes && self.drain(engine, image)? == SimPower::PowerLost {
                         return Ok(());
                     }
-                    if self.ask(engine, DISK, command)?.is_none() {
+                    if self.submit(engine, BLOCK_NAMESPACE, command)?.is_none() {
                         break;
                     }
                     continue;
@@ -240,15 +240,15 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 let checker = &self.checker;
                 let known = |namespace, key: &[u8]| checker.known_sequence(namespace, key);
                 let request = self.workload.next(wall, &known);
-                if self.ask(engine, request.namespace, request.command)?.is_none() {
+                if self.submit(engine, request.namespace, request.command)?.is_none() {
                     break;
                 }
             }
-            if self.step(engine, image)? == WorldStep::Gone {
+            if self.step(engine, image)? == WorldStep::PowerLost {
                 return Ok(());
             }
             if self.rng.u8(0..64) == 0 {
-                engine.nudge();
+                engine.request_maintenance();
             }
             if self.rng.u8(0..32) == 0 {
                 self.now = self.now.after(Nanos(self.rng.u64(0..3_000_000)));
@@ -261,7 +261,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         if self.drain(engine, image)? == SimPower::On && self.rng.bool() {
             let at = self.boot_time();
             if let Some(now) = engine.shut_down(at)
-                && !image.is_dead()
+                && !image.has_lost_power()
             {
                 self.now = self.now.max(now);
                 self.checker.shut_down();
@@ -271,12 +271,12 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     }
 
     /// Checks every key that was ever used and the listings, before any new command is submitted.
-    fn settle(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
-        self.settle_table(engine)?;
+    fn check_after_recovery(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
+        self.check_table(engine)?;
         for (namespace, key) in self.checker.keys() {
-            if self.disk.is_some() && namespace == DISK {
-                if self.settle_block(engine, image, &key)? == SimPower::Gone {
-                    return Ok(SimPower::Gone);
+            if self.disk.is_some() && namespace == BLOCK_NAMESPACE {
+                if self.check_block(engine, image, &key)? == SimPower::PowerLost {
+                    return Ok(SimPower::PowerLost);
                 }
                 continue;
             }
@@ -287,19 +287,20 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 release: ReadRelease::WhenDurable,
             };
             let asked = self.wall();
-            let Some((completion, answered)) = self.ask_alone(engine, image, namespace, retrieve)? else {
-                return Ok(SimPower::Gone);
+            let Some((completion, answered)) = self.submit_and_wait(engine, image, namespace, retrieve)?
+            else {
+                return Ok(SimPower::PowerLost);
             };
             let wall = WallSpan { asked, answered };
-            self.checker.settle(namespace, &key, &completion, wall)?;
+            self.checker.check_recovered_key(namespace, &key, &completion, wall)?;
         }
         for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
             let Some(listed) = self.list_all(engine, image, namespace)? else {
-                return Ok(SimPower::Gone);
+                return Ok(SimPower::PowerLost);
             };
             self.checker.check_listing(namespace, &listed, self.wall())?;
         }
-        self.checker.settled();
+        self.checker.finish_recovery_check();
         Ok(SimPower::On)
     }
 
@@ -312,47 +313,47 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut listed = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
-            let list = SsdCommand::List { from: position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
-            let Some((completion, _)) = self.ask_alone(engine, image, namespace, list)? else {
+            let list = SsdCommand::List { position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
+            let Some((completion, _)) = self.submit_and_wait(engine, image, namespace, list)? else {
                 return Ok(None);
             };
             listed.extend(completion.keys.iter().map(|listed| listed.key.clone()));
-            from = completion.next;
+            from = completion.next_position;
         }
         Ok(Some(listed))
     }
 
     /// Submits one command and waits for its completion; `None` if the power was cut first.
-    fn ask_alone(
+    fn submit_and_wait(
         &mut self,
         engine: &mut E,
         image: &CrashImage,
         namespace: NamespaceId,
         command: SsdCommand,
     ) -> Result<Option<(SsdCompletion, UnixMillis)>, FailureCause> {
-        self.answers.clear();
-        if self.ask(engine, namespace, command)?.is_none() {
-            return Err(FailureCause::Stuck { in_flight: 0 });
+        self.completions.clear();
+        if self.submit(engine, namespace, command)?.is_none() {
+            return Err(FailureCause::NoProgress { in_flight: 0 });
         }
         Ok(match self.drain(engine, image)? {
-            SimPower::On => self.answers.pop(),
-            SimPower::Gone => None,
+            SimPower::On => self.completions.pop(),
+            SimPower::PowerLost => None,
         })
     }
 
     fn drain(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
         while self.checker.in_flight() > 0 {
             match self.step(engine, image)? {
-                WorldStep::Moved => {}
-                WorldStep::Idle => self.checker.quiet()?,
-                WorldStep::Gone => return Ok(SimPower::Gone),
+                WorldStep::Progressed => {}
+                WorldStep::Idle => self.checker.check_idle()?,
+                WorldStep::PowerLost => return Ok(SimPower::PowerLost),
             }
         }
         Ok(SimPower::On)
     }
 
     /// Submits a command; `None` if the device is busy.
-    fn ask(
+    fn submit(
         &mut self,
         engine: &mut E,
         namespace: NamespaceId,
@@ -360,7 +361,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     ) -> Result<Option<()>, FailureCause> {
         let token = self.next_token;
         let asked: CheckedCommand = self.checker.prepare(namespace, &command, self.wall());
-        self.tell(|| format!("{token} {namespace} submits {}", asked.words()));
+        self.log(|| format!("{token} {namespace} submits {}", asked.describe()));
         let asked_of = if let SsdCommand::Namespace(change) = &command { Some(change.clone()) } else { None };
         match engine.submit(namespace, token, command) {
             Ok(()) => {
@@ -383,36 +384,40 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut answered = false;
         while let Some(completion) = engine.next_completion() {
             answered = true;
-            self.take(completion, image)?;
+            self.handle_completion(completion, image)?;
         }
         if let Some(misuse) = image.misuse() {
             return Err(misuse.into());
         }
-        if image.is_dead() {
-            return Ok(WorldStep::Gone);
+        if image.has_lost_power() {
+            return Ok(WorldStep::PowerLost);
         }
         if moved || answered {
             self.idle_polls = 0;
-            return Ok(WorldStep::Moved);
+            return Ok(WorldStep::Progressed);
         }
         self.idle_polls += 1;
         if self.idle_polls > IDLE_POLLS_MAX {
-            return Err(FailureCause::Stuck { in_flight: self.checker.in_flight() });
+            return Err(FailureCause::NoProgress { in_flight: self.checker.in_flight() });
         }
         match engine.next_deadline() {
             None => Ok(WorldStep::Idle),
             Some(at) => {
                 // Time advances even if the deadline has passed without progress.
                 self.now = at.max(self.now.after(Nanos(1)));
-                Ok(WorldStep::Moved)
+                Ok(WorldStep::Progressed)
             }
         }
     }
 
-    fn take(&mut self, completion: SsdCompletion, image: &CrashImage) -> Result<(), FailureCause> {
+    fn handle_completion(
+        &mut self,
+        completion: SsdCompletion,
+        image: &CrashImage,
+    ) -> Result<(), FailureCause> {
         let wall = self.wall();
         self.report.completions += 1;
-        self.tell(|| {
+        self.log(|| {
             format!(
                 "{} completed with {:?}, sequence {}, {} bytes",
                 completion.token, completion.status, completion.sequence.0, completion.value_bytes
@@ -430,7 +435,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.report.digest = mixed ^ (mixed >> 29);
         }
-        if image.is_dead() && FAILURES.contains(&completion.status) {
+        if image.has_lost_power() && FAILURES.contains(&completion.status) {
             self.checker.failed(completion.token)?;
         } else {
             if let Some(disk) = &mut self.disk {
@@ -438,8 +443,8 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             }
             self.checker.completed(&completion, self.now, wall)?;
         }
-        self.answers.clear();
-        self.answers.push((completion, wall));
+        self.completions.clear();
+        self.completions.push((completion, wall));
         Ok(())
     }
 
@@ -460,7 +465,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         UnixMillis(self.wall_offset + self.now.0 / 1_000_000)
     }
 
-    fn tell(&mut self, line: impl FnOnce() -> String) {
+    fn log(&mut self, line: impl FnOnce() -> String) {
         if let Some(sink) = &mut self.sink {
             sink(&line());
         }

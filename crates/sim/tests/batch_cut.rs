@@ -20,7 +20,7 @@ fn submit(device: &mut SsdDevice<SimMedia>, command: SsdCommand) {
     SimulatedDevice::submit(device, NamespaceId::FIRST, 0, command).unwrap();
 }
 
-fn ask(device: &mut SsdDevice<SimMedia>, wall: UnixMillis, command: SsdCommand) -> SsdCompletion {
+fn run(device: &mut SsdDevice<SimMedia>, wall: UnixMillis, command: SsdCommand) -> SsdCompletion {
     submit(device, command);
     let mut now = Nanos::ZERO;
     loop {
@@ -46,7 +46,7 @@ fn value_bytes(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<u
         bytes_max: u32::MAX,
         release: ReadRelease::WhenDurable,
     };
-    let answer = ask(device, LATER, command);
+    let answer = run(device, LATER, command);
     (answer.status == Status::SUCCESS).then_some(answer.value_bytes)
 }
 
@@ -61,16 +61,16 @@ fn lost_batch_with_an_expired_key_leaves_earlier_values() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-        let image = media.wreck();
+        let image = media.crash_image();
         let start = BootTime { now: Nanos::ZERO, wall: WALL };
         let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
         let before = SsdCommand::Batch { writes: vec![put(b"brief", 10, RecordExpiry::Never)] };
-        assert_eq!(ask(&mut device, WALL, before).status, Status::SUCCESS);
-        assert_eq!(ask(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, WALL, before).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
         // The batch spans several pages, so that the tombstone lies on another page than most of it.
         let writes =
             vec![put(b"brief", 20, RecordExpiry::At(WALL.0 + 1)), put(b"long", 20_000, RecordExpiry::Never)];
-        assert_eq!(ask(&mut device, WALL, SsdCommand::Batch { writes }).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, WALL, SsdCommand::Batch { writes }).status, Status::SUCCESS);
         SimulatedDevice::poll(&mut device, Nanos::ZERO, LATER);
         submit(&mut device, SsdCommand::Flush);
         for _ in 0..20 {
@@ -101,9 +101,9 @@ fn write_conditional_on_a_batch_never_outlives_it() {
     for seed in 0..400 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-        let image = media.wreck();
+        let image = media.crash_image();
         let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
-        assert_eq!(ask(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
         // The batch spans several pages, so that the write after it lies on another page.
         let writes =
             vec![put(b"counter", 10, RecordExpiry::Never), put(b"long", 20_000, RecordExpiry::Never)];

@@ -18,7 +18,7 @@ use headwater_ssd::media::{BlockId, PAGE_DATA_BYTES, PageAddress};
 const START: BootTime = BootTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
 const KEYS: u64 = 60;
 
-fn ask(device: &mut SsdDevice<SimMedia>, command: SsdCommand) -> SsdCompletion {
+fn run(device: &mut SsdDevice<SimMedia>, command: SsdCommand) -> SsdCompletion {
     SimulatedDevice::submit(device, NamespaceId::FIRST, 0, command).unwrap();
     let mut now = Nanos::ZERO;
     loop {
@@ -63,11 +63,11 @@ fn flipped_bits_never_reach_a_client() {
     for seed in 0..150 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
-        let mut image = media.wreck();
+        let mut image = media.crash_image();
         let config = DeviceConfig::default();
         let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, START).unwrap();
         for key in 0..KEYS {
-            assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS, "seed {seed}");
+            assert_eq!(run(&mut device, store(key)).status, Status::SUCCESS, "seed {seed}");
         }
         drop(device);
         let mut media = image.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap();
@@ -80,13 +80,13 @@ fn flipped_bits_never_reach_a_client() {
             let (page, flips) = (written[rng.usize(0..written.len())], rng.usize(1..=3));
             media.flip_bits(&mut rng, page, flips);
         }
-        image = media.wreck();
+        image = media.crash_image();
         let mut device = match <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, START) {
             Ok(device) => device,
             Err(why) => panic!("seed {seed}: the device does not open after bit flips: {why}"),
         };
         for key in 0..KEYS {
-            let answer = ask(&mut device, get(key));
+            let answer = run(&mut device, get(key));
             match answer.status {
                 Status::SUCCESS => assert_eq!(answer.sink, value_of(key), "seed {seed} key {key}"),
                 Status::KEY_DOES_NOT_EXIST | Status::UNRECOVERED_ERROR => detected += 1,
@@ -102,11 +102,11 @@ fn flipped_bits_never_reach_a_client() {
 fn stored(keys: u64, seed: u64) -> SimMedia {
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FEMU, 20));
-    let image = media.wreck();
+    let image = media.crash_image();
     let mut device =
         <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &DeviceConfig::default(), START).unwrap();
     for key in 0..keys {
-        assert_eq!(ask(&mut device, store(key)).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, store(key)).status, Status::SUCCESS);
     }
     drop(device);
     image.next_boot(&mut rng, &DamagePlan::CLEAN).unwrap()
@@ -146,7 +146,7 @@ fn damage_first_page(seed: u64, flips: usize) -> (u32, u32, bool) {
         <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &DeviceConfig::default(), START).unwrap();
     let (mut damaged, mut absent) = (0, 0);
     for key in 0..MANY {
-        let answer = ask(&mut device, get(key));
+        let answer = run(&mut device, get(key));
         match answer.status {
             Status::SUCCESS => assert_eq!(answer.sink, value_of(key), "seed {seed} key {key}"),
             Status::UNRECOVERED_ERROR => damaged += 1,

@@ -82,7 +82,7 @@ fn answer(token: u64, status: Status, sequence: u64) -> SsdCompletion {
         position: 0,
         sink: Vec::new(),
         keys: Vec::new(),
-        next: None,
+        next_position: None,
     }
 }
 
@@ -99,7 +99,7 @@ fn nothing(token: u64) -> SsdCompletion {
 }
 
 impl CheckedHistory {
-    fn ask(&mut self, namespace: NamespaceId, token: u64, command: &SsdCommand) {
+    fn submit(&mut self, namespace: NamespaceId, token: u64, command: &SsdCommand) {
         let asked = self.checker.prepare(namespace, command, self.wall);
         self.checker.accepted(token, asked).unwrap();
     }
@@ -109,7 +109,7 @@ impl CheckedHistory {
     }
 
     fn write(&mut self, namespace: NamespaceId, token: u64, command: &SsdCommand, sequence: u64) {
-        self.ask(namespace, token, command);
+        self.submit(namespace, token, command);
         self.answer(&answer(token, Status::SUCCESS, sequence)).unwrap();
     }
 
@@ -119,7 +119,7 @@ impl CheckedHistory {
 
     fn settle(&mut self, namespace: NamespaceId, name: &'static str, seen: &SsdCompletion) -> CheckResult {
         let wall = WallSpan { asked: self.wall, answered: self.wall };
-        self.checker.settle(namespace, &key(name), seen, wall)
+        self.checker.check_recovered_key(namespace, &key(name), seen, wall)
     }
 }
 
@@ -135,7 +135,7 @@ fn lost_acknowledged_write_is_reported() {
 fn returned_older_value_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
-    run.ask(ALWAYS, 2, &get("a"));
+    run.submit(ALWAYS, 2, &get("a"));
     run.write(ALWAYS, 3, &store("a", "two"), 2);
     run.cut();
     let back = run.settle(ALWAYS, "a", &found(0, "one", 1));
@@ -145,7 +145,7 @@ fn returned_older_value_is_reported() {
 #[test]
 fn resurrected_delete_is_reported() {
     let mut run = history();
-    run.ask(ALWAYS, 9, &get("a"));
+    run.submit(ALWAYS, 9, &get("a"));
     run.write(ALWAYS, 10, &store("a", "one"), 1);
     run.write(ALWAYS, 11, &delete("a"), 2);
     run.cut();
@@ -158,15 +158,15 @@ fn second_completion_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     let second = run.answer(&answer(1, Status::SUCCESS, 1));
-    assert_eq!(second, Err(PromiseViolation::UnaskedCompletion { token: 1 }));
+    assert_eq!(second, Err(PromiseViolation::UnexpectedCompletion { token: 1 }));
 }
 
 #[test]
 fn missing_completion_is_reported() {
     let mut run = history();
-    run.ask(ALWAYS, 4, &store("a", "one"));
+    run.submit(ALWAYS, 4, &store("a", "one"));
     let missing = PromiseViolation::NeverCompleted { count: 1, first: 4 };
-    assert_eq!(run.checker.quiet(), Err(missing));
+    assert_eq!(run.checker.check_idle(), Err(missing));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn unacknowledged_write_may_exist_or_not_but_not_change_later() {
     for there in [true, false] {
         let mut run = history();
         run.write(ALWAYS, 1, &store("a", "one"), 1);
-        run.ask(ALWAYS, 2, &store("a", "two"));
+        run.submit(ALWAYS, 2, &store("a", "two"));
         run.cut();
         let (seen, other) = (found(0, "one", 1), found(0, "two", 2));
         let (seen, other) = if there { (other, seen) } else { (seen, other) };
         run.settle(ALWAYS, "a", &seen).unwrap();
-        run.checker.settled();
+        run.checker.finish_recovery_check();
         run.cut();
         assert!(run.settle(ALWAYS, "a", &other).is_err(), "there: {there}");
     }
@@ -197,8 +197,8 @@ fn unacknowledged_write_may_exist_or_not_but_not_change_later() {
 #[test]
 fn value_returned_by_a_read_must_survive() {
     let mut run = history();
-    run.ask(ALWAYS, 1, &store("a", "one"));
-    run.ask(ALWAYS, 2, &get("a"));
+    run.submit(ALWAYS, 1, &store("a", "one"));
+    run.submit(ALWAYS, 2, &get("a"));
     run.answer(&found(2, "one", 1)).unwrap();
     run.cut();
     assert!(matches!(run.settle(ALWAYS, "a", &nothing(0)), Err(PromiseViolation::Lost { .. })));
@@ -208,14 +208,14 @@ fn value_returned_by_a_read_must_survive() {
 fn speculative_read_promises_nothing_until_a_fence() {
     for fenced in [false, true] {
         let mut run = history();
-        run.ask(ALWAYS, 1, &store("a", "one"));
+        run.submit(ALWAYS, 1, &store("a", "one"));
         let command = SsdCommand::Retrieve {
             key: key("a"),
             sink: Vec::new().into(),
             bytes_max: u32::MAX,
             release: ReadRelease::Speculative,
         };
-        run.ask(ALWAYS, 2, &command);
+        run.submit(ALWAYS, 2, &command);
         run.answer(&found(2, "one", 1)).unwrap();
         if fenced {
             let up_to = Sequence(1);
@@ -230,7 +230,7 @@ fn speculative_read_promises_nothing_until_a_fence() {
 fn half_a_batch_is_reported_in_either_order() {
     for swapped in [false, true] {
         let mut run = history();
-        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
+        run.submit(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         run.cut();
         let states = [("a", found(0, "from the batch", 1)), ("b", nothing(0))];
         let order = if swapped { [1, 0] } else { [0, 1] };
@@ -244,7 +244,7 @@ fn half_a_batch_is_reported_in_either_order() {
 fn whole_batch_or_none_of_it_is_accepted() {
     for there in [false, true] {
         let mut run = history();
-        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
+        run.submit(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         run.cut();
         let none = nothing(0);
         let (a, b) = (found(0, "from the batch", 1), found(0, "from the batch too", 2));
@@ -295,7 +295,7 @@ fn expired_key_must_be_absent_and_unexpired_key_present() {
             let mut run = history();
             run.write(ALWAYS, 1, &store, 1);
             run.wall = UnixMillis(wall);
-            run.ask(ALWAYS, 2, &get("a"));
+            run.submit(ALWAYS, 2, &get("a"));
             assert_eq!(run.answer(seen).is_ok(), fits, "wall {wall}");
         }
     }
@@ -306,7 +306,7 @@ fn stale_read_without_a_cut_is_reported() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("a", "two"), 2);
-    run.ask(ALWAYS, 3, &get("a"));
+    run.submit(ALWAYS, 3, &get("a"));
     assert!(run.answer(&found(3, "one", 1)).is_err());
 }
 
@@ -315,8 +315,8 @@ fn read_concurrent_with_a_write_may_return_either_value() {
     for seen in [found(3, "one", 1), found(3, "two", 2)] {
         let mut run = history();
         run.write(ALWAYS, 1, &store("a", "one"), 1);
-        run.ask(ALWAYS, 2, &store("a", "two"));
-        run.ask(ALWAYS, 3, &get("a"));
+        run.submit(ALWAYS, 2, &store("a", "two"));
+        run.submit(ALWAYS, 3, &get("a"));
         run.answer(&answer(2, Status::SUCCESS, 2)).unwrap();
         run.answer(&seen).unwrap();
     }
@@ -332,11 +332,11 @@ fn misjudged_condition_is_reported() {
     };
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
-    run.ask(ALWAYS, 2, &absent);
+    run.submit(ALWAYS, 2, &absent);
     let judged = run.answer(&answer(2, Status::SUCCESS, 2));
     assert!(matches!(judged, Err(PromiseViolation::ConditionMisjudged { .. })), "{judged:?}");
     let mut run = history();
-    run.ask(ALWAYS, 1, &absent);
+    run.submit(ALWAYS, 1, &absent);
     let judged = run.answer(&answer(1, Status::KEY_EXISTS, 0));
     assert!(matches!(judged, Err(PromiseViolation::ConditionMisjudged { .. })), "{judged:?}");
 }
@@ -347,7 +347,7 @@ fn wrong_listings_are_reported() {
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "two"), 2);
     run.write(ALWAYS, 3, &delete("b"), 3);
-    run.ask(ALWAYS, 4, &SsdCommand::List { from: ListPosition::START, keys_max: 9 });
+    run.submit(ALWAYS, 4, &SsdCommand::List { position: ListPosition::START, keys_max: 9 });
     let listed = |name| ListedKey { key: key(name), value_bytes: 3, expiry_ms: 0 };
     let mut gone = answer(4, Status::SUCCESS, 0);
     gone.keys = vec![listed("a"), listed("b")];
@@ -371,8 +371,8 @@ fn lost_update_is_reported() {
     };
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
-    run.ask(ALWAYS, 2, &replace("two"));
-    run.ask(ALWAYS, 3, &replace("three"));
+    run.submit(ALWAYS, 2, &replace("two"));
+    run.submit(ALWAYS, 3, &replace("three"));
     run.answer(&answer(3, Status::SUCCESS, 3)).unwrap();
     let lost = run.answer(&answer(2, Status::SUCCESS, 2));
     assert!(matches!(lost, Err(PromiseViolation::LostUpdate { .. })), "{lost:?}");
@@ -386,7 +386,7 @@ fn store_if(condition: WriteCondition) -> SsdCommand {
 fn batch_that_decided_an_acknowledged_write_must_survive_whole() {
     for lost in [false, true] {
         let mut run = history();
-        run.ask(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
+        run.submit(ALWAYS, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]));
         // The key was absent before: only the batch, which was not acknowledged, can have stored a record.
         run.write(ALWAYS, 2, &store_if(WriteCondition::IfExists), 3);
         run.cut();
@@ -402,7 +402,7 @@ fn clear_that_decided_an_acknowledged_write_must_survive() {
     let mut run = history();
     run.write(ALWAYS, 1, &store("a", "one"), 1);
     run.write(ALWAYS, 2, &store("b", "one"), 2);
-    run.ask(ALWAYS, 3, &SsdCommand::Clear);
+    run.submit(ALWAYS, 3, &SsdCommand::Clear);
     run.write(ALWAYS, 4, &store_if(WriteCondition::IfAbsent), 4);
     run.cut();
     run.settle(ALWAYS, "a", &found(0, "two", 4)).unwrap();
@@ -414,9 +414,9 @@ fn write_that_outlives_the_batch_it_replaced_is_reported() {
     for lost in [false, true] {
         let mut run = history();
         run.write(ON_FLUSH, 1, &batch(&[("a", "from the batch"), ("b", "from the batch too")]), 2);
-        run.ask(ON_FLUSH, 2, &get("a"));
+        run.submit(ON_FLUSH, 2, &get("a"));
         run.answer(&found(2, "from the batch", 1)).unwrap();
-        run.ask(ON_FLUSH, 3, &store_if(WriteCondition::IfSequence(Sequence(1))));
+        run.submit(ON_FLUSH, 3, &store_if(WriteCondition::IfSequence(Sequence(1))));
         run.cut();
         run.settle(ON_FLUSH, "a", &found(0, "two", 3)).unwrap();
         let other = if lost { nothing(0) } else { found(0, "from the batch too", 2) };

@@ -33,7 +33,7 @@ fn start() -> BootTime {
     BootTime { now: Nanos::ZERO, wall: WALL }
 }
 
-fn ask(device: &mut SsdDevice<SimMedia>, (namespace, command): TargetedCommand) -> SsdCompletion {
+fn run(device: &mut SsdDevice<SimMedia>, (namespace, command): TargetedCommand) -> SsdCompletion {
     SimulatedDevice::submit(device, namespace, 0, command).unwrap();
     let mut now = Nanos::ZERO;
     loop {
@@ -55,10 +55,10 @@ fn cut(seed: u64, durable: Vec<TargetedCommand>, racing: Vec<TargetedCommand>) -
         DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
-    let image = media.wreck();
+    let image = media.crash_image();
     let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start()).unwrap();
     for command in durable.into_iter().chain([(KEYS, SsdCommand::Flush)]) {
-        assert_eq!(ask(&mut device, command).status, Status::SUCCESS);
+        assert_eq!(run(&mut device, command).status, Status::SUCCESS);
     }
     for (namespace, command) in racing.into_iter().chain([(KEYS, SsdCommand::Flush)]) {
         SimulatedDevice::submit(&mut device, namespace, 0, command).unwrap();
@@ -96,7 +96,7 @@ fn copy(start: u64) -> TargetedCommand {
 
 /// Returns the first byte of each block.
 fn blocks(device: &mut SsdDevice<SimMedia>, range: LbaRange) -> Vec<u8> {
-    let done = ask(device, (DISK, SsdCommand::Read { range, sink: Vec::new().into() }));
+    let done = run(device, (DISK, SsdCommand::Read { range, sink: Vec::new().into() }));
     assert_eq!(done.status, Status::SUCCESS);
     done.sink.iter().step_by(FORMAT.bytes()).copied().collect()
 }
@@ -140,14 +140,14 @@ fn copy_of_a_deallocated_block_never_outlives_the_deallocate() {
     assert!(copied > 0 && neither > 0, "both existed {copied} times, neither {neither} times");
 }
 
-fn look(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
+fn retrieve(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
     let command = SsdCommand::Retrieve {
         key: Bytes::from_static(key),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
         release: ReadRelease::WhenDurable,
     };
-    let answer = ask(device, (KEYS, command));
+    let answer = run(device, (KEYS, command));
     (answer.status == Status::SUCCESS).then_some((answer.value_bytes, answer.expiry_ms))
 }
 
@@ -170,7 +170,7 @@ fn kept_expiry_never_outlives_the_batch_that_set_it() {
             vec![put(b"long", 20_000, RecordExpiry::Never), put(b"brief", 10, RecordExpiry::At(MUCH_LATER))];
         let racing = vec![(KEYS, SsdCommand::Batch { writes }), store(11, RecordExpiry::Keep)];
         let mut device = cut(seed, vec![store(9, RecordExpiry::Never)], racing);
-        match (look(&mut device, b"brief"), look(&mut device, b"long")) {
+        match (retrieve(&mut device, b"brief"), retrieve(&mut device, b"long")) {
             (Some((11, MUCH_LATER)), Some((20_000, 0))) => kept += 1,
             (Some((10, MUCH_LATER)), Some((20_000, 0))) => {}
             (Some((9, 0)), None) => neither += 1,

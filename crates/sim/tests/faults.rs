@@ -181,7 +181,7 @@ fn the_next_boot_must_erase_before_it_programs() {
     let mut media = media(INSTANT, 0).power_cut(&mut rng, &DamagePlan::CLEAN);
     let refused = media.submit(MediaToken(0), program(page(0, 0), 1), Nanos::ZERO).unwrap_err();
     assert_eq!(refused.reason, RefusalReason::Rule(NandRule::NotErased));
-    assert!(matches!(media.wreck().misuse(), Some(FlashMisuse::Rule { .. })));
+    assert!(matches!(media.crash_image().misuse(), Some(FlashMisuse::Rule { .. })));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });
     submit(&mut media, program(page(0, 0), 1));
     assert!(settle(&mut media).iter().all(Result::is_ok));
@@ -197,7 +197,7 @@ fn every_operation_completes_after_a_power_cut() {
     let answers = settle(&mut media);
     assert_eq!(answers.len(), 6);
     assert!(answers.iter().all(Result::is_err));
-    assert!(media.wreck().is_dead());
+    assert!(media.crash_image().has_lost_power());
 }
 
 #[test]
@@ -219,5 +219,5 @@ fn erase_that_races_a_program_is_reported() {
     submit(&mut media, program(page(0, 0), 1));
     submit(&mut media, MediaOp::Erase { block: BlockId(0) });
     let race = FlashMisuse::EraseRacesProgram { block: BlockId(0) };
-    assert_eq!(media.wreck().misuse(), Some(race));
+    assert_eq!(media.crash_image().misuse(), Some(race));
 }

@@ -160,7 +160,8 @@ fn promises_hold_with_a_cut_at_every_point_of_namespace_changes() {
         config.workload.value_bytes_max = 200;
         config.workload.chained_every = 0;
         config.commands_max = 90;
-        config.disk = Some(BlockNamespaceConfig { format: BlockFormat::B512, blocks: 200, changes_every: 6 });
+        config.block_namespace =
+            Some(BlockNamespaceConfig { format: BlockFormat::B512, blocks: 200, changes_every: 6 });
         cut_everywhere(&config, seed);
     }
 }

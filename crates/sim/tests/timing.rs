@@ -129,7 +129,7 @@ fn erase_does_not_delay_other_dies_of_its_channel() {
 #[test]
 fn slow_die_does_not_delay_other_dies() {
     let mut media = media(FEMU, 32);
-    media.slow_down(Some(SlowDie { die: 2, factor: 10 }));
+    media.set_slow_die(Some(SlowDie { die: 2, factor: 10 }));
     assert_eq!(run(&mut media, Nanos::ZERO, [read(page(2, 0))]), Nanos(405_120));
     let later = Nanos(1_000_000);
     assert_eq!(run(&mut media, later, [read(page(3, 0))]).since(later), Nanos(45_120));

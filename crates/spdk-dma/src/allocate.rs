@@ -6,7 +6,7 @@
 //! # What this does not do
 //! It reports no physical addresses: a call that requests one gets null. Memory is not shared with other processes.
 
-use crate::process_pool::{guarded, pool};
+use crate::process_pool::{catch_panic, pool};
 use headwater_dma::pool::{NodeId, PoolRequest};
 use std::ffi::c_void;
 use std::ptr;
@@ -21,13 +21,13 @@ pub const SPDK_MALLOC_SHARE: u32 = 0x02;
 /// The initial contents of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InitialFill {
-    Nothing,
+    Unspecified,
     Zeroes,
 }
 
 /// Builds the pool's request; `None` for arguments that cannot be met.
 #[inline]
-fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option<PoolRequest> {
+fn pool_request(size: usize, align: usize, physical: *const u64, node: i32) -> Option<PoolRequest> {
     if !physical.is_null() {
         return None;
     }
@@ -40,8 +40,8 @@ fn request(size: usize, align: usize, physical: *const u64, node: i32) -> Option
 
 #[inline]
 fn allocate(size: usize, align: usize, physical: *const u64, node: i32, fill: InitialFill) -> *mut c_void {
-    guarded(ptr::null_mut(), || {
-        let Some(request) = request(size, align, physical, node) else { return ptr::null_mut() };
+    catch_panic(ptr::null_mut(), || {
+        let Some(request) = pool_request(size, align, physical, node) else { return ptr::null_mut() };
         let request = if fill == InitialFill::Zeroes { request.zeroed() } else { request };
         let address = pool().and_then(|pool| pool.allocate_raw(&request).ok());
         address.map_or(ptr::null_mut(), |address| address.as_ptr().cast())
@@ -49,7 +49,7 @@ fn allocate(size: usize, align: usize, physical: *const u64, node: i32, fill: In
 }
 
 /// Returns true if the flags can be met: DMA only, no sharing.
-fn flags_fit(flags: u32) -> bool {
+fn are_flags_supported(flags: u32) -> bool {
     flags == SPDK_MALLOC_DMA
 }
 
@@ -62,8 +62,8 @@ pub extern "C" fn spdk_malloc(
     numa_id: i32,
     flags: u32,
 ) -> *mut c_void {
-    if flags_fit(flags) {
-        allocate(size, align, unused, numa_id, InitialFill::Nothing)
+    if are_flags_supported(flags) {
+        allocate(size, align, unused, numa_id, InitialFill::Unspecified)
     } else {
         ptr::null_mut()
     }
@@ -78,7 +78,7 @@ pub extern "C" fn spdk_zmalloc(
     numa_id: i32,
     flags: u32,
 ) -> *mut c_void {
-    if flags_fit(flags) {
+    if are_flags_supported(flags) {
         allocate(size, align, unused, numa_id, InitialFill::Zeroes)
     } else {
         ptr::null_mut()
@@ -88,7 +88,7 @@ pub extern "C" fn spdk_zmalloc(
 /// Allocates page-aligned memory for a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn spdk_dma_malloc(size: usize, align: usize, unused: *mut u64) -> *mut c_void {
-    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, InitialFill::Nothing)
+    allocate(size, align, unused, SPDK_ENV_SOCKET_ID_ANY, InitialFill::Unspecified)
 }
 
 /// Allocates as [`spdk_dma_malloc`] does, zeroed.
@@ -105,7 +105,7 @@ pub extern "C" fn spdk_dma_malloc_socket(
     unused: *mut u64,
     numa_id: i32,
 ) -> *mut c_void {
-    allocate(size, align, unused, numa_id, InitialFill::Nothing)
+    allocate(size, align, unused, numa_id, InitialFill::Unspecified)
 }
 
 /// Allocates as [`spdk_dma_malloc_socket`] does, zeroed.

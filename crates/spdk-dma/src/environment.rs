@@ -38,34 +38,37 @@ impl PoolSettings {
     /// Reads the variables that `variable` returns.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let mut config = PoolConfig::default();
-        if let Some(cap) = parsed(&variable, "HEADWATER_POOL_CAP", BYTES, bytes)? {
+        if let Some(cap) = parse_variable(&variable, "HEADWATER_POOL_CAP", BYTES, parse_bytes)? {
             config.cap = cap;
         }
-        if let Some(chunk) = parsed(&variable, "HEADWATER_POOL_CHUNK", BYTES, bytes)? {
+        if let Some(chunk) = parse_variable(&variable, "HEADWATER_POOL_CHUNK", BYTES, parse_bytes)? {
             // An explicit size disables adaptation.
             config.chunk = chunk;
             config.chunk_rule = ChunkRule::Fixed;
         }
         let number = |text: &str| text.parse().ok();
-        if let Some(idle) = parsed(&variable, "HEADWATER_POOL_IDLE_MS", "a number of milliseconds", number)? {
+        if let Some(idle) =
+            parse_variable(&variable, "HEADWATER_POOL_IDLE_MS", "a number of milliseconds", number)?
+        {
             config.idle = Nanos::from_millis(idle);
         }
-        let pinner = parsed(&variable, "HEADWATER_POOL_PIN", "none or locked", |text| match text {
+        let pinner = parse_variable(&variable, "HEADWATER_POOL_PIN", "none or locked", |text| match text {
             "none" => Some(Arc::new(NoPinning) as Arc<dyn MemoryPinner>),
             "locked" => Some(Arc::new(MlockPinner) as Arc<dyn MemoryPinner>),
             _ => None,
         })?;
         config.pinner = pinner.unwrap_or(config.pinner);
-        let misuse = parsed(&variable, "HEADWATER_POOL_MISUSE", "report or abort", |text| match text {
-            "report" => Some(MisusePolicy::Report),
-            "abort" => Some(MisusePolicy::Abort),
-            _ => None,
-        })?;
+        let misuse =
+            parse_variable(&variable, "HEADWATER_POOL_MISUSE", "report or abort", |text| match text {
+                "report" => Some(MisusePolicy::Report),
+                "abort" => Some(MisusePolicy::Abort),
+                _ => None,
+            })?;
         Ok(Self { config, misuse: misuse.unwrap_or(MisusePolicy::Report) })
     }
 }
 
-fn parsed<T>(
+fn parse_variable<T>(
     variable: &impl Fn(&str) -> Option<String>,
     name: &'static str,
     choice: &'static str,
@@ -78,7 +81,7 @@ fn parsed<T>(
     }
 }
 
-fn bytes(text: &str) -> Option<usize> {
+fn parse_bytes(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),

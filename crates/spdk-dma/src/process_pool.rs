@@ -26,10 +26,10 @@ fn process() -> Option<&'static ProcessPool> {
 #[cold]
 fn open() -> Option<ProcessPool> {
     let settings = PoolSettings::read(|name| std::env::var(name).ok());
-    let settings = settings.map_err(|error| say(&error)).ok()?;
-    let pool = Pool::open(settings.config).map_err(|error| say(&error)).ok()?;
+    let settings = settings.map_err(|error| print_error(&error)).ok()?;
+    let pool = Pool::open(settings.config).map_err(|error| print_error(&error)).ok()?;
     // Without the thread idle chunks stay allocated, and everything else works.
-    let ticker = pool.ticker().map_err(|error| say(&error)).ok();
+    let ticker = pool.ticker().map_err(|error| print_error(&error)).ok();
     Some(ProcessPool { pool, misuse: settings.misuse, _ticker: ticker })
 }
 
@@ -43,14 +43,14 @@ pub(crate) fn pool() -> Option<&'static Pool> {
     clippy::print_stderr,
     reason = "SPDK's functions return no error; the reason goes to standard error"
 )]
-fn say(what: &dyn Display) {
+fn print_error(what: &dyn Display) {
     eprintln!("headwater: {what}");
 }
 
 /// Reports a wrong free, and ends the program if configured.
 #[cold]
-pub(crate) fn misused(function: &str, address: usize, error: &PoolError) {
-    say(&format_args!("{function}({address:#x}): {error}"));
+pub(crate) fn report_misuse(function: &str, address: usize, error: &PoolError) {
+    print_error(&format_args!("{function}({address:#x}): {error}"));
     if process().is_some_and(|process| process.misuse == MisusePolicy::Abort) {
         std::process::abort();
     }
@@ -58,7 +58,7 @@ pub(crate) fn misused(function: &str, address: usize, error: &PoolError) {
 
 /// Runs the work of a call; returns `otherwise` if it panics.
 #[inline]
-pub(crate) fn guarded<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+pub(crate) fn catch_panic<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     // Other calls see the state after a panic only through the pool, whose locks survive it.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
 }

@@ -3,7 +3,7 @@
 //! Input: any addresses. Output: memory returned to the pool. Invariant: an address outside the pool, inside of a
 //! buffer or freed before changes nothing and is reported on standard error.
 
-use crate::process_pool::{guarded, misused, pool};
+use crate::process_pool::{catch_panic, pool, report_misuse};
 use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::{Pool, PoolRequest};
 use std::ffi::c_void;
@@ -11,14 +11,14 @@ use std::ptr;
 
 #[inline]
 fn free(function: &str, address: *mut c_void) {
-    guarded((), || {
+    catch_panic((), || {
         if address.is_null() {
             return;
         }
         if let Some(pool) = pool()
             && let Err(error) = pool.free_raw(address.cast_const().cast())
         {
-            misused(function, address.addr(), &error);
+            report_misuse(function, address.addr(), &error);
         }
     });
 }
@@ -36,7 +36,7 @@ pub extern "C" fn spdk_dma_free(buf: *mut c_void) {
 }
 
 fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -> *mut c_void {
-    let moved = guarded(None, || {
+    let moved = catch_panic(None, || {
         let pool = pool()?;
         let request = PoolRequest::bytes(size).aligned(align.max(1));
         if address.is_null() {
@@ -44,7 +44,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
         }
         match pool.adopt(address.cast_const().cast()) {
             Ok(old) => {
-                let (moved, kept) = grown(pool, old, &request);
+                let (moved, kept) = resize_or_move(pool, old, &request);
                 // A caller that gets null still owns the old memory.
                 if let Some(old) = kept {
                     let _ = old.leak();
@@ -52,7 +52,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
                 moved.map(PoolBuffer::leak)
             }
             Err(error) => {
-                misused(function, address.addr(), &error);
+                report_misuse(function, address.addr(), &error);
                 None
             }
         }
@@ -61,7 +61,7 @@ fn reallocate(function: &str, address: *mut c_void, size: usize, align: usize) -
 }
 
 /// Returns the buffer in its new length, in place if it has the capacity; or `None`, and the old buffer.
-fn grown(
+fn resize_or_move(
     pool: &Pool,
     mut old: PoolBuffer,
     request: &PoolRequest,
@@ -72,7 +72,7 @@ fn grown(
         old.resize(request.bytes);
         return (Some(old), None);
     }
-    let Ok(Ok(mut new)) = pool.allocate(request).map(headwater_dma::buffer::PoolAllocation::contiguous)
+    let Ok(Ok(mut new)) = pool.allocate(request).map(headwater_dma::buffer::PoolAllocation::into_contiguous)
     else {
         return (None, Some(old));
     };

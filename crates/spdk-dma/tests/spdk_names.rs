@@ -3,13 +3,10 @@
 //! Input: `examples/c/spdk_names.c`. Output: its output, and what the library printed about its wrong frees.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use program::{Link, run};
+use headwater_testkit::c_program::{LinkMode, run};
 use std::path::Path;
 
-#[path = "../../capi/tests/c/program.rs"]
-mod program;
-
-fn spdk_names(link: Link, environment: &[(&str, &str)]) -> Result<String, String> {
+fn spdk_names(link: LinkMode, environment: &[(&str, &str)]) -> Result<String, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = folder.join("examples/c/spdk_names.c");
     run(&source, &folder.join("include"), "headwater_spdk_dma", link, environment)
@@ -19,7 +16,7 @@ const SMALL: (&str, &str) = ("HEADWATER_POOL_CAP", "8M");
 
 #[test]
 fn spdk_program_runs_and_its_wrong_frees_are_reported() {
-    for link in [Link::Static, Link::Shared] {
+    for link in [LinkMode::Static, LinkMode::Shared] {
         let output = spdk_names(link, &[SMALL, ("HEADWATER_POOL_CHUNK", "2M")]).unwrap();
         assert!(output.contains("SPDK's names work"), "{output}");
         for wrong in ["points into a buffer", "not of this memory", "freed before"] {
@@ -30,13 +27,13 @@ fn spdk_program_runs_and_its_wrong_frees_are_reported() {
 
 #[test]
 fn wrong_free_aborts_if_configured() {
-    let output = spdk_names(Link::Static, &[SMALL, ("HEADWATER_POOL_MISUSE", "abort")]).unwrap_err();
+    let output = spdk_names(LinkMode::Static, &[SMALL, ("HEADWATER_POOL_MISUSE", "abort")]).unwrap_err();
     assert!(output.contains("points into a buffer") && !output.contains("SPDK's names work"), "{output}");
 }
 
 #[test]
 fn invalid_environment_is_reported_and_gives_no_memory() {
-    let output = spdk_names(Link::Shared, &[("HEADWATER_POOL_CAP", "much")]).unwrap_err();
+    let output = spdk_names(LinkMode::Shared, &[("HEADWATER_POOL_CAP", "much")]).unwrap_err();
     assert_eq!(output.matches("HEADWATER_POOL_CAP is \"much\"").count(), 1, "{output}");
 }
 

@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for uring in [UringChoice::Auto, UringChoice::Never] {
         for direct in [DirectChoice::Auto, DirectChoice::Never] {
             for prepare in [ZeroFillMode::Never, ZeroFillMode::Ahead] {
-                let options = FileOptions { direct, uring, prepare };
+                let options = FileOptions { direct, uring, zero_fill_mode: prepare };
                 let work_directory = tempfile::TempDir::new_in(Path::new(&directory))?;
                 let mut media = FileMedia::create(
                     work_directory.path(),

@@ -229,7 +229,7 @@ pub enum SsdCommand {
     List {
         /// The position to start at: [`ListPosition::START`], one that a completion returned, or that of a key
         /// ([`Device::position_of`](crate::engine::Device::position_of)).
-        from: ListPosition,
+        position: ListPosition,
         /// Most keys to return (more only if keys share one position).
         keys_max: u32,
     },
@@ -332,7 +332,7 @@ pub struct SsdCompletion {
     /// List: the keys found.
     pub keys: Vec<ListedKey>,
     /// List: the position to continue from, or `None` at the end.
-    pub next: Option<ListPosition>,
+    pub next_position: Option<ListPosition>,
 }
 
 impl SsdCompletion {
@@ -348,7 +348,7 @@ impl SsdCompletion {
             position: 0,
             sink: Vec::new(),
             keys: Vec::new(),
-            next: None,
+            next_position: None,
         }
     }
 }

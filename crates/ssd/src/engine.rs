@@ -25,8 +25,7 @@ use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, Operatio
 use crate::engine::release::ReleaseQueue;
 use crate::engine::trace::{StageTrace, StageTracer};
 use crate::ftl::namespace_table::NamespaceDefinition;
-use crate::ftl::{Ftl, StallReason};
-use crate::index::RecordIndex;
+use crate::ftl::{Ftl, PumpOutcome, StallReason};
 use crate::limits::{NAMESPACES, OPERATIONS_MAX};
 use crate::log::reads::ReadWaiter;
 use crate::media::{Media, MediaError};
@@ -38,40 +37,40 @@ use schedule::OperationSchedule;
 use throttle::CommandThrottle;
 
 pub use crate::config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
-pub(crate) use open::layer;
+pub(crate) use open::build_ftl;
 pub use open::{OpenError, OpenProgress, OpenReason, StartTime};
 
 /// A key-value and block device on one medium.
 #[derive(Debug)]
 pub struct SsdDevice<M> {
     ftl: Ftl<M>,
-    slab: OperationSlab,
+    operations: OperationSlab,
     schedule: OperationSchedule,
     throttle: CommandThrottle,
-    release: ReleaseQueue,
+    release_queue: ReleaseQueue,
     /// Durability of the namespaces whose own settings give none.
-    durability: [Durability; NAMESPACES],
+    default_durability: [Durability; NAMESPACES],
     interval_due: Option<Nanos>,
     checkpointer: Checkpointer,
     tracer: StageTracer,
-    awake: Vec<ReadWaiter>,
+    ready_waiters: Vec<ReadWaiter>,
     now: Nanos,
     administration: AdminState,
 }
 
 impl<M: Media> SsdDevice<M> {
-    fn over(ftl: Ftl<M>, config: &DeviceConfig) -> Self {
+    fn from_ftl(ftl: Ftl<M>, config: &DeviceConfig) -> Self {
         Self {
             ftl,
-            slab: OperationSlab::default(),
+            operations: OperationSlab::default(),
             schedule: OperationSchedule::default(),
             throttle: CommandThrottle::default(),
-            release: ReleaseQueue::default(),
-            durability: config.durability,
+            release_queue: ReleaseQueue::default(),
+            default_durability: config.durability,
             interval_due: None,
             checkpointer: Checkpointer::default(),
             tracer: StageTracer::default(),
-            awake: Vec::new(),
+            ready_waiters: Vec::new(),
             now: Nanos::ZERO,
             administration: AdminState::default(),
         }
@@ -83,101 +82,102 @@ impl<M: Media> SsdDevice<M> {
     /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
     pub fn submit(
         &mut self,
-        face: FrontEndId,
+        front_end: FrontEndId,
         namespace: NamespaceId,
         token: u64,
         command: SsdCommand,
     ) -> Result<(), SubmitError> {
-        self.check(namespace, &command).map_err(SubmitError::Refused)?;
-        if self.slab.is_full() {
+        self.check_limits(namespace, &command).map_err(SubmitError::Refused)?;
+        if self.operations.is_full() {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
-        self.throttle.has_room(namespace, &command)?;
+        self.throttle.check_room(namespace, &command)?;
         let mut operation =
-            DeviceOperation::new(face, token, namespace, OperationWork::Command(command), self.now);
-        operation.format = self.ftl.table.format(namespace);
-        operation.find_keys(&self.ftl.hasher);
-        let at = self.slab.insert(operation);
-        self.take_in(at, namespace);
+            DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
+        operation.format = self.ftl.namespace_table().format(namespace);
+        operation.compute_spans(self.ftl.hasher());
+        let at = self.operations.insert(operation);
+        self.admit(at, namespace);
         Ok(())
     }
 
     /// Runs every stage as far as it can go at this time, without blocking. Returns true if any state changed.
     pub fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
         self.now = now;
-        self.ftl.wall_ms = wall.0;
-        let mut moved = self.ftl.pump(now, &mut self.awake);
-        self.wake();
+        self.ftl.set_wall(wall);
+        let mut moved = self.pump();
         moved |= self.run_waiting();
         moved |= self.start_throttled();
         moved |= self.run_incoming();
-        moved |= self.expire();
+        moved |= self.submit_expiries();
         moved |= self.collect();
         moved |= self.checkpointer.advance(&mut self.ftl, now);
-        moved |= self.tick_interval();
-        moved |= self.ftl.pump(now, &mut self.awake);
-        self.wake();
-        moved |= self.settle_release();
+        moved |= self.commit_due_interval();
+        moved |= self.pump();
+        moved |= self.release_durable();
         moved |= self.run_actions();
-        moved | self.unjam(moved)
+        moved | self.fail_if_stuck(moved)
     }
 
-    fn tick_interval(&mut self) -> bool {
+    /// Advances the FTL, and passes what completed to the stages that wait for it. Returns true if anything moved.
+    fn pump(&mut self) -> bool {
+        let PumpOutcome { moved, checkpoint_pages } = self.ftl.pump(self.now, &mut self.ready_waiters);
+        self.checkpointer.add_programmed(checkpoint_pages);
+        self.notify_waiters();
+        moved
+    }
+
+    fn commit_due_interval(&mut self) -> bool {
         let due = self.interval_due.is_some_and(|due| due <= self.now);
         if due {
             self.interval_due = None;
-            let applied = self.ftl.applied();
-            self.ftl.commit.want(applied);
+            let applied = self.ftl.last_sequence();
+            self.ftl.request_sequence(applied);
         }
         due
     }
 
-    fn settle_release(&mut self) -> bool {
-        if self.ftl.failed.is_some() {
+    fn release_durable(&mut self) -> bool {
+        if self.ftl.failure().is_some() {
             let woken = self.schedule.wake_durable(Sequence(u64::MAX));
-            return self.release.fail(Status::INTERNAL_ERROR) | woken;
+            return self.release_queue.fail(Status::INTERNAL_ERROR) | woken;
         }
-        let durable = self.ftl.commit.durable;
+        let durable = self.ftl.durable();
         let woken = self.schedule.wake_durable(durable);
-        self.tracer.durable(durable, self.now);
-        self.ftl.table.advance(durable);
-        self.release.advance(durable) | woken
+        self.tracer.record_durable(durable, self.now);
+        self.ftl.show_durable_namespaces();
+        self.release_queue.release_up_to(durable) | woken
     }
 
     /// Ends an operation and queues its completion for release.
-    fn finish(&mut self, at: usize, ExecutionOutcome { mut completion, gate }: ExecutionOutcome) {
-        let Some(operation) = self.slab.get_mut(at) else {
-            return;
-        };
+    fn finish_operation(&mut self, at: usize, ExecutionOutcome { mut completion, gate }: ExecutionOutcome) {
+        let operation = &mut self.operations[at];
         completion.token = operation.token;
-        operation.answer(&mut completion);
-        let (face, namespace) = (operation.face, operation.namespace);
+        operation.fill_completion(&mut completion);
+        let (face, namespace) = (operation.front_end, operation.namespace);
         let gate = match gate {
             ReleaseGate::Durable(sequence) => sequence,
-            ReleaseGate::Open => Sequence(0),
-            ReleaseGate::Promise(sequence) => self.promised(namespace, sequence),
+            ReleaseGate::Immediate => Sequence(0),
+            ReleaseGate::IfPromised(sequence) => self.release_sequence(namespace, sequence),
         };
-        self.ftl.commit.want(gate);
-        let Some(operation) = self.slab.get(at) else {
-            return;
-        };
-        self.tracer.executed(operation, completion.status, gate, self.now);
+        self.ftl.request_sequence(gate);
+        let operation = &self.operations[at];
+        self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
             self.administration.traffic.count(command, &completion);
         }
-        if self.slab.vacate(at) {
-            self.ftl.stats.completed += 1;
-            self.release.push(face, completion, gate, self.ftl.commit.durable);
+        if self.operations.vacate(at) {
+            self.release_queue.push(face, completion, gate, self.ftl.durable());
         }
     }
 
     /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace.
-    fn promised(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
+    fn release_sequence(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
         match self.durability(namespace) {
             Durability::Always => sequence,
             Durability::OnFlush => Sequence(0),
             Durability::Interval(interval) => {
-                if sequence > self.ftl.commit.durable {
+                if sequence > self.ftl.durable() {
                     self.interval_due.get_or_insert(self.now.after(interval));
                 }
                 Sequence(0)
@@ -187,8 +187,8 @@ impl<M: Media> SsdDevice<M> {
 
     /// Takes the next released completion of one front end.
     #[inline]
-    pub fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
-        self.release.pop(face)
+    pub fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion> {
+        self.release_queue.pop(front_end)
     }
 
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
@@ -197,18 +197,18 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
-        self.interval_due.into_iter().chain(limits).chain(self.ftl.media.next_event()).min()
+        self.interval_due.into_iter().chain(limits).chain(self.ftl.media().next_event()).min()
     }
 
     /// Returns the wall time at which the next key expires, if any key has an expiry.
     #[must_use]
     pub fn next_expiry(&self) -> Option<UnixMillis> {
-        self.ftl.expiry.next_ms().map(UnixMillis)
+        self.ftl.expiry().next_expiry_ms().map(UnixMillis)
     }
 
     /// Changes the durability of a namespace whose own settings give none, from the next completion on.
     pub fn set_durability(&mut self, namespace: NamespaceId, durability: Durability) {
-        if let Some(slot) = self.durability.get_mut(namespace.index()) {
+        if let Some(slot) = self.default_durability.get_mut(namespace.index()) {
             *slot = durability;
         }
     }
@@ -216,8 +216,9 @@ impl<M: Media> SsdDevice<M> {
     /// Returns a namespace's durability.
     #[must_use]
     pub fn durability(&self, namespace: NamespaceId) -> Durability {
-        let configured = || self.durability.get(namespace.index()).copied().unwrap_or(Durability::Always);
-        self.ftl.table.durability(namespace).unwrap_or_else(configured)
+        let configured =
+            || self.default_durability.get(namespace.index()).copied().unwrap_or(Durability::Always);
+        self.ftl.namespace_table().durability(namespace).unwrap_or_else(configured)
     }
 
     /// Returns a namespace's settings; `None` if hosts see no namespace under this number.
@@ -227,9 +228,9 @@ impl<M: Media> SsdDevice<M> {
             return None;
         }
         let seen = namespace == NamespaceId::FIRST || self.keys(namespace) > 0;
-        match self.ftl.table.shown(namespace) {
+        match self.ftl.namespace_table().visible(namespace) {
             NamespaceDefinition::Implicit => seen.then_some(Namespace::IMPLICIT),
-            NamespaceDefinition::Made(made) => Some(made),
+            NamespaceDefinition::Created(made) => Some(made),
             NamespaceDefinition::Damaged => None,
         }
     }
@@ -237,16 +238,16 @@ impl<M: Media> SsdDevice<M> {
     /// Returns a counter that grows whenever a result of [`namespace`](Self::namespace) changes.
     #[must_use]
     pub fn namespace_generation(&self) -> u64 {
-        self.ftl.table.generation()
+        self.ftl.namespace_table().generation()
     }
 
     /// Returns the used part of a namespace in the unit of its [`size`](Namespace::size): written blocks, or bytes of
     /// records.
     #[must_use]
     pub fn namespace_usage(&self, namespace: NamespaceId) -> u64 {
-        let state = self.ftl.namespaces.get(namespace.index()).copied().unwrap_or_default();
-        match self.ftl.table.get(namespace) {
-            NamespaceDefinition::Made(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
+        let state = self.ftl.counts().get(namespace.index()).copied().unwrap_or_default();
+        match self.ftl.namespace_table().get(namespace) {
+            NamespaceDefinition::Created(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
             _ => state.bytes,
         }
     }
@@ -254,19 +255,19 @@ impl<M: Media> SsdDevice<M> {
     /// Returns the number of keys of a key space, or of written blocks of a block namespace.
     #[must_use]
     pub fn keys(&self, namespace: NamespaceId) -> u64 {
-        self.ftl.namespaces.get(namespace.index()).map_or(0, |state| state.keys)
+        self.ftl.counts().get(namespace.index()).map_or(0, |state| state.keys)
     }
 
     /// Returns the list position of a key in the device's order, whether the key exists or not.
     #[must_use]
-    pub fn position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
-        crate::command::ListPosition(self.ftl.hasher.hash(namespace, key).0)
+    pub fn list_position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
+        crate::command::ListPosition(self.ftl.hasher().hash(namespace, key).0)
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.slab.len()
+        self.operations.len()
     }
 
     /// Schedules a checkpoint, which later calls of [`poll`](Self::poll) write.
@@ -283,7 +284,7 @@ impl<M: Media> SsdDevice<M> {
     /// Returns the failure after which the device refuses all writes, if there was one.
     #[must_use]
     pub fn failure(&self) -> Option<MediaError> {
-        self.ftl.failed
+        self.ftl.failure()
     }
 
     /// Returns the stage times of the last sampled request.
@@ -319,23 +320,23 @@ impl<M: Media> SsdDevice<M> {
 
     /// Returns the medium.
     pub fn media(&self) -> &M {
-        &self.ftl.media
+        self.ftl.media()
     }
 
     /// Returns the medium, so that a simulator can inject faults.
     pub fn media_mut(&mut self) -> &mut M {
-        &mut self.ftl.media
+        self.ftl.media_mut()
     }
 
     /// Returns the index, for tests that damage it.
     #[cfg(test)]
     pub(crate) fn index_mut(&mut self) -> &mut crate::index::CompositeIndex {
-        &mut self.ftl.index
+        self.ftl.index_mut()
     }
 
     /// Returns the medium as a power cut would leave it.
     pub fn into_media(self) -> M {
-        self.ftl.media
+        self.ftl.into_media()
     }
 
     /// Makes all data durable, writes a checkpoint, and returns the time at which both are done. Blocks on the media.
@@ -343,23 +344,23 @@ impl<M: Media> SsdDevice<M> {
     /// # Errors
     /// The media failure that prevents it.
     pub fn shutdown(&mut self, mut now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
-        let applied = self.ftl.applied();
-        self.ftl.commit.want(applied);
+        let applied = self.ftl.last_sequence();
+        self.ftl.request_sequence(applied);
         self.checkpointer.request();
         loop {
             let moved = self.poll(now, wall);
-            if let Some(error) = self.ftl.failed {
+            if let Some(error) = self.ftl.failure() {
                 return Err(error);
             }
-            let settled = self.ftl.commit.durable >= applied && !self.checkpointer.is_busy();
+            let settled = self.ftl.durable() >= applied && !self.checkpointer.is_busy();
             if settled {
                 return Ok(now);
             }
             if !moved {
-                if self.ftl.media.in_flight() == 0 && self.checkpointer.give_up(&mut self.ftl) {
+                if self.ftl.media().in_flight() == 0 && self.checkpointer.cancel_waiting(&mut self.ftl) {
                     continue;
                 }
-                now = self.ftl.media.wait(now);
+                now = self.ftl.media_mut().wait(now);
             }
         }
     }
@@ -367,37 +368,31 @@ impl<M: Media> SsdDevice<M> {
     /// Returns the device's counters.
     #[must_use]
     pub fn stats(&self) -> DeviceStats {
-        let mut stats = self.ftl.stats;
-        for (keys, state) in stats.keys.iter_mut().zip(&self.ftl.namespaces) {
-            *keys = state.keys;
-        }
-        stats.programmed_bytes = self.ftl.programmed_bytes();
-        stats.free_blocks = u32::try_from(self.ftl.blocks.free()).unwrap_or(u32::MAX);
-        stats.live_bytes = self.ftl.blocks.live_bytes();
-        stats.tombstone_bytes = self.ftl.blocks.tombstone_bytes();
-        stats.index_bytes = self.ftl.index.bytes();
-        stats.capacity_bytes = self.ftl.capacity_with(0);
-        stats.commits = self.ftl.commit.commits;
-        stats.gated = self.release.gated() as u64;
-        stats.in_flight = self.slab.len() as u64;
+        let mut stats = self.ftl.stats();
+        stats.completed = self.release_queue.pushed();
+        (stats.cache_hits, stats.cache_misses) = self.schedule.cache_hits_and_misses();
+        stats.no_room = self.schedule.no_room();
+        (stats.checkpoints, stats.checkpoint_pages) = self.checkpointer.counts();
+        stats.gated = self.release_queue.gated() as u64;
+        stats.in_flight = self.operations.len() as u64;
         stats
     }
 }
 
 impl<M: Media> SsdDevice<M> {
     /// Removes expired keys, at most `AT_ONCE` at a time, so that many expiries at once do not delay commands.
-    fn expire(&mut self) -> bool {
+    fn submit_expiries(&mut self) -> bool {
         const AT_ONCE: usize = 128;
         let mut any = false;
-        while self.schedule.expiring < AT_ONCE && !self.slab.is_full() {
-            let Some((expiry_ms, hash, address)) = self.ftl.expiry.due(self.ftl.wall_ms) else {
+        while self.schedule.expiries_in_flight < AT_ONCE && !self.operations.is_full() {
+            let Some((expiry_ms, hash, address)) = self.ftl.first_due() else {
                 break;
             };
             // After a media failure nothing becomes durable any more, so waiting for durability would never end.
             if let Err(unsure) = self.ftl.may_expire(address)
-                && self.ftl.failed.is_none()
+                && self.ftl.failure().is_none()
             {
-                self.ftl.commit.want(unsure);
+                self.ftl.request_sequence(unsure);
                 break;
             }
             let mut operation = DeviceOperation::new(
@@ -408,11 +403,11 @@ impl<M: Media> SsdDevice<M> {
                 self.now,
             );
             operation.span = KeySpan::one(hash);
-            let at = self.slab.insert(operation);
+            let at = self.operations.insert(operation);
             // The expiry queue must not return it again while the operation runs.
-            self.ftl.expiry.remove(expiry_ms, hash, address);
-            self.schedule.expiring += 1;
-            self.run(at);
+            self.ftl.take_expiry(expiry_ms, hash, address);
+            self.schedule.expiries_in_flight += 1;
+            self.run_operation(at);
             any = true;
         }
         any
@@ -423,11 +418,11 @@ impl<M: Media> SsdDevice<M> {
             Ok(moved) => moved,
             Err(StallReason::Pages(pages)) => {
                 for page in pages {
-                    self.ftl.reads.request(page, ReadWaiter::Collector, &self.ftl.blocks);
+                    self.ftl.request_page(page, ReadWaiter::Collector);
                 }
                 true
             }
-            Err(StallReason::Room { .. } | StallReason::Durable(_)) => false,
+            Err(StallReason::Room { .. } | StallReason::NotDurable(_)) => false,
         }
     }
 }

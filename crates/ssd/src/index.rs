@@ -25,7 +25,7 @@ pub use hashed::HashedIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u64);
 
-const PLACE: u64 = 1 << 63;
+const POSITION_BIT: u64 = 1 << 63;
 const LBA_BITS: u32 = 58;
 const LBA_MASK: u64 = (1 << LBA_BITS) - 1;
 
@@ -33,27 +33,27 @@ const _: () = assert!(NAMESPACE_BLOCKS_MAX <= LBA_MASK && HASH_BITS < 63);
 
 impl KeyHash {
     /// The lowest position.
-    pub const PLACES: Self = Self(PLACE);
+    pub const FIRST_POSITION: Self = Self(POSITION_BIT);
 
     /// Returns the position of a block.
     #[must_use]
     #[inline]
     pub const fn of_block(namespace: NamespaceId, lba: Lba) -> Self {
-        Self(PLACE | (namespace.0 as u64) << LBA_BITS | lba.0 & LBA_MASK)
+        Self(POSITION_BIT | (namespace.0 as u64) << LBA_BITS | lba.0 & LBA_MASK)
     }
 
     /// Returns true if it is the position of a block.
     #[must_use]
     #[inline]
-    pub const fn is_place(self) -> bool {
-        self.0 & PLACE != 0
+    pub const fn is_position(self) -> bool {
+        self.0 & POSITION_BIT != 0
     }
 
     /// Returns the namespace and the block of a position.
     #[must_use]
     #[inline]
-    pub const fn block(self) -> (NamespaceId, Lba) {
-        (NamespaceId(((self.0 & !PLACE) >> LBA_BITS) as u8), Lba(self.0 & LBA_MASK))
+    pub const fn namespace_and_lba(self) -> (NamespaceId, Lba) {
+        (NamespaceId(((self.0 & !POSITION_BIT) >> LBA_BITS) as u8), Lba(self.0 & LBA_MASK))
     }
 }
 
@@ -97,7 +97,7 @@ impl KeyHasher {
     /// Returns the index key of the record with this header and key: the key's hash, or the block's position.
     #[must_use]
     #[inline]
-    pub fn hash_of(&self, header: &RecordHeader, key: &[u8]) -> KeyHash {
+    pub fn index_key(&self, header: &RecordHeader, key: &[u8]) -> KeyHash {
         match header.lba(key) {
             Some(lba) => KeyHash::of_block(header.namespace, lba),
             None => self.hash(header.namespace, key),

@@ -9,6 +9,7 @@
 //! The callers decide when to seal, flush and collect.
 
 pub mod blocks;
+pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod page;
 pub mod page_cache;
@@ -48,7 +49,7 @@ pub enum ChecksumMode {
     /// Missing: it is computed while the bytes are copied.
     Compute,
     /// Valid: the record is moved unchanged, and was verified before.
-    Known,
+    Keep,
 }
 
 #[derive(Debug)]
@@ -79,7 +80,7 @@ pub struct RecordLog {
     program_next: u64,
     guard_pages: u8,
     addressable: bool,
-    unguarded: bool,
+    needs_guard: bool,
     durable_stamp: Sequence,
     durable_order: u64,
     sequence_next: Sequence,
@@ -98,7 +99,7 @@ impl RecordLog {
             program_next: 0,
             guard_pages,
             addressable,
-            unguarded: false,
+            needs_guard: false,
             durable_stamp: Sequence(0),
             durable_order: 0,
             sequence_next: Sequence(1),
@@ -108,7 +109,7 @@ impl RecordLog {
     }
 
     /// Sets the durable stamp of later pages: it says that all sequences and block orders up to these are durable.
-    pub fn stamp_durable(&mut self, durable: Sequence, order: u64) {
+    pub fn set_durable_stamp(&mut self, durable: Sequence, order: u64) {
         self.durable_stamp = durable;
         self.durable_order = order;
     }
@@ -130,12 +131,12 @@ impl RecordLog {
 
     /// Returns the barrier that covers everything appended so far, the open page included.
     #[must_use]
-    pub fn position(&self) -> u64 {
+    pub fn barrier(&self) -> u64 {
         let open = self.open.as_ref().is_some_and(|open| open.offset > 0);
         self.program_next + u64::from(open)
     }
 
-    /// Returns the sequence that the next new record gets. The sequence counts as used once [`advance`](Self::advance)
+    /// Returns the sequence that the next new record gets. The sequence counts as used once [`advance_sequence`](Self::advance_sequence)
     /// is called, after the append, so that a block opened for the record is not older than the record.
     #[must_use]
     pub fn sequence_next(&self) -> Sequence {
@@ -143,13 +144,13 @@ impl RecordLog {
     }
 
     /// Advances to the next sequence, after the record with the current one was appended.
-    pub fn advance(&mut self) {
+    pub fn advance_sequence(&mut self) {
         self.sequence_next = Sequence(self.sequence_next.0 + 1);
     }
 
     /// Continues after recovery with the next sequence and the highest block order that recovery accepted. Every page
     /// carries that order, so that a block which recovery rejected can never become valid again.
-    pub fn resume(&mut self, sequence_next: Sequence, accepted_order: u64) {
+    pub fn continue_after_recovery(&mut self, sequence_next: Sequence, accepted_order: u64) {
         self.sequence_next = sequence_next;
         self.accepted_order = accepted_order;
     }
@@ -168,14 +169,14 @@ impl RecordLog {
 
     /// Returns the order of the open block, or the order of the next one.
     #[must_use]
-    pub fn order(&self, blocks: &BlockTable) -> u64 {
+    pub fn open_block_order(&self, blocks: &BlockTable) -> u64 {
         self.open.as_ref().map_or(blocks.order_next(), |open| open.order)
     }
 
     /// Returns the most ready blocks that an append of this many bytes may open.
     #[must_use]
     pub fn blocks_for(&self, bytes: usize) -> usize {
-        let left = self.open.as_ref().map_or(0, left_in);
+        let left = self.open.as_ref().map_or(0, bytes_left);
         if bytes <= left { 0 } else { bytes.div_ceil(BLOCK_DATA_BYTES) }
     }
 
@@ -199,7 +200,7 @@ impl RecordLog {
         payload: &[RecordSource<'_>],
     ) -> RecordAddress {
         let units = header.units() as usize;
-        let left = self.open.as_ref().map_or(0, left_in);
+        let left = self.open.as_ref().map_or(0, bytes_left);
         let bytes = units * UNIT_BYTES;
         let chain = bytes > left && bytes > CHAIN_FROM_BYTES && left >= PAGE_DATA_BYTES;
         if bytes > left && !chain {
@@ -212,13 +213,13 @@ impl RecordLog {
         let checksum = if flags == header.flags { checksum } else { ChecksumMode::Compute };
         header.flags = flags;
         let address = self.start_record(dram);
-        blocks.saw_sequence(address.block(), header.sequence);
+        blocks.raise_max_sequence(address.block(), header.sequence);
         let filled_before = self.filled.len();
         let encoded = header.encode();
-        let mut writer = RecordWriter { log: self, dram, blocks, head: address, sequence: header.sequence };
+        let mut writer = RecordWriter { log: self, dram, blocks, record: address, sequence: header.sequence };
         writer.put(&encoded);
         match checksum {
-            ChecksumMode::Known => payload.iter().for_each(|piece| match piece {
+            ChecksumMode::Keep => payload.iter().for_each(|piece| match piece {
                 RecordSource::Bytes(bytes) => writer.put(bytes),
                 RecordSource::Client(_) | RecordSource::Part { .. } => {
                     unreachable!("a moved record has no client source")
@@ -231,12 +232,12 @@ impl RecordLog {
                     RecordSource::Client(segments) => {
                         crc = writer.put_client(segments, 0..segments.bytes(), crc)
                     }
-                    RecordSource::Part { segments, at, len } => {
+                    RecordSource::Part { segments, offset: at, len } => {
                         crc = writer.put_client(segments, *at..at + len, crc);
                     }
                 });
                 let offset = address.offset_in_block() % PAGE_DATA_BYTES;
-                self.page_mut(address.page(), filled_before)[offset..offset + 4]
+                self.record_start_page(address.page(), filled_before)[offset..offset + 4]
                     .copy_from_slice(&crc.to_le_bytes());
             }
         }
@@ -258,7 +259,7 @@ impl RecordLog {
     }
 
     /// Returns the frame that holds the start of the record being appended.
-    fn page_mut(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
+    fn record_start_page(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
         match self.filled.get_mut(filled_before) {
             Some(filled) if filled.page == page => &mut filled.frame,
             _ => self
@@ -315,7 +316,7 @@ impl RecordLog {
         spare.encode(&mut frame);
         self.filled.push_back(FilledPage { id: self.program_next, page, frame });
         self.program_next += 1;
-        self.unguarded = kind == PageKind::Log;
+        self.needs_guard = kind == PageKind::Log;
         open.page += 1;
         open.offset = 0;
         open.first = NO_RECORD;
@@ -328,7 +329,7 @@ impl RecordLog {
             self.fill_page(PageKind::Log);
             self.close_full_block(dram, blocks);
         }
-        if self.unguarded {
+        if self.needs_guard {
             for _ in 0..self.guard_pages {
                 let Some(open) = self.open.as_mut() else { break };
                 if open.page == 0 {
@@ -344,7 +345,7 @@ impl RecordLog {
     }
 
     /// Fills the open page, with or without records, so that its durable stamp gets on the medium.
-    pub fn witness(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
+    pub fn fill_stamp_page(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.is_none() {
             self.open_block(blocks, 0);
         }
@@ -365,11 +366,11 @@ impl RecordLog {
         }
         if let Some(open) = self.open.take() {
             if let Some(frame) = open.frame {
-                dram.put_back(frame);
+                dram.return_frame(frame);
             }
             blocks.close(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
             // Blocks share no sector, so the next block's first page needs no guard.
-            self.unguarded = false;
+            self.needs_guard = false;
         }
     }
 
@@ -430,18 +431,22 @@ impl RecordLog {
     }
 
     /// Completes a program: unpins its page and returns its frame.
-    pub fn programmed(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
-        if let Some(page) = self.in_flight.remove(&id) {
-            dram.unpin(page);
-        }
+    ///
+    /// # Panics
+    /// No program with this id is in flight.
+    pub fn complete_program(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
+        let page = self.in_flight.remove(&id);
+        dram.unpin(
+            page.unwrap_or_else(|| panic!("the medium completed program {id}, which is not in flight")),
+        );
         if let Some(frame) = frame {
-            dram.put_back(frame);
+            dram.return_frame(frame);
         }
     }
 
     /// Returns true if every program with an id below `barrier` has completed.
     #[must_use]
-    pub fn completed_to(&self, barrier: u64) -> bool {
+    pub fn is_completed_below(&self, barrier: u64) -> bool {
         let waiting = self.filled.front().map(|filled| filled.id);
         let flying = self.in_flight.keys().next().copied();
         waiting.into_iter().chain(flying).all(|id| id >= barrier)
@@ -467,7 +472,7 @@ impl RecordLog {
     }
 }
 
-fn left_in(open: &OpenBlock) -> usize {
+fn bytes_left(open: &OpenBlock) -> usize {
     (PAGES_PER_BLOCK - open.page) * PAGE_DATA_BYTES - open.offset
 }
 

@@ -63,7 +63,7 @@ pub enum MissingKey {
     #[default]
     Ignored,
     /// [`Status::KEY_DOES_NOT_EXIST`](headwater_nvme::spec::status::Status::KEY_DOES_NOT_EXIST).
-    Told,
+    Reported,
 }
 
 /// Rate limits of a namespace; 0 means unlimited. The device enforces them for all front ends together.

@@ -60,7 +60,7 @@ impl SubsystemHost {
 
     /// Opens the medium as after a power cut.
     fn reopened(self) -> Self {
-        let media = self.device.into_media().reopened();
+        let media = self.device.into_media().after_power_cut();
         let start = StartTime { now: Nanos::ZERO, wall: WALL };
         let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         assert!(device.add_controller(1));
@@ -80,13 +80,13 @@ impl SubsystemHost {
             AdminStep::Done(answer) => answer,
             AdminStep::Namespace(action) => {
                 self.token += 1;
-                self.device.administer(AdminTicket { face: ADMIN, token: self.token }, action);
+                self.device.administer(AdminTicket { front_end: ADMIN, token: self.token }, action);
                 for _ in 0..100_000 {
                     self.device.poll(Nanos::ZERO, WALL);
-                    if let Some((token, answer)) = self.device.next_administered(ADMIN) {
+                    if let Some((token, answer)) = self.device.next_admin_completion(ADMIN) {
                         assert_eq!(token, self.token);
                         assert!(
-                            self.device.next_administered(ADMIN).is_none(),
+                            self.device.next_admin_completion(ADMIN).is_none(),
                             "an action has a second answer"
                         );
                         return answer;
@@ -143,7 +143,7 @@ impl SubsystemHost {
         assert_eq!(self.run(namespace, command).status, Status::SUCCESS);
     }
 
-    fn facts(&self, nsid: u32) -> Option<NamespaceProperties> {
+    fn properties(&self, nsid: u32) -> Option<NamespaceProperties> {
         NvmSubsystem::namespace(&self.device, nsid)
     }
 
@@ -174,7 +174,7 @@ fn created_namespace_is_active_only_for_controllers_it_is_attached_to() {
     let created = host.create(64, 1, 0);
     assert_eq!((created.status, created.result), (Status::SUCCESS, 2));
     assert_eq!(host.active(), [1], "a created namespace is attached");
-    assert_eq!(host.facts(2).unwrap().format, NamespaceFormat::Block { index: 1 });
+    assert_eq!(host.properties(2).unwrap().format, NamespaceFormat::Block { index: 1 });
     assert_eq!(host.attach(2, 1, &[1]), Status::NAMESPACE_NOT_ATTACHED);
     assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
     assert_eq!(host.attach(2, 0, &[1]), Status::NAMESPACE_ALREADY_ATTACHED);
@@ -185,7 +185,7 @@ fn created_namespace_is_active_only_for_controllers_it_is_attached_to() {
     assert_eq!(host.active(), [1]);
     let deleted = host.admin(AdminOpcode::NamespaceManagement, 2, [1, 0], &[]);
     assert_eq!(deleted.status, Status::SUCCESS);
-    assert_eq!(host.facts(2), None);
+    assert_eq!(host.properties(2), None);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn attachments_survive_a_power_cut_and_a_restart() {
         assert_eq!(seen(&host, 2), [3], "round {round}");
         assert_eq!(seen(&host, 3), [1], "a controller not added yet, round {round}");
         assert_eq!(
-            host.facts(4).unwrap().format,
+            host.properties(4).unwrap().format,
             NamespaceFormat::Block { index: 1 },
             "the detached namespace is lost"
         );
@@ -217,7 +217,7 @@ fn attachments_survive_a_power_cut_and_a_restart() {
     assert_eq!(host.admin(AdminOpcode::NamespaceManagement, 2, [1, 0], &[]).status, Status::SUCCESS);
     let mut host = host.reopened();
     assert!(host.device.is_attached(NamespaceId::FIRST, 2));
-    assert_eq!((host.active(), host.facts(2)), (vec![1], None));
+    assert_eq!((host.active(), host.properties(2)), (vec![1], None));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn format_empties_a_namespace_and_keeps_its_size_in_bytes() {
     assert_eq!(host.create(64, 1, 0).status, Status::SUCCESS);
     assert_eq!(host.attach(2, 0, &[1]), Status::SUCCESS);
     assert_eq!(host.admin(AdminOpcode::FormatNvm, 2, [0, 0], &[]).status, Status::SUCCESS);
-    let facts = host.facts(2).unwrap();
+    let facts = host.properties(2).unwrap();
     assert_eq!((facts.format, facts.size), (NamespaceFormat::Block { index: 0 }, 512));
     assert_eq!(host.device.namespace(NamespaceId(2)).unwrap().kind, NamespaceKind::Block(BlockFormat::B512));
     host.set(NamespaceId::FIRST, b"key", b"value");
@@ -285,7 +285,7 @@ fn missing_key_setting_survives_a_power_cut() {
     let mut host = host.reopened();
     assert_eq!(host.admin(AdminOpcode::GetFeatures, 1, [0x20, 0], &[]).result, 1);
     let namespace = host.device.namespace(NamespaceId::FIRST).unwrap();
-    assert_eq!(namespace.missing_key, MissingKey::Told);
+    assert_eq!(namespace.missing_key, MissingKey::Reported);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
 
 impl SubsystemHost {
     /// Polls until no sanitize operation runs, and returns its state.
-    fn sanitized(&mut self) -> SanitizeState {
+    fn run_sanitize(&mut self) -> SanitizeState {
         for _ in 0..100_000 {
             if !self.device.is_sanitizing() {
                 break;
@@ -372,7 +372,7 @@ fn interrupted_sanitize_resumes_after_a_power_cut_and_completes() {
         cuts += 1;
         resumed += usize::from(host.device.is_sanitizing());
         assert!(!(was_over && host.device.is_sanitizing()), "a completed sanitize runs again, {turns} turns");
-        assert_eq!(host.sanitized(), SanitizeState::Completed, "cut after {turns} turns");
+        assert_eq!(host.run_sanitize(), SanitizeState::Completed, "cut after {turns} turns");
         assert!(!host.medium_holds(secret), "cut after {turns} turns");
         let log = host.admin(AdminOpcode::GetLogPage, 0, [0x0007_0081, 0], &[]).data;
         assert_eq!(
@@ -392,7 +392,7 @@ fn sanitize_result_and_later_writes_are_reported_after_a_restart() {
     let mut host = SubsystemHost::new();
     host.set(NamespaceId::FIRST, b"key", b"value");
     assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminCompletion::SUCCESS);
-    assert_eq!(host.sanitized(), SanitizeState::Completed);
+    assert_eq!(host.run_sanitize(), SanitizeState::Completed);
     let mut host = host.restarted();
     let facts = NvmSubsystem::sanitize(&host.device);
     assert_eq!((facts.state, facts.command, facts.written_since), (SanitizeState::Completed, 2, false));

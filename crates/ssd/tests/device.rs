@@ -67,7 +67,7 @@ impl DeviceHost {
     }
 
     /// Returns the bytes of live records, without tombstones: those in an evacuated block count twice until its erase.
-    fn records_bytes(&self) -> u64 {
+    fn record_bytes(&self) -> u64 {
         let stats = self.device.stats();
         stats.live_bytes - stats.tombstone_bytes
     }
@@ -76,9 +76,9 @@ impl DeviceHost {
         let mut keys = Vec::new();
         let mut from = Some(ListPosition::START);
         while let Some(position) = from {
-            let completion = self.run(SsdCommand::List { from: position, keys_max: 7 });
+            let completion = self.run(SsdCommand::List { position, keys_max: 7 });
             keys.extend(completion.keys.iter().map(|listed| listed.key.to_vec()));
-            from = completion.next;
+            from = completion.next_position;
         }
         keys.sort();
         keys
@@ -212,7 +212,7 @@ fn values_longer_than_a_block_are_chained_and_returned() {
         host.set(&[round], &value(&mut random, 3_000));
     }
     assert_eq!(host.get(b"big").unwrap(), big[19..]);
-    let media = host.device.into_media().reopened();
+    let media = host.device.into_media().after_power_cut();
     let mut host = DeviceHost::on(media, DeviceConfig::default());
     assert_eq!(host.get(b"big").unwrap(), big[19..]);
 }
@@ -248,12 +248,12 @@ fn churn(seed: u64, config: &DeviceConfig) {
         if clean {
             host.device.shutdown(Nanos::ZERO, WALL).unwrap();
         }
-        let before = host.records_bytes();
+        let before = host.record_bytes();
         let checkpoints = host.device.stats().checkpoints;
         assert!(!clean || checkpoints > 0, "seed {seed}: a shutdown wrote no checkpoint");
-        host = DeviceHost::on(host.device.into_media().reopened(), config.clone());
+        host = DeviceHost::on(host.device.into_media().after_power_cut(), config.clone());
         assert_eq!(
-            host.records_bytes(),
+            host.record_bytes(),
             before,
             "seed {seed} round {round}: live bytes differ after recovery"
         );

@@ -131,7 +131,7 @@ fn acknowledged_writes_survive_reopening_the_file() {
     // Failure messages name the random seed.
     for direct in [DirectChoice::Auto, DirectChoice::Never] {
         for uring in [UringChoice::Auto, UringChoice::Never] {
-            let options = FileOptions { direct, uring, prepare: ZeroFillMode::Ahead };
+            let options = FileOptions { direct, uring, zero_fill_mode: ZeroFillMode::Ahead };
             acknowledged_writes_survive(options, fastrand::u64(..));
         }
     }

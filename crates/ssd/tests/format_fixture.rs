@@ -116,7 +116,7 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
         media.submit(MediaToken(0), MediaOp::Program { page: address, frame }, Nanos::ZERO).unwrap();
         media.poll(Nanos::ZERO, &mut done);
     }
-    media.reopened()
+    media.after_power_cut()
 }
 
 const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
@@ -128,7 +128,7 @@ const DISK: u8 = 2;
 /// A namespace attached only to controllers 1 and 3.
 const SHARED: u8 = 3;
 
-fn made() -> Namespace {
+fn fixture_namespace() -> Namespace {
     let kind = NamespaceKind::Block(BlockFormat::B512);
     let limits = NamespaceLimits { iops: 1_000_000, bytes_per_second: 1 << 40, burst: 999 };
     Namespace { kind, size: 100, limits, uuid: [0xAB; 16], ..Namespace::IMPLICIT }
@@ -148,7 +148,7 @@ fn read(device: &mut SsdDevice<MemoryMedia>, lba: u64) -> Vec<u8> {
 /// Runs the commands of the fixture `blocks-v1.bin`.
 fn fill_blocks(device: &mut SsdDevice<MemoryMedia>) {
     run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
-    let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(made())));
+    let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(fixture_namespace())));
     assert_eq!(create.position, u32::from(DISK));
     run(device, DISK, write(0, 1, 20));
     run(device, DISK, write(5, 2, 3));
@@ -184,7 +184,7 @@ fn attachments_of_version_2_open_with_and_without_a_checkpoint() {
 
 fn check_blocks(device: &mut SsdDevice<MemoryMedia>) {
     assert_eq!(get(device, 1, "plain").unwrap(), b"value");
-    assert_eq!(device.namespace(NamespaceId(DISK)), Some(made()));
+    assert_eq!(device.namespace(NamespaceId(DISK)), Some(fixture_namespace()));
     assert_eq!(device.namespace_usage(NamespaceId(DISK)), 17);
     for (lba, byte) in [(0, 1), (4, 1), (5, 2), (7, 2), (8, 1), (10, 0), (13, 0), (14, 1), (20, 0), (99, 9)] {
         assert_eq!(read(device, lba), vec![byte; 512], "block {lba}");
@@ -205,7 +205,7 @@ fn blocks_open_by_scanning_their_records() {
 fn namespace_with_a_damaged_record_is_unusable_until_it_is_deleted() {
     for checkpoint in [true, false] {
         let mut fixture = BLOCKS_FIXTURE.to_vec();
-        let uuid = made().uuid;
+        let uuid = fixture_namespace().uuid;
         let at = fixture.windows(16).position(|bytes| bytes == uuid).expect("the table's record is there");
         fixture[at] ^= 1;
         let kept = |spare: &PageSpare| checkpoint || spare.kind != PageKind::Checkpoint;
@@ -217,7 +217,7 @@ fn namespace_with_a_damaged_record_is_unusable_until_it_is_deleted() {
             run(device, DISK, store("k", vec![1], RecordExpiry::Never)).status,
             Status::NAMESPACE_NOT_READY
         );
-        let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(made())));
+        let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(fixture_namespace())));
         assert_eq!(create.position, 3, "the number of the damaged namespace was reused");
         assert_eq!(run(device, DISK, SsdCommand::Namespace(NamespaceChange::Delete)).status, Status::SUCCESS);
         assert_eq!(get(device, DISK, "k"), Err(Status::KEY_DOES_NOT_EXIST));
@@ -238,22 +238,22 @@ fn version_1_opens_by_scanning_its_records() {
 #[test]
 #[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
 fn write_the_fixture() {
-    write_what(fill);
+    write_fixture(fill);
 }
 
 #[test]
 #[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
 fn write_the_fixture_with_blocks() {
-    write_what(fill_blocks);
+    write_fixture(fill_blocks);
 }
 
 #[test]
 #[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
 fn write_the_fixture_with_attachments() {
-    write_what(fill_attached);
+    write_fixture(fill_attached);
 }
 
-fn write_what(fill: fn(&mut SsdDevice<MemoryMedia>)) {
+fn write_fixture(fill: fn(&mut SsdDevice<MemoryMedia>)) {
     let out = std::env::var("FIXTURE_OUT").expect("FIXTURE_OUT names the file to write");
     let mut device = open(MemoryMedia::erased(FlashGeometry::with_blocks(BLOCKS)).unwrap());
     fill(&mut device);

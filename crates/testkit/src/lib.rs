@@ -4,6 +4,9 @@
 //! Only `[dev-dependencies]` name this crate. It depends on `io` and below; tests of `nvme` use it too, because a
 //! dev-dependency may point upwards to fixtures.
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a fixture that cannot be set up ends its test")]
 
+pub mod c_program;
+pub mod device_behaviour;
 pub mod fake_subsystem;
 pub mod nvme_machine;

@@ -71,7 +71,7 @@ fn matches_a_vector_of_booleans_over_random_histories() {
                     }
                     None => assert!(naive.largest_block() < wanted.next_power_of_two().max(align)),
                 },
-                3 => match buddy.allocate_joined(wanted, align) {
+                3 => match buddy.allocate_across_blocks(wanted, align) {
                     Some(run) => {
                         assert_eq!((run.pages, run.first % align), (wanted, 0));
                         naive.set(run, false);
@@ -167,8 +167,8 @@ fn a_run_across_blocks_is_found_by_allocate_joined() {
     let all = buddy.allocate(256).unwrap();
     buddy.free(PageRun { first: 60, pages: 100 }).unwrap();
     assert_eq!(buddy.allocate(100), None);
-    assert_eq!(buddy.allocate_joined(101, 1), None);
-    assert_eq!(buddy.allocate_joined(100, 1), Some(PageRun { first: 60, pages: 100 }));
+    assert_eq!(buddy.allocate_across_blocks(101, 1), None);
+    assert_eq!(buddy.allocate_across_blocks(100, 1), Some(PageRun { first: 60, pages: 100 }));
     assert_eq!(all.pages - buddy.free_pages(), 256);
 }
 
@@ -187,7 +187,7 @@ fn a_refused_free_or_take_changes_nothing() {
     assert_eq!((buddy.words.clone(), buddy.free_pages()), before);
     for pages in [0, 129, u32::MAX] {
         assert_eq!(buddy.allocate(pages), None);
-        assert_eq!(buddy.allocate_joined(pages, 1), None);
+        assert_eq!(buddy.allocate_across_blocks(pages, 1), None);
     }
     assert_eq!(buddy.allocate_aligned(1, 1 << 31), None);
 }

@@ -17,7 +17,7 @@ pub struct BufferStub {
     run: PageRun,
     bytes: usize,
     /// `None` only after it was rejoined.
-    home: Option<ReleaseTarget>,
+    release_target: Option<ReleaseTarget>,
 }
 
 impl LentBuffer<PoolBuffer> {
@@ -25,7 +25,7 @@ impl LentBuffer<PoolBuffer> {
     ///
     /// # Errors
     /// Returns the buffer unchanged if its memory is not registered with a ring, because the pool has another pinner.
-    pub fn fixed(mut self) -> Result<(FixedBuffer, BufferStub), Self> {
+    pub fn into_fixed(mut self) -> Result<(FixedBuffer, BufferStub), Self> {
         let number = self.segments().first().and_then(|segment| segment.slot);
         let Some((slot, _)) = number else {
             return Err(self);
@@ -35,7 +35,7 @@ impl LentBuffer<PoolBuffer> {
             unreachable!("a lent buffer is whole until it is taken apart, by value")
         };
         let (address, run, bytes) = (span.address(), span.run(), buffer.bytes);
-        let stub = BufferStub { address, run, bytes, home: Some(buffer.home) };
+        let stub = BufferStub { address, run, bytes, release_target: Some(buffer.release_target) };
         Ok((FixedBuffer::new(span.lend(), slot, bytes), stub))
     }
 }
@@ -50,8 +50,8 @@ impl BufferStub {
         if fixed.address() != self.address {
             return Err((self, fixed));
         }
-        let span = fixed.back().reclaim();
-        match self.home.take() {
+        let span = fixed.into_span().reclaim();
+        match self.release_target.take() {
             Some(home) => {
                 let mut buffer = PoolBuffer::new(span, 0, home);
                 buffer.resize(self.bytes);
@@ -64,7 +64,7 @@ impl BufferStub {
 
 impl Drop for BufferStub {
     fn drop(&mut self) {
-        if let Some(home) = self.home.take() {
+        if let Some(home) = self.release_target.take() {
             home.quarantine(self.run.bytes());
         }
     }

@@ -28,32 +28,32 @@ pub trait LendableMemory: Sized {
     fn segments(&self) -> Vec<DeviceSegment>;
 
     /// Removes it from use permanently.
-    fn abandon(self);
+    fn quarantine(self);
 }
 
 /// A buffer lent to a device.
 #[must_use = "a lent buffer that is dropped is quarantined for good: complete it"]
 pub struct LentBuffer<B: LendableMemory> {
     /// `None` only after completion.
-    held: Option<B>,
+    inner: Option<B>,
 }
 
 impl<B: LendableMemory> LentBuffer<B> {
     #[inline]
     pub(crate) fn new(held: B) -> Self {
-        Self { held: Some(held) }
+        Self { inner: Some(held) }
     }
 
     /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.held.as_ref().map_or(0, B::bytes)
+        self.inner.as_ref().map_or(0, B::bytes)
     }
 
     /// Returns the device segments, in order.
     #[must_use]
     pub fn segments(&self) -> Vec<DeviceSegment> {
-        self.held.as_ref().map_or_else(Vec::new, B::segments)
+        self.inner.as_ref().map_or_else(Vec::new, B::segments)
     }
 
     /// Returns the first address in this process.
@@ -63,7 +63,7 @@ impl<B: LendableMemory> LentBuffer<B> {
     }
 
     pub(super) fn take(&mut self) -> Option<B> {
-        self.held.take()
+        self.inner.take()
     }
 
     /// Returns the buffer to the CPU, together with the device's result, also if that is an error.
@@ -72,7 +72,7 @@ impl<B: LendableMemory> LentBuffer<B> {
     /// Never: a buffer is completed once, because that takes it by value.
     #[inline]
     pub fn complete<T, E>(mut self, result: Result<T, E>) -> (B, Result<T, E>) {
-        match self.held.take() {
+        match self.inner.take() {
             Some(buffer) => (buffer, result),
             None => unreachable!("completion takes the lent buffer by value"),
         }
@@ -81,8 +81,8 @@ impl<B: LendableMemory> LentBuffer<B> {
 
 impl<B: LendableMemory> Drop for LentBuffer<B> {
     fn drop(&mut self) {
-        if let Some(buffer) = self.held.take() {
-            buffer.abandon();
+        if let Some(buffer) = self.inner.take() {
+            buffer.quarantine();
         }
     }
 }

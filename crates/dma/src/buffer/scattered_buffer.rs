@@ -13,12 +13,12 @@ use std::fmt;
 pub struct ScatteredBuffer {
     spans: Vec<PageSpan>,
     bytes: usize,
-    home: ReleaseTarget,
+    release_target: ReleaseTarget,
 }
 
 impl ScatteredBuffer {
-    pub(crate) fn new(spans: Vec<PageSpan>, bytes: usize, home: ReleaseTarget) -> Self {
-        Self { spans, bytes, home }
+    pub(crate) fn new(spans: Vec<PageSpan>, bytes: usize, release_target: ReleaseTarget) -> Self {
+        Self { spans, bytes, release_target }
     }
 
     /// Returns the length in bytes.
@@ -77,7 +77,7 @@ impl ScatteredBuffer {
     #[must_use]
     pub fn into_buffers(mut self) -> Vec<PoolBuffer> {
         let mut left = self.bytes;
-        let home = self.home;
+        let home = self.release_target;
         let one = |span: PageSpan| {
             let bytes = span.bytes().min(left);
             left -= bytes;
@@ -95,7 +95,7 @@ impl ScatteredBuffer {
 impl Drop for ScatteredBuffer {
     fn drop(&mut self) {
         if !self.spans.is_empty() {
-            self.home.give_all_back(std::mem::take(&mut self.spans));
+            self.release_target.release_all(std::mem::take(&mut self.spans));
         }
     }
 }
@@ -110,14 +110,14 @@ impl LendableMemory for ScatteredBuffer {
         let mut segment = |span: &PageSpan| {
             let bytes = span.bytes().min(left);
             left -= bytes;
-            self.home.segment(span, bytes)
+            self.release_target.segment(span, bytes)
         };
         self.spans.iter().map(&mut segment).collect()
     }
 
-    fn abandon(mut self) {
+    fn quarantine(mut self) {
         let spans = std::mem::take(&mut self.spans);
-        self.home.quarantine(spans.iter().map(PageSpan::bytes).sum());
+        self.release_target.quarantine(spans.iter().map(PageSpan::bytes).sum());
     }
 }
 

@@ -60,9 +60,9 @@ fn take_returns_none_until_the_memory_pool_has_room() {
         frames.push(frame);
     }
     assert!((8..=14).contains(&frames.len()), "smaller slabs fit where larger ones do not");
-    assert!(!stock.secure(1));
+    assert!(!stock.reserve(1));
     drop(held);
-    assert!(stock.secure(300));
+    assert!(stock.reserve(300));
     assert_eq!(stock.in_use(), frames.len());
 }
 
@@ -70,13 +70,13 @@ fn take_returns_none_until_the_memory_pool_has_room() {
 fn reserved_frames_can_be_taken_from_a_full_memory_pool() {
     let pool = pool(4 << 20);
     let mut stock = FramePool::new(pool.clone(), 600);
-    assert!(stock.secure(500));
+    assert!(stock.reserve(500));
     let mut held = Vec::new();
     while let Ok(buffer) = pool.buffer(4_096) {
         held.push(buffer);
     }
     assert_eq!(taken(&mut stock, 500).len(), 500);
-    assert!(!stock.secure(600));
+    assert!(!stock.reserve(600));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn unused_slabs_are_returned_and_spare_frames_kept() {
     let full = pool.statistics().in_use_bytes;
     assert!(full >= before + 2_900 * FRAME_BYTES as u64);
     frames.into_iter().for_each(|frame| stock.put_back(frame));
-    assert!((SPARE_FRAMES..SPARE_FRAMES + SHEET_FRAMES).contains(&stock.kept()));
+    assert!((SPARE_FRAMES..SPARE_FRAMES + SLAB_FRAMES).contains(&stock.kept()));
     assert!(pool.statistics().in_use_bytes < full / 4);
     // All frames can be taken again, slab by slab, each once.
     let mut places: Vec<usize> = taken(&mut stock, 3_000).iter().map(|frame| frame.as_ptr().addr()).collect();
@@ -111,10 +111,10 @@ fn frames_that_outlive_their_frame_pool_keep_their_memory() {
 #[test]
 fn a_pool_configured_for_frames_holds_them_and_an_unaddressable_size_is_refused() {
     for frames in [1, 227, 228, 16_384] {
-        let pool = Pool::open(FramePool::room_for(frames)).unwrap();
-        assert!(FramePool::new(pool, frames).secure(frames));
+        let pool = Pool::open(FramePool::pool_config_for(frames)).unwrap();
+        assert!(FramePool::new(pool, frames).reserve(frames));
     }
-    assert!(Pool::open(FramePool::room_for(usize::MAX)).is_err());
+    assert!(Pool::open(FramePool::pool_config_for(usize::MAX)).is_err());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn release_idle_returns_all_memory_without_frames_in_use() {
     let last = frames.pop().unwrap();
     frames.into_iter().for_each(|frame| stock.put_back(frame));
     stock.release_idle();
-    assert!(stock.kept() < SHEET_FRAMES, "only the slab with a frame in use stays");
+    assert!(stock.kept() < SLAB_FRAMES, "only the slab with a frame in use stays");
     stock.put_back(last);
     stock.release_idle();
     assert_eq!((stock.kept(), stock.in_use(), pool.statistics().in_use_bytes), (0, 0, 0));

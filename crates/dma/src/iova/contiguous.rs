@@ -16,7 +16,11 @@ impl ClientMemory {
     ///
     /// # Errors
     /// [`DataTransferError`] when the range is not fully registered, or its pages cannot be mapped a second time.
-    pub fn in_one_piece(&self, start: Iova, bytes: u64) -> Result<(SharedMemory, usize), DataTransferError> {
+    pub fn map_contiguous(
+        &self,
+        start: Iova,
+        bytes: u64,
+    ) -> Result<(SharedMemory, usize), DataTransferError> {
         if let Ok(found) = self.contiguous(start, bytes) {
             return Ok(found);
         }
@@ -85,25 +89,25 @@ mod tests {
         let mut memory = register_all(&[(base, 2 * page), (base + 2 * PAGE_BYTES, page)]);
         let text: Vec<u8> = (0..=250).cycle().take(3 * page).collect();
         memory.resolve(Iova(base), 3 * PAGE_BYTES).unwrap().copy_out(0, &text);
-        let (joined, offset) = memory.in_one_piece(Iova(base + PAGE_BYTES + 8), PAGE_BYTES).unwrap();
+        let (joined, offset) = memory.map_contiguous(Iova(base + PAGE_BYTES + 8), PAGE_BYTES).unwrap();
         assert_eq!((joined.bytes(), offset), (2 * page, 8));
         let mut found = vec![0; page];
         joined.copy_in(offset, &mut found).unwrap();
         assert!(found == text[page + 8..2 * page + 8]);
-        let (alone, _) = memory.in_one_piece(Iova(base + 8), 16).unwrap();
+        let (alone, _) = memory.map_contiguous(Iova(base + 8), 16).unwrap();
         assert_eq!(alone.bytes(), 2 * page, "a range inside one region is not mapped again");
         let (start, bytes) = (Iova(base), 4 * PAGE_BYTES);
         let unmapped = Iova(base + 3 * PAGE_BYTES);
-        let refused = memory.in_one_piece(start, bytes).err();
+        let refused = memory.map_contiguous(start, bytes).err();
         assert_eq!(refused, Some(DataTransferError::Unmapped { start, bytes, unmapped }));
         memory.register(unmapped, region(100)).unwrap();
         memory.register(Iova(unmapped.0 + 100), region(page - 100)).unwrap();
-        let refused = memory.in_one_piece(start, bytes).err();
+        let refused = memory.map_contiguous(start, bytes).err();
         assert_eq!(
             refused,
             Some(DataTransferError::Scattered { start, bytes }),
             "parts of a page cannot be mapped"
         );
-        assert!(memory.in_one_piece(Iova(u64::MAX - 10), 100).is_err());
+        assert!(memory.map_contiguous(Iova(u64::MAX - 10), 100).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Input: pieces in data order. Output: copies of bytes, or the device's addresses of them. Invariant: the regions of a
 //! range stay mapped, here and for a device, as long as the range is held.
 
-use super::{ClientRegion, Iova, IovaRange, addresses};
+use super::{ClientRegion, Iova, IovaRange, address_count};
 use headwater_host::shared_memory::OutOfRegion;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct ClientSegment {
     offset: usize,
     bytes: usize,
     /// Bytes of the pieces before this one.
-    before: usize,
+    data_offset: usize,
 }
 
 /// Resolved ranges: pieces in data order. Empty for an empty range.
@@ -48,7 +48,7 @@ impl ClientSegments {
     /// Copies bytes of the range, from offset `skip` on, to `into`, as many as both have. Returns how many. Discarded
     /// bytes read as zeroes.
     pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
-        self.walk(skip, into.len(), |region, offset, done, bytes| {
+        self.for_each_piece(skip, into.len(), |region, offset, done, bytes| {
             let into = &mut into[done..done + bytes];
             match region {
                 Some(region) => region.memory.copy_in(offset, into),
@@ -62,7 +62,7 @@ impl ClientSegments {
 
     /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many.
     pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
-        self.walk(skip, from.len(), |region, offset, done, bytes| match region {
+        self.for_each_piece(skip, from.len(), |region, offset, done, bytes| match region {
             Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
             None => Ok(()),
         })
@@ -74,11 +74,14 @@ impl ClientSegments {
     /// # Errors
     /// [`NotDeviceMapped`] if a piece has no device mapping; then `into` must not be used.
     #[inline]
-    pub fn runs(&self, into: &mut Vec<IovaRange>) -> Result<(), NotDeviceMapped> {
+    pub fn device_ranges(&self, into: &mut Vec<IovaRange>) -> Result<(), NotDeviceMapped> {
         for piece in self.first.iter().chain(&self.rest) {
-            let reach =
-                piece.region.as_ref().and_then(|region| region.reach.as_ref()).ok_or(NotDeviceMapped)?;
-            let start = Iova(reach.address() + addresses(piece.offset));
+            let reach = piece
+                .region
+                .as_ref()
+                .and_then(|region| region.device_mapping.as_ref())
+                .ok_or(NotDeviceMapped)?;
+            let start = Iova(reach.address() + address_count(piece.offset));
             into.push(IovaRange { start, bytes: u32::try_from(piece.bytes).map_err(|_| NotDeviceMapped)? });
         }
         Ok(())
@@ -94,7 +97,7 @@ impl ClientSegments {
     /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, the number of bytes before, the
     /// number of bytes here.
     #[inline]
-    fn walk(
+    fn for_each_piece(
         &self,
         skip: usize,
         wanted: usize,
@@ -104,7 +107,7 @@ impl ClientSegments {
         // A value is copied in many calls, and may lie in thousands of pieces.
         let behind = match &self.first {
             Some(first) if skip >= first.bytes => {
-                self.rest.partition_point(|piece| piece.before + piece.bytes <= skip)
+                self.rest.partition_point(|piece| piece.data_offset + piece.bytes <= skip)
             }
             _ => 0,
         };
@@ -113,7 +116,7 @@ impl ClientSegments {
                 break;
             }
             // Below the piece's length, except for the first piece if `skip` leads past it.
-            let jump = (skip + done).saturating_sub(segment.before).min(segment.bytes);
+            let jump = (skip + done).saturating_sub(segment.data_offset).min(segment.bytes);
             let bytes = (segment.bytes - jump).min(wanted - done);
             let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);
             debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
@@ -124,7 +127,7 @@ impl ClientSegments {
 
     #[inline]
     pub(super) fn push(&mut self, region: Option<Arc<ClientRegion>>, offset: usize, bytes: usize) {
-        let segment = ClientSegment { region, offset, bytes, before: self.bytes };
+        let segment = ClientSegment { region, offset, bytes, data_offset: self.bytes };
         self.bytes += bytes;
         match self.first {
             None => self.first = Some(segment),

@@ -24,7 +24,7 @@ impl PoolState {
     #[inline]
     pub(super) fn take_cached(&'static self, bytes: usize) -> Option<(PageSpan, usize)> {
         let class = CacheClass::serving(bytes)?;
-        if !self.is_ours() {
+        if !self.is_current_process() {
             return None;
         }
         try_cache(self, |cache| Some((cache.pop(class)?, cache.arena())))?
@@ -32,7 +32,7 @@ impl PoolState {
 
     /// Takes a cached span for a request, also if this pool's cache is not the thread's last used one.
     pub(super) fn take_cached_for(&'static self, want: &ValidatedRequest) -> Option<(PageSpan, usize)> {
-        let class = want.class().filter(|_| self.caches)?;
+        let class = want.class().filter(|_| self.caches_enabled)?;
         with_cache(self, |cache| {
             let arena = cache.arena();
             if want.arena.is_some_and(|wanted| wanted != arena) {
@@ -46,10 +46,10 @@ impl PoolState {
     /// the first step of an allocation.
     pub(super) fn take_free_run(&'static self, bytes: usize) -> Option<(PageSpan, usize)> {
         let class = CacheClass::serving(bytes)?;
-        if self.caches || self.line.pressure() || !self.is_ours() {
+        if self.caches_enabled || self.wait_queue.pressure() || !self.is_current_process() {
             return None;
         }
-        let here = self.here();
+        let here = self.nearest_arena();
         let mut guard = locked(&self.nodes[here].arena);
         let arena = guard.as_mut()?;
         let span = arena.contiguous(class.pages(), 1)?;
@@ -59,7 +59,7 @@ impl PoolState {
 
     /// Serves a request without waiting and without regard to waiting requests.
     pub(super) fn attempt(&'static self, want: &ValidatedRequest) -> AllocationResult {
-        let here = self.here();
+        let here = self.nearest_arena();
         let only = want.arena.unwrap_or(here);
         let order = match want.arena {
             Some(_) => std::slice::from_ref(&only),
@@ -68,27 +68,31 @@ impl PoolState {
         let (mut refusal, mut full) = (None, false);
         for round in 0..2 {
             for &index in order {
-                match self.attempt_on(index, want) {
+                match self.attempt_on_node(index, want) {
                     Ok(payload) => return Ok(payload),
                     Err(GrowError::Refused(error)) => refusal = Some(error),
                     Err(GrowError::Full) => full = true,
                 }
             }
-            if let Some(payload) = self.attempt_instead_of_idle(order, want) {
+            if let Some(payload) = self.attempt_after_retiring(order, want) {
                 return Ok(payload);
             }
-            if round == 0 && !self.steal(CacheSelection::All) {
+            if round == 0 && !self.drain_caches(CacheSelection::All) {
                 break;
             }
         }
-        let waiting = self.line.waiting();
+        let waiting = self.wait_queue.waiting();
         // If at least one node is only full, waiting helps even if other nodes refuse.
         Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
     }
 
-    fn attempt_on(&'static self, index: usize, want: &ValidatedRequest) -> Result<PoolAllocation, GrowError> {
-        let class = want.class().filter(|_| self.caches);
-        let room = class.map_or(0, |class| self.room(class, index));
+    fn attempt_on_node(
+        &'static self,
+        index: usize,
+        want: &ValidatedRequest,
+    ) -> Result<PoolAllocation, GrowError> {
+        let class = want.class().filter(|_| self.caches_enabled);
+        let room = class.map_or(0, |class| self.cache_room(class, index));
         let mut extra = Vec::with_capacity(room);
         let node = &self.nodes[index];
         let mut guard = locked(&node.arena);
@@ -96,7 +100,7 @@ impl PoolState {
         let served = match arena.serve(want) {
             Some(served) => served,
             None => {
-                let chunk = self.chunk.load(Ordering::Relaxed);
+                let chunk = self.chunk_bytes.load(Ordering::Relaxed);
                 arena.grow(want, chunk, &self.config, &self.budget, &node.bindings)?;
                 arena.steps.grown += 1;
                 // The chunk has at least the requested pages, contiguous.
@@ -109,13 +113,13 @@ impl PoolState {
         }
         drop(guard);
         if let Some(class) = class {
-            extra.into_iter().for_each(|span| self.keep(index, class, span));
+            extra.into_iter().for_each(|span| self.cache_span(index, class, span));
         }
         Ok(self.payload(served, want.bytes, index))
     }
 
     /// Unpins idle chunks of any node if that makes room for the request, and grows.
-    fn attempt_instead_of_idle(
+    fn attempt_after_retiring(
         &'static self,
         order: &[usize],
         want: &ValidatedRequest,
@@ -131,7 +135,7 @@ impl PoolState {
         for node in &self.nodes {
             back += self.retire(node, missing.saturating_sub(back), |_, _| true);
         }
-        order.iter().find_map(|&index| self.attempt_on(index, want).ok())
+        order.iter().find_map(|&index| self.attempt_on_node(index, want).ok())
     }
 
     fn payload(&'static self, served: ServedSpans, bytes: usize, arena: usize) -> PoolAllocation {
@@ -145,23 +149,23 @@ impl PoolState {
     }
 
     /// Returns the number of spans of a class that this thread's cache would keep beside one, at most a batch.
-    fn room(&'static self, class: CacheClass, arena: usize) -> usize {
-        if self.line.pressure() {
+    fn cache_room(&'static self, class: CacheClass, arena: usize) -> usize {
+        if self.wait_queue.pressure() {
             return 0;
         }
         let wanted = (class.batch() - 1).min(EXTRA_MAX);
         let bytes = wanted * class.bytes();
-        let here = self.here();
+        let here = self.nearest_arena();
         let room = with_cache(self, |cache| {
             if cache.arena() != arena && arena == here {
                 // The thread has moved to another node since its cache was created.
-                cache.follow(arena);
+                cache.move_to_arena(arena);
             }
             if cache.arena() != arena {
                 return 0;
             }
             if cache.room() < bytes {
-                cache.grant(self.take_quota(bytes));
+                cache.raise_quota(self.take_quota(bytes));
             }
             cache.room() / class.bytes()
         });
@@ -180,22 +184,22 @@ impl NodeArena {
     /// Allocates free memory in the requested shape.
     #[inline]
     fn serve(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
-        if let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages) {
+        if let Some(span) = self.contiguous(want.class_pages(), want.align_pages) {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
-        self.serve_slowly(want)
+        self.serve_slow(want)
     }
 
     #[cold]
-    fn serve_slowly(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
-        if self.join_aside()
-            && let Some(span) = self.contiguous(want.roomy_pages(), want.align_pages)
+    fn serve_slow(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
+        if self.free_deferred()
+            && let Some(span) = self.contiguous(want.class_pages(), want.align_pages)
         {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
-        if let Some(span) = self.joined(want.pages, want.align_pages) {
+        if let Some(span) = self.contiguous_across_blocks(want.pages, want.align_pages) {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
@@ -206,14 +210,14 @@ impl NodeArena {
 
     /// Allocates from a chunk that has just been added; the caller counts it as growth.
     fn serve_grown(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
-        let span = self.contiguous(want.roomy_pages(), want.align_pages);
-        span.or_else(|| self.joined(want.pages, want.align_pages)).map(ServedSpans::One)
+        let span = self.contiguous(want.class_pages(), want.align_pages);
+        span.or_else(|| self.contiguous_across_blocks(want.pages, want.align_pages)).map(ServedSpans::One)
     }
 }
 
 /// Fills the payload with zeroes if the request asked for them.
 #[inline]
-pub(super) fn finish(mut payload: PoolAllocation, zeroed: ZeroPolicy) -> PoolAllocation {
+pub(super) fn zero_if_requested(mut payload: PoolAllocation, zeroed: ZeroPolicy) -> PoolAllocation {
     if zeroed == ZeroPolicy::Yes {
         payload.pieces_mut().for_each(|piece| piece.fill(0));
     }

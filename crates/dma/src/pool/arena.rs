@@ -59,7 +59,7 @@ impl DeviceBindings {
         Some((slot, pages * PAGE_BYTES))
     }
 
-    fn note(&self, chunk: PageRun, iova: Option<u64>, slot: Option<u32>) {
+    fn bind_chunk(&self, chunk: PageRun, iova: Option<u64>, slot: Option<u32>) {
         let first = chunk.first / self.granule_pages;
         for granule in 0..chunk.pages / self.granule_pages {
             let at = (first + granule) as usize;
@@ -88,9 +88,9 @@ pub(super) struct NodeArena {
     pub(super) reservation: Reservation,
     pub(super) buddy: BuddyAllocator<Vec<u64>>,
     pub(super) chunks: ChunkTable,
-    aside: DeferredSpans,
+    deferred: DeferredSpans,
     /// Granules without a chunk.
-    places: BuddyAllocator<Vec<u64>>,
+    free_granules: BuddyAllocator<Vec<u64>>,
     granule_pages: u32,
     /// Granules left empty after each chunk, where chunks must not be merged.
     gap: u32,
@@ -109,7 +109,7 @@ impl NodeArena {
         node: NodeId,
     ) -> Result<(Self, PageTable, DeviceBindings), PoolError> {
         let granule = config.granule();
-        let bytes = config.ceiling().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
+        let bytes = config.cap_limit().saturating_mul(2).next_multiple_of(granule).next_power_of_two();
         let mut reservation = match config.sharing {
             PoolSharing::Private => Reservation::new(bytes)?,
             PoolSharing::Shared => Reservation::shared(bytes)?,
@@ -118,7 +118,7 @@ impl NodeArena {
             reservation.bind(node)?;
         }
         let (address, descriptor) = (reservation.address(), reservation.descriptor());
-        config.pinner.settle(NodeRange { node, address, bytes, descriptor })?;
+        config.pinner.prepare_node(NodeRange { node, address, bytes, descriptor })?;
         let table = reservation.table().clone();
         let granule_pages = page_count(granule);
         let granules = reservation.pages() / granule_pages;
@@ -131,10 +131,10 @@ impl NodeArena {
             reservation,
             buddy,
             chunks: ChunkTable::new(granules, granule_pages),
-            aside: DeferredSpans::new(),
-            places,
+            deferred: DeferredSpans::new(),
+            free_granules: places,
             granule_pages,
-            gap: u32::from(!config.pinner.joins()),
+            gap: u32::from(!config.pinner.can_merge()),
             steps: ServeCounts::default(),
             pinning: DurationHistogram::default(),
             grown: 0,
@@ -148,21 +148,21 @@ impl NodeArena {
     pub(super) fn contiguous(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
         if align_pages == 1
             && let Some(class) = CacheClass::exactly(pages)
-            && let Some(span) = self.aside.take(class)
+            && let Some(span) = self.deferred.take(class)
         {
             return Some(span);
         }
-        self.cut_out(pages, align_pages)
+        self.allocate_run(pages, align_pages)
     }
 
-    fn cut_out(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
+    fn allocate_run(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
         let run = self.buddy.allocate_aligned(pages, align_pages)?;
         Some(self.claim(run))
     }
 
     /// Allocates a contiguous run across buddy blocks, by scanning every free run.
-    pub(super) fn joined(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
-        let run = self.buddy.allocate_joined(pages, align_pages)?;
+    pub(super) fn contiguous_across_blocks(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
+        let run = self.buddy.allocate_across_blocks(pages, align_pages)?;
         Some(self.claim(run))
     }
 
@@ -182,31 +182,31 @@ impl NodeArena {
 
     /// Takes a span back, and keeps it unmerged until the next span of its class is returned.
     #[inline]
-    pub(super) fn put(&mut self, span: PageSpan) {
+    pub(super) fn defer_span(&mut self, span: PageSpan) {
         let other = match CacheClass::exactly(span.pages()) {
-            Some(class) => self.aside.keep(class, span),
+            Some(class) => self.deferred.keep(class, span),
             None => Some(span),
         };
         if let Some(span) = other {
-            self.join(span);
+            self.free_span(span);
         }
     }
 
     /// Frees the deferred spans. Returns true if there were any.
-    pub(super) fn join_aside(&mut self) -> bool {
+    pub(super) fn free_deferred(&mut self) -> bool {
         let mut any = false;
-        while let Some(span) = self.aside.pop() {
-            self.join(span);
+        while let Some(span) = self.deferred.pop() {
+            self.free_span(span);
             any = true;
         }
         any
     }
 
-    fn join(&mut self, span: PageSpan) {
+    fn free_span(&mut self, span: PageSpan) {
         let run = self.reservation.release(span);
         let freed = self.buddy.free(run);
         assert!(freed.is_ok(), "a span is returned once");
-        self.chunks.put(run);
+        self.chunks.mark_free(run);
     }
 
     /// Pins a new chunk of `chunk` bytes, or of just the requested size if that is larger, or if the cap leaves no
@@ -247,19 +247,21 @@ impl NodeArena {
     ) -> Result<(), GrowError> {
         let granules = pages / self.granule_pages + self.gap;
         let align = (align_pages / self.granule_pages).max(1);
-        let place = self.places.allocate_aligned(granules, align);
-        let place = place.or_else(|| self.places.allocate_joined(granules, align)).ok_or(GrowError::Full)?;
+        let place = self.free_granules.allocate_aligned(granules, align);
+        let place = place
+            .or_else(|| self.free_granules.allocate_across_blocks(granules, align))
+            .ok_or(GrowError::Full)?;
         let run = PageRun { first: place.first * self.granule_pages, pages };
         let address = self.reservation.address() + run.first as usize * PAGE_BYTES;
         let made = self.commit_and_pin(run, address, config);
         let (token, backing) = match made {
             Ok(made) => made,
             Err(error) => {
-                self.give_place_back(run);
+                self.release_granules(run);
                 return Err(GrowError::Refused(error));
             }
         };
-        bindings.note(run, token.iova, token.slot);
+        bindings.bind_chunk(run, token.iova, token.slot);
         self.chunks.add(run, token, backing);
         let freed = self.buddy.free(run);
         assert!(freed.is_ok(), "a granule belongs to one chunk");
@@ -274,9 +276,9 @@ impl NodeArena {
         config: &PoolConfig,
     ) -> Result<(PinToken, Backing), PoolError> {
         let backing = self.commit(run, config)?;
-        let start = config.time.now();
+        let start = config.clock.now();
         let pinned = config.pinner.pin(address, run.bytes());
-        self.pinning.record(config.time.now().since(start));
+        self.pinning.record(config.clock.now().since(start));
         match pinned {
             Ok(token) => Ok((token, backing)),
             Err(error) => {
@@ -312,7 +314,7 @@ impl NodeArena {
         budget: &PinBudget,
         mut choose: impl FnMut(Option<Nanos>, usize) -> bool,
     ) -> usize {
-        self.join_aside();
+        self.free_deferred();
         let mut chosen: Vec<(ChunkId, PageRun, Option<Nanos>)> =
             self.chunks.empty().map(|(id, chunk)| (id, chunk.run, chunk.empty_since)).collect();
         // The longest empty first; among unstamped chunks the highest first, so that low addresses fill up.
@@ -337,27 +339,27 @@ impl NodeArena {
         let unpinned = config.pinner.unpin(chunk.token).is_ok();
         if !unpinned || self.reservation.decommit(run).is_err() {
             // A device may still access it: its granules, its memory and its share of the cap stay taken.
-            budget.lose(run.bytes());
+            budget.add_lost(run.bytes());
             return 0;
         }
-        self.give_place_back(run);
+        self.release_granules(run);
         budget.release(PinTier::Pool, run.bytes());
         self.retired += 1;
         run.bytes()
     }
 
-    fn give_place_back(&mut self, run: PageRun) {
+    fn release_granules(&mut self, run: PageRun) {
         if self.reservation.backing(run.first).is_some() {
             return;
         }
         let pages = run.pages / self.granule_pages + self.gap;
-        let freed = self.places.free(PageRun { first: run.first / self.granule_pages, pages });
+        let freed = self.free_granules.free(PageRun { first: run.first / self.granule_pages, pages });
         assert!(freed.is_ok(), "granules are returned once");
     }
 
     #[inline]
     fn claim(&mut self, run: PageRun) -> PageSpan {
-        self.chunks.take(run);
+        self.chunks.mark_used(run);
         match self.reservation.claim(run) {
             Ok(span) => span,
             Err(error) => unreachable!("a run allocated by the buddy is unclaimed: {error}"),

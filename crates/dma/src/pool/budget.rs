@@ -54,7 +54,7 @@ impl PinBudget {
     }
 
     /// Returns the pinned bytes of one tier.
-    pub(super) fn of(&self, tier: PinTier) -> usize {
+    pub(super) fn pinned_by(&self, tier: PinTier) -> usize {
         self.tiers[tier as usize].load(Ordering::Relaxed)
     }
 
@@ -64,8 +64,8 @@ impl PinBudget {
     }
 
     /// Returns the size of the largest request that could be served under this cap.
-    pub(super) fn most(&self) -> usize {
-        self.cap().saturating_sub(self.of(PinTier::Static)).saturating_sub(self.lost())
+    pub(super) fn request_max(&self) -> usize {
+        self.cap().saturating_sub(self.pinned_by(PinTier::Static)).saturating_sub(self.lost())
     }
 
     /// Returns the bytes that no request can get any more.
@@ -74,7 +74,7 @@ impl PinBudget {
     }
 
     /// Counts bytes as permanently lost.
-    pub(super) fn lose(&self, bytes: usize) {
+    pub(super) fn add_lost(&self, bytes: usize) {
         self.lost.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -106,11 +106,11 @@ mod tests {
         assert!(budget.reserve(PinTier::Static, 30) && budget.reserve(PinTier::Pool, 50));
         assert!(!budget.reserve(PinTier::Dynamic, 21));
         assert!(budget.reserve(PinTier::Dynamic, 20));
-        assert_eq!((budget.left(), budget.pinned(), budget.most()), (0, 100, 70));
+        assert_eq!((budget.left(), budget.pinned(), budget.request_max()), (0, 100, 70));
         budget.set_cap(60);
         assert!(!budget.reserve(PinTier::Pool, 1));
         budget.release(PinTier::Pool, 50);
-        assert_eq!((budget.of(PinTier::Pool), budget.left()), (0, 10));
+        assert_eq!((budget.pinned_by(PinTier::Pool), budget.left()), (0, 10));
         assert!(!budget.reserve(PinTier::Pool, usize::MAX));
     }
 }

@@ -86,7 +86,7 @@ impl CacheClass {
     }
 
     /// Returns true if a span of this class may serve a request of a smaller class: it is at most 1.5 times as long.
-    fn serves(self, smaller: Self) -> bool {
+    fn may_serve(self, smaller: Self) -> bool {
         usize::from(self.0) < CLASSES && self.pages() * 2 <= smaller.pages() * 3
     }
 
@@ -109,13 +109,20 @@ pub(super) struct ThreadCache<T> {
     arena: usize,
     hits: u64,
     /// Hits at the last check by a tick.
-    hits_seen: u64,
+    hits_at_last_check: u64,
 }
 
 impl<T> ThreadCache<T> {
     /// Creates an empty cache for spans of an arena.
     pub(super) fn new(arena: usize) -> Self {
-        Self { stacks: std::array::from_fn(|_| Vec::new()), bytes: 0, quota: 0, arena, hits: 0, hits_seen: 0 }
+        Self {
+            stacks: std::array::from_fn(|_| Vec::new()),
+            bytes: 0,
+            quota: 0,
+            arena,
+            hits: 0,
+            hits_at_last_check: 0,
+        }
     }
 
     /// Returns the arena of its spans.
@@ -139,7 +146,7 @@ impl<T> ThreadCache<T> {
         (class.0..)
             .take(1 + STEPS_UP)
             .map(CacheClass)
-            .take_while(|near| near.serves(class))
+            .take_while(|near| near.may_serve(class))
             .find_map(|near| self.pop(near))
     }
 
@@ -174,7 +181,7 @@ impl<T> ThreadCache<T> {
     }
 
     /// Raises the quota.
-    pub(super) fn grant(&mut self, bytes: usize) {
+    pub(super) fn raise_quota(&mut self, bytes: usize) {
         self.quota += bytes;
     }
 
@@ -194,7 +201,7 @@ impl<T> ThreadCache<T> {
     }
 
     /// Gives up all spans and the quota, which is returned, and takes spans of `arena` from now on.
-    pub(super) fn empty(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
+    pub(super) fn drain_all(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
         self.stacks.iter_mut().for_each(|stack| into.append(stack));
         self.bytes = 0;
         self.arena = arena;
@@ -202,16 +209,16 @@ impl<T> ThreadCache<T> {
     }
 
     /// Takes spans of another arena from now on, if it holds none.
-    pub(super) fn follow(&mut self, arena: usize) {
+    pub(super) fn move_to_arena(&mut self, arena: usize) {
         if self.bytes == 0 {
             self.arena = arena;
         }
     }
 
     /// Returns true if no request was served since the last call.
-    pub(super) fn was_idle(&mut self) -> bool {
-        let idle = self.hits == self.hits_seen;
-        self.hits_seen = self.hits;
+    pub(super) fn take_idle(&mut self) -> bool {
+        let idle = self.hits == self.hits_at_last_check;
+        self.hits_at_last_check = self.hits;
         idle
     }
 }
@@ -239,18 +246,18 @@ mod tests {
         let mut cache = ThreadCache::new(0);
         let class = CacheClass::serving(8_192).unwrap();
         assert_eq!(cache.push(2, 1), Some(1));
-        cache.grant(20_000);
+        cache.raise_quota(20_000);
         assert_eq!((cache.push(2, 1), cache.push(2, 2), cache.push(2, 3)), (None, None, Some(3)));
         assert_eq!((cache.bytes(), cache.pop(class), cache.hits()), (16_384, Some(2), 1));
         let mut out = Vec::new();
-        assert_eq!(cache.empty(1, &mut out), 20_000);
+        assert_eq!(cache.drain_all(1, &mut out), 20_000);
         assert_eq!((out, cache.bytes(), cache.arena()), (vec![1], 0, 1));
     }
 
     #[test]
     fn an_empty_class_is_served_by_a_slightly_larger_one() {
         let mut cache = ThreadCache::new(0);
-        cache.grant(1 << 20);
+        cache.raise_quota(1 << 20);
         let class = |pages| CacheClass::exactly(pages).unwrap();
         cache.push(2, 2);
         cache.push(28, 28);
@@ -266,7 +273,7 @@ mod tests {
     #[test]
     fn a_spill_takes_the_oldest_half_of_the_fullest_class() {
         let mut cache = ThreadCache::new(0);
-        cache.grant(1 << 20);
+        cache.raise_quota(1 << 20);
         let four = CacheClass::exactly(4).unwrap();
         for span in 0..5 {
             cache.push(1, span);

@@ -41,7 +41,7 @@ impl PrepareMethod {
 
     /// Returns how imported memory is prepared on this host: registered where `io_uring` works, else locked.
     #[must_use]
-    pub fn usual(costs: &MemoryCosts) -> Self {
+    pub fn default_for(costs: &MemoryCosts) -> Self {
         let registers = costs.rows.iter().any(|row| row.register_small_ns.is_some());
         if registers { Self::RegisterSmall } else { Self::Lock }
     }
@@ -58,7 +58,7 @@ impl PrepareMethod {
 
     /// Returns the size from which on it was cheaper than a cold copy, at every larger measured size too.
     #[must_use]
-    pub fn wins_from(self, costs: &MemoryCosts) -> Option<usize> {
+    pub fn cheaper_from(self, costs: &MemoryCosts) -> Option<usize> {
         let wins = |row: &&MemoryCost| matches!((self.cost(row), row.copy_cold_ns), (Some(pin), Some(copy)) if pin < copy);
         let first = costs.rows.iter().rev().take_while(wins).last()?;
         usize::try_from(first.bytes).ok()
@@ -103,11 +103,11 @@ impl fmt::Display for ChoiceOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierChoice {
     /// Thresholds of the tiers.
-    pub borders: TierThresholds,
+    pub thresholds: TierThresholds,
     /// Smallest request whose memory, if the caller provides it, is used in place instead of copied; `None` for never.
     pub import_min: Option<usize>,
     /// The origin of the choice.
-    pub chosen_by: ChoiceOrigin,
+    pub origin: ChoiceOrigin,
 }
 
 /// An error for a value of [`TIERS_VARIABLE`] that is not valid.
@@ -123,7 +123,7 @@ pub struct InvalidThresholds {
 
 /// Returns the value of [`TIERS_VARIABLE`] in the environment of this process.
 #[must_use]
-pub fn told() -> Option<String> {
+pub fn tiers_variable() -> Option<String> {
     std::env::var_os(TIERS_VARIABLE).map(|value| value.to_string_lossy().into_owned())
 }
 
@@ -131,8 +131,8 @@ pub fn told() -> Option<String> {
 ///
 /// # Errors
 /// [`InvalidThresholds`] if it is not.
-pub fn check_told() -> Result<(), InvalidThresholds> {
-    told().map_or(Ok(()), |text| TierThresholds::named(&text).map(|_| ()))
+pub fn check_tiers_variable() -> Result<(), InvalidThresholds> {
+    tiers_variable().map_or(Ok(()), |text| TierThresholds::parse(&text).map(|_| ()))
 }
 
 impl TierChoice {
@@ -143,25 +143,25 @@ impl TierChoice {
     /// [`InvalidThresholds`] if the variable is not valid.
     pub fn of(config: &PoolConfig) -> Result<Self, InvalidThresholds> {
         if let Some(borders) = config.tiers {
-            return Ok(Self::told(borders));
+            return Ok(Self::tiers_variable(borders));
         }
-        if let Some(borders) = told().map_or(Ok(None), |text| TierThresholds::named(&text))? {
-            return Ok(Self::told(borders));
+        if let Some(borders) = tiers_variable().map_or(Ok(None), |text| TierThresholds::parse(&text))? {
+            return Ok(Self::tiers_variable(borders));
         }
         static COSTS: OnceLock<MemoryCosts> = OnceLock::new();
         let costs = COSTS.get_or_init(|| MemoryCosts::load_or_measure(&Clock::start()));
-        Ok(Self::calibrated(costs, config.chunk, PrepareMethod::usual(costs)))
+        Ok(Self::calibrated(costs, config.chunk, PrepareMethod::default_for(costs)))
     }
 
     /// Returns the choice for given thresholds. The paper has no import: its presets and plain numbers import from the
     /// large threshold on.
-    fn told(borders: TierThresholds) -> Self {
-        let chosen_by = match borders {
+    fn tiers_variable(thresholds: TierThresholds) -> Self {
+        let origin = match thresholds {
             TierThresholds::PAPER_4_1 => ChoiceOrigin::Paper41,
             TierThresholds::PAPER_5_2 => ChoiceOrigin::Paper52,
             _ => ChoiceOrigin::Numbers,
         };
-        Self { borders, import_min: Some(borders.large_min), chosen_by }
+        Self { thresholds, import_min: Some(thresholds.large_min), origin }
     }
 
     /// Returns the choice by measured costs, for chunks of `chunk` bytes and memory imported by the method `way`.
@@ -173,9 +173,9 @@ impl TierChoice {
         };
         let page = costs.rows.first();
         let small_max = if page.is_none_or(copies) { SMALL } else { 0 };
-        let borders = TierThresholds { small_max, large_min: chunk.max(small_max + 1) };
-        let import_min = way.wins_from(costs).map(|bytes| bytes.max(small_max + 1));
-        Self { borders, import_min, chosen_by: ChoiceOrigin::Calibration }
+        let thresholds = TierThresholds { small_max, large_min: chunk.max(small_max + 1) };
+        let import_min = way.cheaper_from(costs).map(|bytes| bytes.max(small_max + 1));
+        Self { thresholds, import_min, origin: ChoiceOrigin::Calibration }
     }
 
     /// Returns the choice for a value of [`TIERS_VARIABLE`], or the measured one if it is unset or `calibrated`.
@@ -188,8 +188,8 @@ impl TierChoice {
         chunk: usize,
         way: PrepareMethod,
     ) -> Result<Self, InvalidThresholds> {
-        let told = text.map_or(Ok(None), TierThresholds::named)?;
-        Ok(told.map_or_else(|| Self::calibrated(costs, chunk, way), Self::told))
+        let told = text.map_or(Ok(None), TierThresholds::parse)?;
+        Ok(told.map_or_else(|| Self::calibrated(costs, chunk, way), Self::tiers_variable))
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn memory_is_imported_only_where_cheaper_than_copying() {
         let choice = TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterSmall);
-        assert_eq!(choice.borders, TierThresholds { small_max: 4_096, large_min: CHUNK });
+        assert_eq!(choice.thresholds, TierThresholds { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, Some(16 << 10));
         assert_eq!(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::Lock).import_min, None);
         // An unmeasured method is not cheaper.
@@ -238,27 +238,28 @@ mod tests {
     #[test]
     fn a_win_below_a_larger_loss_is_ignored() {
         let costs = costs(&[[4_096, 1, 900, 1, 800], [16_384, 1, 900, 1, 1_000], [65_536, 1, 900, 1, 800]]);
-        assert_eq!(PrepareMethod::RegisterSmall.wins_from(&costs), Some(65_536));
+        assert_eq!(PrepareMethod::RegisterSmall.cheaper_from(&costs), Some(65_536));
     }
 
     #[test]
     fn there_is_no_static_tier_if_pinning_a_page_is_cheaper_than_copying() {
         let costs = costs(&[[4_096, 900, 900, 5_000, 800]]);
         let choice = TierChoice::calibrated(&costs, CHUNK, PrepareMethod::RegisterSmall);
-        assert_eq!((choice.borders.small_max, choice.import_min), (0, Some(4_096)));
+        assert_eq!((choice.thresholds.small_max, choice.import_min), (0, Some(4_096)));
     }
 
     #[test]
     fn a_machine_without_measurements_copies() {
         let choice = TierChoice::calibrated(&MemoryCosts::default(), CHUNK, PrepareMethod::RegisterHuge);
-        assert_eq!(choice.borders, TierThresholds { small_max: 4_096, large_min: CHUNK });
+        assert_eq!(choice.thresholds, TierThresholds { small_max: 4_096, large_min: CHUNK });
         assert_eq!(choice.import_min, None);
     }
 
     #[test]
     fn the_two_settings_of_the_paper_are_presets_that_differ() {
-        let of =
-            |text| TierChoice::resolve(Some(text), &measured(), CHUNK, PrepareMethod::Lock).unwrap().borders;
+        let of = |text| {
+            TierChoice::resolve(Some(text), &measured(), CHUNK, PrepareMethod::Lock).unwrap().thresholds
+        };
         // Section 4.1: "greater than or equal to 4 MB". Section 5.2: "larger than 128 KB".
         assert_eq!(of("paper-4.1"), TierThresholds { small_max: 4_096, large_min: 4 << 20 });
         assert_eq!(of("paper-5.2"), TierThresholds { small_max: 4_096, large_min: (128 << 10) + 1 });
@@ -268,8 +269,8 @@ mod tests {
     fn configured_thresholds_need_no_measurement() {
         let of = |tiers| TierChoice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
         let told = of(TierThresholds::PAPER_5_2);
-        assert_eq!((told.chosen_by, told.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
-        assert_eq!(of(TierThresholds { small_max: 0, large_min: 9 }).chosen_by, ChoiceOrigin::Numbers);
+        assert_eq!((told.origin, told.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
+        assert_eq!(of(TierThresholds { small_max: 0, large_min: 9 }).origin, ChoiceOrigin::Numbers);
     }
 
     #[test]
@@ -278,8 +279,8 @@ mod tests {
         assert_eq!(of(None), Ok(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterSmall)));
         assert_eq!(of(Some("calibrated")), of(None));
         let told = of(Some("512: 65536")).unwrap();
-        assert_eq!(told.borders, TierThresholds { small_max: 512, large_min: 65_536 });
-        assert_eq!((told.import_min, told.chosen_by), (Some(65_536), ChoiceOrigin::Numbers));
+        assert_eq!(told.thresholds, TierThresholds { small_max: 512, large_min: 65_536 });
+        assert_eq!((told.import_min, told.origin), (Some(65_536), ChoiceOrigin::Numbers));
         for nonsense in ["", "paper", "4096", "9:9", "9:8", "-1:8", "1:2:3", "x:y"] {
             let error = of(Some(nonsense)).unwrap_err();
             assert!(error.to_string().contains("paper-5.2"), "{error}");

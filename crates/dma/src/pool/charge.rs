@@ -11,29 +11,29 @@ use std::fmt;
 /// Bytes of the cap that are pinned outside the pool's chunks.
 #[must_use = "a charge that is dropped no longer counts"]
 pub struct CapCharge {
-    depot: &'static PoolState,
+    state: &'static PoolState,
     tier: PinTier,
     bytes: usize,
 }
 
 impl CapCharge {
     pub(super) fn take(depot: &'static PoolState, tier: PinTier, bytes: usize) -> Result<Self, PoolError> {
-        if !depot.is_ours() {
+        if !depot.is_current_process() {
             return Err(PoolError::Forked);
         }
         if depot.is_closed() {
             return Err(PoolError::Closed);
         }
-        let most = depot.budget.most();
+        let most = depot.budget.request_max();
         if bytes > most {
-            return Err(PoolError::OverCap { bytes, most });
+            return Err(PoolError::OverCap { bytes, max: most });
         }
         // Waiting requests have priority.
-        let waiting = depot.line.waiting();
+        let waiting = depot.wait_queue.waiting();
         if waiting > 0 || !depot.charge(tier, bytes) {
             return Err(PoolError::WouldBlock { bytes, waiting });
         }
-        Ok(Self { depot, tier, bytes })
+        Ok(Self { state: depot, tier, bytes })
     }
 
     /// Returns the bytes charged.
@@ -51,9 +51,9 @@ impl CapCharge {
 
 impl Drop for CapCharge {
     fn drop(&mut self) {
-        if self.depot.is_ours() {
-            self.depot.budget.release(self.tier, self.bytes);
-            self.depot.serve();
+        if self.state.is_current_process() {
+            self.state.budget.release(self.tier, self.bytes);
+            self.state.serve_waiters();
         }
     }
 }

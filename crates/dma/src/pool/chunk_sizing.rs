@@ -20,7 +20,7 @@ impl ChunkSizing {
 
     /// Takes one sample. Returns the new m, or `None` if m is fixed or nothing was ever in use.
     pub(super) fn sample(&mut self, in_use: u64) -> Option<usize> {
-        let ChunkRule::Adaptive { least, most } = self.rule else { return None };
+        let ChunkRule::Adaptive { min: least, max: most } = self.rule else { return None };
         self.average = self.average - self.average / 8 + in_use / 8;
         self.peak = self.average.max(self.peak - self.peak / 32);
         if self.peak == 0 {

@@ -18,14 +18,14 @@ pub(super) struct PinnedChunk {
     pub(super) empty_since: Option<Nanos>,
     used: u32,
     /// Index among the empty chunks.
-    among_empty: usize,
+    empty_index: usize,
 }
 
 /// Identifier of a chunk, valid as long as the chunk exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkId(u32);
 
-const NONE: u32 = u32::MAX;
+const NO_CHUNK: u32 = u32::MAX;
 
 /// The chunk table of an arena.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct ChunkTable {
     /// Index of the chunk, by granule.
     by_granule: Vec<u32>,
     slots: Vec<Option<PinnedChunk>>,
-    spare: Vec<u32>,
+    free_slots: Vec<u32>,
     empty: Vec<u32>,
     empty_pages: u64,
     pages: u64,
@@ -45,9 +45,9 @@ impl ChunkTable {
     pub(super) fn new(granules: u32, granule_pages: u32) -> Self {
         Self {
             granule_shift: granule_pages.trailing_zeros(),
-            by_granule: vec![NONE; granules as usize],
+            by_granule: vec![NO_CHUNK; granules as usize],
             slots: Vec::new(),
-            spare: Vec::new(),
+            free_slots: Vec::new(),
             empty: Vec::new(),
             empty_pages: 0,
             pages: 0,
@@ -56,13 +56,13 @@ impl ChunkTable {
 
     /// Adds a new chunk, all of it free. It consists of whole granules without a chunk.
     pub(super) fn add(&mut self, run: PageRun, token: PinToken, backing: Backing) {
-        let index = self.spare.pop().unwrap_or_else(|| {
+        let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
+            u32::try_from(self.slots.len() - 1).unwrap_or(NO_CHUNK)
         });
         let among_empty = self.empty.len();
         self.slots[index as usize] =
-            Some(PinnedChunk { run, token, backing, empty_since: None, used: 0, among_empty });
+            Some(PinnedChunk { run, token, backing, empty_since: None, used: 0, empty_index: among_empty });
         self.empty.push(index);
         let granules = self.granules(run);
         self.by_granule[granules].fill(index);
@@ -73,18 +73,18 @@ impl ChunkTable {
     /// Removes an empty chunk. Returns `None` if it is used or does not exist.
     pub(super) fn remove(&mut self, id: ChunkId) -> Option<PinnedChunk> {
         let chunk = self.slots.get(id.0 as usize).copied().flatten().filter(|chunk| chunk.used == 0)?;
-        self.leave_empty(chunk);
+        self.remove_from_empty(chunk);
         self.slots[id.0 as usize] = None;
-        self.spare.push(id.0);
+        self.free_slots.push(id.0);
         let granules = self.granules(chunk.run);
-        self.by_granule[granules].fill(NONE);
+        self.by_granule[granules].fill(NO_CHUNK);
         self.pages -= u64::from(chunk.run.pages);
         Some(chunk)
     }
 
     /// Counts the pages of a run as used.
     #[inline]
-    pub(super) fn take(&mut self, run: PageRun) {
+    pub(super) fn mark_used(&mut self, run: PageRun) {
         let mut at = run.first;
         while at < run.end() {
             let index = self.by_granule[(at >> self.granule_shift) as usize];
@@ -95,7 +95,7 @@ impl ChunkTable {
             if was_empty {
                 chunk.empty_since = None;
                 let chunk = *chunk;
-                self.leave_empty(chunk);
+                self.remove_from_empty(chunk);
             }
             at = end;
         }
@@ -103,7 +103,7 @@ impl ChunkTable {
 
     /// Counts the pages of a run as free.
     #[inline]
-    pub(super) fn put(&mut self, run: PageRun) {
+    pub(super) fn mark_free(&mut self, run: PageRun) {
         let mut at = run.first;
         while at < run.end() {
             let index = self.by_granule[(at >> self.granule_shift) as usize];
@@ -111,7 +111,7 @@ impl ChunkTable {
             let end = chunk.run.end().min(run.end());
             chunk.used -= end - at;
             if chunk.used == 0 {
-                (chunk.among_empty, chunk.empty_since) = (self.empty.len(), None);
+                (chunk.empty_index, chunk.empty_since) = (self.empty.len(), None);
                 self.empty_pages += u64::from(chunk.run.pages);
                 self.empty.push(index);
             }
@@ -159,13 +159,13 @@ impl ChunkTable {
 
     /// Returns the number of chunks.
     pub(super) fn count(&self) -> usize {
-        self.slots.len() - self.spare.len()
+        self.slots.len() - self.free_slots.len()
     }
 
-    fn leave_empty(&mut self, chunk: PinnedChunk) {
-        self.empty.swap_remove(chunk.among_empty);
-        if let Some(&moved) = self.empty.get(chunk.among_empty) {
-            chunk_of(&mut self.slots, moved).among_empty = chunk.among_empty;
+    fn remove_from_empty(&mut self, chunk: PinnedChunk) {
+        self.empty.swap_remove(chunk.empty_index);
+        if let Some(&moved) = self.empty.get(chunk.empty_index) {
+            chunk_of(&mut self.slots, moved).empty_index = chunk.empty_index;
         }
         self.empty_pages -= u64::from(chunk.run.pages);
     }
@@ -205,11 +205,11 @@ mod tests {
     fn a_run_across_chunks_is_counted_in_each() {
         let mut chunks = table();
         let run = PageRun { first: 10, pages: 20 };
-        chunks.take(run);
+        chunks.mark_used(run);
         assert_eq!(empty_of(&chunks), [96]);
-        chunks.put(PageRun { first: 10, pages: 6 });
+        chunks.mark_free(PageRun { first: 10, pages: 6 });
         assert_eq!(empty_of(&chunks), [0, 96]);
-        chunks.put(PageRun { first: 16, pages: 14 });
+        chunks.mark_free(PageRun { first: 16, pages: 14 });
         assert_eq!(empty_of(&chunks), [0, 16, 96]);
         assert_eq!((chunks.empty_pages(), chunks.pages(), chunks.count()), (96, 96, 3));
     }
@@ -218,9 +218,9 @@ mod tests {
     fn only_an_empty_chunk_is_removed() {
         let mut chunks = table();
         let (id, _) = chunks.empty().find(|(_, chunk)| chunk.run.first == 16).unwrap();
-        chunks.take(PageRun { first: 20, pages: 1 });
+        chunks.mark_used(PageRun { first: 20, pages: 1 });
         assert!(chunks.remove(id).is_none());
-        chunks.put(PageRun { first: 20, pages: 1 });
+        chunks.mark_free(PageRun { first: 20, pages: 1 });
         assert_eq!(chunks.remove(id).unwrap().run.pages, 48);
         assert!(chunks.remove(id).is_none());
         assert!(chunks.at(20).is_none());
@@ -232,8 +232,8 @@ mod tests {
     fn a_chunk_used_since_its_stamp_gets_a_new_one() {
         let mut chunks = table();
         chunks.stamp_empty(Nanos(5));
-        chunks.take(PageRun { first: 3, pages: 1 });
-        chunks.put(PageRun { first: 3, pages: 1 });
+        chunks.mark_used(PageRun { first: 3, pages: 1 });
+        chunks.mark_free(PageRun { first: 3, pages: 1 });
         chunks.stamp_empty(Nanos(9));
         assert_eq!(chunks.at(0).unwrap().empty_since, Some(Nanos(9)));
         assert_eq!(chunks.at(16).unwrap().empty_since, Some(Nanos(5)));

@@ -5,7 +5,7 @@
 
 use super::calibration::InvalidThresholds;
 use super::pinner::{MemoryPinner, NoPinning, PoolClock};
-use super::placement::{NodePlacement, usual_placement};
+use super::placement::{NodePlacement, default_placement};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::reservation::{BackingOrder, PAGE_BYTES};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl TierThresholds {
     ///
     /// # Errors
     /// [`InvalidThresholds`] for any other text.
-    pub fn named(text: &str) -> Result<Option<Self>, InvalidThresholds> {
+    pub fn parse(text: &str) -> Result<Option<Self>, InvalidThresholds> {
         let not = || InvalidThresholds { text: text.to_owned() };
         match text.trim() {
             "calibrated" => Ok(None),
@@ -70,15 +70,15 @@ pub enum ChunkRule {
     /// tick.
     Adaptive {
         /// Smallest m.
-        least: usize,
+        min: usize,
         /// Largest m.
-        most: usize,
+        max: usize,
     },
 }
 
 impl ChunkRule {
     /// Between 2 MiB and 64 MiB.
-    pub const DEFAULT: Self = Self::Adaptive { least: 2 << 20, most: 64 << 20 };
+    pub const DEFAULT: Self = Self::Adaptive { min: 2 << 20, max: 64 << 20 };
 }
 
 /// The reason why a configuration is not valid.
@@ -86,24 +86,24 @@ impl ChunkRule {
 #[non_exhaustive]
 pub enum ConfigError {
     /// m is not a power of two, or too small or too large.
-    #[error("a chunk of {chunk} bytes is not possible: choose a power of two from {least} to {most}")]
+    #[error("a chunk of {chunk} bytes is not possible: choose a power of two from {min} to {max}")]
     Chunk {
         /// Configured value.
         chunk: usize,
         /// Smallest.
-        least: usize,
+        min: usize,
         /// Largest.
-        most: usize,
+        max: usize,
     },
     /// M is smaller than one granule, or larger than the address space that can be reserved.
-    #[error("a cap of {cap} bytes is not possible: choose from {least} to {most}")]
+    #[error("a cap of {cap} bytes is not possible: choose from {min} to {max}")]
     Cap {
         /// Configured value.
         cap: usize,
         /// Smallest.
-        least: usize,
+        min: usize,
         /// Largest.
-        most: usize,
+        max: usize,
     },
     /// The share of thread caches exceeds a twentieth of the cap.
     #[error("thread caches of {per_mille} thousandths of the cap: choose 0 to 50")]
@@ -119,7 +119,7 @@ pub enum ConfigError {
         "small requests up to {small_max} bytes and large ones from {large_min} overlap: \
          lower the first or raise the second"
     )]
-    Borders {
+    Thresholds {
         /// Largest small request.
         small_max: usize,
         /// Smallest large request.
@@ -174,7 +174,7 @@ pub struct PoolConfig {
     /// Limit of the memory in all thread caches together, in thousandths of the cap, at most 50.
     pub cache_per_mille: u32,
     /// The clock of the pool.
-    pub time: Arc<dyn PoolClock>,
+    pub clock: Arc<dyn PoolClock>,
 }
 
 impl Default for PoolConfig {
@@ -190,11 +190,11 @@ impl Default for PoolConfig {
             min_idle: 0,
             tiers: None,
             backing: BackingOrder::default(),
-            placement: usual_placement(),
+            placement: default_placement(),
             pinner: Arc::new(NoPinning),
             sharing: PoolSharing::Private,
             cache_per_mille: 50,
-            time: Arc::new(Clock::start()),
+            clock: Arc::new(Clock::start()),
         }
     }
 }
@@ -205,14 +205,14 @@ impl PoolConfig {
     pub fn granule(&self) -> usize {
         let least = match self.chunk_rule {
             ChunkRule::Fixed => self.chunk,
-            ChunkRule::Adaptive { least, .. } => self.chunk.min(least),
+            ChunkRule::Adaptive { min: least, .. } => self.chunk.min(least),
         };
         least.min(2 << 20)
     }
 
     /// Returns the limit to which the cap can be raised.
     #[must_use]
-    pub fn ceiling(&self) -> usize {
+    pub fn cap_limit(&self) -> usize {
         if self.cap_max == 0 { self.cap.saturating_mul(4).min(CAP_MAX) } else { self.cap_max.max(self.cap) }
     }
 
@@ -223,16 +223,16 @@ impl PoolConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         let chunks = match self.chunk_rule {
             ChunkRule::Fixed => [self.chunk; 3],
-            ChunkRule::Adaptive { least, most } => [self.chunk, least, most.max(least)],
+            ChunkRule::Adaptive { min: least, max: most } => [self.chunk, least, most.max(least)],
         };
         let possible = |chunk: &usize| chunk.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(chunk);
         if let Some(&chunk) = chunks.iter().find(|chunk| !possible(chunk)) {
-            return Err(ConfigError::Chunk { chunk, least: CHUNK_MIN, most: CHUNK_MAX });
+            return Err(ConfigError::Chunk { chunk, min: CHUNK_MIN, max: CHUNK_MAX });
         }
         let least = self.granule();
-        for cap in [self.cap, self.ceiling()] {
+        for cap in [self.cap, self.cap_limit()] {
             if cap < least || cap > CAP_MAX {
-                return Err(ConfigError::Cap { cap, least, most: CAP_MAX });
+                return Err(ConfigError::Cap { cap, min: least, max: CAP_MAX });
             }
         }
         if self.cache_per_mille > 50 {
@@ -241,7 +241,7 @@ impl PoolConfig {
         if let Some(TierThresholds { small_max, large_min }) = self.tiers
             && small_max >= large_min
         {
-            return Err(ConfigError::Borders { small_max, large_min });
+            return Err(ConfigError::Thresholds { small_max, large_min });
         }
         let mut nodes = self.placement.nodes();
         let named = nodes.len();

@@ -186,7 +186,7 @@ impl<M: PinnableMemory> PinnedMemory<M> {
                 None => unreachable!("pinned memory is taken apart once, by value"),
             },
             Err(error) => {
-                keep_for_good(memory);
+                leak_value(memory);
                 Err(error)
             }
         }
@@ -210,7 +210,7 @@ impl<M: PinnableMemory> PinnedMemory<M> {
         let unpinned = hold.pinner.unpin(hold.token);
         if unpinned.is_err() {
             // Still pinned, so still counted.
-            keep_for_good(hold.charge);
+            leak_value(hold.charge);
         }
         unpinned
     }
@@ -221,7 +221,7 @@ impl<M: PinnableMemory> PinnedMemory<M> {
     clippy::mem_forget,
     reason = "a device may still access the memory, so it must neither be freed nor handed out"
 )]
-fn keep_for_good<T>(thing: T) {
+fn leak_value<T>(thing: T) {
     std::mem::forget(thing);
 }
 
@@ -229,7 +229,7 @@ impl<M: PinnableMemory> Drop for PinnedMemory<M> {
     fn drop(&mut self) {
         let memory = self.memory.take();
         if self.unpin().is_err() {
-            keep_for_good(memory);
+            leak_value(memory);
         }
     }
 }
@@ -257,8 +257,8 @@ impl<M: PinnableMemory + Deref<Target = [u8]>> LendableMemory for PinnedMemory<M
         self.segment(0, self.len()).into_iter().collect()
     }
 
-    fn abandon(mut self) {
-        keep_for_good((self.memory.take(), self.hold.take()));
+    fn quarantine(mut self) {
+        leak_value((self.memory.take(), self.hold.take()));
     }
 }
 

@@ -24,36 +24,36 @@ pub enum PoolError {
         bytes: usize,
     },
     /// No buffer can have this alignment.
-    #[error("an alignment of {align} bytes is not supported: request a power of two up to {most}")]
+    #[error("an alignment of {align} bytes is not supported: request a power of two up to {max}")]
     Align {
         /// Requested alignment.
         align: usize,
         /// The largest alignment of this pool.
-        most: usize,
+        max: usize,
     },
     /// Scatter/gather without a segment.
     #[error("scatter/gather in 0 segments: allow at least 1, or request contiguous memory")]
     NoSegments,
     /// The request is larger than the cap can ever allow.
     #[error(
-        "{bytes} bytes exceed the {most} that the cap leaves for requests: raise the cap or request fewer"
+        "{bytes} bytes exceed the {max} that the cap leaves for requests: raise the cap or request fewer"
     )]
     OverCap {
         /// Requested bytes.
         bytes: usize,
         /// The cap, less the bytes of the static tier and the bytes permanently lost.
-        most: usize,
+        max: usize,
     },
     /// The cap exceeds the reserved address space.
     #[error(
-        "a cap of {cap} bytes exceeds the {most} bytes of reserved address space: \
+        "a cap of {cap} bytes exceeds the {max} bytes of reserved address space: \
          open the pool with a larger cap_max"
     )]
     CapTooHigh {
         /// Requested cap.
         cap: usize,
         /// The largest possible cap.
-        most: usize,
+        max: usize,
     },
     /// The pool has no memory on such a node.
     #[error("the pool has no arena on node {node}: name one of its nodes, or none")]

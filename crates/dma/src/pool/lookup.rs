@@ -38,7 +38,7 @@ pub struct AddressLookup {
 
 pub(super) fn find(depot: &'static PoolState, address: *const u8) -> Option<AddressLookup> {
     let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
-    let (found, page, offset, chunk) = depot.look(node, |arena| {
+    let (found, page, offset, chunk) = depot.with_arena(node, |arena| {
         let found = node.table.find(address);
         let bytes = address.addr() - arena.reservation.address();
         let page = u32::try_from(bytes / PAGE_BYTES).ok()?;
@@ -56,7 +56,7 @@ pub(super) fn find(depot: &'static PoolState, address: *const u8) -> Option<Addr
 }
 
 pub(super) fn segment(depot: &'static PoolState, address: *const u8) -> Option<DeviceSegment> {
-    if !depot.is_ours() {
+    if !depot.is_current_process() {
         return None;
     }
     let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
@@ -78,7 +78,7 @@ pub(super) fn adopt(depot: &'static PoolState, address: *const u8) -> Result<Poo
 /// Adopts the span that was leaked at an address, and returns it with its arena.
 #[inline]
 pub(super) fn take(depot: &'static PoolState, address: *const u8) -> Result<(usize, PageSpan), PoolError> {
-    if !depot.is_ours() {
+    if !depot.is_current_process() {
         return Err(PoolError::Forked);
     }
     let arena = depot.nodes.iter().position(|node| node.table.contains(address));

@@ -16,22 +16,22 @@ impl PoolState {
     /// Performs one tick.
     pub(super) fn tick(&'static self, now: Nanos) {
         let in_use = self.in_use();
-        let chunk = self.rule.lock().unwrap_or_else(PoisonError::into_inner).sample(in_use);
+        let chunk = self.chunk_sizing.lock().unwrap_or_else(PoisonError::into_inner).sample(in_use);
         if let Some(chunk) = chunk {
-            self.chunk.store(chunk, Ordering::Relaxed);
+            self.chunk_bytes.store(chunk, Ordering::Relaxed);
         }
-        self.steal(CacheSelection::Idle);
+        self.drain_caches(CacheSelection::Idle);
         let floor = self.config.min_idle / self.nodes.len();
         for node in &self.nodes {
             self.decay(node, now, floor);
         }
-        self.serve();
+        self.serve_waiters();
     }
 
     fn decay(&self, node: &NodeState, now: Nanos, floor: usize) {
         let idle = self.config.idle;
         let overdue = Nanos(idle.0.saturating_add(idle.0 / 4 * 3));
-        let due = self.look(node, |arena| {
+        let due = self.with_arena(node, |arena| {
             arena.chunks.stamp_empty(now);
             let ages = arena.chunks.empty().filter_map(|(_, chunk)| chunk.empty_since);
             let (mut due, mut over) = (0_usize, 0);
@@ -60,7 +60,7 @@ impl PoolState {
     /// Empties the caches and unpins every empty chunk. Returns the decrease of the pinned bytes.
     pub(super) fn trim(&'static self) -> usize {
         let before = self.budget.pinned();
-        self.steal(CacheSelection::All);
+        self.drain_caches(CacheSelection::All);
         for node in &self.nodes {
             self.retire(node, usize::MAX, |_, _| true);
         }
@@ -68,16 +68,16 @@ impl PoolState {
     }
 
     /// Changes the cap, and unpins idle chunks as far as the cap is exceeded.
-    pub(super) fn recap(&'static self, cap: usize) {
+    pub(super) fn set_cap(&'static self, cap: usize) {
         self.budget.set_cap(cap);
         if self.budget.pinned() > cap {
-            self.steal(CacheSelection::All);
+            self.drain_caches(CacheSelection::All);
         }
         for node in &self.nodes {
             let over = self.budget.pinned().saturating_sub(cap);
             self.retire(node, over, |_, _| true);
         }
-        self.serve();
+        self.serve_waiters();
     }
 
     /// Returns the current statistics.
@@ -87,7 +87,7 @@ impl PoolState {
         let mut pinning = DurationHistogram::default();
         let (mut grown_chunks, mut retired_chunks) = (0, 0);
         let nodes = self.nodes.iter().filter_map(|node| {
-            self.look(node, |arena| {
+            self.with_arena(node, |arena| {
                 steps.add(arena.steps);
                 pinning.add(&arena.pinning);
                 grown_chunks += arena.grown;
@@ -99,8 +99,8 @@ impl PoolState {
         steps.waited = self.waited.load(Ordering::Relaxed);
         PoolStatistics {
             cap_bytes: self.budget.cap() as u64,
-            chunk_bytes: self.chunk.load(Ordering::Relaxed) as u64,
-            tier_bytes: PinTier::ALL.map(|tier| self.budget.of(tier) as u64),
+            chunk_bytes: self.chunk_bytes.load(Ordering::Relaxed) as u64,
+            tier_bytes: PinTier::ALL.map(|tier| self.budget.pinned_by(tier) as u64),
             in_use_bytes: self.in_use(),
             cached_bytes,
             quarantined_bytes: self.quarantined_bytes.load(Ordering::Relaxed),
@@ -111,8 +111,8 @@ impl PoolState {
             pinning,
             grown_chunks,
             retired_chunks,
-            waiting: self.line.waiting(),
-            gave_up: self.line.gave_up(),
+            waiting: self.wait_queue.waiting(),
+            cancelled: self.wait_queue.cancelled(),
             nodes,
         }
     }

@@ -201,7 +201,7 @@ pub trait MemoryPinner: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// No part of the memory can be pinned by this pinner; the pool is not opened.
-    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
+    fn prepare_node(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
         let _ = grounds;
         Ok(())
     }
@@ -214,7 +214,7 @@ pub trait MemoryPinner: Send + Sync + fmt::Debug {
 
     /// Returns true if two adjacent ranges can be used as one: a device that addresses ranges by number cannot cross
     /// from one into the next.
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         true
     }
 

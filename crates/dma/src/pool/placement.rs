@@ -88,7 +88,7 @@ pub struct MachineNodes {
 struct MachineNode {
     id: NodeId,
     /// Bytes that stay free.
-    spared: u64,
+    reserve_bytes: u64,
     /// Distances to each node.
     distances: Vec<u32>,
 }
@@ -118,7 +118,7 @@ impl MachineNodes {
             |from: u32, to: u32| topology.distance(from, to).unwrap_or(if from == to { 10 } else { REMOTE });
         let node = |node: &&headwater_host::topology::MemoryNode| MachineNode {
             id: NodeId(node.number),
-            spared: node.memory_bytes / 32,
+            reserve_bytes: node.memory_bytes / 32,
             distances: known.iter().map(|other| distance(node.number, other.number)).collect(),
         };
         let nodes = known.iter().map(node).collect();
@@ -137,14 +137,14 @@ impl MachineNodes {
         self.nodes[place].id
     }
 
-    fn judge(&self, node: NodeId, bytes: usize, available: u64) -> Result<(), AdmitError> {
-        let spared = self.place(node).map_or(0, |place| self.nodes[place].spared);
+    fn check_available(&self, node: NodeId, bytes: usize, available: u64) -> Result<(), AdmitError> {
+        let spared = self.node_index(node).map_or(0, |place| self.nodes[place].reserve_bytes);
         let available = available.saturating_sub(spared);
         let enough = u64::try_from(bytes).is_ok_and(|bytes| bytes <= available);
         if enough { Ok(()) } else { Err(AdmitError { node, bytes, available }) }
     }
 
-    fn place(&self, node: NodeId) -> Option<usize> {
+    fn node_index(&self, node: NodeId) -> Option<usize> {
         self.nodes.iter().position(|known| known.id == node)
     }
 }
@@ -159,7 +159,7 @@ impl NodePlacement for MachineNodes {
     }
 
     fn distance(&self, from: NodeId, to: NodeId) -> u32 {
-        let pair = self.place(from).zip(self.place(to));
+        let pair = self.node_index(from).zip(self.node_index(to));
         pair.map_or(REMOTE, |(from, to)| self.nodes[from].distances[to])
     }
 
@@ -172,14 +172,14 @@ impl NodePlacement for MachineNodes {
             return Ok(());
         }
         // If the kernel does not report it, admit: the commit fails if there is no memory.
-        numa::available_bytes(node).map_or(Ok(()), |available| self.judge(node, bytes, available))
+        numa::available_bytes(node).map_or(Ok(()), |available| self.check_available(node, bytes, available))
     }
 }
 
 /// Returns the default placement: [`MachineNodes`] if several nodes have memory and memory can be bound to them, else
 /// [`OneNode`]. The machine is inspected once.
 #[must_use]
-pub fn usual_placement() -> Arc<dyn NodePlacement> {
+pub fn default_placement() -> Arc<dyn NodePlacement> {
     static USUAL: OnceLock<Arc<dyn NodePlacement>> = OnceLock::new();
     let usual = || match MachineNodes::find() {
         Ok(Some(nodes)) => Arc::new(nodes) as Arc<dyn NodePlacement>,

@@ -7,19 +7,24 @@ use super::{Pool, PoolConfig, PoolError};
 use std::sync::OnceLock;
 
 /// The cap of the process's pool. Address space costs nothing; memory is committed as it is used.
-pub const PROCESS_CAP: usize = 8 << 30;
+pub const PROCESS_POOL_CAP: usize = 8 << 30;
 
 static POOL: OnceLock<Result<Pool, PoolError>> = OnceLock::new();
 
 impl Pool {
-    /// Returns the pool of the process, unpinned and with a cap of [`PROCESS_CAP`] bytes. A program with its own cap
+    /// Returns the pool of the process, unpinned and with a cap of [`PROCESS_POOL_CAP`] bytes. A program with its own cap
     /// opens its own pool and passes that on.
     ///
     /// # Errors
     /// It could not be opened on first use: no address space.
     pub fn of_process() -> Result<Self, PoolError> {
-        let open =
-            || Self::open(PoolConfig { cap: PROCESS_CAP, cap_max: PROCESS_CAP, ..PoolConfig::default() });
+        let open = || {
+            Self::open(PoolConfig {
+                cap: PROCESS_POOL_CAP,
+                cap_max: PROCESS_POOL_CAP,
+                ..PoolConfig::default()
+            })
+        };
         POOL.get_or_init(open).clone()
     }
 }

@@ -17,13 +17,13 @@ use std::ptr::NonNull;
 /// The release target of a buffer: its pool and its arena.
 #[derive(Clone, Copy)]
 pub struct ReleaseTarget {
-    depot: &'static PoolState,
+    state: &'static PoolState,
     arena: usize,
 }
 
 impl ReleaseTarget {
-    pub(super) fn new(depot: &'static PoolState, arena: usize) -> Self {
-        Self { depot, arena }
+    pub(super) fn new(state: &'static PoolState, arena: usize) -> Self {
+        Self { state, arena }
     }
 
     pub(crate) fn arena(self) -> usize {
@@ -31,27 +31,27 @@ impl ReleaseTarget {
     }
 
     #[inline]
-    pub(crate) fn give_back(self, span: PageSpan) {
-        self.depot.give_back(self.arena, span);
+    pub(crate) fn release(self, span: PageSpan) {
+        self.state.release(self.arena, span);
     }
 
-    pub(crate) fn give_all_back(self, spans: Vec<PageSpan>) {
-        if self.depot.is_ours() {
-            self.depot.put(self.arena, spans);
+    pub(crate) fn release_all(self, spans: Vec<PageSpan>) {
+        if self.state.is_current_process() {
+            self.state.release_spans(self.arena, spans);
         }
     }
 
     pub(crate) fn leak(self, span: PageSpan) -> NonNull<u8> {
-        self.depot.nodes[self.arena].table.leak(span)
+        self.state.nodes[self.arena].table.leak(span)
     }
 
     pub(crate) fn quarantine(self, bytes: usize) {
-        self.depot.quarantined_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.depot.quarantined_buffers.fetch_add(1, Ordering::Relaxed);
+        self.state.quarantined_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.state.quarantined_buffers.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn segment(self, span: &PageSpan, bytes: usize) -> DeviceSegment {
-        let bindings = &self.depot.nodes[self.arena].bindings;
+        let bindings = &self.state.nodes[self.arena].bindings;
         let (iova, slot) = (bindings.iova(span.first()), bindings.slot(span.first()));
         DeviceSegment { address: span.address(), bytes, iova, slot }
     }
@@ -59,7 +59,7 @@ impl ReleaseTarget {
 
 impl SpanSink for ReleaseTarget {
     fn return_span(&self, span: PageSpan) {
-        self.give_back(span);
+        self.release(span);
     }
 }
 
@@ -72,46 +72,46 @@ impl fmt::Debug for ReleaseTarget {
 impl PoolState {
     /// Releases a span: into the thread's cache, or into its arena.
     #[inline]
-    pub(super) fn give_back(&'static self, arena: usize, span: PageSpan) {
+    pub(super) fn release(&'static self, arena: usize, span: PageSpan) {
         let mut span = Some(span);
         // A pool without caches has none here; spans that a forked child pushes into its copy of a cache are never
         // popped.
         try_cache(self, |cache| {
             if cache.arena() == arena
-                && !self.line.pressure()
+                && !self.wait_queue.pressure()
                 && let Some(given) = span.take()
             {
                 span = cache.push(given.pages(), given);
             }
         });
         if let Some(span) = span {
-            self.give_back_slowly(arena, span);
+            self.release_slow(arena, span);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_back_slowly(&'static self, arena: usize, span: PageSpan) {
-        if !self.is_ours() {
+    fn release_slow(&'static self, arena: usize, span: PageSpan) {
+        if !self.is_current_process() {
             // A forked child of the process that owns the memory. Dropping the span does nothing.
             return;
         }
-        match CacheClass::exactly(span.pages()).filter(|_| self.caches) {
-            Some(class) => self.keep(arena, class, span),
-            None => self.put(arena, [span]),
+        match CacheClass::exactly(span.pages()).filter(|_| self.caches_enabled) {
+            Some(class) => self.cache_span(arena, class, span),
+            None => self.release_spans(arena, [span]),
         }
     }
 
     /// Keeps a span in the thread's cache, which may need more quota or must spill; else releases it into its arena.
-    pub(super) fn keep(&'static self, arena: usize, class: CacheClass, span: PageSpan) {
+    pub(super) fn cache_span(&'static self, arena: usize, class: CacheClass, span: PageSpan) {
         let mut spilled = Vec::new();
         let mut span = Some(span);
         with_cache(self, |cache| {
-            if cache.arena() != arena || self.line.pressure() {
+            if cache.arena() != arena || self.wait_queue.pressure() {
                 return;
             }
             if cache.room() < class.bytes() {
-                cache.grant(self.take_quota(class.bytes()));
+                cache.raise_quota(self.take_quota(class.bytes()));
             }
             if cache.room() < class.bytes() && cache.bytes() > 0 {
                 cache.spill(&mut spilled);
@@ -121,7 +121,7 @@ impl PoolState {
             }
         });
         if span.is_some() || !spilled.is_empty() {
-            self.put(arena, spilled.into_iter().chain(span));
+            self.release_spans(arena, spilled.into_iter().chain(span));
         }
     }
 
@@ -140,40 +140,40 @@ impl PoolState {
     }
 
     /// Releases spans into an arena, and serves waiters.
-    pub(super) fn put(&'static self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
-        self.put_quietly(arena, spans);
-        if self.line.pressure() {
-            self.after_return();
+    pub(super) fn release_spans(&'static self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
+        self.release_without_serving(arena, spans);
+        if self.wait_queue.pressure() {
+            self.serve_after_release();
         }
     }
 
-    pub(super) fn put_quietly(&self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
+    pub(super) fn release_without_serving(&self, arena: usize, spans: impl IntoIterator<Item = PageSpan>) {
         let mut guard = locked(&self.nodes[arena].arena);
         if let Some(arena) = guard.as_mut() {
-            spans.into_iter().for_each(|span| arena.put(span));
+            spans.into_iter().for_each(|span| arena.defer_span(span));
         }
     }
 
     #[cold]
-    fn after_return(&'static self) {
-        self.serve();
+    fn serve_after_release(&'static self) {
+        self.serve_waiters();
         if self.is_closed() {
-            self.give_memory_up();
+            self.release_memory();
         }
     }
 
     /// Serves the wait queue as far as memory allows.
-    pub(super) fn serve(&'static self) {
-        if self.line.waiting() == 0 {
+    pub(super) fn serve_waiters(&'static self) {
+        if self.wait_queue.waiting() == 0 {
             return;
         }
-        self.line.serve(|want| {
+        self.wait_queue.serve(|want| {
             if self.is_closed() {
                 return Some(Err(PoolError::Closed));
             }
-            let most = self.budget.most();
+            let most = self.budget.request_max();
             if want.pages as usize * PAGE_BYTES > most {
-                return Some(Err(PoolError::OverCap { bytes: want.bytes, most }));
+                return Some(Err(PoolError::OverCap { bytes: want.bytes, max: most }));
             }
             match self.attempt(want) {
                 Err(PoolError::WouldBlock { .. }) => None,

@@ -71,7 +71,7 @@ pub struct DrainWrite {
     /// Destination on the device.
     pub range: DeviceRange,
     /// Location of its bytes.
-    pub place: SlotLocation,
+    pub location: SlotLocation,
 }
 
 /// The start of a read.
@@ -86,7 +86,7 @@ pub enum ReadStart {
         /// Range to read from the device.
         range: DeviceRange,
         /// Destination slot.
-        place: SlotLocation,
+        location: SlotLocation,
     },
 }
 
@@ -215,9 +215,9 @@ impl<M: StagingMemory> StagingTier<M> {
     pub fn stage(&mut self, now: Nanos, offset: u64, bytes: &[u8], tag: u64) -> Result<SlotId, StageError> {
         self.shape.check(offset, bytes.len())?;
         self.close_aged(now);
-        if !self.writes.has_place() {
+        if !self.writes.has_room() {
             self.close_full();
-            self.writes.swap().inspect_err(|_| self.counted.refused += 1)?;
+            self.writes.switch_block().inspect_err(|_| self.counted.refused += 1)?;
         }
         let slot = self.writes.stage(offset, bytes, tag);
         if self.open_slots == 0 {
@@ -232,7 +232,7 @@ impl<M: StagingMemory> StagingTier<M> {
         Ok(slot)
     }
 
-    /// Closes the open batch at once. The flush is done when [`StagingTier::is_settled`] returns true for this barrier and
+    /// Closes the open batch at once. The flush is done when [`StagingTier::is_flushed`] returns true for this barrier and
     /// the device has been flushed afterwards.
     pub fn flush(&mut self) -> FlushBarrier {
         self.counted.closed_by_flush += self.close();
@@ -241,7 +241,7 @@ impl<M: StagingMemory> StagingTier<M> {
 
     /// Returns true if every write staged before the barrier has completed.
     #[must_use]
-    pub fn is_settled(&self, barrier: FlushBarrier) -> bool {
+    pub fn is_flushed(&self, barrier: FlushBarrier) -> bool {
         self.writes.oldest().is_none_or(|oldest| oldest >= barrier.0)
     }
 
@@ -256,7 +256,7 @@ impl<M: StagingMemory> StagingTier<M> {
         self.close_aged(now);
         let before = into.len();
         while let Some((slot, range, place)) = self.writes.next_ready() {
-            into.push(DrainWrite { slot, range, place });
+            into.push(DrainWrite { slot, range, location: place });
         }
         into.len() - before
     }
@@ -274,7 +274,7 @@ impl<M: StagingMemory> StagingTier<M> {
         let written = result.is_ok();
         let tag = self.writes.complete(slot, |range, memory, at| {
             if written {
-                reads.keep(&range, memory, at);
+                reads.save_completed(&range, memory, at);
             }
         });
         let tag = tag.ok_or(NotWithDevice)?;
@@ -297,7 +297,7 @@ impl<M: StagingMemory> StagingTier<M> {
         let begun = self.reads.begin(offset, into.len()).inspect_err(|_| self.counted.refused += 1)?;
         let (read, range, place) = begun;
         self.counted.reads += 1;
-        Ok(ReadStart::Device { read, range, place })
+        Ok(ReadStart::Device { read, range, location: place })
     }
 
     /// Finishes a read with the device's result: copies the device's bytes, and the staged bytes over them.

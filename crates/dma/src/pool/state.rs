@@ -44,17 +44,17 @@ pub(super) struct NodeState {
 pub(super) struct PoolState {
     generation: ProcessGeneration,
     /// True if threads may have caches.
-    pub(super) caches: bool,
+    pub(super) caches_enabled: bool,
     pub(super) config: PoolConfig,
     pub(super) nodes: Box<[NodeState]>,
     slots: Mutex<ThreadSlots>,
-    pub(super) line: WaitQueue<ValidatedRequest, AllocationResult>,
+    pub(super) wait_queue: WaitQueue<ValidatedRequest, AllocationResult>,
     pub(super) budget: PinBudget,
     /// Quota given to caches, in bytes.
     pub(super) quota: AtomicUsize,
     /// The size m of the next chunk.
-    pub(super) chunk: AtomicUsize,
-    pub(super) rule: Mutex<ChunkSizing>,
+    pub(super) chunk_bytes: AtomicUsize,
+    pub(super) chunk_sizing: Mutex<ChunkSizing>,
     pub(super) quarantined_bytes: AtomicU64,
     pub(super) quarantined_buffers: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -85,14 +85,14 @@ impl PoolState {
         });
         Ok(Self {
             generation: ProcessGeneration::current(),
-            caches: config.cache_per_mille > 0,
+            caches_enabled: config.cache_per_mille > 0,
             nodes: nodes.collect::<Result<_, PoolError>>()?,
             slots: Mutex::new(ThreadSlots::default()),
-            line: WaitQueue::new(),
+            wait_queue: WaitQueue::new(),
             budget: PinBudget::new(config.cap),
             quota: AtomicUsize::new(0),
-            chunk: AtomicUsize::new(config.chunk),
-            rule: Mutex::new(ChunkSizing::new(config.chunk_rule)),
+            chunk_bytes: AtomicUsize::new(config.chunk),
+            chunk_sizing: Mutex::new(ChunkSizing::new(config.chunk_rule)),
             quarantined_bytes: AtomicU64::new(0),
             quarantined_buffers: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -103,28 +103,31 @@ impl PoolState {
 
     /// Returns true if the calling process may use the pool.
     #[inline]
-    pub(super) fn is_ours(&self) -> bool {
+    pub(super) fn is_current_process(&self) -> bool {
         self.generation.is_current()
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.line.is_closed()
+        self.wait_queue.is_closed()
     }
 
     /// Validates a request: refuses one that could never be served.
-    pub(super) fn judge(&self, request: &PoolRequest) -> Result<ValidatedRequest, PoolError> {
-        if !self.is_ours() {
+    pub(super) fn validate(&self, request: &PoolRequest) -> Result<ValidatedRequest, PoolError> {
+        if !self.is_current_process() {
             return Err(PoolError::Forked);
         }
         if self.is_closed() {
             return Err(PoolError::Closed);
         }
-        let limits = RequestLimits { align_max: self.config.align_max(), bytes_max: self.budget.most() };
-        ValidatedRequest::judge(request, limits, |node| self.nodes.iter().position(|known| known.id == node))
+        let limits =
+            RequestLimits { align_max: self.config.align_max(), bytes_max: self.budget.request_max() };
+        ValidatedRequest::validate(request, limits, |node| {
+            self.nodes.iter().position(|known| known.id == node)
+        })
     }
 
     pub(super) fn idle_bytes(&self, node: &NodeState) -> usize {
-        let pages = self.look(node, |arena| arena.chunks.empty_pages()).unwrap_or(0);
+        let pages = self.with_arena(node, |arena| arena.chunks.empty_pages()).unwrap_or(0);
         usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
     }
 
@@ -139,16 +142,20 @@ impl PoolState {
         guard.as_mut().map_or(0, |arena| arena.retire(bytes_max, &self.config, &self.budget, choose))
     }
 
-    /// Runs `look` on a node's arena, with deferred spans merged, if it still exists.
-    pub(super) fn look<R>(&self, node: &NodeState, look: impl FnOnce(&mut NodeArena) -> R) -> Option<R> {
+    /// Runs `with_arena` on a node's arena, with deferred spans merged, if it still exists.
+    pub(super) fn with_arena<R>(
+        &self,
+        node: &NodeState,
+        look: impl FnOnce(&mut NodeArena) -> R,
+    ) -> Option<R> {
         let mut guard = locked(&node.arena);
         let arena = guard.as_mut()?;
-        arena.join_aside();
+        arena.free_deferred();
         Some(look(arena))
     }
 
     /// Returns the index of the arena closest to the calling thread.
-    pub(super) fn here(&self) -> usize {
+    pub(super) fn nearest_arena(&self) -> usize {
         if self.nodes.len() == 1 {
             return 0;
         }
@@ -157,30 +164,30 @@ impl PoolState {
     }
 
     /// Takes the spans in the caches of all threads. Returns true if there were any.
-    pub(super) fn steal(&self, which: CacheSelection) -> bool {
+    pub(super) fn drain_caches(&self, which: CacheSelection) -> bool {
         let mut any = false;
         let slots = locked(&self.slots).all.clone();
         for slot in slots {
             let mut spans = Vec::new();
             let visited = slot.0.with_value(|cache| {
                 let arena = cache.arena();
-                if which == CacheSelection::Idle && !cache.was_idle() {
+                if which == CacheSelection::Idle && !cache.take_idle() {
                     return (arena, 0);
                 }
-                (arena, cache.empty(arena, &mut spans))
+                (arena, cache.drain_all(arena, &mut spans))
             });
             // Where the kernel refuses the fence, only the owner thread can access its cache until it ends.
             let Ok((arena, quota)) = visited else { continue };
             self.quota.fetch_sub(quota, Ordering::Relaxed);
             any |= !spans.is_empty();
-            self.put_quietly(arena, spans);
+            self.release_without_serving(arena, spans);
         }
         any
     }
 
     /// Returns a cache slot for a new thread.
-    pub(super) fn slot_for_thread(&self) -> &'static ThreadSlot {
-        let here = self.here();
+    pub(super) fn acquire_slot(&self) -> &'static ThreadSlot {
+        let here = self.nearest_arena();
         let mut slots = locked(&self.slots);
         slots.spare.pop().unwrap_or_else(|| {
             let slot: &'static ThreadSlot =
@@ -191,19 +198,19 @@ impl PoolState {
     }
 
     /// Takes back the slot of a thread that ends, and its spans.
-    pub(super) fn thread_ended(
+    pub(super) fn release_slot(
         &'static self,
         slot: &'static ThreadSlot,
         arena: usize,
         quota: usize,
         spans: Vec<PageSpan>,
     ) {
-        if !self.is_ours() {
+        if !self.is_current_process() {
             return;
         }
         self.quota.fetch_sub(quota, Ordering::Relaxed);
         locked(&self.slots).spare.push(slot);
-        self.put(arena, spans);
+        self.release_spans(arena, spans);
     }
 
     /// Returns the bytes in caches and the requests served by them.
@@ -217,23 +224,23 @@ impl PoolState {
 
     /// Returns the bytes in use, over all nodes.
     pub(super) fn in_use(&self) -> u64 {
-        let claimed = |node: &NodeState| self.look(node, |arena| arena.reservation.claimed_pages());
+        let claimed = |node: &NodeState| self.with_arena(node, |arena| arena.reservation.claimed_pages());
         let pages: u64 = self.nodes.iter().filter_map(claimed).map(u64::from).sum();
         (pages * PAGE_BYTES as u64).saturating_sub(self.cached().0)
     }
 
     /// Closes the pool: waiters receive an error, and memory is released as soon as it is not in use.
     pub(super) fn close(&'static self) {
-        if !self.is_ours() {
+        if !self.is_current_process() {
             return;
         }
-        self.line.close();
-        self.steal(CacheSelection::All);
-        self.serve();
-        self.give_memory_up();
+        self.wait_queue.close();
+        self.drain_caches(CacheSelection::All);
+        self.serve_waiters();
+        self.release_memory();
     }
 
-    pub(super) fn give_memory_up(&self) {
+    pub(super) fn release_memory(&self) {
         for node in &self.nodes {
             let mut guard = locked(&node.arena);
             let Some(arena) = guard.as_mut() else { continue };
@@ -250,7 +257,7 @@ impl PoolState {
         if self.budget.reserve(tier, bytes) {
             return true;
         }
-        self.steal(CacheSelection::All);
+        self.drain_caches(CacheSelection::All);
         for node in &self.nodes {
             let missing = bytes.saturating_sub(self.budget.left());
             self.retire(node, missing, |_, _| true);

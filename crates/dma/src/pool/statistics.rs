@@ -77,7 +77,7 @@ impl DurationHistogram {
     /// Returns the upper bound of the bucket that contains the `per_mille` thousandths quantile. Zero if nothing was
     /// counted.
     #[must_use]
-    pub fn at_most(&self, per_mille: u64) -> Nanos {
+    pub fn quantile_bound(&self, per_mille: u64) -> Nanos {
         let wanted = (self.count() * per_mille).div_ceil(1_000);
         let mut seen = 0;
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -145,7 +145,7 @@ pub struct PoolStatistics {
     /// Requests waiting now.
     pub waiting: u64,
     /// Requests cancelled while waiting.
-    pub gave_up: u64,
+    pub cancelled: u64,
     /// Statistics by node.
     pub nodes: Vec<NodeStatistics>,
 }
@@ -170,14 +170,14 @@ mod tests {
     #[test]
     fn a_quantile_is_the_upper_bound_of_its_bucket() {
         let mut histogram = DurationHistogram::default();
-        assert_eq!(histogram.at_most(500), Nanos::ZERO);
+        assert_eq!(histogram.quantile_bound(500), Nanos::ZERO);
         for nanos in [0, 1, 2, 3, 1_000, u64::MAX] {
             histogram.record(Nanos(nanos));
         }
         assert_eq!(histogram.count(), 6);
-        assert_eq!(histogram.at_most(500), Nanos(3));
-        assert_eq!(histogram.at_most(800), Nanos(1_023));
-        assert_eq!(histogram.at_most(1_000), Nanos((1 << (BUCKETS - 1)) - 1));
+        assert_eq!(histogram.quantile_bound(500), Nanos(3));
+        assert_eq!(histogram.quantile_bound(800), Nanos(1_023));
+        assert_eq!(histogram.quantile_bound(1_000), Nanos((1 << (BUCKETS - 1)) - 1));
     }
 
     #[test]

@@ -18,15 +18,15 @@ pub(super) struct ThreadSlot(pub(super) BiasedLock<ThreadCache<PageSpan>>);
 
 /// The calling thread's cache of one pool.
 struct ThreadEntry {
-    depot: &'static PoolState,
+    state: &'static PoolState,
     slot: &'static ThreadSlot,
     owner: LockOwner<'static, ThreadCache<PageSpan>>,
 }
 
 impl ThreadEntry {
     fn new(depot: &'static PoolState) -> Option<Box<Self>> {
-        let slot = depot.slot_for_thread();
-        Some(Box::new(Self { depot, slot, owner: slot.0.try_own()? }))
+        let slot = depot.acquire_slot();
+        Some(Box::new(Self { state: depot, slot, owner: slot.0.try_own()? }))
     }
 
     /// Releases the cache: the thread ends, or the pool is closed.
@@ -34,10 +34,10 @@ impl ThreadEntry {
         let mut spans = Vec::new();
         let (arena, quota) = self.owner.with_value(|cache| {
             let arena = cache.arena();
-            (arena, cache.empty(arena, &mut spans))
+            (arena, cache.drain_all(arena, &mut spans))
         });
         drop(self.owner);
-        self.depot.thread_ended(self.slot, arena, quota, spans);
+        self.state.release_slot(self.slot, arena, quota, spans);
     }
 }
 
@@ -47,27 +47,27 @@ struct OlderCaches(RefCell<Vec<Box<ThreadEntry>>>);
 
 impl Drop for OlderCaches {
     fn drop(&mut self) {
-        let last = LAST.take().map(ManuallyDrop::into_inner);
+        let last = LAST_CACHE.take().map(ManuallyDrop::into_inner);
         last.into_iter().chain(self.0.get_mut().drain(..)).for_each(|entry| entry.end());
     }
 }
 
 thread_local! {
     /// The cache used last; empty during a visit. It has no destructor, so an access needs no check for one: it is
-    /// filled only after `OTHERS`, which has a destructor, was initialised, and the destructor of `OTHERS` empties it.
-    static LAST: Cell<Option<ManuallyDrop<Box<ThreadEntry>>>> = const { Cell::new(None) };
-    static OTHERS: OlderCaches = const { OlderCaches(RefCell::new(Vec::new())) };
+    /// filled only after `OLDER_CACHES`, which has a destructor, was initialised, and the destructor of `OLDER_CACHES` empties it.
+    static LAST_CACHE: Cell<Option<ManuallyDrop<Box<ThreadEntry>>>> = const { Cell::new(None) };
+    static OLDER_CACHES: OlderCaches = const { OlderCaches(RefCell::new(Vec::new())) };
 }
 
 /// Visits the calling thread's cache of a pool if it is the one used last and no other thread is in it: the fast path.
 #[inline]
 pub(super) fn try_cache<R>(
-    depot: &'static PoolState,
+    state: &'static PoolState,
     visit: impl FnOnce(&mut ThreadCache<PageSpan>) -> R,
 ) -> Option<R> {
-    let mut entry = LAST.take()?;
-    let result = if std::ptr::eq(entry.depot, depot) { entry.owner.try_with_value(visit) } else { None };
-    LAST.set(Some(entry));
+    let mut entry = LAST_CACHE.take()?;
+    let result = if std::ptr::eq(entry.state, state) { entry.owner.try_with_value(visit) } else { None };
+    LAST_CACHE.set(Some(entry));
     result
 }
 
@@ -75,26 +75,26 @@ pub(super) fn try_cache<R>(
 /// thread cannot have a cache because it ends.
 #[cold]
 pub(super) fn with_cache<R>(
-    depot: &'static PoolState,
+    state: &'static PoolState,
     visit: impl FnOnce(&mut ThreadCache<PageSpan>) -> R,
 ) -> Option<R> {
-    let found = OTHERS.try_with(|entries| {
+    let found = OLDER_CACHES.try_with(|entries| {
         let mut entries = entries.0.try_borrow_mut().ok()?;
-        let last = LAST.take().map(ManuallyDrop::into_inner);
+        let last = LAST_CACHE.take().map(ManuallyDrop::into_inner);
         if let Some(entry) = last {
-            if std::ptr::eq(entry.depot, depot) {
+            if std::ptr::eq(entry.state, state) {
                 return Some((Some(entry), Vec::new()));
             }
             entries.push(entry);
         }
-        let at = entries.iter().position(|entry| std::ptr::eq(entry.depot, depot));
+        let at = entries.iter().position(|entry| std::ptr::eq(entry.state, state));
         let entry = at.map(|at| entries.swap_remove(at));
-        Some((entry, entries.extract_if(.., |entry| entry.depot.is_closed()).collect()))
+        Some((entry, entries.extract_if(.., |entry| entry.state.is_closed()).collect()))
     });
     let (entry, closed): (Option<Box<ThreadEntry>>, Vec<Box<ThreadEntry>>) = found.ok().flatten()?;
     closed.into_iter().for_each(|entry| entry.end());
-    let mut entry = entry.or_else(|| ThreadEntry::new(depot))?;
+    let mut entry = entry.or_else(|| ThreadEntry::new(state))?;
     let result = entry.owner.with_value(visit);
-    LAST.set(Some(ManuallyDrop::new(entry)));
+    LAST_CACHE.set(Some(ManuallyDrop::new(entry)));
     Some(result)
 }

@@ -18,7 +18,7 @@ pub struct PoolTicker {
 #[derive(Default)]
 struct TickerStop {
     stopped: Mutex<bool>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 /// Number of ticks per idle time.
@@ -34,13 +34,13 @@ impl PoolTicker {
         let theirs = Arc::clone(&stop);
         let run = move || loop {
             let stopped = theirs.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-            let waited = theirs.bell.wait_timeout_while(stopped, between, |stopped| !*stopped);
+            let waited = theirs.wakeup.wait_timeout_while(stopped, between, |stopped| !*stopped);
             let (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if *stopped {
                 return;
             }
             drop(stopped);
-            pool.tick(pool.config().time.now());
+            pool.tick(pool.config().clock.now());
         };
         let thread = std::thread::Builder::new().name("pool-ticker".to_owned()).spawn(run)?;
         Ok(Self { stop, thread: Some(thread) })
@@ -50,7 +50,7 @@ impl PoolTicker {
 impl Drop for PoolTicker {
     fn drop(&mut self) {
         *self.stop.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stop.bell.notify_all();
+        self.stop.wakeup.notify_all();
         if let Some(thread) = self.thread.take() {
             // The panic of a tick was already reported; nothing is left to stop.
             let _ = thread.join();

@@ -88,7 +88,7 @@ impl TieredMemory {
     /// Returns the tier for a request of `bytes` bytes.
     #[must_use]
     pub fn tier(&self, bytes: usize) -> PinTier {
-        match self.choice.borders {
+        match self.choice.thresholds {
             borders if bytes <= borders.small_max => PinTier::Static,
             borders if bytes < borders.large_min => PinTier::Pool,
             _ => PinTier::Dynamic,

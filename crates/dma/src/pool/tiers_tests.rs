@@ -20,9 +20,9 @@ const STAGING: StagingConfig = StagingConfig {
 };
 const STATIC_BYTES: u64 = 3 * 16_384;
 const CHOICE: TierChoice = TierChoice {
-    borders: TierThresholds::PAPER_5_2,
+    thresholds: TierThresholds::PAPER_5_2,
     import_min: Some((128 << 10) + 1),
-    chosen_by: ChoiceOrigin::Paper52,
+    origin: ChoiceOrigin::Paper52,
 };
 
 /// A pinner that records pinned ranges and refuses on request.
@@ -101,8 +101,12 @@ fn a_small_write_is_drained_from_its_pinned_block_and_read_back() {
     assert_eq!(&bytes, b"staged");
     let mut writes = Vec::new();
     assert_eq!(tiers.staging().drain(NOW, &mut writes), 1);
-    let segment =
-        tiers.staging().write_memory(writes[0].place.block).unwrap().segment(writes[0].place.at, 6).unwrap();
+    let segment = tiers
+        .staging()
+        .write_memory(writes[0].location.block)
+        .unwrap()
+        .segment(writes[0].location.at, 6)
+        .unwrap();
     assert_eq!((segment.bytes, segment.iova, segment.slot), (6, Some(1 << 40), Some((7, 0))));
     let done = tiers.staging().complete::<()>(writes[0].slot, Ok(())).unwrap();
     assert_eq!(done.tag, 5);

@@ -31,7 +31,7 @@ pub(super) struct RequestLimits {
 
 impl ValidatedRequest {
     /// Validates a request. `arena_of` returns the arena index of a node.
-    pub(super) fn judge(
+    pub(super) fn validate(
         request: &PoolRequest,
         limits: RequestLimits,
         arena_of: impl FnOnce(super::placement::NodeId) -> Option<usize>,
@@ -41,7 +41,7 @@ impl ValidatedRequest {
             return Err(PoolError::Zero);
         }
         if !request.align.is_power_of_two() || request.align > limits.align_max {
-            return Err(PoolError::Align { align: request.align, most: limits.align_max });
+            return Err(PoolError::Align { align: request.align, max: limits.align_max });
         }
         let rounded = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(PoolError::Overflow { bytes })?;
         let segments_max = match request.shape {
@@ -49,7 +49,7 @@ impl ValidatedRequest {
             RequestShape::ScatterGather { segments_max: 0 } => return Err(PoolError::NoSegments),
             RequestShape::ScatterGather { segments_max } => segments_max,
         };
-        let over = PoolError::OverCap { bytes, most: limits.bytes_max };
+        let over = PoolError::OverCap { bytes, max: limits.bytes_max };
         if rounded > limits.bytes_max {
             return Err(over);
         }
@@ -70,7 +70,7 @@ impl ValidatedRequest {
 
     /// Returns its pages, rounded up to those of its class, so that a cache can keep them after release.
     #[inline]
-    pub(super) fn roomy_pages(&self) -> u32 {
+    pub(super) fn class_pages(&self) -> u32 {
         self.class().map_or(self.pages, CacheClass::pages)
     }
 }

@@ -21,7 +21,7 @@ const CLOSED: u64 = 1 << 63;
 /// A FIFO queue of requests that wait for memory.
 pub(super) struct WaitQueue<R, G> {
     pressure: AtomicU64,
-    gave_up: AtomicU64,
+    cancelled: AtomicU64,
     queue: Mutex<VecDeque<Arc<WaitSlot<R, G>>>>,
 }
 
@@ -29,13 +29,13 @@ pub(super) struct WaitQueue<R, G> {
 pub(super) struct WaitSlot<R, G> {
     request: R,
     state: Mutex<WaitState<G>>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 enum WaitState<G> {
     Waiting(Option<Waker>),
     Granted(G),
-    Gone,
+    Cancelled,
 }
 
 /// The outcome of a cancellation.
@@ -43,7 +43,7 @@ pub(super) enum CancelOutcome<G> {
     /// The grant had arrived already.
     Granted(G),
     /// No grant had arrived. A later request may be served now.
-    Left,
+    NotGranted,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,7 +52,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<R, G> WaitQueue<R, G> {
     pub(super) fn new() -> Self {
-        Self { pressure: AtomicU64::new(0), gave_up: AtomicU64::new(0), queue: Mutex::new(VecDeque::new()) }
+        Self { pressure: AtomicU64::new(0), cancelled: AtomicU64::new(0), queue: Mutex::new(VecDeque::new()) }
     }
 
     /// Returns true if released memory must go to an arena, where waiters find it.
@@ -72,8 +72,8 @@ impl<R, G> WaitQueue<R, G> {
     }
 
     /// Returns the number of cancelled requests.
-    pub(super) fn gave_up(&self) -> u64 {
-        self.gave_up.load(Ordering::Relaxed)
+    pub(super) fn cancelled(&self) -> u64 {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     /// Closes the wait queue to new requests. Requests in it are served or refused by one more [`serve`](Self::serve).
@@ -82,9 +82,12 @@ impl<R, G> WaitQueue<R, G> {
     }
 
     /// Enqueues a request. The caller must then search for memory once more, by [`serve`](Self::serve).
-    pub(super) fn join(&self, request: R) -> Arc<WaitSlot<R, G>> {
-        let place =
-            Arc::new(WaitSlot { request, state: Mutex::new(WaitState::Waiting(None)), bell: Condvar::new() });
+    pub(super) fn enqueue(&self, request: R) -> Arc<WaitSlot<R, G>> {
+        let place = Arc::new(WaitSlot {
+            request,
+            state: Mutex::new(WaitState::Waiting(None)),
+            wakeup: Condvar::new(),
+        });
         let mut queue = locked(&self.queue);
         self.pressure.fetch_add(1, Ordering::SeqCst);
         queue.push_back(Arc::clone(&place));
@@ -111,21 +114,21 @@ impl<R, G> WaitQueue<R, G> {
     }
 
     /// Cancels a waiting request.
-    pub(super) fn give_up(&self, place: &Arc<WaitSlot<R, G>>) -> CancelOutcome<G> {
-        let before = std::mem::replace(&mut *locked(&place.state), WaitState::Gone);
+    pub(super) fn cancel(&self, place: &Arc<WaitSlot<R, G>>) -> CancelOutcome<G> {
+        let before = std::mem::replace(&mut *locked(&place.state), WaitState::Cancelled);
         match before {
             WaitState::Granted(granted) => return CancelOutcome::Granted(granted),
-            WaitState::Gone => return CancelOutcome::Left,
+            WaitState::Cancelled => return CancelOutcome::NotGranted,
             WaitState::Waiting(_) => {}
         }
-        self.gave_up.fetch_add(1, Ordering::Relaxed);
+        self.cancelled.fetch_add(1, Ordering::Relaxed);
         let mut queue = locked(&self.queue);
         // If `serve` has removed it already, `serve` has also counted it.
         if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, place)) {
             queue.remove(at);
             self.pressure.fetch_sub(1, Ordering::SeqCst);
         }
-        CancelOutcome::Left
+        CancelOutcome::NotGranted
     }
 }
 
@@ -154,7 +157,7 @@ impl<R, G> WaitSlot<R, G> {
     pub(super) fn wait(&self, span: std::time::Duration) -> Option<G> {
         let mut state = locked(&self.state);
         if matches!(*state, WaitState::Waiting(_)) {
-            state = self.bell.wait_timeout(state, span).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wakeup.wait_timeout(state, span).unwrap_or_else(PoisonError::into_inner).0;
         }
         take_from(&mut state)
     }
@@ -175,10 +178,10 @@ impl<R, G> WaitSlot<R, G> {
             WaitState::Waiting(waker) => {
                 let waker = waker.take();
                 *state = WaitState::Granted(granted);
-                self.bell.notify_one();
+                self.wakeup.notify_one();
                 Ok(waker)
             }
-            WaitState::Granted(_) | WaitState::Gone => Err(granted),
+            WaitState::Granted(_) | WaitState::Cancelled => Err(granted),
         }
     }
 }
@@ -187,9 +190,9 @@ fn take_from<G>(state: &mut WaitState<G>) -> Option<G> {
     if !matches!(state, WaitState::Granted(_)) {
         return None;
     }
-    match std::mem::replace(state, WaitState::Gone) {
+    match std::mem::replace(state, WaitState::Cancelled) {
         WaitState::Granted(granted) => Some(granted),
-        WaitState::Waiting(_) | WaitState::Gone => None,
+        WaitState::Waiting(_) | WaitState::Cancelled => None,
     }
 }
 
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn no_request_is_served_before_the_head() {
         let line: WaitQueue<u32, u32> = WaitQueue::new();
-        let (large, small) = (line.join(10), line.join(1));
+        let (large, small) = (line.enqueue(10), line.enqueue(1));
         let free = Cell::new(5_u32);
         let grant = |&wanted: &u32| {
             let left = free.get().checked_sub(wanted)?;
@@ -232,12 +235,12 @@ mod tests {
     #[test]
     fn a_cancellation_returns_a_grant_not_yet_taken() {
         let line: WaitQueue<u32, u32> = WaitQueue::new();
-        let (first, second) = (line.join(1), line.join(2));
+        let (first, second) = (line.enqueue(1), line.enqueue(2));
         line.serve(|&wanted| (wanted == 1).then_some(7));
-        assert!(matches!(line.give_up(&first), CancelOutcome::Granted(7)));
-        assert!(matches!(line.give_up(&second), CancelOutcome::Left));
-        assert!(matches!(line.give_up(&second), CancelOutcome::Left));
-        assert_eq!((line.waiting(), line.gave_up()), (0, 1));
+        assert!(matches!(line.cancel(&first), CancelOutcome::Granted(7)));
+        assert!(matches!(line.cancel(&second), CancelOutcome::NotGranted));
+        assert!(matches!(line.cancel(&second), CancelOutcome::NotGranted));
+        assert_eq!((line.waiting(), line.cancelled()), (0, 1));
         line.serve(|_| Some(1));
         assert_eq!(second.take(), None);
     }

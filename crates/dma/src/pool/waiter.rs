@@ -4,7 +4,7 @@
 //! that arrived by then returns to the pool and is offered to the next request; a cancelled request never delays later
 //! ones.
 
-use super::allocate::finish;
+use super::allocate::zero_if_requested;
 use super::error::PoolError;
 use super::request::PoolRequest;
 use super::state::{AllocationResult, CacheSelection, PoolState};
@@ -20,26 +20,26 @@ use std::task::{Context, Poll};
 /// A waiting request.
 #[must_use = "dropping a waiter cancels its request"]
 pub struct PoolWaiter {
-    depot: &'static PoolState,
-    place: Arc<WaitSlot<ValidatedRequest, AllocationResult>>,
+    state: &'static PoolState,
+    slot: Arc<WaitSlot<ValidatedRequest, AllocationResult>>,
     since: Nanos,
     deadline: Option<Nanos>,
     /// True once the grant was taken or the request cancelled.
-    over: bool,
+    finished: bool,
 }
 
 impl PoolWaiter {
-    pub(super) fn join(depot: &'static PoolState, want: ValidatedRequest) -> Self {
-        let since = depot.config.time.now();
-        let place = depot.line.join(want);
-        // From here on, released spans go where `serve` finds them; spans cached earlier are drained now.
-        depot.steal(CacheSelection::All);
-        depot.serve();
-        Self { depot, place, since, deadline: None, over: false }
+    pub(super) fn join(state: &'static PoolState, want: ValidatedRequest) -> Self {
+        let since = state.config.clock.now();
+        let slot = state.wait_queue.enqueue(want);
+        // From here on, released spans go where `serve_waiters` finds them; spans cached earlier are drained now.
+        state.drain_caches(CacheSelection::All);
+        state.serve_waiters();
+        Self { state, slot, since, deadline: None, finished: false }
     }
 
     /// Returns the waiter with a deadline, by the pool's clock, after which a poll cancels the request.
-    pub fn until(mut self, deadline: Nanos) -> Self {
+    pub fn with_deadline(mut self, deadline: Nanos) -> Self {
         self.deadline = Some(deadline);
         self
     }
@@ -47,46 +47,46 @@ impl PoolWaiter {
     /// Returns the outcome if there is one now: `None` means that the request is still waiting, or that the outcome was
     /// already returned.
     pub fn poll(&mut self, now: Nanos) -> Option<Result<super::PoolAllocation, PoolError>> {
-        if self.over {
+        if self.finished {
             return None;
         }
-        if let Some(grant) = self.place.take() {
+        if let Some(grant) = self.slot.take() {
             return Some(self.finish(grant));
         }
-        if self.deadline.is_some_and(|deadline| now >= deadline) { Some(self.leave(now)) } else { None }
+        if self.deadline.is_some_and(|deadline| now >= deadline) { Some(self.cancel(now)) } else { None }
     }
 
     /// Waits on this thread for the outcome, at most for `span`.
     pub(super) fn wait(mut self, span: Nanos) -> Result<super::PoolAllocation, PoolError> {
-        let deadline = self.depot.config.time.now().after(span);
+        let deadline = self.state.config.clock.now().after(span);
         loop {
-            let now = self.depot.config.time.now();
+            let now = self.state.config.clock.now();
             if now >= deadline {
-                return match self.place.take() {
+                return match self.slot.take() {
                     Some(grant) => self.finish(grant),
-                    None => self.leave(now),
+                    None => self.cancel(now),
                 };
             }
-            if let Some(grant) = self.place.wait(deadline.since(now).to_duration()) {
+            if let Some(grant) = self.slot.wait(deadline.since(now).to_duration()) {
                 return self.finish(grant);
             }
         }
     }
 
     fn finish(&mut self, grant: AllocationResult) -> AllocationResult {
-        self.over = true;
-        let zeroed = self.place.request().zeroed;
-        grant.map(|payload| finish(payload, zeroed))
+        self.finished = true;
+        let zeroed = self.slot.request().zeroed;
+        grant.map(|payload| zero_if_requested(payload, zeroed))
     }
 
     /// Cancels the request; a grant that arrived just before is still taken.
-    fn leave(&mut self, now: Nanos) -> AllocationResult {
-        self.over = true;
-        match self.depot.line.give_up(&self.place) {
+    fn cancel(&mut self, now: Nanos) -> AllocationResult {
+        self.finished = true;
+        match self.state.wait_queue.cancel(&self.slot) {
             CancelOutcome::Granted(grant) => self.finish(grant),
-            CancelOutcome::Left => {
-                self.depot.serve();
-                let bytes = self.place.request().bytes;
+            CancelOutcome::NotGranted => {
+                self.state.serve_waiters();
+                let bytes = self.slot.request().bytes;
                 Err(PoolError::Timeout { bytes, waited: now.since(self.since) })
             }
         }
@@ -95,17 +95,17 @@ impl PoolWaiter {
 
 impl Drop for PoolWaiter {
     fn drop(&mut self) {
-        if !self.over && self.depot.is_ours() {
+        if !self.finished && self.state.is_current_process() {
             // Dropping a grant returns its memory to the pool.
-            drop(self.depot.line.give_up(&self.place));
-            self.depot.serve();
+            drop(self.state.wait_queue.cancel(&self.slot));
+            self.state.serve_waiters();
         }
     }
 }
 
 impl fmt::Debug for PoolWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Waiter({} bytes)", self.place.request().bytes)
+        write!(f, "Waiter({} bytes)", self.slot.request().bytes)
     }
 }
 
@@ -139,7 +139,7 @@ impl Future for AllocationFuture {
             }
         }
         let Some(waiter) = &mut self.waiter else { return Poll::Pending };
-        match waiter.place.take_or_wake(context.waker()) {
+        match waiter.slot.take_or_wake(context.waker()) {
             Some(grant) => {
                 let outcome = waiter.finish(grant);
                 Poll::Ready(outcome)

@@ -23,7 +23,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let answer = match request {
             AdminRequest::List => AdminAnswer::List {
                 grants: self.policy.grants().cloned().collect(),
-                clients: self.clients.values().map(AttachedClient::facts).collect(),
+                clients: self.clients.values().map(AttachedClient::client_info).collect(),
             },
             AdminRequest::Grant(grant) => {
                 self.policy.grant(grant)?;
@@ -37,7 +37,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
                 self.policy.limit(who, queues, memory)?;
                 AdminAnswer::Reached(self.apply_policy())
             }
-            AdminRequest::Namespaces => AdminAnswer::Namespaces(self.executor.table(device)),
+            AdminRequest::Namespaces => AdminAnswer::Namespaces(self.executor.namespace_table(device)),
             AdminRequest::Namespace { id, wish: change } => {
                 self.change_namespace(device, key, id, &change)?;
                 return Ok(None);
@@ -53,10 +53,10 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         id: u8,
         change: &NamespaceRequest,
     ) -> Result<(), String> {
-        let token = self.executor.change(device, id, change)?;
+        let token = self.executor.begin_change(device, id, change)?;
         if let Some(client) = self.clients.get_mut(&key) {
             let id = if matches!(change, NamespaceRequest::Create(_)) { 0 } else { id };
-            client.waiting = Some(DeferredReply::Namespace { token, id });
+            client.pending_reply = Some(DeferredReply::Namespace { token, id });
         }
         Ok(())
     }

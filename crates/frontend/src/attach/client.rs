@@ -4,7 +4,7 @@
 //! its resources, so dropping them releases the client.
 
 use super::policy::PeerCredentials;
-use super::{SWEEP_EVERY, SWEEPS_MAX};
+use super::{SWEEP_PERIOD, SWEEPS_MAX};
 use headwater_dma::iova::RegionRevocation;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
@@ -30,24 +30,24 @@ pub(super) enum ControlEventSource {
     /// A client's socket.
     Control(ClientKey),
     /// The wake line of a client's queue.
-    Line(ClientKey, u16),
+    WakeLine(ClientKey, u16),
 }
 
 impl ControlEventSource {
-    pub(super) fn data(self) -> epoll::EventData {
+    pub(super) fn to_epoll_data(self) -> epoll::EventData {
         epoll::EventData::new_u64(match self {
             Self::Listener => u64::MAX,
             Self::Control(ClientKey(key)) => key << 16,
-            Self::Line(ClientKey(key), queue) => (key << 16) | u64::from(queue),
+            Self::WakeLine(ClientKey(key), queue) => (key << 16) | u64::from(queue),
         })
     }
 
-    pub(super) fn of(data: epoll::EventData) -> Self {
+    pub(super) fn from_epoll_data(data: epoll::EventData) -> Self {
         let number = data.u64();
         let key = ClientKey(number >> 16);
         match u16::try_from(number & 0xFFFF) {
             _ if number == u64::MAX => Self::Listener,
-            Ok(queue @ 1..) => Self::Line(key, queue),
+            Ok(queue @ 1..) => Self::WakeLine(key, queue),
             _ => Self::Control(key),
         }
     }
@@ -60,12 +60,12 @@ pub(super) struct HeldQueue {
     /// Bytes of ring memory, which count against the client's grant.
     pub(super) bytes: u64,
     /// Consecutive sweeps that found completions which the client does not reap.
-    stuck: u32,
+    stuck_sweeps: u32,
 }
 
 impl HeldQueue {
     pub(super) fn new(line: WakeLine, bytes: u64) -> Self {
-        Self { line, bytes, stuck: 0 }
+        Self { line, bytes, stuck_sweeps: 0 }
     }
 }
 
@@ -83,10 +83,10 @@ pub(super) enum DeferredReply {
         /// The node's end of the wake line.
         line: WakeLine,
         /// The client's end.
-        theirs: OwnedFd,
+        client_line: OwnedFd,
     },
     /// Until the hardware has deleted a queue.
-    TakeBack(u16),
+    Reclaim(u16),
     /// Until the device has completed a change of namespaces.
     Namespace {
         /// The device's token.
@@ -101,7 +101,7 @@ pub(super) enum DeferredReply {
 pub(super) struct AttachedClient {
     pub(super) socket: OwnedFd,
     pub(super) peer: PeerCredentials,
-    pub(super) since: Nanos,
+    pub(super) connected_at: Nanos,
     /// Its grant; `None` before its hello.
     pub(super) grant: Option<AccessGrant>,
     /// Its identifier in the rings; `None` before its hello.
@@ -111,21 +111,21 @@ pub(super) struct AttachedClient {
     pub(super) queues: BTreeMap<u16, HeldQueue>,
     /// Bytes of each region, by first address.
     pub(super) regions: BTreeMap<u64, u64>,
-    pub(super) waiting: Option<DeferredReply>,
+    pub(super) pending_reply: Option<DeferredReply>,
 }
 
 impl AttachedClient {
-    pub(super) fn new(socket: OwnedFd, peer: PeerCredentials, since: Nanos) -> Self {
+    pub(super) fn new(socket: OwnedFd, peer: PeerCredentials, connected_at: Nanos) -> Self {
         Self {
             socket,
             peer,
-            since,
+            connected_at,
             grant: None,
             rings: None,
             is_direct: false,
             queues: BTreeMap::new(),
             regions: BTreeMap::new(),
-            waiting: None,
+            pending_reply: None,
         }
     }
 
@@ -136,7 +136,7 @@ impl AttachedClient {
     }
 
     /// Checks that its grant has room for ring memory.
-    pub(super) fn check_rings(&self, bytes: u64) -> Result<(), String> {
+    pub(super) fn check_ring_memory(&self, bytes: u64) -> Result<(), String> {
         let max = self.grant.as_ref().map_or(0, |grant| grant.memory);
         if self.memory().saturating_add(bytes) > max {
             return Err(format!("{bytes} bytes of rings exceed the limit of {max} bytes"));
@@ -144,7 +144,7 @@ impl AttachedClient {
         Ok(())
     }
 
-    pub(super) fn facts(&self) -> ClientInfo {
+    pub(super) fn client_info(&self) -> ClientInfo {
         ClientInfo {
             pid: self.peer.pid,
             uid: self.peer.uid,
@@ -155,7 +155,7 @@ impl AttachedClient {
     }
 
     /// Removes a queue and closes its wake line.
-    pub(super) fn forget_queue(&mut self, queue: u16, epoll: &OwnedFd) {
+    pub(super) fn remove_queue(&mut self, queue: u16, epoll: &OwnedFd) {
         if let Some(held) = self.queues.remove(&queue) {
             // Closing the descriptor removes it anyway.
             let _ = epoll::delete(epoll, &held.line);
@@ -163,8 +163,8 @@ impl AttachedClient {
     }
 
     /// Returns true if one of its requests waits for the device.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting.is_some()
+    pub(super) fn has_pending_reply(&self) -> bool {
+        self.pending_reply.is_some()
     }
 
     /// Returns true if the next sweep must check it.
@@ -180,12 +180,12 @@ impl AttachedClient {
     }
 
     /// Returns the reason to evict the client, if there is one.
-    pub(super) fn trouble(
+    pub(super) fn eviction_reason(
         &mut self,
         rings: &ClientRings<SharedMemoryWords>,
         now: Nanos,
     ) -> Option<&'static str> {
-        if self.grant.is_none() && now.since(self.since).0 >= SWEEP_EVERY.0 * u64::from(SWEEPS_MAX) {
+        if self.grant.is_none() && now.since(self.connected_at).0 >= SWEEP_PERIOD.0 * u64::from(SWEEPS_MAX) {
             return Some("the client sent no hello");
         }
         for (&id, queue) in self.queues.iter_mut().filter(|_| !self.is_direct) {
@@ -193,8 +193,8 @@ impl AttachedClient {
             if matches!(rings.queue_state(id), Some(QueueState::Failed(_))) {
                 return Some("a doorbell holds an invalid value");
             }
-            queue.stuck = if rings.unposted(id) > 0 { queue.stuck + 1 } else { 0 };
-            if queue.stuck >= SWEEPS_MAX {
+            queue.stuck_sweeps = if rings.unposted(id) > 0 { queue.stuck_sweeps + 1 } else { 0 };
+            if queue.stuck_sweeps >= SWEEPS_MAX {
                 return Some("the client does not reap completions");
             }
         }
@@ -203,7 +203,7 @@ impl AttachedClient {
 }
 
 /// Sends a reply without descriptors, best effort.
-pub(super) fn say(socket: BorrowedFd<'_>, reply: &AttachReply) {
+pub(super) fn send_best_effort(socket: BorrowedFd<'_>, reply: &AttachReply) {
     if let Ok(message) = encode(reply) {
         // The connection ends: a client that does not read the reply does not need it.
         let _ = send_message(socket, &message, &[]);
@@ -220,10 +220,10 @@ mod tests {
             ControlEventSource::Listener,
             ControlEventSource::Control(ClientKey(0)),
             ControlEventSource::Control(ClientKey(70_000)),
-            ControlEventSource::Line(ClientKey(70_000), 1),
-            ControlEventSource::Line(ClientKey(3), u16::MAX),
+            ControlEventSource::WakeLine(ClientKey(70_000), 1),
+            ControlEventSource::WakeLine(ClientKey(3), u16::MAX),
         ] {
-            assert_eq!(ControlEventSource::of(place.data()), place);
+            assert_eq!(ControlEventSource::from_epoll_data(place.to_epoll_data()), place);
         }
     }
 }

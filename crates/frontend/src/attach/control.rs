@@ -3,7 +3,7 @@
 //! Input: datagrams with descriptors from untrusted clients. Output: regions, queues and replies. Invariant: a request
 //! changes nothing that its client's grant does not cover; an unexpected descriptor is closed.
 
-use super::client::{ClientKey, HeldQueue, ControlEventSource, DeferredReply, say};
+use super::client::{ClientKey, ControlEventSource, DeferredReply, HeldQueue, send_best_effort};
 use super::direct::direct_rules;
 use super::executor::{CompletedChange, EntryExecutor};
 use super::policy::rights_of;
@@ -35,9 +35,9 @@ const PAGE_BYTES: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollDecision {
     /// Continue with the next client.
-    On,
+    Continue,
     /// End: further events wait for the next poll.
-    Enough,
+    Stop,
 }
 
 /// The result of a request.
@@ -56,47 +56,51 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     pub(super) fn receive(&mut self, device: &mut E::Device, key: ClientKey) -> PollDecision {
         for _ in 0..REQUESTS_MAX {
             let Some(client) = self.clients.get(&key) else {
-                return PollDecision::On;
+                return PollDecision::Continue;
             };
-            if client.is_waited_for() {
+            if client.has_pending_reply() {
                 // Replies are in order: nothing is received from this client until the pending reply is sent. Only its
                 // end is detected.
-                self.look_for_end(key);
-                return PollDecision::On;
+                self.evict_if_closed(key);
+                return PollDecision::Continue;
             }
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            let (bytes, descriptors) = match receive_message(client.socket.as_fd(), &mut self.room, flags) {
-                Ok(received @ (1.., _)) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return PollDecision::On,
-                other => {
-                    let too_long = matches!(other, Err(Errno::MSGSIZE));
-                    self.evict(key, too_long.then_some("the message is too long"));
-                    return PollDecision::On;
-                }
-            };
-            let request = decode_request(self.room.get(..bytes).unwrap_or_default());
+            let (bytes, descriptors) =
+                match receive_message(client.socket.as_fd(), &mut self.receive_buffer, flags) {
+                    Ok(received @ (1.., _)) => received,
+                    Err(Errno::AGAIN | Errno::INTR) => return PollDecision::Continue,
+                    other => {
+                        let too_long = matches!(other, Err(Errno::MSGSIZE));
+                        self.evict(key, too_long.then_some("the message is too long"));
+                        return PollDecision::Continue;
+                    }
+                };
+            let request = decode_request(self.receive_buffer.get(..bytes).unwrap_or_default());
             match request {
                 Ok(request) => {
                     let is_long =
                         matches!(request, AttachRequest::Region { .. } | AttachRequest::Release { .. });
                     self.serve(device, key, request, descriptors);
                     if is_long {
-                        return PollDecision::Enough;
+                        return PollDecision::Stop;
                     }
                 }
                 Err(error) => {
                     if let Some(client) = self.clients.get(&key) {
-                        say(client.socket.as_fd(), &AttachReply::Refused { reason: error.reason });
+                        send_best_effort(
+                            client.socket.as_fd(),
+                            &AttachReply::Refused { reason: error.reason },
+                        );
                     }
                     self.evict(key, Some("the message is malformed"));
-                    return PollDecision::On;
+                    return PollDecision::Continue;
                 }
             }
         }
-        PollDecision::On
+        PollDecision::Continue
     }
 
-    fn look_for_end(&mut self, key: ClientKey) {
+    fn evict_if_closed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get(&key) else {
             return;
         };
@@ -117,14 +121,14 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     ) {
         let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
         let answer = match request {
-            AttachRequest::Hello { version, direct } => self.greet(device, key, version, direct),
+            AttachRequest::Hello { version, direct } => self.accept_hello(device, key, version, direct),
             _ if !greeted => Err("the first request must be hello".to_owned()),
             AttachRequest::Namespaces => Ok(self.namespaces(device, key)),
             AttachRequest::Region { start, bytes, offset } => match descriptors.pop() {
                 Some(descriptor) => self.add_region(key, &descriptor, &RegionRange { start, bytes, offset }),
                 None => Err("the region request carries no memfd; send its descriptor with it".to_owned()),
             },
-            AttachRequest::Queue { depth } => match self.make_queue(device, key, depth) {
+            AttachRequest::Queue { depth } => match self.create_queue(device, key, depth) {
                 Ok(()) => return,
                 Err(reason) => Err(reason),
             },
@@ -137,12 +141,12 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
                 Err(reason) => Err(reason),
             },
             AttachRequest::Interrupts { queue } => match descriptors.pop() {
-                Some(bell) => self.connect(key, queue, bell),
+                Some(bell) => self.connect_interrupt(key, queue, bell),
                 None => {
                     Err("the interrupts request carries no eventfd; send its descriptor with it".to_owned())
                 }
             },
-            AttachRequest::Trouble { queue, trouble } => self.help(device, key, queue, trouble),
+            AttachRequest::Trouble { queue, trouble } => self.correct_fault(device, key, queue, trouble),
             AttachRequest::Admin(request) => match self.administer(device, key, request) {
                 Ok(None) => return,
                 Ok(Some(answer)) => Ok(AttachReply::Admin(answer)),
@@ -169,14 +173,20 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         }
     }
 
-    fn greet(&mut self, device: &E::Device, key: ClientKey, version: u32, direct: bool) -> ControlResult {
+    fn accept_hello(
+        &mut self,
+        device: &E::Device,
+        key: ClientKey,
+        version: u32,
+        direct: bool,
+    ) -> ControlResult {
         if version != VERSION {
             return Err(format!(
                 "version {version} is not supported; this daemon supports version {VERSION}"
             ));
         }
         let Some(client) = self.clients.get_mut(&key) else {
-            return Err(GONE.to_owned());
+            return Err(CLIENT_GONE.to_owned());
         };
         if client.grant.is_some() {
             return Err("hello was sent before; send it once".to_owned());
@@ -206,7 +216,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     fn namespaces(&self, device: &E::Device, key: ClientKey) -> AttachReply {
         let rights = self.clients.get(&key).and_then(|client| client.grant.as_ref()).map(rights_of);
         let facts = self.executor.namespaces(device).into_iter().filter_map(|whole| {
-            let own = rights.as_ref()?.of(NamespaceId(u8::try_from(whole.id).ok()?))?;
+            let own = rights.as_ref()?.rights_in(NamespaceId(u8::try_from(whole.id).ok()?))?;
             let blocks = own.blocks.as_ref().map(|blocks| (blocks.start, blocks.end));
             Some(ClientNamespace {
                 writable: whole.writable && own.access == AccessLevel::Write,
@@ -225,7 +235,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             ));
         }
         let Some(client) = self.clients.get_mut(&key) else {
-            return Err(GONE.to_owned());
+            return Err(CLIENT_GONE.to_owned());
         };
         let max = client.grant.as_ref().map_or(0, |grant| grant.memory);
         let used = client.memory();
@@ -238,44 +248,51 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
         let region = SharedMemory::map_descriptor(descriptor.as_fd(), offset, length)
             .map_err(|error| error.to_string())?;
-        self.executor.register(client.rings.ok_or(GONE)?, Iova(start), region)?;
+        self.executor.register(client.rings.ok_or(CLIENT_GONE)?, Iova(start), region)?;
         client.regions.insert(start, bytes);
         if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(AttachReply::Done) }
     }
 
-    fn make_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {
+    fn create_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {
         if !self.has_descriptors() {
             return Err(
                 "no descriptor is left for another queue; raise the node's limit of open files".to_owned()
             );
         }
-        let client = self.clients.get(&key).ok_or(GONE)?;
-        let grant = client.grant.as_ref().ok_or(GONE)?;
+        let client = self.clients.get(&key).ok_or(CLIENT_GONE)?;
+        let grant = client.grant.as_ref().ok_or(CLIENT_GONE)?;
         if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
             return Err(format!("this client is limited to {} queues by its grant", grant.queues));
         }
-        if client.is_direct { self.lend_queue(device, key, depth) } else { self.add_queue(key, depth) }
+        if client.is_direct {
+            self.lend_queue(device, key, depth)
+        } else {
+            self.create_ring_queue(key, depth)
+        }
     }
 
-    fn add_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
-        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+    fn create_ring_queue(&mut self, key: ClientKey, depth: u32) -> Result<(), String> {
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
         let words = words_for(depth).map_err(|error| error.to_string())?;
         let length = (words * 8).next_multiple_of(PAGE_BYTES);
         let bytes = u64::try_from(length).unwrap_or(u64::MAX);
-        client.check_rings(bytes)?;
+        client.check_ring_memory(bytes)?;
         let (region, memory) = SharedMemory::memfd(length).map_err(|error| error.to_string())?;
         let words = SharedMemoryWords::new(region, 0, words).map_err(|error| error.to_string())?;
         let end = ControllerEnd::over(words, depth).map_err(|error| error.to_string())?;
         let (ours, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
-        let rings = client.rings.ok_or(GONE)?;
+        let rings = client.rings.ok_or(CLIENT_GONE)?;
         let id = self
             .executor
             .rings_mut()
             .add_queue(rings, end, QueueKind::Uio, ClientWakeup::Line(ours.clone()))
             .map_err(|error| error.to_string())?;
-        if let Err(errno) =
-            epoll::add(&self.epoll, &ours, ControlEventSource::Line(key, id.0).data(), epoll::EventFlags::IN)
-        {
+        if let Err(errno) = epoll::add(
+            &self.epoll,
+            &ours,
+            ControlEventSource::WakeLine(key, id.0).to_epoll_data(),
+            epoll::EventFlags::IN,
+        ) {
             self.executor.rings_mut().abandon_queue(id);
             return Err(format!("no descriptor is left to watch the queue: {errno}"));
         }
@@ -286,46 +303,48 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     fn release(&mut self, key: ClientKey, start: u64) -> Result<(), String> {
-        let client = self.clients.get_mut(&key).ok_or(GONE)?;
-        let memory = client.rings.and_then(|rings| self.executor.rings_mut().memory(rings)).ok_or(GONE)?;
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
+        let memory =
+            client.rings.and_then(|rings| self.executor.rings_mut().memory(rings)).ok_or(CLIENT_GONE)?;
         let revocation = memory.revoke(Iova(start)).map_err(|error| error.to_string())?;
         client.regions.remove(&start);
-        if let (Some(rings), Some(lending)) = (client.rings, self.executor.lending()) {
-            lending.end_region(rings, Iova(start));
+        if let (Some(rings), Some(lending)) = (client.rings, self.executor.queue_lender()) {
+            lending.return_region(rings, Iova(start));
         }
-        client.waiting = Some(DeferredReply::Release(revocation));
-        self.settle_client(key);
+        client.pending_reply = Some(DeferredReply::Release(revocation));
+        self.complete_pending_of(key);
         Ok(())
     }
 
     fn delete_queue(&mut self, key: ClientKey, id: u16) -> Result<(), String> {
-        let client = self.clients.get_mut(&key).ok_or(GONE)?;
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
         if !client.queues.contains_key(&id) {
             return Err(format!("queue {id} does not belong to this client"));
         }
         if client.is_direct {
-            client.waiting = Some(DeferredReply::TakeBack(id));
-            self.take_back(id);
+            client.pending_reply = Some(DeferredReply::Reclaim(id));
+            self.reclaim_queue(id);
             return Ok(());
         }
         self.executor.rings_mut().delete_queue(QueueId(id)).map_err(|error| error.to_string())?;
-        client.waiting = Some(DeferredReply::Delete(QueueId(id)));
-        self.settle_client(key);
+        client.pending_reply = Some(DeferredReply::Delete(QueueId(id)));
+        self.complete_pending_of(key);
         Ok(())
     }
 
     /// Replies to requests that waited for the device. Returns true if there was one.
-    pub(super) fn settle(&mut self, device: &mut E::Device) -> bool {
+    pub(super) fn complete_pending(&mut self, device: &mut E::Device) -> bool {
         let mut moved = false;
-        while let Some(CompletedChange { token, made }) = self.executor.next_changed(device) {
+        while let Some(CompletedChange { token, result: made }) = self.executor.next_completed_change(device)
+        {
             moved = true;
             let waits = |waiting: &Option<DeferredReply>| match waiting {
                 Some(DeferredReply::Namespace { token: waited, id }) if *waited == token => Some(*id),
                 _ => None,
             };
             let found = self.clients.iter_mut().find_map(|(&key, client)| {
-                let id = waits(&client.waiting)?;
-                client.waiting = None;
+                let id = waits(&client.pending_reply)?;
+                client.pending_reply = None;
                 Some((key, id))
             });
             let Some((key, id)) = found else {
@@ -337,40 +356,44 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             };
             self.reply(key, &reply, &[]);
         }
-        moved |= self.settle_lent();
-        let waiting: Vec<ClientKey> =
-            self.clients.iter().filter(|(_, client)| client.is_waited_for()).map(|(&key, _)| key).collect();
+        moved |= self.complete_lent();
+        let waiting: Vec<ClientKey> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.has_pending_reply())
+            .map(|(&key, _)| key)
+            .collect();
         for key in waiting {
-            moved |= self.settle_client(key);
+            moved |= self.complete_pending_of(key);
         }
         moved
     }
 
-    fn settle_client(&mut self, key: ClientKey) -> bool {
+    fn complete_pending_of(&mut self, key: ClientKey) -> bool {
         let Some(client) = self.clients.get_mut(&key) else {
             return false;
         };
-        let done = match &client.waiting {
-            Some(DeferredReply::Release(revocation)) => revocation.is_quiet(),
+        let done = match &client.pending_reply {
+            Some(DeferredReply::Release(revocation)) => revocation.is_drained(),
             Some(DeferredReply::Delete(id)) if self.executor.rings().queue_state(*id).is_none() => {
                 let id = id.0;
-                client.forget_queue(id, &self.epoll);
+                client.remove_queue(id, &self.epoll);
                 true
             }
-            &Some(DeferredReply::TakeBack(id))
-                if self.executor.lending().is_none_or(|lent| !lent.has_queue(id)) =>
+            &Some(DeferredReply::Reclaim(id))
+                if self.executor.queue_lender().is_none_or(|lent| !lent.has_queue(id)) =>
             {
-                client.forget_queue(id, &self.epoll);
+                client.remove_queue(id, &self.epoll);
                 true
             }
             _ => false,
         };
         if done {
-            client.waiting = None;
+            client.pending_reply = None;
             self.reply(key, &AttachReply::Done, &[]);
         }
         done
     }
 }
 
-pub(super) const GONE: &str = "the client is gone";
+pub(super) const CLIENT_GONE: &str = "the client is gone";

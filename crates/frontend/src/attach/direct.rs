@@ -5,8 +5,8 @@
 //! it.
 
 use super::AttachFrontEnd;
-use super::client::{ClientKey, HeldQueue, ControlEventSource, DeferredReply};
-use super::control::{ControlResult, GONE};
+use super::client::{ClientKey, ControlEventSource, DeferredReply, HeldQueue};
+use super::control::{CLIENT_GONE, ControlResult};
 use super::executor::EntryExecutor;
 use super::lending::LentQueueHandover;
 use headwater_dma::iova::Iova;
@@ -17,7 +17,7 @@ use headwater_io::attach::protocol::{AttachReply, DirectRules, QueueTrouble};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-const NO_LENDING: &str = "this node's device has no queues to lend; attach without direct=1";
+const NO_LENT_QUEUES: &str = "this node's device has no queues to lend; attach without direct=1";
 
 /// Returns the rules for driving hardware queues, if the grant allows it.
 pub(super) fn direct_rules<E: EntryExecutor>(
@@ -25,7 +25,7 @@ pub(super) fn direct_rules<E: EntryExecutor>(
     device: &E::Device,
     grant: &AccessGrant,
 ) -> Result<DirectRules, String> {
-    let lending = executor.lending().ok_or(NO_LENDING)?;
+    let lending = executor.queue_lender().ok_or(NO_LENT_QUEUES)?;
     if !grant.direct {
         return Err(format!(
             "hardware queues are not granted to {}; ask an administrator for `headwater attach grant --direct`, \
@@ -39,8 +39,8 @@ pub(super) fn direct_rules<E: EntryExecutor>(
 impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// Returns the hardware's address of a registered region.
     pub(super) fn lend_region(&mut self, key: ClientKey, start: u64, bytes: u64) -> ControlResult {
-        let rings = self.clients.get(&key).and_then(|client| client.rings).ok_or(GONE)?;
-        let lending = self.executor.lending().ok_or(NO_LENDING)?;
+        let rings = self.clients.get(&key).and_then(|client| client.rings).ok_or(CLIENT_GONE)?;
+        let lending = self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?;
         Ok(AttachReply::Region { address: lending.lend_region(rings, Iova(start), bytes)? })
     }
 
@@ -51,54 +51,55 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         key: ClientKey,
         depth: u32,
     ) -> Result<(), String> {
-        let client = self.clients.get_mut(&key).ok_or(GONE)?;
-        let rings = client.rings.ok_or(GONE)?;
-        let lending = self.executor.lending().ok_or(NO_LENDING)?;
-        client.check_rings(lending.queue_bytes(device, depth)?)?;
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
+        let rings = client.rings.ok_or(CLIENT_GONE)?;
+        let lending = self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?;
+        client.check_ring_memory(lending.queue_bytes(device, depth)?)?;
         let (line, theirs) = WakeLine::pair().map_err(|error| error.to_string())?;
         let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let token = lending.lend_queue(device, rings, depth, line.clone())?;
-        client.waiting = Some(DeferredReply::Lend { token, line, theirs });
+        client.pending_reply = Some(DeferredReply::Lend { token, line, client_line: theirs });
         Ok(())
     }
 
     /// Replies to clients whose queues were created, and closes the wake lines of lost queues.
-    pub(super) fn settle_lent(&mut self) -> bool {
+    pub(super) fn complete_lent(&mut self) -> bool {
         let mut moved = false;
-        while let Some((token, made)) = self.executor.lending().and_then(|lending| lending.next_made()) {
+        while let Some((token, made)) =
+            self.executor.queue_lender().and_then(|lending| lending.next_lend_result())
+        {
             moved = true;
             let waits = |waiting: &mut DeferredReply| matches!(waiting, DeferredReply::Lend { token: waited, .. } if *waited == token);
-            let found = self
-                .clients
-                .iter_mut()
-                .find_map(|(&key, client)| Some((key, client.waiting.take_if(|waiting| waits(waiting))?)));
+            let found = self.clients.iter_mut().find_map(|(&key, client)| {
+                Some((key, client.pending_reply.take_if(|waiting| waits(waiting))?))
+            });
             match (found, made) {
-                (Some((key, DeferredReply::Lend { line, theirs, .. })), Ok(lent)) => {
-                    self.hand_over(key, lent, line, &theirs);
+                (Some((key, DeferredReply::Lend { line, client_line: theirs, .. })), Ok(lent)) => {
+                    self.deliver_queue(key, lent, line, &theirs);
                 }
                 (Some((key, _)), Err(reason)) => self.reply(key, &AttachReply::Refused { reason }, &[]),
                 // Its client disconnected before.
-                (_, Ok(lent)) => self.take_back(lent.id),
+                (_, Ok(lent)) => self.reclaim_queue(lent.id),
                 (None, Err(_)) => {}
             }
         }
-        while let Some(queue) = self.executor.lending().and_then(|lending| lending.next_lost()) {
+        while let Some(queue) = self.executor.queue_lender().and_then(|lending| lending.next_lost_queue()) {
             moved = true;
             let owner = |client: &&mut super::client::AttachedClient| {
                 client.is_direct && client.queues.contains_key(&queue)
             };
             if let Some(client) = self.clients.values_mut().find(owner) {
-                client.forget_queue(queue, &self.epoll);
+                client.remove_queue(queue, &self.epoll);
             }
         }
         moved
     }
 
-    fn hand_over(&mut self, key: ClientKey, lent: LentQueueHandover, line: WakeLine, theirs: &OwnedFd) {
-        let LentQueueHandover { id, bytes, text, memory, device } = lent;
-        let place = ControlEventSource::Line(key, id).data();
+    fn deliver_queue(&mut self, key: ClientKey, lent: LentQueueHandover, line: WakeLine, theirs: &OwnedFd) {
+        let LentQueueHandover { id, bytes, layout: text, memory, device } = lent;
+        let place = ControlEventSource::WakeLine(key, id).to_epoll_data();
         if let Err(errno) = epoll::add(&self.epoll, &line, place, epoll::EventFlags::IN) {
-            self.take_back(id);
+            self.reclaim_queue(id);
             let reason = format!("no descriptor is left to watch the queue: {errno}");
             return self.reply(key, &AttachReply::Refused { reason }, &[]);
         }
@@ -109,22 +110,22 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     /// Begins to reclaim a queue.
-    pub(super) fn take_back(&mut self, queue: u16) {
-        if let Some(lending) = self.executor.lending() {
-            lending.take_back(queue);
+    pub(super) fn reclaim_queue(&mut self, queue: u16) {
+        if let Some(lending) = self.executor.queue_lender() {
+            lending.reclaim_queue(queue);
         }
     }
 
     /// Connects completions of the client's queue to its eventfd.
-    pub(super) fn connect(&mut self, key: ClientKey, queue: u16, bell: OwnedFd) -> ControlResult {
+    pub(super) fn connect_interrupt(&mut self, key: ClientKey, queue: u16, bell: OwnedFd) -> ControlResult {
         self.check_owner(key, queue)?;
         let bell = WakeDescriptor::adopt(bell).map_err(|error| error.to_string())?;
-        self.executor.lending().ok_or(NO_LENDING)?.connect(queue, bell)?;
+        self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?.connect_interrupt(queue, bell)?;
         Ok(AttachReply::Done)
     }
 
     /// Corrects a fault that the client reports of its queue.
-    pub(super) fn help(
+    pub(super) fn correct_fault(
         &mut self,
         device: &mut E::Device,
         key: ClientKey,
@@ -132,12 +133,12 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         trouble: QueueTrouble,
     ) -> ControlResult {
         self.check_owner(key, queue)?;
-        self.executor.lending().ok_or(NO_LENDING)?.help(device, queue, trouble)?;
+        self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?.correct_fault(device, queue, trouble)?;
         Ok(AttachReply::Done)
     }
 
     fn check_owner(&self, key: ClientKey, queue: u16) -> Result<(), String> {
-        let client = self.clients.get(&key).ok_or(GONE)?;
+        let client = self.clients.get(&key).ok_or(CLIENT_GONE)?;
         if client.is_direct && client.queues.contains_key(&queue) {
             return Ok(());
         }

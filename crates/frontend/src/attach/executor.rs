@@ -21,7 +21,7 @@ pub struct CompletedChange {
     /// The token of the change.
     pub token: u64,
     /// The number of a created namespace, or the status of a refused change, which had no effect.
-    pub made: Result<u8, Status>,
+    pub result: Result<u8, Status>,
 }
 
 /// An executor of entries.
@@ -51,7 +51,7 @@ pub trait EntryExecutor {
     }
 
     /// Returns the lender of hardware queues, where the device has one.
-    fn lending(&mut self) -> Option<&mut dyn QueueLender<Self::Device>> {
+    fn queue_lender(&mut self) -> Option<&mut dyn QueueLender<Self::Device>> {
         None
     }
 
@@ -74,13 +74,13 @@ pub trait EntryExecutor {
     fn namespaces(&self, device: &Self::Device) -> Vec<ClientNamespace>;
 
     /// Returns the namespaces, as an administrator sees them.
-    fn table(&self, device: &Self::Device) -> Vec<(u8, NamespaceSpec)>;
+    fn namespace_table(&self, device: &Self::Device) -> Vec<(u8, NamespaceSpec)>;
 
     /// Begins a change of the namespaces. Returns its token.
     ///
     /// # Errors
     /// The reason of the refusal.
-    fn change(
+    fn begin_change(
         &mut self,
         device: &mut Self::Device,
         id: u8,
@@ -88,5 +88,5 @@ pub trait EntryExecutor {
     ) -> Result<u64, String>;
 
     /// Returns the next completed change.
-    fn next_changed(&mut self, device: &mut Self::Device) -> Option<CompletedChange>;
+    fn next_completed_change(&mut self, device: &mut Self::Device) -> Option<CompletedChange>;
 }

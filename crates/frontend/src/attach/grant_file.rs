@@ -4,7 +4,7 @@
 //! node ended. Invariant: the file holds the old or the new content, never a part: a temporary file is written, made
 //! durable and renamed, and the directory is made durable.
 
-use super::policy::check;
+use super::policy::validate_grant;
 use headwater_io::attach::admin::{AccessGrant, GrantSubject};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// Maximum bytes of a file that is read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Maximum users and groups in the file.
-const SAID_MAX: usize = 4_096;
+const DECISIONS_MAX: usize = 4_096;
 
 /// The latest decision about each user or group: a grant, or `None` for a revocation.
 pub type GrantDecisions = BTreeMap<GrantSubject, Option<AccessGrant>>;
@@ -58,7 +58,7 @@ pub enum GrantFileError {
         reason: String,
     },
     /// The limit of users and groups is reached.
-    #[error("grants are limited to {SAID_MAX} users and groups; grant to groups instead of users")]
+    #[error("grants are limited to {DECISIONS_MAX} users and groups; grant to groups instead of users")]
     TooMany,
 }
 
@@ -94,15 +94,17 @@ pub fn read(path: &Path) -> Result<GrantDecisions, GrantFileError> {
     if bytes as u64 > FILE_BYTES_MAX {
         return Err(malformed(format!("the file is longer than {FILE_BYTES_MAX} bytes")));
     }
-    let VersionField { version } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let VersionField { version } =
+        serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if version != VERSION {
         return Err(GrantFileError::Version { path: path.to_owned(), version });
     }
-    let whole: GrantFileContent = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let whole: GrantFileContent =
+        serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     let mut said = GrantDecisions::new();
     let revoked = whole.revoked.into_iter().map(|who| (who, None));
     for (who, grant) in whole.granted.into_iter().map(|grant| (grant.who, Some(grant))).chain(revoked) {
-        grant.as_ref().map_or(Ok(()), check).map_err(malformed)?;
+        grant.as_ref().map_or(Ok(()), validate_grant).map_err(malformed)?;
         if said.insert(who, grant).is_some() {
             return Err(malformed(format!("{who} is listed twice")));
         }
@@ -115,7 +117,7 @@ pub fn read(path: &Path) -> Result<GrantDecisions, GrantFileError> {
 /// # Errors
 /// [`GrantFileError`]; then the file is unchanged.
 pub fn write(path: &Path, said: &GrantDecisions) -> Result<(), GrantFileError> {
-    if said.len() > SAID_MAX {
+    if said.len() > DECISIONS_MAX {
         return Err(GrantFileError::TooMany);
     }
     let whole = GrantFileContent {

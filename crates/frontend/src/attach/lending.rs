@@ -19,7 +19,7 @@ pub struct LentQueueHandover {
     /// Bytes of its memory.
     pub bytes: u64,
     /// The layout of its memory.
-    pub text: LentQueueLayout,
+    pub layout: LentQueueLayout,
     /// The memfd of its rings.
     pub memory: OwnedFd,
     /// The device file.
@@ -45,7 +45,7 @@ pub trait QueueLender<D> {
     fn lend_region(&mut self, client: ClientId, start: Iova, bytes: u64) -> Result<u64, String>;
 
     /// Ends the loan of a region that the client released.
-    fn end_region(&mut self, client: ClientId, start: Iova);
+    fn return_region(&mut self, client: ClientId, start: Iova);
 
     /// Returns the bytes of memory of a queue.
     ///
@@ -66,28 +66,28 @@ pub trait QueueLender<D> {
     ) -> Result<u64, String>;
 
     /// Returns the next finished request for a queue.
-    fn next_made(&mut self) -> Option<LendResult>;
+    fn next_lend_result(&mut self) -> Option<LendResult>;
 
     /// Begins to reclaim a queue.
-    fn take_back(&mut self, queue: u16);
+    fn reclaim_queue(&mut self, queue: u16);
 
     /// Returns true if the hardware may still hold the queue.
     fn has_queue(&self, queue: u16) -> bool;
 
     /// Returns the next queue that a reset or the end of the controller deleted.
-    fn next_lost(&mut self) -> Option<u16>;
+    fn next_lost_queue(&mut self) -> Option<u16>;
 
     /// Connects completions of a queue to an eventfd.
     ///
     /// # Errors
     /// The reason why they cannot be connected.
-    fn connect(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String>;
+    fn connect_interrupt(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String>;
 
     /// Corrects a fault of a queue: aborts a command, or resets the controller.
     ///
     /// # Errors
     /// The reason why nothing was done.
-    fn help(&mut self, device: &mut D, queue: u16, trouble: QueueTrouble) -> Result<(), String>;
+    fn correct_fault(&mut self, device: &mut D, queue: u16, trouble: QueueTrouble) -> Result<(), String>;
 
     /// Reclaims everything lent to a client that is gone.
     fn remove_client(&mut self, client: ClientId);

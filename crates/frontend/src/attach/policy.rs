@@ -5,7 +5,7 @@
 //! wins over the default: all rights for the node's own user and root. Invariant: a user without a grant has no rights;
 //! a decision is durable, where the node has a file for it, before it applies.
 
-use super::grant_file::{self, GrantFileError, GrantDecisions};
+use super::grant_file::{self, GrantDecisions, GrantFileError};
 use headwater_io::attach::admin::{AccessGrant, GrantSubject};
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::limits::NAMESPACES;
@@ -31,7 +31,7 @@ pub struct GrantPolicy {
     owner: u32,
     grants: BTreeMap<GrantSubject, AccessGrant>,
     /// The latest decisions of administrators.
-    said: GrantDecisions,
+    decisions: GrantDecisions,
     /// The file of these decisions; `None` for a node without durable state.
     file: Option<PathBuf>,
 }
@@ -41,31 +41,31 @@ impl GrantPolicy {
     /// two replaces the default.
     #[must_use]
     pub fn new(grants: impl IntoIterator<Item = AccessGrant>) -> Self {
-        Self::of_owner(rustix::process::geteuid().as_raw(), grants)
+        Self::with_owner(rustix::process::geteuid().as_raw(), grants)
     }
 
     /// Creates a policy that also applies the decisions in this file, and writes later decisions to it.
     ///
     /// # Errors
     /// [`GrantFileError`] for a file that cannot be read.
-    pub fn kept(
+    pub fn with_file(
         grants: impl IntoIterator<Item = AccessGrant>,
         file: PathBuf,
     ) -> Result<Self, GrantFileError> {
         let said = grant_file::read(&file)?;
         let mut policy = Self::new(grants);
         for (who, grant) in &said {
-            policy.put(*who, grant.clone());
+            policy.apply_decision(*who, grant.clone());
         }
-        Ok(Self { said, file: Some(file), ..policy })
+        Ok(Self { decisions: said, file: Some(file), ..policy })
     }
 
-    fn of_owner(owner: u32, grants: impl IntoIterator<Item = AccessGrant>) -> Self {
+    fn with_owner(owner: u32, grants: impl IntoIterator<Item = AccessGrant>) -> Self {
         // Both users could take the device from this process anyway.
         let own = [0, owner]
             .map(|uid| AccessGrant { direct: true, ..AccessGrant::everything(GrantSubject::Uid(uid)) });
         let grants = own.into_iter().chain(grants).map(|grant| (grant.who, grant)).collect();
-        Self { owner, grants, said: GrantDecisions::new(), file: None }
+        Self { owner, grants, decisions: GrantDecisions::new(), file: None }
     }
 
     /// Returns the grant that applies to a peer: that of its user, else that of its group.
@@ -92,8 +92,8 @@ impl GrantPolicy {
     /// # Errors
     /// The fault of an invalid grant, or the reason why it cannot be made durable; nothing changed.
     pub fn grant(&mut self, grant: AccessGrant) -> Result<(), String> {
-        check(&grant)?;
-        self.say(grant.who, Some(grant))
+        validate_grant(&grant)?;
+        self.record_decision(grant.who, Some(grant))
     }
 
     /// Revokes a grant.
@@ -101,8 +101,8 @@ impl GrantPolicy {
     /// # Errors
     /// There is no such grant, or the revocation cannot be made durable; nothing changed.
     pub fn revoke(&mut self, who: GrantSubject) -> Result<(), String> {
-        self.find_own(who)?;
-        self.say(who, None)
+        self.require_grant(who)?;
+        self.record_decision(who, None)
     }
 
     /// Changes the limits of a grant.
@@ -115,31 +115,31 @@ impl GrantPolicy {
         queues: Option<u32>,
         memory: Option<u64>,
     ) -> Result<(), String> {
-        let grant = self.find_own(who)?.clone();
+        let grant = self.require_grant(who)?.clone();
         let (queues, memory) = (queues.unwrap_or(grant.queues), memory.unwrap_or(grant.memory));
-        self.say(who, Some(AccessGrant { queues, memory, ..grant }))
+        self.record_decision(who, Some(AccessGrant { queues, memory, ..grant }))
     }
 
-    fn find_own(&self, who: GrantSubject) -> Result<&AccessGrant, String> {
+    fn require_grant(&self, who: GrantSubject) -> Result<&AccessGrant, String> {
         self.grants.get(&who).ok_or_else(|| format!("nothing is granted to {who}"))
     }
 
-    fn say(&mut self, who: GrantSubject, grant: Option<AccessGrant>) -> Result<(), String> {
-        let before = self.said.insert(who, grant.clone());
+    fn record_decision(&mut self, who: GrantSubject, grant: Option<AccessGrant>) -> Result<(), String> {
+        let before = self.decisions.insert(who, grant.clone());
         if let Some(file) = &self.file
-            && let Err(error) = grant_file::write(file, &self.said)
+            && let Err(error) = grant_file::write(file, &self.decisions)
         {
             match before {
-                Some(before) => self.said.insert(who, before),
-                None => self.said.remove(&who),
+                Some(before) => self.decisions.insert(who, before),
+                None => self.decisions.remove(&who),
             };
             return Err(error.to_string());
         }
-        self.put(who, grant);
+        self.apply_decision(who, grant);
         Ok(())
     }
 
-    fn put(&mut self, who: GrantSubject, grant: Option<AccessGrant>) {
+    fn apply_decision(&mut self, who: GrantSubject, grant: Option<AccessGrant>) {
         match grant {
             Some(grant) => self.grants.insert(who, grant),
             None => self.grants.remove(&who),
@@ -151,7 +151,7 @@ impl GrantPolicy {
 ///
 /// # Errors
 /// The fault of an invalid grant.
-pub fn check(grant: &AccessGrant) -> Result<(), String> {
+pub fn validate_grant(grant: &AccessGrant) -> Result<(), String> {
     if let Some(number) =
         grant.namespaces.iter().find(|&&number| !(1..=NAMESPACES).contains(&usize::from(number)))
     {
@@ -178,10 +178,12 @@ pub fn rights_of(grant: &AccessGrant) -> ClientRights {
     let access = if grant.read_only { AccessLevel::Read } else { AccessLevel::Write };
     let blocks = grant.blocks.map(|(first, end)| first..end);
     let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok());
-    all.filter(|number| grant.namespaces.is_empty() || grant.namespaces.contains(number))
-        .fold(ClientRights::none(), |rights, number| {
-            rights.with(NamespaceId(number), NamespaceRights { access, blocks: blocks.clone() })
-        })
+    all.filter(|number| grant.namespaces.is_empty() || grant.namespaces.contains(number)).fold(
+        ClientRights::none(),
+        |rights, number| {
+            rights.with_namespace(NamespaceId(number), NamespaceRights { access, blocks: blocks.clone() })
+        },
+    )
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn users_without_a_grant_have_no_rights_and_a_user_grant_wins_over_its_group() {
-        let mut policy = GrantPolicy::of_owner(1_000, []);
+        let mut policy = GrantPolicy::with_owner(1_000, []);
         assert!(policy.find(person(1_000, 5)).is_some());
         assert!(policy.find(person(0, 0)).is_some());
         assert!(policy.find(person(1_001, 0)).is_none());
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn impossible_grants_are_refused() {
-        let mut policy = GrantPolicy::of_owner(1_000, []);
+        let mut policy = GrantPolicy::with_owner(1_000, []);
         for (namespaces, blocks, direct) in [
             (vec![0], None, false),
             (vec![1, 17], None, false),
@@ -232,12 +234,13 @@ mod tests {
         let configured = || {
             [7, 8, 9].map(|uid| AccessGrant { queues: 3, ..AccessGrant::everything(GrantSubject::Uid(uid)) })
         };
-        let kept = || GrantPolicy::kept(configured(), file.clone()).unwrap();
+        let kept = || GrantPolicy::with_file(configured(), file.clone()).unwrap();
         let mut policy = kept();
         policy.revoke(GrantSubject::Uid(7)).unwrap();
         policy.limit(GrantSubject::Uid(8), None, Some(5)).unwrap();
         policy.grant(AccessGrant { queues: 1, ..AccessGrant::everything(GrantSubject::Gid(6)) }).unwrap();
-        let of = |policy: &GrantPolicy, uid| policy.find(person(uid, 0)).map(|grant| (grant.queues, grant.memory));
+        let of =
+            |policy: &GrantPolicy, uid| policy.find(person(uid, 0)).map(|grant| (grant.queues, grant.memory));
         for policy in [&policy, &kept()] {
             assert_eq!(of(policy, 7), None, "revoked, whatever the file says");
             assert_eq!(of(policy, 8), Some((3, 5)));
@@ -252,7 +255,8 @@ mod tests {
     fn a_decision_that_cannot_be_made_durable_does_not_apply() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gone").join(grant_file::GRANTS_FILE);
-        let mut policy = GrantPolicy::kept([AccessGrant::everything(GrantSubject::Uid(7))], file).unwrap();
+        let mut policy =
+            GrantPolicy::with_file([AccessGrant::everything(GrantSubject::Uid(7))], file).unwrap();
         assert!(
             policy.grant(AccessGrant::everything(GrantSubject::Uid(8))).unwrap_err().contains("cannot write")
         );
@@ -269,8 +273,8 @@ mod tests {
             ..AccessGrant::everything(GrantSubject::Uid(1))
         };
         let rights = rights_of(&grant);
-        assert_eq!(rights.of(NamespaceId(1)), None);
-        let second = rights.of(NamespaceId(2)).unwrap();
+        assert_eq!(rights.rights_in(NamespaceId(1)), None);
+        let second = rights.rights_in(NamespaceId(2)).unwrap();
         assert_eq!((second.access, second.blocks.clone()), (AccessLevel::Read, Some(10..20)));
         assert_eq!(rights_of(&AccessGrant::everything(GrantSubject::Uid(1))), ClientRights::all());
     }

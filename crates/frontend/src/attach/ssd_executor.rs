@@ -4,7 +4,7 @@
 //! identifiers of the device belong to this executor alone.
 
 use super::executor::{CompletedChange, EntryExecutor};
-use headwater::namespace_wish::{change_of, facts_of, table};
+use headwater::namespace_request::{client_namespace, namespace_change, table};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
@@ -32,7 +32,7 @@ pub struct AttachFrontEndIds {
 /// An executor over the node's SSD on a medium `M`.
 #[derive(Debug)]
 pub struct SsdExecutor<M> {
-    face: RingFrontEnd<SharedMemoryWords>,
+    front_end: RingFrontEnd<SharedMemoryWords>,
     control: FrontEndId,
     next_token: u64,
     medium: PhantomData<fn(M)>,
@@ -45,7 +45,7 @@ impl<M: Media> SsdExecutor<M> {
     /// [`WakeError`] when the system has no descriptor left.
     pub fn new(faces: AttachFrontEndIds) -> Result<Self, WakeError> {
         let face = RingFrontEnd::new(faces.rings)?;
-        Ok(Self { face, control: faces.control, next_token: 0, medium: PhantomData })
+        Ok(Self { front_end: face, control: faces.control, next_token: 0, medium: PhantomData })
     }
 }
 
@@ -53,38 +53,38 @@ impl<M: Media> EntryExecutor for SsdExecutor<M> {
     type Device = SsdDevice<M>;
 
     fn rings(&self) -> &ClientRings<SharedMemoryWords> {
-        &self.face.rings
+        &self.front_end.rings
     }
 
     fn rings_mut(&mut self) -> &mut ClientRings<SharedMemoryWords> {
-        &mut self.face.rings
+        &mut self.front_end.rings
     }
 
     fn poll(&mut self, device: &mut SsdDevice<M>, _now: Nanos) -> bool {
-        self.face.poll(device)
+        self.front_end.poll(device)
     }
 
     fn register(&mut self, client: ClientId, start: Iova, region: SharedMemory) -> Result<(), String> {
-        let memory = self.face.rings.memory(client).ok_or("the client is gone")?;
+        let memory = self.front_end.rings.memory(client).ok_or("the client is gone")?;
         memory.register(start, region).map_err(|error| error.to_string())
     }
 
     fn namespaces(&self, device: &SsdDevice<M>) -> Vec<ClientNamespace> {
         let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok()).map(NamespaceId);
-        all.map(|id| facts_of(id, &device.namespace(id).unwrap_or(Namespace::IMPLICIT))).collect()
+        all.map(|id| client_namespace(id, &device.namespace(id).unwrap_or(Namespace::IMPLICIT))).collect()
     }
 
-    fn table(&self, device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
+    fn namespace_table(&self, device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
         table(device)
     }
 
-    fn change(
+    fn begin_change(
         &mut self,
         device: &mut SsdDevice<M>,
         id: u8,
         request: &NamespaceRequest,
     ) -> Result<u64, String> {
-        let (namespace, change) = change_of(id, request)?;
+        let (namespace, change) = namespace_change(id, request)?;
         let token = self.next_token;
         self.next_token += 1;
         device
@@ -93,13 +93,13 @@ impl<M: Media> EntryExecutor for SsdExecutor<M> {
         Ok(token)
     }
 
-    fn next_changed(&mut self, device: &mut SsdDevice<M>) -> Option<CompletedChange> {
+    fn next_completed_change(&mut self, device: &mut SsdDevice<M>) -> Option<CompletedChange> {
         let completion = device.next_completion(self.control)?;
         let made = u8::try_from(completion.position).unwrap_or(0);
         let status = completion.status;
         Some(CompletedChange {
             token: completion.token,
-            made: if status.is_success() { Ok(made) } else { Err(status) },
+            result: if status.is_success() { Ok(made) } else { Err(status) },
         })
     }
 }

@@ -46,7 +46,7 @@ impl EntryAdmission {
     ///
     /// # Errors
     /// The status that the client receives; then there are neither runs nor ranges.
-    pub fn judge(
+    pub fn validate(
         &mut self,
         entry: &SubmissionEntry,
         client: &RingClient,
@@ -55,12 +55,13 @@ impl EntryAdmission {
     ) -> Result<AdmittedEntry, Status> {
         self.runs.clear();
         self.count = 0;
-        let ApprovedEntry { entry: own, need } = approve(entry, &client.rights, namespaces, transfer_bytes_max)?;
+        let ApprovedEntry { entry: own, need } =
+            approve(entry, &client.rights, namespaces, transfer_bytes_max)?;
         match need {
             DataRequirement::Nothing => Ok(AdmittedEntry { entry: own, data: ClientSegments::default() }),
             DataRequirement::Blocks(bytes) => {
-                let data = find(client, entry, bytes)?;
-                if data.runs(&mut self.runs).is_err() {
+                let data = resolve_data(client, entry, bytes)?;
+                if data.device_ranges(&mut self.runs).is_err() {
                     self.runs.clear();
                     return Err(Status::DATA_TRANSFER_ERROR);
                 }
@@ -69,7 +70,7 @@ impl EntryAdmission {
             DataRequirement::Ranges(count, window) => {
                 let ranges = self.ranges.get_mut(..usize::from(count)).unwrap_or_default();
                 let bytes = ranges.as_mut_bytes();
-                let data = find(client, entry, bytes.len() as u64)?;
+                let data = resolve_data(client, entry, bytes.len() as u64)?;
                 // Copied once: the validated ranges are this copy, which no client can write.
                 data.copy_in(0, bytes);
                 window.check_ranges(ranges)?;
@@ -98,7 +99,7 @@ impl EntryAdmission {
 }
 
 /// Resolves the client memory that an entry names.
-fn find(client: &RingClient, entry: &SubmissionEntry, bytes: u64) -> Result<ClientSegments, Status> {
+fn resolve_data(client: &RingClient, entry: &SubmissionEntry, bytes: u64) -> Result<ClientSegments, Status> {
     if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
         return Err(Status::INVALID_FIELD);
     }

@@ -6,12 +6,13 @@
 
 use headwater_nvme::driver::{NamespaceKind, ScannedNamespace};
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv::DataPointer;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
+use headwater_nvme::spec::transfer::CommandTransfer;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::nvme::rings::rights::{AccessLevel, ClientRights};
-use std::mem::size_of;
 use std::ops::Range;
 use zerocopy::little_endian::U32;
 
@@ -82,7 +83,7 @@ pub(super) fn approve(
     let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
     let number = entry.namespace.get();
     let id = u8::try_from(number).map(NamespaceId).map_err(|_| Status::INVALID_NAMESPACE)?;
-    let own = rights.of(id).ok_or(Status::ACCESS_DENIED)?;
+    let own = rights.rights_in(id).ok_or(Status::ACCESS_DENIED)?;
     let found = namespaces.iter().find(|namespace| namespace.id == number);
     let Some(NamespaceKind::Block { block_shift, blocks: size }) = found.map(|namespace| &namespace.kind)
     else {
@@ -93,30 +94,31 @@ pub(super) fn approve(
     }
     let window = GrantedBlocks { allowed: own.blocks.clone(), size: *size };
     let range = BlockRange { start: entry.nvm_start(), blocks: entry.nvm_blocks() };
-    let bytes = u64::from(range.blocks) << block_shift;
+    let transfer = entry.nvm_transfer(1 << block_shift).ok_or(Status::INVALID_OPCODE)?;
+    let bytes = transfer.bytes;
     let options = |allowed| options_of(entry, allowed);
-    let (needs, approved) = match opcode {
-        NvmOpcode::Flush => (AccessLevel::Read, flush(number)),
+    let approved = match opcode {
+        NvmOpcode::Flush => approve_flush(number),
         NvmOpcode::Read => {
             let entry = nvm::read(number, range, 0, options(OPTIONS)?);
-            (AccessLevel::Read, moving(entry, bytes, transfer_bytes_max)?)
+            approve_transfer(entry, bytes, transfer_bytes_max)?
         }
         NvmOpcode::Compare => {
             let entry = nvm::compare(number, range, 0, options(OPTIONS)?);
-            (AccessLevel::Read, moving(entry, bytes, transfer_bytes_max)?)
+            approve_transfer(entry, bytes, transfer_bytes_max)?
         }
         NvmOpcode::Write => {
             let entry = nvm::write(number, range, 0, options(OPTIONS)?);
-            (AccessLevel::Write, moving(entry, bytes, transfer_bytes_max)?)
+            approve_transfer(entry, bytes, transfer_bytes_max)?
         }
         NvmOpcode::WriteZeroes => {
             let entry = nvm::write_zeroes(number, range, options(OPTIONS.and(BlockOptions::DEALLOCATE))?);
-            (AccessLevel::Write, ApprovedEntry { entry, need: DataRequirement::Nothing })
+            ApprovedEntry { entry, need: DataRequirement::Nothing }
         }
-        NvmOpcode::DatasetManagement => (AccessLevel::Write, dataset(entry, number, window.clone())?),
+        NvmOpcode::DatasetManagement => approve_dataset_management(entry, &transfer, window.clone())?,
         NvmOpcode::Verify | NvmOpcode::Copy => return Err(Status::INVALID_OPCODE),
     };
-    if needs == AccessLevel::Write && own.access == AccessLevel::Read {
+    if transfer.changes_namespace && own.access == AccessLevel::Read {
         return Err(Status::ACCESS_DENIED);
     }
     if !matches!(opcode, NvmOpcode::Flush | NvmOpcode::DatasetManagement) {
@@ -125,7 +127,7 @@ pub(super) fn approve(
     Ok(approved)
 }
 
-fn flush(namespace: u32) -> ApprovedEntry {
+fn approve_flush(namespace: u32) -> ApprovedEntry {
     let entry = SubmissionEntry {
         opcode: NvmOpcode::Flush.number(),
         namespace: U32::new(namespace),
@@ -134,18 +136,26 @@ fn flush(namespace: u32) -> ApprovedEntry {
     ApprovedEntry { entry, need: DataRequirement::Nothing }
 }
 
-fn moving(entry: SubmissionEntry, bytes: u64, max: u64) -> Result<ApprovedEntry, Status> {
-    if bytes > max { Err(Status::INVALID_FIELD) } else { Ok(ApprovedEntry { entry, need: DataRequirement::Blocks(bytes) }) }
+fn approve_transfer(entry: SubmissionEntry, bytes: u64, max: u64) -> Result<ApprovedEntry, Status> {
+    if bytes > max {
+        Err(Status::INVALID_FIELD)
+    } else {
+        Ok(ApprovedEntry { entry, need: DataRequirement::Blocks(bytes) })
+    }
 }
 
-fn dataset(entry: &SubmissionEntry, namespace: u32, window: GrantedBlocks) -> Result<ApprovedEntry, Status> {
+fn approve_dataset_management(
+    entry: &SubmissionEntry,
+    transfer: &CommandTransfer,
+    window: GrantedBlocks,
+) -> Result<ApprovedEntry, Status> {
     // Only Deallocate is forwarded: the other attributes are access hints and change no data.
     if !entry.nvm_dataset_deallocate() {
         return Err(Status::INVALID_FIELD);
     }
     let ranges = entry.nvm_dataset_ranges();
-    let bytes = u32::from(ranges) * u32::try_from(size_of::<DatasetRange>()).unwrap_or(u32::MAX);
-    let entry = nvm::deallocate(namespace, headwater_nvme::spec::kv::DataPointer { address: 0, bytes });
+    let list = DataPointer { address: 0, bytes: u32::try_from(transfer.bytes).unwrap_or(u32::MAX) };
+    let entry = nvm::deallocate(entry.namespace.get(), list);
     Ok(ApprovedEntry { entry, need: DataRequirement::Ranges(ranges, window) })
 }
 
@@ -178,7 +188,7 @@ mod tests {
 
     fn part(access: AccessLevel) -> ClientRights {
         let part = NamespaceRights { access, blocks: Some(100..200) };
-        ClientRights::none().with(NamespaceId(1), part)
+        ClientRights::none().with_namespace(NamespaceId(1), part)
     }
 
     fn judge(entry: &SubmissionEntry, rights: &ClientRights) -> Result<ApprovedEntry, Status> {

@@ -8,12 +8,11 @@
 //!   (driver ready) -> queue requested -> queue live --reset--> completed commands, then the rest as aborted -> (again)
 //! ```
 
-use super::ranges::{PAGE_BYTES, PAGES, RangePage, RangePages};
+use super::range_pages::{PAGE_BYTES, PAGES, RangePage, RangePages};
 use crate::core_device::CoreWork;
 use headwater_dma::iova::IovaRange;
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
     DataPointerError, DeathCause, DriverPhase, HostMemory, IoQueue, IoQueueState, NvmeDriver, OverdueCommand,
     PciFunction, QueueError, QueueSpec, RequestError, RequestTicket, ResetCause, ScannedNamespace,
@@ -21,6 +20,7 @@ use headwater_nvme::driver::{
 };
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::engine::DeviceStats;
 use std::collections::VecDeque;
@@ -30,11 +30,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 /// Maximum commands of all clients in flight at the controller.
 const DEPTH: u32 = 1_023;
 /// Minimum time between two resets of the interrupt eventfd.
-const BELL_EVERY: Nanos = Nanos::from_micros(50);
+const EVENTFD_PERIOD: Nanos = Nanos::from_micros(50);
 /// Poll period for a controller without interrupts, and for one that shuts down or recovers.
-const LOOK: Nanos = Nanos::from_millis(1);
+const POLL_PERIOD: Nanos = Nanos::from_millis(1);
 /// Time limit for the controller to start or to shut down, on top of the driver's own limits.
-const PATIENCE: Nanos = Nanos::from_millis(120_000);
+const TRANSITION_TIMEOUT: Nanos = Nanos::from_millis(120_000);
 
 /// The completion of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,17 +69,17 @@ pub struct InterruptEventfd {
 pub struct HardwareDevice<F: PciFunction, H: HostMemory> {
     driver: NvmeDriver<F, H>,
     queue: Option<Box<IoQueue<H::Words, F::Registers>>>,
-    making: Option<RequestTicket>,
+    queue_ticket: Option<RequestTicket>,
     depth: u32,
     /// Tokens of the queue's commands, by slot.
     tokens: Vec<u64>,
     /// Completions of a queue that a reset has ended.
-    late: VecDeque<ControllerCompletion>,
+    lost_queue_completions: VecDeque<ControllerCompletion>,
     pages: RangePages<H::Words>,
-    bell: Option<InterruptEventfd>,
+    interrupt: Option<InterruptEventfd>,
     /// Time of the last reset of the eventfd.
-    heard: Nanos,
-    told_dead: bool,
+    last_eventfd_reset: Nanos,
+    death_logged: bool,
 }
 
 impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
@@ -87,21 +87,25 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     ///
     /// # Errors
     /// There is no memory for the lists of ranges.
-    pub fn new(driver: NvmeDriver<F, H>, memory: &mut H, bell: Option<InterruptEventfd>) -> Result<Self, String> {
+    pub fn new(
+        driver: NvmeDriver<F, H>,
+        memory: &mut H,
+        bell: Option<InterruptEventfd>,
+    ) -> Result<Self, String> {
         let block = memory
             .take(PAGES * PAGE_BYTES, PAGE_BYTES)
             .ok_or("no memory that the device can access is left for the lists of ranges")?;
         Ok(Self {
             driver,
             queue: None,
-            making: None,
+            queue_ticket: None,
             depth: DEPTH,
             tokens: Vec::new(),
-            late: VecDeque::new(),
-            pages: RangePages::within(block),
-            bell,
-            heard: Nanos::ZERO,
-            told_dead: false,
+            lost_queue_completions: VecDeque::new(),
+            pages: RangePages::in_block(block),
+            interrupt: bell,
+            last_eventfd_reset: Nanos::ZERO,
+            death_logged: false,
         })
     }
 
@@ -114,12 +118,15 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         self.driver.start(started);
         while !self.is_ready() {
             let now = clock.now();
-            self.turn(now);
+            self.poll_controller(now);
             if let Some(death) = self.death() {
                 return Err(death.to_string());
             }
-            if now.since(started) > PATIENCE {
-                return Err(format!("the controller is not ready after {} s", PATIENCE.0 / 1_000_000_000));
+            if now.since(started) > TRANSITION_TIMEOUT {
+                return Err(format!(
+                    "the controller is not ready after {} s",
+                    TRANSITION_TIMEOUT.0 / 1_000_000_000
+                ));
             }
             Clock::sleep(Nanos::from_micros(100));
         }
@@ -129,7 +136,8 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     /// Returns true if commands are accepted now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.late.is_empty() && self.queue.as_ref().is_some_and(|queue| queue.fate() == IoQueueState::Live)
+        self.lost_queue_completions.is_empty()
+            && self.queue.as_ref().is_some_and(|queue| queue.fate() == IoQueueState::Live)
     }
 
     /// Returns the reason why the controller failed permanently, if it did: every command fails then.
@@ -165,8 +173,17 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     ///
     /// # Errors
     /// [`ControllerRefusal`]: the call had no effect.
-    pub fn submit(&mut self, token: u64, entry: SubmissionEntry, runs: &[IovaRange]) -> Result<(), ControllerRefusal> {
-        let queue = self.queue.as_mut().filter(|_| self.late.is_empty()).ok_or(ControllerRefusal::Later)?;
+    pub fn submit(
+        &mut self,
+        token: u64,
+        entry: SubmissionEntry,
+        runs: &[IovaRange],
+    ) -> Result<(), ControllerRefusal> {
+        let queue = self
+            .queue
+            .as_mut()
+            .filter(|_| self.lost_queue_completions.is_empty())
+            .ok_or(ControllerRefusal::Later)?;
         match queue.submit(entry, runs) {
             Ok(command) => {
                 let slot = queue.slot(command);
@@ -190,8 +207,8 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
 
     /// Returns the next completion.
     #[inline]
-    pub fn next_answer(&mut self) -> Option<ControllerCompletion> {
-        if let Some(answer) = self.late.pop_front() {
+    pub fn next_completion(&mut self) -> Option<ControllerCompletion> {
+        if let Some(answer) = self.lost_queue_completions.pop_front() {
             return Some(answer);
         }
         let done = self.queue.as_mut()?.reap()?;
@@ -200,34 +217,34 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
 
     /// Writes a list of ranges to memory that the controller reads; `None` when the maximum is in flight.
     pub fn put_ranges(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
-        self.pages.put(ranges)
+        self.pages.write_list(ranges)
     }
 
     /// Returns a list's page to the pool, after its command completed or was not accepted.
-    pub fn give_back(&mut self, page: RangePage) {
-        self.pages.give_back(page);
+    pub fn return_range_page(&mut self, page: RangePage) {
+        self.pages.return_page(page);
     }
 
     /// Polls the driver and the queue. Returns true if there was progress.
-    pub fn turn(&mut self, now: Nanos) -> bool {
+    pub fn poll_controller(&mut self, now: Nanos) -> bool {
         let phase = self.driver.poll(now);
         if let Some(death) = self.driver.death()
-            && !std::mem::replace(&mut self.told_dead, true)
+            && !std::mem::replace(&mut self.death_logged, true)
         {
             tracing::error!(%death, "the controller failed permanently; every command fails from now on");
         }
         let moved = match self.queue.as_ref().map(|queue| queue.fate()) {
-            Some(IoQueueState::Live) => self.watch(now),
+            Some(IoQueueState::Live) => self.check_overdue(now),
             Some(IoQueueState::Waiting) => false,
             Some(IoQueueState::Lost | IoQueueState::Dead) => self.lose_queue(),
-            None if phase == DriverPhase::Ready => self.make_queue(now),
+            None if phase == DriverPhase::Ready => self.create_queue(now),
             None => false,
         };
-        moved | self.hear(now)
+        moved | self.reset_eventfd(now)
     }
 
     /// Reports overdue commands, and invalid completions of the controller, to the driver.
-    fn watch(&mut self, now: Nanos) -> bool {
+    fn check_overdue(&mut self, now: Nanos) -> bool {
         let Some(queue) = &mut self.queue else { return false };
         let (driver, id) = (&mut self.driver, queue.id());
         if let Some(fault) = queue.fault() {
@@ -246,7 +263,11 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     fn lose_queue(&mut self) -> bool {
         while let Some(answer) = self.queue.as_mut().and_then(|queue| queue.reap()) {
             let token = self.tokens[answer.slot];
-            self.late.push_back(ControllerCompletion { token, result: answer.result, status: answer.status });
+            self.lost_queue_completions.push_back(ControllerCompletion {
+                token,
+                result: answer.result,
+                status: answer.status,
+            });
         }
         let Some(queue) = self.queue.take() else { return false };
         match queue.abandon() {
@@ -257,19 +278,19 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
                     status: Status::ABORTED_BY_HOST,
                 };
                 tracing::warn!(lost = slots.len(), trouble = ?self.driver.trouble(), "the controller was reset");
-                self.late.extend(slots.into_iter().map(aborted));
+                self.lost_queue_completions.extend(slots.into_iter().map(aborted));
             }
             Err(queue) => self.queue = Some(queue),
         }
         true
     }
 
-    fn make_queue(&mut self, now: Nanos) -> bool {
-        let Some(ticket) = self.making else {
-            let vector = self.bell.as_ref().map(|bell| bell.vector);
+    fn create_queue(&mut self, now: Nanos) -> bool {
+        let Some(ticket) = self.queue_ticket else {
+            let vector = self.interrupt.as_ref().map(|bell| bell.vector);
             let spec = QueueSpec { depth: self.depth, vector, priority: QueuePriority::Medium };
             match self.driver.make_queue(spec, now) {
-                Ok(ticket) => self.making = Some(ticket),
+                Ok(ticket) => self.queue_ticket = Some(ticket),
                 Err(RequestError::Depth { most, .. }) if most < self.depth => self.depth = most,
                 // Retried by the next turn, until the driver has room and memory, or fails permanently.
                 Err(_) => return false,
@@ -277,7 +298,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
             return true;
         };
         let Some(made) = self.driver.take_queue(ticket) else { return false };
-        self.making = None;
+        self.queue_ticket = None;
         match made {
             Ok(queue) => {
                 self.tokens = vec![0; queue.depth() as usize];
@@ -292,12 +313,12 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     }
 
     /// Resets the eventfd periodically. Later interrupts signal it again. Returns true if the queue has work.
-    fn hear(&mut self, now: Nanos) -> bool {
-        let Some(bell) = &self.bell else { return false };
-        if now.since(self.heard) < BELL_EVERY {
+    fn reset_eventfd(&mut self, now: Nanos) -> bool {
+        let Some(bell) = &self.interrupt else { return false };
+        if now.since(self.last_eventfd_reset) < EVENTFD_PERIOD {
             return false;
         }
-        self.heard = now;
+        self.last_eventfd_reset = now;
         let _ = bell.descriptor.take();
         self.queue.as_ref().is_some_and(|queue| queue.has_work())
     }
@@ -305,25 +326,25 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
 
 impl<F: PciFunction, H: HostMemory> CoreWork for HardwareDevice<F, H> {
     fn poll(&mut self, now: Nanos, _wall: UnixMillis) -> bool {
-        self.turn(now)
+        self.poll_controller(now)
     }
 
     fn next_deadline(&self, now: Nanos, _wall: UnixMillis) -> Option<Nanos> {
         let busy = self.queue.as_ref().filter(|queue| queue.in_flight() > 0);
-        let waits = !self.late.is_empty() || busy.is_some_and(|queue| queue.has_work());
+        let waits = !self.lost_queue_completions.is_empty() || busy.is_some_and(|queue| queue.has_work());
         let late = waits.then_some(now);
         // The end of a controller reset raises no interrupt.
         let phase = self.driver.life().phase();
         let coming =
             phase == DriverPhase::Recovering || (phase == DriverPhase::Ready && self.queue.is_none());
-        let deaf = self.bell.is_none() && busy.is_some();
-        let look = (coming || deaf).then(|| now.after(LOOK));
+        let deaf = self.interrupt.is_none() && busy.is_some();
+        let look = (coming || deaf).then(|| now.after(POLL_PERIOD));
         let watch = busy.map(|queue| queue.next_watch());
         [late, look, watch, self.driver.next_deadline()].into_iter().flatten().min()
     }
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.as_ref().map(|bell| bell.descriptor.as_fd())
+        self.interrupt.as_ref().map(|bell| bell.descriptor.as_fd())
     }
 
     fn stats(&self) -> DeviceStats {
@@ -337,13 +358,13 @@ impl<F: PciFunction, H: HostMemory> CoreWork for HardwareDevice<F, H> {
         let before = self.death();
         self.driver.close(started);
         while self.driver.poll(clock.now()) != DriverPhase::Dead {
-            if clock.now().since(started) > PATIENCE {
+            if clock.now().since(started) > TRANSITION_TIMEOUT {
                 return Err(format!(
                     "the controller has not shut down after {} s",
-                    PATIENCE.0 / 1_000_000_000
+                    TRANSITION_TIMEOUT.0 / 1_000_000_000
                 ));
             }
-            Clock::sleep(LOOK);
+            Clock::sleep(POLL_PERIOD);
         }
         match (before, self.death()) {
             (Some(death), _) => Err(death.to_string()),
@@ -357,7 +378,7 @@ impl<F: PciFunction, H: HostMemory> fmt::Debug for HardwareDevice<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HardwareDevice")
             .field("driver", &self.driver)
-            .field("late", &self.late.len())
+            .field("late", &self.lost_queue_completions.len())
             .finish_non_exhaustive()
     }
 }

@@ -4,11 +4,11 @@
 //! Invariant: while a command is in flight, its token is in one slot, whose number is the device's token, and the
 //! memory that it names stays mapped for the controller, even if its client is gone.
 
-use super::admission::{EntryAdmission, AdmittedEntry};
-use super::device::{ControllerCompletion, HardwareDevice, ControllerRefusal};
+use super::admission::{AdmittedEntry, EntryAdmission};
+use super::client_mapping::{MemoryMapper, validate_length};
+use super::device::{ControllerCompletion, ControllerRefusal, HardwareDevice};
 use super::lent_queues::LentQueues;
-use super::ranges::RangePage;
-use super::reach::{MemoryMapper, check_length};
+use super::range_pages::RangePage;
 use crate::attach::executor::{CompletedChange, EntryExecutor};
 use crate::attach::lending::QueueLender;
 use crate::in_flight::InFlightTable;
@@ -58,9 +58,9 @@ enum NotSubmitted {
 /// An executor that forwards entries of rings to a controller behind `F`.
 pub struct MediatedExecutor<F, H> {
     pub(super) rings: ClientRings<SharedMemoryWords>,
-    flights: InFlightTable<MediatedCommand>,
+    in_flight: InFlightTable<MediatedCommand>,
     /// An entry fetched while the controller accepted no command.
-    held: Option<FetchedCommand>,
+    held_entry: Option<FetchedCommand>,
     admission: EntryAdmission,
     pub(super) mapper: Box<dyn MemoryMapper>,
     pub(super) lent: LentQueues,
@@ -76,8 +76,8 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
     pub fn new(mapper: Box<dyn MemoryMapper>, lent: LentQueues) -> Result<Self, WakeError> {
         Ok(Self {
             rings: ClientRings::new()?,
-            flights: InFlightTable::default(),
-            held: None,
+            in_flight: InFlightTable::default(),
+            held_entry: None,
             admission: EntryAdmission::default(),
             mapper,
             lent,
@@ -88,12 +88,12 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
     /// Posts the controller's completions.
     fn post(&mut self, device: &mut HardwareDevice<F, H>) -> bool {
         let mut moved = false;
-        while let Some(ControllerCompletion { token, result, status }) = device.next_answer() {
+        while let Some(ControllerCompletion { token, result, status }) = device.next_completion() {
             moved = true;
             // The device completes each accepted command once, so the slot is occupied.
-            let Some(flight) = self.flights.remove(token) else { continue };
+            let Some(flight) = self.in_flight.remove(token) else { continue };
             if let Some(page) = flight.page {
-                device.give_back(page);
+                device.return_range_page(page);
             }
             self.rings.complete(flight.token, result, status);
         }
@@ -108,13 +108,13 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         }
         let mut moved = false;
         for _ in 0..FETCHES_MAX {
-            let Some(fetched) = self.held.take().or_else(|| self.rings.fetch()) else {
+            let Some(fetched) = self.held_entry.take().or_else(|| self.rings.fetch()) else {
                 break;
             };
             if is_dead {
-                self.rings.refuse(fetched.token, Status::INTERNAL_ERROR);
+                self.rings.complete_refused(fetched.token, Status::INTERNAL_ERROR);
             } else if let Err(held) = self.start(device, fetched) {
-                self.held = Some(held);
+                self.held_entry = Some(held);
                 break;
             }
             moved = true;
@@ -130,12 +130,12 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         fetched: FetchedCommand,
     ) -> Result<(), FetchedCommand> {
         let submitted = self.prepare(device, &fetched).and_then(|ready| {
-            let token = self.flights.next();
+            let token = self.in_flight.next();
             match device.submit(token, ready.entry, self.admission.runs()) {
                 Ok(()) => Ok(ready),
                 Err(not_taken) => {
                     if let Some(page) = ready.page {
-                        device.give_back(page);
+                        device.return_range_page(page);
                     }
                     Err(match not_taken {
                         ControllerRefusal::Later => NotSubmitted::Later,
@@ -146,13 +146,13 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         });
         match submitted {
             Ok(PreparedCommand { data, page, .. }) => {
-                self.flights.insert(MediatedCommand { token: fetched.token, _data: data, page });
+                self.in_flight.insert(MediatedCommand { token: fetched.token, _data: data, page });
                 Ok(())
             }
             // It is validated again, from the same copy of the entry, when the controller accepts commands.
             Err(NotSubmitted::Later) => Err(fetched),
             Err(NotSubmitted::Refused(status)) => {
-                self.rings.refuse(fetched.token, status);
+                self.rings.complete_refused(fetched.token, status);
                 Ok(())
             }
         }
@@ -167,7 +167,7 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         let client = self.rings.client_of(fetched.token.queue());
         let client = client.ok_or(NotSubmitted::Refused(Status::DATA_TRANSFER_ERROR))?;
         let max = device.transfer_bytes_max();
-        let admitted = self.admission.judge(&fetched.entry, client, device.namespaces(), max);
+        let admitted = self.admission.validate(&fetched.entry, client, device.namespaces(), max);
         let AdmittedEntry { entry, data } = admitted.map_err(NotSubmitted::Refused)?;
         let page = match self.admission.ranges() {
             [] => None,
@@ -182,7 +182,7 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
 }
 
 /// Describes a namespace for clients; `None` for one that is not shared.
-fn facts_of(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
+fn namespace_info(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
     let NamespaceKind::Block { block_shift, blocks } = namespace.kind else { return None };
     Some(ClientNamespace {
         id: namespace.id,
@@ -205,14 +205,14 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
     }
 
     fn poll(&mut self, device: &mut HardwareDevice<F, H>, now: Nanos) -> bool {
-        self.rings.awake();
+        self.rings.cancel_sleep();
         let mut moved = self.post(device);
         moved |= self.fetch(device);
         moved |= self.lent.poll(device, now);
-        moved | self.rings.finish()
+        moved | self.rings.finish_turn()
     }
 
-    fn lending(&mut self) -> Option<&mut dyn QueueLender<HardwareDevice<F, H>>> {
+    fn queue_lender(&mut self) -> Option<&mut dyn QueueLender<HardwareDevice<F, H>>> {
         Some(self)
     }
 
@@ -222,7 +222,7 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
 
     fn drain(&mut self) {
         self.rings.drain();
-        self.lent.take_back_all();
+        self.lent.reclaim_all();
     }
 
     fn is_drained(&self) -> bool {
@@ -230,10 +230,10 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
     }
 
     fn register(&mut self, client: ClientId, start: Iova, region: SharedMemory) -> Result<(), String> {
-        check_length(&region)?;
+        validate_length(&region)?;
         let memory = self.rings.memory(client).ok_or("the client is gone")?;
         let reach = self.mapper.map(&region)?;
-        memory.register_with(start, region, reach).map_err(|error| error.to_string())
+        memory.register_mapped(start, region, reach).map_err(|error| error.to_string())
     }
 
     fn data_rules(&self, device: &HardwareDevice<F, H>) -> Option<DataRules> {
@@ -241,11 +241,11 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
     }
 
     fn namespaces(&self, device: &HardwareDevice<F, H>) -> Vec<ClientNamespace> {
-        device.namespaces().iter().filter_map(facts_of).collect()
+        device.namespaces().iter().filter_map(namespace_info).collect()
     }
 
-    fn table(&self, device: &HardwareDevice<F, H>) -> Vec<(u8, NamespaceSpec)> {
-        let known = device.namespaces().iter().filter_map(facts_of);
+    fn namespace_table(&self, device: &HardwareDevice<F, H>) -> Vec<(u8, NamespaceSpec)> {
+        let known = device.namespaces().iter().filter_map(namespace_info);
         known
             .filter_map(|facts| {
                 let text = NamespaceSpec {
@@ -258,13 +258,18 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
             .collect()
     }
 
-    fn change(&mut self, _: &mut HardwareDevice<F, H>, _: u8, _: &NamespaceRequest) -> Result<u64, String> {
+    fn begin_change(
+        &mut self,
+        _: &mut HardwareDevice<F, H>,
+        _: u8,
+        _: &NamespaceRequest,
+    ) -> Result<u64, String> {
         Err("namespaces of a shared SSD cannot be changed here; use nvme-cli (nvme create-ns, nvme format) while the \
              kernel drives the SSD"
             .to_owned())
     }
 
-    fn next_changed(&mut self, _: &mut HardwareDevice<F, H>) -> Option<CompletedChange> {
+    fn next_completed_change(&mut self, _: &mut HardwareDevice<F, H>) -> Option<CompletedChange> {
         None
     }
 }
@@ -272,15 +277,15 @@ impl<F: PciFunction, H: HostMemory> EntryExecutor for MediatedExecutor<F, H> {
 impl<F, H> Drop for MediatedExecutor<F, H> {
     /// Abandons all tokens: the node shuts down, and no completion is posted.
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
+        if let Some(held) = self.held_entry.take() {
             held.token.abandon();
         }
-        self.flights.drain().for_each(|flight| flight.token.abandon());
+        self.in_flight.drain().for_each(|flight| flight.token.abandon());
     }
 }
 
 impl<F, H> fmt::Debug for MediatedExecutor<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForwardingExecutor").field("flights", &self.flights.len()).finish_non_exhaustive()
+        f.debug_struct("ForwardingExecutor").field("flights", &self.in_flight.len()).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 
 use super::device::HardwareDevice;
 use super::executor::MediatedExecutor;
-use crate::attach::lending::{QueueLender, LendResult};
+use crate::attach::lending::{LendResult, QueueLender};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
@@ -29,15 +29,15 @@ impl<F: PciFunction, H: HostMemory> QueueLender<HardwareDevice<F, H>> for Mediat
         let memory = self.rings.memory(client).ok_or("the client is gone")?;
         let region = memory.resolve(start, bytes).map_err(|error| error.to_string())?;
         let mut runs = Vec::new();
-        region.runs(&mut runs).map_err(|error| error.to_string())?;
+        region.device_ranges(&mut runs).map_err(|error| error.to_string())?;
         let [IovaRange { start: address, .. }, ..] = runs[..] else {
             return Err("the region is empty; register one with at least one page".to_owned());
         };
-        self.lent.keep(client, start.0, region);
+        self.lent.keep_region(client, start.0, region);
         Ok(address.0)
     }
 
-    fn end_region(&mut self, client: ClientId, start: Iova) {
+    fn return_region(&mut self, client: ClientId, start: Iova) {
         self.lent.end_region(client, start.0);
     }
 
@@ -54,36 +54,36 @@ impl<F: PciFunction, H: HostMemory> QueueLender<HardwareDevice<F, H>> for Mediat
         line: WakeLine,
     ) -> Result<u64, String> {
         let layout = device.driver().lent_layout(depth).map_err(|error| error.to_string())?;
-        self.lent.want(client, depth, layout, line, self.mapper.as_ref())
+        self.lent.request_queue(client, depth, layout, line, self.mapper.as_ref())
     }
 
-    fn next_made(&mut self) -> Option<LendResult> {
-        self.lent.next_made()
+    fn next_lend_result(&mut self) -> Option<LendResult> {
+        self.lent.next_lend_result()
     }
 
-    fn take_back(&mut self, queue: u16) {
-        self.lent.take_back(queue);
+    fn reclaim_queue(&mut self, queue: u16) {
+        self.lent.reclaim_queue(queue);
     }
 
     fn has_queue(&self, queue: u16) -> bool {
         self.lent.has_queue(queue)
     }
 
-    fn next_lost(&mut self) -> Option<u16> {
-        self.lent.next_lost()
+    fn next_lost_queue(&mut self) -> Option<u16> {
+        self.lent.next_lost_queue()
     }
 
-    fn connect(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String> {
-        self.lent.connect(queue, &bell)
+    fn connect_interrupt(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String> {
+        self.lent.connect_interrupt(queue, &bell)
     }
 
-    fn help(
+    fn correct_fault(
         &mut self,
         device: &mut HardwareDevice<F, H>,
         queue: u16,
         trouble: QueueTrouble,
     ) -> Result<(), String> {
-        self.lent.help(device, queue, trouble)
+        self.lent.correct_fault(device, queue, trouble)
     }
 
     fn remove_client(&mut self, client: ClientId) {

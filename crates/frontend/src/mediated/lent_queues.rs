@@ -10,9 +10,9 @@
 //!     +-------------------+                                                     (line closed, unmapped)
 //! ```
 
+use super::client_mapping::MemoryMapper;
 use super::device::HardwareDevice;
-use super::reach::MemoryMapper;
-use crate::attach::lending::{LentQueueHandover, LendResult};
+use crate::attach::lending::{LendResult, LentQueueHandover};
 use headwater_dma::iova::{ClientSegments, DeviceMapping};
 use headwater_host::clock::Nanos;
 use headwater_host::shared_memory::SharedMemory;
@@ -20,12 +20,12 @@ use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::protocol::{LentQueueLayout, QueueTrouble};
 use headwater_io::vfio::VectorSource;
-use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
     HostMemory, LentLayout, LentQueue, PciFunction, QueueError, QueueFault, QueueSpec, RegistersFile,
     RequestError, RequestTicket, ResetCause,
 };
 use headwater_nvme::queue_pair::CommandId;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_ssd::nvme::rings::ClientId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub const LENT_QUEUES_MAX: u16 = 31;
 /// Bytes of a page of this machine, the granularity of mappings.
 const PAGE_BYTES: u64 = 4_096;
 /// Poll period for a queue that is being created or deleted.
-const LOOK: Nanos = Nanos::from_millis(1);
+const POLL_PERIOD: Nanos = Nanos::from_millis(1);
 
 /// Regions of a client, by their first address. Its loans keep them mapped.
 type ClientRegions = Arc<Mutex<BTreeMap<u64, ClientSegments>>>;
@@ -45,8 +45,8 @@ type ClientRegions = Arc<Mutex<BTreeMap<u64, ClientSegments>>>;
 #[derive(Debug)]
 enum LoanStage {
     Wanted,
-    Asked(RequestTicket),
-    Standing(LentQueue),
+    Requested(RequestTicket),
+    Live(LentQueue),
 }
 
 /// A queue lent to a client.
@@ -55,7 +55,7 @@ struct ClientLoan {
     client: ClientId,
     stage: LoanStage,
     /// True if the queue must be deleted.
-    unwanted: bool,
+    to_delete: bool,
     depth: u32,
     layout: LentLayout,
     vector: Option<u16>,
@@ -72,8 +72,8 @@ impl ClientLoan {
     /// Returns the queue, if the controller has created it.
     fn queue(&self) -> Option<&LentQueue> {
         match &self.stage {
-            LoanStage::Standing(queue) => Some(queue),
-            LoanStage::Wanted | LoanStage::Asked(_) => None,
+            LoanStage::Live(queue) => Some(queue),
+            LoanStage::Wanted | LoanStage::Requested(_) => None,
         }
     }
 }
@@ -86,7 +86,7 @@ pub struct LentQueues {
     loans: BTreeMap<u64, ClientLoan>,
     regions: BTreeMap<ClientId, ClientRegions>,
     next_token: u64,
-    made: VecDeque<LendResult>,
+    results: VecDeque<LendResult>,
     lost: VecDeque<u16>,
     now: Nanos,
 }
@@ -101,14 +101,14 @@ impl LentQueues {
             loans: BTreeMap::new(),
             regions: BTreeMap::new(),
             next_token: 0,
-            made: VecDeque::new(),
+            results: VecDeque::new(),
             lost: VecDeque::new(),
             now: Nanos::ZERO,
         }
     }
 
     /// Keeps a client's region mapped for its queues.
-    pub(super) fn keep(&mut self, client: ClientId, start: u64, region: ClientSegments) {
+    pub(super) fn keep_region(&mut self, client: ClientId, start: u64, region: ClientSegments) {
         let regions = self.regions.entry(client).or_default();
         regions.lock().unwrap_or_else(PoisonError::into_inner).insert(start, region);
     }
@@ -120,7 +120,7 @@ impl LentQueues {
     }
 
     /// Adds a queue that is created as soon as the controller is ready. Returns its token.
-    pub(super) fn want(
+    pub(super) fn request_queue(
         &mut self,
         client: ClientId,
         depth: u32,
@@ -137,7 +137,7 @@ impl LentQueues {
         let loan = ClientLoan {
             client,
             stage: LoanStage::Wanted,
-            unwanted: false,
+            to_delete: false,
             depth,
             layout,
             vector: self.free_vectors.pop_first(),
@@ -151,11 +151,11 @@ impl LentQueues {
         Ok(self.next_token)
     }
 
-    pub(super) fn next_made(&mut self) -> Option<LendResult> {
-        self.made.pop_front()
+    pub(super) fn next_lend_result(&mut self) -> Option<LendResult> {
+        self.results.pop_front()
     }
 
-    pub(super) fn next_lost(&mut self) -> Option<u16> {
+    pub(super) fn next_lost_queue(&mut self) -> Option<u16> {
         self.lost.pop_front()
     }
 
@@ -163,14 +163,14 @@ impl LentQueues {
         self.loans.values_mut().find(|loan| loan.queue().is_some_and(|found| found.id == queue))
     }
 
-    pub(super) fn take_back(&mut self, queue: u16) {
+    pub(super) fn reclaim_queue(&mut self, queue: u16) {
         if let Some(loan) = self.find(queue) {
-            loan.unwanted = true;
+            loan.to_delete = true;
         }
     }
 
-    pub(super) fn take_back_all(&mut self) {
-        self.loans.values_mut().for_each(|loan| loan.unwanted = true);
+    pub(super) fn reclaim_all(&mut self) {
+        self.loans.values_mut().for_each(|loan| loan.to_delete = true);
     }
 
     pub(super) fn has_queue(&self, queue: u16) -> bool {
@@ -183,10 +183,10 @@ impl LentQueues {
 
     pub(super) fn remove_client(&mut self, client: ClientId) {
         self.regions.remove(&client);
-        self.loans.values_mut().filter(|loan| loan.client == client).for_each(|loan| loan.unwanted = true);
+        self.loans.values_mut().filter(|loan| loan.client == client).for_each(|loan| loan.to_delete = true);
     }
 
-    pub(super) fn connect(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), String> {
+    pub(super) fn connect_interrupt(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), String> {
         let vector = self.find(queue).ok_or("the queue no longer exists")?.vector;
         let vector = vector.ok_or("no interrupt vector is free for this queue; poll it")?;
         self.interrupts
@@ -194,7 +194,7 @@ impl LentQueues {
             .map_err(|error| format!("interrupt vector {vector}: {error}"))
     }
 
-    pub(super) fn help<F: PciFunction, H: HostMemory>(
+    pub(super) fn correct_fault<F: PciFunction, H: HostMemory>(
         &self,
         device: &mut HardwareDevice<F, H>,
         queue: u16,
@@ -219,9 +219,9 @@ impl LentQueues {
 
     /// Returns the time of the next poll, if a loan changes state or a result waits for delivery.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
-        let moves = |loan: &ClientLoan| loan.unwanted || !matches!(loan.stage, LoanStage::Standing(_));
-        let undelivered = !self.made.is_empty() || !self.lost.is_empty();
-        (undelivered || self.loans.values().any(moves)).then(|| self.now.after(LOOK))
+        let moves = |loan: &ClientLoan| loan.to_delete || !matches!(loan.stage, LoanStage::Live(_));
+        let undelivered = !self.results.is_empty() || !self.lost.is_empty();
+        (undelivered || self.loans.values().any(moves)).then(|| self.now.after(POLL_PERIOD))
     }
 
     /// Advances every loan. Returns true if one ended.
@@ -236,25 +236,25 @@ impl LentQueues {
         }
         let mut over = Vec::new();
         for (&token, loan) in &mut self.loans {
-            if step(token, loan, device, now, &mut self.made) == LoanStep::Over {
+            if advance_loan(token, loan, device, now, &mut self.results) == LoanStep::Over {
                 over.push(token);
             }
         }
         for token in &over {
-            self.end(*token, device);
+            self.release_loan(*token, device);
         }
         !over.is_empty()
     }
 
     /// Releases a loan that the hardware no longer uses.
-    fn end<F: PciFunction, H: HostMemory>(&mut self, token: u64, device: &HardwareDevice<F, H>) {
+    fn release_loan<F: PciFunction, H: HostMemory>(&mut self, token: u64, device: &HardwareDevice<F, H>) {
         let Some(loan) = self.loans.remove(&token) else { return };
         if let Some(vector) = loan.vector {
             // If this fails, the vector signals an eventfd that no client uses: harmless.
             let _ = self.interrupts.connect(vector, None);
             self.free_vectors.insert(vector);
         }
-        if let Some(queue) = loan.queue().filter(|_| !loan.unwanted) {
+        if let Some(queue) = loan.queue().filter(|_| !loan.to_delete) {
             self.lost.push_back(queue.id);
         }
         if device.death().is_some() && !device.driver().is_quiet() {
@@ -272,50 +272,50 @@ enum LoanStep {
 }
 
 /// Advances one loan.
-fn step<F: PciFunction, H: HostMemory>(
+fn advance_loan<F: PciFunction, H: HostMemory>(
     token: u64,
     loan: &mut ClientLoan,
     device: &mut HardwareDevice<F, H>,
     now: Nanos,
-    made: &mut VecDeque<LendResult>,
+    results: &mut VecDeque<LendResult>,
 ) -> LoanStep {
     if let LoanStage::Wanted = loan.stage {
-        if loan.unwanted {
+        if loan.to_delete {
             return LoanStep::Over;
         }
         let spec = QueueSpec { depth: loan.depth, vector: loan.vector, priority: QueuePriority::Medium };
         let asked = device.driver_mut().lend_queue(spec, loan.reach.address(), now);
         match asked {
-            Ok(ticket) => loan.stage = LoanStage::Asked(ticket),
+            Ok(ticket) => loan.stage = LoanStage::Requested(ticket),
             Err(RequestError::NotReady | RequestError::Busy) if device.death().is_none() => {}
             Err(error) => {
-                made.push_back((token, Err(error.to_string())));
+                results.push_back((token, Err(error.to_string())));
                 return LoanStep::Over;
             }
         }
     }
-    if let LoanStage::Asked(ticket) = loan.stage {
+    if let LoanStage::Requested(ticket) = loan.stage {
         match device.driver_mut().take_lent(ticket) {
             None => {}
             Some(Ok(queue)) => {
-                if !loan.unwanted {
-                    made.push_back((token, lent_of(loan, &queue, device)));
+                if !loan.to_delete {
+                    results.push_back((token, describe_queue(loan, &queue, device)));
                 }
-                loan.stage = LoanStage::Standing(queue);
+                loan.stage = LoanStage::Live(queue);
             }
             // A request lost in a reset is repeated when the controller is ready again.
             Some(Err(QueueError::Reset)) => loan.stage = LoanStage::Wanted,
             Some(Err(error)) => {
-                made.push_back((token, Err(error.to_string())));
+                results.push_back((token, Err(error.to_string())));
                 return LoanStep::Over;
             }
         }
     }
-    let LoanStage::Standing(queue) = &loan.stage else { return LoanStep::Stay };
+    let LoanStage::Live(queue) = &loan.stage else { return LoanStep::Stay };
     if queue.is_over() {
         return LoanStep::Over;
     }
-    if loan.unwanted {
+    if loan.to_delete {
         if !device.driver().has_queue(queue.id) {
             return LoanStep::Over;
         }
@@ -326,7 +326,7 @@ fn step<F: PciFunction, H: HostMemory>(
 }
 
 /// Builds the description of a queue for its client.
-fn lent_of<F: PciFunction, H: HostMemory>(
+fn describe_queue<F: PciFunction, H: HostMemory>(
     loan: &mut ClientLoan,
     queue: &LentQueue,
     device: &HardwareDevice<F, H>,
@@ -346,5 +346,11 @@ fn lent_of<F: PciFunction, H: HostMemory>(
         interrupts: loan.vector.is_some(),
     };
     let memory = loan.file.take().ok_or("the memfd of the queue was delivered before")?;
-    Ok(LentQueueHandover { id: queue.id, bytes: loan.layout.bytes as u64, text, memory, device: file })
+    Ok(LentQueueHandover {
+        id: queue.id,
+        bytes: loan.layout.bytes as u64,
+        layout: text,
+        memory,
+        device: file,
+    })
 }

@@ -11,7 +11,7 @@
 //! A command whose data is still arriving is not aborted: the data was requested and needs its buffer.
 
 use super::NvmeTcpFrontEnd;
-use super::flight::NvmeTcpCommand;
+use super::in_flight_command::NvmeTcpCommand;
 use headwater_nvme::controller::QueueId;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::spec::status::Status;
@@ -37,13 +37,13 @@ pub(super) struct PendingAbort {
 
 impl NvmeTcpFrontEnd {
     /// Executes and answers all pending Aborts.
-    pub(super) fn carry_out_aborts<M: Media>(&mut self, device: &mut SsdDevice<M>) {
+    pub(super) fn execute_aborts<M: Media>(&mut self, device: &mut SsdDevice<M>) {
         while let Some(abort) = self.shared.aborts.pop_front() {
             let aborted = self.abort(device, &abort);
             // Bit 0: not aborted.
             let response =
                 TargetResponse { result: u64::from(!aborted), ..TargetResponse::status(Status::SUCCESS) };
-            self.answer(device, (abort.connection, abort.slot), 0, response);
+            self.send_response(device, (abort.connection, abort.slot), 0, response);
         }
     }
 
@@ -53,7 +53,7 @@ impl NvmeTcpFrontEnd {
         let Some(id) = association.and_then(|association| association.connection(abort.queue)) else {
             return false;
         };
-        let Some(mut connection) = self.connections.take(id) else {
+        let Some(mut connection) = self.connections.take_out(id) else {
             return false;
         };
         let found = connection.target.running(abort.command);
@@ -63,7 +63,7 @@ impl NvmeTcpFrontEnd {
             self.shared.counters.failed += 1;
             connection.respond(slot, TargetResponse::status(Status::ABORT_REQUESTED));
         }
-        self.conclude(connection);
+        self.finish_step(connection);
         match found {
             Some(slot) if !parked => self.abort_in_device(device, (id, slot)),
             _ => parked,
@@ -75,21 +75,21 @@ impl NvmeTcpFrontEnd {
         device: &mut SsdDevice<M>,
         wanted: (ConnectionId, ExchangeSlot),
     ) -> bool {
-        let number = self.shared.flights.find(
+        let number = self.shared.in_flight.find(
             |flight| matches!(flight, NvmeTcpCommand::Io { connection, slot, .. } if (*connection, *slot) == wanted),
         );
         let Some(number) = number else {
             return false;
         };
-        if let Some(at) = self.shared.again.iter().position(|&again| again == number) {
+        if let Some(at) = self.shared.waiting_commands.iter().position(|&again| again == number) {
             // Only reads of it completed so far, and none of its device commands is in flight now.
-            self.shared.again.remove(at);
-            if let Some(NvmeTcpCommand::Io { owed, .. }) = self.shared.flights.remove(number) {
-                self.answer(device, wanted, owed, TargetResponse::status(Status::ABORT_REQUESTED));
+            self.shared.waiting_commands.remove(at);
+            if let Some(NvmeTcpCommand::Io { reserved: owed, .. }) = self.shared.in_flight.remove(number) {
+                self.send_response(device, wanted, owed, TargetResponse::status(Status::ABORT_REQUESTED));
             }
             return true;
         }
-        let aborted = device.abort(self.shared.face, number);
+        let aborted = device.abort(self.shared.front_end_id, number);
         if aborted {
             self.take_completions(device);
         }

@@ -7,7 +7,7 @@ use super::NvmeTcpFrontEnd;
 use super::abort::PendingAbort;
 use super::connection::NvmeTcpConnection;
 use super::dispatch::NvmeTcpTurn;
-use super::flight::NvmeTcpCommand;
+use super::in_flight_command::NvmeTcpCommand;
 use headwater_nvme::controller::admin::AsyncEventCompletion;
 use headwater_nvme::controller::{AdminCompletion, AdminData, AdminStep};
 use headwater_nvme::fabrics::ControllerId;
@@ -61,7 +61,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         if !has_room || !connection.reserve(owed) {
             return false;
         }
-        connection.settle(owed);
+        connection.end_reservation(owed);
         let data = connection.target.take_data(slot);
         let Some(association) = self.shared.associations.get_mut(id) else {
             connection.respond(slot, TargetResponse::status(Status::COMMAND_SEQUENCE_ERROR));
@@ -70,7 +70,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         let step = association.controller.admin(entry, &data, &*self.device, self.shared.now);
         // An Asynchronous Event Request that this command aborted is answered before it.
         while let Some(answer) = association.controller.take_async_event() {
-            answer_event(connection, &answer);
+            complete_event_request(connection, &answer);
         }
         match step {
             AdminStep::Done(AdminCompletion { result, status, data }) => {
@@ -78,16 +78,19 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                 self.shared.counters.failed += u64::from(!status.is_success());
                 connection.respond(slot, TargetResponse { result: u64::from(result), status, data });
             }
-            AdminStep::Held => connection.hold(entry.command_id.get(), slot),
+            AdminStep::Held => connection.hold_event_request(entry.command_id.get(), slot),
             AdminStep::Abort { queue, command } => {
                 connection.in_flight += 1;
                 let abort = PendingAbort { connection: connection.id, slot, controller: id, queue, command };
                 self.shared.aborts.push_back(abort);
             }
             AdminStep::Namespace(action) => {
-                let token = self.shared.flights.insert(NvmeTcpCommand::Namespace { connection: connection.id, slot });
+                let token = self
+                    .shared
+                    .in_flight
+                    .insert(NvmeTcpCommand::Namespace { connection: connection.id, slot });
                 connection.in_flight += 1;
-                self.device.administer(AdminTicket { face: self.shared.face, token }, action);
+                self.device.administer(AdminTicket { front_end: self.shared.front_end_id, token }, action);
             }
             // Connect creates the queues of a fabric; the controller refuses these commands itself.
             _ => connection.respond(slot, TargetResponse::status(Status::INVALID_OPCODE)),
@@ -97,8 +100,8 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
 }
 
 /// Completes an Asynchronous Event Request.
-fn answer_event(connection: &mut NvmeTcpConnection, answer: &AsyncEventCompletion) {
-    if let Some(slot) = connection.release(answer.command_id) {
+fn complete_event_request(connection: &mut NvmeTcpConnection, answer: &AsyncEventCompletion) {
+    if let Some(slot) = connection.take_event_request(answer.command_id) {
         let result = u64::from(answer.result);
         connection.respond(slot, TargetResponse { result, ..TargetResponse::status(answer.status) });
     }
@@ -106,27 +109,28 @@ fn answer_event(connection: &mut NvmeTcpConnection, answer: &AsyncEventCompletio
 
 impl NvmeTcpFrontEnd {
     /// Sends the responses of finished namespace changes. Returns true if there was one.
-    pub(super) fn take_administered<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+    pub(super) fn complete_namespace_changes<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut any = false;
-        while let Some((token, answer)) = device.next_administered(self.shared.face) {
+        while let Some((token, answer)) = device.next_admin_completion(self.shared.front_end_id) {
             any = true;
-            if let Some(NvmeTcpCommand::Namespace { connection, slot }) = self.shared.flights.remove(token) {
+            if let Some(NvmeTcpCommand::Namespace { connection, slot }) = self.shared.in_flight.remove(token)
+            {
                 let AdminCompletion { result, status, data } = answer;
                 let response = TargetResponse { result: u64::from(result), status, data };
-                self.answer(device, (connection, slot), 0, response);
+                self.send_response(device, (connection, slot), 0, response);
             }
         }
         any
     }
 
     /// Polls the Keep Alive timers and events of every controller. Returns true if there was one.
-    pub(super) fn look_after_controllers<M: Media>(&mut self, device: &SsdDevice<M>) -> bool {
+    pub(super) fn poll_controllers<M: Media>(&mut self, device: &SsdDevice<M>) -> bool {
         let findings = self.shared.associations.poll(device, self.shared.now);
         let moved = !findings.events.is_empty() || !findings.expired.is_empty();
         for (id, answer) in findings.events {
-            if let Some(mut connection) = self.connections.take(id) {
-                answer_event(&mut connection, &answer);
-                self.conclude(connection);
+            if let Some(mut connection) = self.connections.take_out(id) {
+                complete_event_request(&mut connection, &answer);
+                self.finish_step(connection);
             }
         }
         if !findings.expired.is_empty() {
@@ -135,7 +139,7 @@ impl NvmeTcpFrontEnd {
                 "the Keep Alive timer of an NVMe/TCP host expired"
             );
         }
-        self.shared.doomed.extend(findings.expired);
+        self.shared.to_close.extend(findings.expired);
         moved
     }
 }

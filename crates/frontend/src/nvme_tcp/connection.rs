@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionRole {
     /// No queue: before Connect.
-    Stranger,
+    Unconnected,
     /// The admin queue of a controller.
     Admin(ControllerId),
     /// An I/O queue of a controller.
@@ -63,7 +63,7 @@ pub(super) enum SendState {
     /// Open.
     Open,
     /// Shut down.
-    Over,
+    ShutDown,
 }
 
 /// The front end's lists that contain a connection.
@@ -86,22 +86,22 @@ pub(super) struct NvmeTcpConnection {
     pub(super) secure: Option<Box<SecureStream>>,
     pub(super) role: ConnectionRole,
     pub(super) life: NvmeTcpConnectionLife,
-    pub(super) born: Nanos,
+    pub(super) accepted_at: Nanos,
     /// True if the socket may hold unread bytes.
     pub(super) readable: bool,
-    pub(super) listed: ListMembership,
+    pub(super) lists: ListMembership,
     pub(super) sending: SendState,
     /// Commands in the device.
     pub(super) in_flight: usize,
     /// Bytes reserved for their responses.
-    owed: usize,
+    reserved: usize,
     work: Vec<SlotWork>,
     /// Commands that wait for room, in order.
     parked: VecDeque<ExchangeSlot>,
     /// Asynchronous Event Requests: their command identifiers and slots.
-    held: Vec<(u16, ExchangeSlot)>,
+    event_requests: Vec<(u16, ExchangeSlot)>,
     /// A Disconnect, the last command accepted; answered after all other commands.
-    farewell: Option<ExchangeSlot>,
+    disconnect: Option<ExchangeSlot>,
 }
 
 impl SlotWork {
@@ -112,7 +112,7 @@ impl SlotWork {
 }
 
 /// Creates the controller's side of the protocol, with payload in the process's pool if there is one.
-fn target() -> TargetConnection {
+fn create_target() -> TargetConnection {
     let target = TargetConnection::new(TargetParameters::default());
     match Pool::of_process() {
         Ok(pool) => target.with_pool(pool),
@@ -130,20 +130,20 @@ impl NvmeTcpConnection {
         Self {
             id,
             socket,
-            target: target(),
+            target: create_target(),
             secure,
-            role: ConnectionRole::Stranger,
+            role: ConnectionRole::Unconnected,
             life: NvmeTcpConnectionLife::Open,
-            born: now,
+            accepted_at: now,
             readable: false,
-            listed: ListMembership::default(),
+            lists: ListMembership::default(),
             sending: SendState::Open,
             in_flight: 0,
-            owed: 0,
+            reserved: 0,
             work: Vec::new(),
             parked: VecDeque::new(),
-            held: Vec::new(),
-            farewell: None,
+            event_requests: Vec::new(),
+            disconnect: None,
         }
     }
 
@@ -156,7 +156,7 @@ impl NvmeTcpConnection {
 
     /// Returns true if reading from it must pause.
     #[inline]
-    pub(super) fn is_choked(&self) -> bool {
+    pub(super) fn is_read_paused(&self) -> bool {
         self.pending() >= OUTPUT_BYTES_MAX
     }
 
@@ -171,24 +171,26 @@ impl NvmeTcpConnection {
 
     #[inline]
     pub(super) fn take_work(&mut self, slot: ExchangeSlot) -> SlotWork {
-        self.work.get_mut(usize::from(slot.0)).map_or(SlotWork::None, |work| std::mem::replace(work, SlotWork::None))
+        self.work
+            .get_mut(usize::from(slot.0))
+            .map_or(SlotWork::None, |work| std::mem::replace(work, SlotWork::None))
     }
 
     /// Reserves output for a response of `bytes` bytes. Returns false if it does not fit.
     #[inline]
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
-        let taken = self.owed + self.pending();
+        let taken = self.reserved + self.pending();
         let fits = taken == 0 || taken + bytes <= READ_BYTES_MAX;
         if fits {
-            self.owed += bytes;
+            self.reserved += bytes;
         }
         fits
     }
 
     /// Ends a reservation.
     #[inline]
-    pub(super) fn settle(&mut self, bytes: usize) {
-        self.owed -= bytes;
+    pub(super) fn end_reservation(&mut self, bytes: usize) {
+        self.reserved -= bytes;
     }
 
     /// Parks a command, behind all parked commands.
@@ -222,34 +224,34 @@ impl NvmeTcpConnection {
     }
 
     /// Keeps an Asynchronous Event Request.
-    pub(super) fn hold(&mut self, command_id: u16, slot: ExchangeSlot) {
-        self.held.push((command_id, slot));
+    pub(super) fn hold_event_request(&mut self, command_id: u16, slot: ExchangeSlot) {
+        self.event_requests.push((command_id, slot));
     }
 
     /// Removes an Asynchronous Event Request and returns its slot.
-    pub(super) fn release(&mut self, command_id: u16) -> Option<ExchangeSlot> {
-        let at = self.held.iter().position(|(held, _)| *held == command_id)?;
-        Some(self.held.swap_remove(at).1)
+    pub(super) fn take_event_request(&mut self, command_id: u16) -> Option<ExchangeSlot> {
+        let at = self.event_requests.iter().position(|(held, _)| *held == command_id)?;
+        Some(self.event_requests.swap_remove(at).1)
     }
 
     /// Stores a Disconnect; no further command is accepted.
-    pub(super) fn bid_farewell(&mut self, slot: ExchangeSlot) {
-        self.farewell = Some(slot);
+    pub(super) fn begin_disconnect(&mut self, slot: ExchangeSlot) {
+        self.disconnect = Some(slot);
     }
 
     /// Returns true if commands are still accepted.
     #[inline]
-    pub(super) fn is_listening(&self) -> bool {
-        self.life == NvmeTcpConnectionLife::Open && self.farewell.is_none()
+    pub(super) fn accepts_commands(&self) -> bool {
+        self.life == NvmeTcpConnectionLife::Open && self.disconnect.is_none()
     }
 
     /// Returns the Disconnect, once every command before it is answered.
-    pub(super) fn take_farewell(&mut self) -> Option<ExchangeSlot> {
-        if self.owes() { None } else { self.farewell.take() }
+    pub(super) fn take_disconnect(&mut self) -> Option<ExchangeSlot> {
+        if self.has_unanswered() { None } else { self.disconnect.take() }
     }
 
     /// Returns true if commands are unanswered, except for Asynchronous Event Requests.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_unanswered(&self) -> bool {
         self.in_flight > 0 || self.is_parked()
     }
 

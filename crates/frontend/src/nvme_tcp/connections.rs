@@ -10,14 +10,14 @@ use headwater_nvme::tcp::secure::SecureStream;
 use std::os::fd::OwnedFd;
 
 /// Bits of a slot in an identifier.
-const PLACE_BITS: u32 = 16;
-const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
-const _: () = assert!(CONNECTIONS_MAX as u64 <= PLACE_MASK);
+const SLOT_BITS: u32 = 16;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+const _: () = assert!(CONNECTIONS_MAX as u64 <= SLOT_MASK);
 
 /// All connections, by slot. A connection is taken out of its slot while it is worked on.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionTable {
-    places: Vec<Option<Box<NvmeTcpConnection>>>,
+    slots: Vec<Option<Box<NvmeTcpConnection>>>,
     free: Vec<u16>,
     serial: u64,
     open: usize,
@@ -29,18 +29,18 @@ impl ConnectionTable {
     }
 
     /// Returns the identifier for the next [`insert`](Self::insert), or `None` at the limit.
-    pub(super) fn vacancy(&mut self) -> Option<ConnectionId> {
+    pub(super) fn next_id(&mut self) -> Option<ConnectionId> {
         let place = match self.free.last() {
             Some(&place) => place,
-            None if self.places.len() < CONNECTIONS_MAX => {
-                let place = u16::try_from(self.places.len()).ok()?;
-                self.places.push(None);
+            None if self.slots.len() < CONNECTIONS_MAX => {
+                let place = u16::try_from(self.slots.len()).ok()?;
+                self.slots.push(None);
                 self.free.push(place);
                 place
             }
             None => return None,
         };
-        Some(ConnectionId((self.serial + 1) << PLACE_BITS | u64::from(place)))
+        Some(ConnectionId((self.serial + 1) << SLOT_BITS | u64::from(place)))
     }
 
     pub(super) fn insert(
@@ -57,8 +57,8 @@ impl ConnectionTable {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, id: ConnectionId) -> Option<Box<NvmeTcpConnection>> {
-        let place = self.places.get_mut(place_of(id))?;
+    pub(super) fn take_out(&mut self, id: ConnectionId) -> Option<Box<NvmeTcpConnection>> {
+        let place = self.slots.get_mut(slot_of(id))?;
         if place.as_ref()?.id != id {
             return None;
         }
@@ -67,23 +67,23 @@ impl ConnectionTable {
 
     #[inline]
     pub(super) fn put_back(&mut self, connection: Box<NvmeTcpConnection>) {
-        let place = place_of(connection.id);
-        self.places[place] = Some(connection);
+        let place = slot_of(connection.id);
+        self.slots[place] = Some(connection);
     }
 
     /// Removes a connection that was taken out; its socket is closed.
-    pub(super) fn forget(&mut self, connection: Box<NvmeTcpConnection>) {
+    pub(super) fn remove(&mut self, connection: Box<NvmeTcpConnection>) {
         self.open -= 1;
-        self.free.push(u16::try_from(connection.id.0 & PLACE_MASK).unwrap_or(0));
+        self.free.push(u16::try_from(connection.id.0 & SLOT_MASK).unwrap_or(0));
         drop(connection);
     }
 
     /// Returns all connections that are not taken out.
     pub(super) fn iter(&self) -> impl Iterator<Item = &NvmeTcpConnection> {
-        self.places.iter().flatten().map(AsRef::as_ref)
+        self.slots.iter().flatten().map(AsRef::as_ref)
     }
 }
 
-fn place_of(id: ConnectionId) -> usize {
-    usize::try_from(id.0 & PLACE_MASK).unwrap_or(usize::MAX)
+fn slot_of(id: ConnectionId) -> usize {
+    usize::try_from(id.0 & SLOT_MASK).unwrap_or(usize::MAX)
 }

@@ -3,9 +3,9 @@
 //! Input: received bytes. Output: commands to the device, and responses that need no device. Invariant: a command
 //! received from a connection is parked, held, in the device, or answered.
 
-use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife, ConnectionRole, SlotWork};
-use super::flight::NvmeTcpCommand;
-use super::limits::{CLOSE_WITHIN, IN_FLIGHT_MAX};
+use super::connection::{ConnectionRole, NvmeTcpConnection, NvmeTcpConnectionLife, SlotWork};
+use super::in_flight_command::NvmeTcpCommand;
+use super::limits::{CLOSE_TIMEOUT, IN_FLIGHT_MAX};
 use super::shared::NvmeTcpState;
 use bytes::Bytes;
 use headwater_nvme::controller::QueueKind;
@@ -22,7 +22,7 @@ use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::OPERATIONS_MAX;
 use headwater_ssd::media::Media;
 use headwater_ssd::nvme::decoder::{DataNeed, IoCommand, decode};
-use headwater_ssd::nvme::request::{RequestData, DeviceRequest};
+use headwater_ssd::nvme::request::{DeviceRequest, RequestData};
 
 /// The device and the shared state, borrowed to work on one connection.
 pub(super) struct NvmeTcpTurn<'a, M: Media> {
@@ -32,40 +32,56 @@ pub(super) struct NvmeTcpTurn<'a, M: Media> {
 
 impl<M: Media> NvmeTcpTurn<'_, M> {
     /// Processes all received bytes.
-    pub(super) fn take(&mut self, connection: &mut NvmeTcpConnection, mut bytes: &[u8]) {
-        while connection.is_listening() {
+    pub(super) fn process_bytes(&mut self, connection: &mut NvmeTcpConnection, mut bytes: &[u8]) {
+        while connection.accepts_commands() {
             match connection.target.advance(&mut bytes) {
                 TargetStep::Starved => return,
-                TargetStep::Command { slot, entry } => self.judge(connection, slot, &entry),
+                TargetStep::Command { slot, entry } => self.validate_command(connection, slot, &entry),
                 TargetStep::Ready(slot) => self.run(connection, slot),
                 TargetStep::Closed(ended) => {
                     tracing::debug!(connection = connection.id.0, ?ended, "NVMe/TCP connection ends");
-                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
+                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_TIMEOUT));
                 }
             }
         }
     }
 
     /// Validates a command and determines its data.
-    fn judge(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot, entry: &SubmissionEntry) {
+    fn validate_command(
+        &mut self,
+        connection: &mut NvmeTcpConnection,
+        slot: ExchangeSlot,
+        entry: &SubmissionEntry,
+    ) {
         self.shared.counters.commands += 1;
         let judged = match (connection.role, FabricsKind::of(entry)) {
-            (ConnectionRole::Stranger, Some(FabricsKind::Connect)) => {
+            (ConnectionRole::Unconnected, Some(FabricsKind::Connect)) => {
                 Ok((TransferNeed::FromHost(CONNECT_BYTES), SlotWork::Connect(*entry)))
             }
             // Connect is the first command of a connection, and is sent once (Base 2.0 section 3.3.2.1).
-            (ConnectionRole::Stranger, _) | (_, Some(FabricsKind::Connect)) => Err(Status::COMMAND_SEQUENCE_ERROR),
-            (ConnectionRole::Admin(id), Some(kind @ (FabricsKind::PropertyGet | FabricsKind::PropertySet))) => {
+            (ConnectionRole::Unconnected, _) | (_, Some(FabricsKind::Connect)) => {
+                Err(Status::COMMAND_SEQUENCE_ERROR)
+            }
+            (
+                ConnectionRole::Admin(id),
+                Some(kind @ (FabricsKind::PropertyGet | FabricsKind::PropertySet)),
+            ) => {
                 let answer = self.property(id, kind, entry);
                 return connection.respond(slot, answer);
             }
             (ConnectionRole::Io(_), Some(FabricsKind::Disconnect)) if disconnect_format(entry) == 0 => {
-                return connection.bid_farewell(slot);
+                return connection.begin_disconnect(slot);
             }
-            (ConnectionRole::Io(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INCOMPATIBLE_FORMAT),
-            (ConnectionRole::Admin(_), Some(FabricsKind::Disconnect)) => Err(connect_status::INVALID_QUEUE_TYPE),
+            (ConnectionRole::Io(_), Some(FabricsKind::Disconnect)) => {
+                Err(connect_status::INCOMPATIBLE_FORMAT)
+            }
+            (ConnectionRole::Admin(_), Some(FabricsKind::Disconnect)) => {
+                Err(connect_status::INVALID_QUEUE_TYPE)
+            }
             _ if entry.opcode == FABRICS_OPCODE => Err(Status::INVALID_OPCODE),
-            (ConnectionRole::Admin(id), _) => self.admin_need(id, entry).map(|need| (need, SlotWork::Admin(*entry))),
+            (ConnectionRole::Admin(id), _) => {
+                self.admin_need(id, entry).map(|need| (need, SlotWork::Admin(*entry)))
+            }
             (ConnectionRole::Io(id), _) => {
                 let device = &*self.device;
                 let seen =
@@ -96,7 +112,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             Ok(PropertyOutcome { result, demand }) => {
                 match demand {
                     PropertyAction::Nothing => {}
-                    PropertyAction::Close(connections) => self.shared.doomed.extend(connections),
+                    PropertyAction::Close(connections) => self.shared.to_close.extend(connections),
                     PropertyAction::Shutdown => self.shared.shutdowns.push(id),
                 }
                 TargetResponse { result, ..TargetResponse::status(Status::SUCCESS) }
@@ -133,7 +149,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             SlotWork::Io(command) => self.run_io(connection, slot, &command),
             SlotWork::Admin(entry) => match connection.role {
                 ConnectionRole::Admin(id) => self.run_admin(connection, id, slot, &entry),
-                ConnectionRole::Stranger | ConnectionRole::Io(_) => true,
+                ConnectionRole::Unconnected | ConnectionRole::Io(_) => true,
             },
             SlotWork::Connect(entry) => {
                 self.connect(connection, slot, &entry);
@@ -146,7 +162,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
     /// Returns true if the device accepts another command of this front end.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.shared.flights.len() < IN_FLIGHT_MAX && self.has_device_room()
+        self.shared.in_flight.len() < IN_FLIGHT_MAX && self.has_device_room()
     }
 
     /// Returns true if the device accepts another command.
@@ -169,7 +185,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             return false;
         }
         let data = match io.data() {
-            _ if data => RequestData::Room,
+            _ if data => RequestData::Returned,
             DataNeed::FromHost(_) => RequestData::Bytes(match connection.target.take_data(slot) {
                 CommandData::Heap(bytes) => bytes.into(),
                 pooled @ CommandData::Pooled(_) => Bytes::from_owner(pooled),
@@ -178,13 +194,18 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         };
         let refused = match DeviceRequest::new(io, data, &mut self.shared.keys, self.device) {
             Err(status) => Some(status),
-            Ok(DeviceRequest { namespace, command, answer }) => {
+            Ok(DeviceRequest { namespace, command, completion: answer }) => {
                 let id = connection.id;
-                let number = self.shared.flights.insert(NvmeTcpCommand::Io { connection: id, slot, answer, owed });
-                match self.device.submit(self.shared.face, namespace, number, command) {
+                let number = self.shared.in_flight.insert(NvmeTcpCommand::Io {
+                    connection: id,
+                    slot,
+                    answer,
+                    reserved: owed,
+                });
+                match self.device.submit(self.shared.front_end_id, namespace, number, command) {
                     Ok(()) => None,
                     Err(error) => {
-                        self.shared.flights.remove(number);
+                        self.shared.in_flight.remove(number);
                         Some(refusal(error))
                     }
                 }
@@ -193,7 +214,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         match refused {
             None => connection.in_flight += 1,
             Some(status) => {
-                connection.settle(owed);
+                connection.end_reservation(owed);
                 connection.respond(slot, TargetResponse::status(status));
             }
         }
@@ -201,7 +222,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
     }
 
     /// Adds a controller with namespaces to the device. Returns false if the device has no room for it.
-    fn introduce(&mut self, id: ControllerId, role: QueueRole) -> bool {
+    fn add_controller(&mut self, id: ControllerId, role: QueueRole) -> bool {
         let discovery =
             self.shared.associations.get_mut(id).is_none_or(|association| association.is_discovery());
         role == QueueRole::Io || discovery || self.device.add_controller(id.0)
@@ -220,7 +241,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                 connection.respond(slot, TargetResponse { result, ..TargetResponse::status(refusal.status) });
             }
             Ok(joined) => {
-                if !self.introduce(joined.controller, joined.role) {
+                if !self.add_controller(joined.controller, joined.role) {
                     self.shared.associations.leave(joined.controller, connection.id);
                     return connection.respond(slot, TargetResponse::status(connect_status::CONTROLLER_BUSY));
                 }

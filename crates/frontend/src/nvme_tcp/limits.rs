@@ -28,6 +28,6 @@ pub const IN_FLIGHT_MAX: usize = 4_096;
 /// Maximum pieces of one vectored write.
 pub const PIECES_MAX: usize = 128;
 /// Time limit from accept to a successful Connect.
-pub const JOIN_WITHIN: Nanos = Nanos::from_millis(10_000);
+pub const CONNECT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Time limit for sending the remaining output of a closing connection.
-pub const CLOSE_WITHIN: Nanos = Nanos::from_millis(2_000);
+pub const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(2_000);

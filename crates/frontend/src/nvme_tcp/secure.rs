@@ -6,7 +6,7 @@
 
 use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife};
 use super::dispatch::NvmeTcpTurn;
-use super::limits::CLOSE_WITHIN;
+use super::limits::CLOSE_TIMEOUT;
 use super::socket::SendResult;
 use headwater_host::tls::{TlsError, TlsKeys, TlsRole};
 use headwater_nvme::spec::fabrics::{ConnectData, DISCOVERY_NAME, SecureChannel, name_in};
@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use zerocopy::FromBytes as _;
 
 /// Bytes decrypted at once: a full TLS record.
-pub(super) const OPENED_BYTES: usize = 16 << 10;
+pub(super) const PLAINTEXT_BYTES: usize = 16 << 10;
 
 /// The host and the subsystem that share a key.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl HostKeyring {
 #[derive(Debug)]
 pub(super) enum ConnectionSecurity {
     /// Without TLS; only this machine can connect.
-    Open,
+    Plain,
     /// With TLS. Without a keyring, every connection is refused.
     Tls(Option<HostKeyring>),
 }
@@ -71,7 +71,7 @@ impl ConnectionSecurity {
     /// Returns the secure channel that the discovery log reports.
     pub(super) fn channel(&self) -> SecureChannel {
         match self {
-            Self::Open => SecureChannel::None,
+            Self::Plain => SecureChannel::None,
             Self::Tls(_) => SecureChannel::Tls13,
         }
     }
@@ -81,29 +81,30 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
     /// Processes received bytes of a connection, decrypted if it uses TLS.
     pub(super) fn receive(&mut self, connection: &mut NvmeTcpConnection, bytes: &[u8]) {
         let Some(stream) = &mut connection.secure else {
-            return self.take(connection, bytes);
+            return self.process_bytes(connection, bytes);
         };
         stream.feed(bytes);
-        let mut room = std::mem::take(&mut self.shared.opened);
+        let mut room = std::mem::take(&mut self.shared.plaintext);
         while let Some(stream) = &mut connection.secure {
             match stream.open(&mut room) {
                 Ok(0) => break,
-                Ok(count) => self.take(connection, room.get(..count).unwrap_or(&[])),
+                Ok(count) => self.process_bytes(connection, room.get(..count).unwrap_or(&[])),
                 Err(error) => {
                     let identity = stream.identity();
                     tracing::info!(connection = connection.id.0, identity, %error, "NVMe/TCP: a TLS connection failed");
-                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
+                    connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_TIMEOUT));
                     break;
                 }
             }
         }
-        self.shared.opened = room;
+        self.shared.plaintext = room;
     }
 
     /// Returns true if the names in a Connect are those of the connection's key. Without TLS every name is accepted.
     pub(super) fn may_connect(&self, connection: &NvmeTcpConnection, data: &[u8]) -> bool {
-        let (ConnectionSecurity::Tls(keyring), Some(stream)) = (&self.shared.security, &connection.secure) else {
-            return matches!(self.shared.security, ConnectionSecurity::Open);
+        let (ConnectionSecurity::Tls(keyring), Some(stream)) = (&self.shared.security, &connection.secure)
+        else {
+            return matches!(self.shared.security, ConnectionSecurity::Plain);
         };
         let names = stream.identity().and_then(|identity| keyring.as_ref()?.names.get(identity));
         let Some((names, Ok((data, _)))) = names.map(|names| (names, ConnectData::ref_from_prefix(data)))

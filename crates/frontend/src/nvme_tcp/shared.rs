@@ -1,7 +1,7 @@
 //! The state that all connections of the front end share.
 
 use super::abort::PendingAbort;
-use super::flight::NvmeTcpCommand;
+use super::in_flight_command::NvmeTcpCommand;
 use super::secure::ConnectionSecurity;
 use crate::in_flight::InFlightTable;
 use headwater_host::clock::Nanos;
@@ -25,22 +25,22 @@ pub(super) struct NvmeTcpCounters {
 
 #[derive(Debug)]
 pub(super) struct NvmeTcpState {
-    pub(super) face: FrontEndId,
+    pub(super) front_end_id: FrontEndId,
     /// The address on which the front end listens.
     pub(super) address: SocketAddr,
     pub(super) security: ConnectionSecurity,
     /// The buffer for decrypted bytes; taken out while it is in use.
-    pub(super) opened: Vec<u8>,
+    pub(super) plaintext: Vec<u8>,
     pub(super) associations: AssociationTable,
-    pub(super) flights: InFlightTable<NvmeTcpCommand>,
+    pub(super) in_flight: InFlightTable<NvmeTcpCommand>,
     pub(super) keys: KeyBuffer,
     pub(super) counters: NvmeTcpCounters,
     /// Connections to close at the end of the turn.
-    pub(super) doomed: Vec<ConnectionId>,
+    pub(super) to_close: Vec<ConnectionId>,
     /// Controllers to remove from the device.
-    pub(super) gone: Vec<ControllerId>,
+    pub(super) removed_controllers: Vec<ControllerId>,
     /// Commands whose next device command waits for room in the device.
-    pub(super) again: VecDeque<u64>,
+    pub(super) waiting_commands: VecDeque<u64>,
     /// Aborts not executed yet: their target may belong to another connection.
     pub(super) aborts: VecDeque<PendingAbort>,
     /// Controllers whose shutdown has not begun yet.

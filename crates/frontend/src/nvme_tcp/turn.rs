@@ -3,11 +3,11 @@
 //! Input: kernel events, completions, the time. Output: connections that read, run, send and close. Invariant: a step
 //! does a bounded amount of work for each connection; the rest stays on a list for the next turn.
 
-use super::connection::{NvmeTcpConnection, NvmeTcpConnectionLife, ConnectionRole, SendState};
+use super::connection::{ConnectionRole, NvmeTcpConnection, NvmeTcpConnectionLife, SendState};
 use super::dispatch::NvmeTcpTurn;
-use super::limits::{CLOSE_WITHIN, JOIN_WITHIN, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX};
-use super::secure::{self, HostKeyring, ConnectionSecurity};
-use super::socket::{self, SendResult, ReceiveResult};
+use super::limits::{CLOSE_TIMEOUT, CONNECT_TIMEOUT, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX};
+use super::secure::{self, ConnectionSecurity, HostKeyring};
+use super::socket::{self, ReceiveResult, SendResult};
 use super::{NvmeTcpFrontEnd, NvmeTcpStage};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::controller::NvmSubsystem as _;
@@ -26,57 +26,62 @@ use std::os::fd::AsFd;
 /// The event data of the listener.
 pub(super) const LISTENER: u64 = u64::MAX;
 /// Minimum time between polls for kernel events while device commands are in flight and the last poll found none.
-const WATCH_EVERY: Nanos = Nanos::from_micros(5);
+const EVENT_POLL_PERIOD: Nanos = Nanos::from_micros(5);
 /// Time for which the connection that received bytes last is polled first.
-const LATEST_FOR: Nanos = Nanos::from_micros(50);
+const LATEST_SPAN: Nanos = Nanos::from_micros(50);
 /// Maximum time for which it delays the poll of all other connections.
-const LATEST_ALONE: Nanos = Nanos::from_micros(20);
+const LATEST_EXCLUSIVE_SPAN: Nanos = Nanos::from_micros(20);
 /// Reads of it in one turn while no command of this front end is in flight: a turn takes longer than a read.
-const LATEST_LOOKS: u32 = 4;
+const LATEST_READS: u32 = 4;
 /// Time between two sweeps for connections past their time limit.
-const SWEEP_EVERY: Nanos = Nanos::from_millis(250);
+const SWEEP_PERIOD: Nanos = Nanos::from_millis(250);
 /// Maximum polls of the device in one turn while it keeps completing commands.
 const SETTLE_ROUNDS_MAX: usize = 16;
 
 impl NvmeTcpFrontEnd {
-    pub(super) fn turn<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
+    pub(super) fn run_turn<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        now: Nanos,
+        wall: UnixMillis,
+    ) -> bool {
         self.shared.now = now;
-        if !self.introduced {
-            self.introduce(device);
+        if !self.identity_read {
+            self.read_identity(device);
         }
         let mut moved = self.take_completions(device);
-        moved |= self.take_administered(device);
-        moved |= self.retry(device);
-        let spoke = self.take_latest(device);
+        moved |= self.complete_namespace_changes(device);
+        moved |= self.retry_waiting(device);
+        let spoke = self.read_latest(device);
         moved |= spoke;
         if spoke {
             // Its responses are sent before other connections are polled.
-            self.settle(device, now, wall);
+            self.poll_device(device, now, wall);
             self.flush_all();
         }
         // Other connections are polled at least every LATEST_ALONE.
-        if !spoke || now.since(self.watched) >= LATEST_ALONE {
-            moved |= self.take_events(device);
+        if !spoke || now.since(self.last_event_poll) >= LATEST_EXCLUSIVE_SPAN {
+            moved |= self.handle_events(device);
         }
-        moved |= self.feed_hungry(device);
-        moved |= self.settle(device, now, wall);
+        moved |= self.read_unread(device);
+        moved |= self.poll_device(device, now, wall);
         // Responses are sent before the rest of the turn, which no host waits for.
         moved |= self.flush_all();
-        moved |= self.look_after_controllers(device);
+        moved |= self.poll_controllers(device);
         self.sweep();
-        moved |= self.close_doomed();
-        for controller in self.shared.gone.drain(..) {
+        moved |= self.close_listed();
+        for controller in self.shared.removed_controllers.drain(..) {
             device.remove_controller(controller.0);
         }
         moved |= self.flush_all();
-        moved || !self.hungry.is_empty()
+        moved || !self.unread.is_empty()
     }
 
     /// Reads the device's subsystem name, derives the keys, and sets the device's discovery log.
-    fn introduce<M: Media>(&mut self, device: &mut SsdDevice<M>) {
+    fn read_identity<M: Media>(&mut self, device: &mut SsdDevice<M>) {
         /// The discovery log never changes: one subsystem at one address while the front end exists.
         const GENERATION: u64 = 1;
-        self.introduced = true;
+        self.identity_read = true;
         let name = device.identity().subsystem_name.clone();
         if let ConnectionSecurity::Tls(keyring) = &mut self.shared.security {
             // Without usable keys every host is refused: that is safe, and logged.
@@ -94,18 +99,18 @@ impl NvmeTcpFrontEnd {
 
     /// Reads from the connection that received bytes last, if that was recent: it is the most likely to receive more,
     /// and a read of its socket is cheaper than a poll for events. Returns true if it received bytes.
-    fn take_latest<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        let Some((id, spoke)) = self.latest.filter(|(_, spoke)| self.is_recent(*spoke)) else {
+    fn read_latest<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+        let Some((id, spoke)) = self.latest_sender.filter(|(_, spoke)| self.is_recent(*spoke)) else {
             return false;
         };
-        let looks = if self.shared.flights.is_empty() { LATEST_LOOKS } else { 1 };
+        let looks = if self.shared.in_flight.is_empty() { LATEST_READS } else { 1 };
         for _ in 0..looks {
-            let Some(mut connection) = self.connections.take(id) else {
+            let Some(mut connection) = self.connections.take_out(id) else {
                 return false;
             };
             connection.readable = true;
-            self.feed(device, connection);
-            if self.latest.is_some_and(|(_, again)| again > spoke) {
+            self.read_connection(device, connection);
+            if self.latest_sender.is_some_and(|(_, again)| again > spoke) {
                 return true;
             }
         }
@@ -113,11 +118,11 @@ impl NvmeTcpFrontEnd {
     }
 
     fn is_recent(&self, spoke: Nanos) -> bool {
-        self.shared.now.since(spoke) < LATEST_FOR
+        self.shared.now.since(spoke) < LATEST_SPAN
     }
 
-    fn take_events<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        self.take_kernel_events();
+    fn handle_events<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+        self.poll_events();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
             if data == LISTENER {
@@ -125,7 +130,7 @@ impl NvmeTcpFrontEnd {
                 continue;
             }
             let id = ConnectionId(data);
-            let Some(mut connection) = self.connections.take(id) else {
+            let Some(mut connection) = self.connections.take_out(id) else {
                 continue;
             };
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
@@ -136,9 +141,9 @@ impl NvmeTcpFrontEnd {
             }
             if flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
                 connection.readable = true;
-                self.feed(device, connection);
+                self.read_connection(device, connection);
             } else {
-                self.conclude(connection);
+                self.finish_step(connection);
             }
         }
         let moved = !events.is_empty();
@@ -146,17 +151,17 @@ impl NvmeTcpFrontEnd {
         moved
     }
 
-    fn take_kernel_events(&mut self) {
+    fn poll_events(&mut self) {
         let quiet = self.events.is_empty();
         self.events.clear();
         // While commands are in flight, or the latest connection is read directly, the turn repeats quickly: not every
         // turn polls for events.
-        let busy =
-            !self.shared.flights.is_empty() || self.latest.is_some_and(|(_, spoke)| self.is_recent(spoke));
-        if quiet && busy && self.shared.now.since(self.watched) < WATCH_EVERY {
+        let busy = !self.shared.in_flight.is_empty()
+            || self.latest_sender.is_some_and(|(_, spoke)| self.is_recent(spoke));
+        if quiet && busy && self.shared.now.since(self.last_event_poll) < EVENT_POLL_PERIOD {
             return;
         }
-        self.watched = self.shared.now;
+        self.last_event_poll = self.shared.now;
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); TURN_EVENTS_MAX];
         // An interrupted wait returns no events; the next turn repeats it.
@@ -177,12 +182,12 @@ impl NvmeTcpFrontEnd {
                 Err(_) => return,
             };
             let secure = match &self.shared.security {
-                ConnectionSecurity::Open => Ok(None),
+                ConnectionSecurity::Plain => Ok(None),
                 ConnectionSecurity::Tls(keyring) => {
                     keyring.as_ref().ok_or(()).and_then(|keyring| keyring.stream().map(Some).map_err(drop))
                 }
             };
-            let (Some(id), Ok(secure)) = (self.connections.vacancy(), secure) else {
+            let (Some(id), Ok(secure)) = (self.connections.next_id(), secure) else {
                 self.shared.counters.refused += 1;
                 continue;
             };
@@ -196,10 +201,18 @@ impl NvmeTcpFrontEnd {
     }
 
     /// Reads and runs commands until the socket is empty, the connection is choked, or its budget is used.
-    fn feed<M: Media>(&mut self, device: &mut SsdDevice<M>, mut connection: Box<NvmeTcpConnection>) {
+    fn read_connection<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        mut connection: Box<NvmeTcpConnection>,
+    ) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut budget = TURN_BYTES_MAX;
-        while connection.readable && connection.life != NvmeTcpConnectionLife::Dead && budget > 0 && !connection.is_choked() {
+        while connection.readable
+            && connection.life != NvmeTcpConnectionLife::Dead
+            && budget > 0
+            && !connection.is_read_paused()
+        {
             match socket::receive(connection.socket.as_fd(), &mut scratch) {
                 ReceiveResult::Nothing => connection.readable = false,
                 ReceiveResult::End => connection.life = NvmeTcpConnectionLife::Dead,
@@ -208,9 +221,9 @@ impl NvmeTcpFrontEnd {
                     connection.readable = count == scratch.len();
                     budget = budget.saturating_sub(count);
                     self.shared.counters.bytes_in += count as u64;
-                    self.latest = Some((connection.id, self.shared.now));
+                    self.latest_sender = Some((connection.id, self.shared.now));
                     // Bytes after a fault or a Disconnect, or after the drain has begun, are read and discarded.
-                    if connection.is_listening() {
+                    if connection.accepts_commands() {
                         let mut turn = NvmeTcpTurn { device: &mut *device, shared: &mut self.shared };
                         turn.receive(&mut connection, &scratch[..count]);
                     }
@@ -218,31 +231,31 @@ impl NvmeTcpFrontEnd {
             }
         }
         self.scratch = scratch;
-        self.conclude(connection);
+        self.finish_step(connection);
         // Before the device is polled again: commands that wait for their turn can still be aborted.
-        self.carry_out_aborts(device);
+        self.execute_aborts(device);
     }
 
     /// Continues reading where the last turn stopped.
-    fn feed_hungry<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+    fn read_unread<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
-        for _ in 0..self.hungry.len() {
-            let Some(mut connection) = self.hungry.pop_front().and_then(|id| self.connections.take(id))
+        for _ in 0..self.unread.len() {
+            let Some(mut connection) = self.unread.pop_front().and_then(|id| self.connections.take_out(id))
             else {
                 continue;
             };
-            connection.listed.feeding = false;
+            connection.lists.feeding = false;
             moved = true;
-            self.feed(device, connection);
+            self.read_connection(device, connection);
         }
         moved
     }
 
     /// Polls the device while it completes commands immediately. Returns true if there was progress.
-    fn settle<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
+    fn poll_device<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
-            if self.shared.flights.is_empty() {
+            if self.shared.in_flight.is_empty() {
                 break;
             }
             moved |= device.poll(now, wall);
@@ -255,19 +268,22 @@ impl NvmeTcpFrontEnd {
     }
 
     /// Adds a connection to the lists of its next steps, or closes it if it is finished.
-    pub(super) fn conclude(&mut self, mut connection: Box<NvmeTcpConnection>) {
+    pub(super) fn finish_step(&mut self, mut connection: Box<NvmeTcpConnection>) {
         let now = self.shared.now;
-        if let Some(slot) = connection.take_farewell() {
+        if let Some(slot) = connection.take_disconnect() {
             self.disconnect(&mut connection, slot);
         }
-        if self.stage == NvmeTcpStage::Draining && connection.life == NvmeTcpConnectionLife::Open && !connection.owes() {
-            connection.life = NvmeTcpConnectionLife::Closing(now.after(CLOSE_WITHIN));
+        if self.stage == NvmeTcpStage::Draining
+            && connection.life == NvmeTcpConnectionLife::Open
+            && !connection.has_unanswered()
+        {
+            connection.life = NvmeTcpConnectionLife::Closing(now.after(CLOSE_TIMEOUT));
         }
         if let NvmeTcpConnectionLife::Closing(until) = connection.life
             && connection.pending() == 0
         {
             if connection.sending == SendState::Open {
-                connection.sending = SendState::Over;
+                connection.sending = SendState::ShutDown;
                 // A TCP reset could discard a termination request: the host closes first, or the time limit passes.
                 // A failure means that the host is gone already.
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
@@ -277,18 +293,18 @@ impl NvmeTcpFrontEnd {
             }
         }
         if connection.life == NvmeTcpConnectionLife::Dead {
-            return self.bury(connection);
+            return self.remove_connection(connection);
         }
         if connection.pending() > 0 {
             self.list_for_flush(&mut connection);
         }
-        if connection.is_parked() && !connection.listed.parked {
-            connection.listed.parked = true;
+        if connection.is_parked() && !connection.lists.parked {
+            connection.lists.parked = true;
             self.parked.push(connection.id);
         }
-        if connection.readable && !connection.is_choked() && !connection.listed.feeding {
-            connection.listed.feeding = true;
-            self.hungry.push_back(connection.id);
+        if connection.readable && !connection.is_read_paused() && !connection.lists.feeding {
+            connection.lists.feeding = true;
+            self.unread.push_back(connection.id);
         }
         self.connections.put_back(connection);
     }
@@ -296,37 +312,37 @@ impl NvmeTcpFrontEnd {
     /// Executes a Disconnect: the queue's number is free before the host receives the response.
     fn disconnect(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot) {
         if let ConnectionRole::Io(id) = connection.role {
-            self.shared.doomed.extend(self.shared.associations.leave(id, connection.id));
+            self.shared.to_close.extend(self.shared.associations.leave(id, connection.id));
         }
         connection.respond(slot, TargetResponse::status(Status::SUCCESS));
-        connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_WITHIN));
+        connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_TIMEOUT));
     }
 
-    fn bury(&mut self, connection: Box<NvmeTcpConnection>) {
+    fn remove_connection(&mut self, connection: Box<NvmeTcpConnection>) {
         if let ConnectionRole::Admin(id) = connection.role {
-            self.shared.gone.push(id);
+            self.shared.removed_controllers.push(id);
         }
         if let ConnectionRole::Admin(id) | ConnectionRole::Io(id) = connection.role {
-            self.shared.doomed.extend(self.shared.associations.leave(id, connection.id));
+            self.shared.to_close.extend(self.shared.associations.leave(id, connection.id));
         }
-        self.connections.forget(connection);
+        self.connections.remove(connection);
     }
 
     fn list_for_flush(&mut self, connection: &mut NvmeTcpConnection) {
-        if !connection.listed.flushing {
-            connection.listed.flushing = true;
-            self.flush.push(connection.id);
+        if !connection.lists.flushing {
+            connection.lists.flushing = true;
+            self.to_flush.push(connection.id);
         }
     }
 
     /// Closes connections whose controller is gone.
-    fn close_doomed(&mut self) -> bool {
+    fn close_listed(&mut self) -> bool {
         let mut any = false;
-        while let Some(id) = self.shared.doomed.pop() {
-            if let Some(mut connection) = self.connections.take(id) {
+        while let Some(id) = self.shared.to_close.pop() {
+            if let Some(mut connection) = self.connections.take_out(id) {
                 any = true;
                 connection.life = NvmeTcpConnectionLife::Dead;
-                self.conclude(connection);
+                self.finish_step(connection);
             }
         }
         any
@@ -335,27 +351,27 @@ impl NvmeTcpFrontEnd {
     /// Closes connections past the time limit for Connect or for closing.
     fn sweep(&mut self) {
         let now = self.shared.now;
-        if now.since(self.swept) < SWEEP_EVERY {
+        if now.since(self.last_sweep) < SWEEP_PERIOD {
             return;
         }
-        self.swept = now;
+        self.last_sweep = now;
         let late = self.connections.iter().filter(|connection| match (connection.life, connection.role) {
             (NvmeTcpConnectionLife::Closing(until), _) => now >= until,
-            (_, ConnectionRole::Stranger) => now.since(connection.born) >= JOIN_WITHIN,
+            (_, ConnectionRole::Unconnected) => now.since(connection.accepted_at) >= CONNECT_TIMEOUT,
             _ => false,
         });
-        self.shared.doomed.extend(late.map(|connection| connection.id).collect::<Vec<_>>());
+        self.shared.to_close.extend(late.map(|connection| connection.id).collect::<Vec<_>>());
     }
 
     /// Sends the output of every listed connection. Returns true if bytes were sent.
     fn flush_all(&mut self) -> bool {
-        let mut listed = std::mem::take(&mut self.flush);
+        let mut listed = std::mem::take(&mut self.to_flush);
         let mut moved = false;
         for id in listed.drain(..) {
-            let Some(mut connection) = self.connections.take(id) else {
+            let Some(mut connection) = self.connections.take_out(id) else {
                 continue;
             };
-            connection.listed.flushing = false;
+            connection.lists.flushing = false;
             let (socket, pdus) = (connection.socket.as_fd(), connection.target.outgoing_mut());
             let (flushed, sent) = match &mut connection.secure {
                 Some(stream) => secure::flush(socket, stream, pdus),
@@ -365,19 +381,19 @@ impl NvmeTcpFrontEnd {
             self.shared.counters.bytes_out += sent as u64;
             match flushed {
                 // An event follows when the socket accepts more.
-                SendResult::Blocked => connection.listed.flushing = true,
+                SendResult::Blocked => connection.lists.flushing = true,
                 SendResult::All => {}
                 SendResult::Gone => connection.life = NvmeTcpConnectionLife::Dead,
             }
-            self.conclude(connection);
-            if let Some(mut connection) = self.connections.take(id) {
-                connection.listed.flushing = false;
+            self.finish_step(connection);
+            if let Some(mut connection) = self.connections.take_out(id) {
+                connection.lists.flushing = false;
                 self.connections.put_back(connection);
             }
         }
-        if self.flush.is_empty() {
+        if self.to_flush.is_empty() {
             // Reuses the list's memory.
-            self.flush = listed;
+            self.to_flush = listed;
         }
         moved
     }

@@ -3,7 +3,7 @@
 //! Input: the old value, a bit's offset and its new state. Output: the new value and the bit's old state. Bit 0 is the
 //! highest bit of the first byte.
 
-use super::change::{WriteAction, OldValue};
+use super::change::{OldValue, WriteAction};
 use super::errors::{self, ErrorReply};
 use super::reply::RespReply;
 use super::request::RespRequest;
@@ -21,7 +21,11 @@ pub(crate) fn offset(request: &RespRequest<'_>, at: usize) -> Result<u64, ErrorR
 }
 
 /// Sets a bit.
-pub(crate) fn set(old: Option<OldValue>, offset: u64, bit: bool) -> Result<(WriteAction, RespReply), ErrorReply> {
+pub(crate) fn set(
+    old: Option<OldValue>,
+    offset: u64,
+    bit: bool,
+) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
     let at = usize::try_from(offset / 8).map_err(|_| errors::BIT_OFFSET)?;
     if bytes.len() <= at {

@@ -4,9 +4,9 @@
 //! result, so the step can be repeated when another front end changed the key.
 
 use super::bits;
-use super::counters;
 use super::errors::{self, ErrorReply};
 use super::expiry::ExpireCondition;
+use super::increment;
 use super::reply::{RespReply, decimal_signed};
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
@@ -66,7 +66,7 @@ pub(crate) enum KeyChange {
         condition: WriteCondition,
     },
     /// GETDEL.
-    Take,
+    GetAndDelete,
     /// GETEX with a new expiry. An invalid expiry is an error only if the key exists.
     Refresh(Result<RecordExpiry, ErrorReply>),
     /// EXPIRE and its family: the time in milliseconds since the epoch, which may be in the past.
@@ -74,7 +74,7 @@ pub(crate) enum KeyChange {
         /// The new expiry.
         at_ms: i64,
         /// The conditions NX, XX, GT and LT.
-        rule: ExpireCondition,
+        condition: ExpireCondition,
     },
     /// PERSIST.
     Persist,
@@ -85,10 +85,14 @@ impl KeyChange {
     ///
     /// # Errors
     /// When the old value does not allow the change; nothing is written then.
-    pub(crate) fn decide(&self, old: Option<OldValue>, wall: UnixMillis) -> Result<(WriteAction, RespReply), ErrorReply> {
+    pub(crate) fn apply(
+        &self,
+        old: Option<OldValue>,
+        wall: UnixMillis,
+    ) -> Result<(WriteAction, RespReply), ErrorReply> {
         match self {
-            Self::Increment(by) => counters::increment(old, *by),
-            Self::IncrementFloat(by) => counters::increment_float(old, by),
+            Self::Increment(by) => increment::increment(old, *by),
+            Self::IncrementFloat(by) => increment::increment_float(old, by),
             Self::SetBit { offset, bit } => bits::set(old, *offset, *bit),
             Self::Append(value) => append(old, value),
             Self::SetRange { offset, value } => set_range(old, *offset, value),
@@ -98,16 +102,17 @@ impl KeyChange {
                     WriteCondition::IfAbsent => old.is_none(),
                     _ => true,
                 };
-                let action = if write { WriteAction::Store(value.clone(), *expiry) } else { WriteAction::Nothing };
+                let action =
+                    if write { WriteAction::Store(value.clone(), *expiry) } else { WriteAction::Nothing };
                 Ok((action, old.map_or(RespReply::Null, |old| RespReply::Bulk(old.bytes))))
             }
-            Self::Take => Ok(match old {
+            Self::GetAndDelete => Ok(match old {
                 Some(old) => (WriteAction::Delete, RespReply::Bulk(old.bytes)),
                 None => (WriteAction::Nothing, RespReply::Null),
             }),
             Self::Refresh(_) if old.is_none() => Ok((WriteAction::Nothing, RespReply::Null)),
             Self::Refresh(expiry) => expiry.clone().map(|expiry| refresh(old, expiry, wall)),
-            Self::Expire { at_ms, rule } => Ok(expire(old, *at_ms, *rule, wall)),
+            Self::Expire { at_ms, condition: rule } => Ok(expire(old, *at_ms, *rule, wall)),
             Self::Persist => Ok(match old {
                 Some(old) if old.expiry_ms != 0 => {
                     (WriteAction::Store(old.bytes.into(), RecordExpiry::Never), RespReply::Integer(1))
@@ -138,7 +143,11 @@ fn append(old: Option<OldValue>, value: &Bytes) -> Result<(WriteAction, RespRepl
     Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), reply))
 }
 
-fn set_range(old: Option<OldValue>, offset: usize, value: &Bytes) -> Result<(WriteAction, RespReply), ErrorReply> {
+fn set_range(
+    old: Option<OldValue>,
+    offset: usize,
+    value: &Bytes,
+) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
     if value.is_empty() {
         return Ok((WriteAction::Nothing, length_reply(bytes.len())));
@@ -167,7 +176,12 @@ fn refresh(old: Option<OldValue>, expiry: RecordExpiry, wall: UnixMillis) -> (Wr
     (action, RespReply::Bulk(old.bytes))
 }
 
-fn expire(old: Option<OldValue>, at_ms: i64, rule: ExpireCondition, wall: UnixMillis) -> (WriteAction, RespReply) {
+fn expire(
+    old: Option<OldValue>,
+    at_ms: i64,
+    rule: ExpireCondition,
+    wall: UnixMillis,
+) -> (WriteAction, RespReply) {
     let Some(old) = old.filter(|old| rule.allows(old.expiry_ms, at_ms)) else {
         return (WriteAction::Nothing, RespReply::Integer(0));
     };

@@ -4,12 +4,12 @@
 //! closes it.
 
 use super::clients::ClientTable;
-use super::connection::{RespConnection, ConnectionLife, ReplyMode};
+use super::connection::{ConnectionLife, ReplyMode, RespConnection};
 use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use super::request::RespRequest;
-use super::shared::RespState;
+use super::state::RespState;
 use std::fmt::Write as _;
 
 /// Returns a client's name if it has only characters that CLIENT LIST can show.
@@ -53,7 +53,9 @@ pub(crate) fn answer(
             arity(count == 4)?;
             set_info(request, connection)
         }
-        b"info" => arity(count == 2).map(|()| told(&line(connection, shared), connection.protocol)),
+        b"info" => {
+            arity(count == 2).map(|()| verbatim_reply(&info_line(connection, shared), connection.protocol))
+        }
         b"list" => list(request, connection, clients, shared),
         b"kill" => {
             arity(count >= 3)?;
@@ -61,7 +63,7 @@ pub(crate) fn answer(
         }
         b"no-evict" => {
             arity(count == 3)?;
-            connection.no_evict = switch(request.arg(2))?;
+            connection.no_evict = parse_on_off(request.arg(2))?;
             Ok(RespReply::Ok)
         }
         b"reply" => {
@@ -72,7 +74,7 @@ pub(crate) fn answer(
     }
 }
 
-fn switch(word: &[u8]) -> Result<bool, ErrorReply> {
+fn parse_on_off(word: &[u8]) -> Result<bool, ErrorReply> {
     if word.eq_ignore_ascii_case(b"on") {
         Ok(true)
     } else if word.eq_ignore_ascii_case(b"off") {
@@ -96,25 +98,25 @@ fn set_info(request: &RespRequest<'_>, connection: &mut RespConnection) -> Resul
     let value = request.arg(3);
     if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         let text = format!("ERR {} cannot contain spaces, newlines or special characters.", request.text(2));
-        return Err(ErrorReply::told(text));
+        return Err(ErrorReply::formatted(text));
     }
-    if request.is(2, "lib-name") {
+    if request.arg_is(2, "lib-name") {
         connection.identity.library = value.to_vec();
-    } else if request.is(2, "lib-ver") {
+    } else if request.arg_is(2, "lib-ver") {
         connection.identity.library_version = value.to_vec();
     } else {
-        return Err(ErrorReply::told(format!("ERR Unrecognized option '{}'", request.text(2))));
+        return Err(ErrorReply::formatted(format!("ERR Unrecognized option '{}'", request.text(2))));
     }
     Ok(RespReply::Ok)
 }
 
-fn told(text: &str, protocol: RespVersion) -> RespReply {
+fn verbatim_reply(text: &str, protocol: RespVersion) -> RespReply {
     let mut out = Vec::new();
     ReplyEncoder::new(&mut out, protocol).verbatim(text);
     RespReply::Encoded(out)
 }
 
-fn line(connection: &RespConnection, shared: &RespState) -> String {
+fn info_line(connection: &RespConnection, shared: &RespState) -> String {
     let identity = &connection.identity;
     let seconds = |since: headwater_host::clock::Nanos| shared.now.since(since).0 / 1_000_000_000;
     let mut text = String::new();
@@ -148,15 +150,15 @@ fn list(
     shared: &RespState,
 ) -> Result<RespReply, ErrorReply> {
     let mut wanted: Option<Vec<u64>> = None;
-    if request.len() == 4 && request.is(2, "type") {
-        if !request.is(3, "normal") {
-            let known = ["master", "replica", "slave", "pubsub"].iter().any(|word| request.is(3, word));
+    if request.len() == 4 && request.arg_is(2, "type") {
+        if !request.arg_is(3, "normal") {
+            let known = ["master", "replica", "slave", "pubsub"].iter().any(|word| request.arg_is(3, word));
             if !known {
-                return Err(ErrorReply::told(format!("ERR Unknown client type '{}'", request.text(3))));
+                return Err(ErrorReply::formatted(format!("ERR Unknown client type '{}'", request.text(3))));
             }
             wanted = Some(Vec::new());
         }
-    } else if request.len() > 3 && request.is(2, "id") {
+    } else if request.len() > 3 && request.arg_is(2, "id") {
         let ids: Option<Vec<u64>> = (3..request.len())
             .map(|at| integer(request.arg(at)).and_then(|id| u64::try_from(id).ok()))
             .collect();
@@ -167,10 +169,10 @@ fn list(
     let mut text = String::new();
     for other in clients.iter().chain([connection]).filter(|other| other.socket.is_some()) {
         if wanted.as_ref().is_none_or(|wanted| wanted.contains(&other.identity.id)) {
-            text.push_str(&line(other, shared));
+            text.push_str(&info_line(other, shared));
         }
     }
-    Ok(told(&text, connection.protocol))
+    Ok(verbatim_reply(&text, connection.protocol))
 }
 
 /// The filter of CLIENT KILL.
@@ -179,12 +181,12 @@ struct KillFilter {
     id: Option<u64>,
     address: Option<Vec<u8>>,
     local: Option<Vec<u8>>,
-    spare_self: bool,
+    skip_me: bool,
     other_type: bool,
 }
 
 impl KillFilter {
-    fn hits(&self, connection: &RespConnection) -> bool {
+    fn matches(&self, connection: &RespConnection) -> bool {
         let same = |wanted: &Option<Vec<u8>>, text: &str| {
             wanted.as_ref().is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
         };
@@ -209,12 +211,12 @@ fn kill(
         filter(request)?
     };
     let mut killed = 0;
-    for other in clients.iter_mut().filter(|other| filter.hits(other)) {
+    for other in clients.iter_mut().filter(|other| filter.matches(other)) {
         other.life = ConnectionLife::Dead;
         shared.dirty.push_back(other.index);
         killed += 1;
     }
-    if filter.hits(connection) && (by_address || !filter.spare_self) {
+    if filter.matches(connection) && (by_address || !filter.skip_me) {
         connection.life = ConnectionLife::Closing;
         killed += 1;
     }
@@ -226,7 +228,7 @@ fn kill(
 }
 
 fn filter(request: &RespRequest<'_>) -> Result<KillFilter, ErrorReply> {
-    let mut filter = KillFilter { spare_self: true, ..KillFilter::default() };
+    let mut filter = KillFilter { skip_me: true, ..KillFilter::default() };
     if request.len() % 2 == 1 {
         return Err(errors::SYNTAX);
     }
@@ -241,8 +243,8 @@ fn filter(request: &RespRequest<'_>) -> Result<KillFilter, ErrorReply> {
             b"laddr" => filter.local = Some(value.to_vec()),
             b"user" => filter.other_type |= value != b"default",
             b"type" => filter.other_type |= !value.eq_ignore_ascii_case(b"normal"),
-            b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.spare_self = true,
-            b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.spare_self = false,
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.skip_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.skip_me = false,
             _ => return Err(errors::SYNTAX),
         }
     }

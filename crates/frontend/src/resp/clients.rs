@@ -10,7 +10,7 @@ use super::locks::ClientIndex;
 /// The table of all connections, by [`ClientIndex`].
 #[derive(Debug, Default)]
 pub(crate) struct ClientTable {
-    places: Vec<Option<Box<RespConnection>>>,
+    slots: Vec<Option<Box<RespConnection>>>,
     free: Vec<u16>,
     open: usize,
 }
@@ -22,20 +22,20 @@ impl ClientTable {
     }
 
     /// Reserves a free slot; `None` if the table has [`CLIENTS_CEILING`] slots and all are in use.
-    pub(crate) fn vacancy(&mut self) -> Option<ClientIndex> {
+    pub(crate) fn reserve(&mut self) -> Option<ClientIndex> {
         if let Some(slot) = self.free.pop() {
             return Some(ClientIndex(slot));
         }
-        let slot = u16::try_from(self.places.len()).ok()?;
+        let slot = u16::try_from(self.slots.len()).ok()?;
         if usize::from(slot) >= CLIENTS_CEILING {
             return None;
         }
-        self.places.push(None);
+        self.slots.push(None);
         Some(ClientIndex(slot))
     }
 
     /// Returns a reserved slot that was never filled.
-    pub(crate) fn give_up(&mut self, index: ClientIndex) {
+    pub(crate) fn cancel_reservation(&mut self, index: ClientIndex) {
         self.free.push(index.0);
     }
 
@@ -48,18 +48,18 @@ impl ClientTable {
     /// Takes a connection out of its slot to run it.
     #[inline]
     pub(crate) fn take(&mut self, index: ClientIndex) -> Option<Box<RespConnection>> {
-        self.places.get_mut(usize::from(index.0))?.take()
+        self.slots.get_mut(usize::from(index.0))?.take()
     }
 
     /// Puts a connection back into its slot.
     #[inline]
     pub(crate) fn put_back(&mut self, connection: Box<RespConnection>) {
         let slot = usize::from(connection.index.0);
-        self.places[slot] = Some(connection);
+        self.slots[slot] = Some(connection);
     }
 
     /// Frees the slot of a connection that was taken out.
-    pub(crate) fn forget(&mut self, index: ClientIndex) {
+    pub(crate) fn release_slot(&mut self, index: ClientIndex) {
         self.open -= 1;
         self.free.push(index.0);
     }
@@ -67,16 +67,16 @@ impl ClientTable {
     /// Returns a connection in its slot; `None` if the slot is free or the connection is taken out.
     #[inline]
     pub(crate) fn get_mut(&mut self, index: ClientIndex) -> Option<&mut RespConnection> {
-        self.places.get_mut(usize::from(index.0))?.as_deref_mut()
+        self.slots.get_mut(usize::from(index.0))?.as_deref_mut()
     }
 
     /// Iterates over the connections that are not taken out.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &RespConnection> {
-        self.places.iter().flatten().map(AsRef::as_ref)
+        self.slots.iter().flatten().map(AsRef::as_ref)
     }
 
     /// Iterates over the connections that are not taken out.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RespConnection> {
-        self.places.iter_mut().flatten().map(AsMut::as_mut)
+        self.slots.iter_mut().flatten().map(AsMut::as_mut)
     }
 }

@@ -39,7 +39,7 @@ pub(crate) enum CommandHandler {
     /// Answered immediately from the front end's own state.
     Session,
     /// Answered as soon as every earlier command of the connection is answered.
-    Settled,
+    AfterEarlier,
 }
 
 /// The row of one command.
@@ -142,8 +142,8 @@ commands! {
     Copy "copy" -3 "write denyoom" (1 2 1) Generic "6.2.0" Plan "Copy a key";
     Type "type" 2 "readonly fast" (1 1 1) Generic "1.0.0" Plan "Determine the type stored at key";
     Object "object" -2 "readonly" (2 2 1) Generic "2.2.3" Plan "Inspect the internals of a value";
-    Wait "wait" 3 "noscript" (0 0 0) Generic "3.0.0" Settled "Wait for the synchronous replication of the writes before it";
-    DbSize "dbsize" 1 "readonly fast" (0 0 0) Server "1.0.0" Settled "Return the number of keys in the selected database";
+    Wait "wait" 3 "noscript" (0 0 0) Generic "3.0.0" AfterEarlier "Wait for the synchronous replication of the writes before it";
+    DbSize "dbsize" 1 "readonly fast" (0 0 0) Server "1.0.0" AfterEarlier "Return the number of keys in the selected database";
     FlushDb "flushdb" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
     FlushAll "flushall" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
     Save "save" 1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
@@ -151,17 +151,17 @@ commands! {
     LastSave "lastsave" 1 "loading stale fast" (0 0 0) Server "1.0.0" Session "Get the UNIX time stamp of the last successful save";
     Memory "memory" -2 "readonly" (2 2 1) Server "4.0.0" Plan "Report the bytes that a key uses";
     Debug "debug" -2 "admin noscript loading stale" (0 0 0) Server "1.0.0" Plan "A few of Redis's debugging commands";
-    Info "info" -1 "loading stale" (0 0 0) Server "1.0.0" Settled "Get information and statistics about the server";
+    Info "info" -1 "loading stale" (0 0 0) Server "1.0.0" AfterEarlier "Get information and statistics about the server";
     Config "config" -2 "admin noscript loading stale" (0 0 0) Server "2.0.0" Session "Read and change parameters";
     Command "command" -1 "loading stale" (0 0 0) Server "2.8.13" Session "Get array of command details";
     Time "time" 1 "loading stale fast" (0 0 0) Server "2.6.0" Session "Return the current server time";
     SlowLog "slowlog" -2 "admin loading stale" (0 0 0) Server "2.2.12" Session "Read and reset the slow log";
     Ping "ping" -1 "fast" (0 0 0) Connection "1.0.0" Session "Ping the server";
     Echo "echo" 2 "fast" (0 0 0) Connection "1.0.0" Session "Echo the given string";
-    Hello "hello" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.0.0" Settled "Handshake with Redis";
+    Hello "hello" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.0.0" AfterEarlier "Handshake with Redis";
     Auth "auth" -2 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Authenticate to the server";
     Select "select" 2 "loading stale fast" (0 0 0) Connection "1.0.0" Session "Change the selected database for the current connection";
-    Reset "reset" 1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.2.0" Settled "Reset the connection";
+    Reset "reset" 1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.2.0" AfterEarlier "Reset the connection";
     Quit "quit" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Close the connection";
     Client "client" -2 "noscript loading stale" (0 0 0) Connection "2.4.0" Session "List and manage client connections";
 }
@@ -213,7 +213,7 @@ impl CommandEntry {
     }
 
     /// Returns true if a client may use the command before it authenticates.
-    pub(crate) fn open_to_all(&self) -> bool {
+    pub(crate) fn allowed_before_auth(&self) -> bool {
         self.flags.contains("no_auth")
     }
 

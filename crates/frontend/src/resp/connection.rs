@@ -8,12 +8,12 @@ use super::command_table::RespCommand;
 use super::limits::{READ_BYTES, SLOTS_MAX};
 use super::locks::ClientIndex;
 use super::operation::RespOperation;
-use super::output::OutputQueue;
-use super::parser::{CommandBatch, RespParser, ProtocolError};
+use super::output_queue::OutputQueue;
+use super::parser::{CommandBatch, ProtocolError, RespParser};
 use super::plan::KeyAccess;
-use super::reply::{RespVersion, RespReply};
-use super::shared::RespState;
-use super::wait::ReplyForm;
+use super::reply::{RespReply, RespVersion};
+use super::reply_form::ReplyForm;
+use super::state::RespState;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
@@ -135,13 +135,13 @@ pub(crate) struct RespConnection {
     pub(crate) pending: ParsedCommands,
     pub(crate) slots: VecDeque<PipelineSlot>,
     /// Number of the first slot.
-    pub(crate) base: u64,
+    pub(crate) first_slot: u64,
     /// Device commands in flight.
     pub(crate) in_flight: u32,
     /// Read-modify-writes that have not written yet.
-    pub(crate) locks: u32,
+    pub(crate) locks_held: u32,
     /// The locked key that the next command waits for.
-    pub(crate) waits_for: Option<AwaitedKey>,
+    pub(crate) awaited_key: Option<AwaitedKey>,
     /// The slot that prevents later commands from starting.
     pub(crate) barrier: Option<u64>,
     pub(crate) output: OutputQueue,
@@ -169,10 +169,10 @@ impl RespConnection {
             protocol_error: None,
             pending: ParsedCommands::default(),
             slots: VecDeque::new(),
-            base: 0,
+            first_slot: 0,
             in_flight: 0,
-            locks: 0,
-            waits_for: None,
+            locks_held: 0,
+            awaited_key: None,
             barrier: None,
             output: OutputQueue::default(),
             ready: SocketReadiness::default(),
@@ -196,7 +196,7 @@ impl RespConnection {
     /// Returns the number of the next slot.
     #[inline]
     pub(crate) fn next_slot(&self) -> u64 {
-        self.base + self.slots.len() as u64
+        self.first_slot + self.slots.len() as u64
     }
 
     /// Returns the device token of a slot; the low 24 bits are free for the part's number.
@@ -207,9 +207,9 @@ impl RespConnection {
 
     /// Returns the index in `slots` of a token's slot.
     #[inline]
-    pub(crate) fn slot_place(&self, token: u64) -> usize {
+    pub(crate) fn slot_index(&self, token: u64) -> usize {
         let short = (token >> 24) & 0xFF_FFFF;
-        usize::try_from(short.wrapping_sub(self.base) & 0xFF_FFFF).unwrap_or(usize::MAX)
+        usize::try_from(short.wrapping_sub(self.first_slot) & 0xFF_FFFF).unwrap_or(usize::MAX)
     }
 
     /// Appends a slot.
@@ -233,14 +233,14 @@ impl RespConnection {
 
     /// Stores a slot's reply and moves the replies of all finished slots at the front to the output.
     #[inline]
-    pub(crate) fn settle(&mut self, at: usize, reply: RespReply, shared: &mut RespState) {
+    pub(crate) fn complete_slot(&mut self, at: usize, reply: RespReply, shared: &mut RespState) {
         let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
         let failed = matches!(reply, RespReply::Error(_));
         let took = shared.now.since(slot.started);
-        shared.account(slot.verb, took, failed);
-        if shared.slowlog.wants(took) {
+        shared.count_command(slot.verb, took, failed);
+        if shared.slowlog.is_slow(took) {
             shared.log_slow(slot.verb, slot.arguments, took, &self.identity);
         }
         if at > 0 {
@@ -248,18 +248,18 @@ impl RespConnection {
             return;
         }
         if let Some(slot) = self.slots.pop_front() {
-            self.base += 1;
+            self.first_slot += 1;
             if !slot.silent {
-                self.output.reply(reply, self.protocol, &mut shared.sinks);
+                self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
             }
         }
         while matches!(self.slots.front(), Some(PipelineSlot { state: PipelineSlotState::Ready(_), .. })) {
             if let Some(PipelineSlot { state: PipelineSlotState::Ready(reply), silent, .. }) =
                 self.slots.pop_front()
             {
-                self.base += 1;
+                self.first_slot += 1;
                 if !silent {
-                    self.output.reply(reply, self.protocol, &mut shared.sinks);
+                    self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
                 }
             }
         }
@@ -268,18 +268,18 @@ impl RespConnection {
     /// Replies to a command that needs no device command, and counts it.
     #[inline]
     pub(crate) fn answer(&mut self, verb: RespCommand, reply: RespReply, shared: &mut RespState) {
-        shared.account(verb, Nanos::ZERO, matches!(reply, RespReply::Error(_)));
-        self.answer_unaccounted(reply, shared);
+        shared.count_command(verb, Nanos::ZERO, matches!(reply, RespReply::Error(_)));
+        self.answer_uncounted(reply, shared);
     }
 
     /// Replies to an unknown or refused command or a protocol error, without counting an execution.
-    pub(crate) fn answer_unaccounted(&mut self, reply: RespReply, shared: &mut RespState) {
+    pub(crate) fn answer_uncounted(&mut self, reply: RespReply, shared: &mut RespState) {
         let silent = self.reply_mode != ReplyMode::On;
         if silent {
             return;
         }
         if self.slots.is_empty() {
-            self.output.reply(reply, self.protocol, &mut shared.sinks);
+            self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
         } else {
             self.open_slot(PipelineSlotState::Ready(reply), RespCommand::Ping, 0, Nanos::ZERO);
         }
@@ -316,7 +316,7 @@ impl RespConnection {
 
     /// Reserves the whole length of a long argument at once.
     fn reserve(&mut self) {
-        let wanted = self.parser.wanted();
+        let wanted = self.parser.bytes_needed();
         if wanted > self.input.capacity() {
             self.input.reserve(wanted - self.input.len() + READ_BYTES);
         } else if self.input.capacity() - self.input.len() < READ_BYTES / 4 {

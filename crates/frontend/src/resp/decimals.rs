@@ -75,14 +75,14 @@ fn parse(text: &[u8]) -> Option<ExtendedFloat> {
     }
     let scale = 10_u128.checked_pow(power.unsigned_abs())?;
     if power >= 0 {
-        quotient(negative, digits.checked_mul(scale)?, 1)
+        nearest_quotient(negative, digits.checked_mul(scale)?, 1)
     } else {
-        quotient(negative, digits, scale)
+        nearest_quotient(negative, digits, scale)
     }
 }
 
 /// Returns the number nearest to a fraction.
-fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<ExtendedFloat> {
+fn nearest_quotient(negative: bool, numerator: u128, denominator: u128) -> Option<ExtendedFloat> {
     if numerator == 0 {
         return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
     }
@@ -92,9 +92,9 @@ fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extend
     loop {
         let amount = shift.unsigned_abs();
         let (top, bottom) = if shift >= 0 {
-            (shifted(numerator, amount), Some(denominator))
+            (checked_shift_left(numerator, amount), Some(denominator))
         } else {
-            (Some(numerator), shifted(denominator, amount))
+            (Some(numerator), checked_shift_left(denominator, amount))
         };
         let (Some(top), Some(bottom)) = (top, bottom) else {
             shift -= 1;
@@ -111,19 +111,19 @@ fn quotient(negative: bool, numerator: u128, denominator: u128) -> Option<Extend
         }
         let rest = top % bottom;
         let up = rest > bottom - rest || (rest == bottom - rest && whole & 1 == 1);
-        return normal(negative, whole + u128::from(up), -shift);
+        return normalized(negative, whole + u128::from(up), -shift);
     }
 }
 
 /// Shifts left; `None` if bits would be lost.
-fn shifted(value: u128, amount: u32) -> Option<u128> {
+fn checked_shift_left(value: u128, amount: u32) -> Option<u128> {
     (amount < value.leading_zeros() + u32::from(value == 0))
         .then(|| value << amount)
         .or_else(|| (amount == value.leading_zeros() && amount < u128::BITS).then(|| value << amount))
 }
 
 /// Normalizes a mantissa of any width; excess bits round to nearest, ties to even.
-fn normal(negative: bool, value: u128, exponent: i32) -> Option<ExtendedFloat> {
+fn normalized(negative: bool, value: u128, exponent: i32) -> Option<ExtendedFloat> {
     if value == 0 {
         return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
     }
@@ -163,7 +163,7 @@ fn sum(left: ExtendedFloat, right: ExtendedFloat) -> Option<ExtendedFloat> {
     } else {
         (wide(large.mantissa) - near - u128::from(lost)) | u128::from(lost)
     };
-    normal(large.negative, total, large.exponent - 62)
+    normalized(large.negative, total, large.exponent - 62)
 }
 
 /// Prints a number with seventeen decimal places, exactly rounded.
@@ -171,7 +171,7 @@ fn print(value: ExtendedFloat) -> Option<String> {
     let sign = if value.negative { "-" } else { "" };
     let mantissa = u128::from(value.mantissa);
     if value.exponent >= 0 {
-        let whole = shifted(mantissa, value.exponent.unsigned_abs())?;
+        let whole = checked_shift_left(mantissa, value.exponent.unsigned_abs())?;
         return Some(format!("{sign}{whole}.0"));
     }
     let places = value.exponent.unsigned_abs();

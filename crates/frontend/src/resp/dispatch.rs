@@ -6,21 +6,23 @@
 //! connection is queued to be run again.
 
 use super::command_table::{CommandHandler, RespCommand, lookup};
-use super::connection::{RespConnection, ConnectionLife, ParsedCommands, PipelineSlotState, ReplyMode, AwaitedKey};
+use super::connection::{
+    AwaitedKey, ConnectionLife, ParsedCommands, PipelineSlotState, ReplyMode, RespConnection,
+};
 use super::edit::KeyEdit;
 use super::errors::{self, ErrorReply};
 use super::gather::KeyGather;
 use super::help;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
 use super::locks::LockView;
-use super::operation::{DriveResult, OperationContext, RespOperation, again};
-use super::parser::{ParserLimits, AuthState};
-use super::plan::{KeyAccess, PlanContext, CommandPlan, plan};
+use super::operation::{DriveResult, OperationContext, RespOperation, operation_ref};
+use super::parser::{AuthState, ParserLimits};
+use super::plan::{CommandPlan, KeyAccess, PlanContext, plan};
 use super::reply::RespReply;
+use super::reply_form::ReplyForm;
 use super::request::RespRequest;
 use super::session;
-use super::shared::RespState;
-use super::wait::ReplyForm;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_ssd::command::{SsdCommand, SubmitError};
@@ -31,12 +33,12 @@ pub(crate) enum RespOutcome {
     /// The request is answered or in flight.
     Taken,
     /// The request must be dispatched again; the connection is run when that can succeed.
-    NotYet,
+    Retry,
 }
 
 /// The device and the state that the connections share.
 pub(crate) struct TurnContext<'a, S> {
-    pub(crate) store: &'a mut S,
+    pub(crate) device: &'a mut S,
     pub(crate) shared: &'a mut RespState,
     pub(crate) clients: &'a mut super::clients::ClientTable,
 }
@@ -55,12 +57,12 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 }
                 continue;
             }
-            if connection.is_held() || self.still_waits(connection) {
+            if connection.is_held() || self.is_still_locked(connection) {
                 break;
             }
             let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
             let mode = connection.reply_mode;
-            if self.execute(connection, &request) == RespOutcome::NotYet {
+            if self.execute(connection, &request) == RespOutcome::Retry {
                 break;
             }
             pending.cursor += 1;
@@ -73,7 +75,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             && let Some(error) = connection.protocol_error.take()
         {
             self.shared.counters.errors += 1;
-            connection.answer_unaccounted(ErrorReply::told(format!("ERR {error}")).into(), self.shared);
+            connection.answer_uncounted(ErrorReply::formatted(format!("ERR {error}")).into(), self.shared);
             connection.life = ConnectionLife::Closing;
         }
         connection.pending = pending;
@@ -81,33 +83,34 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 
     fn execute(&mut self, connection: &mut RespConnection, request: &RespRequest<'_>) -> RespOutcome {
         let Some(verb) = lookup(request.arg(0)) else {
-            self.shared.reject(None);
-            connection.answer_unaccounted(errors::unknown_command(request).into(), self.shared);
+            self.shared.count_rejected(None);
+            connection.answer_uncounted(errors::unknown_command(request).into(), self.shared);
             return RespOutcome::Taken;
         };
         let entry = verb.entry();
         let refusal = entry.check_arity(request.len()).err().or_else(|| {
-            let locked_out =
-                !connection.authenticated && self.shared.settings.password.is_some() && !entry.open_to_all();
+            let locked_out = !connection.authenticated
+                && self.shared.settings.password.is_some()
+                && !entry.allowed_before_auth();
             locked_out.then_some(errors::NOAUTH)
         });
         if let Some(failure) = refusal {
-            self.shared.reject(Some(verb));
-            connection.answer_unaccounted(failure.into(), self.shared);
+            self.shared.count_rejected(Some(verb));
+            connection.answer_uncounted(failure.into(), self.shared);
             return RespOutcome::Taken;
         }
         connection.last_verb = Some(verb);
         if request.len() == 2
-            && request.is(1, "help")
+            && request.arg_is(1, "help")
             && let Some(reply) = help::answer(verb, connection.protocol)
         {
             connection.answer(verb, reply, self.shared);
             return RespOutcome::Taken;
         }
         match entry.handler {
-            CommandHandler::Plan => self.carry_out(connection, verb, request),
-            CommandHandler::Settled if !connection.slots.is_empty() => RespOutcome::NotYet,
-            CommandHandler::Session | CommandHandler::Settled => {
+            CommandHandler::Plan => self.execute_plan(connection, verb, request),
+            CommandHandler::AfterEarlier if !connection.slots.is_empty() => RespOutcome::Retry,
+            CommandHandler::Session | CommandHandler::AfterEarlier => {
                 let reply = session::answer(verb, request, connection, self).unwrap_or_else(RespReply::Error);
                 connection.answer(verb, reply, self.shared);
                 RespOutcome::Taken
@@ -115,37 +118,42 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         }
     }
 
-    fn carry_out(&mut self, connection: &mut RespConnection, verb: RespCommand, request: &RespRequest<'_>) -> RespOutcome {
-        match plan(verb, request, &self.place(connection)) {
-            Ok(CommandPlan::One { access, key_at, command, wait }) => {
+    fn execute_plan(
+        &mut self,
+        connection: &mut RespConnection,
+        verb: RespCommand,
+        request: &RespRequest<'_>,
+    ) -> RespOutcome {
+        match plan(verb, request, &self.plan_context(connection)) {
+            Ok(CommandPlan::Single { access, key_at, command, wait }) => {
                 if self.is_locked(connection, (request, key_at), access) {
-                    return RespOutcome::NotYet;
+                    return RespOutcome::Retry;
                 }
                 let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
                 if outcome == RespOutcome::Taken
-                    && let Some(waits) = connection.waits_for.take()
+                    && let Some(waits) = connection.awaited_key.take()
                 {
                     // The key was promised to this connection, which needed it only to submit: pass it on.
-                    self.shared.abandon(waits.namespace, &waits.key, connection.index);
+                    self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
                 }
                 outcome
             }
             Ok(CommandPlan::Edit(key, change)) => {
                 let namespace = connection.namespace();
                 if !self.shared.locks.acquire(namespace, &key, connection.index) {
-                    self.shared.locks.wait(namespace, &key, connection.index);
-                    connection.waits_for = Some(AwaitedKey { namespace, key, access: KeyAccess::Write });
-                    return RespOutcome::NotYet;
+                    self.shared.locks.add_waiter(namespace, &key, connection.index);
+                    connection.awaited_key = Some(AwaitedKey { namespace, key, access: KeyAccess::Write });
+                    return RespOutcome::Retry;
                 }
-                connection.waits_for = None;
-                connection.locks += 1;
+                connection.awaited_key = None;
+                connection.locks_held += 1;
                 let edit = KeyEdit::new(namespace, key, change);
                 self.begin(connection, (verb, request.len()), RespOperation::Edit(edit));
                 RespOutcome::Taken
             }
             Ok(CommandPlan::Gather(gather)) => self.begin_gather(connection, (verb, request.len()), gather),
-            Ok(CommandPlan::Alone(_)) if !connection.slots.is_empty() => RespOutcome::NotYet,
-            Ok(CommandPlan::Alone(operation)) => {
+            Ok(CommandPlan::Exclusive(_)) if !connection.slots.is_empty() => RespOutcome::Retry,
+            Ok(CommandPlan::Exclusive(operation)) => {
                 self.begin(connection, (verb, request.len()), operation);
                 RespOutcome::Taken
             }
@@ -161,7 +169,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
     }
 
     #[inline]
-    fn place(&mut self, connection: &RespConnection) -> PlanContext {
+    fn plan_context(&mut self, connection: &RespConnection) -> PlanContext {
         PlanContext {
             namespace: connection.namespace(),
             now: self.shared.now,
@@ -172,9 +180,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 
     /// Returns true if the next command's key is still locked. This check costs less than planning the command again.
     #[inline]
-    fn still_waits(&self, connection: &RespConnection) -> bool {
-        connection.waits_for.as_ref().is_some_and(|waits| {
-            let found = self.shared.locks.look(waits.namespace, &waits.key, connection.index);
+    fn is_still_locked(&self, connection: &RespConnection) -> bool {
+        connection.awaited_key.as_ref().is_some_and(|waits| {
+            let found = self.shared.locks.view(waits.namespace, &waits.key, connection.index);
             must_wait(found, waits.access)
         })
     }
@@ -193,10 +201,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         }
         let namespace = connection.namespace();
         let key = request.arg(key_at);
-        let must_wait = must_wait(self.shared.locks.look(namespace, key, connection.index), access);
+        let must_wait = must_wait(self.shared.locks.view(namespace, key, connection.index), access);
         if must_wait {
-            self.shared.locks.wait(namespace, key, connection.index);
-            connection.waits_for = Some(AwaitedKey { namespace, key: request.bytes(key_at), access });
+            self.shared.locks.add_waiter(namespace, key, connection.index);
+            connection.awaited_key = Some(AwaitedKey { namespace, key: request.bytes(key_at), access });
         }
         must_wait
     }
@@ -210,11 +218,11 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         wait: ReplyForm,
     ) -> RespOutcome {
         if let SsdCommand::Retrieve { sink, .. } = &mut command {
-            *sink = self.shared.sinks.take().into();
+            *sink = self.shared.value_buffers.take().into();
         }
         let token = connection.token(connection.next_slot());
         let submitted = if self.shared.in_flight < IN_FLIGHT_MAX {
-            self.store.submit(self.shared.face, connection.namespace(), token, command)
+            self.device.submit(self.shared.front_end, connection.namespace(), token, command)
         } else {
             Err(SubmitError::Busy(IN_FLIGHT_MAX))
         };
@@ -227,7 +235,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             Err(SubmitError::Busy(_)) => {
                 self.shared.busy.push_back(connection.index);
-                RespOutcome::NotYet
+                RespOutcome::Retry
             }
             Err(SubmitError::Refused(status)) => {
                 connection.answer(call.0, errors::from_status(status).into(), self.shared);
@@ -243,14 +251,19 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         gather: KeyGather,
     ) -> RespOutcome {
         // The gather would overtake an edit that has not written yet.
-        if connection.locks > 0 {
-            return RespOutcome::NotYet;
+        if connection.locks_held > 0 {
+            return RespOutcome::Retry;
         }
         self.begin(connection, call, RespOperation::Gather(gather));
         RespOutcome::Taken
     }
 
-    fn begin(&mut self, connection: &mut RespConnection, call: (RespCommand, usize), operation: RespOperation) {
+    fn begin(
+        &mut self,
+        connection: &mut RespConnection,
+        call: (RespCommand, usize),
+        operation: RespOperation,
+    ) {
         let slot = connection.next_slot();
         let state = PipelineSlotState::Working(Box::new(operation));
         connection.open_slot(state, call.0, call.1, self.shared.now);
@@ -259,7 +272,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 
     /// Submits the commands of an operation that are due; fills its slot when the operation is done.
     pub(crate) fn drive(&mut self, connection: &mut RespConnection, slot: u64) {
-        let Some(at) = slot.checked_sub(connection.base).and_then(|at| usize::try_from(at).ok()) else {
+        let Some(at) = slot.checked_sub(connection.first_slot).and_then(|at| usize::try_from(at).ok()) else {
             return;
         };
         let token = connection.token(slot);
@@ -269,10 +282,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             return;
         };
         let mut lane = OperationContext {
-            store: &mut *self.store,
+            device: &mut *self.device,
             shared: &mut *self.shared,
             in_flight: &mut connection.in_flight,
-            locks: &mut connection.locks,
+            locks: &mut connection.locks_held,
             token,
             protocol: connection.protocol,
         };
@@ -283,12 +296,12 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         } else if connection.barrier == Some(slot) {
             connection.barrier = None;
         }
-        let again = again(connection.index, connection.identity.id, slot);
+        let again = operation_ref(connection.index, connection.identity.id, slot);
         match driven {
             DriveResult::Waiting => {}
             DriveResult::Busy => self.shared.busy_operations.push_back(again),
             DriveResult::Until(time) => self.shared.sleepers.push((time, again)),
-            DriveResult::Done(reply) => connection.settle(at, reply, self.shared),
+            DriveResult::Done(reply) => connection.complete_slot(at, reply, self.shared),
         }
     }
 }
@@ -312,7 +325,7 @@ fn parse_more(connection: &mut RespConnection, pending: &mut ParsedCommands, sha
         bulk_bytes_max: shared.settings.bulk_bytes_max,
         // Before AUTH, one command may change the limits of the next.
         commands_max: if known { BATCH_COMMANDS_MAX } else { 1 },
-        standing: if known { AuthState::Authenticated } else { AuthState::Unknown },
+        auth: if known { AuthState::Authenticated } else { AuthState::Unauthenticated },
     };
     let parsed = connection.parser.parse(&mut connection.input, &rules, &mut pending.batch);
     connection.protocol_error = parsed.error;

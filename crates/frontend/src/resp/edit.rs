@@ -12,7 +12,7 @@
 //!     +- created ----+- missing, no write -> Look -> Looking -> Done
 //! ```
 
-use super::change::{WriteAction, KeyChange, OldValue};
+use super::change::{KeyChange, OldValue, WriteAction};
 use super::errors::{self, ErrorReply};
 use super::limits::RETRIES_MAX;
 use super::operation::{DriveResult, OperationContext};
@@ -33,8 +33,8 @@ enum EditStage {
     Writing(RespReply),
     Fence(Sequence, RespReply),
     Fencing(RespReply),
-    Look(RespReply),
-    Looking(RespReply),
+    Check(RespReply),
+    Checking(RespReply),
     Done(RespReply),
 }
 
@@ -65,7 +65,7 @@ impl KeyEdit {
 
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
-        let Some((command, next)) = self.due(lane) else {
+        let Some((command, next)) = self.next_command(lane) else {
             return self.waiting_or_done(lane);
         };
         match lane.submit(0, self.namespace, command) {
@@ -95,9 +95,11 @@ impl KeyEdit {
                 other => EditStage::Done(errors::from_status(other).into()),
             },
             EditStage::Fencing(reply) if status.is_success() => EditStage::Done(reply),
-            EditStage::Looking(reply) if status == Status::KEY_DOES_NOT_EXIST => EditStage::Done(reply),
-            EditStage::Looking(_) if status.is_success() => self.retry(),
-            EditStage::Fencing(_) | EditStage::Looking(_) => EditStage::Done(errors::from_status(status).into()),
+            EditStage::Checking(reply) if status == Status::KEY_DOES_NOT_EXIST => EditStage::Done(reply),
+            EditStage::Checking(_) if status.is_success() => self.retry(),
+            EditStage::Fencing(_) | EditStage::Checking(_) => {
+                EditStage::Done(errors::from_status(status).into())
+            }
             other => other,
         };
     }
@@ -121,22 +123,22 @@ impl KeyEdit {
             if old.is_some() { WriteCondition::IfSequence(sequence) } else { WriteCondition::IfAbsent };
         let found = old.is_some();
         let refused = |failure: ErrorReply| (WriteAction::Nothing, RespReply::Error(failure));
-        let (action, reply) = self.change.decide(old, wall).unwrap_or_else(refused);
+        let (action, reply) = self.change.apply(old, wall).unwrap_or_else(refused);
         match action {
             WriteAction::Nothing if found => EditStage::Fence(sequence, reply),
-            WriteAction::Nothing => EditStage::Look(reply),
+            WriteAction::Nothing => EditStage::Check(reply),
             action => EditStage::Write { action, condition, reply },
         }
     }
 
     /// Returns the command to submit now, if any, and the function that advances the stage.
-    fn due<S: CoreDevice>(&self, lane: &mut OperationContext<'_, S>) -> Option<NextCommand> {
+    fn next_command<S: CoreDevice>(&self, lane: &mut OperationContext<'_, S>) -> Option<NextCommand> {
         let key = self.key.clone();
         match &self.stage {
             EditStage::Read => Some((
                 SsdCommand::Retrieve {
                     key,
-                    sink: lane.shared.sinks.take().into(),
+                    sink: lane.shared.value_buffers.take().into(),
                     bytes_max: u32::MAX,
                     release: ReadRelease::Speculative,
                 },
@@ -160,7 +162,7 @@ impl KeyEdit {
                 Some((command, to_writing))
             }
             EditStage::Fence(up_to, _) => Some((SsdCommand::Fence { up_to: *up_to }, to_fencing)),
-            EditStage::Look(_) => {
+            EditStage::Check(_) => {
                 let release = ReadRelease::WhenDurable;
                 Some((SsdCommand::Exist { key, release }, to_looking))
             }
@@ -204,7 +206,7 @@ fn to_fencing(stage: EditStage) -> EditStage {
 
 fn to_looking(stage: EditStage) -> EditStage {
     match stage {
-        EditStage::Look(reply) => EditStage::Looking(reply),
+        EditStage::Check(reply) => EditStage::Checking(reply),
         other => other,
     }
 }

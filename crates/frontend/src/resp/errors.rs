@@ -19,13 +19,14 @@ impl ErrorReply {
     }
 
     /// Creates an error with a formatted text.
-    pub(crate) fn told(text: String) -> Self {
+    pub(crate) fn formatted(text: String) -> Self {
         Self(Cow::Owned(text))
     }
 }
 
 pub(crate) const SYNTAX: ErrorReply = ErrorReply::fixed("ERR syntax error");
-pub(crate) const NOT_AN_INTEGER: ErrorReply = ErrorReply::fixed("ERR value is not an integer or out of range");
+pub(crate) const NOT_AN_INTEGER: ErrorReply =
+    ErrorReply::fixed("ERR value is not an integer or out of range");
 pub(crate) const NOT_A_FLOAT: ErrorReply = ErrorReply::fixed("ERR value is not a valid float");
 pub(crate) const NOT_FINITE: ErrorReply = ErrorReply::fixed("ERR increment would produce NaN or Infinity");
 pub(crate) const OVERFLOW: ErrorReply = ErrorReply::fixed("ERR increment or decrement would overflow");
@@ -34,9 +35,11 @@ pub(crate) const TOO_LONG: ErrorReply =
     ErrorReply::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 pub(crate) const OFFSET: ErrorReply = ErrorReply::fixed("ERR offset is out of range");
 pub(crate) const BIT: ErrorReply = ErrorReply::fixed("ERR bit is not an integer or out of range");
-pub(crate) const BIT_OFFSET: ErrorReply = ErrorReply::fixed("ERR bit offset is not an integer or out of range");
+pub(crate) const BIT_OFFSET: ErrorReply =
+    ErrorReply::fixed("ERR bit offset is not an integer or out of range");
 pub(crate) const NO_SUCH_KEY: ErrorReply = ErrorReply::fixed("ERR no such key");
-pub(crate) const SAME_OBJECT: ErrorReply = ErrorReply::fixed("ERR source and destination objects are the same");
+pub(crate) const SAME_OBJECT: ErrorReply =
+    ErrorReply::fixed("ERR source and destination objects are the same");
 pub(crate) const DATABASE: ErrorReply = ErrorReply::fixed("ERR DB index is out of range");
 pub(crate) const CURSOR: ErrorReply = ErrorReply::fixed("ERR invalid cursor");
 pub(crate) const NOAUTH: ErrorReply = ErrorReply::fixed("NOAUTH Authentication required.");
@@ -74,7 +77,7 @@ pub(crate) fn unknown_command(request: &RespRequest<'_>) -> ErrorReply {
         shown.extend_from_slice(b"' ");
     }
     let name = c_string(request.arg(0));
-    ErrorReply::told(format!(
+    ErrorReply::formatted(format!(
         "ERR unknown command '{}', with args beginning with: {}",
         String::from_utf8_lossy(&name[..name.len().min(128)]),
         String::from_utf8_lossy(&shown)
@@ -88,13 +91,13 @@ fn c_string(bytes: &[u8]) -> &[u8] {
 
 /// Returns the error for a wrong number of arguments of `name`, which may be `command|subcommand`.
 pub(crate) fn wrong_arity(name: &str) -> ErrorReply {
-    ErrorReply::told(format!("ERR wrong number of arguments for '{name}' command"))
+    ErrorReply::formatted(format!("ERR wrong number of arguments for '{name}' command"))
 }
 
 /// Returns the error for an unknown subcommand.
 pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> ErrorReply {
     let subcommand = c_string(subcommand);
-    ErrorReply::told(format!(
+    ErrorReply::formatted(format!(
         "ERR unknown subcommand '{}'. Try {command} HELP.",
         String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)])
     ))
@@ -102,19 +105,21 @@ pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> ErrorReply
 
 /// Returns the error for a time to live that is not positive or out of range.
 pub(crate) fn invalid_expire(command: &str) -> ErrorReply {
-    ErrorReply::told(format!("ERR invalid expire time in '{command}' command"))
+    ErrorReply::formatted(format!("ERR invalid expire time in '{command}' command"))
 }
 
 /// Returns the error for a device status.
 pub(crate) fn from_status(status: Status) -> ErrorReply {
     match status {
-        Status::INVALID_KEY_SIZE => ErrorReply::told(format!("ERR a key has 1 to {KEY_BYTES_MAX} bytes")),
+        Status::INVALID_KEY_SIZE => {
+            ErrorReply::formatted(format!("ERR a key has 1 to {KEY_BYTES_MAX} bytes"))
+        }
         Status::INVALID_VALUE_SIZE => {
-            ErrorReply::told(format!("ERR a value has at most {VALUE_BYTES_MAX} bytes"))
+            ErrorReply::formatted(format!("ERR a value has at most {VALUE_BYTES_MAX} bytes"))
         }
-        Status::CAPACITY_EXCEEDED => {
-            ErrorReply::fixed("OOM command not allowed: the device is full; delete keys or wait for collection")
-        }
-        other => ErrorReply::told(format!("ERR device: {other}")),
+        Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
+            "OOM command not allowed: the device is full; delete keys or wait for collection",
+        ),
+        other => ErrorReply::formatted(format!("ERR device: {other}")),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct ExpiryArgument {
 
 impl ExpiryArgument {
     /// Parses the option words EX, PX, EXAT and PXAT, in lower case.
-    pub(crate) fn option(word: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_option(word: &[u8]) -> Option<Self> {
         let (unit, origin) = match word {
             b"ex" => (TimeUnit::Seconds, TimeOrigin::Now),
             b"px" => (TimeUnit::Millis, TimeOrigin::Now),
@@ -46,7 +46,7 @@ impl ExpiryArgument {
     }
 
     /// Converts a value to milliseconds since the epoch; `None` when they do not fit.
-    pub(crate) fn at(self, value: i64, wall: UnixMillis) -> Option<i64> {
+    pub(crate) fn to_unix_millis(self, value: i64, wall: UnixMillis) -> Option<i64> {
         let millis = match self.unit {
             TimeUnit::Seconds => value.checked_mul(1_000)?,
             TimeUnit::Millis => value,
@@ -58,7 +58,7 @@ impl ExpiryArgument {
     }
 
     /// Parses an argument that must be positive, as SET and GETEX require.
-    pub(crate) fn expiry(
+    pub(crate) fn parse_expiry(
         self,
         request: &RespRequest<'_>,
         at: usize,
@@ -66,7 +66,7 @@ impl ExpiryArgument {
         command: &str,
     ) -> Result<RecordExpiry, ErrorReply> {
         let value = request.integer(at)?;
-        let millis = if value > 0 { self.at(value, wall) } else { None };
+        let millis = if value > 0 { self.to_unix_millis(value, wall) } else { None };
         millis
             .and_then(|millis| u64::try_from(millis).ok())
             .filter(|&millis| millis > 0)
@@ -98,7 +98,7 @@ impl ExpireCondition {
                 b"lt" => LT,
                 _ => {
                     let text = format!("ERR Unsupported option {}", request.text(at));
-                    return Err(ErrorReply::told(text));
+                    return Err(ErrorReply::formatted(text));
                 }
             };
         }

@@ -4,10 +4,10 @@
 //! the last is submitted the connection may start its next command, because the device keeps the order of each key.
 
 use super::errors;
-use super::limits::WINDOW_MAX;
+use super::limits::GATHER_IN_FLIGHT_MAX;
 use super::operation::{DriveResult, OperationContext};
 use super::reply::{ReplyEncoder, RespReply};
-use super::shared::RespState;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -30,7 +30,7 @@ pub(crate) enum KeyQuery {
 #[derive(Debug)]
 pub(crate) struct KeyGather {
     namespace: NamespaceId,
-    question: KeyQuery,
+    query: KeyQuery,
     keys: Vec<Bytes>,
     submitted: usize,
     outstanding: usize,
@@ -41,10 +41,9 @@ pub(crate) struct KeyGather {
 
 impl KeyGather {
     /// Creates an operation on keys.
-    pub(crate) fn new(namespace: NamespaceId, question: KeyQuery, keys: Vec<Bytes>) -> Self {
-        let values =
-            if question == KeyQuery::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
-        Self { namespace, question, keys, submitted: 0, outstanding: 0, found: 0, values, failed: None }
+    pub(crate) fn new(namespace: NamespaceId, query: KeyQuery, keys: Vec<Bytes>) -> Self {
+        let values = if query == KeyQuery::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
+        Self { namespace, query, keys, submitted: 0, outstanding: 0, found: 0, values, failed: None }
     }
 
     /// Returns true if commands for some keys are still to be submitted.
@@ -54,7 +53,7 @@ impl KeyGather {
 
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
-        while self.is_submitting() && self.outstanding < WINDOW_MAX {
+        while self.is_submitting() && self.outstanding < GATHER_IN_FLIGHT_MAX {
             let command = self.command(lane.shared);
             let part = u32::try_from(self.submitted).unwrap_or(u32::MAX);
             match lane.submit(part, self.namespace, command) {
@@ -72,7 +71,7 @@ impl KeyGather {
         }
         DriveResult::Done(match self.failed {
             Some(status) => errors::from_status(status).into(),
-            None if self.question == KeyQuery::Value => self.array(lane),
+            None if self.query == KeyQuery::Value => self.array(lane),
             None => RespReply::Integer(self.found),
         })
     }
@@ -91,20 +90,23 @@ impl KeyGather {
                 }
             }
             Status::KEY_DOES_NOT_EXIST => {
-                shared.counters.misses += u64::from(self.question == KeyQuery::Value);
+                shared.counters.misses += u64::from(self.query == KeyQuery::Value);
             }
             other => self.failed = Some(other),
         }
-        shared.sinks.put_back(completion.sink);
+        shared.value_buffers.put_back(completion.sink);
     }
 
     fn command(&self, shared: &mut RespState) -> SsdCommand {
         let key = self.keys[self.submitted].clone();
         let release = ReadRelease::WhenDurable;
-        match self.question {
-            KeyQuery::Value => {
-                SsdCommand::Retrieve { key, sink: shared.sinks.take().into(), bytes_max: u32::MAX, release }
-            }
+        match self.query {
+            KeyQuery::Value => SsdCommand::Retrieve {
+                key,
+                sink: shared.value_buffers.take().into(),
+                bytes_max: u32::MAX,
+                release,
+            },
             KeyQuery::Exists => SsdCommand::Exist { key, release },
             KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
         }
@@ -119,7 +121,7 @@ impl KeyGather {
             match value {
                 Some(value) => {
                     encoder.bulk(&value);
-                    lane.shared.sinks.put_back(value);
+                    lane.shared.value_buffers.put_back(value);
                 }
                 None => encoder.null(),
             }

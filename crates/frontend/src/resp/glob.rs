@@ -24,7 +24,7 @@ pub fn matches(pattern: &[u8], text: &[u8], case: CaseSensitivity) -> bool {
             continue;
         }
         if let Some(&byte) = text.get(text_at) {
-            if let Some(next) = one(pattern, at, byte, case) {
+            if let Some(next) = match_element(pattern, at, byte, case) {
                 at = next;
                 text_at += 1;
                 continue;
@@ -44,7 +44,7 @@ pub fn matches(pattern: &[u8], text: &[u8], case: CaseSensitivity) -> bool {
 }
 
 /// Matches one byte against the pattern's element at `at`; returns the offset of the next element on a match.
-fn one(pattern: &[u8], at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
+fn match_element(pattern: &[u8], at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
         b'[' => class(pattern, at + 1, byte, case),

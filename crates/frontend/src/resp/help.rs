@@ -3,7 +3,7 @@
 //! Input: a command with subcommands. Output: a line for each subcommand that exists here.
 
 use super::command_table::RespCommand;
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 
 const CLIENT: &[&str] = &[
     "GETNAME: the name of this connection",

@@ -5,10 +5,10 @@
 
 use super::command_table::TABLE;
 use super::dispatch::TurnContext;
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use super::request::RespRequest;
 use super::session::REDIS_VERSION;
-use super::shared::RespState;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Clock;
 use headwater_ssd::engine::{DeviceStats, Durability};
@@ -36,7 +36,7 @@ pub(crate) fn answer<S: CoreDevice>(
     let asked: Vec<Vec<u8>> = (1..request.len()).map(|at| request.lower(at)).collect();
     let every = asked.iter().any(|word| matches!(&word[..], b"all" | b"everything"));
     let usual = asked.is_empty() || asked.iter().any(|word| &word[..] == b"default");
-    let stats = turn.store.stats();
+    let stats = turn.device.stats();
     let clients = turn.clients.len();
     let mut text = String::new();
     for (name, default) in SECTIONS {

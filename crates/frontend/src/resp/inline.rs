@@ -3,7 +3,7 @@
 //! Input: one line of input. Output: its words as spans of the same bytes. Unquoting never lengthens a word, so it is
 //! done in place, without allocation.
 
-use super::parser::{ProtocolError, ArgumentSpan, index};
+use super::parser::{ArgumentSpan, ProtocolError, to_offset};
 
 /// Splits an inline command at blanks and unquotes its words in place.
 pub(crate) fn split(
@@ -34,7 +34,7 @@ pub(crate) fn split(
                 }
             }
         }
-        spans.push(ArgumentSpan { start: index(first), end: index(write) });
+        spans.push(ArgumentSpan { start: to_offset(first), end: to_offset(write) });
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct CommonSubsequence {
 }
 
 /// Computes the longest common subsequence of two strings.
-pub(crate) fn common(left: &[u8], right: &[u8]) -> CommonSubsequence {
+pub(crate) fn longest_common_subsequence(left: &[u8], right: &[u8]) -> CommonSubsequence {
     let width = right.len() + 1;
     let mut table = vec![0_u32; (left.len() + 1) * width];
     for (row, &a) in left.iter().enumerate() {
@@ -75,8 +75,11 @@ mod tests {
 
     #[test]
     fn the_example_of_the_redis_documentation_matches() {
-        let found = common(b"ohmytext", b"mynewtext");
+        let found = longest_common_subsequence(b"ohmytext", b"mynewtext");
         assert_eq!(found.bytes, b"mytext");
-        assert_eq!(found.runs, [CommonRun { left: (4, 7), right: (5, 8) }, CommonRun { left: (2, 3), right: (0, 1) },]);
+        assert_eq!(
+            found.runs,
+            [CommonRun { left: (4, 7), right: (5, 8) }, CommonRun { left: (2, 3), right: (0, 1) },]
+        );
     }
 }

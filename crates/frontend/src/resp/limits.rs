@@ -16,9 +16,9 @@ pub const ARGUMENTS_MAX: usize = 1_048_576;
 /// disconnect.
 pub const BULK_BYTES_MAX: usize = 32 << 20;
 /// Arguments of one command before the client has authenticated.
-pub const UNKNOWN_ARGUMENTS_MAX: usize = 10;
+pub const UNAUTHENTICATED_ARGUMENTS_MAX: usize = 10;
 /// Bytes of one argument before the client has authenticated.
-pub const UNKNOWN_BULK_BYTES_MAX: usize = 16_384;
+pub const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16_384;
 /// Unanswered commands of one connection; further commands stay in its input.
 pub const SLOTS_MAX: usize = 1_024;
 /// Commands parsed in one call of the parser.
@@ -34,15 +34,15 @@ pub const TURN_EVENTS_MAX: usize = 512;
 /// Device commands of this front end in flight; half of the device's limit, so that other front ends find room.
 pub const IN_FLIGHT_MAX: usize = 4_096;
 /// Device commands in flight for one client command.
-pub const WINDOW_MAX: usize = 256;
+pub const GATHER_IN_FLIGHT_MAX: usize = 256;
 /// Retries of a read-modify-write whose key another front end changed between its read and its write.
 pub const RETRIES_MAX: u32 = 64;
 /// Length from which a value is sent from its own buffer; shorter values are copied behind their header.
 pub const SEGMENT_BYTES_MIN: usize = 2_048;
 /// Value buffers kept for reuse.
-pub const SINKS_MAX: usize = 1_024;
+pub const VALUE_BUFFERS_MAX: usize = 1_024;
 /// Largest value buffer kept for reuse.
-pub const SINK_BYTES_MAX: usize = 64 << 10;
+pub const VALUE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Databases of SELECT.
 pub const DATABASES: usize = headwater_ssd::limits::NAMESPACES;
 /// Upper bound of the slow log's configured number of entries.

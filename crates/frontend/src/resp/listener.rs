@@ -44,7 +44,7 @@ pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<RespListener>, RespErr
         listeners.push(RespListener::Unix(listener, path.clone()));
     }
     if listeners.is_empty() {
-        return Err(RespError::Nowhere);
+        return Err(RespError::NoAddress);
     }
     Ok(listeners)
 }

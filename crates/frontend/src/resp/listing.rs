@@ -10,7 +10,7 @@ use super::operation::{DriveResult, OperationContext};
 use super::parser::integer;
 use super::reply::{ReplyEncoder, RespReply};
 use super::request::RespRequest;
-use super::shared::RespState;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_ssd::command::{ListPosition, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -37,7 +37,7 @@ pub(crate) struct KeyListing {
     purpose: ListingPurpose,
     pattern: Option<Bytes>,
     /// True if keys of the requested type can exist: all values are strings.
-    any_type: bool,
+    type_matches: bool,
     from: ListPosition,
     keys_max: u32,
     found: Vec<Bytes>,
@@ -66,7 +66,7 @@ impl KeyListing {
                     listing.keys_max = u32::try_from(count).unwrap_or(u32::MAX).min(LIST_KEYS_MAX);
                 }
                 b"match" => listing.pattern = Some(request.bytes(at + 1)),
-                b"type" => listing.any_type = request.is(at + 1, "string"),
+                b"type" => listing.type_matches = request.arg_is(at + 1, "string"),
                 _ => return Err(errors::SYNTAX),
             }
         }
@@ -92,7 +92,7 @@ impl KeyListing {
             namespace,
             purpose,
             pattern: None,
-            any_type: true,
+            type_matches: true,
             from: ListPosition::START,
             keys_max,
             found: Vec::new(),
@@ -114,7 +114,7 @@ impl KeyListing {
         if self.submitted {
             return DriveResult::Waiting;
         }
-        let command = SsdCommand::List { from: self.from, keys_max: self.keys_max };
+        let command = SsdCommand::List { position: self.from, keys_max: self.keys_max };
         match lane.submit(0, self.namespace, command) {
             Ok(()) => {
                 self.submitted = true;
@@ -138,7 +138,7 @@ impl KeyListing {
                 .pattern
                 .as_ref()
                 .is_none_or(|pattern| glob::matches(pattern, &listed.key, CaseSensitivity::Sensitive));
-            if alive && wanted && self.any_type {
+            if alive && wanted && self.type_matches {
                 self.bytes += listed.key.len() + 16;
                 self.found.push(listed.key);
             }
@@ -147,7 +147,7 @@ impl KeyListing {
             self.failed = Some(ErrorReply::fixed("ERR too many keys for one reply; use SCAN"));
         }
         let began_at_start = self.from == ListPosition::START;
-        let next = completion.next;
+        let next = completion.next_position;
         self.from = next.unwrap_or(ListPosition::START);
         self.finished = match self.purpose {
             ListingPurpose::Scan => true,

@@ -11,7 +11,7 @@ use headwater_ssd::command::NamespaceId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The maximum number of times in a row that a key passes back to its owner while other connections wait for it.
-const RUN_MAX: u32 = 31;
+const OWNER_RUN_MAX: u32 = 31;
 
 /// The index of a connection in the front end's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ impl KeyLocks {
     }
 
     /// Returns the state of a key's lock for a connection.
-    pub(crate) fn look(&self, namespace: NamespaceId, key: &[u8], client: ClientIndex) -> LockView {
+    pub(crate) fn view(&self, namespace: NamespaceId, key: &[u8], client: ClientIndex) -> LockView {
         match self.held[namespace.index()].get(key) {
             None => LockView::Free,
             Some(held) if held.owner != client => LockView::Taken,
@@ -72,9 +72,10 @@ impl KeyLocks {
 
     /// Locks a key that is free or promised to the connection. Returns false for any other key.
     pub(crate) fn acquire(&mut self, namespace: NamespaceId, key: &Bytes, client: ClientIndex) -> bool {
-        match self.look(namespace, key, client) {
+        match self.view(namespace, key, client) {
             LockView::Free => {
-                let held = KeyLock { owner: client, hold: LockState::Working, run: 0, waiters: VecDeque::new() };
+                let held =
+                    KeyLock { owner: client, hold: LockState::Working, run: 0, waiters: VecDeque::new() };
                 self.held[namespace.index()].insert(key.clone(), held);
                 self.count += 1;
                 true
@@ -90,7 +91,7 @@ impl KeyLocks {
     }
 
     /// Appends a connection to the key's waiters. A connection waits for at most one key: that of its next command.
-    pub(crate) fn wait(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
+    pub(crate) fn add_waiter(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
         if let Some(held) = self.held[namespace.index()].get_mut(key)
             && !held.waiters.contains(&client)
         {
@@ -103,7 +104,7 @@ impl KeyLocks {
         let held = self.held[namespace.index()].get_mut(key)?;
         let own = held.waiters.iter().position(|waiter| *waiter == held.owner);
         let next = match own {
-            Some(at) if held.run < RUN_MAX => held.waiters.remove(at),
+            Some(at) if held.run < OWNER_RUN_MAX => held.waiters.remove(at),
             _ => held.waiters.pop_front(),
         };
         if let Some(next) = next {
@@ -119,7 +120,7 @@ impl KeyLocks {
 
     /// Removes a connection from the key's waiters. If the key was promised to it, returns the next waiter, which the
     /// caller must run.
-    pub(crate) fn abandon(
+    pub(crate) fn remove_waiter(
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
@@ -128,7 +129,7 @@ impl KeyLocks {
         if let Some(held) = self.held[namespace.index()].get_mut(key) {
             held.waiters.retain(|waiter| *waiter != client);
         }
-        match self.look(namespace, key, client) {
+        match self.view(namespace, key, client) {
             LockView::Promised => self.release(namespace, key),
             _ => None,
         }
@@ -149,15 +150,15 @@ mod tests {
         assert!(locks.acquire(SPACE, &key, clients[0]));
         for &waiter in &clients[1..] {
             assert!(!locks.acquire(SPACE, &key, waiter));
-            locks.wait(SPACE, &key, waiter);
+            locks.add_waiter(SPACE, &key, waiter);
         }
         assert_eq!(locks.release(SPACE, &key), Some(clients[1]));
         assert!(!locks.acquire(SPACE, &key, clients[2]), "acquired a key promised to another client");
         assert!(locks.acquire(SPACE, &key, clients[1]));
         // One waiter disconnects before the key is promised to it, another one after.
-        assert_eq!(locks.abandon(SPACE, &key, clients[2]), None);
+        assert_eq!(locks.remove_waiter(SPACE, &key, clients[2]), None);
         assert_eq!(locks.release(SPACE, &key), Some(clients[3]));
-        assert_eq!(locks.abandon(SPACE, &key, clients[3]), None);
+        assert_eq!(locks.remove_waiter(SPACE, &key, clients[3]), None);
         assert!(locks.is_empty());
     }
 }

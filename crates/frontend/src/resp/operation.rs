@@ -10,16 +10,16 @@
 //!     +---- drive: Busy ----> busy list ---- next turn ----> drive
 //! ```
 
+use super::atomic_writes::AtomicWrites;
 use super::edit::KeyEdit;
 use super::gather::KeyGather;
+use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
 use super::locks::ClientIndex;
-use super::pair::LcsOperation;
 use super::relocate::KeyRelocation;
-use super::reply::{RespVersion, RespReply};
-use super::shared::{OperationRef, RespState};
+use super::reply::{RespReply, RespVersion};
+use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
-use super::writes::AtomicWrites;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -39,7 +39,7 @@ pub(crate) enum DriveResult {
 
 /// The state that an operation may use while it is driven.
 pub(crate) struct OperationContext<'a, S> {
-    pub(crate) store: &'a mut S,
+    pub(crate) device: &'a mut S,
     pub(crate) shared: &'a mut RespState,
     pub(crate) in_flight: &'a mut u32,
     pub(crate) locks: &'a mut u32,
@@ -59,7 +59,7 @@ impl<S: CoreDevice> OperationContext<'_, S> {
         if self.shared.in_flight >= limit {
             return Err(SubmitError::Busy(limit));
         }
-        self.store.submit(self.shared.face, namespace, self.token | u64::from(part), command)?;
+        self.device.submit(self.shared.front_end, namespace, self.token | u64::from(part), command)?;
         self.shared.in_flight += 1;
         *self.in_flight += 1;
         Ok(())
@@ -84,7 +84,7 @@ pub(crate) enum RespOperation {
     /// A rename or copy of a key.
     Relocate(KeyRelocation),
     /// A comparison of two values.
-    Pair(LcsOperation),
+    Lcs(LcsOperation),
     /// A listing of a namespace's keys.
     Listing(KeyListing),
     /// A clear or flush of whole namespaces.
@@ -101,7 +101,7 @@ impl RespOperation {
             Self::Gather(operation) => operation.drive(lane),
             Self::Writes(operation) => operation.drive(lane),
             Self::Relocate(operation) => operation.drive(lane),
-            Self::Pair(operation) => operation.drive(lane),
+            Self::Lcs(operation) => operation.drive(lane),
             Self::Listing(operation) => operation.drive(lane),
             Self::Sweep(operation) => operation.drive(lane),
             Self::Sleep(until) if lane.shared.now < *until => DriveResult::Until(*until),
@@ -117,7 +117,7 @@ impl RespOperation {
             Self::Gather(operation) => operation.accept(part, completion, shared),
             Self::Writes(operation) => operation.accept(&completion),
             Self::Relocate(operation) => operation.accept(completion),
-            Self::Pair(operation) => operation.accept(part, completion),
+            Self::Lcs(operation) => operation.accept(part, completion),
             Self::Listing(operation) => operation.accept(completion, shared),
             Self::Sweep(operation) => operation.accept(&completion, shared),
             Self::Sleep(_) => {}
@@ -143,6 +143,6 @@ impl RespOperation {
 }
 
 /// Returns the reference by which an operation is driven again.
-pub(crate) fn again(client: ClientIndex, id: u64, slot: u64) -> OperationRef {
+pub(crate) fn operation_ref(client: ClientIndex, id: u64, slot: u64) -> OperationRef {
     OperationRef { client, id, slot }
 }

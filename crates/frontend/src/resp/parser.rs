@@ -5,7 +5,9 @@
 //! not depend on how the stream was split into reads, and every byte sequence is a command, an error or incomplete.
 
 use super::inline;
-use super::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, UNKNOWN_ARGUMENTS_MAX, UNKNOWN_BULK_BYTES_MAX};
+use super::limits::{
+    ARGUMENTS_MAX, INLINE_BYTES_MAX, UNAUTHENTICATED_ARGUMENTS_MAX, UNAUTHENTICATED_BULK_BYTES_MAX,
+};
 
 /// The range of one argument in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub enum AuthState {
     /// The client has authenticated, or no password is required.
     Authenticated,
     /// The client has not authenticated.
-    Unknown,
+    Unauthenticated,
 }
 
 /// The limits of a client's commands.
@@ -79,7 +81,7 @@ pub struct ParserLimits {
     /// Maximum number of commands to parse in one call.
     pub commands_max: usize,
     /// Authentication state of the client.
-    pub standing: AuthState,
+    pub auth: AuthState,
 }
 
 /// A malformed stream. The texts are Redis's; the connection closes after the error reply.
@@ -99,7 +101,7 @@ pub enum ProtocolError {
     InvalidCount,
     /// Too many arguments for a client that has not authenticated.
     #[error("Protocol error: unauthenticated multibulk length")]
-    UnknownCount,
+    UnauthenticatedCount,
     /// An argument length without a line end within the limit.
     #[error("Protocol error: too big bulk count string")]
     LengthTooBig,
@@ -111,7 +113,7 @@ pub enum ProtocolError {
     InvalidLength,
     /// A too long argument for a client that has not authenticated.
     #[error("Protocol error: unauthenticated bulk length")]
-    UnknownLength,
+    UnauthenticatedLength,
 }
 
 /// The result of one call to [`RespParser::parse`].
@@ -161,7 +163,7 @@ impl RespParser {
                     consumed = self.position;
                     if batch.spans.len() > first {
                         first = batch.spans.len();
-                        batch.ends.push(index(first));
+                        batch.ends.push(to_offset(first));
                     }
                 }
                 Ok(ParseStep::Incomplete) => break,
@@ -177,7 +179,7 @@ impl RespParser {
 
     /// Returns the input length at which the next argument is complete; 0 if unknown.
     #[must_use]
-    pub fn wanted(&self) -> usize {
+    pub fn bytes_needed(&self) -> usize {
         self.bulk.map_or(0, |length| self.position + length + 2)
     }
 
@@ -188,9 +190,11 @@ impl RespParser {
             std::mem::swap(&mut self.partial, spans);
             return;
         }
-        let offset = index(consumed);
+        let offset = to_offset(consumed);
         self.partial.extend(
-            spans.drain(first..).map(|span| ArgumentSpan { start: span.start - offset, end: span.end - offset }),
+            spans
+                .drain(first..)
+                .map(|span| ArgumentSpan { start: span.start - offset, end: span.end - offset }),
         );
     }
 
@@ -218,7 +222,7 @@ impl RespParser {
             if input.len() < end + 2 {
                 return Ok(ParseStep::Incomplete);
             }
-            spans.push(ArgumentSpan { start: index(self.position), end: index(end) });
+            spans.push(ArgumentSpan { start: to_offset(self.position), end: to_offset(end) });
             self.position = end + 2;
             self.bulk = None;
             self.arguments_left -= 1;
@@ -237,8 +241,8 @@ impl RespParser {
         if count > ARGUMENTS_MAX {
             return Err(ProtocolError::InvalidCount);
         }
-        if count > UNKNOWN_ARGUMENTS_MAX && rules.standing == AuthState::Unknown {
-            return Err(ProtocolError::UnknownCount);
+        if count > UNAUTHENTICATED_ARGUMENTS_MAX && rules.auth == AuthState::Unauthenticated {
+            return Err(ProtocolError::UnauthenticatedCount);
         }
         self.arguments_left = count;
         self.position = next;
@@ -267,15 +271,19 @@ impl RespParser {
             .and_then(|number| usize::try_from(number).ok())
             .filter(|&length| length <= rules.bulk_bytes_max)
             .ok_or(ProtocolError::InvalidLength)?;
-        if length > UNKNOWN_BULK_BYTES_MAX && rules.standing == AuthState::Unknown {
-            return Err(ProtocolError::UnknownLength);
+        if length > UNAUTHENTICATED_BULK_BYTES_MAX && rules.auth == AuthState::Unauthenticated {
+            return Err(ProtocolError::UnauthenticatedLength);
         }
         self.position = next;
         self.bulk = Some(length);
         Ok(Some(length))
     }
 
-    fn inline(&mut self, input: &mut [u8], spans: &mut Vec<ArgumentSpan>) -> Result<ParseStep, ProtocolError> {
+    fn inline(
+        &mut self,
+        input: &mut [u8],
+        spans: &mut Vec<ArgumentSpan>,
+    ) -> Result<ParseStep, ProtocolError> {
         let start = self.position;
         let Some(newline) = input[start..].iter().position(|&byte| byte == b'\n') else {
             if input.len() - start > INLINE_BYTES_MAX {
@@ -294,7 +302,7 @@ impl RespParser {
 /// Converts an offset into the input. The input never exceeds the query buffer's limit plus one argument, far below
 /// 4 GiB.
 #[inline]
-pub(crate) fn index(offset: usize) -> u32 {
+pub(crate) fn to_offset(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
 
@@ -340,7 +348,7 @@ mod tests {
     use super::*;
 
     const RULES: ParserLimits =
-        ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 64, standing: AuthState::Authenticated };
+        ParserLimits { bulk_bytes_max: 1 << 20, commands_max: 64, auth: AuthState::Authenticated };
 
     fn parse(text: &[u8]) -> (Vec<Vec<Vec<u8>>>, ParseResult) {
         let mut input = text.to_vec();

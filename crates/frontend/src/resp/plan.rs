@@ -3,22 +3,22 @@
 //! Input: a request of a known command with the right number of arguments. Output: a [`CommandPlan`], or the error for the
 //! client. This module submits nothing.
 
+use super::atomic_writes::AtomicWrites;
 use super::bits;
 use super::change::KeyChange;
 use super::command_table::RespCommand;
 use super::errors::{self, ErrorReply};
-use super::expiry::{TimeOrigin, ExpireCondition, ExpiryArgument, TimeUnit};
+use super::expiry::{ExpireCondition, ExpiryArgument, TimeOrigin, TimeUnit};
 use super::gather::{KeyGather, KeyQuery};
+use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
 use super::operation::RespOperation;
-use super::pair::LcsOperation;
-use super::relocate::{RelocateKind, KeyRelocation, SourceAndTarget};
+use super::relocate::{KeyRelocation, RelocateKind, SourceAndTarget};
 use super::reply::RespReply;
+use super::reply_form::{ReplyForm, TtlForm};
 use super::request::RespRequest;
 use super::strings;
 use super::sweep::{NamespaceSweep, SweepCommand};
-use super::wait::{TtlForm, ReplyForm};
-use super::writes::AtomicWrites;
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
@@ -36,13 +36,13 @@ pub(crate) enum KeyAccess {
 #[derive(Debug)]
 pub(crate) enum CommandPlan {
     /// One device command on the key that is argument `key_at`.
-    One { access: KeyAccess, key_at: usize, command: SsdCommand, wait: ReplyForm },
+    Single { access: KeyAccess, key_at: usize, command: SsdCommand, wait: ReplyForm },
     /// A read-modify-write of a key.
     Edit(Bytes, KeyChange),
     /// The same read or delete for many keys.
     Gather(KeyGather),
     /// An operation that runs while the connection has nothing else in flight.
-    Alone(RespOperation),
+    Exclusive(RespOperation),
     /// No device command: the reply is known.
     Answer(RespReply),
 }
@@ -58,7 +58,11 @@ pub(crate) struct PlanContext {
 }
 
 /// Plans a command.
-pub(crate) fn plan(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
+pub(crate) fn plan(
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    place: &PlanContext,
+) -> Result<CommandPlan, ErrorReply> {
     match verb {
         RespCommand::Get => Ok(read(request, 1, u32::MAX, ReplyForm::Value)),
         RespCommand::Set => strings::set(request, place.wall),
@@ -70,7 +74,7 @@ pub(crate) fn plan(verb: RespCommand, request: &RespRequest<'_>, place: &PlanCon
         RespCommand::GetSet => {
             Ok(edit(request, strings::swap(request.bytes(2), RecordExpiry::Never, WriteCondition::Always)))
         }
-        RespCommand::GetDel => Ok(edit(request, KeyChange::Take)),
+        RespCommand::GetDel => Ok(edit(request, KeyChange::GetAndDelete)),
         RespCommand::GetEx => strings::get_ex(request, place.wall),
         RespCommand::Append => Ok(edit(request, KeyChange::Append(request.bytes(2)))),
         RespCommand::StrLen => Ok(exist(request, 1, ReplyForm::Length)),
@@ -93,13 +97,17 @@ pub(crate) fn plan(verb: RespCommand, request: &RespRequest<'_>, place: &PlanCon
     }
 }
 
-fn plan_keys(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<CommandPlan, ErrorReply> {
+fn plan_keys(
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    place: &PlanContext,
+) -> Result<CommandPlan, ErrorReply> {
     let many = request.len() > 2;
     match verb {
         RespCommand::MGet => Ok(gather(request, place, KeyQuery::Value)),
         RespCommand::Del | RespCommand::Unlink if many => Ok(gather(request, place, KeyQuery::Delete)),
         RespCommand::Exists | RespCommand::Touch if many => Ok(gather(request, place, KeyQuery::Exists)),
-        RespCommand::Del | RespCommand::Unlink => Ok(CommandPlan::One {
+        RespCommand::Del | RespCommand::Unlink => Ok(CommandPlan::Single {
             access: KeyAccess::Write,
             key_at: 1,
             command: SsdCommand::Delete { key: request.bytes(1), condition: WriteCondition::Always },
@@ -119,11 +127,15 @@ fn plan_keys(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) 
         RespCommand::Object => object(request),
         RespCommand::Memory => memory(request),
         RespCommand::Debug => debug(request, place),
-        _ => plan_alone(verb, request, place).map(CommandPlan::Alone),
+        _ => plan_exclusive(verb, request, place).map(CommandPlan::Exclusive),
     }
 }
 
-fn plan_alone(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext) -> Result<RespOperation, ErrorReply> {
+fn plan_exclusive(
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    place: &PlanContext,
+) -> Result<RespOperation, ErrorReply> {
     let namespace = place.namespace;
     Ok(match verb {
         RespCommand::MSet | RespCommand::MSetNx => {
@@ -134,7 +146,7 @@ fn plan_alone(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext)
                 if verb == RespCommand::MSetNx { WriteCondition::IfAbsent } else { WriteCondition::Always };
             RespOperation::Writes(AtomicWrites::parse(request, namespace, condition)?)
         }
-        RespCommand::Lcs => RespOperation::Pair(LcsOperation::parse(request, namespace)?),
+        RespCommand::Lcs => RespOperation::Lcs(LcsOperation::parse(request, namespace)?),
         RespCommand::Scan => RespOperation::Listing(KeyListing::scan(request, namespace)?),
         RespCommand::Keys => RespOperation::Listing(KeyListing::keys(namespace, request.bytes(1))),
         RespCommand::RandomKey => RespOperation::Listing(KeyListing::random(namespace, place.random)),
@@ -143,7 +155,7 @@ fn plan_alone(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext)
         RespCommand::Copy => copy(request, namespace)?,
         RespCommand::FlushDb | RespCommand::FlushAll => {
             let plain = request.len() == 1;
-            if !plain && !(request.len() == 2 && (request.is(1, "async") || request.is(1, "sync"))) {
+            if !plain && !(request.len() == 2 && (request.arg_is(1, "async") || request.arg_is(1, "sync"))) {
                 return Err(errors::SYNTAX);
             }
             RespOperation::Sweep(match verb {
@@ -153,17 +165,19 @@ fn plan_alone(verb: RespCommand, request: &RespRequest<'_>, place: &PlanContext)
         }
         RespCommand::Save => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::Flush)),
         RespCommand::BgSave => match request.len() {
-            1 => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::FlushAside)),
-            2 if request.is(1, "schedule") => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::FlushAside)),
+            1 => RespOperation::Sweep(NamespaceSweep::all(SweepCommand::BackgroundSave)),
+            2 if request.arg_is(1, "schedule") => {
+                RespOperation::Sweep(NamespaceSweep::all(SweepCommand::BackgroundSave))
+            }
             _ => return Err(errors::SYNTAX),
         },
-        other => return Err(ErrorReply::told(format!("ERR '{}' has no handler", other.name()))),
+        other => return Err(ErrorReply::formatted(format!("ERR '{}' has no handler", other.name()))),
     })
 }
 
 /// Plans a read of the first `bytes_max` bytes of a value.
 pub(crate) fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
-    CommandPlan::One {
+    CommandPlan::Single {
         access: KeyAccess::Read,
         key_at,
         command: SsdCommand::Retrieve {
@@ -178,7 +192,7 @@ pub(crate) fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wai
 
 /// Plans a read of a key's metadata.
 fn exist(request: &RespRequest<'_>, key_at: usize, wait: ReplyForm) -> CommandPlan {
-    CommandPlan::One {
+    CommandPlan::Single {
         access: KeyAccess::Read,
         key_at,
         command: SsdCommand::Exist { key: request.bytes(key_at), release: ReadRelease::WhenDurable },
@@ -212,13 +226,18 @@ fn get_bit(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     Ok(read(request, 1, bytes_max, ReplyForm::Bit { offset }))
 }
 
-fn expire(request: &RespRequest<'_>, wall: UnixMillis, unit: TimeUnit, origin: TimeOrigin) -> Result<CommandPlan, ErrorReply> {
+fn expire(
+    request: &RespRequest<'_>,
+    wall: UnixMillis,
+    unit: TimeUnit,
+    origin: TimeOrigin,
+) -> Result<CommandPlan, ErrorReply> {
     let rule = ExpireCondition::parse(request, 3)?;
     let value = request.integer(2)?;
     let at_ms = ExpiryArgument { unit, origin }
-        .at(value, wall)
+        .to_unix_millis(value, wall)
         .ok_or_else(|| errors::invalid_expire(&request.text(0).to_ascii_lowercase()))?;
-    Ok(edit(request, KeyChange::Expire { at_ms, rule }))
+    Ok(edit(request, KeyChange::Expire { at_ms, condition: rule }))
 }
 
 fn relocate(request: &RespRequest<'_>, namespace: NamespaceId, manner: RelocateKind) -> RespOperation {
@@ -266,12 +285,12 @@ fn object(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
 }
 
 fn memory(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
-    if !request.is(1, "usage") {
+    if !request.arg_is(1, "usage") {
         return Err(errors::unknown_subcommand("MEMORY", request.arg(1)));
     }
     match request.len() {
         3 => {}
-        5 if request.is(3, "samples") => {
+        5 if request.arg_is(3, "samples") => {
             request.integer(4)?;
         }
         0..=2 => return Err(errors::wrong_arity("memory|usage")),
@@ -302,5 +321,5 @@ fn debug_sleep(request: &RespRequest<'_>, place: &PlanContext) -> Result<Command
     let seconds = seconds.clamp(0.0, super::limits::DEBUG_SLEEP_SECONDS_MAX);
     let span = std::time::Duration::from_secs_f64(seconds);
     let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    Ok(CommandPlan::Alone(RespOperation::Sleep(place.now.after(Nanos(nanos)))))
+    Ok(CommandPlan::Exclusive(RespOperation::Sleep(place.now.after(Nanos(nanos)))))
 }

@@ -56,19 +56,19 @@ struct SourceValue {
 #[derive(Debug)]
 pub(crate) struct KeyRelocation {
     route: SourceAndTarget,
-    manner: RelocateKind,
+    kind: RelocateKind,
     stage: RelocateStage,
     retries: u32,
 }
 
 impl KeyRelocation {
     /// Creates a rename or copy.
-    pub(crate) fn new(route: SourceAndTarget, manner: RelocateKind) -> Self {
-        Self { route, manner, stage: RelocateStage::Read, retries: 0 }
+    pub(crate) fn new(route: SourceAndTarget, kind: RelocateKind) -> Self {
+        Self { route, kind, stage: RelocateStage::Read, retries: 0 }
     }
 
     fn is_rename(&self) -> bool {
-        matches!(self.manner, RelocateKind::Rename | RelocateKind::RenameNew)
+        matches!(self.kind, RelocateKind::Rename | RelocateKind::RenameNew)
     }
 
     /// Submits the device commands that are due.
@@ -111,12 +111,14 @@ impl KeyRelocation {
     fn read(&self, completion: SsdCompletion) -> RelocateStage {
         match completion.status {
             Status::SUCCESS => {}
-            Status::KEY_DOES_NOT_EXIST if self.is_rename() => return RelocateStage::Done(errors::NO_SUCH_KEY.into()),
+            Status::KEY_DOES_NOT_EXIST if self.is_rename() => {
+                return RelocateStage::Done(errors::NO_SUCH_KEY.into());
+            }
             Status::KEY_DOES_NOT_EXIST => return RelocateStage::Done(RespReply::Integer(0)),
             other => return RelocateStage::Done(errors::from_status(other).into()),
         }
         if self.route.from == self.route.to {
-            return RelocateStage::Done(match self.manner {
+            return RelocateStage::Done(match self.kind {
                 RelocateKind::Rename => RespReply::Ok,
                 _ => RespReply::Integer(0),
             });
@@ -133,25 +135,27 @@ impl KeyRelocation {
     }
 
     fn written(&mut self, completion: &SsdCompletion) -> RelocateStage {
-        let target_taken = matches!(self.manner, RelocateKind::RenameNew | RelocateKind::Copy)
+        let target_taken = matches!(self.kind, RelocateKind::RenameNew | RelocateKind::Copy)
             && completion.status == Status::KEY_EXISTS
-            && (self.manner == RelocateKind::Copy || completion.position == 0);
+            && (self.kind == RelocateKind::Copy || completion.position == 0);
         match completion.status {
-            Status::SUCCESS if self.manner == RelocateKind::Rename => RelocateStage::Done(RespReply::Ok),
+            Status::SUCCESS if self.kind == RelocateKind::Rename => RelocateStage::Done(RespReply::Ok),
             Status::SUCCESS => RelocateStage::Done(RespReply::Integer(1)),
             _ if target_taken => RelocateStage::Done(RespReply::Integer(0)),
             Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST if self.retries < RETRIES_MAX => {
                 self.retries += 1;
                 RelocateStage::Read
             }
-            Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST => RelocateStage::Done(errors::CONTENDED.into()),
+            Status::SEQUENCE_MISMATCH | Status::KEY_DOES_NOT_EXIST => {
+                RelocateStage::Done(errors::CONTENDED.into())
+            }
             other => RelocateStage::Done(errors::from_status(other).into()),
         }
     }
 
     fn write(&self, value: &SourceValue) -> SsdCommand {
         let key = self.route.to.1.clone();
-        let condition = match self.manner {
+        let condition = match self.kind {
             RelocateKind::Rename | RelocateKind::CopyReplace => WriteCondition::Always,
             RelocateKind::RenameNew | RelocateKind::Copy => WriteCondition::IfAbsent,
         };

@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn an_error_text_cannot_forge_a_second_reply() {
         let mut out = Vec::new();
-        ReplyEncoder::new(&mut out, RespVersion::Resp2).error(&ErrorReply::told("ERR a\r\n+OK".to_owned()));
+        ReplyEncoder::new(&mut out, RespVersion::Resp2)
+            .error(&ErrorReply::formatted("ERR a\r\n+OK".to_owned()));
         assert_eq!(out, b"-ERR a  +OK\r\n");
     }
 }

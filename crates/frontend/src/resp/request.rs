@@ -44,7 +44,7 @@ impl<'a> RespRequest<'a> {
 
     /// Returns true if an argument is this word, in any case.
     #[inline]
-    pub(crate) fn is(&self, at: usize, word: &str) -> bool {
+    pub(crate) fn arg_is(&self, at: usize, word: &str) -> bool {
         self.arg(at).eq_ignore_ascii_case(word.as_bytes())
     }
 

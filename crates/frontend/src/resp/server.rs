@@ -2,13 +2,13 @@
 //!
 //! Input: a request. Output: a reply made from the command table, the settings and the slow log.
 
-use super::command_table::{CommandEntry, TABLE, RespCommand, lookup};
+use super::command_table::{CommandEntry, RespCommand, TABLE, lookup};
 use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use super::request::RespRequest;
 use super::settings;
-use super::shared::{RespCounters, RespState};
+use super::state::{RespCounters, RespState};
 
 /// The number of entries that SLOWLOG GET returns without a count.
 const SLOWLOG_GET: usize = 10;
@@ -33,7 +33,7 @@ pub(crate) fn answer(
         RespCommand::Command => command(request, &mut encoder)?,
         RespCommand::Config => config(request, &mut encoder, shared)?,
         RespCommand::SlowLog => slowlog(request, &mut encoder, shared)?,
-        other => return Err(ErrorReply::told(format!("ERR '{}' has no handler", other.name()))),
+        other => return Err(ErrorReply::formatted(format!("ERR '{}' has no handler", other.name()))),
     }
     Ok(RespReply::Encoded(out))
 }
@@ -73,7 +73,8 @@ fn command(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(), 
         }
         b"docs" => {
             let all = request.len() == 2;
-            let entries: Vec<&CommandEntry> = if all { TABLE.iter().collect() } else { named().flatten().collect() };
+            let entries: Vec<&CommandEntry> =
+                if all { TABLE.iter().collect() } else { named().flatten().collect() };
             out.map(entries.len());
             entries.iter().for_each(|entry| write_docs(entry, out));
         }
@@ -136,7 +137,11 @@ fn get_keys(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(),
     Ok(())
 }
 
-fn config(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>, shared: &mut RespState) -> Result<(), ErrorReply> {
+fn config(
+    request: &RespRequest<'_>,
+    out: &mut ReplyEncoder<'_>,
+    shared: &mut RespState,
+) -> Result<(), ErrorReply> {
     match &request.lower(1)[..] {
         b"get" => {
             arity(request, request.len() > 2)?;
@@ -169,7 +174,11 @@ fn config(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>, shared: &mut Re
     Ok(())
 }
 
-fn slowlog(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>, shared: &mut RespState) -> Result<(), ErrorReply> {
+fn slowlog(
+    request: &RespRequest<'_>,
+    out: &mut ReplyEncoder<'_>,
+    shared: &mut RespState,
+) -> Result<(), ErrorReply> {
     match &request.lower(1)[..] {
         b"get" => {
             arity(request, request.len() <= 3)?;

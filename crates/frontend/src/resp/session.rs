@@ -3,12 +3,12 @@
 //! Input: a request, its connection, the turn. Output: a reply. Invariant: none of them blocks or waits.
 
 use super::command_table::RespCommand;
-use super::connection::{RespConnection, ConnectionLife, ReplyMode};
+use super::connection::{ConnectionLife, ReplyMode, RespConnection};
 use super::dispatch::TurnContext;
 use super::errors::{self, ErrorReply};
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use super::request::RespRequest;
-use super::shared::RespState;
+use super::state::RespState;
 use super::{client, info, server};
 use crate::core_device::CoreDevice;
 
@@ -39,7 +39,7 @@ pub(crate) fn answer<S: CoreDevice>(
         RespCommand::Client => client::answer(request, connection, turn.clients, turn.shared),
         RespCommand::Info => Ok(info::answer(request, connection.protocol, turn)),
         RespCommand::DbSize => {
-            let keys = turn.store.stats().keys[connection.namespace().index()];
+            let keys = turn.device.stats().keys[connection.namespace().index()];
             Ok(RespReply::Integer(i64::try_from(keys).unwrap_or(i64::MAX)))
         }
         RespCommand::Wait => {
@@ -58,7 +58,7 @@ pub(crate) fn answer<S: CoreDevice>(
 }
 
 /// Returns true if two passwords are equal; the time does not depend on the position of a difference.
-fn same(left: &[u8], right: &[u8]) -> bool {
+fn equal_in_constant_time(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
@@ -72,11 +72,19 @@ fn ping(request: &RespRequest<'_>) -> Result<RespReply, ErrorReply> {
 
 fn check_password(user: &[u8], password: &[u8], shared: &RespState) -> Result<(), ErrorReply> {
     let right = user == b"default"
-        && shared.settings.password.as_ref().is_none_or(|expected| same(expected, password));
+        && shared
+            .settings
+            .password
+            .as_ref()
+            .is_none_or(|expected| equal_in_constant_time(expected, password));
     if right { Ok(()) } else { Err(errors::WRONGPASS) }
 }
 
-fn auth(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &RespState) -> Result<RespReply, ErrorReply> {
+fn auth(
+    request: &RespRequest<'_>,
+    connection: &mut RespConnection,
+    shared: &RespState,
+) -> Result<RespReply, ErrorReply> {
     match request.len() {
         2 if shared.settings.password.is_none() => return Err(errors::NO_PASSWORD),
         2 => check_password(b"default", request.arg(1), shared)?,
@@ -87,7 +95,11 @@ fn auth(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &Res
     Ok(RespReply::Ok)
 }
 
-fn hello(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &RespState) -> Result<RespReply, ErrorReply> {
+fn hello(
+    request: &RespRequest<'_>,
+    connection: &mut RespConnection,
+    shared: &RespState,
+) -> Result<RespReply, ErrorReply> {
     let mut protocol = connection.protocol;
     if request.len() > 1 {
         protocol = match request.integer(1).map_err(|_| errors::PROTO_NOT_INTEGER)? {
@@ -101,16 +113,16 @@ fn hello(request: &RespRequest<'_>, connection: &mut RespConnection, shared: &Re
     let mut at = 2;
     while at < request.len() {
         let more = request.len() - at - 1;
-        if request.is(at, "auth") && more >= 2 {
+        if request.arg_is(at, "auth") && more >= 2 {
             check_password(request.arg(at + 1), request.arg(at + 2), shared)?;
             proved = true;
             at += 3;
-        } else if request.is(at, "setname") && more >= 1 {
+        } else if request.arg_is(at, "setname") && more >= 1 {
             name = Some(client::checked_name(request.arg(at + 1))?);
             at += 2;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", request.text(at));
-            return Err(ErrorReply::told(text));
+            return Err(ErrorReply::formatted(text));
         }
     }
     if !proved {

@@ -107,11 +107,17 @@ fn value(name: &str, settings: &RespSettings, slowlog: &SlowLog) -> String {
 }
 
 /// Returns the parameters whose names match one of the patterns, each once, with their values.
-pub(crate) fn get(patterns: &[&[u8]], settings: &RespSettings, slowlog: &SlowLog) -> Vec<(&'static str, String)> {
+pub(crate) fn get(
+    patterns: &[&[u8]],
+    settings: &RespSettings,
+    slowlog: &SlowLog,
+) -> Vec<(&'static str, String)> {
     NAMES
         .iter()
         .filter(|name| {
-            patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes(), CaseSensitivity::Insensitive))
+            patterns
+                .iter()
+                .any(|pattern| glob::matches(pattern, name.as_bytes(), CaseSensitivity::Insensitive))
         })
         .map(|name| (*name, value(name, settings, slowlog)))
         .collect()
@@ -128,7 +134,7 @@ pub(crate) fn set(
 ) -> Result<(), ErrorReply> {
     for (at, (name, text)) in pairs.iter().enumerate() {
         let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
-            return Err(ErrorReply::told(format!(
+            return Err(ErrorReply::formatted(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 String::from_utf8_lossy(name)
             )));
@@ -145,7 +151,7 @@ pub(crate) fn set(
 }
 
 fn failed(name: &str, why: &str) -> ErrorReply {
-    ErrorReply::told(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+    ErrorReply::formatted(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
 fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) -> Result<(), &'static str> {

@@ -41,7 +41,7 @@ impl Default for SlowLog {
 impl SlowLog {
     /// Returns true if a command of this duration is to be logged.
     #[inline]
-    pub(crate) fn wants(&self, took: Nanos) -> bool {
+    pub(crate) fn is_slow(&self, took: Nanos) -> bool {
         self.threshold.is_some_and(|threshold| took >= threshold)
     }
 

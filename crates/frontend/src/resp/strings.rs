@@ -5,10 +5,10 @@
 
 use super::change::KeyChange;
 use super::errors::{self, ErrorReply};
-use super::expiry::{TimeOrigin, ExpiryArgument, TimeUnit};
-use super::plan::{KeyAccess, CommandPlan, edit, read};
+use super::expiry::{ExpiryArgument, TimeOrigin, TimeUnit};
+use super::plan::{CommandPlan, KeyAccess, edit, read};
+use super::reply_form::ReplyForm;
 use super::request::RespRequest;
-use super::wait::ReplyForm;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{RecordExpiry, SsdCommand, WriteCondition};
@@ -23,7 +23,7 @@ pub(crate) fn store(
     expiry: RecordExpiry,
     wait: ReplyForm,
 ) -> CommandPlan {
-    CommandPlan::One {
+    CommandPlan::Single {
         access: KeyAccess::Write,
         key_at: 1,
         command: SsdCommand::Store {
@@ -67,7 +67,7 @@ pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Command
             }
             (b"get", _) => get = true,
             (b"keepttl", _) if said.is_none() => keep = true,
-            (word, _) => match ExpiryArgument::option(word) {
+            (word, _) => match ExpiryArgument::parse_option(word) {
                 Some(time) if said.is_none() && !keep && at + 1 < request.len() => {
                     at += 1;
                     said = Some((time, at));
@@ -78,7 +78,7 @@ pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Command
         at += 1;
     }
     let expiry = match said {
-        Some((said, at)) => said.expiry(request, at, wall, "set")?,
+        Some((said, at)) => said.parse_expiry(request, at, wall, "set")?,
         None if keep => RecordExpiry::Keep,
         None => RecordExpiry::Never,
     };
@@ -97,7 +97,7 @@ pub(crate) fn set_with_time(
 ) -> Result<CommandPlan, ErrorReply> {
     check_length(request, 3)?;
     let said = ExpiryArgument { unit, origin: TimeOrigin::Now };
-    let expiry = said.expiry(request, 2, wall, command)?;
+    let expiry = said.parse_expiry(request, 2, wall, command)?;
     Ok(store(request, 3, WriteCondition::Always, expiry, ReplyForm::Stored))
 }
 
@@ -107,8 +107,8 @@ pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Comm
         return Ok(read(request, 1, u32::MAX, ReplyForm::Value));
     }
     let word = request.lower(2);
-    let expiry = match (ExpiryArgument::option(&word), request.len()) {
-        (Some(said), 4) => said.expiry(request, 3, wall, "getex"),
+    let expiry = match (ExpiryArgument::parse_option(&word), request.len()) {
+        (Some(said), 4) => said.parse_expiry(request, 3, wall, "getex"),
         (None, 3) if word == b"persist" => Ok(RecordExpiry::Never),
         _ => return Err(errors::SYNTAX),
     };

@@ -6,7 +6,7 @@ use super::errors;
 use super::limits::DATABASES;
 use super::operation::{DriveResult, OperationContext};
 use super::reply::RespReply;
-use super::shared::RespState;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -19,7 +19,7 @@ pub(crate) enum SweepCommand {
     /// Makes every acknowledged write durable.
     Flush,
     /// The same, with BGSAVE's reply.
-    FlushAside,
+    BackgroundSave,
 }
 
 /// A clear or flush of whole namespaces.
@@ -62,7 +62,7 @@ impl NamespaceSweep {
         while self.next <= self.last && self.failed.is_none() {
             let command = match self.work {
                 SweepCommand::Clear => SsdCommand::Clear,
-                SweepCommand::Flush | SweepCommand::FlushAside => SsdCommand::Flush,
+                SweepCommand::Flush | SweepCommand::BackgroundSave => SsdCommand::Flush,
             };
             match lane.submit(u32::from(self.next), NamespaceId(self.next), command) {
                 Ok(()) => {
@@ -81,7 +81,7 @@ impl NamespaceSweep {
         }
         DriveResult::Done(match (self.failed, self.work) {
             (Some(status), _) => errors::from_status(status).into(),
-            (None, SweepCommand::FlushAside) => RespReply::Simple("Background saving started"),
+            (None, SweepCommand::BackgroundSave) => RespReply::Simple("Background saving started"),
             (None, _) => RespReply::Ok,
         })
     }

@@ -3,13 +3,13 @@
 //! Input: kernel events, completions, times. Output: connections that read, run, send and close. Invariant: a step does
 //! a bounded amount of work for each connection; the rest stays on a list that the next turn starts with.
 
-use super::connection::{RespConnection, ConnectionLife, ClientIdentity, PipelineSlotState};
+use super::connection::{ClientIdentity, ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
 use super::limits::{OUTPUT_BUFFER_BYTES_MAX, TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
-use super::output::FlushResult;
-use super::shared::OperationRef;
+use super::output_queue::FlushResult;
+use super::state::OperationRef;
 use super::{RespFrontEnd, RespStage};
 use crate::core_device::CoreDevice;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -22,11 +22,11 @@ use std::os::fd::AsFd;
 /// The bit that marks an event of a listener; the other bits are the listener's index.
 pub(crate) const LISTENER_BIT: u64 = 1 << 63;
 /// The interval between searches for idle clients.
-pub(crate) const SWEEP_EVERY: Nanos = Nanos::from_millis(1_000);
+pub(crate) const IDLE_SWEEP_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// The interval between calls of `epoll_wait` while device commands are in flight and the last call found no event.
-pub(crate) const WATCH_EVERY: Nanos = Nanos::from_micros(2);
+pub(crate) const EPOLL_INTERVAL: Nanos = Nanos::from_micros(2);
 /// The maximum number of device polls in one turn while the device keeps completing commands.
-const SETTLE_ROUNDS_MAX: usize = 64;
+const TURN_DEVICE_POLLS_MAX: usize = 64;
 
 /// The readiness of a client's socket in one event.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ struct SocketEvent {
 
 impl RespFrontEnd {
     /// Runs `work` on a connection that is in the table, then puts it back or removes it.
-    fn with<S: CoreDevice>(
+    fn with_connection<S: CoreDevice>(
         &mut self,
         store: &mut S,
         index: ClientIndex,
@@ -47,13 +47,13 @@ impl RespFrontEnd {
         let Some(mut connection) = self.clients.take(index) else {
             return;
         };
-        let mut turn = TurnContext { store, shared: &mut self.shared, clients: &mut self.clients };
+        let mut turn = TurnContext { device: store, shared: &mut self.shared, clients: &mut self.clients };
         work(&mut connection, &mut turn);
-        self.conclude(connection);
+        self.finish_run(connection);
     }
 
     /// Schedules a connection's output to be sent, and closes the connection when it is finished.
-    fn conclude(&mut self, mut connection: Box<RespConnection>) {
+    fn finish_run(&mut self, mut connection: Box<RespConnection>) {
         if self.stage == RespStage::Draining
             && connection.life == ConnectionLife::Open
             && connection.slots.is_empty()
@@ -73,7 +73,7 @@ impl RespFrontEnd {
             self.shared.flush.push(connection.index);
         }
         if connection.socket.is_none() && connection.in_flight == 0 {
-            self.clients.forget(connection.index);
+            self.clients.release_slot(connection.index);
         } else {
             self.clients.put_back(connection);
         }
@@ -89,16 +89,16 @@ impl RespFrontEnd {
                 self.shared.unlock(namespace, key);
             }
         }
-        if let Some(waits) = connection.waits_for.take() {
-            self.shared.abandon(waits.namespace, &waits.key, connection.index);
+        if let Some(waits) = connection.awaited_key.take() {
+            self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
         }
         connection.slots.clear();
         connection.pending = super::connection::ParsedCommands::default();
     }
 
     /// Accepts clients and handles the events of client sockets.
-    pub(crate) fn take_events<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        self.take_kernel_events();
+    pub(crate) fn handle_events<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        self.poll_epoll();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
             if data & LISTENER_BIT != 0 {
@@ -112,14 +112,14 @@ impl RespFrontEnd {
                 writable: flags.contains(EventFlags::OUT),
             };
             let index = ClientIndex(u16::try_from(data & 0xFFFF).unwrap_or(u16::MAX));
-            self.look_at(store, index, seen);
+            self.handle_socket_event(store, index, seen);
         }
         let moved = !events.is_empty();
         self.events = events;
         moved
     }
 
-    fn look_at<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, seen: SocketEvent) {
+    fn handle_socket_event<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, seen: SocketEvent) {
         let Some(connection) = self.clients.get_mut(index) else {
             return;
         };
@@ -130,16 +130,16 @@ impl RespFrontEnd {
         }
         if seen.readable {
             connection.ready.readable = true;
-            self.feed(store, index);
+            self.read_and_run(store, index);
         }
     }
 
     /// Reads and runs commands until the socket is empty, the connection must wait, or its byte budget is used up.
-    fn feed<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
+    fn read_and_run<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut hungry = false;
         let draining = self.stage == RespStage::Draining;
-        self.with(store, index, |connection, turn| {
+        self.with_connection(store, index, |connection, turn| {
             let mut budget = TURN_BYTES_MAX;
             loop {
                 turn.run(connection);
@@ -160,7 +160,7 @@ impl RespFrontEnd {
             }
         });
         if hungry {
-            self.hungry.push(index);
+            self.unread.push(index);
         }
         self.scratch = scratch;
     }
@@ -171,7 +171,7 @@ impl RespFrontEnd {
                 return;
             };
             match listener.accept() {
-                Ok(accepted) => self.welcome(accepted),
+                Ok(accepted) => self.register_client(accepted),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // No client is waiting, or no descriptor is left: waiting clients then stay in the kernel's queue.
                 Err(_) => return,
@@ -179,9 +179,9 @@ impl RespFrontEnd {
         }
     }
 
-    fn welcome(&mut self, accepted: AcceptedClient) {
+    fn register_client(&mut self, accepted: AcceptedClient) {
         let full = self.clients.len() >= self.shared.settings.clients_max;
-        let vacancy = if full { None } else { self.clients.vacancy() };
+        let vacancy = if full { None } else { self.clients.reserve() };
         let Some(index) = vacancy else {
             self.shared.counters.connections_rejected += 1;
             // Best effort: the client is closed even if the line cannot be sent.
@@ -191,7 +191,7 @@ impl RespFrontEnd {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(index.0));
         if epoll::add(&self.epoll, &accepted.socket, data, flags).is_err() {
-            self.clients.give_up(index);
+            self.clients.cancel_reservation(index);
             return;
         }
         let identity = ClientIdentity {
@@ -211,10 +211,10 @@ impl RespFrontEnd {
     }
 
     /// Continues to read from clients whose byte budget ended the last turn.
-    pub(crate) fn feed_hungry<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        let hungry = std::mem::take(&mut self.hungry);
+    pub(crate) fn resume_reading<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        let hungry = std::mem::take(&mut self.unread);
         for &index in &hungry {
-            self.feed(store, index);
+            self.read_and_run(store, index);
         }
         !hungry.is_empty()
     }
@@ -223,18 +223,18 @@ impl RespFrontEnd {
     pub(crate) fn retry_busy<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let operations = std::mem::take(&mut self.shared.busy_operations);
         for again in operations {
-            self.drive_again(store, again);
+            self.redrive(store, again);
         }
         let waiting = std::mem::take(&mut self.shared.busy);
         let before = self.shared.in_flight;
         for index in waiting {
             self.shared.dirty.push_back(index);
         }
-        self.go_on(store) && self.shared.in_flight != before
+        self.run_dirty(store) && self.shared.in_flight != before
     }
 
-    fn drive_again<S: CoreDevice>(&mut self, store: &mut S, again: OperationRef) {
-        self.with(store, again.client, |connection, turn| {
+    fn redrive<S: CoreDevice>(&mut self, store: &mut S, again: OperationRef) {
+        self.with_connection(store, again.client, |connection, turn| {
             if connection.identity.id == again.id && connection.life != ConnectionLife::Dead {
                 turn.drive(connection, again.slot);
                 turn.shared.dirty.push_back(again.client);
@@ -251,7 +251,7 @@ impl RespFrontEnd {
         let due: Vec<OperationRef> =
             self.shared.sleepers.extract_if(.., |(time, _)| *time <= now).map(|(_, again)| again).collect();
         for &again in &due {
-            self.drive_again(store, again);
+            self.redrive(store, again);
         }
         !due.is_empty()
     }
@@ -259,7 +259,7 @@ impl RespFrontEnd {
     /// Takes every available completion and applies it to its connection.
     pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let mut any = false;
-        while let Some(completion) = store.next_completion(self.shared.face) {
+        while let Some(completion) = store.next_completion(self.shared.front_end) {
             any = true;
             self.shared.in_flight -= 1;
             let index = ClientIndex(u16::try_from(completion.token >> 48).unwrap_or(u16::MAX));
@@ -273,37 +273,38 @@ impl RespFrontEnd {
             return;
         };
         connection.in_flight -= 1;
-        let at = connection.slot_place(completion.token);
-        let slot = connection.base + at as u64;
+        let at = connection.slot_index(completion.token);
+        let slot = connection.first_slot + at as u64;
         match connection.slots.get_mut(at).map(|slot| &mut slot.state) {
             Some(PipelineSlotState::Waiting(wait)) => {
                 let wait = *wait;
-                if let super::wait::ReplyForm::Value = wait {
+                if let super::reply_form::ReplyForm::Value = wait {
                     match completion.status {
                         Status::SUCCESS => self.shared.counters.hits += 1,
                         _ => self.shared.counters.misses += 1,
                     }
                 }
-                let reply = wait.reply(completion, self.shared.wall, &mut self.shared.sinks);
-                connection.settle(at, reply, &mut self.shared);
+                let reply = wait.reply(completion, self.shared.wall, &mut self.shared.value_buffers);
+                connection.complete_slot(at, reply, &mut self.shared);
             }
             Some(PipelineSlotState::Working(operation)) => {
                 operation.accept(completion, &mut self.shared);
-                let mut turn = TurnContext { store, shared: &mut self.shared, clients: &mut self.clients };
+                let mut turn =
+                    TurnContext { device: store, shared: &mut self.shared, clients: &mut self.clients };
                 turn.drive(&mut connection, slot);
             }
             // The client has disconnected.
-            _ => self.shared.sinks.put_back(completion.sink),
+            _ => self.shared.value_buffers.put_back(completion.sink),
         }
         if !connection.queued.dirty {
             connection.queued.dirty = true;
             self.shared.dirty.push_back(index);
         }
-        self.conclude(connection);
+        self.finish_run(connection);
     }
 
     /// Runs every connection whose commands can proceed.
-    pub(crate) fn go_on<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+    pub(crate) fn run_dirty<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         // A connection queued during this loop comes after the queued ones; what exceeds the bound waits for the next
         // turn.
         let mut left = self.shared.dirty.len().saturating_mul(2);
@@ -314,16 +315,16 @@ impl RespFrontEnd {
             left -= 1;
             if let Some(connection) = self.clients.get_mut(index) {
                 connection.queued.dirty = false;
-                self.feed(store, index);
+                self.read_and_run(store, index);
             }
         }
         any
     }
 
     /// Polls the device while it completes commands immediately.
-    pub(crate) fn settle<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
+    pub(crate) fn poll_device<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
-        for _ in 0..SETTLE_ROUNDS_MAX {
+        for _ in 0..TURN_DEVICE_POLLS_MAX {
             if self.shared.in_flight == 0 {
                 break;
             }
@@ -332,7 +333,7 @@ impl RespFrontEnd {
                 break;
             }
             moved = true;
-            self.go_on(store);
+            self.run_dirty(store);
         }
         moved
     }
@@ -341,10 +342,10 @@ impl RespFrontEnd {
     pub(crate) fn sweep_idle<S: CoreDevice>(&mut self, store: &mut S) {
         let now = self.shared.now;
         let seconds = self.shared.settings.timeout_seconds;
-        if seconds == 0 || now.since(self.swept) < SWEEP_EVERY {
+        if seconds == 0 || now.since(self.last_sweep) < IDLE_SWEEP_INTERVAL {
             return;
         }
-        self.swept = now;
+        self.last_sweep = now;
         let limit = Nanos(seconds.saturating_mul(1_000_000_000));
         let idle: Vec<ClientIndex> = self
             .clients
@@ -353,7 +354,7 @@ impl RespFrontEnd {
             .map(|client| client.index)
             .collect();
         for index in idle {
-            self.with(store, index, |connection, _| connection.life = ConnectionLife::Dead);
+            self.with_connection(store, index, |connection, _| connection.life = ConnectionLife::Dead);
         }
     }
 
@@ -367,7 +368,7 @@ impl RespFrontEnd {
             connection.queued.flushing = false;
             let before = connection.output.pending();
             let flushed = match &connection.socket {
-                Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.sinks),
+                Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.value_buffers),
                 None => Ok(FlushResult::All),
             };
             self.shared.counters.output_bytes += (before - connection.output.pending()) as u64;
@@ -377,7 +378,7 @@ impl RespFrontEnd {
                 Ok(FlushResult::All) => {}
                 Err(_) => connection.life = ConnectionLife::Dead,
             }
-            self.conclude(connection);
+            self.finish_run(connection);
             if let Some(connection) = self.clients.get_mut(index) {
                 connection.queued.flushing = false;
             }

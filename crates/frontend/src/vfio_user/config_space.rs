@@ -51,41 +51,41 @@ impl ConfigSpace {
     #[must_use]
     pub fn new() -> Self {
         let mut space = Self { bytes: Box::new([0; CONFIG_BYTES]), writable: Box::new([0; CONFIG_BYTES]) };
-        space.put(0x00, &VENDOR_ID.to_le_bytes(), &[]);
-        space.put(0x02, &DEVICE_ID.to_le_bytes(), &[]);
+        space.define(0x00, &VENDOR_ID.to_le_bytes(), &[]);
+        space.define(0x02, &DEVICE_ID.to_le_bytes(), &[]);
         // Memory space, bus master, INTx disable; status: capabilities.
-        space.put(COMMAND, &[], &0x0406_u16.to_le_bytes());
-        space.put(0x06, &[0x10], &[]);
+        space.define(COMMAND, &[], &0x0406_u16.to_le_bytes());
+        space.define(0x06, &[0x10], &[]);
         // Revision, programming interface, subclass, class.
-        space.put(0x08, &[1, 0x02, 0x08, 0x01], &[]);
+        space.define(0x08, &[1, 0x02, 0x08, 0x01], &[]);
         let size_mask = !(BAR_BYTES - 1);
-        space.put(BAR0, &[0x04], &size_mask.to_le_bytes());
-        space.put(0x2C, &VENDOR_ID.to_le_bytes(), &[]);
-        space.put(0x2E, &DEVICE_ID.to_le_bytes(), &[]);
-        space.put(0x34, &[0x40], &[]);
+        space.define(BAR0, &[0x04], &size_mask.to_le_bytes());
+        space.define(0x2C, &VENDOR_ID.to_le_bytes(), &[]);
+        space.define(0x2E, &DEVICE_ID.to_le_bytes(), &[]);
+        space.define(0x34, &[0x40], &[]);
         space.put_capabilities();
         space
     }
 
     fn put_capabilities(&mut self) {
         // Version 3, no D1, no D2, no PME; D0 to D3 without a reset.
-        self.put(POWER, &[0x01, 0x50, 0x03, 0x00, 0x08], &[0, 0, 0, 0, 0x03]);
+        self.define(POWER, &[0x01, 0x50, 0x03, 0x00, 0x08], &[0, 0, 0, 0, 0x03]);
         let size = (VECTORS - 1).to_le_bytes();
         // Enable and function mask.
-        self.put(MSIX, &[0x11, 0x60, size[0], size[1]], &[0, 0, 0, 0xC0]);
-        self.put(MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
-        self.put(MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
+        self.define(MSIX, &[0x11, 0x60, size[0], size[1]], &[0, 0, 0, 0xC0]);
+        self.define(MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
+        self.define(MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
         // Version 2, endpoint.
-        self.put(EXPRESS, &[0x10, 0x00, 0x02, 0x00], &[]);
+        self.define(EXPRESS, &[0x10, 0x00, 0x02, 0x00], &[]);
         // 256 byte payloads, role-based error reporting, function level reset.
-        self.put(EXPRESS + 4, &0x1000_8001_u32.to_le_bytes(), &[]);
-        self.put(DEVICE_CONTROL, &[0x10, 0x28], &[0xFF, 0x7F]);
+        self.define(EXPRESS + 4, &0x1000_8001_u32.to_le_bytes(), &[]);
+        self.define(DEVICE_CONTROL, &[0x10, 0x28], &[0xFF, 0x7F]);
         // 8 GT/s, four lanes: informative only, for tools that display it.
-        self.put(EXPRESS + 12, &0x0000_0043_u32.to_le_bytes(), &[0; 4]);
-        self.put(EXPRESS + 18, &0x0043_u16.to_le_bytes(), &[]);
+        self.define(EXPRESS + 12, &0x0000_0043_u32.to_le_bytes(), &[0; 4]);
+        self.define(EXPRESS + 18, &0x0043_u16.to_le_bytes(), &[]);
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8], writable: &[u8]) {
+    fn define(&mut self, at: usize, bytes: &[u8], writable: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self.writable[at..at + writable.len()].copy_from_slice(writable);
     }
@@ -94,7 +94,7 @@ impl ConfigSpace {
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         for (step, byte) in into.iter_mut().enumerate() {
-            if let Some(at) = place(offset, step) {
+            if let Some(at) = byte_index(offset, step) {
                 *byte = self.bytes[at];
             }
         }
@@ -104,7 +104,7 @@ impl ConfigSpace {
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
         for (step, &byte) in data.iter().enumerate() {
-            let Some(at) = place(offset, step) else {
+            let Some(at) = byte_index(offset, step) else {
                 continue;
             };
             let mask = self.writable[at];
@@ -124,7 +124,7 @@ impl ConfigSpace {
     }
 }
 
-fn place(offset: u64, step: usize) -> Option<usize> {
+fn byte_index(offset: u64, step: usize) -> Option<usize> {
     usize::try_from(offset).ok()?.checked_add(step).filter(|&at| at < CONFIG_BYTES)
 }
 

@@ -13,7 +13,7 @@ mod admin;
 mod registers;
 
 use super::data::DataResolver;
-use super::flight::GuestCommand;
+use super::in_flight_command::GuestCommand;
 use super::layout::{IO_QUEUES_MAX, VECTORS};
 use crate::in_flight::InFlightTable;
 use headwater_dma::iova::{ClientMemory, Iova};
@@ -48,40 +48,40 @@ const FETCHES_MAX: usize = 1_024;
 /// The controller of a guest, with its commands in flight.
 #[derive(Debug)]
 pub struct GuestController {
-    face: FrontEndId,
+    front_end_id: FrontEndId,
     controller: DeviceController,
     arbiter: QueueArbiter<SharedMemoryWords>,
-    flights: InFlightTable<GuestCommand>,
+    in_flight: InFlightTable<GuestCommand>,
     keys: KeyBuffer,
-    finder: DataResolver,
+    data_resolver: DataResolver,
     /// An entry fetched while the device was busy.
-    held: Option<FetchedCommand>,
+    held_entry: Option<FetchedCommand>,
     /// Numbers of List commands that need more keys.
-    lists: VecDeque<u64>,
+    waiting_lists: VecDeque<u64>,
     /// Asynchronous Event Requests.
     event_requests: Vec<CommandToken>,
     /// Queues in deletion, and the commands that delete them.
     deletions: Vec<(QueueId, CommandToken)>,
     /// Guest memory of queues and doorbells: first address and length.
-    rings: Vec<(Iova, u64)>,
+    ring_ranges: Vec<(Iova, u64)>,
     /// True if a register write began a reset that is not finished.
     resetting: bool,
     shutting_down: bool,
     armed: bool,
-    presence: RegistrationState,
+    registration: RegistrationState,
 }
 
 /// The registration of the controller with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegistrationState {
-    Untold,
-    Told,
+    Unregistered,
+    Registered,
 }
 
 impl GuestController {
-    /// Creates a controller in its power-on state; `face` is its front-end identifier in the device.
+    /// Creates a controller in its power-on state; `front_end_id` is its front-end identifier in the device.
     #[must_use]
-    pub fn new(face: FrontEndId) -> Self {
+    pub fn new(front_end_id: FrontEndId) -> Self {
         let config = ControllerConfig {
             io_queues_max: IO_QUEUES_MAX,
             interrupt_vectors: VECTORS,
@@ -95,21 +95,21 @@ impl GuestController {
             vectors: VECTORS,
         };
         Self {
-            face,
+            front_end_id,
             controller: DeviceController::new(config),
             arbiter: QueueArbiter::for_host(limits),
-            flights: InFlightTable::default(),
+            in_flight: InFlightTable::default(),
             keys: KeyBuffer::default(),
-            finder: DataResolver::default(),
-            held: None,
-            lists: VecDeque::new(),
+            data_resolver: DataResolver::default(),
+            held_entry: None,
+            waiting_lists: VecDeque::new(),
             event_requests: Vec::new(),
             deletions: Vec::new(),
-            rings: Vec::new(),
+            ring_ranges: Vec::new(),
             resetting: false,
             shutting_down: false,
             armed: false,
-            presence: RegistrationState::Untold,
+            registration: RegistrationState::Unregistered,
         }
     }
 
@@ -121,36 +121,36 @@ impl GuestController {
         memory: Option<&ClientMemory>,
         now: Nanos,
     ) -> bool {
-        self.awake();
-        let before = std::mem::replace(&mut self.presence, RegistrationState::Told);
-        if before == RegistrationState::Untold && !device.add_controller(CONTROLLER_ID) {
+        self.end_sleep();
+        let before = std::mem::replace(&mut self.registration, RegistrationState::Registered);
+        if before == RegistrationState::Unregistered && !device.add_controller(CONTROLLER_ID) {
             tracing::warn!(controller = CONTROLLER_ID, "the controller's number is in use already");
         }
-        let mut moved = self.land(device);
-        if self.go_on_with_lists(device)
+        let mut moved = self.post_completions(device);
+        if self.continue_lists(device)
             && let Some(memory) = memory
             && self.controller.is_ready()
         {
             moved |= self.fetch(device, memory, now);
         }
-        moved | self.settle(device, now)
+        moved | self.complete_pending(device, now)
     }
 
     /// Posts the device's completions to the guest.
-    fn land<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+    fn post_completions<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
-        while let Some(completion) = device.next_completion(self.face) {
+        while let Some(completion) = device.next_completion(self.front_end_id) {
             moved = true;
-            if let Some(GuestCommand::Io(_, answer)) = self.flights.get_mut(completion.token)
-                && answer.wants_more_than(&completion)
+            if let Some(GuestCommand::Io(_, answer)) = self.in_flight.get_mut(completion.token)
+                && answer.needs_more(&completion)
             {
-                self.lists.push_back(completion.token);
+                self.waiting_lists.push_back(completion.token);
                 continue;
             }
             // The device completes each accepted command once, so the slot is occupied.
-            match self.flights.remove(completion.token) {
+            match self.in_flight.remove(completion.token) {
                 Some(GuestCommand::Io(token, answer)) => {
-                    let closed = answer.close(completion);
+                    let closed = answer.build(completion);
                     self.arbiter.complete(token, closed.result, closed.status);
                 }
                 Some(GuestCommand::Shutdown) => self.controller.shut_down(),
@@ -159,9 +159,9 @@ impl GuestController {
                 None => {}
             }
         }
-        while let Some((number, answer)) = device.next_administered(self.face) {
+        while let Some((number, answer)) = device.next_admin_completion(self.front_end_id) {
             moved = true;
-            if let Some(GuestCommand::Admin(token)) = self.flights.remove(number) {
+            if let Some(GuestCommand::Admin(token)) = self.in_flight.remove(number) {
                 self.arbiter.complete(token, answer.result, answer.status);
             }
         }
@@ -169,12 +169,12 @@ impl GuestController {
     }
 
     /// Submits the next device command of waiting List commands. Returns false if the device is busy.
-    fn go_on_with_lists<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        while let Some(&number) = self.lists.front() {
-            if !self.go_on(device, number) {
+    fn continue_lists<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+        while let Some(&number) = self.waiting_lists.front() {
+            if !self.continue_list(device, number) {
                 return false;
             }
-            self.lists.pop_front();
+            self.waiting_lists.pop_front();
         }
         true
     }
@@ -183,14 +183,14 @@ impl GuestController {
     fn fetch<M: Media>(&mut self, device: &mut SsdDevice<M>, memory: &ClientMemory, now: Nanos) -> bool {
         let mut moved = false;
         for _ in 0..FETCHES_MAX {
-            let Some(fetched) = self.held.take().or_else(|| self.arbiter.fetch()) else {
+            let Some(fetched) = self.held_entry.take().or_else(|| self.arbiter.fetch()) else {
                 return moved;
             };
             moved = true;
             if fetched.token.queue() == QueueId::ADMIN {
                 self.start_admin(device, memory, fetched, now);
             } else if let Err(held) = self.start_io(device, memory, fetched) {
-                self.held = Some(held);
+                self.held_entry = Some(held);
                 return self.fetch_admin(device, memory, now) | moved;
             }
         }
@@ -205,7 +205,7 @@ impl GuestController {
         now: Nanos,
     ) -> bool {
         let mut moved = false;
-        while self.held.is_some()
+        while self.held_entry.is_some()
             && let Some(fetched) = self.arbiter.fetch_admin()
         {
             self.start_admin(device, memory, fetched, now);
@@ -227,11 +227,11 @@ impl GuestController {
             if device.is_sanitizing() {
                 return Err(Status::SANITIZE_IN_PROGRESS);
             }
-            let data = self.finder.of_command(&command, &entry, memory)?;
+            let data = self.data_resolver.resolve_command(&command, &entry, memory)?;
             DeviceRequest::new(&command, data, &mut self.keys, device)
         });
-        let submitted = request.and_then(|DeviceRequest { namespace, command, answer }| {
-            match device.submit(self.face, namespace, self.flights.next(), command) {
+        let submitted = request.and_then(|DeviceRequest { namespace, command, completion: answer }| {
+            match device.submit(self.front_end_id, namespace, self.in_flight.next(), command) {
                 Ok(()) => Ok(Some(answer)),
                 Err(SubmitError::Busy(_)) => Ok(None),
                 Err(SubmitError::Refused(status)) => Err(status),
@@ -239,7 +239,7 @@ impl GuestController {
         });
         match submitted {
             Ok(Some(answer)) => {
-                self.flights.insert(GuestCommand::Io(token, answer));
+                self.in_flight.insert(GuestCommand::Io(token, answer));
             }
             // The command is built again from the same copy of the entry when the device has room.
             Ok(None) => return Err(FetchedCommand { kind, entry, token }),
@@ -249,19 +249,19 @@ impl GuestController {
     }
 
     /// Submits the next device command of a List command. Returns false if the device is busy.
-    fn go_on<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) -> bool {
-        let next = match self.flights.get_mut(number) {
+    fn continue_list<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) -> bool {
+        let next = match self.in_flight.get_mut(number) {
             Some(GuestCommand::Io(_, answer)) => answer.next_command(),
             _ => None,
         };
         let Some((namespace, command)) = next else {
             return true;
         };
-        match device.submit(self.face, namespace, number, command) {
+        match device.submit(self.front_end_id, namespace, number, command) {
             Ok(()) => {}
             Err(SubmitError::Busy(_)) => return false,
             Err(SubmitError::Refused(status)) => {
-                if let Some(GuestCommand::Io(token, _)) = self.flights.remove(number) {
+                if let Some(GuestCommand::Io(token, _)) = self.in_flight.remove(number) {
                     self.arbiter.complete(token, 0, status);
                 }
             }
@@ -270,7 +270,7 @@ impl GuestController {
     }
 
     /// Completes pending deletions, events, a shutdown or a reset whose condition holds.
-    fn settle<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
+    fn complete_pending<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
         let mut moved = false;
         while let Some(queue) = self.arbiter.next_deleted() {
             if let Some(at) = self.deletions.iter().position(|(deleted, _)| *deleted == queue) {
@@ -280,7 +280,7 @@ impl GuestController {
             moved = true;
         }
         while let Some(error) = self.arbiter.take_doorbell_error() {
-            self.report(error);
+            self.report_doorbell_error(error);
         }
         // On PCI Express no host sets a Keep Alive timer.
         let _ = self.controller.poll(device, now);
@@ -293,10 +293,10 @@ impl GuestController {
             moved = true;
         }
         if self.shutting_down {
-            let number = self.flights.next();
-            match device.submit(self.face, NamespaceId::FIRST, number, SsdCommand::Flush) {
+            let number = self.in_flight.next();
+            match device.submit(self.front_end_id, NamespaceId::FIRST, number, SsdCommand::Flush) {
                 Ok(()) => {
-                    self.flights.insert(GuestCommand::Shutdown);
+                    self.in_flight.insert(GuestCommand::Shutdown);
                 }
                 Err(SubmitError::Busy(_)) => return moved,
                 // The device accepts no more writes, and acknowledged writes are durable already.
@@ -305,7 +305,7 @@ impl GuestController {
             self.shutting_down = false;
             moved = true;
         }
-        if self.resetting && self.flights.is_empty() {
+        if self.resetting && self.in_flight.is_empty() {
             self.resetting = false;
             self.controller.disabled();
             moved = true;
@@ -319,21 +319,21 @@ impl GuestController {
     }
 
     /// Removes every queue at once. Commands in flight continue, and their completions are dropped.
-    fn forget_queues(&mut self) {
+    fn remove_queues(&mut self) {
         self.arbiter.reset(QueueArbitration::RoundRobin);
-        self.rings.clear();
-        self.held.take().map(|held| held.token).into_iter().for_each(CommandToken::abandon);
+        self.ring_ranges.clear();
+        self.held_entry.take().map(|held| held.token).into_iter().for_each(CommandToken::abandon);
         self.event_requests.drain(..).for_each(CommandToken::abandon);
         self.deletions.drain(..).for_each(|(_, token)| token.abandon());
         // The device holds no command of these: they waited for their next request.
-        for number in self.lists.drain(..) {
-            self.flights.remove(number).into_iter().for_each(GuestCommand::abandon);
+        for number in self.waiting_lists.drain(..) {
+            self.in_flight.remove(number).into_iter().for_each(GuestCommand::abandon);
         }
     }
 
     /// Resets to the power-on state after the guest disconnected or reset the function. Commands in flight continue.
     pub fn abandon(&mut self) {
-        self.forget_queues();
+        self.remove_queues();
         self.controller = DeviceController::new(*self.controller.config());
         self.resetting = false;
         self.shutting_down = false;
@@ -342,10 +342,10 @@ impl GuestController {
     /// Returns true if no command is in flight.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.flights.is_empty()
+        self.in_flight.is_empty()
     }
 
-    fn report(&mut self, error: DoorbellError) {
+    fn report_doorbell_error(&mut self, error: DoorbellError) {
         tracing::debug!(%error, "a guest wrote an invalid doorbell");
         self.controller.notify(match error {
             DoorbellError::NoQueue(_) => AsyncEvent::InvalidDoorbell,
@@ -364,7 +364,7 @@ impl GuestController {
         sleep
     }
 
-    fn awake(&mut self) {
+    fn end_sleep(&mut self) {
         if std::mem::take(&mut self.armed) {
             self.arbiter.awake();
         }
@@ -380,7 +380,7 @@ impl GuestController {
 impl Drop for GuestController {
     /// Abandons all tokens: the node shuts down, and no completion is posted.
     fn drop(&mut self) {
-        self.forget_queues();
-        self.flights.drain().for_each(GuestCommand::abandon);
+        self.remove_queues();
+        self.in_flight.drain().for_each(GuestCommand::abandon);
     }
 }

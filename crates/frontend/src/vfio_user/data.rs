@@ -20,7 +20,7 @@ pub(super) struct DataResolver {
 impl DataResolver {
     /// Resolves the data of a command of an I/O queue.
     #[inline]
-    pub(super) fn of_command(
+    pub(super) fn resolve_command(
         &mut self,
         command: &IoCommand,
         entry: &SubmissionEntry,
@@ -31,12 +31,12 @@ impl DataResolver {
             DataNeed::FromHost(bytes) => HostTransfer::FromHost(bytes),
             DataNeed::ToHost(bytes) => HostTransfer::ToHost(bytes),
         };
-        self.of_entry(entry, transfer, memory).map(RequestData::Client)
+        self.resolve_entry(entry, transfer, memory).map(RequestData::Client)
     }
 
     /// Resolves the bytes of a transfer by an entry's data pointer.
     #[inline]
-    pub(super) fn of_entry(
+    pub(super) fn resolve_entry(
         &mut self,
         entry: &SubmissionEntry,
         transfer: HostTransfer,
@@ -62,8 +62,8 @@ impl DataResolver {
 }
 
 /// Returns words of the guest's memory for a ring, if one region contains them.
-pub(super) fn words(memory: &ClientMemory, at: Iova, words: usize) -> Option<SharedMemoryWords> {
+pub(super) fn ring_words(memory: &ClientMemory, at: Iova, words: usize) -> Option<SharedMemoryWords> {
     let bytes = u64::try_from(words).ok()?.checked_mul(8)?;
-    let (region, offset) = memory.in_one_piece(at, bytes).ok()?;
+    let (region, offset) = memory.map_contiguous(at, bytes).ok()?;
     SharedMemoryWords::new(region, offset, words).ok()
 }

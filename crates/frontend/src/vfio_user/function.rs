@@ -6,7 +6,7 @@
 
 use super::config_space::{ConfigEffect, ConfigSpace};
 use super::layout::{BAR_BYTES, BarLocation, VECTORS};
-use super::message::{self, VfioUserHeader, IrqAction, VfioUserRequest};
+use super::message::{self, IrqAction, VfioUserHeader, VfioUserRequest};
 use super::vectors::GuestVectors;
 use headwater_dma::iova::{ClientMemory, Iova, REGIONS_MAX, RegionRevocation};
 use headwater_host::shared_memory::{MapDescriptorError, SharedMemory};
@@ -46,7 +46,7 @@ pub enum ReplyState {
     /// The reply is written.
     Done,
     /// The reply waits until no command in flight uses the unmapped memory, or none is in flight at all: see
-    /// [`VfioUserFunction::go_on`].
+    /// [`VfioUserFunction::complete_awaited`].
     Waiting,
 }
 
@@ -61,7 +61,7 @@ pub struct VfioUserFunction {
     pub memory: ClientMemory,
     /// Length of every region that the client mapped, by address, accessible to the device or not.
     mapped: BTreeMap<u64, u64>,
-    awaited: Option<AwaitedReply>,
+    awaited_reply: Option<AwaitedReply>,
     negotiated: bool,
 }
 
@@ -104,12 +104,12 @@ impl VfioUserFunction {
             _ if !self.negotiated => Err(Errno::INVAL),
             VfioUserRequest::DmaUnmap { address, size, all } => {
                 self.unmap(header, (address, size, all), registers)?;
-                Ok(self.go_on(registers, out))
+                Ok(self.complete_awaited(registers, out))
             }
             VfioUserRequest::Reset => {
                 self.reset(registers);
-                self.awaited = Some(AwaitedReply::Reset { header: *header });
-                Ok(self.go_on(registers, out))
+                self.awaited_reply = Some(AwaitedReply::Reset { header: *header });
+                Ok(self.complete_awaited(registers, out))
             }
             other => self.answer(header, other, descriptors, registers, out).map(|()| ReplyState::Done),
         });
@@ -128,13 +128,17 @@ impl VfioUserFunction {
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         match request {
-            VfioUserRequest::Version(..) | VfioUserRequest::DmaUnmap { .. } | VfioUserRequest::Reset => return Err(Errno::INVAL),
+            VfioUserRequest::Version(..) | VfioUserRequest::DmaUnmap { .. } | VfioUserRequest::Reset => {
+                return Err(Errno::INVAL);
+            }
             VfioUserRequest::DmaMap { address, size, offset, writable } => {
                 self.map(address, size, offset, descriptors.first().filter(|_| writable))?;
                 header.reply(&[], out);
             }
             VfioUserRequest::DeviceInfo => message::device_info(header, REGIONS, IRQS, out),
-            VfioUserRequest::RegionInfo(index) => message::region_info(header, index, region_bytes(index)?, out),
+            VfioUserRequest::RegionInfo(index) => {
+                message::region_info(header, index, region_bytes(index)?, out)
+            }
             VfioUserRequest::IrqInfo(index) if index < IRQS => {
                 message::irq_info(header, index, if index == MSIX { u32::from(VECTORS) } else { 0 }, out);
             }
@@ -211,22 +215,22 @@ impl VfioUserFunction {
             regions.extend(self.memory.revoke(Iova(start)));
             registers.unmapped(Iova(start), bytes);
         }
-        self.awaited = Some(AwaitedReply::Unmapping { header: *header, address, size, regions });
+        self.awaited_reply = Some(AwaitedReply::Unmapping { header: *header, address, size, regions });
         Ok(())
     }
 
     /// Appends the pending reply to `out`, if its condition holds.
-    pub fn go_on(&mut self, registers: &impl BarRegisters, out: &mut Vec<u8>) -> ReplyState {
+    pub fn complete_awaited(&mut self, registers: &impl BarRegisters, out: &mut Vec<u8>) -> ReplyState {
         let is_met = |awaited: &mut AwaitedReply| match awaited {
-            AwaitedReply::Unmapping { regions, .. } => regions.iter().all(RegionRevocation::is_quiet),
+            AwaitedReply::Unmapping { regions, .. } => regions.iter().all(RegionRevocation::is_drained),
             AwaitedReply::Reset { .. } => registers.is_quiet(),
         };
-        match self.awaited.take_if(is_met) {
+        match self.awaited_reply.take_if(is_met) {
             Some(AwaitedReply::Unmapping { header, address, size, .. }) => {
                 message::unmapped(&header, address, size, out);
             }
             Some(AwaitedReply::Reset { header }) => header.reply(&[], out),
-            None if self.awaited.is_some() => return ReplyState::Waiting,
+            None if self.awaited_reply.is_some() => return ReplyState::Waiting,
             None => {}
         }
         ReplyState::Done

@@ -29,7 +29,7 @@ pub(crate) enum LinkEnd {
     /// The client closed it.
     Closed,
     /// The client sent a malformed message.
-    Garbage,
+    Malformed,
     /// The system's reason.
     System(Errno),
 }
@@ -38,7 +38,7 @@ impl std::fmt::Display for LinkEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
-            Self::Garbage => f.write_str("it sent a malformed message"),
+            Self::Malformed => f.write_str("it sent a malformed message"),
             Self::System(errno) => write!(f, "{errno}"),
         }
     }
@@ -51,21 +51,21 @@ pub(crate) struct ClientLink {
     /// The received part of the current message.
     incoming: Vec<u8>,
     /// True if the current message was returned to the caller.
-    taken: bool,
+    is_returned: bool,
     descriptors: Vec<OwnedFd>,
     /// Unsent replies.
-    pub(crate) out: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
 }
 
 impl ClientLink {
     /// Creates a link over a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, incoming: Vec::new(), taken: false, descriptors: Vec::new(), out: Vec::new() }
+        Self { socket, incoming: Vec::new(), is_returned: false, descriptors: Vec::new(), unsent: Vec::new() }
     }
 
     /// Reads up to one message.
     pub(crate) fn receive(&mut self) -> LinkInput {
-        if std::mem::take(&mut self.taken) {
+        if std::mem::take(&mut self.is_returned) {
             self.incoming.clear();
         }
         loop {
@@ -73,9 +73,9 @@ impl ClientLink {
             let header = VfioUserHeader::read_from_prefix(&self.incoming).ok().map(|(header, _)| header);
             let wanted = match header.map(|header| (header, header.rest())) {
                 None => size_of::<VfioUserHeader>(),
-                Some((_, None)) => return LinkInput::Gone(LinkEnd::Garbage),
+                Some((_, None)) => return LinkInput::Gone(LinkEnd::Malformed),
                 Some((header, Some(rest))) if have == size_of::<VfioUserHeader>() + rest => {
-                    self.taken = true;
+                    self.is_returned = true;
                     return LinkInput::Message(header, std::mem::take(&mut self.descriptors));
                 }
                 Some((_, Some(rest))) => size_of::<VfioUserHeader>() + rest,
@@ -117,9 +117,9 @@ impl ClientLink {
 
     /// Sends replies. Returns true if all are sent.
     pub(crate) fn flush(&mut self) -> Result<bool, LinkEnd> {
-        while !self.out.is_empty() {
-            match rustix::net::send(&self.socket, &self.out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.out.drain(..sent)),
+        while !self.unsent.is_empty() {
+            match rustix::net::send(&self.socket, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkEnd::Closed),

@@ -194,17 +194,22 @@ impl VfioUserHeader {
                 Ok(VfioUserRequest::Version(major.get(), minor.get()))
             }
             2 => {
-                let map: DmaMap = whole(rest)?;
+                let map: DmaMap = fixed_part(rest)?;
                 let (flags, address) = (map.flags.get(), map.address.get());
                 // Readable, and optionally writable.
                 if flags & !3 != 0 || flags & 1 == 0 {
                     return Err(Errno::INVAL);
                 }
                 let writable = flags & 2 != 0;
-                Ok(VfioUserRequest::DmaMap { address, size: map.size.get(), offset: map.offset.get(), writable })
+                Ok(VfioUserRequest::DmaMap {
+                    address,
+                    size: map.size.get(),
+                    offset: map.offset.get(),
+                    writable,
+                })
             }
             3 => {
-                let unmap: DmaUnmap = whole(rest)?;
+                let unmap: DmaUnmap = fixed_part(rest)?;
                 match unmap.flags.get() {
                     flags @ (0 | 4) => Ok(VfioUserRequest::DmaUnmap {
                         address: unmap.address.get(),
@@ -215,12 +220,12 @@ impl VfioUserHeader {
                     _ => Err(Errno::OPNOTSUPP),
                 }
             }
-            4 => whole::<InfoWords>(rest).map(|_| VfioUserRequest::DeviceInfo),
-            5 => whole::<RegionInfo>(rest).map(|info| VfioUserRequest::RegionInfo(info.index.get())),
-            7 => whole::<InfoWords>(rest).map(|info| VfioUserRequest::IrqInfo(info.third.get())),
+            4 => fixed_part::<InfoWords>(rest).map(|_| VfioUserRequest::DeviceInfo),
+            5 => fixed_part::<RegionInfo>(rest).map(|info| VfioUserRequest::RegionInfo(info.index.get())),
+            7 => fixed_part::<InfoWords>(rest).map(|info| VfioUserRequest::IrqInfo(info.third.get())),
             8 => decode_irqs(rest),
             9 => {
-                let access: RegionAccess = whole(rest)?;
+                let access: RegionAccess = fixed_part(rest)?;
                 let bytes = data_bytes(access)?;
                 Ok(VfioUserRequest::Read(access.region.get(), access.offset.get(), bytes))
             }
@@ -260,7 +265,7 @@ impl VfioUserHeader {
 }
 
 fn decode_irqs(rest: &[u8]) -> Result<VfioUserRequest<'_>, Errno> {
-    let set: SetIrqs = whole(rest)?;
+    let set: SetIrqs = fixed_part(rest)?;
     let action = match set.flags.get() {
         // Data: descriptors (bit 2) or none (bit 0); action: trigger (bit 5).
         0x24 => IrqAction::Assign,
@@ -268,7 +273,12 @@ fn decode_irqs(rest: &[u8]) -> Result<VfioUserRequest<'_>, Errno> {
         0x21 => IrqAction::Trigger,
         _ => return Err(Errno::INVAL),
     };
-    Ok(VfioUserRequest::SetIrqs { index: set.index.get(), start: set.start.get(), count: set.count.get(), action })
+    Ok(VfioUserRequest::SetIrqs {
+        index: set.index.get(),
+        start: set.start.get(),
+        count: set.count.get(),
+        action,
+    })
 }
 
 fn data_bytes(access: RegionAccess) -> Result<usize, Errno> {
@@ -277,7 +287,7 @@ fn data_bytes(access: RegionAccess) -> Result<usize, Errno> {
 }
 
 /// Returns the fixed part of a message; clients may send more after it.
-fn whole<T: FromBytes + KnownLayout + Immutable>(rest: &[u8]) -> Result<T, Errno> {
+fn fixed_part<T: FromBytes + KnownLayout + Immutable>(rest: &[u8]) -> Result<T, Errno> {
     T::read_from_prefix(rest).map(|(message, _)| message).map_err(|_| Errno::INVAL)
 }
 

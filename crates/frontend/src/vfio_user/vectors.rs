@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 /// All vectors of the function.
 #[derive(Debug, Default)]
 pub struct GuestVectors {
-    bells: Vec<Option<WakeDescriptor>>,
+    eventfds: Vec<Option<WakeDescriptor>>,
     failed: u64,
 }
 
@@ -31,8 +31,8 @@ impl GuestVectors {
             .map(|descriptor| WakeDescriptor::adopt(descriptor).map_err(|_| Errno::INVAL))
             .collect();
         let mut bells = bells?.into_iter();
-        self.bells.resize(usize::from(VECTORS), None);
-        for bell in &mut self.bells[range] {
+        self.eventfds.resize(usize::from(VECTORS), None);
+        for bell in &mut self.eventfds[range] {
             *bell = bells.next();
         }
         Ok(())
@@ -40,7 +40,7 @@ impl GuestVectors {
 
     /// Disables every vector.
     pub fn disable(&mut self) {
-        self.bells.clear();
+        self.eventfds.clear();
     }
 
     /// Signals `count` vectors from `start` on.
@@ -56,7 +56,7 @@ impl GuestVectors {
 
     /// Signals one vector; has no effect if it is disabled or does not exist.
     pub fn signal(&mut self, vector: u16) {
-        if let Some(Some(bell)) = self.bells.get(usize::from(vector))
+        if let Some(Some(bell)) = self.eventfds.get(usize::from(vector))
             && bell.wake().is_err()
         {
             self.failed += 1;

@@ -1,18 +1,16 @@
 //! The behaviour suite of all devices, over attach.
 
-#[path = "../../../headwater/tests/behaviour/suite.rs"]
-mod suite;
-
 use crate::host::{AttachHost, media};
 use headwater_frontend::attach::policy::GrantPolicy;
+use headwater_testkit::device_behaviour;
 
 #[test]
 fn keys_queues_and_blocks_pass_the_behaviour_suite() {
     let folder = tempfile::tempdir().unwrap();
     let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
-    suite::keys(&mut client);
-    suite::queues(&mut client);
-    suite::blocks(&mut client);
+    device_behaviour::keys(&mut client);
+    device_behaviour::queues(&mut client);
+    device_behaviour::blocks(&mut client);
     drop(host.end());
 }

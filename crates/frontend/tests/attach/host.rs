@@ -1,11 +1,11 @@
 //! A device with its attach front end on a separate thread, and its clients.
 
-#[path = "face_thread.rs"]
-mod face_thread;
+#[path = "front_end_thread.rs"]
+mod front_end_thread;
 
-use face_thread::FrontEndThread;
+use front_end_thread::FrontEndThread;
 use headwater_frontend::attach::policy::GrantPolicy;
-use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, SsdExecutor, AttachHoldings};
+use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, AttachHoldings, SsdExecutor};
 use headwater_host::clock::Nanos;
 use headwater_io::Device as Client;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
@@ -59,7 +59,7 @@ impl AttachHost {
     }
 
     /// Waits until the front end holds exactly `wanted`; returns the time that took.
-    pub(crate) fn settle(&self, wanted: AttachHoldings) -> Nanos {
+    pub(crate) fn until_holdings(&self, wanted: AttachHoldings) -> Nanos {
         self.thread.until("the wanted resources", |held| *held == wanted)
     }
 

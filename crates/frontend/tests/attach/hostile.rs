@@ -2,7 +2,7 @@
 
 use crate::host::{AttachHost, media};
 use headwater_dma::iova::Iova;
-use headwater_dma::pool::PROCESS_CAP;
+use headwater_dma::pool::PROCESS_POOL_CAP;
 use headwater_frontend::attach::AttachHoldings;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::Nanos;
@@ -39,14 +39,16 @@ fn raw_queue(connection: &mut AttachConnection, depth: u32) -> (SharedMemoryWord
 }
 
 /// Runs `harm` next to a good client: that is served, and the resources of bad clients are reclaimed in time.
-fn beside_a_good_client(harm: impl FnOnce(&AttachHost)) {
+fn with_good_client(harm: impl FnOnce(&AttachHost)) {
     let folder = tempfile::tempdir().unwrap();
     let host = host(folder.path());
     let mut good = host.client();
     good.put(b"before", b"1").unwrap();
     harm(&host);
     good.put(b"after", b"2").unwrap();
-    assert!(host.settle(AttachHoldings { clients: 1, queues: 1, regions: 1, in_flight: 0 }) < RECLAIM_MAX);
+    assert!(
+        host.until_holdings(AttachHoldings { clients: 1, queues: 1, regions: 1, in_flight: 0 }) < RECLAIM_MAX
+    );
     assert_eq!(good.get(b"before").unwrap().unwrap(), b"1");
     assert_eq!(good.get(b"after").unwrap().unwrap(), b"2");
     drop(host.end());
@@ -54,7 +56,7 @@ fn beside_a_good_client(harm: impl FnOnce(&AttachHost)) {
 
 #[test]
 fn garbage_in_ring_words_evicts_only_its_client() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..50 {
             let mut bad = AttachConnection::open(&host.path).unwrap();
@@ -69,7 +71,7 @@ fn garbage_in_ring_words_evicts_only_its_client() {
 
 #[test]
 fn random_entries_are_completed_or_evict_their_client() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut random = fastrand::Rng::with_seed(8);
         for _ in 0..20 {
             let mut bad = AttachConnection::open(&host.path).unwrap();
@@ -88,7 +90,7 @@ fn random_entries_are_completed_or_evict_their_client() {
 
 #[test]
 fn a_client_that_never_reaps_is_evicted_in_time() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut bad = AttachConnection::open(&host.path).unwrap();
         let depth = 8;
         let (ring, line) = raw_queue(&mut bad, depth);
@@ -124,7 +126,7 @@ fn a_client_that_never_reaps_is_evicted_in_time() {
 
 #[test]
 fn unregistered_addresses_are_a_data_transfer_error() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut client = host.client();
         let own = client.buffer(4_096).unwrap();
         let mut queue = client.queue(4).unwrap();
@@ -134,7 +136,7 @@ fn unregistered_addresses_are_a_data_transfer_error() {
         };
         assert_eq!(status(own.clone()), Status::SUCCESS);
         let at = |address| Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(address));
-        let past_all = own.address() + PROCESS_CAP as u64;
+        let past_all = own.address() + PROCESS_POOL_CAP as u64;
         for address in [0, 4_096, FIRST_ADDRESS - 4_096, past_all, u64::MAX - 4_095] {
             assert_eq!(status(at(address)), Status::DATA_TRANSFER_ERROR, "{address:#x}");
         }
@@ -145,7 +147,7 @@ fn unregistered_addresses_are_a_data_transfer_error() {
 
 #[test]
 fn unsealed_or_too_short_memory_is_refused() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut bad = AttachConnection::open(&host.path).unwrap();
         let refused = |bad: &mut AttachConnection, descriptor: &OwnedFd, start, bytes| {
             let answer = bad.call(&AttachRequest::Region { start, bytes, offset: 0 }, &[descriptor.as_fd()]);
@@ -170,7 +172,7 @@ fn unsealed_or_too_short_memory_is_refused() {
 
 #[test]
 fn invalid_requests_are_refused_and_the_client_stays() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut client = AttachConnection::open(&host.path).unwrap();
         for request in [
             AttachRequest::Queue { depth: 0 },
@@ -190,7 +192,7 @@ fn invalid_requests_are_refused_and_the_client_stays() {
     });
 }
 
-fn stranger(host: &AttachHost) -> OwnedFd {
+fn connect_raw(host: &AttachHost) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(&host.path).unwrap()).unwrap();
     socket
@@ -198,10 +200,10 @@ fn stranger(host: &AttachHost) -> OwnedFd {
 
 #[test]
 fn malformed_unsupported_or_too_long_messages_end_the_connection() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let long = vec![b' '; 70_000];
         for message in [&b"\xff\xfe"[..], b"{}", b"{\"hello\":{\"version\":2}}", b"\"namespaces\"", &long] {
-            let socket = stranger(host);
+            let socket = connect_raw(host);
             let _ = send_message(socket.as_fd(), message, &[]);
             let mut buffer = vec![0; 1 << 16];
             let mut last = None;
@@ -219,8 +221,8 @@ fn malformed_unsupported_or_too_long_messages_end_the_connection() {
 
 #[test]
 fn a_client_without_a_hello_is_evicted() {
-    beside_a_good_client(|host| {
-        let quiet: Vec<OwnedFd> = (0..20).map(|_| stranger(host)).collect();
+    with_good_client(|host| {
+        let quiet: Vec<OwnedFd> = (0..20).map(|_| connect_raw(host)).collect();
         let mut buffer = [0; 100];
         for socket in &quiet {
             while let Ok((1.., _)) = receive_message(socket.as_fd(), &mut buffer, RecvFlags::empty()) {}
@@ -230,7 +232,7 @@ fn a_client_without_a_hello_is_evicted() {
 
 #[test]
 fn unexpected_descriptors_are_closed() {
-    beside_a_good_client(|host| {
+    with_good_client(|host| {
         let mut client = AttachConnection::open(&host.path).unwrap();
         let files: Vec<OwnedFd> = (0..2).map(|_| tempfile::tempfile().unwrap().into()).collect();
         let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
@@ -250,7 +252,7 @@ fn the_number_of_clients_is_bounded_and_all_are_released() {
     let crowd: Vec<_> = (0..300).filter_map(|_| AttachConnection::open(&host.path).ok()).collect();
     assert_eq!(crowd.len(), headwater_frontend::attach::CLIENTS_PER_USER_MAX);
     drop(crowd);
-    host.settle(AttachHoldings::default());
+    host.until_holdings(AttachHoldings::default());
     host.client().put(b"k", b"v").unwrap();
     drop(host.end());
 }

@@ -99,9 +99,9 @@ fn a_dropped_queue_and_buffer_are_reclaimed_while_the_client_stays() {
         drop(queue);
         drop(buffer);
     }
-    host.settle(AttachHoldings { clients: 1, ..AttachHoldings::default() });
+    host.until_holdings(AttachHoldings { clients: 1, ..AttachHoldings::default() });
     client.put(b"still", b"served").unwrap();
     drop(client);
-    host.settle(AttachHoldings::default());
+    host.until_holdings(AttachHoldings::default());
     drop(host.end());
 }

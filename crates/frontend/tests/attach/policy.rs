@@ -62,7 +62,7 @@ fn a_revoked_client_is_disconnected_and_its_commands_fail() {
         "{refused}"
     );
     assert!(matches!(host.try_client(), Err(IoError::Refused { .. })));
-    host.settle(headwater_frontend::attach::AttachHoldings::default());
+    host.until_holdings(headwater_frontend::attach::AttachHoldings::default());
     drop(host.end());
 }
 

@@ -1,6 +1,6 @@
 //! Abort (NVMe Base 2.0 section 5.1): completions and their order.
 
-use crate::wire::{TcpHarness, RawConnection};
+use crate::wire::{RawConnection, TcpHarness};
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
@@ -30,7 +30,7 @@ fn abort(queue: u16, command: u16) -> SubmissionEntry {
 }
 
 /// Executes a command of another front end.
-fn other(bench: &mut TcpHarness, command: SsdCommand) {
+fn run_other(bench: &mut TcpHarness, command: SsdCommand) {
     bench.device.submit(OTHER, NamespaceId::FIRST, 1, command).unwrap();
     let done = loop {
         bench.turn();
@@ -53,14 +53,14 @@ fn put(name: &str, bytes: usize) -> SsdCommand {
 
 /// Creates a host of a namespace that holds three keys and executes no command for an hour: its admin queue and an I/O
 /// queue.
-fn slow() -> (TcpHarness, RawConnection, RawConnection) {
+fn slow_bench() -> (TcpHarness, RawConnection, RawConnection) {
     let mut bench = TcpHarness::new();
     for name in KEYS {
-        other(&mut bench, put(name, 10));
+        run_other(&mut bench, put(name, 10));
     }
     let limits = NamespaceLimits { iops: 0, bytes_per_second: 1, burst: 1 };
-    other(&mut bench, SsdCommand::Namespace(NamespaceChange::Limits(limits)));
-    other(&mut bench, put("other", 9_000));
+    run_other(&mut bench, SsdCommand::Namespace(NamespaceChange::Limits(limits)));
+    run_other(&mut bench, put("other", 9_000));
     let (admin, controller) = bench.controller();
     let mut queue = RawConnection::open(&mut bench);
     assert!(queue.connect(&mut bench, 1, controller).status().is_success());
@@ -74,26 +74,26 @@ fn send_put(queue: &mut RawConnection, name: &str) -> u16 {
 }
 
 /// Returns the result of an Abort: 0 for aborted, 1 for not aborted.
-fn told(answer: &CompletionEntry) -> u8 {
+fn abort_result(answer: &CompletionEntry) -> u8 {
     assert_eq!(answer.status(), Status::SUCCESS);
     answer.result.to_bytes()[0]
 }
 
 /// Aborts a command of queue 1, and asserts that it is completed before the Abort.
-fn aborts(bench: &mut TcpHarness, admin: &mut RawConnection, queue: &mut RawConnection, id: u16) {
-    assert_eq!(told(&admin.call(bench, abort(1, id), CommandTransfer::None)), 0, "aborted");
-    let answer = queue.already().unwrap();
+fn assert_aborts(bench: &mut TcpHarness, admin: &mut RawConnection, queue: &mut RawConnection, id: u16) {
+    assert_eq!(abort_result(&admin.call(bench, abort(1, id), CommandTransfer::None)), 0, "aborted");
+    let answer = queue.received_completion().unwrap();
     assert_eq!((answer.command_id.get(), answer.status()), (id, ABORTED));
-    assert_eq!(told(&admin.call(bench, abort(1, id), CommandTransfer::None)), 1, "not again");
-    assert!(queue.already().is_none(), "one completion each");
+    assert_eq!(abort_result(&admin.call(bench, abort(1, id), CommandTransfer::None)), 1, "not again");
+    assert!(queue.received_completion().is_none(), "one completion each");
 }
 
 #[test]
 fn a_waiting_command_is_aborted_and_completes_before_the_abort() {
-    let (mut bench, mut admin, mut queue) = slow();
+    let (mut bench, mut admin, mut queue) = slow_bench();
     let ids = ["x", "y", "z"].map(|name| send_put(&mut queue, name));
     for id in [ids[1], ids[2], ids[0]] {
-        aborts(&mut bench, &mut admin, &mut queue, id);
+        assert_aborts(&mut bench, &mut admin, &mut queue, id);
     }
     assert_eq!(bench.device.keys(NamespaceId::FIRST), 4, "an aborted command had an effect");
     assert_eq!(bench.device.in_flight(), 0);
@@ -105,18 +105,18 @@ fn a_waiting_command_is_aborted_and_completes_before_the_abort() {
 #[test]
 fn a_command_that_waits_for_connection_room_is_aborted_and_later_ones_continue() {
     const LARGE: u32 = 3 << 20;
-    let (mut bench, mut admin, mut queue) = slow();
+    let (mut bench, mut admin, mut queue) = slow_bench();
     let large = |name| retrieve(1, key(name), DataPointer { address: 0, bytes: LARGE });
     // Two such responses exceed the connection's limit: the second waits outside the device, and the third behind it.
     let ids = KEYS.map(|name| queue.send(large(name), CommandTransfer::In(vec![0; LARGE as usize])));
     bench.turn();
     assert_eq!(bench.device.in_flight(), 1);
-    aborts(&mut bench, &mut admin, &mut queue, ids[1]);
+    assert_aborts(&mut bench, &mut admin, &mut queue, ids[1]);
     assert_eq!(bench.device.in_flight(), 1);
-    aborts(&mut bench, &mut admin, &mut queue, ids[0]);
+    assert_aborts(&mut bench, &mut admin, &mut queue, ids[0]);
     bench.turn();
     assert_eq!(bench.device.in_flight(), 1, "the third has room now");
-    aborts(&mut bench, &mut admin, &mut queue, ids[2]);
+    assert_aborts(&mut bench, &mut admin, &mut queue, ids[2]);
     assert_eq!(bench.device.in_flight(), 0);
 }
 
@@ -127,19 +127,19 @@ fn a_completed_or_unknown_command_is_not_aborted() {
     let mut queue = RawConnection::open(&mut bench);
     assert!(queue.connect(&mut bench, 1, controller).status().is_success());
     let id = queue.send(delete(1, key("absent")), CommandTransfer::None);
-    assert_eq!(queue.answer(&mut bench).command_id.get(), id);
+    assert_eq!(queue.wait_completion(&mut bench).command_id.get(), id);
     for (number, command) in [(1, id), (1, 77), (9, id), (0, 77), (u16::MAX, u16::MAX)] {
-        assert_eq!(told(&admin.call(&mut bench, abort(number, command), CommandTransfer::None)), 1);
+        assert_eq!(abort_result(&admin.call(&mut bench, abort(number, command), CommandTransfer::None)), 1);
     }
 }
 
 #[test]
 fn the_commands_of_another_controller_cannot_be_aborted() {
-    let (mut bench, _admin, mut queue) = slow();
+    let (mut bench, _admin, mut queue) = slow_bench();
     let id = send_put(&mut queue, "x");
     bench.turn();
     let (mut other_admin, _) = bench.controller();
-    assert_eq!(told(&other_admin.call(&mut bench, abort(1, id), CommandTransfer::None)), 1);
+    assert_eq!(abort_result(&other_admin.call(&mut bench, abort(1, id), CommandTransfer::None)), 1);
     assert_eq!(bench.device.in_flight(), 1);
 }
 
@@ -149,8 +149,8 @@ fn an_event_request_is_completed_before_its_abort() {
     let (mut admin, _) = bench.controller();
     let id = admin.send(admin_entry(AdminOpcode::AsyncEventRequest, 0), CommandTransfer::None);
     let own = admin.send(abort(0, id), CommandTransfer::None);
-    let first = admin.answer(&mut bench);
+    let first = admin.wait_completion(&mut bench);
     assert_eq!((first.command_id.get(), first.status()), (id, ABORTED));
-    let second = admin.answer(&mut bench);
-    assert_eq!((second.command_id.get(), told(&second)), (own, 0));
+    let second = admin.wait_completion(&mut bench);
+    assert_eq!((second.command_id.get(), abort_result(&second)), (own, 0));
 }

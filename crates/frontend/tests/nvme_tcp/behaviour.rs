@@ -1,8 +1,5 @@
 //! The behaviour suite of all devices, over NVMe/TCP, with and without digests, and tests particular to a network.
 
-#[path = "../../../headwater/tests/behaviour/suite.rs"]
-mod suite;
-
 use crate::host::TcpTestNode;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFrontEnd};
 use headwater_host::clock::Nanos;
@@ -10,6 +7,7 @@ use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{DeviceBackend as _, IoError, NvmeTcp, NvmeTcpTarget, WriteDurability};
 use headwater_nvme::tcp::{DigestMode, DigestSettings};
 use headwater_ssd::command::FrontEndId;
+use headwater_testkit::device_behaviour;
 
 const DIGESTS: DigestSettings = DigestSettings { header: DigestMode::On, data: DigestMode::On };
 
@@ -17,22 +15,22 @@ const DIGESTS: DigestSettings = DigestSettings { header: DigestMode::On, data: D
 fn keys_and_queues_pass_the_behaviour_suite() {
     let node = TcpTestNode::start();
     let mut client = node.client(DigestSettings::default());
-    suite::keys(&mut client);
-    suite::queues(&mut client);
+    device_behaviour::keys(&mut client);
+    device_behaviour::queues(&mut client);
 }
 
 #[test]
 fn blocks_pass_the_behaviour_suite() {
     let node = TcpTestNode::start();
-    suite::blocks(&mut node.client(DigestSettings::default()));
+    device_behaviour::blocks(&mut node.client(DigestSettings::default()));
 }
 
 #[test]
 fn keys_and_queues_pass_the_behaviour_suite_with_digests() {
     let node = TcpTestNode::start();
     let mut client = node.client(DIGESTS);
-    suite::keys(&mut client);
-    suite::queues(&mut client);
+    device_behaviour::keys(&mut client);
+    device_behaviour::queues(&mut client);
 }
 
 #[test]
@@ -103,7 +101,7 @@ fn a_build_without_tls_refuses_keys_and_names_the_feature() {
 fn only_loopback_addresses_are_accepted_without_keys_and_the_error_names_the_option() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
         let config =
-            NvmeTcpConfig { listen: address.parse().unwrap(), face: FrontEndId(5), keys: Vec::new() };
+            NvmeTcpConfig { listen: address.parse().unwrap(), front_end_id: FrontEndId(5), keys: Vec::new() };
         let error = NvmeTcpFrontEnd::bind(&config).unwrap_err();
         assert!(matches!(error, NvmeTcpError::NotLoopback { .. }));
         assert!(error.to_string().contains("--nvme-tcp-psk"), "{error}");

@@ -1,11 +1,11 @@
 //! A device with its NVMe/TCP front end on a separate thread, and its hosts.
 
-#[path = "../attach/face_thread.rs"]
-mod face_thread;
+#[path = "../attach/front_end_thread.rs"]
+mod front_end_thread;
 
-use face_thread::FrontEndThread;
+use front_end_thread::FrontEndThread;
+use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::FrontEnd;
-use headwater_frontend::numbers::FrontEndCounters;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_io::{Device as Client, NvmeTcp, NvmeTcpTarget};
 use headwater_nvme::tcp::DigestSettings;
@@ -27,7 +27,7 @@ impl TcpTestNode {
     }
 
     pub(crate) fn over(media: MemoryMedia, listen: SocketAddr) -> Self {
-        Self::with(media, &NvmeTcpConfig { listen, face: FrontEndId(5), keys: Vec::new() })
+        Self::with(media, &NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: Vec::new() })
     }
 
     pub(crate) fn with(media: MemoryMedia, config: &NvmeTcpConfig) -> Self {
@@ -68,6 +68,6 @@ impl TcpTestNode {
 
 fn numbers_of(face: &NvmeTcpFrontEnd) -> FrontEndCounters {
     let mut numbers = FrontEndCounters::default();
-    FrontEnd::<SsdDevice<MemoryMedia>>::count(face, &mut numbers);
+    FrontEnd::<SsdDevice<MemoryMedia>>::add_counters(face, &mut numbers);
     numbers
 }

@@ -1,7 +1,7 @@
 //! Lifetimes of hosts and queues: Keep Alive, Disconnect, restarts of the device, a sanitize operation.
 
 use crate::host::TcpTestNode;
-use crate::wire::{TcpHarness, RawConnection};
+use crate::wire::{RawConnection, TcpHarness};
 use headwater_frontend::nvme_tcp::limits::IO_QUEUES_MAX;
 use headwater_host::clock::Nanos;
 use headwater_io::{Command, Device, IoError, NvmeTcp, NvmeTcpTarget, StoreCondition};
@@ -32,7 +32,8 @@ fn a_disconnect_is_answered_last_and_frees_the_queue() {
     // A command after the Disconnect is discarded.
     queue.send(flush(), CommandTransfer::None);
     let place = |id: u16| CommandId(id).place();
-    let mut answers: Vec<usize> = (0..6).map(|_| place(queue.answer(&mut bench).command_id.get())).collect();
+    let mut answers: Vec<usize> =
+        (0..6).map(|_| place(queue.wait_completion(&mut bench).command_id.get())).collect();
     assert_eq!(answers.pop(), Some(5), "the Disconnect must be answered last");
     answers.sort_unstable();
     assert_eq!(answers, [0, 1, 2, 3, 4]);
@@ -68,10 +69,10 @@ fn commands_are_refused_during_a_sanitize_operation() {
     assert!(queue.connect(&mut bench, 1, controller).status().is_success());
     assert!(queue.call(&mut bench, flush(), CommandTransfer::None).status().is_success());
     queue.send(flush(), CommandTransfer::None);
-    let ticket = AdminTicket { face: FrontEndId(9), token: 0 };
+    let ticket = AdminTicket { front_end: FrontEndId(9), token: 0 };
     bench.device.administer(ticket, NamespaceAction::Sanitize { command: 2 });
     assert!(bench.device.is_sanitizing());
-    assert_eq!(queue.answer(&mut bench).status(), Status::SANITIZE_IN_PROGRESS);
+    assert_eq!(queue.wait_completion(&mut bench).status(), Status::SANITIZE_IN_PROGRESS);
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn a_host_sends_keep_alives_while_it_has_queues() {
     let queue = client.queue(4).unwrap();
     drop(client);
     let done =
-        |numbers: &headwater_frontend::numbers::FrontEndCounters| numbers.commands.values().sum::<u64>();
+        |numbers: &headwater_frontend::counters::FrontEndCounters| numbers.commands.values().sum::<u64>();
     let before = node.numbers();
     // Only Keep Alive is sent: more often than fits one timeout.
     node.until("Keep Alives", |numbers| done(numbers) >= done(&before) + 4);

@@ -5,5 +5,5 @@ mod abort;
 mod behaviour;
 mod host;
 mod lifecycle;
-mod unruly;
+mod malicious_hosts;
 mod wire;

@@ -31,7 +31,8 @@ impl TcpHarness {
     pub(crate) fn new() -> Self {
         let listen = ([127, 0, 0, 1], 0).into();
         let face =
-            NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, face: FrontEndId(5), keys: Vec::new() }).unwrap();
+            NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: Vec::new() })
+                .unwrap();
         let clock = Clock::start();
         let start = StartTime { now: clock.now(), wall: clock.wall() };
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
@@ -73,7 +74,7 @@ impl RawConnection {
         wire.flush();
         for _ in 0..TURNS_MAX {
             bench.turn();
-            if let Some(InitiatorStep::Opened) = wire.look() {
+            if let Some(InitiatorStep::Opened) = wire.next_step() {
                 return wire;
             }
         }
@@ -81,7 +82,12 @@ impl RawConnection {
     }
 
     /// Connects queue `number` of a controller.
-    pub(crate) fn connect(&mut self, bench: &mut TcpHarness, number: u16, controller: u16) -> CompletionEntry {
+    pub(crate) fn connect(
+        &mut self,
+        bench: &mut TcpHarness,
+        number: u16,
+        controller: u16,
+    ) -> CompletionEntry {
         bench.turn();
         let fields = ConnectFields {
             format: 0,
@@ -104,18 +110,18 @@ impl RawConnection {
     }
 
     /// Returns a completion that is already received, if there is one.
-    pub(crate) fn already(&mut self) -> Option<CompletionEntry> {
-        match self.look() {
+    pub(crate) fn received_completion(&mut self) -> Option<CompletionEntry> {
+        match self.next_step() {
             Some(InitiatorStep::Completed(done)) => Some(done.entry),
             _ => None,
         }
     }
 
     /// Waits for the next completion.
-    pub(crate) fn answer(&mut self, bench: &mut TcpHarness) -> CompletionEntry {
+    pub(crate) fn wait_completion(&mut self, bench: &mut TcpHarness) -> CompletionEntry {
         for _ in 0..TURNS_MAX {
             bench.turn();
-            if let Some(InitiatorStep::Completed(done)) = self.look() {
+            if let Some(InitiatorStep::Completed(done)) = self.next_step() {
                 return done.entry;
             }
         }
@@ -129,7 +135,7 @@ impl RawConnection {
         transfer: CommandTransfer<Vec<u8>>,
     ) -> CompletionEntry {
         self.send(entry, transfer);
-        self.answer(bench)
+        self.wait_completion(bench)
     }
 
     /// Returns true if the front end closes the connection and no data is left to read.
@@ -156,7 +162,7 @@ impl RawConnection {
     }
 
     /// Returns the next received step; reads byte by byte, so that nothing after it is lost.
-    fn look(&mut self) -> Option<InitiatorStep<Vec<u8>>> {
+    fn next_step(&mut self) -> Option<InitiatorStep<Vec<u8>>> {
         loop {
             let mut byte = [0];
             match self.stream.read(&mut byte) {

@@ -6,6 +6,4 @@ mod admission;
 #[expect(dead_code, reason = "hosts without TLS are tested elsewhere")]
 mod host;
 mod secured;
-#[path = "../../../headwater/tests/behaviour/suite.rs"]
-mod suite;
 mod traffic;

@@ -38,7 +38,7 @@ pub(crate) fn node() -> Node {
 
 /// Starts such a node over a medium and an address.
 pub(crate) fn over(media: MemoryMedia, listen: std::net::SocketAddr) -> Node {
-    Node::with(media, &NvmeTcpConfig { listen, face: FrontEndId(5), keys: keys() })
+    Node::with(media, &NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: keys() })
 }
 
 /// Returns the target of a node for one of its hosts.

@@ -1,12 +1,12 @@
 //! Data that passes through TLS stays unchanged.
 
 use crate::secured::{SHORT, keys, node, over, target};
-use crate::suite;
 use headwater_host::clock::Nanos;
 use headwater_io::attach::admin::NamespaceSpec;
 use headwater_io::{Buffer, Command, Device, NvmeTcp, NvmeTcpTarget, WriteDurability};
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::{DigestMode, DigestSettings};
+use headwater_testkit::device_behaviour;
 use std::io::Write as _;
 
 const BLOCK_BYTES: u32 = 4_096;
@@ -23,9 +23,9 @@ fn keys_queues_and_blocks_pass_the_behaviour_suite_with_both_hashes() {
         for digests in [DigestSettings::default(), digests] {
             let target = NvmeTcpTarget { digests, ..target(&node, host.clone()) };
             let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
-            suite::keys(&mut client);
-            suite::queues(&mut client);
-            suite::blocks(&mut client);
+            device_behaviour::keys(&mut client);
+            device_behaviour::queues(&mut client);
+            device_behaviour::blocks(&mut client);
         }
     }
 }
@@ -43,12 +43,12 @@ fn index(number: u64) -> usize {
 }
 
 /// Returns the bytes of `blocks` blocks.
-fn span(blocks: u64) -> usize {
+fn block_bytes(blocks: u64) -> usize {
     index(blocks * u64::from(BLOCK_BYTES))
 }
 
 fn block_of(lba: u64, version: u64) -> Vec<u8> {
-    let mut bytes = vec![0; span(1)];
+    let mut bytes = vec![0; block_bytes(1)];
     for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
         let value = (lba << 40 ^ version << 16 ^ at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         word.copy_from_slice(&value.to_le_bytes());
@@ -57,12 +57,12 @@ fn block_of(lba: u64, version: u64) -> Vec<u8> {
 }
 
 /// Runs random reads and writes of random lengths at depth, and compares each read with the last write.
-fn mixed(client: &mut Device, seed: u64) {
+fn run_mixed(client: &mut Device, seed: u64) {
     let blocks = 2_048_u64;
     let text = NamespaceSpec { block_bytes: BLOCK_BYTES, size: blocks, ..NamespaceSpec::keys() };
     let namespace = client.create_namespace(text).unwrap();
     client.choose(namespace).unwrap();
-    let room = span(BLOCKS_MAX);
+    let room = block_bytes(BLOCKS_MAX);
     let depth = index(DEPTH.into());
     let buffer = client.buffer(depth * room).unwrap();
     let parts: Vec<Buffer> = (0..depth).map(|at| buffer.slice(at * room, room).unwrap()).collect();
@@ -84,17 +84,17 @@ fn mixed(client: &mut Device, seed: u64) {
             if flights.iter().flatten().any(overlaps) {
                 continue;
             }
-            let part = parts[place].slice(0, span(count)).unwrap();
+            let part = parts[place].slice(0, block_bytes(count)).unwrap();
             let range = first..first + count;
             let (command, expected) = if random.bool() {
                 for lba in range {
                     versions[index(lba)] = sent + 1;
-                    part.write(span(lba - first), &block_of(lba, sent + 1)).unwrap();
+                    part.write(block_bytes(lba - first), &block_of(lba, sent + 1)).unwrap();
                 }
                 (Command::write(namespace, first, BLOCK_BYTES, part, WriteDurability::AsPromised), None)
             } else {
                 let expected = range.flat_map(|lba| match versions[index(lba)] {
-                    0 => vec![0; span(1)],
+                    0 => vec![0; block_bytes(1)],
                     version => block_of(lba, version),
                 });
                 (Command::read(namespace, first, BLOCK_BYTES, part), Some(expected.collect()))
@@ -120,7 +120,7 @@ fn mixed_reads_and_writes_at_depth_return_the_last_writes() {
     let node = node();
     for (seed, host) in (0x7153_u64..).zip(keys()) {
         let target = target(&node, host);
-        mixed(&mut Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap(), seed);
+        run_mixed(&mut Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap(), seed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the front end's guarantees for commands and replies.
 
-use crate::bench::RespHarness;
+use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
 use crate::wire::{TestNode, RespValue, encode};
 use headwater_frontend::resp::RespConfig;
@@ -46,7 +46,7 @@ fn edits_stay_atomic_while_another_front_end_writes_the_same_keys() {
     for seed in 0..4 {
         eprintln!("seed {seed}");
         let mut model = KvDeviceModel::new(seed, 50);
-        model.meddling = true;
+        model.rewriting = true;
         let config =
             RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
         let node = TestNode::start_with(config, model);
@@ -63,16 +63,16 @@ fn edits_stay_atomic_while_another_front_end_writes_the_same_keys() {
                 assert!(matches!(wire.receive(), RespValue::Integer(_)));
             }
             let (from, to) = (format!("name{round}"), format!("name{}", round + 1));
-            wires[0].say(&format!("SET {from} v"));
-            assert_eq!(wires[0].say(&format!("RENAME {from} {to}")), ok());
+            wires[0].call_line(&format!("SET {from} v"));
+            assert_eq!(wires[0].call_line(&format!("RENAME {from} {to}")), ok());
             assert_eq!(
-                wires[0].say(&format!("MGET {from} {to}")),
+                wires[0].call_line(&format!("MGET {from} {to}")),
                 RespValue::Array(vec![RespValue::Null, bulk("v")])
             );
         }
         seen.sort_unstable();
         assert_eq!(seen, (1..=240).collect::<Vec<_>>(), "seed {seed}");
-        assert_eq!(wires[0].say("STRLEN text"), RespValue::Integer(240));
+        assert_eq!(wires[0].call_line("STRLEN text"), RespValue::Integer(240));
     }
 }
 
@@ -87,7 +87,7 @@ fn any_command_with_any_arguments_gets_exactly_one_reply() {
         let mut random = fastrand::Rng::with_seed(seed);
         let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
         let odd: Vec<&[u8]> = ODD.split(' ').map(str::as_bytes).chain([&b""[..]]).collect();
-        let RespValue::Array(names) = node.connect().say("COMMAND LIST") else { panic!("no names") };
+        let RespValue::Array(names) = node.connect().call_line("COMMAND LIST") else { panic!("no names") };
         let mut wire = node.connect();
         for _ in 0..60 {
             let mut bytes = Vec::new();
@@ -159,30 +159,30 @@ fn values_of_every_size_are_read_back_unchanged_under_any_split_of_the_stream() 
         }
         assert_eq!(wire.receive(), ok());
         assert!(
-            wire.ask(&[b"GET", b"key"]) == RespValue::Bulk(value),
+            wire.call(&[b"GET", b"key"]) == RespValue::Bulk(value),
             "a value of {length} bytes was read back changed"
         );
     }
     let long = vec![b'x'; (16 << 20) + 1];
     let refused = RespValue::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned());
-    assert_eq!(wire.ask(&[b"SET", b"key", &long]), refused);
-    assert_eq!(wire.ask(&[b"APPEND", b"key", b"one more"]), refused);
-    assert_eq!(wire.say("STRLEN key"), RespValue::Integer(16 << 20));
+    assert_eq!(wire.call(&[b"SET", b"key", &long]), refused);
+    assert_eq!(wire.call(&[b"APPEND", b"key", b"one more"]), refused);
+    assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer(16 << 20));
 }
 
 #[test]
 fn keys_expire_by_the_wall_clock() {
     let node = TestNode::start(8, 1_000);
     let mut wire = node.connect();
-    assert_eq!(wire.say("SET a 1 EX 1000"), ok());
-    assert_eq!(wire.say("SET b 1"), ok());
-    assert_eq!(wire.say("TTL a"), RespValue::Integer(1_000));
-    node.ahead.store(1_001_000, Ordering::Relaxed);
-    assert_eq!(wire.say("GET a"), RespValue::Null);
-    assert_eq!(wire.say("TTL a"), RespValue::Integer(-2));
-    assert_eq!(wire.say("KEYS *"), RespValue::Array(vec![bulk("b")]));
-    assert_eq!(wire.say("INCR a"), RespValue::Integer(1));
-    assert_eq!(wire.say("TTL a"), RespValue::Integer(-1));
+    assert_eq!(wire.call_line("SET a 1 EX 1000"), ok());
+    assert_eq!(wire.call_line("SET b 1"), ok());
+    assert_eq!(wire.call_line("TTL a"), RespValue::Integer(1_000));
+    node.wall_offset_ms.store(1_001_000, Ordering::Relaxed);
+    assert_eq!(wire.call_line("GET a"), RespValue::Null);
+    assert_eq!(wire.call_line("TTL a"), RespValue::Integer(-2));
+    assert_eq!(wire.call_line("KEYS *"), RespValue::Array(vec![bulk("b")]));
+    assert_eq!(wire.call_line("INCR a"), RespValue::Integer(1));
+    assert_eq!(wire.call_line("TTL a"), RespValue::Integer(-1));
 }
 
 #[test]
@@ -190,16 +190,16 @@ fn a_scan_returns_every_key_that_exists_throughout_it() {
     let node = TestNode::start(9, 1_000);
     let mut wire = node.connect();
     for number in 0..300 {
-        assert_eq!(wire.say(&format!("SET stay{number} x")), ok());
+        assert_eq!(wire.call_line(&format!("SET stay{number} x")), ok());
     }
     let mut found = std::collections::BTreeSet::new();
     let mut cursor = "0".to_owned();
     let mut round = 0;
     loop {
         round += 1;
-        wire.say(&format!("SET come{round} x"));
-        wire.say(&format!("DEL come{}", round / 2));
-        let RespValue::Array(parts) = wire.say(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
+        wire.call_line(&format!("SET come{round} x"));
+        wire.call_line(&format!("DEL come{}", round / 2));
+        let RespValue::Array(parts) = wire.call_line(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
             panic!("no scan")
         };
         let (RespValue::Bulk(next), RespValue::Array(keys)) = (&parts[0], &parts[1]) else { panic!("no scan") };
@@ -210,7 +210,7 @@ fn a_scan_returns_every_key_that_exists_throughout_it() {
         }
     }
     assert_eq!(found.len(), 300);
-    let RespValue::Bulk(key) = wire.say("RANDOMKEY") else { panic!("no key") };
+    let RespValue::Bulk(key) = wire.call_line("RANDOMKEY") else { panic!("no key") };
     assert!(key.starts_with(b"stay") || key.starts_with(b"come"));
 }
 
@@ -219,7 +219,7 @@ fn every_command_with_subcommands_answers_help() {
     let node = TestNode::start(19, 100);
     let mut wire = node.connect();
     for command in ["CLIENT", "COMMAND", "CONFIG", "DEBUG", "MEMORY", "OBJECT", "SLOWLOG"] {
-        let RespValue::Array(lines) = wire.say(&format!("{command} HELP")) else {
+        let RespValue::Array(lines) = wire.call_line(&format!("{command} HELP")) else {
             panic!("no help for {command}")
         };
         assert!(lines.len() > 2, "{command}");
@@ -230,28 +230,28 @@ fn every_command_with_subcommands_answers_help() {
 fn info_config_slowlog_and_debug_report_state() {
     let node = TestNode::start(16, 1_000);
     let mut wire = node.connect();
-    assert_eq!(wire.say("SET a 1"), ok());
-    assert_eq!(wire.say("CONFIG SET slowlog-log-slower-than 1000 slowlog-max-len 5"), ok());
-    assert_eq!(wire.say("DEBUG SLEEP 0.01"), ok());
-    let RespValue::Array(entries) = wire.say("SLOWLOG GET") else { panic!("no log") };
+    assert_eq!(wire.call_line("SET a 1"), ok());
+    assert_eq!(wire.call_line("CONFIG SET slowlog-log-slower-than 1000 slowlog-max-len 5"), ok());
+    assert_eq!(wire.call_line("DEBUG SLEEP 0.01"), ok());
+    let RespValue::Array(entries) = wire.call_line("SLOWLOG GET") else { panic!("no log") };
     // On a busy machine the log may contain other commands too.
     let words = RespValue::Array(vec![bulk("debug"), bulk("... (2 more arguments)")]);
     let is_sleep = |entry: &RespValue| matches!(entry, RespValue::Array(parts) if parts.contains(&words));
     assert!(entries.iter().any(is_sleep));
-    let RespValue::Bulk(info) = wire.say("INFO commandstats keyspace") else { panic!("no info") };
+    let RespValue::Bulk(info) = wire.call_line("INFO commandstats keyspace") else { panic!("no info") };
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("cmdstat_set:calls=1,"), "{info}");
     assert!(info.contains("db0:keys=1,"), "{info}");
-    assert_eq!(wire.say("CONFIG RESETSTAT"), ok());
-    assert_eq!(wire.say("MEMORY USAGE a"), RespValue::Integer(64));
-    assert!(matches!(wire.say("DEBUG OBJECT a"), RespValue::Simple(_)));
-    assert_eq!(wire.say("SAVE"), ok());
-    let RespValue::Error(text) = wire.say("CONFIG SET appendfsync no") else { panic!("accepted") };
+    assert_eq!(wire.call_line("CONFIG RESETSTAT"), ok());
+    assert_eq!(wire.call_line("MEMORY USAGE a"), RespValue::Integer(64));
+    assert!(matches!(wire.call_line("DEBUG OBJECT a"), RespValue::Simple(_)));
+    assert_eq!(wire.call_line("SAVE"), ok());
+    let RespValue::Error(text) = wire.call_line("CONFIG SET appendfsync no") else { panic!("accepted") };
     assert!(text.starts_with("ERR CONFIG SET failed"), "{text}");
-    let RespValue::Array(docs) = wire.say("COMMAND DOCS get") else { panic!("no docs") };
+    let RespValue::Array(docs) = wire.call_line("COMMAND DOCS get") else { panic!("no docs") };
     assert_eq!(docs[0], bulk("get"));
-    let RespValue::Integer(count) = wire.say("COMMAND COUNT") else { panic!("no count") };
-    let RespValue::Array(all) = wire.say("COMMAND") else { panic!("no commands") };
+    let RespValue::Integer(count) = wire.call_line("COMMAND COUNT") else { panic!("no count") };
+    let RespValue::Array(all) = wire.call_line("COMMAND") else { panic!("no commands") };
     assert_eq!(all.len(), usize::try_from(count).unwrap());
 }
 

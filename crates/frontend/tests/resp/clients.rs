@@ -1,6 +1,6 @@
 //! Tests of the front end's guarantees for connections: authentication, limits, draining and closing.
 
-use crate::bench::RespHarness;
+use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
 use crate::wire::{TestNode, RespValue, RespTestClient, encode};
 use headwater_frontend::resp::{RespConfig, RespFrontEnd};
@@ -27,12 +27,12 @@ fn commands_require_the_configured_password() {
     let node = TestNode::start_with(config, KvDeviceModel::new(1, 100));
     let mut wire = node.connect();
     let error = |text: &str| RespValue::Error(text.to_owned());
-    assert_eq!(wire.say("GET a"), error("NOAUTH Authentication required."));
+    assert_eq!(wire.call_line("GET a"), error("NOAUTH Authentication required."));
     assert_eq!(
-        wire.say("AUTH wrong"),
+        wire.call_line("AUTH wrong"),
         error("WRONGPASS invalid username-password pair or user is disabled.")
     );
-    let RespValue::Error(text) = wire.say("HELLO 3") else { panic!("accepted without the password") };
+    let RespValue::Error(text) = wire.call_line("HELLO 3") else { panic!("accepted without the password") };
     assert!(text.starts_with("NOAUTH HELLO"));
     // A pipeline may authenticate and then exceed the limits of an unauthenticated client.
     let mut bytes = encode(&[b"AUTH", b"default", b"secret"]);
@@ -45,15 +45,15 @@ fn commands_require_the_configured_password() {
     other.send(&encode(&words));
     assert_eq!(other.receive(), error("ERR Protocol error: unauthenticated multibulk length"));
     let mut third = node.connect();
-    assert!(matches!(third.say("HELLO 3 AUTH default secret SETNAME me"), RespValue::Map(_)));
-    assert_eq!(third.say("CLIENT GETNAME"), bulk("me"));
+    assert!(matches!(third.call_line("HELLO 3 AUTH default secret SETNAME me"), RespValue::Map(_)));
+    assert_eq!(third.call_line("CLIENT GETNAME"), bulk("me"));
 }
 
 #[test]
 fn malformed_input_affects_only_its_own_client() {
     let node = TestNode::start(11, 1_000);
     let mut good = node.connect();
-    assert_eq!(good.say("SET a 1"), ok());
+    assert_eq!(good.call_line("SET a 1"), ok());
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..50 {
         let mut bad = TcpStream::connect(node.address).unwrap();
@@ -62,7 +62,7 @@ fn malformed_input_affects_only_its_own_client() {
         // The node may close the connection before all bytes are written.
         let _ = bad.write_all(&noise);
         drop(bad);
-        assert_eq!(good.say("GET a"), bulk("1"));
+        assert_eq!(good.call_line("GET a"), bulk("1"));
     }
 }
 
@@ -76,10 +76,10 @@ fn a_client_that_disconnects_releases_its_key_locks() {
         leaver.write_all(&bytes).unwrap();
     }
     let mut wire = node.connect();
-    assert_eq!(wire.say("SET k 41"), ok());
+    assert_eq!(wire.call_line("SET k 41"), ok());
     // Commands of disconnected clients may still execute before this INCR, but not between its read and its write.
-    assert!(matches!(wire.say("INCR k"), RespValue::Integer(_)));
-    let RespValue::Bulk(list) = wire.say("CLIENT LIST") else { panic!("no list") };
+    assert!(matches!(wire.call_line("INCR k"), RespValue::Integer(_)));
+    let RespValue::Bulk(list) = wire.call_line("CLIENT LIST") else { panic!("no list") };
     assert!(!list.is_empty());
 }
 
@@ -87,7 +87,7 @@ fn a_client_that_disconnects_releases_its_key_locks() {
 fn a_drain_finishes_accepted_commands_and_closes_connections() {
     let mut node = TestNode::start(13, 1_000);
     let mut wire = node.connect();
-    assert_eq!(wire.say("PING"), RespValue::Simple("PONG".to_owned()));
+    assert_eq!(wire.call_line("PING"), RespValue::Simple("PONG".to_owned()));
     wire.send(&encode(&[b"INCR", b"k"]).repeat(100));
     assert_eq!(wire.receive(), RespValue::Integer(1));
     node.drain.store(true, Ordering::Relaxed);
@@ -117,9 +117,9 @@ fn replies_are_sent_after_a_client_shuts_down_its_write_side() {
 fn a_client_over_the_limit_receives_an_error() {
     let node = TestNode::start(18, 100);
     let mut wire = node.connect();
-    assert_eq!(wire.say("CONFIG SET maxclients 2"), ok());
+    assert_eq!(wire.call_line("CONFIG SET maxclients 2"), ok());
     let mut second = node.connect();
-    assert_eq!(second.say("PING"), RespValue::Simple("PONG".to_owned()));
+    assert_eq!(second.call_line("PING"), RespValue::Simple("PONG".to_owned()));
     let mut third = node.connect();
     assert_eq!(third.receive(), RespValue::Error("ERR max number of clients reached".to_owned()));
     drop(second);
@@ -156,8 +156,8 @@ fn client_reply_suppresses_replies_and_client_kill_closes_a_client() {
     assert_eq!(one.receive(), bulk("1"));
     assert_eq!(one.receive(), ok());
     assert_eq!(one.receive(), bulk("2"));
-    let RespValue::Integer(id) = two.say("CLIENT ID") else { panic!("no id") };
-    assert_eq!(one.say(&format!("CLIENT KILL ID {id}")), RespValue::Integer(1));
+    let RespValue::Integer(id) = two.call_line("CLIENT ID") else { panic!("no id") };
+    assert_eq!(one.call_line(&format!("CLIENT KILL ID {id}")), RespValue::Integer(1));
     let mut rest = Vec::new();
     two.stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
@@ -173,7 +173,7 @@ fn a_unix_socket_serves_and_its_file_is_removed_on_drop() {
         ..RespConfig::default()
     };
     let node = TestNode::start_with(config.clone(), KvDeviceModel::new(15, 100));
-    assert_eq!(RespTestClient::new(UnixStream::connect(&path).unwrap()).say("SET a 1"), ok());
+    assert_eq!(RespTestClient::new(UnixStream::connect(&path).unwrap()).call_line("SET a 1"), ok());
     assert!(RespFrontEnd::bind(config).is_err(), "the second front end replaced a socket in use");
     drop(node);
     assert!(!path.exists());

@@ -125,7 +125,7 @@ fn scripted_commands_get_the_replies_of_redis() {
     let mut differences = Vec::new();
     for line in SCRIPT.split(';').map(str::trim) {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        let (expected, found) = (theirs.ask(&words), ours.ask(&words));
+        let (expected, found) = (theirs.call(&words), ours.call(&words));
         if !same(&words, expected.clone(), found.clone()) {
             differences.push(format!("{line}\n  redis:     {expected:?}\n  headwater: {found:?}"));
         }
@@ -138,7 +138,7 @@ fn resp3_replies_equal_those_of_redis() {
     let Some(redis) = RedisServer::start() else { return };
     let node = TestNode::start(2, 1_000);
     let (mut theirs, mut ours) = (redis.connect(), node.connect());
-    for wire in [theirs.say("HELLO 3"), ours.say("HELLO 3")] {
+    for wire in [theirs.call_line("HELLO 3"), ours.call_line("HELLO 3")] {
         assert!(matches!(wire, RespValue::Map(_)));
     }
     for line in [
@@ -156,7 +156,7 @@ fn resp3_replies_equal_those_of_redis() {
         "TTL a",
     ] {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        assert_eq!(theirs.ask(&words), ours.ask(&words), "{line}");
+        assert_eq!(theirs.call(&words), ours.call(&words), "{line}");
     }
 }
 
@@ -249,7 +249,7 @@ fn random_pipelines_get_the_replies_of_redis() {
         // A small limit of commands in flight, so that the device is often busy.
         let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
         let (mut theirs, mut ours) = (redis.connect(), node.connect());
-        theirs.say("FLUSHALL");
+        theirs.call_line("FLUSHALL");
         for _ in 0..40 {
             let lines: Vec<String> = (0..random.usize(1..40)).map(|_| command(&mut random)).collect();
             let mut bytes = Vec::new();

@@ -30,33 +30,33 @@ struct QueuedCommand {
 /// A model of the device.
 pub(crate) struct KvDeviceModel {
     records: BTreeMap<(u8, Vec<u8>), ModelRecord>,
-    gone: BTreeMap<(u8, Vec<u8>), u64>,
+    deleted: BTreeMap<(u8, Vec<u8>), u64>,
     queue: VecDeque<QueuedCommand>,
     held: Vec<(u64, SsdCompletion)>,
     ready: VecDeque<SsdCompletion>,
     sequence: u64,
     durable: u64,
     /// Maximum number of commands in flight.
-    pub(crate) room: usize,
+    pub(crate) in_flight_max: usize,
     /// True if another front end writes between the commands of this one.
-    pub(crate) meddling: bool,
+    pub(crate) rewriting: bool,
     /// True if writes become durable over time.
     pub(crate) flushing: bool,
     random: fastrand::Rng,
 }
 
 impl KvDeviceModel {
-    pub(crate) fn new(seed: u64, room: usize) -> Self {
+    pub(crate) fn new(seed: u64, in_flight_max: usize) -> Self {
         Self {
             records: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             queue: VecDeque::new(),
             held: Vec::new(),
             ready: VecDeque::new(),
             sequence: 0,
             durable: 0,
-            room,
-            meddling: false,
+            in_flight_max,
+            rewriting: false,
             flushing: true,
             random: fastrand::Rng::with_seed(seed),
         }
@@ -77,12 +77,12 @@ impl KvDeviceModel {
         Some(record)
     }
 
-    fn seen(&self, namespace: NamespaceId, key: &[u8]) -> u64 {
+    fn last_sequence(&self, namespace: NamespaceId, key: &[u8]) -> u64 {
         let full_key = (namespace.0, key.to_vec());
         self.records
             .get(&full_key)
             .map(|record| record.sequence)
-            .max(self.gone.get(&full_key).copied())
+            .max(self.deleted.get(&full_key).copied())
             .unwrap_or(0)
     }
 
@@ -127,7 +127,7 @@ impl KvDeviceModel {
     fn remove(&mut self, namespace: NamespaceId, key: &[u8]) {
         self.sequence += 1;
         self.records.remove(&(namespace.0, key.to_vec()));
-        self.gone.insert((namespace.0, key.to_vec()), self.sequence);
+        self.deleted.insert((namespace.0, key.to_vec()), self.sequence);
     }
 
     fn delete(
@@ -159,7 +159,7 @@ impl KvDeviceModel {
             position: 0,
             sink: Vec::new(),
             keys: Vec::new(),
-            next: None,
+            next_position: None,
         };
         let mut needs = 0;
         match submitted.command {
@@ -172,33 +172,33 @@ impl KvDeviceModel {
                     self.put(namespace, &key, &value, expiry, wall);
                     completion.sequence = Sequence(self.sequence);
                 }
-                needs = self.seen(namespace, &key);
+                needs = self.last_sequence(namespace, &key);
             }
             SsdCommand::Delete { key, condition } => {
                 completion.status = self.delete(namespace, &key, condition, wall);
                 if completion.status.is_success() {
                     completion.sequence = Sequence(self.sequence);
                 }
-                needs = self.seen(namespace, &key);
+                needs = self.last_sequence(namespace, &key);
             }
             SsdCommand::Retrieve { key, sink, bytes_max, release } => {
                 completion.sink = owned(sink);
-                self.look(namespace, &key, Some(bytes_max), wall, &mut completion);
+                self.read_record(namespace, &key, Some(bytes_max), wall, &mut completion);
                 if release == ReadRelease::WhenDurable {
-                    needs = self.seen(namespace, &key);
+                    needs = self.last_sequence(namespace, &key);
                 }
             }
             SsdCommand::Exist { key, release } => {
-                self.look(namespace, &key, None, wall, &mut completion);
+                self.read_record(namespace, &key, None, wall, &mut completion);
                 if release == ReadRelease::WhenDurable {
-                    needs = self.seen(namespace, &key);
+                    needs = self.last_sequence(namespace, &key);
                 }
             }
             SsdCommand::Batch { writes } => {
                 self.batch(namespace, &writes, wall, &mut completion);
                 needs = self.sequence;
             }
-            SsdCommand::List { from, keys_max } => {
+            SsdCommand::List { position: from, keys_max } => {
                 self.list(namespace, from, keys_max, wall, &mut completion)
             }
             SsdCommand::Flush => needs = self.sequence,
@@ -213,7 +213,7 @@ impl KvDeviceModel {
     }
 
     /// Simulates another front end that stores a record again unchanged: same value, new sequence.
-    fn meddle(&mut self) {
+    fn rewrite_record(&mut self) {
         let count = self.records.len();
         if count > 0 && self.random.u8(..3) == 0 {
             let at = self.random.usize(..count);
@@ -230,11 +230,11 @@ impl KvDeviceModel {
         let cleared: Vec<_> = self.records.keys().filter(|key| key.0 == namespace.0).cloned().collect();
         for key in cleared {
             self.records.remove(&key);
-            self.gone.insert(key, sequence);
+            self.deleted.insert(key, sequence);
         }
     }
 
-    fn look(
+    fn read_record(
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
@@ -305,7 +305,7 @@ impl KvDeviceModel {
         all.sort_by_key(|(position, _, _)| *position);
         let more = all.len() > keys_max as usize;
         all.truncate(keys_max as usize);
-        completion.next =
+        completion.next_position =
             if more { all.last().map(|(position, _, _)| ListPosition(*position)) } else { None };
         completion.keys = all
             .into_iter()
@@ -374,8 +374,8 @@ impl CoreDevice for KvDeviceModel {
         if keys.iter().any(|key| key.is_empty() || key.len() > 65_535) {
             return Err(SubmitError::Refused(Status::INVALID_KEY_SIZE));
         }
-        if self.queue.len() + self.held.len() + self.ready.len() >= self.room {
-            return Err(SubmitError::Busy(self.room));
+        if self.queue.len() + self.held.len() + self.ready.len() >= self.in_flight_max {
+            return Err(SubmitError::Busy(self.in_flight_max));
         }
         self.queue.push_back(QueuedCommand { namespace, token, command });
         Ok(())
@@ -399,8 +399,8 @@ impl CoreWork for KvDeviceModel {
                 break;
             }
             let at = free[self.random.usize(..free.len())];
-            if self.meddling {
-                self.meddle();
+            if self.rewriting {
+                self.rewrite_record();
             }
             let submitted = self.queue.remove(at).unwrap();
             let held = self.execute(submitted, wall);

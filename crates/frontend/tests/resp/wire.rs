@@ -48,15 +48,15 @@ impl<T: Read + Write> RespTestClient<T> {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    pub(crate) fn ask(&mut self, arguments: &[&[u8]]) -> RespValue {
+    pub(crate) fn call(&mut self, arguments: &[&[u8]]) -> RespValue {
         self.send(&encode(arguments));
         self.receive()
     }
 
     /// Sends a command of words separated by blanks and returns the reply.
-    pub(crate) fn say(&mut self, line: &str) -> RespValue {
+    pub(crate) fn call_line(&mut self, line: &str) -> RespValue {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        self.ask(&words)
+        self.call(&words)
     }
 
     pub(crate) fn receive(&mut self) -> RespValue {
@@ -93,7 +93,7 @@ impl<T: Read + Write> RespTestClient<T> {
 pub(crate) struct TestNode {
     pub(crate) address: SocketAddr,
     /// Milliseconds by which the node's wall clock is ahead.
-    pub(crate) ahead: Arc<AtomicU64>,
+    pub(crate) wall_offset_ms: Arc<AtomicU64>,
     pub(crate) drain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -111,8 +111,8 @@ impl TestNode {
         let mut face = RespFrontEnd::bind(config).unwrap();
         let address = face.local_addr().unwrap();
         let (stop, drain) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let ahead = Arc::new(AtomicU64::new(0));
-        let (their_stop, their_drain, their_ahead) = (stop.clone(), drain.clone(), ahead.clone());
+        let wall_offset_ms = Arc::new(AtomicU64::new(0));
+        let (their_stop, their_drain, their_ahead) = (stop.clone(), drain.clone(), wall_offset_ms.clone());
         let thread = std::thread::spawn(move || {
             let clock = Clock::start();
             let mut draining = false;
@@ -127,7 +127,7 @@ impl TestNode {
                 }
             }
         });
-        Self { address, ahead, drain, stop, thread: Some(thread) }
+        Self { address, wall_offset_ms, drain, stop, thread: Some(thread) }
     }
 
     pub(crate) fn connect(&self) -> RespTestClient<TcpStream> {

@@ -26,7 +26,7 @@ fn slow_node() -> VfioTestNode {
     let limits = NamespaceLimits { iops: 0, bytes_per_second: 1, burst: 1 };
     let change = SsdCommand::Namespace(NamespaceChange::Limits(limits));
     node.device.submit(OTHER, NamespaceId::FIRST, 1, change).unwrap();
-    node.settle();
+    node.run_until_idle();
     assert!(node.device.next_completion(OTHER).unwrap().status.is_success());
     node
 }

@@ -43,15 +43,20 @@ impl DriverQueuePair {
         Self { number, ringing, tail: 0, head: 0, phase: 1, next_id: 0, messages: 0 }
     }
 
-    fn place(&self, completion: u64) -> usize {
+    fn ring_offset(&self, completion: u64) -> usize {
         usize::try_from(u64::from(self.number) * 0x2000 + completion * 0x1000).unwrap()
     }
 
     /// Writes an entry and rings; returns its identifier.
-    pub(crate) fn submit(&mut self, node: &mut VfioTestNode, guest: &mut TestGuest, mut entry: SubmissionEntry) -> u16 {
+    pub(crate) fn submit(
+        &mut self,
+        node: &mut VfioTestNode,
+        guest: &mut TestGuest,
+        mut entry: SubmissionEntry,
+    ) -> u16 {
         self.next_id += 1;
         entry.command_id = U16::new(self.next_id);
-        let at = self.place(0) + usize::try_from(self.tail).unwrap() * 64;
+        let at = self.ring_offset(0) + usize::try_from(self.tail).unwrap() * 64;
         guest.memory.copy_out(at, entry.as_bytes()).unwrap();
         let old = self.tail;
         self.tail = (self.tail + 1) % SLOTS;
@@ -80,7 +85,7 @@ impl DriverQueuePair {
 
     /// Returns the next completion, if it is posted.
     pub(crate) fn reap(&mut self, node: &mut VfioTestNode, guest: &mut TestGuest) -> Option<CompletionEntry> {
-        let at = self.place(1) + usize::try_from(self.head).unwrap() * 16;
+        let at = self.ring_offset(1) + usize::try_from(self.head).unwrap() * 16;
         let mut bytes = [0; 16];
         guest.memory.copy_in(at, &mut bytes).unwrap();
         let entry = CompletionEntry::read_from_bytes(&bytes).unwrap();
@@ -143,7 +148,11 @@ pub(crate) fn disable(node: &mut VfioTestNode, guest: &mut TestGuest) {
 }
 
 /// Enables the controller and creates I/O queue 1.
-pub(crate) fn start(node: &mut VfioTestNode, guest: &mut TestGuest, ringing: DoorbellMode) -> (DriverQueuePair, DriverQueuePair) {
+pub(crate) fn start(
+    node: &mut VfioTestNode,
+    guest: &mut TestGuest,
+    ringing: DoorbellMode,
+) -> (DriverQueuePair, DriverQueuePair) {
     let mut admin = enable(node, guest);
     if ringing == DoorbellMode::Shadow {
         let config = admin_entry(0x7C, 0, SHADOW, [0; 2]);

@@ -2,7 +2,7 @@
 
 use crate::wire::{dma_map, dma_unmap, info, message, outcome, read, set_irqs, version, write};
 use headwater_dma::iova::{ClientMemory, Iova};
-use headwater_frontend::vfio_user::function::{VfioUserFunction, ReplyState, BarRegisters};
+use headwater_frontend::vfio_user::function::{BarRegisters, ReplyState, VfioUserFunction};
 use headwater_frontend::vfio_user::message::VfioUserHeader;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::{WaitOutcome, WakeDescriptor};
@@ -82,11 +82,11 @@ impl FunctionClient {
     }
 
     fn go_on(&mut self) -> ReplyState {
-        self.function.go_on(&self.registers, &mut self.out)
+        self.function.complete_awaited(&self.registers, &mut self.out)
     }
 
     /// Reads bytes of a region.
-    fn look(&mut self, region: u32, offset: u64, count: u32) -> Vec<u8> {
+    fn read_region(&mut self, region: u32, offset: u64, count: u32) -> Vec<u8> {
         self.ask(&read(region, offset, count)).unwrap()[16..].to_vec()
     }
 }
@@ -121,9 +121,9 @@ fn regions_and_interrupts_report_their_sizes() {
 #[test]
 fn registers_and_doorbells_accept_aligned_words_only() {
     let mut client = FunctionClient::connected();
-    assert_eq!(client.look(0, 0, 8), [0x11; 8]);
-    assert_eq!(client.look(0, 8, 4), [0x33; 4]);
-    assert_eq!(client.look(0, 9, 2), [0; 2]);
+    assert_eq!(client.read_region(0, 0, 8), [0x11; 8]);
+    assert_eq!(client.read_region(0, 8, 4), [0x33; 4]);
+    assert_eq!(client.read_region(0, 9, 2), [0; 2]);
     client.ask(&write(0, 0x14, &[1, 2, 3, 4])).unwrap();
     client.ask(&write(0, 0x28, &[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
     client.ask(&write(0, 0x15, &[9; 4])).unwrap();
@@ -155,8 +155,8 @@ fn accesses_outside_a_region_are_refused() {
 fn writes_to_the_vector_table_can_be_read_back() {
     let mut client = FunctionClient::connected();
     client.ask(&write(0, 0x2010, &[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
-    assert_eq!(client.look(0, 0x200E, 6), [0, 0, 1, 2, 3, 4]);
-    assert_eq!(client.look(0, 0x3000, 8), [0; 8], "nothing is pending");
+    assert_eq!(client.read_region(0, 0x200E, 6), [0, 0, 1, 2, 3, 4]);
+    assert_eq!(client.read_region(0, 0x3000, 8), [0; 8], "nothing is pending");
 }
 
 #[test]

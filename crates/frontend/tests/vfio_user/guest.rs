@@ -21,7 +21,7 @@ fn data(bytes: usize) -> DataPointer {
     DataPointer { address: DATA, bytes: u32::try_from(bytes).unwrap() }
 }
 
-fn data_place() -> usize {
+fn data_offset() -> usize {
     usize::try_from(DATA).unwrap()
 }
 
@@ -30,11 +30,11 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
     let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
-    guest.memory.copy_out(data_place(), VALUE).unwrap();
+    guest.memory.copy_out(data_offset(), VALUE).unwrap();
     let stored =
         queue.run(&mut node, &mut guest, store(1, key("guest"), data(VALUE.len()), StoreOptions::NONE));
     assert_eq!(stored.0, Status::SUCCESS);
-    assert_eq!(guest.bells[1].take(), Ok(WaitOutcome::Signalled), "its vector was not signalled");
+    assert_eq!(guest.eventfds[1].take(), Ok(WaitOutcome::Signalled), "its vector was not signalled");
     let other = FrontEndId(9);
     let get = SsdCommand::Retrieve {
         key: b"guest"[..].into(),
@@ -43,7 +43,7 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
         release: ReadRelease::WhenDurable,
     };
     node.device.submit(other, NamespaceId::FIRST, 7, get).unwrap();
-    node.settle();
+    node.run_until_idle();
     assert_eq!(node.device.next_completion(other).unwrap().sink, VALUE);
 }
 
@@ -100,11 +100,11 @@ fn with_shadow_doorbells_messages_are_sent_only_to_a_sleeping_core() {
     }
     let while_awake = queue.messages;
     assert!(while_awake <= 1, "{while_awake} messages while the core was awake");
-    node.settle();
+    node.run_until_idle();
     assert_eq!(node.face.prepare_sleep(), SleepDecision::Until);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     assert_eq!(queue.messages, while_awake + 1, "the sleeping core was not notified");
-    node.settle();
+    node.run_until_idle();
     assert!(queue.reap(&mut node, &mut guest).is_some());
 }
 
@@ -128,7 +128,7 @@ fn a_shutdown_completes_after_a_flush() {
     let mut guest = node.guest();
     let _admin = enable(&mut node, &mut guest);
     guest.set_register(&mut node, 0x14, 1 | 6 << 4 | 6 << 16 | 4 << 20 | 1 << 14);
-    node.settle();
+    node.run_until_idle();
     assert_eq!(guest.register(&mut node, 0x1C) & 0xC, 8, "CSTS.SHST");
 }
 
@@ -156,7 +156,7 @@ fn a_subsystem_reset_removes_the_queues_and_sets_nssro() {
     guest.set_register(&mut node, 0x20, 0x4E56_4D64);
     assert_eq!(guest.register(&mut node, 0x1C), 1, "CSTS.RDY: a wrong signature must have no effect");
     guest.set_register(&mut node, 0x20, 0x4E56_4D65);
-    node.settle();
+    node.run_until_idle();
     assert!(node.face.is_idle(), "a command is in flight after the reset");
     assert_eq!(guest.register(&mut node, 0x1C), 1 << 4, "CSTS.NSSRO, and not ready");
     assert_eq!(guest.register(&mut node, 0x14) & 1, 0, "CC.EN");
@@ -197,10 +197,10 @@ fn without_bus_mastering_no_command_is_fetched() {
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     guest.config_write(&mut node, 4, &[2, 4]);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
-    node.settle();
+    node.run_until_idle();
     assert!(queue.reap(&mut node, &mut guest).is_none());
     guest.config_write(&mut node, 4, &[6, 4]);
-    node.settle();
+    node.run_until_idle();
     assert!(queue.reap(&mut node, &mut guest).is_some());
 }
 
@@ -225,11 +225,11 @@ fn one_guest_at_a_time_is_served_and_the_next_after_it_disconnects() {
     let mut guest = node.guest();
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
     let mut second = node.connect();
-    node.settle();
+    node.run_until_idle();
     assert!(!second.is_connected(), "the second client was not disconnected");
     queue.submit(&mut node, &mut guest, store(1, key("last"), data(9), StoreOptions::NONE));
     drop(guest);
-    node.settle();
+    node.run_until_idle();
     let mut next = node.guest();
     assert_eq!(next.register(&mut node, 0x14), 0, "state of the first guest is left");
     let (_admin, mut queue) = start(&mut node, &mut next, DoorbellMode::Registers);
@@ -242,7 +242,7 @@ fn malformed_messages_end_only_their_connection() {
     for garbage in [&[0xFF; 64][..], &[0; 16], &[1, 0, 1, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
         let mut client = node.connect();
         client.send(garbage, &[]);
-        node.settle();
+        node.run_until_idle();
         assert!(!client.is_connected());
     }
     let mut guest = node.guest();
@@ -256,7 +256,7 @@ fn a_message_may_arrive_byte_by_byte() {
     for byte in version() {
         assert!(client.reply().is_none());
         client.send(&[byte], &[]);
-        node.settle();
+        node.run_until_idle();
     }
     assert!(client.reply().is_some());
 }
@@ -268,7 +268,7 @@ fn too_many_descriptors_end_the_connection() {
     let memory = client.descriptor.try_clone().unwrap();
     let many = [std::os::fd::AsFd::as_fd(&memory); 9];
     client.send(&version(), &many);
-    node.settle();
+    node.run_until_idle();
     assert!(!client.is_connected());
 }
 
@@ -285,7 +285,7 @@ fn a_list_of_several_turns_ends_with_a_reset_and_with_a_drain() {
             expiry: RecordExpiry::Never,
         };
         node.device.submit(other, NamespaceId::FIRST, number, put).unwrap();
-        node.settle();
+        node.run_until_idle();
         while node.device.next_completion(other).is_some() {}
     }
     let mut guest = node.guest();
@@ -297,7 +297,7 @@ fn a_list_of_several_turns_ends_with_a_reset_and_with_a_drain() {
     entry.prp2.set(0x8000);
     assert_eq!(queue.run(&mut node, &mut guest, entry).0, Status::SUCCESS);
     let mut count = [0; 4];
-    guest.memory.copy_in(data_place(), &mut count).unwrap();
+    guest.memory.copy_in(data_offset(), &mut count).unwrap();
     assert_eq!(u32::from_le_bytes(count), 3_000);
     for turns in 0..6 {
         let mut entry = list(1, None, DataPointer { address: DATA, bytes: 65_536 });
@@ -313,7 +313,7 @@ fn a_list_of_several_turns_ends_with_a_reset_and_with_a_drain() {
     }
     queue.submit(&mut node, &mut guest, entry);
     node.face.begin_drain();
-    node.settle();
+    node.run_until_idle();
     assert!(node.face.is_drained());
 }
 
@@ -324,7 +324,7 @@ fn a_drained_front_end_has_completed_every_command() {
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, store(1, key("drain"), data(9), StoreOptions::NONE));
     node.face.begin_drain();
-    node.settle();
+    node.run_until_idle();
     assert!(node.face.is_drained());
     assert!(queue.reap(&mut node, &mut guest).is_some());
 }

@@ -48,7 +48,7 @@ impl VfioTestNode {
     }
 
     /// Runs turns until there is no progress.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             if !self.turn() {
                 return;
@@ -61,7 +61,7 @@ impl VfioTestNode {
         let socket = UnixStream::connect(&self.path).unwrap();
         socket.set_nonblocking(true).unwrap();
         let (memory, descriptor) = SharedMemory::memfd(MEMORY_BYTES).unwrap();
-        TestGuest { socket, memory, descriptor, bells: Vec::new() }
+        TestGuest { socket, memory, descriptor, eventfds: Vec::new() }
     }
 
     /// Connects a guest with memory, interrupts and bus mastering.
@@ -71,8 +71,8 @@ impl VfioTestNode {
         let memory = guest.descriptor.try_clone().unwrap();
         let bytes = u64::try_from(MEMORY_BYTES).unwrap();
         guest.ask_with(self, &dma_map(3, 0, bytes, 0), &[memory.as_fd()]).unwrap();
-        guest.bells = (0..3).map(|_| WakeDescriptor::new().unwrap()).collect();
-        let bells = guest.bells.clone();
+        guest.eventfds = (0..3).map(|_| WakeDescriptor::new().unwrap()).collect();
+        let bells = guest.eventfds.clone();
         let sent: Vec<BorrowedFd<'_>> = bells.iter().map(|bell| bell.as_fd()).collect();
         guest.ask_with(self, &set_irqs(0x24, 2, 0, 3), &sent).unwrap();
         guest.config_write(self, 4, &[6, 4]);
@@ -85,7 +85,7 @@ pub(crate) struct TestGuest {
     pub(crate) socket: UnixStream,
     pub(crate) memory: SharedMemory,
     pub(crate) descriptor: OwnedFd,
-    pub(crate) bells: Vec<WakeDescriptor>,
+    pub(crate) eventfds: Vec<WakeDescriptor>,
 }
 
 impl TestGuest {

@@ -20,7 +20,7 @@ const ENTRIES: u32 = 128;
 const COMPLETIONS: u32 = 512;
 
 /// Converts an address in the driver's pages to an offset in guest memory, where the pages are in reverse order.
-fn place(address: u64) -> usize {
+fn memory_offset(address: u64) -> usize {
     let (page, offset) = ((address - BASE) / PAGE, address % PAGE);
     usize::try_from(LAST + (PAGES - 1 - page) * PAGE + offset).unwrap()
 }
@@ -30,7 +30,7 @@ fn queue(node: &mut VfioTestNode, guest: &mut TestGuest) {
     let memory = guest.descriptor.try_clone().unwrap();
     for page in 0..PAGES {
         let address = BASE + page * PAGE;
-        let offset = u64::try_from(place(address)).unwrap();
+        let offset = u64::try_from(memory_offset(address)).unwrap();
         guest.ask_with(node, &dma_map(3, address, PAGE, offset), &[memory.as_fd()]).unwrap();
     }
     let (mut admin, _queue) = start(node, guest, DoorbellMode::Registers);
@@ -50,14 +50,14 @@ fn queues_across_several_mappings_work() {
         for id in 0..100_u16 {
             let mut entry = flush(1);
             entry.command_id = U16::new(round * 100 + id);
-            guest.memory.copy_out(place(BASE + u64::from(tail) * 64), entry.as_bytes()).unwrap();
+            guest.memory.copy_out(memory_offset(BASE + u64::from(tail) * 64), entry.as_bytes()).unwrap();
             tail = (tail + 1) % ENTRIES;
         }
         guest.set_register(&mut node, 0x1000 + 4 * 4, tail);
-        node.settle();
+        node.run_until_idle();
         for id in 0..100_u16 {
             let mut bytes = [0; 16];
-            guest.memory.copy_in(place(BASE + 2 * PAGE + answered * 16), &mut bytes).unwrap();
+            guest.memory.copy_in(memory_offset(BASE + 2 * PAGE + answered * 16), &mut bytes).unwrap();
             let answer = CompletionEntry::read_from_bytes(&bytes).unwrap();
             assert_eq!((answer.command_id.get(), answer.status()), (round * 100 + id, Status::SUCCESS));
             answered += 1;

@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
     fn random_accesses_cause_no_panic_and_no_second_completion(acts in vec(any::<u8>(), 0..600)) {

@@ -1,6 +1,6 @@
 //! Replay of a fuzz body over its corpus in an ordinary test, so that fixed bugs stay fixed.
 //!
-//! A test file beside the code includes a body by its path and passes it with the name of its corpus.
+//! Each test file in this folder passes a body and the name of its corpus.
 
 use std::fs;
 use std::path::Path;

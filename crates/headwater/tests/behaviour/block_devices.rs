@@ -1,9 +1,9 @@
 //! Files as block devices: with and without the page cache, by io_uring and by plain system calls.
 
-use crate::suite;
 use headwater::{Command, Device, IoError, Status, WriteDurability};
 use headwater_host::clock::Nanos;
 use headwater_io::queue::Queue;
+use headwater_testkit::device_behaviour;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn files_are_block_devices_with_and_without_io_uring() {
             assert_eq!(device.namespaces().unwrap().len(), 1);
             let facts = device.namespace().clone();
             assert_eq!(facts.size * u64::from(facts.block_bytes), 16 << 20);
-            suite::a_run_of_blocks(&mut device);
+            device_behaviour::block_reads_and_writes(&mut device);
             assert!(device.put(b"k", b"v").is_err(), "no keys");
             assert!(matches!(
                 device.change_namespace(1, headwater::NamespaceRequest::Delete),
@@ -224,7 +224,7 @@ fn polling_is_refused_with_the_reason_if_unsupported() {
     match Device::open(&url(&folder, "&poll=1")) {
         Err(error) => assert!(error.to_string().contains("polled"), "{error}"),
         // The disk of this machine has poll queues.
-        Ok(mut device) => suite::a_run_of_blocks(&mut device),
+        Ok(mut device) => device_behaviour::block_reads_and_writes(&mut device),
     }
 }
 

@@ -2,18 +2,18 @@
 #![expect(clippy::unwrap_used, reason = "a failed step ends the test")]
 
 mod block_devices;
-mod suite;
 
 use headwater::{Device, NamespaceRequest, NamespaceSpec, WriteDurability};
+use headwater_testkit::device_behaviour;
 
 #[test]
 fn keys_in_memory() {
-    suite::keys(&mut Device::open("mem:64MiB").unwrap());
+    device_behaviour::keys(&mut Device::open("mem:64MiB").unwrap());
 }
 
 #[test]
 fn blocks_in_memory() {
-    suite::blocks(&mut Device::open("mem:128MiB").unwrap());
+    device_behaviour::blocks(&mut Device::open("mem:128MiB").unwrap());
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn namespace_is_resized_in_place() {
 
 #[test]
 fn queues_in_memory() {
-    suite::queues(&mut Device::open("mem:64MiB").unwrap());
+    device_behaviour::queues(&mut Device::open("mem:64MiB").unwrap());
 }
 
 #[test]
@@ -37,9 +37,9 @@ fn directory_behaves_the_same_and_keeps_its_data() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file:{}?capacity=128MiB", folder.path().display());
     let mut device = Device::open(&url).unwrap();
-    suite::keys(&mut device);
-    suite::queues(&mut device);
-    suite::blocks(&mut device);
+    device_behaviour::keys(&mut device);
+    device_behaviour::queues(&mut device);
+    device_behaviour::blocks(&mut device);
     device.choose(1).unwrap();
     device.put(b"kept", b"over the end of its process").unwrap();
     let busy = Device::open(&url).unwrap_err().to_string();

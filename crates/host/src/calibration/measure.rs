@@ -32,13 +32,13 @@ pub(super) fn wake_round_trip(clock: &Clock) -> io::Result<Nanos> {
     thread::scope(|scope| {
         let echo = thread::Builder::new().spawn_scoped(scope, || {
             // A count of 3 or more ends the loop.
-            while hear(&there)? < 3 {
-                ring(&back, 1)?;
+            while wait_for_counter(&there)? < 3 {
+                add_to_counter(&back, 1)?;
             }
             Ok(())
         })?;
         let rounds = rounds(clock, &there, &back);
-        ring(&there, 3)?;
+        add_to_counter(&there, 3)?;
         let echoed: io::Result<()> = echo.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         echoed.and(rounds)
     })
@@ -49,8 +49,8 @@ fn rounds(clock: &Clock, there: &OwnedFd, back: &OwnedFd) -> io::Result<Nanos> {
     let mut spans = Vec::with_capacity(WAKE_ROUNDS);
     while spans.len() < WAKE_ROUNDS && clock.now().since(start) < WAKE_SPAN {
         let before = clock.now();
-        ring(there, 1)?;
-        hear(back)?;
+        add_to_counter(there, 1)?;
+        wait_for_counter(back)?;
         spans.push(clock.now().since(before));
     }
     spans.sort_unstable();
@@ -58,7 +58,7 @@ fn rounds(clock: &Clock, there: &OwnedFd, back: &OwnedFd) -> io::Result<Nanos> {
 }
 
 /// Adds to the counter, eight bytes in the machine's byte order: the low byte is first or last.
-fn ring(counter_file: &OwnedFd, count: u8) -> io::Result<()> {
+fn add_to_counter(counter_file: &OwnedFd, count: u8) -> io::Result<()> {
     let mut counter = [0; 8];
     let low = if cfg!(target_endian = "little") { 0 } else { 7 };
     counter[low] = count;
@@ -67,7 +67,7 @@ fn ring(counter_file: &OwnedFd, count: u8) -> io::Result<()> {
 }
 
 /// Waits for the counter to be more than zero and takes it.
-fn hear(counter_file: &OwnedFd) -> io::Result<u8> {
+fn wait_for_counter(counter_file: &OwnedFd) -> io::Result<u8> {
     let mut counter = [0; 8];
     while let Err(errno) = read(counter_file, &mut counter) {
         if errno != Errno::INTR {
@@ -96,8 +96,8 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
     let mut from = u64::MAX;
     // From the largest down, until the cached copy is faster: a single fast result below that is an outlier.
     for size in COPY_SIZES.into_iter().rev() {
-        let cached = pass(clock, &mut cold, &mut at, &source[..size], copy);
-        let streamed = pass(clock, &mut cold, &mut at, &source[..size], copy_streaming);
+        let cached = time_copies(clock, &mut cold, &mut at, &source[..size], copy);
+        let streamed = time_copies(clock, &mut cold, &mut at, &source[..size], copy_streaming);
         if streamed >= cached {
             break;
         }
@@ -107,7 +107,13 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
 }
 
 /// Returns the time to copy a megabyte piece by piece into memory that was not written for a while.
-fn pass(clock: &Clock, cold: &mut [u8], at: &mut usize, source: &[u8], by: fn(&mut [u8], &[u8])) -> Nanos {
+fn time_copies(
+    clock: &Clock,
+    cold: &mut [u8],
+    at: &mut usize,
+    source: &[u8],
+    by: fn(&mut [u8], &[u8]),
+) -> Nanos {
     let before = clock.now();
     for _ in 0..COPY_BYTES / source.len() {
         if *at + source.len() > cold.len() {

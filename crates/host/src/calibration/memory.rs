@@ -66,13 +66,15 @@ impl MemoryCosts {
     }
 
     pub(super) fn load_or_measure_at(clock: &Clock, place: &CacheLocation) -> Self {
-        if let Some(rows) = place.kept().and_then(|kept| kept.memory).filter(|rows| usable(rows)) {
+        if let Some(rows) =
+            place.cached_values().and_then(|kept| kept.memory).filter(|rows| are_current_rows(rows))
+        {
             return Self { rows, origin: CalibrationOrigin::Cached, took: Nanos::ZERO };
         }
         let costs = Self::measure(clock);
         // The rows are stored beside the machine's other values, which must exist first.
         let _ = Calibration::load_or_measure_at(clock, place, None);
-        place.change(|cache: &mut CacheFile, fingerprint| {
+        place.update(|cache: &mut CacheFile, fingerprint| {
             if let Some(kept) = cache.machines.get_mut(fingerprint) {
                 kept.memory = Some(costs.rows.clone());
             }
@@ -82,7 +84,7 @@ impl MemoryCosts {
 }
 
 /// Returns true if cached rows have the sizes and values that would be measured now.
-fn usable(rows: &[MemoryCost]) -> bool {
+fn are_current_rows(rows: &[MemoryCost]) -> bool {
     let sizes = SIZES.iter().map(|&bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
     rows.iter().map(|row| row.bytes).eq(sizes) && rows.iter().all(|row| row.copy_hot_ns.is_some())
 }
@@ -113,7 +115,7 @@ mod tests {
             ..MemoryCost::default()
         });
         let _ = MemoryCosts::load_or_measure_at(&clock, &place);
-        place.change(|cache, fingerprint| {
+        place.update(|cache, fingerprint| {
             cache.machines.get_mut(fingerprint).unwrap().memory = Some(rows.to_vec());
         });
         let second = MemoryCosts::load_or_measure_at(&clock, &place);

@@ -5,7 +5,7 @@
 //! combined into 16 bytes, which the crc32 instruction finishes together with the rest of the message.
 
 use super::fold::multipliers;
-use super::x86::{copy_crc_words, crc_words, finish, words};
+use super::x86::{copy_crc_words, crc_of_lane, crc_words, words};
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_xor_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
     _mm512_loadu_si512, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512,
@@ -27,7 +27,7 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < FOLD_BYTES_MIN {
         return crc_words(state, bytes);
     }
-    walk::<false>(state, &mut [], bytes)
+    fold_message::<false>(state, &mut [], bytes)
 }
 
 /// Continues the state over the bytes and copies them; the slices have one length.
@@ -40,12 +40,12 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         dst.copy_from_slice(src);
         return crc(state, src);
     }
-    walk::<true>(state, dst, src)
+    fold_message::<true>(state, dst, src)
 }
 
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512vl,vpclmulqdq")]
 #[inline]
-fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+fn fold_message<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
@@ -82,7 +82,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         sum = fold_onto(sum, by_64, take(next));
         next += 1;
     }
-    words::<COPY>(gather(sum), to_rest, rest)
+    words::<COPY>(combine_lanes(sum), to_rest, rest)
 }
 
 /// Moves four lanes towards the end of the message by the distance of the multipliers `by`, onto the bytes there.
@@ -99,12 +99,12 @@ fn fold_onto(lanes: __m512i, by: __m512i, bytes: __m512i) -> __m512i {
 /// Returns the CRC state of a message of these 64 bytes.
 #[target_feature(enable = "sse4.2,avx512f,vpclmulqdq")]
 #[inline]
-fn gather(sum: __m512i) -> u32 {
+fn combine_lanes(sum: __m512i) -> u32 {
     let by = lanes(const { [multipliers(48), multipliers(32), multipliers(16), [0, 0]] });
     let moved = fold_onto(sum, by, _mm512_setzero_si512());
     let first = _mm_xor_si128(_mm512_extracti32x4_epi32::<0>(moved), _mm512_extracti32x4_epi32::<1>(moved));
     let last = _mm_xor_si128(_mm512_extracti32x4_epi32::<2>(moved), _mm512_extracti32x4_epi32::<3>(sum));
-    finish(_mm_xor_si128(first, last))
+    crc_of_lane(_mm_xor_si128(first, last))
 }
 
 #[target_feature(enable = "avx512f")]

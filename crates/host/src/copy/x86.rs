@@ -76,7 +76,7 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < FOLD_BYTES_MIN {
         return crc_words(state, bytes);
     }
-    walk::<false>(state, &mut [], bytes)
+    fold_message::<false>(state, &mut [], bytes)
 }
 
 /// Continues the state over the bytes and copies them; the slices have one length.
@@ -85,12 +85,12 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     if src.len() < FOLD_BYTES_MIN {
         return copy_crc_words(state, dst, src);
     }
-    walk::<true>(state, dst, src)
+    fold_message::<true>(state, dst, src)
 }
 
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 #[inline]
-fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+fn fold_message<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let (steps, rest) = src.as_chunks::<64>();
     let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
     if COPY {
@@ -119,7 +119,7 @@ fn walk<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     let first =
         _mm_xor_si128(fold(a, pair(const { multipliers(48) })), fold(b, pair(const { multipliers(32) })));
     let last = _mm_xor_si128(fold(c, pair(const { multipliers(16) })), d);
-    words::<COPY>(finish(_mm_xor_si128(first, last)), to_rest, rest)
+    words::<COPY>(crc_of_lane(_mm_xor_si128(first, last)), to_rest, rest)
 }
 
 /// Moves a lane towards the end of the message by the distance of the multipliers `by`.
@@ -133,7 +133,7 @@ pub(super) fn fold(lane: __m128i, by: __m128i) -> __m128i {
 #[target_feature(enable = "sse4.2")]
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
-pub(super) fn finish(lane: __m128i) -> u32 {
+pub(super) fn crc_of_lane(lane: __m128i) -> u32 {
     let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(lane).cast_unsigned());
     _mm_crc32_u64(first, _mm_extract_epi64::<1>(lane).cast_unsigned()) as u32
 }

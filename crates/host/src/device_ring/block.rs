@@ -79,16 +79,16 @@ impl WorkEncoding for BlockWork {
     /// Returns true for reads and non-durable writes; durable ones use the kernel's flush sequence, whose completions
     /// come by interrupt.
     #[inline]
-    fn polls(&self) -> bool {
+    fn is_polled(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Write { durable: false, .. })
     }
 
     #[inline]
-    fn entry(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry {
+    fn encode(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(place.address);
         match *self {
             Self::Read { offset, .. } => match place {
-                DataLocation { listed: true, count, .. } => {
+                DataLocation { is_list: true, count, .. } => {
                     opcode::Readv::new(file, start.cast(), count).offset(offset).build()
                 }
                 DataLocation { slot: Some(slot), count, .. } => {
@@ -99,7 +99,7 @@ impl WorkEncoding for BlockWork {
             Self::Write { offset, durable, .. } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 match place {
-                    DataLocation { listed: true, count, .. } => {
+                    DataLocation { is_list: true, count, .. } => {
                         opcode::Writev::new(file, start.cast(), count).offset(offset).rw_flags(flags).build()
                     }
                     DataLocation { slot: Some(slot), count, .. } => {
@@ -129,26 +129,26 @@ impl WorkEncoding for BlockWork {
     }
 
     #[inline]
-    fn answer(answer: &cqueue::Entry) -> (i32, u64) {
+    fn decode(answer: &cqueue::Entry) -> (i32, u64) {
         (answer.result(), 0)
     }
 
-    fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
+    fn execute_blocking(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
         let result = match *self {
-            Self::Read { offset, .. } => moved(file, vectors, offset, RingDirection::In),
+            Self::Read { offset, .. } => transfer(file, vectors, offset, RingDirection::In),
             Self::Write { offset, durable, .. } => {
-                moved(file, vectors, offset, RingDirection::Out { durable })
+                transfer(file, vectors, offset, RingDirection::Out { durable })
             }
-            Self::Sync => again(|| fdatasync(file)),
+            Self::Sync => retry_interrupted(|| fdatasync(file)),
             Self::Punch { offset, bytes } => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                again(|| fallocate(file, mode, offset, bytes))
+                retry_interrupted(|| fallocate(file, mode, offset, bytes))
             }
             Self::Zero { offset, bytes } => {
                 let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-                again(|| fallocate(file, mode, offset, bytes))
+                retry_interrupted(|| fallocate(file, mode, offset, bytes))
             }
-            Self::Discard { offset, bytes } => again(|| discard(file, offset, bytes)),
+            Self::Discard { offset, bytes } => retry_interrupted(|| discard(file, offset, bytes)),
         };
         (result.map_err(Errno::raw_os_error), 0)
     }
@@ -161,7 +161,7 @@ enum RingDirection {
 }
 
 /// Moves bytes between vectors of memory that a command holds and the file, and returns how many.
-fn moved(file: &File, vectors: &[IoVector], offset: u64, way: RingDirection) -> Result<u32, Errno> {
+fn transfer(file: &File, vectors: &[IoVector], offset: u64, way: RingDirection) -> Result<u32, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
     let count = libc::c_int::try_from(vectors.len()).map_err(|_| Errno::INVAL)?;
     let (descriptor, list) = (file.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>());
@@ -196,7 +196,7 @@ fn discard(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
 }
 
 /// Repeats a call that a signal interrupted.
-fn again(mut call: impl FnMut() -> Result<(), Errno>) -> Result<u32, Errno> {
+fn retry_interrupted(mut call: impl FnMut() -> Result<(), Errno>) -> Result<u32, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}

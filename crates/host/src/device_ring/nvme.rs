@@ -83,35 +83,35 @@ impl WorkEncoding for NvmeWork {
     /// Returns true if the command has data. Without data it has nothing by which the kernel polls for it; Linux 6.1
     /// polls nevertheless, on memory that is freed.
     #[inline]
-    fn polls(&self) -> bool {
+    fn is_polled(&self) -> bool {
         !self.data.all().is_empty()
     }
 
     #[inline]
-    fn entry(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry128 {
+    fn encode(&self, file: types::Fixed, place: DataLocation) -> squeue::Entry128 {
         let mut bytes = [0; 80];
         bytes[..COMMAND_BYTES].copy_from_slice(&self.command.to_bytes(place.address, place.count));
-        let call = if place.listed { NVME_URING_CMD_IO_VEC } else { NVME_URING_CMD_IO };
+        let call = if place.is_list { NVME_URING_CMD_IO_VEC } else { NVME_URING_CMD_IO };
         opcode::UringCmd80::new(file, call).cmd(bytes).buf_index(place.slot).build()
     }
 
     #[inline]
-    fn answer(answer: &cqueue::Entry32) -> (i32, u64) {
+    fn decode(answer: &cqueue::Entry32) -> (i32, u64) {
         let [value, _] = *answer.big_cqe();
         (answer.result(), value)
     }
 
-    fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
+    fn execute_blocking(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
         let (call, address, count) = match vectors {
             [] => (NVME_IOCTL_IO64_CMD, 0, Ok(0)),
-            [one] => (NVME_IOCTL_IO64_CMD, one.start, u32::try_from(one.bytes)),
+            [one] => (NVME_IOCTL_IO64_CMD, one.early_start, u32::try_from(one.bytes)),
             list => (NVME_IOCTL_IO64_CMD_VEC, list.as_ptr().expose_provenance(), u32::try_from(list.len())),
         };
         let Ok(count) = count else {
             return (Err(libc::EINVAL), 0);
         };
         let mut long = [0_u64; 10];
-        spread(&self.command.to_bytes(address, count), &mut long);
+        copy_into_words(&self.command.to_bytes(address, count), &mut long);
         // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd64` of 80 bytes on
         // this stack, and the memory, or the list of it, which lies inside memory to which the running command holds
         // handles. Aliasing: the memory is shared: other processes may access it at any time, and no reference into it
@@ -132,7 +132,7 @@ pub fn admin_command(file: &File, command: NvmeCommand, data: &mut [u8]) -> io::
     let count = u32::try_from(data.len()).map_err(|_| io::Error::from(Errno::INVAL))?;
     let address = if data.is_empty() { 0 } else { data.as_mut_ptr().expose_provenance() };
     let mut words = [0_u64; COMMAND_BYTES / 8];
-    spread(&command.to_bytes(address, count), &mut words);
+    copy_into_words(&command.to_bytes(address, count), &mut words);
     // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one `nvme_passthru_cmd` of 72 bytes on this
     // stack and `count` bytes of `data`, borrowed for the call. Aliasing: `data` is borrowed exclusively.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, words.as_mut_ptr()) };
@@ -146,14 +146,14 @@ pub fn admin_command(file: &File, command: NvmeCommand, data: &mut [u8]) -> io::
 ///
 /// # Errors
 /// The kernel's error: the device is no NVMe namespace.
-pub fn namespace_of(file: &File) -> io::Result<u32> {
+pub fn namespace_id(file: &File) -> io::Result<u32> {
     // SAFETY: the call takes no argument and touches no memory of ours.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID) };
     u32::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
 
 /// Copies bytes into words, to align them for the kernel.
-fn spread(bytes: &[u8; COMMAND_BYTES], words: &mut [u64]) {
+fn copy_into_words(bytes: &[u8; COMMAND_BYTES], words: &mut [u64]) {
     for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = chunk.try_into().map_or(0, u64::from_le_bytes);
     }

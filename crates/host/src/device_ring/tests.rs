@@ -135,10 +135,10 @@ fn starts(depth: usize) -> Vec<u64> {
     for number in 1..=depth as u64 {
         let into = MemoryExtents::One(extent(&memory, 0, PAGE, None));
         ring.submit(number, BlockWork::Read { offset: 0, into }).unwrap();
-        let RingBackend::Kernel(engine) = &mut ring.machine else {
+        let RingBackend::Kernel(engine) = &mut ring.backend else {
             panic!("this kernel refuses io_uring");
         };
-        if engine.unseen() == 0 {
+        if engine.pending_entries() == 0 {
             starts.push(number);
         }
     }

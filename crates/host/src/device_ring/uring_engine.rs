@@ -21,19 +21,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 /// The user data of completions without a command: those of cancellations.
-const NOBODY: u64 = u64::MAX;
+const CANCELLATION: u64 = u64::MAX;
 /// Failed calls after which the kernel is assumed never to complete anything again.
 const FAILURES_MAX: u32 = 1_000;
 /// The fewest entries that are worth a system call of their own.
-const START_MIN: usize = 4;
+const EARLY_START_MIN: usize = 4;
 /// The divisor of the ring's depth that gives the entries started early.
-const START_PART: usize = 8;
+const EARLY_START_DIVISOR: usize = 8;
 
 /// One element of the kernel's `struct iovec`: an address and a length in bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct IoVector {
-    pub(super) start: usize,
+    pub(super) early_start: usize,
     pub(super) bytes: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct DataLocation {
     /// One run: its length. Several: their number.
     pub(super) count: u32,
     /// True if the address is that of a list.
-    pub(super) listed: bool,
+    pub(super) is_list: bool,
     /// The slot under which the single run is registered.
     pub(super) slot: Option<u16>,
 }
@@ -63,16 +63,16 @@ pub trait WorkEncoding: Sized + Send + Debug + 'static {
     fn extents(&self) -> &[MemoryExtent];
 
     /// Returns true if a polled ring takes the command.
-    fn polls(&self) -> bool;
+    fn is_polled(&self) -> bool;
 
     /// Encodes the command as an entry. The file is the ring's only registered one.
-    fn entry(&self, file: types::Fixed, place: DataLocation) -> Self::Entry;
+    fn encode(&self, file: types::Fixed, place: DataLocation) -> Self::Entry;
 
     /// Returns the result and value of a completion.
-    fn answer(answer: &Self::Answer) -> (i32, u64);
+    fn decode(answer: &Self::Answer) -> (i32, u64);
 
     /// Executes the command by a plain system call.
-    fn call(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64);
+    fn execute_blocking(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64);
 }
 
 /// The values that a command in flight keeps alive.
@@ -91,12 +91,12 @@ pub(super) struct UringEngine<W: WorkEncoding> {
     free: Vec<u32>,
     polled: bool,
     /// The number of pending entries at which an idle device gets them before the batch is complete.
-    start: Option<usize>,
+    early_start: Option<usize>,
     /// True if a completion was taken since the kernel was last polled.
-    fed: bool,
+    took_completion: bool,
     /// The table's contents at change `table_version`.
-    known: Vec<Option<MemoryRange>>,
-    seen: u64,
+    table_contents: Vec<Option<MemoryRange>>,
+    table_version: u64,
 }
 
 // SAFETY: the address lists name memory that the command of the same slot holds, which moves with it; nothing here
@@ -116,8 +116,19 @@ impl<W: WorkEncoding> UringEngine<W> {
         uring.submitter().register_files(&[file.as_raw_fd()])?;
         let slots = (0..depth).map(|_| RingSlot { token: 0, work: None, vectors: Vec::new() }).collect();
         let free: Vec<u32> = (0..depth).rev().collect();
-        let start = (free.len() > START_MIN).then(|| START_MIN.max(free.len() / START_PART));
-        Ok(Self { uring, file, slots, free, polled, start, fed: false, known: Vec::new(), seen: 0 })
+        let start =
+            (free.len() > EARLY_START_MIN).then(|| EARLY_START_MIN.max(free.len() / EARLY_START_DIVISOR));
+        Ok(Self {
+            uring,
+            file,
+            slots,
+            free,
+            polled,
+            early_start: start,
+            took_completion: false,
+            table_contents: Vec::new(),
+            table_version: 0,
+        })
     }
 
     /// Takes a command whose extents lie in their memory; the caller guarantees a free slot. The first commands of a
@@ -128,46 +139,46 @@ impl<W: WorkEncoding> UringEngine<W> {
             unreachable!("the ring limits commands in flight to its slots");
         };
         let place = match work.extents() {
-            [] => DataLocation { address: 0, count: 0, listed: false, slot: None },
+            [] => DataLocation { address: 0, count: 0, is_list: false, slot: None },
             [one] => DataLocation {
                 address: one.address(),
                 count: u32::try_from(one.bytes).unwrap_or(0),
-                listed: false,
-                slot: table.and_then(|table| self.registered(one, table)),
+                is_list: false,
+                slot: table.and_then(|table| self.registered_slot(one, table)),
             },
             several => {
                 let vectors = &mut self.slots[index as usize].vectors;
-                list(several, vectors);
+                collect_vectors(several, vectors);
                 let count = u32::try_from(vectors.len()).unwrap_or(0);
                 DataLocation {
                     address: vectors.as_ptr().expose_provenance(),
                     count,
-                    listed: true,
+                    is_list: true,
                     slot: None,
                 }
             }
         };
-        let mut entry = work.entry(types::Fixed(0), place);
+        let mut entry = work.encode(types::Fixed(0), place);
         squeue::EntryMarker::set_user_data(&mut entry, u64::from(index));
         let slot = &mut self.slots[index as usize];
         (slot.token, slot.work) = (token, Some(work));
         let unseen = self.push(&entry);
         let is_at_rest = self.slots.len() - self.free.len() == unseen;
-        if is_at_rest && self.start.is_some_and(|start| unseen >= start) {
+        if is_at_rest && self.early_start.is_some_and(|start| unseen >= start) {
             self.kick();
         }
     }
 
     /// Returns the slot of an extent, if the table has its memory there.
     #[inline]
-    fn registered(&mut self, extent: &MemoryExtent, table: &BufferTable) -> Option<u16> {
+    fn registered_slot(&mut self, extent: &MemoryExtent, table: &BufferTable) -> Option<u16> {
         let number = extent.slot?;
         let changes = table.changes();
-        if changes != self.seen {
-            self.known = table.slot_contents();
-            self.seen = changes;
+        if changes != self.table_version {
+            self.table_contents = table.slot_contents();
+            self.table_version = changes;
         }
-        let memory = self.known.get(number as usize).copied().flatten()?;
+        let memory = self.table_contents.get(number as usize).copied().flatten()?;
         let start = extent.address().checked_sub(memory.address())?;
         let inside = extent.bytes > 0 && start.checked_add(extent.bytes)? <= memory.bytes();
         if inside { u16::try_from(number).ok() } else { None }
@@ -188,7 +199,7 @@ impl<W: WorkEncoding> UringEngine<W> {
 
     /// Returns the number of entries that the kernel has not seen.
     #[cfg(test)]
-    pub(super) fn unseen(&mut self) -> usize {
+    pub(super) fn pending_entries(&mut self) -> usize {
         self.uring.submission().len()
     }
 
@@ -209,10 +220,10 @@ impl<W: WorkEncoding> UringEngine<W> {
     #[inline]
     pub(super) fn reap(&mut self) -> Option<RingCompletion> {
         if let Some(done) = self.take() {
-            self.fed = true;
+            self.took_completion = true;
             return Some(done);
         }
-        if std::mem::take(&mut self.fed) {
+        if std::mem::take(&mut self.took_completion) {
             return None;
         }
         let flags = self.uring.submission();
@@ -240,7 +251,7 @@ impl<W: WorkEncoding> UringEngine<W> {
                 continue;
             }
             self.free.push(number);
-            let (result, value) = W::answer(&answer);
+            let (result, value) = W::decode(&answer);
             return Some(RingCompletion {
                 token: slot.token,
                 result: u32::try_from(result).map_err(|_| -result),
@@ -281,7 +292,7 @@ impl<W: WorkEncoding> UringEngine<W> {
             return false;
         }
         let mut entry = W::Entry::from(opcode::AsyncCancel::new(index).build());
-        squeue::EntryMarker::set_user_data(&mut entry, NOBODY);
+        squeue::EntryMarker::set_user_data(&mut entry, CANCELLATION);
         self.push(&entry);
         self.kick();
         true
@@ -313,9 +324,10 @@ fn setup<W: WorkEncoding>(
 }
 
 /// Collects the addresses of extents.
-pub(super) fn list(extents: &[MemoryExtent], vectors: &mut Vec<IoVector>) {
+pub(super) fn collect_vectors(extents: &[MemoryExtent], vectors: &mut Vec<IoVector>) {
     vectors.clear();
-    vectors.extend(extents.iter().map(|extent| IoVector { start: extent.address(), bytes: extent.bytes }));
+    vectors
+        .extend(extents.iter().map(|extent| IoVector { early_start: extent.address(), bytes: extent.bytes }));
 }
 
 impl<W: WorkEncoding> Drop for UringEngine<W> {

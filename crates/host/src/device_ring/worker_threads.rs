@@ -5,7 +5,7 @@
 //! dropping this waits for every call.
 
 use super::RingCompletion;
-use super::uring_engine::{WorkEncoding, list};
+use super::uring_engine::{WorkEncoding, collect_vectors};
 use crate::clock::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
@@ -25,8 +25,8 @@ type WorkReceiver<W> = Arc<Mutex<Receiver<(u64, W)>>>;
 
 /// Threads that execute commands.
 pub(super) struct WorkerThreads<W> {
-    bell: Arc<OwnedFd>,
-    orders: Option<Sender<(u64, W)>>,
+    signal_fd: Arc<OwnedFd>,
+    commands: Option<Sender<(u64, W)>>,
     answers: Receiver<RingCompletion>,
     ready: VecDeque<RingCompletion>,
     in_flight: usize,
@@ -40,12 +40,18 @@ impl<W: WorkEncoding> WorkerThreads<W> {
         let orders: WorkReceiver<W> = Arc::new(Mutex::new(receiver));
         let (finished, answers) = mpsc::channel();
         let threads = Vec::new();
-        let mut this =
-            Self { bell, orders: Some(sender), answers, ready: VecDeque::new(), in_flight: 0, threads };
+        let mut this = Self {
+            signal_fd: bell,
+            commands: Some(sender),
+            answers,
+            ready: VecDeque::new(),
+            in_flight: 0,
+            threads,
+        };
         for _ in 0..depth.clamp(1, THREADS_MAX) {
             let (file, orders) = (Arc::clone(&file), Arc::clone(&orders));
-            let (finished, bell) = (finished.clone(), Arc::clone(&this.bell));
-            let run = move || work_through(&file, &orders, &finished, &bell);
+            let (finished, bell) = (finished.clone(), Arc::clone(&this.signal_fd));
+            let run = move || execute_commands(&file, &orders, &finished, &bell);
             this.threads.push(std::thread::Builder::new().name("device-caller".into()).spawn(run)?);
         }
         Ok(this)
@@ -58,29 +64,29 @@ impl<W: WorkEncoding> WorkerThreads<W> {
 
     pub(super) fn submit(&mut self, token: u64, work: W) {
         self.in_flight += 1;
-        let sent = self.orders.as_ref().is_some_and(|orders| orders.send((token, work)).is_ok());
+        let sent = self.commands.as_ref().is_some_and(|orders| orders.send((token, work)).is_ok());
         if !sent {
             // The threads are gone, which only a panic in them explains; the command is still completed.
             self.ready.push_back(RingCompletion { token, result: Err(libc::EIO), value: 0 });
-            ring(&self.bell);
+            signal(&self.signal_fd);
         }
     }
 
     pub(super) fn reap(&mut self) -> Option<RingCompletion> {
         let found = self.take().or_else(|| {
             // The eventfd is cleared before the last check, so that a completion that comes in between sets it again.
-            self.silence();
+            self.clear_eventfd();
             self.take()
         });
         self.in_flight -= usize::from(found.is_some());
         if found.is_some() && self.in_flight == 0 {
-            self.silence();
+            self.clear_eventfd();
         }
         found
     }
 
-    fn silence(&self) {
-        let _ = read(&*self.bell, &mut [0; 8]);
+    fn clear_eventfd(&self) {
+        let _ = read(&*self.signal_fd, &mut [0; 8]);
     }
 
     fn take(&mut self) -> Option<RingCompletion> {
@@ -99,39 +105,39 @@ impl<W: WorkEncoding> WorkerThreads<W> {
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.signal_fd.as_fd()
     }
 }
 
 /// Executes commands in order until the channel is closed.
-fn work_through<W: WorkEncoding>(
+fn execute_commands<W: WorkEncoding>(
     file: &File,
-    orders: &WorkReceiver<W>,
+    commands: &WorkReceiver<W>,
     finished: &Sender<RingCompletion>,
-    bell: &OwnedFd,
+    signal_fd: &OwnedFd,
 ) {
     let mut vectors = Vec::new();
     loop {
-        let order = orders.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let order = commands.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((token, work)) = order else {
             return;
         };
-        list(work.extents(), &mut vectors);
-        let (result, value) = work.call(file, &vectors);
+        collect_vectors(work.extents(), &mut vectors);
+        let (result, value) = work.execute_blocking(file, &vectors);
         // The handles are dropped before the caller receives the completion, which may then expect to hold the only
         // ones.
         drop(work);
         if finished.send(RingCompletion { token, result, value }).is_err() {
             return;
         }
-        ring(bell);
+        signal(signal_fd);
     }
 }
 
 impl<W> Drop for WorkerThreads<W> {
     fn drop(&mut self) {
         // The threads end when they have executed every command sent to them.
-        self.orders = None;
+        self.commands = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -139,7 +145,7 @@ impl<W> Drop for WorkerThreads<W> {
 }
 
 /// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
-fn ring(bell: &OwnedFd) {
+fn signal(bell: &OwnedFd) {
     let _ = write(bell, &[1; 8]);
 }
 

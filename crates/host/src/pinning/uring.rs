@@ -123,7 +123,7 @@ impl BufferTable {
     }
 
     /// Counts a change of the slots, which the caller has locked.
-    fn changed(&self) {
+    fn count_change(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
@@ -145,7 +145,7 @@ impl BufferTable {
     pub fn register(&self, ranges: &[MemoryRange]) -> Result<u32, PinError> {
         let mut slots = self.locked();
         let full = PinError::new(UPDATE, total(ranges), libc::ENFILE);
-        let first = free_row(&slots, ranges.len()).ok_or(full)?;
+        let first = find_free_slots(&slots, ranges.len()).ok_or(full)?;
         self.register_at(&mut slots, first, ranges)?;
         Ok(u32::try_from(first).unwrap_or(u32::MAX))
     }
@@ -180,7 +180,7 @@ impl BufferTable {
         let all = done.is_ok_and(|done| done == empty.len());
         if all {
             places.fill(None);
-            self.changed();
+            self.count_change();
             return Ok(());
         }
         let errno = done.err().unwrap_or(Errno::IO);
@@ -214,7 +214,7 @@ impl BufferTable {
             if at == vectors.len() {
                 let places = slots.iter_mut().skip(first).zip(ranges);
                 places.for_each(|(place, range)| *place = Some(*range));
-                self.changed();
+                self.count_change();
                 return Ok(());
             }
         };
@@ -222,7 +222,7 @@ impl BufferTable {
         let empty = vec![BufferVector { address: 0, bytes: 0 }; vectors.len()];
         if self.update_slots(first, &empty).is_ok_and(|done| done == empty.len()) {
             slots.iter_mut().skip(first).take(ranges.len()).for_each(|place| *place = None);
-            self.changed();
+            self.count_change();
         }
         Err(PinError::new(UPDATE, ranges[at].bytes(), refusal.raw_os_error()))
     }
@@ -270,7 +270,7 @@ fn total(ranges: &[MemoryRange]) -> usize {
 }
 
 /// Returns the first of `count` consecutive free slots.
-fn free_row(slots: &[Option<MemoryRange>], count: usize) -> Option<usize> {
+fn find_free_slots(slots: &[Option<MemoryRange>], count: usize) -> Option<usize> {
     let mut free = 0;
     for (at, slot) in slots.iter().enumerate() {
         free = if slot.is_none() { free + 1 } else { 0 };

@@ -68,7 +68,7 @@ pub struct IovaMapping {
 pub struct VfioContainer<K> {
     kernel: K,
     limits: ContainerLimits,
-    books: Mutex<MappingRecords>,
+    records: Mutex<MappingRecords>,
 }
 
 #[derive(Debug)]
@@ -84,9 +84,9 @@ struct MappingRecords {
 impl<K: IommuBackend> VfioContainer<K> {
     /// Creates the records of a kernel's container in which nothing is mapped.
     pub fn new(kernel: K, limits: ContainerLimits) -> Self {
-        let addresses = IovaAllocator::within(&limits.ranges, limits.page_bytes());
+        let addresses = IovaAllocator::from_ranges(&limits.ranges, limits.page_bytes());
         let books = MappingRecords { addresses, mapped: BTreeMap::new(), lost: 0, stopped: None };
-        Self { kernel, limits, books: Mutex::new(books) }
+        Self { kernel, limits, records: Mutex::new(books) }
     }
 
     /// Returns the limits of the container.
@@ -121,7 +121,7 @@ impl<K: IommuBackend> VfioContainer<K> {
     /// container: every later call returns the same error.
     pub fn map(&self, memory: MemoryRange) -> Result<IovaMapping, PinError> {
         let mut books = self.locked();
-        self.put(&mut books, memory)
+        self.map_locked(&mut books, memory)
     }
 
     /// Maps ranges, joining those that touch or overlap. Returns the mappings, the lowest address of the process first.
@@ -131,13 +131,13 @@ impl<K: IommuBackend> VfioContainer<K> {
     pub fn map_all(&self, ranges: &[MemoryRange]) -> Result<Vec<IovaMapping>, PinError> {
         let mut books = self.locked();
         let mut made: Vec<IovaMapping> = Vec::new();
-        for memory in joined(ranges) {
-            match self.put(&mut books, memory) {
+        for memory in join_ranges(ranges) {
+            match self.map_locked(&mut books, memory) {
                 Ok(mapping) => made.push(mapping),
                 Err(error) => {
                     // A failed unmap is recorded as lost, and the first error is the one to return.
                     for mapping in made {
-                        let _ = self.take(&mut books, mapping);
+                        let _ = self.unmap_locked(&mut books, mapping);
                     }
                     return Err(error);
                 }
@@ -153,10 +153,10 @@ impl<K: IommuBackend> VfioContainer<K> {
     /// device may still access the memory, which must never be used for anything else.
     pub fn unmap(&self, mapping: IovaMapping) -> Result<(), UnmapError> {
         let mut books = self.locked();
-        self.take(&mut books, mapping)
+        self.unmap_locked(&mut books, mapping)
     }
 
-    fn put(&self, books: &mut MappingRecords, memory: MemoryRange) -> Result<IovaMapping, PinError> {
+    fn map_locked(&self, books: &mut MappingRecords, memory: MemoryRange) -> Result<IovaMapping, PinError> {
         if let Some(error) = books.stopped {
             return Err(error);
         }
@@ -170,7 +170,7 @@ impl<K: IommuBackend> VfioContainer<K> {
             return Err(refused(libc::ENOSPC));
         }
         let mut aligned = self.limits.alignments(bytes);
-        let found = aligned.find_map(|align| books.addresses.take(bytes, align, address % align));
+        let found = aligned.find_map(|align| books.addresses.allocate(bytes, align, address % align));
         let iova = found.ok_or(refused(libc::EADDRNOTAVAIL))?;
         match self.kernel.map(memory, iova) {
             Ok(()) => {
@@ -183,14 +183,14 @@ impl<K: IommuBackend> VfioContainer<K> {
                     // Another mapping, or a stale one of this container, is there. The address stays taken.
                     books.stopped = Some(error);
                 } else {
-                    books.addresses.give_back(iova, bytes);
+                    books.addresses.free(iova, bytes);
                 }
                 Err(error)
             }
         }
     }
 
-    fn take(&self, books: &mut MappingRecords, mapping: IovaMapping) -> Result<(), UnmapError> {
+    fn unmap_locked(&self, books: &mut MappingRecords, mapping: IovaMapping) -> Result<(), UnmapError> {
         let IovaMapping { iova, memory } = mapping;
         if books.mapped.get(&iova) != Some(&memory) {
             return Err(UnmapError::Unknown { iova });
@@ -200,7 +200,7 @@ impl<K: IommuBackend> VfioContainer<K> {
         books.mapped.remove(&iova);
         match answer {
             Ok(unmapped) if unmapped == bytes => {
-                books.addresses.give_back(iova, bytes);
+                books.addresses.free(iova, bytes);
                 Ok(())
             }
             Ok(unmapped) => {
@@ -215,7 +215,7 @@ impl<K: IommuBackend> VfioContainer<K> {
     }
 
     fn locked(&self) -> MutexGuard<'_, MappingRecords> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,7 +227,7 @@ impl MappingRecords {
 }
 
 /// Returns ranges in the order of their addresses, joining those that touch or overlap.
-fn joined(ranges: &[MemoryRange]) -> Vec<MemoryRange> {
+fn join_ranges(ranges: &[MemoryRange]) -> Vec<MemoryRange> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable();
     let mut whole: Vec<MemoryRange> = Vec::new();
@@ -246,7 +246,7 @@ fn joined(ranges: &[MemoryRange]) -> Vec<MemoryRange> {
 
 impl<K> fmt::Debug for VfioContainer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let books = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         write!(f, "Container({} mappings, {} lost)", books.mapped.len(), books.lost)
     }
 }

@@ -49,7 +49,7 @@ impl SharedChannel {
     ///
     /// # Safety
     /// `self` outlives the connection's last call into the library.
-    pub(super) unsafe fn serve(&self, connection: &mut Connection) -> Result<(), Error> {
+    pub(super) unsafe fn install_callbacks(&self, connection: &mut Connection) -> Result<(), Error> {
         let context: *mut c_void = Arc::as_ptr(&self.0).cast_mut().cast();
         connection.set_receive_callback(Some(receive))?;
         connection.set_send_callback(Some(send))?;
@@ -65,7 +65,7 @@ impl SharedChannel {
 /// Copies received bytes to the library.
 ///
 /// # Safety
-/// `context` is what [`SharedChannel::serve`] set, and `into` has room for `bytes` bytes.
+/// `context` is what [`SharedChannel::install_callbacks`] set, and `into` has room for `bytes` bytes.
 unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) -> c_int {
     // SAFETY: `install_callbacks` set the address of a `Mutex<TlsChannel>` that outlives the connection. It is only
     // ever used through shared references, and the mutex guards against aliasing.
@@ -87,7 +87,7 @@ unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, bytes: u32) ->
 /// Takes all sealed bytes from the library.
 ///
 /// # Safety
-/// `context` is what [`SharedChannel::serve`] set, and `bytes` bytes lie at `from`.
+/// `context` is what [`SharedChannel::install_callbacks`] set, and `bytes` bytes lie at `from`.
 unsafe extern "C" fn send(context: *mut c_void, from: *const u8, bytes: u32) -> c_int {
     // SAFETY: as in `receive`.
     let channel = unsafe { &*context.cast::<Mutex<TlsChannel>>() };

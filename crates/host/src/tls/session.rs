@@ -76,7 +76,7 @@ fn prepare(key: &TlsKey<'_>) -> Result<Psk, Error> {
 enum SessionState {
     Handshaking,
     Established,
-    Over(TlsError),
+    Ended(TlsError),
 }
 
 /// One end of a session.
@@ -89,7 +89,7 @@ pub struct TlsSession {
     outgoing: Vec<u8>,
     sent: usize,
     /// True if the other end has sent a byte.
-    spoken: bool,
+    has_received: bool,
 }
 
 impl std::fmt::Debug for TlsSession {
@@ -119,10 +119,10 @@ impl TlsSession {
             identity: None,
             outgoing: Vec::new(),
             sent: 0,
-            spoken: false,
+            has_received: false,
         };
         session.prepare(keys).map_err(|error| set_up(&error))?;
-        session.drive()?;
+        session.continue_handshake()?;
         Ok(session)
     }
 
@@ -135,7 +135,7 @@ impl TlsSession {
         }
         // SAFETY: the channel is a field of the session behind the connection, and never replaced: it is dropped after
         // it.
-        unsafe { self.channel.serve(&mut self.connection) }
+        unsafe { self.channel.install_callbacks(&mut self.connection) }
     }
 
     /// Returns true if the other end has proved its key.
@@ -152,12 +152,12 @@ impl TlsSession {
 
     /// Takes bytes that the socket received; the caller then calls [`open`](Self::open) until it returns 0.
     pub fn feed(&mut self, bytes: &[u8]) {
-        if let (false, Some(first)) = (self.spoken, bytes.first()) {
-            self.spoken = true;
+        if let (false, Some(first)) = (self.has_received, bytes.first()) {
+            self.has_received = true;
             // The library would interpret other bytes as a record header and wait for the rest of that record.
             if !FIRST_RECORDS.contains(first) {
                 let reason = format!("the other end does not speak TLS (it begins with byte {first:02x}h)");
-                self.state = SessionState::Over(TlsError::Failed { reason });
+                self.state = SessionState::Ended(TlsError::Failed { reason });
             }
         }
         self.channel.lock().feed(bytes);
@@ -169,7 +169,7 @@ impl TlsSession {
     /// [`TlsError::Failed`] when the other end has no matching key or a record was changed, [`TlsError::Closed`] when
     /// it closed the session. The rest of [`outgoing`](Self::outgoing) holds the alert for the other end.
     pub fn open(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
-        self.drive()?;
+        self.continue_handshake()?;
         if !self.is_established() {
             return Ok(0);
         }
@@ -177,7 +177,7 @@ impl TlsSession {
         self.collect();
         match received {
             Poll::Pending => Ok(0),
-            Poll::Ready(Ok(0)) if !into.is_empty() => Err(self.end(TlsError::Closed)),
+            Poll::Ready(Ok(0)) if !into.is_empty() => Err(self.end_session(TlsError::Closed)),
             Poll::Ready(Ok(bytes)) => Ok(bytes),
             Poll::Ready(Err(error)) => Err(self.fail(&error)),
         }
@@ -188,7 +188,7 @@ impl TlsSession {
     /// # Errors
     /// As [`open`](Self::open); and when the session is not established yet.
     pub fn seal(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
-        if let SessionState::Over(error) = &self.state {
+        if let SessionState::Ended(error) = &self.state {
             return Err(error.clone());
         }
         while !bytes.is_empty() {
@@ -198,7 +198,7 @@ impl TlsSession {
                 Poll::Ready(Ok(count)) => bytes = bytes.get(count..).unwrap_or(&[]),
                 Poll::Ready(Err(error)) => return Err(self.fail(&error)),
                 Poll::Pending => {
-                    return Err(self.end(TlsError::Failed { reason: "no room to seal".to_owned() }));
+                    return Err(self.end_session(TlsError::Failed { reason: "no room to seal".to_owned() }));
                 }
             }
         }
@@ -224,10 +224,10 @@ impl TlsSession {
         }
     }
 
-    fn drive(&mut self) -> Result<(), TlsError> {
+    fn continue_handshake(&mut self) -> Result<(), TlsError> {
         match &self.state {
             SessionState::Established => return Ok(()),
-            SessionState::Over(error) => return Err(error.clone()),
+            SessionState::Ended(error) => return Err(error.clone()),
             SessionState::Handshaking => {}
         }
         let negotiated = self.connection.poll_negotiate().map_ok(|_| ());
@@ -253,22 +253,22 @@ impl TlsSession {
                 self.state = SessionState::Established;
                 Ok(())
             }
-            _ => Err(self.end(TlsError::Failed { reason: "no key was agreed on".to_owned() })),
+            _ => Err(self.end_session(TlsError::Failed { reason: "no key was agreed on".to_owned() })),
         }
     }
 
     fn fail(&mut self, error: &Error) -> TlsError {
         let alert = self.connection.alert().map(|alert| format!(", received alert {alert}"));
         let reason = format!("{} ({}{})", error.message(), error.name(), alert.unwrap_or_default());
-        self.end(TlsError::Failed { reason })
+        self.end_session(TlsError::Failed { reason })
     }
 
-    fn end(&mut self, error: TlsError) -> TlsError {
-        if !matches!(self.state, SessionState::Over(_)) {
+    fn end_session(&mut self, error: TlsError) -> TlsError {
+        if !matches!(self.state, SessionState::Ended(_)) {
             // The alert is optional: without it the other end sees the connection close.
             let _ = self.connection.poll_shutdown_send();
             self.collect();
-            self.state = SessionState::Over(error.clone());
+            self.state = SessionState::Ended(error.clone());
         }
         error
     }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     /// Carries bytes from one end to the other in steps, and returns what `to` decrypted.
-    fn carry(from: &mut TlsSession, to: &mut TlsSession, step: usize) -> Result<Vec<u8>, TlsError> {
+    fn transfer_all(from: &mut TlsSession, to: &mut TlsSession, step: usize) -> Result<Vec<u8>, TlsError> {
         let mut opened = Vec::new();
         let mut room = [0; 5_000];
         while !from.outgoing().is_empty() {
@@ -318,10 +318,14 @@ mod tests {
         Ok(opened)
     }
 
-    fn shake(client: &mut TlsSession, server: &mut TlsSession, step: usize) -> Result<(), TlsError> {
+    fn complete_handshake(
+        client: &mut TlsSession,
+        server: &mut TlsSession,
+        step: usize,
+    ) -> Result<(), TlsError> {
         for _ in 0..4 {
-            carry(client, server, step)?;
-            carry(server, client, step)?;
+            transfer_all(client, server, step)?;
+            transfer_all(server, client, step)?;
         }
         assert!(client.is_established() && server.is_established());
         Ok(())
@@ -333,15 +337,15 @@ mod tests {
             for step in [1, 7, 1_000, usize::MAX] {
                 let mut client = session(TlsRole::Client, &[key]);
                 let mut server = session(TlsRole::Server, &[SHORT, LONG]);
-                shake(&mut client, &mut server, step).unwrap();
+                complete_handshake(&mut client, &mut server, step).unwrap();
                 assert_eq!((client.identity(), server.identity()), (Some(key.identity), Some(key.identity)));
                 assert_eq!(client.connection.cipher_suite().unwrap(), suite);
                 let text: Vec<u8> = (0..40_000_u32).map(|at| (at / 3).to_le_bytes()[0]).collect();
                 client.seal(&text).unwrap();
                 assert!(client.outgoing().len() > text.len(), "records have headers and tags");
-                assert!(carry(&mut client, &mut server, step).unwrap() == text);
+                assert!(transfer_all(&mut client, &mut server, step).unwrap() == text);
                 server.seal(&text[..99]).unwrap();
-                assert_eq!(carry(&mut server, &mut client, step).unwrap(), text[..99]);
+                assert_eq!(transfer_all(&mut server, &mut client, step).unwrap(), text[..99]);
             }
         }
     }
@@ -353,7 +357,7 @@ mod tests {
         for key in [wrong, unknown, LONG] {
             let mut client = session(TlsRole::Client, &[key]);
             let mut server = session(TlsRole::Server, &[SHORT]);
-            let refused = carry(&mut client, &mut server, 100).unwrap_err();
+            let refused = transfer_all(&mut client, &mut server, 100).unwrap_err();
             assert!(matches!(refused, TlsError::Failed { .. }), "{refused}");
             assert!(!server.is_established() && server.identity().is_none());
             assert_eq!(server.open(&mut [0; 9]), Err(refused), "it stays ended");
@@ -372,7 +376,7 @@ mod tests {
     fn changed_record_ends_the_session_and_returns_no_bytes() {
         let mut client = session(TlsRole::Client, &[SHORT]);
         let mut server = session(TlsRole::Server, &[SHORT]);
-        shake(&mut client, &mut server, usize::MAX).unwrap();
+        complete_handshake(&mut client, &mut server, usize::MAX).unwrap();
         client.seal(b"sixteen bytes of").unwrap();
         let mut bytes = client.outgoing().to_vec();
         *bytes.last_mut().unwrap() ^= 1;

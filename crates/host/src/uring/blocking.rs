@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 #[derive(Debug)]
 pub(super) struct BlockingRing {
     file: Arc<File>,
-    bell: Arc<OwnedFd>,
+    signal_fd: Arc<OwnedFd>,
     work: Option<Sender<(u64, FileTransfer)>>,
     answers: Receiver<FinishedTransfer>,
     ready: VecDeque<FinishedTransfer>,
@@ -36,20 +36,27 @@ impl BlockingRing {
         let (thread_file, thread_bell) = (Arc::clone(&file), Arc::clone(&bell));
         let thread = std::thread::Builder::new().name("file-writer".into()).spawn(move || {
             for (id, transfer) in orders {
-                let answer = run(&thread_file, id, transfer);
+                let answer = execute_transfer(&thread_file, id, transfer);
                 if finished.send(answer).is_err() {
                     return;
                 }
-                ring(&thread_bell);
+                signal(&thread_bell);
             }
         })?;
-        Ok(Self { file, bell, work: Some(work), answers, ready: VecDeque::new(), thread: Some(thread) })
+        Ok(Self {
+            file,
+            signal_fd: bell,
+            work: Some(work),
+            answers,
+            ready: VecDeque::new(),
+            thread: Some(thread),
+        })
     }
 
     pub(super) fn submit(&mut self, id: u64, transfer: FileTransfer) {
         if matches!(transfer, FileTransfer::Read { .. } | FileTransfer::ReadFixed { .. }) {
-            self.ready.push_back(run(&self.file, id, transfer));
-            ring(&self.bell);
+            self.ready.push_back(execute_transfer(&self.file, id, transfer));
+            signal(&self.signal_fd);
             return;
         }
         let sent = match &self.work {
@@ -58,15 +65,15 @@ impl BlockingRing {
         };
         if let Err((id, transfer)) = sent {
             // The thread is gone, which only a panic in it explains; the transfer is still completed.
-            self.ready.push_back(transfer.failed(id, Errno::IO.raw_os_error()));
-            ring(&self.bell);
+            self.ready.push_back(transfer.into_failed(id, Errno::IO.raw_os_error()));
+            signal(&self.signal_fd);
         }
     }
 
     pub(super) fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         // The eventfd is cleared before the completions are taken, so that one that comes in between sets it again.
         let mut counter = [0; 8];
-        let _ = read(&*self.bell, &mut counter);
+        let _ = read(&*self.signal_fd, &mut counter);
         done.extend(self.ready.drain(..));
         done.extend(self.answers.try_iter());
     }
@@ -80,7 +87,7 @@ impl BlockingRing {
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.signal_fd.as_fd()
     }
 }
 
@@ -95,42 +102,44 @@ impl Drop for BlockingRing {
 }
 
 /// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
-fn ring(bell: &OwnedFd) {
+fn signal(bell: &OwnedFd) {
     let _ = write(bell, &[1; 8]);
 }
 
 /// Executes the system calls of one transfer.
-fn run(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
+fn execute_transfer(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
     match transfer {
         FileTransfer::SyncData => {
-            let result = again(|| fdatasync(file).map(|()| 0));
+            let result = retry_interrupted(|| fdatasync(file).map(|()| 0));
             FinishedTransfer { id, buffers: Vec::new(), fixed: None, result }
         }
         FileTransfer::Write { offset, buffers } => {
             let slices: Vec<_> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
-            let result = again(|| pwritev(file, &slices, offset));
+            let result = retry_interrupted(|| pwritev(file, &slices, offset));
             drop(slices);
             FinishedTransfer { id, buffers, fixed: None, result }
         }
         FileTransfer::Read { offset, mut buffers } => {
             let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-            let result = again(|| preadv(file, &mut slices, offset));
+            let result = retry_interrupted(|| preadv(file, &mut slices, offset));
             drop(slices);
             FinishedTransfer { id, buffers, fixed: None, result }
         }
         FileTransfer::WriteFixed { offset, buffer } => {
-            let (buffer, result) = buffer.visit(|bytes| again(|| pwrite(file, &*bytes, offset)));
+            let (buffer, result) =
+                buffer.with_bytes(|bytes| retry_interrupted(|| pwrite(file, &*bytes, offset)));
             FinishedTransfer { id, buffers: Vec::new(), fixed: Some(buffer), result }
         }
         FileTransfer::ReadFixed { offset, buffer } => {
-            let (buffer, result) = buffer.visit(|bytes| again(|| pread(file, &mut *bytes, offset)));
+            let (buffer, result) =
+                buffer.with_bytes(|bytes| retry_interrupted(|| pread(file, &mut *bytes, offset)));
             FinishedTransfer { id, buffers: Vec::new(), fixed: Some(buffer), result }
         }
     }
 }
 
 /// Repeats a call that a signal interrupted.
-fn again(mut call: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, i32> {
+fn retry_interrupted(mut call: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, i32> {
     loop {
         match call() {
             Err(Errno::INTR) => {}

@@ -42,19 +42,19 @@ impl FixedBuffer {
     }
 
     /// Returns the pages.
-    pub fn back(self) -> LentSpan {
+    pub fn into_span(self) -> LentSpan {
         self.span
     }
 
     /// Returns address, length and slot for a submission entry. The table was checked before: it has no longer range
     /// and no larger slot than these types hold.
-    pub(super) fn place(&self) -> (*mut u8, u32, u16) {
+    pub(super) fn registered_location(&self) -> (*mut u8, u32, u16) {
         let bytes = u32::try_from(self.bytes).unwrap_or(u32::MAX);
         (self.span.start(), bytes, u16::try_from(self.slot).unwrap_or(u16::MAX))
     }
 
     /// Runs a closure on the bytes while no transfer works on them.
-    pub(super) fn visit<R>(self, look: impl FnOnce(&mut [u8]) -> R) -> (Self, R) {
+    pub(super) fn with_bytes<R>(self, look: impl FnOnce(&mut [u8]) -> R) -> (Self, R) {
         let mut span = self.span.reclaim();
         let result = look(&mut span[..self.bytes]);
         (Self { span: span.lend(), ..self }, result)

@@ -72,20 +72,20 @@ impl KernelRing {
         let entry = match transfer {
             FileTransfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
             FileTransfer::Read { offset, buffers } => {
-                let count = slot.hold(buffers);
+                let count = slot.hold_buffers(buffers);
                 opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
             FileTransfer::Write { offset, buffers } => {
-                let count = slot.hold(buffers);
+                let count = slot.hold_buffers(buffers);
                 opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
             }
             FileTransfer::ReadFixed { offset, buffer } => {
-                let (start, bytes, number) = buffer.place();
+                let (start, bytes, number) = buffer.registered_location();
                 slot.fixed = Some(buffer);
                 opcode::ReadFixed::new(file, start, bytes, number).offset(offset).build()
             }
             FileTransfer::WriteFixed { offset, buffer } => {
-                let (start, bytes, number) = buffer.place();
+                let (start, bytes, number) = buffer.registered_location();
                 slot.fixed = Some(buffer);
                 opcode::WriteFixed::new(file, start, bytes, number).offset(offset).build()
             }
@@ -146,7 +146,7 @@ impl KernelRing {
 
 impl TransferSlot {
     /// Keeps the buffers, lists their addresses and returns their number.
-    fn hold(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
+    fn hold_buffers(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
         self.vectors.clear();
         self.vectors
             .extend(buffers.iter().map(|buffer| IoVector { start: buffer.start(), bytes: buffer.len() }));

@@ -10,11 +10,9 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
+use headwater_nvme::spec::transfer::{CommandTransfer, LengthRule};
 use std::collections::BTreeMap;
-use zerocopy::FromBytes as _;
-
-/// Bytes of one range of a Dataset Management list.
-const RANGE_BYTES: usize = size_of::<DatasetRange>();
+use zerocopy::{FromZeros as _, IntoBytes as _};
 
 /// The contents that a model keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl BlockFaults {
 #[derive(Debug)]
 pub(super) struct ModelBlocks {
     size: u64,
-    block_bytes: u64,
+    block_bytes: u32,
     /// The bytes of the blocks; empty if the model keeps nothing.
     kept: Vec<u8>,
     faults: BlockFaults,
@@ -63,10 +61,9 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ModelBlocks {
     pub(super) fn new(size: u64, block_bytes: u32, contents: ModelContents) -> Result<Self, IoError> {
-        let block_bytes = u64::from(block_bytes);
         let bytes = match contents {
             ModelContents::Nothing => 0,
-            ModelContents::Memory => usize::try_from(size * block_bytes).unwrap_or(usize::MAX),
+            ModelContents::Memory => usize::try_from(size * u64::from(block_bytes)).unwrap_or(usize::MAX),
         };
         let mut kept = Vec::new();
         kept.try_reserve_exact(bytes)
@@ -84,13 +81,11 @@ impl ModelBlocks {
         !self.kept.is_empty()
     }
 
-    /// Returns the bytes that a command transfers.
+    /// Returns the bytes of the blocks that a command transfers; a list of ranges counts as none.
     pub(super) fn bytes_of(&self, entry: &SubmissionEntry) -> u64 {
-        match NvmOpcode::from_number(entry.opcode) {
-            Some(NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare) => {
-                u64::from(entry.nvm_blocks()) * self.block_bytes
-            }
-            _ => 0,
+        match entry.nvm_transfer(self.block_bytes) {
+            Some(CommandTransfer { bytes, length: LengthRule::Exact, .. }) => bytes,
+            Some(CommandTransfer { length: LengthRule::AtLeast, .. }) | None => 0,
         }
     }
 
@@ -106,7 +101,10 @@ impl ModelBlocks {
             NvmOpcode::DatasetManagement => self.deallocate(entry, data),
             _ => match self.faults.of(start, blocks) {
                 Some(status) => status,
-                None => self.transfer(opcode, start * self.block_bytes, blocks * self.block_bytes, data),
+                None => {
+                    let block_bytes = u64::from(self.block_bytes);
+                    self.transfer(opcode, start * block_bytes, blocks * block_bytes, data)
+                }
             },
         }
     }
@@ -147,21 +145,18 @@ impl ModelBlocks {
     }
 
     fn deallocate(&mut self, entry: &SubmissionEntry, data: &TransferData) -> Status {
-        let mut list = vec![0; usize::from(entry.nvm_dataset_ranges()) * RANGE_BYTES];
-        let Some(Ok(())) = data.buffers().first().map(|buffer| buffer.read(0, &mut list)) else {
+        let mut ranges = vec![DatasetRange::new_zeroed(); entry.nvm_dataset_ranges().into()];
+        let list = ranges.as_mut_bytes();
+        let Some(Ok(())) = data.buffers().first().map(|buffer| buffer.read(0, list)) else {
             return Status::DATA_TRANSFER_ERROR;
         };
-        let ranges: Vec<DatasetRange> = list
-            .chunks_exact(RANGE_BYTES)
-            .filter_map(|bytes| DatasetRange::read_from_bytes(bytes).ok())
-            .collect();
         let end = |range: &DatasetRange| range.start.get().checked_add(range.blocks.get().into());
         if ranges.iter().any(|range| end(range).is_none_or(|end| end > self.size)) {
             return Status::LBA_OUT_OF_RANGE;
         }
         for range in ranges {
-            let at = range.start.get() * self.block_bytes;
-            let bytes = u64::from(range.blocks.get()) * self.block_bytes;
+            let at = range.start.get() * u64::from(self.block_bytes);
+            let bytes = u64::from(range.blocks.get()) * u64::from(self.block_bytes);
             self.transfer(NvmOpcode::WriteZeroes, at, bytes, &TransferData::None);
         }
         Status::SUCCESS

@@ -11,10 +11,10 @@ use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::HeapWords;
 use headwater_nvme::controller::{
     ArbitrationSettings, CommandToken, ControllerQueuePair, FetchedCommand, QueueArbiter, QueueId, QueueKind,
-    QueuePriority,
 };
 use headwater_nvme::queue_pair::{ControllerEnd, QueuePair};
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::priority::QueuePriority;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::num::NonZeroU16;

@@ -14,8 +14,9 @@ use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::HeapWords;
 use headwater_host::sync::Mutex;
-use headwater_nvme::controller::{QueueId, QueuePriority};
+use headwater_nvme::controller::QueueId;
 use headwater_nvme::queue_pair::{CommandId, QueuePair};
+use headwater_nvme::spec::priority::QueuePriority;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ impl CommandSteps for PassthroughCommands {
         send: impl FnOnce(NvmeWork) -> Result<(), Status>,
     ) -> Result<CommandKind, UnsentReason> {
         self.limits().check(&command.data)?;
-        let fit = judge(command, &self.file.facts, self.file.window)??;
+        let fit = judge(command, &self.file.facts, self.file.window)?;
         send(NvmeWork { command: fit.command, data: self.extents(&fit, &command.data)? })?;
         let reads = DataTransfer::of(command.entry.opcode) == DataTransfer::ControllerToHost;
         Ok(if reads { CommandKind::Read } else { CommandKind::Change })

@@ -10,7 +10,7 @@ use crate::identify::{
     key_space,
 };
 use crate::uring::sysfs::{number_in, unsplit};
-use headwater_host::device_ring::{NvmeCommand, admin_command, namespace_of};
+use headwater_host::device_ring::{NvmeCommand, admin_command, namespace_id};
 use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use std::fmt::Display;
@@ -72,7 +72,7 @@ impl DeviceFile {
                 &"is not a character device; name /dev/ngXnY, or open a block device as io-uring:PATH",
             ));
         }
-        let id = namespace_of(&file)
+        let id = namespace_id(&file)
             .map_err(|error| wrong(&format_args!("is not an NVMe namespace ({error}); name /dev/ngXnY")))?;
         let number = format!("/sys/dev/char/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
         let generic = std::fs::canonicalize(number).map_err(|error| wrong(&error))?;

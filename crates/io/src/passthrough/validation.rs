@@ -7,13 +7,14 @@
 use super::device_file::BlockWindow;
 use crate::client_namespace::ClientNamespace;
 use crate::command::{Command, TransferData};
-use crate::error::SubmitError;
+use crate::uring::queue::UnsentReason;
 use crate::uring::translate::dataset_ranges;
 use headwater_host::device_ring::NvmeCommand;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
-use headwater_nvme::spec::opcode::{DataTransfer, IoOpcode, NvmOpcode};
+use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
+use headwater_nvme::spec::transfer::CommandTransfer;
 use zerocopy::little_endian::{U32, U64};
 
 /// A validated command.
@@ -25,52 +26,34 @@ pub(super) struct ValidatedCommand {
     pub(super) ranges: Option<Vec<[u8; 16]>>,
 }
 
-/// The result of the validation: a valid command, a status that completes it here, or a rejection.
-pub(super) type ValidationOutcome = Result<Result<ValidatedCommand, Status>, SubmitError>;
-
 /// Validates a command.
 #[inline]
-pub(super) fn judge(command: &Command, facts: &ClientNamespace, window: BlockWindow) -> ValidationOutcome {
-    let Command { entry, data } = command;
+pub(super) fn judge(
+    command: &Command,
+    facts: &ClientNamespace,
+    window: BlockWindow,
+) -> Result<ValidatedCommand, UnsentReason> {
+    let entry = &command.entry;
     // The broadcast namespace (FFFFFFFFh) is refused too.
     if entry.namespace.get() != facts.id {
-        return Ok(Err(Status::INVALID_NAMESPACE));
+        return Err(Status::INVALID_NAMESPACE.into());
     }
     if entry.has_special_flags() {
-        return Ok(Err(Status::INVALID_FIELD));
+        return Err(Status::INVALID_FIELD.into());
     }
-    let direction = match data {
-        TransferData::None => DataTransfer::None,
-        TransferData::ToDevice(_) | TransferData::Gather(_) => DataTransfer::HostToController,
-        TransferData::FromDevice(_) | TransferData::Scatter(_) => DataTransfer::ControllerToHost,
-    };
-    if facts.is_key_space() {
-        Ok(on_keys(entry, data, direction, facts))
-    } else {
-        on_blocks(entry, data, direction, facts, window)
-    }
+    if facts.is_key_space() { Ok(on_keys(command, facts)?) } else { on_blocks(command, facts, window) }
 }
 
-fn on_keys(
-    entry: &SubmissionEntry,
-    data: &TransferData,
-    direction: DataTransfer,
-    facts: &ClientNamespace,
-) -> Result<ValidatedCommand, Status> {
-    let opcode = IoOpcode::from_number(entry.opcode);
-    let (changes, wanted) = match opcode {
-        Some(IoOpcode::Store) => (true, DataTransfer::HostToController),
-        Some(IoOpcode::Retrieve | IoOpcode::List) => (false, DataTransfer::ControllerToHost),
-        Some(IoOpcode::Delete) => (true, DataTransfer::None),
-        Some(IoOpcode::Exist | IoOpcode::Flush) => (false, DataTransfer::None),
-        Some(IoOpcode::UioPut | IoOpcode::UioGet) | None => return Err(Status::INVALID_OPCODE),
-    };
-    if changes && !facts.writable {
+fn on_keys(command: &Command, facts: &ClientNamespace) -> Result<ValidatedCommand, Status> {
+    let Command { entry, data } = command;
+    let transfer = entry.kv_transfer().ok_or(Status::INVALID_OPCODE)?;
+    if transfer.changes_namespace && !facts.writable {
         return Err(Status::READ_ONLY);
     }
+    // A buffer longer than the entry states is refused too, although a Retrieve would use the front of it.
+    let fits = u64::try_from(data.bytes()) == Ok(transfer.bytes);
     // A value of zero bytes has no buffer, or one that the driver would not map.
-    let bytes = if wanted == DataTransfer::None { 0 } else { entry.kv_data_bytes() as usize };
-    if data.bytes() != bytes || (bytes > 0 && direction != wanted) {
+    if !fits || (transfer.bytes > 0 && data.direction() != transfer.direction) {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     }
     Ok(ValidatedCommand { command: as_is(entry), ranges: None })
@@ -78,53 +61,47 @@ fn on_keys(
 
 #[inline]
 fn on_blocks(
-    entry: &SubmissionEntry,
-    data: &TransferData,
-    direction: DataTransfer,
+    command: &Command,
     facts: &ClientNamespace,
     window: BlockWindow,
-) -> ValidationOutcome {
-    let Some(opcode) = NvmOpcode::from_number(entry.opcode) else {
-        return Ok(Err(Status::INVALID_OPCODE));
-    };
-    let (changes, wanted) = match opcode {
-        NvmOpcode::Write | NvmOpcode::DatasetManagement => (true, DataTransfer::HostToController),
-        NvmOpcode::WriteZeroes => (true, DataTransfer::None),
-        NvmOpcode::Read => (false, DataTransfer::ControllerToHost),
-        NvmOpcode::Compare => (false, DataTransfer::HostToController),
-        NvmOpcode::Flush | NvmOpcode::Verify => (false, DataTransfer::None),
-        // Its source ranges are in client memory, in formats that may name other namespaces.
-        NvmOpcode::Copy => return Ok(Err(Status::INVALID_OPCODE)),
-    };
-    if changes && !facts.writable {
-        return Ok(Err(Status::READ_ONLY));
+) -> Result<ValidatedCommand, UnsentReason> {
+    let Command { entry, data } = command;
+    let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
+    let transfer = entry.nvm_transfer(facts.block_bytes).ok_or(Status::INVALID_OPCODE)?;
+    // Its source ranges are in client memory, in formats that may name other namespaces.
+    if opcode == NvmOpcode::Copy {
+        return Err(Status::INVALID_OPCODE.into());
     }
-    if direction != wanted {
-        return Ok(Err(Status::DATA_SGL_LENGTH_INVALID));
+    if transfer.changes_namespace && !facts.writable {
+        return Err(Status::READ_ONLY.into());
+    }
+    if data.direction() != transfer.direction {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.into());
     }
     let mut command = as_is(entry);
     match opcode {
-        NvmOpcode::Flush => return Ok(Ok(ValidatedCommand { command, ranges: None })),
-        NvmOpcode::DatasetManagement => return on_ranges(entry, data, window),
+        NvmOpcode::Flush => return Ok(ValidatedCommand { command, ranges: None }),
+        NvmOpcode::DatasetManagement => {
+            return Ok(ValidatedCommand { command, ranges: Some(located_ranges(&transfer, data, window)?) });
+        }
         _ => {}
     }
-    let blocks = entry.nvm_blocks();
-    let start = window.locate(entry.nvm_start(), blocks.into())?;
-    let moved =
-        if wanted == DataTransfer::None { 0 } else { u64::from(blocks) * u64::from(facts.block_bytes) };
-    if u64::try_from(data.bytes()) != Ok(moved) {
-        return Ok(Err(Status::DATA_SGL_LENGTH_INVALID));
+    let start = window.locate(entry.nvm_start(), entry.nvm_blocks().into())?;
+    if u64::try_from(data.bytes()) != Ok(transfer.bytes) {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.into());
     }
     let [low, high]: [U32; 2] = zerocopy::transmute!(U64::new(start));
     (command.words_10_15[0], command.words_10_15[1]) = (low.get(), high.get());
-    Ok(Ok(ValidatedCommand { command, ranges: None }))
+    Ok(ValidatedCommand { command, ranges: None })
 }
 
-fn on_ranges(entry: &SubmissionEntry, data: &TransferData, window: BlockWindow) -> ValidationOutcome {
-    let listed = match dataset_ranges(entry, data) {
-        Ok(listed) => listed,
-        Err(status) => return Ok(Err(status)),
-    };
+/// Returns the ranges of a Dataset Management, where the device has them.
+fn located_ranges(
+    transfer: &CommandTransfer,
+    data: &TransferData,
+    window: BlockWindow,
+) -> Result<Vec<[u8; 16]>, UnsentReason> {
+    let listed = dataset_ranges(transfer, data)?;
     let mut ranges = Vec::with_capacity(listed.len());
     for (first, blocks) in listed {
         let start = window.locate(first, blocks)?;
@@ -132,7 +109,7 @@ fn on_ranges(entry: &SubmissionEntry, data: &TransferData, window: BlockWindow) 
         let range = DatasetRange { blocks, start: U64::new(start), ..DatasetRange::default() };
         ranges.push(zerocopy::transmute!(range));
     }
-    Ok(Ok(ValidatedCommand { command: as_is(entry), ranges: Some(ranges) }))
+    Ok(ranges)
 }
 
 /// Returns the entry in the driver's format.
@@ -153,8 +130,10 @@ mod tests {
     use super::*;
     use crate::buffer::Buffer;
     use crate::command::WriteDurability;
+    use crate::error::SubmitError;
     use headwater_dma::iova::Iova;
     use headwater_host::shared_memory::SharedMemory;
+    use headwater_nvme::spec::opcode::IoOpcode;
 
     const WINDOW: BlockWindow = BlockWindow { start: 1 << 33, blocks: 100 };
 
@@ -164,6 +143,14 @@ mod tests {
 
     fn buffer(bytes: usize) -> Buffer {
         Buffer::whole(SharedMemory::anonymous(64 << 10).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+    }
+
+    /// Returns the status that a command completes with before it is sent.
+    fn status(command: &Command, facts: &ClientNamespace) -> Status {
+        match judge(command, facts, WINDOW) {
+            Err(UnsentReason::Answered(status)) => status,
+            other => panic!("{command:?} gave {other:?}"),
+        }
     }
 
     fn start(fit: &ValidatedCommand) -> u64 {
@@ -193,16 +180,16 @@ mod tests {
                 for command in on(first, blocks) {
                     let verdict = judge(&command, &facts(), WINDOW);
                     if inside {
-                        assert_eq!(start(&verdict.unwrap().unwrap()), (1 << 33) + first, "{command:?}");
+                        assert_eq!(start(&verdict.unwrap()), (1 << 33) + first, "{command:?}");
                     } else {
                         let refused = SubmitError::Range { first, blocks: blocks.into(), size: 100 };
-                        assert_eq!(verdict, Err(refused), "{command:?}");
+                        assert_eq!(verdict, Err(UnsentReason::Rejected(refused)), "{command:?}");
                     }
                 }
                 let list = buffer(4_096);
                 let discard = Command::discard(7, &[(0, 100), (first, blocks), (3, 0)], &list).unwrap();
                 match judge(&discard, &facts(), WINDOW) {
-                    Ok(Ok(fit)) => {
+                    Ok(fit) => {
                         assert!(inside);
                         let ranges = fit.ranges.unwrap();
                         let starts: Vec<u64> =
@@ -214,10 +201,8 @@ mod tests {
                     }
                     refused => {
                         assert!(!inside);
-                        assert_eq!(
-                            refused,
-                            Err(SubmitError::Range { first, blocks: blocks.into(), size: 100 })
-                        );
+                        let range = SubmitError::Range { first, blocks: blocks.into(), size: 100 };
+                        assert_eq!(refused, Err(UnsentReason::Rejected(range)));
                     }
                 }
             }
@@ -226,7 +211,7 @@ mod tests {
 
     #[test]
     fn data_whose_length_or_direction_differs_from_the_entry_is_refused() {
-        let status = |command: &Command| judge(command, &facts(), WINDOW).unwrap().unwrap_err();
+        let status = |command: &Command| status(command, &facts());
         for mut command in on(0, 4) {
             command.entry.cdw12.set(command.entry.cdw12.get() + 1);
             let opcode = command.entry.opcode;
@@ -248,12 +233,10 @@ mod tests {
 
     #[test]
     fn unknown_commands_are_refused() {
-        let status =
-            |command: &Command, facts: &ClientNamespace| judge(command, facts, WINDOW).unwrap().unwrap_err();
         for opcode in 0..=u8::MAX {
             let mut command = Command::flush(7);
             command.entry.opcode = opcode;
-            if opcode != 0 && judge(&command, &facts(), WINDOW).is_ok_and(|verdict| verdict.is_ok()) {
+            if opcode != 0 && judge(&command, &facts(), WINDOW).is_ok() {
                 assert!([0x08, 0x0C].contains(&opcode), "{opcode:#x}");
             }
         }
@@ -272,7 +255,7 @@ mod tests {
         let keys = ClientNamespace::key_space(7);
         let put =
             Command::put(7, b"some key of many", buffer(77), crate::command::StoreCondition::Always).unwrap();
-        let fit = judge(&put, &keys, WINDOW).unwrap().unwrap();
+        let fit = judge(&put, &keys, WINDOW).unwrap();
         assert_eq!((fit.command.opcode, fit.command.words_10_15[0]), (1, 77));
         assert_eq!(fit.command.words_2_3, [put.entry.cdw2.get(), put.entry.cdw3.get()]);
         for command in [
@@ -282,16 +265,16 @@ mod tests {
             Command::exist(7, b"k").unwrap(),
             Command::flush(7),
         ] {
-            assert!(judge(&command, &keys, WINDOW).unwrap().is_ok());
+            assert!(judge(&command, &keys, WINDOW).is_ok());
             let mut longer = command;
             longer.data = TransferData::FromDevice(buffer(100));
-            assert_eq!(judge(&longer, &keys, WINDOW), Ok(Err(Status::DATA_SGL_LENGTH_INVALID)));
+            assert_eq!(status(&longer, &keys), Status::DATA_SGL_LENGTH_INVALID);
         }
         let mut uio = Command::flush(7);
         uio.entry.opcode = IoOpcode::UioGet.number();
         assert_eq!(
-            judge(&uio, &keys, WINDOW),
-            Ok(Err(Status::INVALID_OPCODE)),
+            status(&uio, &keys),
+            Status::INVALID_OPCODE,
             "its addresses are not in the command's data"
         );
     }

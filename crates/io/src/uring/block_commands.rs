@@ -17,6 +17,7 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::BlockOptions;
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
+use headwater_nvme::spec::transfer::CommandTransfer;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -112,24 +113,24 @@ impl BlockCommands {
             return Err(Status::INVALID_NAMESPACE.into());
         }
         let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
-        let changes =
-            matches!(opcode, NvmOpcode::Write | NvmOpcode::WriteZeroes | NvmOpcode::DatasetManagement);
-        if changes && !self.file.facts.writable {
-            return Err(Status::READ_ONLY.into());
-        }
+        let facts = &self.file.facts;
+        let transfer = entry.nvm_transfer(facts.block_bytes).ok_or(Status::INVALID_OPCODE)?;
         let durable = entry.nvm_force_unit_access();
         match opcode {
+            NvmOpcode::Verify | NvmOpcode::Copy => Err(Status::INVALID_OPCODE.into()),
+            _ if transfer.changes_namespace && !facts.writable => Err(Status::READ_ONLY.into()),
             NvmOpcode::Flush => Ok(BlockStep::Sync),
             NvmOpcode::Read | NvmOpcode::Write | NvmOpcode::Compare => {
-                let (offset, bytes) = self.range(entry.nvm_start(), entry.nvm_blocks().into())?;
+                let (offset, _) = self.range(entry.nvm_start(), entry.nvm_blocks().into())?;
                 self.check_memory(data)?;
-                let write = opcode == NvmOpcode::Write;
-                if u64::try_from(data.bytes()) != Ok(bytes) || (opcode == NvmOpcode::Read) != comes_in(data) {
+                let fits = u64::try_from(data.bytes()) == Ok(transfer.bytes);
+                if !fits || data.direction() != transfer.direction {
                     return Err(Status::DATA_SGL_LENGTH_INVALID.into());
                 }
                 if opcode == NvmOpcode::Compare {
                     return Ok(BlockStep::Compare { offset, found: self.scratch(data.bytes())?, moved: 0 });
                 }
+                let write = opcode == NvmOpcode::Write;
                 Ok(BlockStep::Move { offset, write, durable, moved: 0 })
             }
             NvmOpcode::WriteZeroes => {
@@ -140,14 +141,18 @@ impl BlockCommands {
                 let how = if deallocate { ClearMethod::Hole } else { ClearMethod::Zero };
                 Ok(BlockStep::Ranges { left: vec![range], how, durable })
             }
-            NvmOpcode::DatasetManagement => self.plan_ranges(entry, data),
-            NvmOpcode::Verify | NvmOpcode::Copy => Err(Status::INVALID_OPCODE.into()),
+            NvmOpcode::DatasetManagement => self.plan_ranges(entry, &transfer, data),
         }
     }
 
     /// Returns the first step of Dataset Management, after checking that all ranges in its data lie in the file.
-    fn plan_ranges(&self, entry: &SubmissionEntry, data: &TransferData) -> Result<BlockStep, UnsentReason> {
-        let ranges = dataset_ranges(entry, data)?;
+    fn plan_ranges(
+        &self,
+        entry: &SubmissionEntry,
+        transfer: &CommandTransfer,
+        data: &TransferData,
+    ) -> Result<BlockStep, UnsentReason> {
+        let ranges = dataset_ranges(transfer, data)?;
         let mut left = Vec::with_capacity(ranges.len());
         for (first, blocks) in ranges {
             left.push(self.range(first, blocks)?);
@@ -266,11 +271,6 @@ impl CommandSteps for BlockCommands {
             None => StepOutcome::Next(step.work(data)),
         }
     }
-}
-
-#[inline]
-fn comes_in(data: &TransferData) -> bool {
-    matches!(data, TransferData::FromDevice(_) | TransferData::Scatter(_))
 }
 
 fn is_not_offered(errno: i32) -> bool {

@@ -87,7 +87,7 @@ impl MemoryPinner for RingRegistrar {
     }
 
     /// Returns false: one transfer names one number.
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 

@@ -44,7 +44,7 @@ pub(crate) trait CommandSteps: Debug + Send {
 }
 
 /// The reason that no step was sent for a command.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnsentReason {
     /// The command completes at once with this status.
     Answered(Status),

@@ -5,9 +5,9 @@
 use crate::buffer::Buffer;
 use crate::command::TransferData;
 use headwater_host::device_ring::{MemoryExtent, MemoryExtents};
-use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
+use headwater_nvme::spec::transfer::CommandTransfer;
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 
@@ -43,15 +43,16 @@ fn extent_of(buffer: &Buffer, skip: usize) -> MemoryExtent {
     }
 }
 
-/// Returns the ranges of Dataset Management: first block and count.
+/// Returns the ranges of the list that a Dataset Management transfers: first block and count.
 pub(crate) fn dataset_ranges(
-    entry: &SubmissionEntry,
+    transfer: &CommandTransfer,
     data: &TransferData,
 ) -> Result<Vec<(u64, u64)>, Status> {
     let TransferData::ToDevice(list) = data else {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     };
-    let mut bytes = vec![0; usize::from(entry.nvm_dataset_ranges()) * size_of::<DatasetRange>()];
+    let bytes = usize::try_from(transfer.bytes).map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
+    let mut bytes = vec![0; bytes];
     list.read(0, &mut bytes).map_err(|_| Status::DATA_SGL_LENGTH_INVALID)?;
     let ranges = <[DatasetRange]>::ref_from_bytes(&bytes).map_err(|_| Status::INTERNAL_ERROR)?;
     Ok(ranges.iter().map(|range| (range.start.get(), range.blocks.get().into())).collect())

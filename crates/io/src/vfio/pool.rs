@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 /// Bytes of the first chunk, and the range in which the chunk size adapts to the load.
 const CHUNK: usize = 2 << 20;
-const CHUNKS: ChunkRule = ChunkRule::Adaptive { least: 2 << 20, most: 64 << 20 };
+const CHUNKS: ChunkRule = ChunkRule::Adaptive { min: 2 << 20, max: 64 << 20 };
 /// Maximum bytes of a device's buffers.
 const CAP: usize = 4 << 30;
 
@@ -36,7 +36,7 @@ impl MemoryPinner for ContainerPinner {
         self.type1().map_or(Ok(()), |type1| type1.preflight(bytes))
     }
 
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 

@@ -13,12 +13,12 @@ use headwater_host::clock::Nanos;
 use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::RingMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_nvme::controller::QueuePriority;
 use headwater_nvme::driver::{
     HostMemory, IoQueue, IoQueueState, OverdueCommand, PciFunction, QueueFault, QueueSpec, RequestError,
     ResetCause,
 };
 use headwater_nvme::queue_pair::CommandId;
+use headwater_nvme::spec::priority::QueuePriority;
 use std::fmt;
 use std::sync::Arc;
 

@@ -8,11 +8,10 @@ use crate::client_namespace::ClientNamespace;
 use crate::command::{Command, TransferData};
 use crate::error::SubmitError;
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::opcode::{IoOpcode, NvmOpcode};
-
-/// Bytes of a range of Dataset Management and of Copy.
-const DATASET_RANGE_BYTES: u64 = 16;
-const COPY_RANGE_BYTES: u64 = 32;
+use headwater_nvme::spec::transfer::{CommandTransfer, LengthRule};
+use zerocopy::{FromZeros as _, IntoBytes as _};
 
 const WRONG_LENGTH: SubmitError =
     SubmitError::Unfit { what: "the command's data differs from its entry in length or direction" };
@@ -21,42 +20,34 @@ const UNKNOWN: SubmitError =
 const NO_NAMESPACE: SubmitError =
     SubmitError::Unfit { what: "the command's namespace does not exist, or cannot be used" };
 
-/// The direction of a command's data.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DataDirection {
-    None,
-    Out,
-    In,
-}
-
 /// Validates a command.
 #[inline]
 pub(super) fn check(command: &Command, namespaces: &[ClientNamespace]) -> Result<(), SubmitError> {
     let Command { entry, data } = command;
     let id = entry.namespace.get();
     if entry.opcode == IoOpcode::Flush.number() {
-        return fits(data, DataDirection::None, 0, LengthRule::Exact);
+        return fits(data, &CommandTransfer::NONE);
     }
     let found = namespaces.iter().find(|found| found.id == id).ok_or(NO_NAMESPACE)?;
-    if found.is_key_space() { check_keys(entry, data) } else { check_blocks(entry, data, found) }
+    if found.is_key_space() {
+        // Only Headwater devices accept the UIO put and get, whose data the entry names elsewhere.
+        fits(data, &entry.kv_transfer().ok_or(UNKNOWN)?)
+    } else {
+        check_blocks(entry, data, found)
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LengthRule {
-    Exact,
-    AtLeast,
-}
-
-fn fits(data: &TransferData, way: DataDirection, bytes: u64, fit: LengthRule) -> Result<(), SubmitError> {
-    let goes = match data {
-        TransferData::None => DataDirection::None,
-        TransferData::ToDevice(_) | TransferData::Gather(_) => DataDirection::Out,
-        TransferData::FromDevice(_) | TransferData::Scatter(_) => DataDirection::In,
+/// Checks that a command's data has the direction and a length of this transfer.
+#[inline]
+fn fits(data: &TransferData, transfer: &CommandTransfer) -> Result<(), SubmitError> {
+    let bytes = data.bytes() as u64;
+    let is_long = match transfer.length {
+        LengthRule::Exact => bytes == transfer.bytes,
+        LengthRule::AtLeast => bytes >= transfer.bytes,
     };
-    let has = data.bytes() as u64;
-    let is_long = if fit == LengthRule::Exact { has == bytes } else { has >= bytes };
     // Data of zero bytes has no direction.
-    if is_long && (goes == way || (has == 0 && bytes == 0)) { Ok(()) } else { Err(WRONG_LENGTH) }
+    let is_empty = bytes == 0 && transfer.bytes == 0;
+    if is_long && (is_empty || data.direction() == transfer.direction) { Ok(()) } else { Err(WRONG_LENGTH) }
 }
 
 fn check_blocks(
@@ -71,59 +62,37 @@ fn check_blocks(
             _ => Err(SubmitError::Range { first, blocks, size: namespace.size }),
         }
     };
-    let blocks = u64::from(entry.nvm_blocks());
-    let bytes = blocks * u64::from(namespace.block_bytes);
-    match NvmOpcode::from_number(entry.opcode).ok_or(UNKNOWN)? {
-        NvmOpcode::Flush => Ok(()),
-        NvmOpcode::Read => {
-            range(blocks).and_then(|()| fits(data, DataDirection::In, bytes, LengthRule::Exact))
-        }
-        NvmOpcode::Write | NvmOpcode::Compare => {
-            range(blocks).and_then(|()| fits(data, DataDirection::Out, bytes, LengthRule::Exact))
-        }
-        NvmOpcode::WriteZeroes | NvmOpcode::Verify => {
-            range(blocks).and_then(|()| fits(data, DataDirection::None, 0, LengthRule::Exact))
+    let opcode = NvmOpcode::from_number(entry.opcode).ok_or(UNKNOWN)?;
+    let transfer = entry.nvm_transfer(namespace.block_bytes).ok_or(UNKNOWN)?;
+    match opcode {
+        NvmOpcode::Read
+        | NvmOpcode::Write
+        | NvmOpcode::Compare
+        | NvmOpcode::WriteZeroes
+        | NvmOpcode::Verify => {
+            range(entry.nvm_blocks().into())?;
+            fits(data, &transfer)
         }
         NvmOpcode::DatasetManagement => {
-            let bytes = u64::from(entry.nvm_dataset_ranges()) * DATASET_RANGE_BYTES;
-            fits(data, DataDirection::Out, bytes, LengthRule::AtLeast)?;
+            fits(data, &transfer)?;
             ranges_inside(data, entry.nvm_dataset_ranges(), namespace)
         }
-        NvmOpcode::Copy => {
-            let bytes = u64::from(entry.nvm_copy_ranges()) * COPY_RANGE_BYTES;
-            fits(data, DataDirection::Out, bytes, LengthRule::AtLeast)
-        }
+        NvmOpcode::Flush | NvmOpcode::Copy => fits(data, &transfer),
     }
 }
 
 /// Checks that every range of a discard lies in the namespace.
 fn ranges_inside(data: &TransferData, ranges: u16, namespace: &ClientNamespace) -> Result<(), SubmitError> {
     let [list] = data.buffers() else { return Err(SubmitError::IN_PIECES) };
-    let mut range = [0; 16];
+    let mut range = DatasetRange::new_zeroed();
     for index in 0..usize::from(ranges) {
-        list.read(index * range.len(), &mut range).map_err(|_| WRONG_LENGTH)?;
-        let [.., a, b, c, d, e, f, g, h] = range;
-        let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let [_, _, _, _, a, b, c, d, ..] = range;
-        let blocks = u64::from(u32::from_le_bytes([a, b, c, d]));
+        list.read(index * size_of::<DatasetRange>(), range.as_mut_bytes()).map_err(|_| WRONG_LENGTH)?;
+        let (first, blocks) = (range.start.get(), u64::from(range.blocks.get()));
         if first.checked_add(blocks).is_none_or(|end| end > namespace.size) {
             return Err(SubmitError::Range { first, blocks, size: namespace.size });
         }
     }
     Ok(())
-}
-
-fn check_keys(entry: &SubmissionEntry, data: &TransferData) -> Result<(), SubmitError> {
-    let bytes = u64::from(entry.kv_data_bytes());
-    match IoOpcode::from_number(entry.opcode).ok_or(UNKNOWN)? {
-        IoOpcode::Store => fits(data, DataDirection::Out, bytes, LengthRule::Exact),
-        IoOpcode::Retrieve | IoOpcode::List => fits(data, DataDirection::In, bytes, LengthRule::AtLeast),
-        IoOpcode::Flush | IoOpcode::Delete | IoOpcode::Exist => {
-            fits(data, DataDirection::None, 0, LengthRule::Exact)
-        }
-        // Their addresses lie elsewhere in the entry; only Headwater devices take them.
-        IoOpcode::UioPut | IoOpcode::UioGet => Err(UNKNOWN),
-    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(super) struct DeviceVectors {
 impl DeviceVectors {
     /// Allocates at most `wanted` vectors, as far as the device has them. None is connected yet.
     pub(super) fn allocate(device: Arc<AssignedDevice>, wanted: u32) -> io::Result<Self> {
-        let count = device.vectors()?.min(wanted);
+        let count = device.vector_count()?.min(wanted);
         if count > 0 {
             device.allocate_vectors(count)?;
         }

@@ -16,7 +16,7 @@ mod reader;
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
-use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use crate::server::{RespDurability, RespServer};
 use headwater_host::clock::Nanos;
@@ -168,7 +168,7 @@ fn round_trips(
     let mut block = || blocking.trips(trips / 4).map(trips_of);
     let mut contestants: [CompareCase<'_, TripLatencies, LabError>; 4] =
         [&mut attached, &mut ping_pong, &mut spin, &mut block];
-    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let samples = run_interleaved(extent.rounds, &mut contestants)?;
     let p50 = |index: usize| -> Vec<f64> { samples[index].iter().map(|trips| trips.p50_us).collect() };
     let p99 = |index: usize| -> Vec<f64> { samples[index].iter().map(|trips| trips.p99_us).collect() };
     let names =
@@ -210,7 +210,7 @@ fn rate(server: &RespServer, extent: &AttachWork, findings: &mut ExperimentFindi
     let mut reader = AttachedReader::attach(&server.attach_socket(), 1, 512, 32)?;
     let mut read = || reader.rate(extent.reads);
     let mut contestants: [CompareCase<'_, f64, LabError>; 1] = [&mut read];
-    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let samples = run_interleaved(extent.rounds, &mut contestants)?;
     let spread = SampleSpread::of(&samples[0]);
     findings.rows.push(ReportRow::new().with("512 bytes at depth", 32).with("reads_per_s", spread));
     let (name, goal, unit) = CLAIMS[2];
@@ -238,8 +238,8 @@ fn isolation(
     let (trips, mut alone, mut beside) = (extent.trips, Vec::new(), Vec::new());
     // The first pair of rounds is the warm-up.
     for round in 0..=extent.rounds {
-        let without = trips_of(first.trips_beside(trips, None)?);
-        let with = trips_of(first.trips_beside(trips, Some(&mut second))?);
+        let without = trips_of(first.trips_with_neighbour(trips, None)?);
+        let with = trips_of(first.trips_with_neighbour(trips, Some(&mut second))?);
         if round > 0 {
             alone.push(without.p99_us);
             beside.push(with.p99_us);

@@ -6,7 +6,7 @@
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
-use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_host::copy::{copy_crc32c, copy_streaming, crc32c, kernel_name};
 use std::convert::Infallible;
@@ -58,14 +58,14 @@ enum BlockLocation {
 struct CopyCase {
     name: &'static str,
     block_bytes: usize,
-    place: BlockLocation,
+    location: BlockLocation,
 }
 
 const CASES: &[CopyCase] = &[
-    CopyCase { name: "100", block_bytes: 100, place: BlockLocation::Warm },
-    CopyCase { name: "4k", block_bytes: 4_096, place: BlockLocation::Warm },
-    CopyCase { name: "4k.cold", block_bytes: 4_096, place: BlockLocation::Cold },
-    CopyCase { name: "128k.cold", block_bytes: 128 << 10, place: BlockLocation::Cold },
+    CopyCase { name: "100", block_bytes: 100, location: BlockLocation::Warm },
+    CopyCase { name: "4k", block_bytes: 4_096, location: BlockLocation::Warm },
+    CopyCase { name: "4k.cold", block_bytes: 4_096, location: BlockLocation::Cold },
+    CopyCase { name: "128k.cold", block_bytes: 128 << 10, location: BlockLocation::Cold },
 ];
 
 /// The promises: claim, case, kernel, kernel that it is compared with, and goal of the ratio.
@@ -89,11 +89,11 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let mut source = vec![0; FULL_ROUND_BYTES / 2];
     random.fill(&mut source);
     let mut target = vec![0; source.len()];
-    let pin = CorePin::here();
+    let pin = CorePin::current_core();
 
     let mut findings = ExperimentFindings::default();
     for case in CASES {
-        let walked = match case.place {
+        let walked = match case.location {
             BlockLocation::Warm => WARM_BYTES,
             BlockLocation::Cold => source.len(),
         };
@@ -129,7 +129,7 @@ fn measure(case: &CopyCase, buffers: (&mut [u8], &[u8]), round_bytes: usize, rou
     for kernel_work in &mut work {
         contestants.push(kernel_work);
     }
-    match in_turns(rounds, &mut contestants) {
+    match run_interleaved(rounds, &mut contestants) {
         Ok(samples) => samples,
         Err(never) => match never {},
     }

@@ -10,7 +10,7 @@ mod measured_device;
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
-use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_host::copy::copy_crc32c;
 use headwater_host::mapped_region::MappedRegion;
@@ -48,7 +48,7 @@ const FULL: RunExtent =
 
 fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let extent = if context.is_quick() { QUICK } else { FULL };
-    let _pin = CorePin::here();
+    let _pin = CorePin::current_core();
     let mut findings = ExperimentFindings::default();
     large(context.seed(), &extent, &mut findings)?;
     small(context.seed(), &extent, &mut findings)?;
@@ -61,7 +61,7 @@ struct CopyFloor {
     buffers: Vec<u8>,
     random: fastrand::Rng,
     stride: usize,
-    places: usize,
+    positions: usize,
     block_bytes: usize,
 }
 
@@ -81,7 +81,7 @@ impl CopyFloor {
             buffers: vec![1; DEPTH as usize * value_bytes.next_multiple_of(64) as usize],
             random: fastrand::Rng::with_seed(seed),
             stride,
-            places: bytes / stride,
+            positions: bytes / stride,
             block_bytes: value_bytes as usize,
         })
     }
@@ -89,7 +89,7 @@ impl CopyFloor {
     fn round(&mut self, count: u64, work: RoundKind) {
         let buffer_stride = self.buffers.len() / DEPTH as usize;
         for (turn, _) in (0..DEPTH as usize).cycle().zip(0..count) {
-            let offset = self.random.usize(..self.places) * self.stride;
+            let offset = self.random.usize(..self.positions) * self.stride;
             let record = &mut self.region[offset..offset + self.block_bytes];
             let buffer = &mut self.buffers[turn * buffer_stride..][..self.block_bytes];
             black_box(match work {
@@ -143,7 +143,7 @@ fn large(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
     let mut put_floor = || Ok(floor_sample(&floor, count, RoundKind::Put));
     let mut contestants: [CompareCase<'_, DeviceSample, LabError>; 4] =
         [&mut get, &mut get_floor, &mut put, &mut put_floor];
-    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let samples = run_interleaved(extent.rounds, &mut contestants)?;
     let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
     let amplification: Vec<f64> = samples[2].iter().map(|sample| sample.amplification).collect();
     let amplification_spread = SampleSpread::of(&amplification);
@@ -195,7 +195,7 @@ fn small(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
     };
     let mut get_floor = || Ok(floor_sample(&floor, count, RoundKind::Get));
     let mut contestants: [CompareCase<'_, DeviceSample, LabError>; 2] = [&mut get, &mut get_floor];
-    let samples = in_turns(extent.rounds, &mut contestants)?;
+    let samples = run_interleaved(extent.rounds, &mut contestants)?;
     let cpu = |index: usize| -> Vec<f64> { samples[index].iter().map(|sample| sample.cpu_ns).collect() };
     let (of, floor) = (cpu(0), cpu(1));
     let rates: Vec<f64> = of.iter().map(|ns| 1e9 / ns).collect();

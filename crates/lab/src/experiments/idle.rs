@@ -17,7 +17,7 @@ const GOAL: ClaimGoal = ClaimGoal::AtMost(0.5);
 const UNIT: &str = "% of a core";
 /// Time after which earlier commands have left the caches and the log.
 const SETTLE: Nanos = Nanos::from_millis(2_000);
-const WATCHED: Nanos = Nanos::from_millis(5_000);
+const MEASURED_SPAN: Nanos = Nanos::from_millis(5_000);
 
 /// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
@@ -50,7 +50,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let before = [Some(ours.account()), redis.as_ref().ok().map(|(_, server)| server.account())];
     let began: Vec<Option<Nanos>> = before.iter().map(|account| account.and_then(CpuAccount::used)).collect();
     let start = context.clock().now();
-    Clock::sleep(WATCHED);
+    Clock::sleep(MEASURED_SPAN);
     let watched = context.clock().now().since(start);
     let share = |index: usize| -> Option<f64> {
         let used = before[index]?.used()?.since(began[index]?);

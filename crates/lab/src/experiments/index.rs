@@ -7,7 +7,7 @@
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
-use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, CorePin, PinState, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::index::{EntryLifetime, HashedIndex, IndexEntry, KeyHash, RecordIndex};
@@ -31,7 +31,7 @@ const KEYS: usize = 10_000_000;
 const QUICK_TIMED_KEYS: usize = 2_000_000;
 const BYTES_MAX: f64 = 32.0;
 /// Number of finds by which slots are prefetched, as the device does between submission and execution.
-const AHEAD: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 
 /// The names of the compared operations, each of which runs once for every hash.
 const WORK: [&str; 5] =
@@ -69,7 +69,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
         format!("16 bytes, a packed entry; worst size from a million keys on: {worst:.1}"),
     ));
     drop(index);
-    let pin = CorePin::here();
+    let pin = CorePin::current_core();
     let samples = measure(&hashes[..timed_keys], rounds, context.seed());
     for (name, samples) in WORK.iter().zip(&samples) {
         findings.rows.push(
@@ -108,17 +108,17 @@ impl SlotArray {
         Self { slots: vec![[0; 2]; keys / 4 * 5] }
     }
 
-    fn place(&self, hash: KeyHash) -> usize {
+    fn slot_of(&self, hash: KeyHash) -> usize {
         ((u128::from(hash.0) * self.slots.len() as u128) >> HASH_BITS) as usize
     }
 
     fn probe(&self, hashes: &[KeyHash]) -> u64 {
-        hashes.iter().fold(0, |sum, hash| sum ^ self.slots[self.place(*hash)][1])
+        hashes.iter().fold(0, |sum, hash| sum ^ self.slots[self.slot_of(*hash)][1])
     }
 
     fn store(&mut self, hashes: &[KeyHash]) {
         for (number, hash) in (0..).zip(hashes) {
-            let slot = self.place(*hash);
+            let slot = self.slot_of(*hash);
             self.slots[slot] = [hash.0, number];
         }
     }
@@ -139,7 +139,7 @@ fn find(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
 fn find_prefetched(index: &HashedIndex, hashes: &[KeyHash]) -> u64 {
     let mut sum = 0;
     for (at, hash) in hashes.iter().enumerate() {
-        if let Some(later) = hashes.get(at + AHEAD) {
+        if let Some(later) = hashes.get(at + PREFETCH_DISTANCE) {
             index.prefetch(*later);
         }
         sum ^= index.find(*hash, 0).map_or(0, |entry| entry.address.0);
@@ -175,7 +175,7 @@ fn measure(hashes: &[KeyHash], rounds: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut insert = || cost(&mut || filled(hashes).len());
     let mut contestants: [CompareCase<'_, f64, Infallible>; WORK.len()] =
         [&mut probe_array, &mut find_one, &mut find_ahead, &mut store_array, &mut insert];
-    match in_turns(rounds, &mut contestants) {
+    match run_interleaved(rounds, &mut contestants) {
         Ok(samples) => samples,
         Err(never) => match never {},
     }

@@ -38,7 +38,7 @@ const CAP_BYTES: usize = 256 << 20;
 const CACHED: u32 = 50;
 
 fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
-    let pin = CorePin::here();
+    let pin = CorePin::current_core();
     let mut findings = ExperimentFindings::default();
     pairs::run(context, &mut findings, pin.is_pinned())?;
     live::run(context, &mut findings)?;

@@ -53,7 +53,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
                 findings.rows.extend(measured.rows(&scenario));
                 ratios.extend(measured.ratio_row(&scenario));
             }
-            let measured = contest.why_incomplete().map_or(Ok(measured), Err);
+            let measured = contest.incomplete_reason().map_or(Ok(measured), Err);
             findings.claims.extend(claims(&scenario, &measured, contest.redis_version()));
         }
     }

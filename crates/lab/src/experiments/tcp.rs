@@ -19,7 +19,7 @@ mod node;
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
-use crate::measure::{SampleSpread, in_turns};
+use crate::measure::{SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use bare::BareServer;
 use floor::PingServer;
@@ -75,8 +75,10 @@ fn depth_1(
     (rounds, count): (usize, u64),
 ) -> Result<(), LabError> {
     let floor = PingServer::start()?;
-    let samples =
-        in_turns(rounds, &mut [&mut || median_of(count, |_| host.read_one()), &mut || ping(&floor, count)])?;
+    let samples = run_interleaved(
+        rounds,
+        &mut [&mut || median_of(count, |_| host.read_one()), &mut || ping_median(&floor, count)],
+    )?;
     let (ours, bare) = (SampleSpread::of(&samples[0]), SampleSpread::of(&samples[1]));
     let row = |what: &str, spread: Option<SampleSpread>| {
         ReportRow::new().with("depth 1, polling", what).with("median_us", spread)
@@ -108,11 +110,13 @@ fn cpu(
         let (before, began) = (account.used(), clock.now());
         work()?;
         let took = clock.now().since(began);
-        let used =
-            account.used().zip(before).map_or(f64::NAN, |(after, before)| each(after.since(before), count));
-        Ok::<_, LabError>((used, each(took, count)))
+        let used = account
+            .used()
+            .zip(before)
+            .map_or(f64::NAN, |(after, before)| micros_each(after.since(before), count));
+        Ok::<_, LabError>((used, micros_each(took, count)))
     };
-    let samples = in_turns(
+    let samples = run_interleaved(
         rounds,
         &mut [&mut || measured(node.account(), &mut || host.read_many(count)), &mut || {
             measured(bare_server.account(), &mut || bare_host.read_many(count))
@@ -144,7 +148,7 @@ fn cpu(
 
 /// Returns the microseconds for each of `count` operations.
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
-fn each(span: Nanos, count: u64) -> f64 {
+fn micros_each(span: Nanos, count: u64) -> f64 {
     span.0 as f64 / 1_000.0 / count.max(1) as f64
 }
 
@@ -158,12 +162,12 @@ fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> R
         times.push(clock.now().since(began).0);
     }
     times.sort_unstable();
-    Ok(each(Nanos(times[times.len() / 2]), 1))
+    Ok(micros_each(Nanos(times[times.len() / 2]), 1))
 }
 
 /// Returns the median round trip over a connection that is open only during the measurement: its other end polls, and
 /// would take CPU from the node.
-fn ping(floor: &PingServer, count: u64) -> Result<f64, LabError> {
+fn ping_median(floor: &PingServer, count: u64) -> Result<f64, LabError> {
     let mut connection = floor.connect()?;
     median_of(count, |_| connection.ping())
 }

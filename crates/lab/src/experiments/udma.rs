@@ -68,7 +68,7 @@ fn figure_1(costs: &MemoryCosts, findings: &mut ExperimentFindings) {
                 .with("map_reserved_huge_ns", row.map_reserved_huge_ns),
         );
     }
-    let crossing = PrepareMethod::RegisterHuge.wins_from(costs);
+    let crossing = PrepareMethod::RegisterHuge.cheaper_from(costs);
     let fresh = costs.rows.iter().rev().take_while(
         |row| matches!((row.map_and_lock_ns, row.copy_cold_ns), (Some(pin), Some(copy)) if pin < copy),
     );
@@ -110,7 +110,7 @@ fn improvement(before: f64, after: f64) -> f64 {
 }
 
 /// Evaluates the claim that the response time of a class of requests improves by at least the paper's percentage.
-fn improved(name: String, percent: f64, label: EvidenceLabel, baseline: String) -> LabClaim {
+fn improvement_claim(name: String, percent: f64, label: EvidenceLabel, baseline: String) -> LabClaim {
     let unit = "% shorter mean response than with pinning for each request";
     LabClaim::found(name, ClaimGoal::AtLeast(IMPROVEMENT_MIN), (percent, unit), label, baseline)
 }

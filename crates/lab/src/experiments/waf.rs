@@ -280,7 +280,7 @@ fn is_enough(measured: &WafCounts) -> bool {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of pages")]
-fn found(measured: &WafCounts) -> f64 {
+fn amplification_of(measured: &WafCounts) -> f64 {
     measured.log_pages as f64 / measured.client_pages as f64
 }
 
@@ -288,7 +288,7 @@ fn found(measured: &WafCounts) -> f64 {
 fn row(case: WafCase, measured: &WafCounts) -> ReportRow {
     let form = closed_form(case.policy.1, case.spare);
     let pages = u64::from(case.blocks) * PAGES_PER_BLOCK as u64;
-    let waf = is_enough(measured).then(|| found(measured));
+    let waf = is_enough(measured).then(|| amplification_of(measured));
     ReportRow::new()
         .with("policy", case.policy.0)
         .with("spare", case.spare)
@@ -318,7 +318,7 @@ fn claim(case: WafCase, measured: &WafCounts) -> LabClaim {
         );
     }
     let form = closed_form(case.policy.1, case.spare);
-    let waf = found(measured);
+    let waf = amplification_of(measured);
     LabClaim::found(
         name,
         goal,

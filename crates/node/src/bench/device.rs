@@ -17,9 +17,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Completions between two reads of the clock for the end of the run.
-const LOOK_EVERY: u64 = 64;
+const CLOCK_CHECK_INTERVAL: u64 = 64;
 /// Maximum wait for one completion.
-const PATIENCE: Nanos = Nanos::from_millis(30_000);
+const COMPLETION_WAIT_MAX: Nanos = Nanos::from_millis(30_000);
 
 /// The parameters of a benchmark of a device.
 #[derive(Clone, Debug)]
@@ -80,14 +80,14 @@ pub struct DeviceReport {
 
 /// The counts and latencies of one thread.
 #[derive(Debug, Default)]
-struct Tally {
+struct DeviceTally {
     reads: LatencyHistogram,
     writes: LatencyHistogram,
     failed: u64,
     failure: Option<String>,
 }
 
-impl Tally {
+impl DeviceTally {
     fn add(&mut self, other: &Self) {
         self.reads.add(&other.reads);
         self.writes.add(&other.writes);
@@ -98,38 +98,38 @@ impl Tally {
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flight {
+struct BenchRequest {
     begun: Nanos,
     is_read: bool,
 }
 
 /// One thread of a benchmark of a device.
-struct Worker<'a> {
+struct DeviceWorker<'a> {
     plan: &'a DevicePlan,
     handle: Handle,
     buffers: Vec<Option<Buffer>>,
     random: fastrand::Rng,
-    places: u64,
+    offsets: u64,
     clock: Clock,
-    flights: Vec<Flight>,
-    tally: Tally,
+    in_flight: Vec<BenchRequest>,
+    tally: DeviceTally,
 }
 
-impl Worker<'_> {
+impl DeviceWorker<'_> {
     fn run(&mut self, left: &AtomicU64, over: &AtomicBool) -> Result<(), IoError> {
         let mut answered = 0_u64;
         let slots = u64::from(self.plan.depth);
         let mut more = true;
         for slot in 0..slots {
-            more = more && self.begin(slot, left, over)?;
+            more = more && self.submit_next(slot, left, over)?;
         }
         while self.handle.unanswered() > 0 {
-            let answer = self.handle.wait(Some(PATIENCE))?;
+            let answer = self.handle.wait(Some(COMPLETION_WAIT_MAX))?;
             let answer =
                 answer.ok_or_else(|| IoError::Device { reason: "no completion in 30 s".to_owned() })?;
             let slot = answer.completion.token;
             let index = usize::try_from(slot).unwrap_or(usize::MAX);
-            let flight = self.flights[index];
+            let flight = self.in_flight[index];
             let span = self.clock.now().since(flight.begun);
             match answer.completion.ok() {
                 Ok(_) if flight.is_read => self.tally.reads.record(span),
@@ -143,19 +143,19 @@ impl Worker<'_> {
                 self.buffers[index] = Some(buffer);
             }
             answered += 1;
-            if answered.is_multiple_of(LOOK_EVERY)
+            if answered.is_multiple_of(CLOCK_CHECK_INTERVAL)
                 && let RunEnd::Elapsed(span) = self.plan.until
                 && self.clock.now() >= span
             {
                 over.store(true, Ordering::Relaxed);
             }
-            self.begin(slot, left, over)?;
+            self.submit_next(slot, left, over)?;
         }
         Ok(())
     }
 
     /// Submits one more request. Returns false if the run is over.
-    fn begin(&mut self, slot: u64, left: &AtomicU64, over: &AtomicBool) -> Result<bool, IoError> {
+    fn submit_next(&mut self, slot: u64, left: &AtomicU64, over: &AtomicBool) -> Result<bool, IoError> {
         let take = |left: u64| left.checked_sub(1);
         if over.load(Ordering::Relaxed)
             || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err()
@@ -167,12 +167,12 @@ impl Worker<'_> {
             return Ok(false);
         };
         let is_read = self.plan.read_share >= 1.0 || self.random.f64() < self.plan.read_share;
-        let offset = self.random.u64(..self.places) * self.plan.bytes as u64;
+        let offset = self.random.u64(..self.offsets) * self.plan.bytes as u64;
         let request = match is_read {
             true => IoRequest::read(offset, buffer),
             false => IoRequest::write(offset, buffer, WriteDurability::AsPromised),
         };
-        self.flights[index] = Flight { begun: self.clock.now(), is_read };
+        self.in_flight[index] = BenchRequest { begun: self.clock.now(), is_read };
         self.handle.submit(request, slot)?;
         Ok(true)
     }
@@ -185,7 +185,7 @@ impl Worker<'_> {
 pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     let mut device = Device::open(&plan.url)?;
     let facts = device.namespace().clone();
-    let places = places_of(&facts, plan.bytes)?;
+    let places = offset_count(&facts, plan.bytes)?;
     let clock = Clock::start();
     let mut workers = Vec::new();
     for thread in 0..plan.threads {
@@ -203,9 +203,18 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
             }
             buffers.push(Some(buffer));
         }
-        let flights = vec![Flight::default(); buffers.len()];
-        let tally = Tally::default();
-        workers.push(Worker { plan, handle, buffers, random, places, clock, flights, tally });
+        let flights = vec![BenchRequest::default(); buffers.len()];
+        let tally = DeviceTally::default();
+        workers.push(DeviceWorker {
+            plan,
+            handle,
+            buffers,
+            random,
+            offsets: places,
+            clock,
+            in_flight: flights,
+            tally,
+        });
     }
     let left = AtomicU64::new(match plan.until {
         RunEnd::Commands(count) => count,
@@ -214,7 +223,7 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     let over = AtomicBool::new(false);
     let begun = clock.now();
     let cpu = Clock::process_cpu();
-    let ended: Result<Vec<Tally>, IoError> = std::thread::scope(|scope| {
+    let ended: Result<Vec<DeviceTally>, IoError> = std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .into_iter()
             .map(|mut worker| scope.spawn(|| worker.run(&left, &over).map(|()| worker.tally)))
@@ -229,13 +238,13 @@ pub fn run(plan: &DevicePlan) -> Result<DeviceReport, IoError> {
     });
     let (seconds, cpu) =
         (clock.now().since(begun).to_duration().as_secs_f64(), Clock::process_cpu().since(cpu));
-    let mut tally = Tally::default();
+    let mut tally = DeviceTally::default();
     ended?.iter().for_each(|one| tally.add(one));
     Ok(DeviceReport::of(plan, &tally, seconds, cpu))
 }
 
 /// Returns the number of offsets for requests of `bytes`.
-fn places_of(facts: &ClientNamespace, bytes: usize) -> Result<u64, IoError> {
+fn offset_count(facts: &ClientNamespace, bytes: usize) -> Result<u64, IoError> {
     let namespace = facts.id;
     let block = u64::from(facts.block_bytes);
     if block == 0 {
@@ -253,7 +262,7 @@ fn places_of(facts: &ClientNamespace, bytes: usize) -> Result<u64, IoError> {
 
 #[expect(clippy::cast_precision_loss, reason = "rates need no more than 53 bits")]
 impl DeviceReport {
-    fn of(plan: &DevicePlan, tally: &Tally, seconds: f64, cpu: Nanos) -> Self {
+    fn of(plan: &DevicePlan, tally: &DeviceTally, seconds: f64, cpu: Nanos) -> Self {
         let requests = tally.reads.count() + tally.writes.count();
         let each_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         Self {
@@ -265,8 +274,8 @@ impl DeviceReport {
             requests,
             rate: each_second(requests as f64),
             bytes_per_second: each_second(requests as f64 * plan.bytes as f64),
-            read: LatencySummary::of(&tally.reads),
-            write: LatencySummary::of(&tally.writes),
+            read: LatencySummary::from_histogram(&tally.reads),
+            write: LatencySummary::from_histogram(&tally.writes),
             failed: tally.failed,
             failure: tally.failure.clone(),
             cpu_us: if requests > 0 { cpu.0 as f64 / 1e3 / requests as f64 } else { 0.0 },

@@ -62,7 +62,7 @@ impl LatencySummary {
     /// Returns the summary of a histogram, or `None` if it is empty.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "latencies need no more than 53 bits")]
-    pub fn of(latencies: &LatencyHistogram) -> Option<Self> {
+    pub fn from_histogram(latencies: &LatencyHistogram) -> Option<Self> {
         let histogram = &latencies.0;
         if histogram.is_empty() {
             return None;
@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn spans_beyond_the_range_of_the_histogram_are_counted() {
         let mut latencies = LatencyHistogram::default();
-        assert!(LatencySummary::of(&latencies).is_none());
+        assert!(LatencySummary::from_histogram(&latencies).is_none());
         let mut other = LatencyHistogram::default();
         latencies.record(Nanos::ZERO);
         latencies.record(Nanos::from_millis(3));
         other.record(Nanos(u64::MAX));
         latencies.add(&other);
-        let summary = LatencySummary::of(&latencies).unwrap();
+        let summary = LatencySummary::from_histogram(&latencies).unwrap();
         assert_eq!((summary.count, latencies.count()), (3, 3));
         assert!((2_990.0..3_010.0).contains(&summary.p50_us), "{summary:?}");
         assert!((5.99e8..6.01e8).contains(&summary.max_us), "{summary:?}");

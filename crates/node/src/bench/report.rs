@@ -4,7 +4,7 @@
 
 use super::latency::{LatencySummary, write_table};
 use super::worker::WorkerTally;
-use super::{LoadPacing, BenchPlan};
+use super::{BenchPlan, LoadPacing};
 use headwater_host::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
@@ -65,8 +65,8 @@ impl BenchReport {
             commands,
             rate: each_second(commands),
             bytes_per_second: each_second(tally.bytes),
-            get: LatencySummary::of(&tally.gets),
-            set: LatencySummary::of(&tally.sets),
+            get: LatencySummary::from_histogram(&tally.gets),
+            set: LatencySummary::from_histogram(&tally.sets),
             misses: tally.misses,
             refused: tally.refused,
             refusal: tally.refusal,

@@ -4,9 +4,9 @@
 //! arrives or a command is due. Invariant: every command that was sent is answered, or the run fails.
 
 use super::latency::LatencyHistogram;
-use super::workload::{OperationChooser, BenchOperation, is_value_of, write_key, write_value};
-use super::{BenchError, LoadPacing, BenchPlan, RunEnd, VerifyMode};
-use crate::kv::resp_client::{ClientError, Input, Reply, Stream, encode};
+use super::workload::{BenchOperation, OperationChooser, is_value_of, write_key, write_value};
+use super::{BenchError, BenchPlan, LoadPacing, RunEnd, VerifyMode};
+use crate::kv::resp_client::{ClientError, ClientStream, DecodedReply, ReplyBuffer, encode};
 use crate::kv::target::live::LiveTarget;
 use headwater_host::clock::{Clock, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -60,10 +60,10 @@ struct SentCommand {
 }
 
 struct WorkerConnection {
-    stream: Stream,
+    stream: ClientStream,
     out: Vec<u8>,
     written: usize,
-    input: Input,
+    input: ReplyBuffer,
     sent: VecDeque<SentCommand>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> BenchWorker<'a> {
                 stream,
                 out: Vec::new(),
                 written: 0,
-                input: Input::default(),
+                input: ReplyBuffer::default(),
                 sent: VecDeque::new(),
             });
         }
@@ -113,7 +113,9 @@ impl<'a> BenchWorker<'a> {
             connections,
             quota: match plan.until {
                 RunEnd::Elapsed(_) => u64::MAX,
-                RunEnd::Commands(count) => count / wide_threads + u64::from(wide_index < count % wide_threads),
+                RunEnd::Commands(count) => {
+                    count / wide_threads + u64::from(wide_index < count % wide_threads)
+                }
             },
             interval: match plan.pace {
                 LoadPacing::Closed => None,
@@ -277,28 +279,29 @@ impl<'a> BenchWorker<'a> {
         Ok(answered)
     }
 
-    fn count(&mut self, sent: &SentCommand, reply: &Reply, now: Nanos) {
+    fn count(&mut self, sent: &SentCommand, reply: &DecodedReply, now: Nanos) {
         let latency = now.since(sent.due);
         match sent.operation {
             BenchOperation::Get(key) => {
                 self.tally.gets.record(latency);
                 match reply {
-                    Reply::Bulk(value) => {
+                    DecodedReply::Bulk(value) => {
                         self.tally.bytes += wide(value.len());
                         let sizes = &self.plan.workload.sizes;
-                        if self.plan.verify == VerifyMode::Yes && !is_value_of(key, value, sizes, &mut self.value)
+                        if self.plan.verify == VerifyMode::Yes
+                            && !is_value_of(key, value, sizes, &mut self.value)
                         {
                             self.tally.wrong += 1;
                         }
                     }
-                    Reply::Nil => self.tally.misses += 1,
+                    DecodedReply::Nil => self.tally.misses += 1,
                     other => self.tally.refuse(other),
                 }
             }
             BenchOperation::Set(_) => {
                 self.tally.sets.record(latency);
                 match reply {
-                    Reply::Simple(_) => self.tally.bytes += wide(sent.bytes),
+                    DecodedReply::Simple(_) => self.tally.bytes += wide(sent.bytes),
                     other => self.tally.refuse(other),
                 }
             }
@@ -330,11 +333,11 @@ impl<'a> BenchWorker<'a> {
 }
 
 impl WorkerTally {
-    fn refuse(&mut self, reply: &Reply) {
+    fn refuse(&mut self, reply: &DecodedReply) {
         self.refused += 1;
         if self.refusal.is_none() {
             self.refusal = Some(match reply {
-                Reply::Error(text) => text.clone(),
+                DecodedReply::Error(text) => text.clone(),
                 other => format!("unexpected reply {other:?}"),
             });
         }
@@ -358,7 +361,7 @@ impl WorkerConnection {
 }
 
 fn broken(plan: &BenchPlan, source: std::io::Error) -> ClientError {
-    ClientError::Broken { endpoint: plan.endpoint.clone(), source }
+    ClientError::ConnectionFailed { endpoint: plan.endpoint.clone(), source }
 }
 
 fn limit_nanos(plan: &BenchPlan) -> Nanos {

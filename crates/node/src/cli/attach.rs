@@ -3,7 +3,7 @@
 //! Input: arguments. Output: a table or JSON, or one line that names the change. A change applies from the next command
 //! of every client, and persists over a restart.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use crate::config::ByteSize;
 use clap::{Args, Subcommand};
 use headwater_io::attach::admin::{
@@ -51,12 +51,12 @@ impl SocketArgs {
     ///
     /// # Errors
     /// When no node listens, or the node refuses.
-    pub fn ask(&self, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
-        ask(&self.socket, request)
+    pub fn call(&self, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
+        call(&self.socket, request)
     }
 }
 
-fn ask(socket: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
+fn call(socket: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
     match AttachConnection::open(socket)?.call(&AttachRequest::Admin(request), &[])?.0 {
         AttachReply::Admin(answer) => Ok(answer),
         _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
@@ -76,9 +76,10 @@ struct SubjectArgs {
 }
 
 impl SubjectArgs {
-    fn who(&self) -> Result<GrantSubject, CommandFailure> {
+    fn subject(&self) -> Result<GrantSubject, CommandFailure> {
         let user = self.uid.map(GrantSubject::Uid);
-        user.or(self.gid.map(GrantSubject::Gid)).ok_or_else(|| CommandFailure::usage("name a user or a group"))
+        user.or(self.gid.map(GrantSubject::Gid))
+            .ok_or_else(|| CommandFailure::usage("name a user or a group"))
     }
 }
 
@@ -145,7 +146,7 @@ pub fn run(args: AttachArgs) -> Result<(), CommandFailure> {
         AttachOp::List { .. } => AdminRequest::List,
         AttachOp::Grant { who, namespaces, read_only, blocks, queues, memory, direct } => {
             AdminRequest::Grant(AccessGrant {
-                who: who.who()?,
+                who: who.subject()?,
                 namespaces: namespaces.clone(),
                 read_only: *read_only,
                 blocks: *blocks,
@@ -154,19 +155,19 @@ pub fn run(args: AttachArgs) -> Result<(), CommandFailure> {
                 direct: *direct,
             })
         }
-        AttachOp::Revoke { who } => AdminRequest::Revoke(who.who()?),
+        AttachOp::Revoke { who } => AdminRequest::Revoke(who.subject()?),
         AttachOp::Quota { who, queues, memory } => {
-            AdminRequest::Quota { who: who.who()?, queues: *queues, memory: memory.map(|bytes| bytes.0) }
+            AdminRequest::Quota { who: who.subject()?, queues: *queues, memory: memory.map(|bytes| bytes.0) }
         }
     };
-    match (args.socket.ask(request)?, &args.op) {
+    match (args.socket.call(request)?, &args.op) {
         (AdminAnswer::List { grants, clients }, AttachOp::List { json: true }) => {
             #[derive(Serialize)]
             struct AttachListing<G, C> {
                 grants: G,
                 clients: C,
             }
-            answer_json(&AttachListing { grants, clients })
+            write_json(&AttachListing { grants, clients })
         }
         (AdminAnswer::List { grants, clients }, _) => {
             let mut lines = vec!["grants:".to_owned()];
@@ -182,10 +183,10 @@ pub fn run(args: AttachArgs) -> Result<(), CommandFailure> {
                     ByteSize(client.memory)
                 )
             }));
-            answer_line(&lines.join("\n"))
+            write_line(&lines.join("\n"))
         }
         (AdminAnswer::Reached(clients), _) => {
-            answer_line(&format!("done; {clients} connected clients changed"))
+            write_line(&format!("done; {clients} connected clients changed"))
         }
         _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }

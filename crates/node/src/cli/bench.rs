@@ -3,13 +3,13 @@
 //! Input: arguments. Output: a table or JSON on standard output; exit code 1 when a command was refused or a value
 //! wrong.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use super::progress::ProgressDisplay;
 use crate::bench::device::DevicePlan;
 use crate::bench::workload::VERIFIABLE_BYTES;
-use crate::bench::{KeyDistribution, LoadPacing, BenchPlan, RunEnd, VerifyMode, BenchWorkload};
+use crate::bench::{BenchPlan, BenchWorkload, KeyDistribution, LoadPacing, RunEnd, VerifyMode};
 use crate::config::ByteSize;
-use crate::kv::resp_client::Endpoint;
+use crate::kv::resp_client::NodeEndpoint;
 use clap::{Args, ValueEnum};
 use headwater_host::clock::Nanos;
 use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
@@ -48,7 +48,7 @@ pub struct BenchArgs {
     scheduler: SchedulerKind,
     /// Live node: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379", env = "HEADWATER_RESP")]
-    resp: Endpoint,
+    resp: NodeEndpoint,
     /// Namespace, 1 to 16
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     namespace: u8,
@@ -128,16 +128,15 @@ enum SchedulerKind {
 fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, CommandFailure> {
     let bytes = match args.sizes.as_slice() {
         [] => 4_096,
-        [size] => {
-            usize::try_from(size.0).map_err(|error| CommandFailure::usage(format!("--sizes {size}: {error}")))?
-        }
+        [size] => usize::try_from(size.0)
+            .map_err(|error| CommandFailure::usage(format!("--sizes {size}: {error}")))?,
         _ => return Err(CommandFailure::usage("--sizes: with --device give only one size")),
     };
     let pace = PollPace::Adaptive;
     Ok(DevicePlan {
         url: url.to_owned(),
         bytes,
-        read_share: share_of(args.read_share.unwrap_or(1.0))?,
+        read_share: checked_share(args.read_share.unwrap_or(1.0))?,
         depth: args.depth,
         threads: args.threads,
         until: until(args)?,
@@ -160,9 +159,9 @@ fn device_plan(args: &BenchArgs, url: &str) -> Result<DevicePlan, CommandFailure
 fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), CommandFailure> {
     let report = crate::bench::device::run(&device_plan(args, url)?)?;
     if args.json {
-        answer_json(&report)?;
+        write_json(&report)?;
     } else {
-        answer_line(&report.to_string())?;
+        write_line(&report.to_string())?;
     }
     match report.failed {
         0 => Ok(()),
@@ -170,7 +169,7 @@ fn run_on_device(args: &BenchArgs, url: &str) -> Result<(), CommandFailure> {
     }
 }
 
-fn share_of(share: f64) -> Result<f64, CommandFailure> {
+fn checked_share(share: f64) -> Result<f64, CommandFailure> {
     if (0.0..=1.0).contains(&share) {
         return Ok(share);
     }
@@ -206,9 +205,9 @@ pub fn run(args: &BenchArgs) -> Result<(), CommandFailure> {
     let report = crate::bench::run(&plan, &mut |done| progress.set(done, 0))?;
     drop(progress);
     if args.json {
-        answer_json(&report)?;
+        write_json(&report)?;
     } else {
-        answer_line(&report.to_string())?;
+        write_line(&report.to_string())?;
     }
     if report.refused > 0 || report.wrong > 0 {
         return Err(CommandFailure::failed(format!(
@@ -235,7 +234,7 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
     if sizes.is_empty() {
         sizes.push(VALUE_BYTES_DEFAULT);
     }
-    let read_share = share_of(args.read_share.unwrap_or(READ_SHARE_DEFAULT))?;
+    let read_share = checked_share(args.read_share.unwrap_or(READ_SHARE_DEFAULT))?;
     if args.verify && sizes.iter().any(|&size| size < VERIFIABLE_BYTES) {
         return Err(CommandFailure::usage(format!(
             "--verify: values below {VERIFIABLE_BYTES} bytes cannot be verified; give larger --sizes"
@@ -259,7 +258,13 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
     Ok(BenchPlan {
         endpoint: args.resp.clone(),
         namespace: args.namespace,
-        workload: BenchWorkload { keys: args.keys, distribution: args.dist, sizes, read_share, seed: args.seed },
+        workload: BenchWorkload {
+            keys: args.keys,
+            distribution: args.dist,
+            sizes,
+            read_share,
+            seed: args.seed,
+        },
         depth: count(args.depth),
         threads: count(args.threads),
         connections: count(args.connections),
@@ -275,6 +280,8 @@ fn seconds(duration: f64) -> Result<Nanos, CommandFailure> {
         Ok(span) if !span.is_zero() && span.as_secs() <= 86_400 => {
             Ok(Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
         }
-        _ => Err(CommandFailure::usage(format!("--duration {duration}: give seconds, above 0 and at most 86400"))),
+        _ => Err(CommandFailure::usage(format!(
+            "--duration {duration}: give seconds, above 0 and at most 86400"
+        ))),
     }
 }

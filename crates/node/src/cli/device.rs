@@ -2,9 +2,9 @@
 //!
 //! Input: a URL, a directory, or nothing. Output: a table or JSON; exit code 1 when the check finds a fault.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use super::progress::ProgressDisplay;
-use crate::config::{ByteSize, NodeConfig, ConfigOverrides};
+use crate::config::{ByteSize, ConfigOverrides, NodeConfig};
 use crate::daemon::data_dir::DataDir;
 use crate::doctor::device_scan;
 use clap::{Args, Subcommand};
@@ -89,24 +89,25 @@ pub fn run(args: DeviceArgs) -> Result<(), CommandFailure> {
 }
 
 fn list(json: bool) -> Result<(), CommandFailure> {
-    let found = device_scan::scan(&device_scan::Roots::default());
+    let found = device_scan::scan(&device_scan::ScanRoots::default());
     if json {
-        return answer_json(&found);
+        return write_json(&found);
     }
     if found.is_empty() {
-        return answer_line(
+        return write_line(
             "no NVMe controller, namespace or block device found; null:1G and mem:1G are always available",
         );
     }
-    found.iter().try_for_each(|device| answer_line(&device.to_string()))
+    found.iter().try_for_each(|device| write_line(&device.to_string()))
 }
 
 fn discover(address: &str) -> Result<(), CommandFailure> {
     let found = address.to_socket_addrs().ok().and_then(|mut found| found.next());
-    let found = found
-        .ok_or_else(|| CommandFailure::usage(format!("{address}: no such host, or no port; write HOST:PORT")))?;
+    let found = found.ok_or_else(|| {
+        CommandFailure::usage(format!("{address}: no such host, or no port; write HOST:PORT"))
+    })?;
     let names = NvmeTcp::discover(found)?;
-    names.iter().try_for_each(|name| answer_line(&format!("nvme-tcp://{address}/{name}")))
+    names.iter().try_for_each(|name| write_line(&format!("nvme-tcp://{address}/{name}")))
 }
 
 /// The description of a device.
@@ -134,7 +135,7 @@ fn identify(url: &str, json: bool) -> Result<(), CommandFailure> {
         wakes: queue.descriptor().is_some(),
     };
     if json {
-        return answer_json(&identity);
+        return write_json(&identity);
     }
     for facts in &identity.namespaces {
         let size = ByteSize(facts.size.saturating_mul(u64::from(facts.block_bytes)));
@@ -146,32 +147,34 @@ fn identify(url: &str, json: bool) -> Result<(), CommandFailure> {
         let access = if facts.writable { "" } else { ", read only" };
         let window =
             facts.blocks.map_or(String::new(), |(first, end)| format!(", granted blocks {first}..{end}"));
-        answer_line(&format!("namespace {}: {kind}{window}{access}", facts.id))?;
+        write_line(&format!("namespace {}: {kind}{window}{access}", facts.id))?;
     }
     let DeviceIdentity { transfer_bytes_max, segments_max, memory_align, wakes, .. } = identity;
     let bytes_max = ByteSize(transfer_bytes_max as u64);
     let waiting = if wakes { "sleeping or polling" } else { "polling" };
-    answer_line(&format!(
+    write_line(&format!(
         "a command transfers at most {bytes_max} in {segments_max} segments aligned to {memory_align} bytes; \
          wait for completions by {waiting}"
     ))
 }
 
 fn check(data: PathBuf, json: bool) -> Result<(), CommandFailure> {
-    let config = NodeConfig::assemble(None, ConfigOverrides { data: Some(data), ..ConfigOverrides::default() })?;
-    let directory = DataDir::look(&config.data)?;
+    let config =
+        NodeConfig::assemble(None, ConfigOverrides { data: Some(data), ..ConfigOverrides::default() })?;
+    let directory = DataDir::lock_shared(&config.data)?;
     let mut progress = ProgressDisplay::start("opening");
-    let report = crate::daemon::device_file::check_device(&directory, &config, Clock::start(), &mut |step| {
-        progress.phase(step.stage);
-        progress.total(Some(step.total));
-        progress.set(step.done, 0);
-    })
-    .map_err(CommandFailure::failed)?;
+    let report =
+        crate::daemon::flash_device::check_device(&directory, &config, Clock::start(), &mut |step| {
+            progress.phase(step.stage);
+            progress.total(Some(step.total));
+            progress.set(step.done, 0);
+        })
+        .map_err(CommandFailure::failed)?;
     drop(progress);
     if json {
-        answer_json(&report)?;
+        write_json(&report)?;
     } else {
-        answer_line(&report.to_string())?;
+        write_line(&report.to_string())?;
     }
-    if report.is_whole { Ok(()) } else { Err(CommandFailure::answered()) }
+    if report.is_whole { Ok(()) } else { Err(CommandFailure::negative_result()) }
 }

@@ -2,9 +2,9 @@
 //!
 //! Input: arguments. Output: findings on standard output; exit code 1 when one of them is a problem.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use crate::doctor::memory::MemoryReport;
-use crate::doctor::{Verdict, examine};
+use crate::doctor::{FindingVerdict, examine};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -31,26 +31,26 @@ pub struct DoctorArgs {
 /// When a finding is a problem for a node.
 pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     let findings = if args.memory {
-        let report = MemoryReport::make();
+        let report = MemoryReport::measure();
         if args.json {
-            answer_json(&report)?;
+            write_json(&report)?;
         } else {
-            answer_line(&report.to_string())?;
+            write_line(&report.to_string())?;
         }
         report.findings
     } else {
         let findings = examine(&args.data);
         if args.json {
-            answer_json(&findings)?;
+            write_json(&findings)?;
         } else {
             for finding in &findings {
-                answer_line(&finding.to_string())?;
+                write_line(&finding.to_string())?;
             }
         }
         findings
     };
-    if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
-        return Err(CommandFailure::answered());
+    if findings.iter().any(|finding| finding.verdict == FindingVerdict::Problem) {
+        return Err(CommandFailure::negative_result());
     }
     Ok(())
 }

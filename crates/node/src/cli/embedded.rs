@@ -4,9 +4,9 @@
 
 use super::failure::CommandFailure;
 use super::progress::ProgressDisplay;
-use crate::config::{NodeConfig, ConfigOverrides};
+use crate::config::{ConfigOverrides, NodeConfig};
 use crate::daemon::data_dir::{DataDir, MissingDirectory};
-use crate::daemon::device_file::{FileDevice, open_device, open_pool};
+use crate::daemon::flash_device::{FileDevice, open_device, open_pool};
 use crate::kv::target::KvTarget;
 use crate::kv::target::embedded::EmbeddedTarget;
 use headwater_frontend::resp::glob;
@@ -29,8 +29,11 @@ pub(super) struct StoppedNode {
 /// # Errors
 /// When the directory is in use, missing, or cannot be recovered.
 pub(super) fn open_stopped(path: &Path) -> Result<StoppedNode, CommandFailure> {
-    let config = NodeConfig::assemble(None, ConfigOverrides { data: Some(path.to_owned()), ..ConfigOverrides::default() })?;
-    let directory = DataDir::take(path, MissingDirectory::Refuse)?;
+    let config = NodeConfig::assemble(
+        None,
+        ConfigOverrides { data: Some(path.to_owned()), ..ConfigOverrides::default() },
+    )?;
+    let directory = DataDir::lock_exclusive(path, MissingDirectory::Refuse)?;
     let clock = Clock::start();
     let mut progress = ProgressDisplay::start("opening");
     let pool = open_pool(&config).map_err(CommandFailure::failed)?;
@@ -46,7 +49,7 @@ pub(super) fn open_stopped(path: &Path) -> Result<StoppedNode, CommandFailure> {
 ///
 /// # Errors
 /// When the directory is in use, missing, or cannot be recovered.
-pub fn open(path: &Path, namespace: u8) -> Result<Box<dyn KvTarget>, CommandFailure> {
+pub fn open_kv_target(path: &Path, namespace: u8) -> Result<Box<dyn KvTarget>, CommandFailure> {
     let StoppedNode { device, clock, directory } = open_stopped(path)?;
     let matches = |pattern: &[u8], key: &[u8]| glob::matches(pattern, key, glob::CaseSensitivity::Sensitive);
     Ok(Box::new(EmbeddedTarget::new(device, NamespaceId(namespace), clock, matches, directory)))

@@ -24,7 +24,7 @@ impl CommandFailure {
 
     /// Returns the failure of a command that has printed its negative result: exit code 1.
     #[must_use]
-    pub fn answered() -> Self {
+    pub fn negative_result() -> Self {
         Self { message: None, code: 1 }
     }
 
@@ -48,11 +48,13 @@ impl<E: std::error::Error> From<E> for CommandFailure {
 ///
 /// # Errors
 /// When the write fails.
-pub fn answer(bytes: &[u8]) -> Result<(), CommandFailure> {
+pub fn write_output(bytes: &[u8]) -> Result<(), CommandFailure> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(CommandFailure::answered()),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(CommandFailure::negative_result())
+        }
         Err(error) => Err(CommandFailure::failed(format!("cannot write to standard output: {error}"))),
         Ok(()) => Ok(()),
     }
@@ -61,15 +63,15 @@ pub fn answer(bytes: &[u8]) -> Result<(), CommandFailure> {
 /// Writes one line of text to standard output.
 ///
 /// # Errors
-/// As [`answer`].
-pub fn answer_line(text: &str) -> Result<(), CommandFailure> {
-    answer(format!("{text}\n").as_bytes())
+/// As [`write_output`].
+pub fn write_line(text: &str) -> Result<(), CommandFailure> {
+    write_output(format!("{text}\n").as_bytes())
 }
 
 /// Writes a value as JSON to standard output.
 ///
 /// # Errors
-/// As [`answer`].
-pub fn answer_json(value: &impl serde::Serialize) -> Result<(), CommandFailure> {
-    answer_line(&serde_json::to_string_pretty(value)?)
+/// As [`write_output`].
+pub fn write_json(value: &impl serde::Serialize) -> Result<(), CommandFailure> {
+    write_line(&serde_json::to_string_pretty(value)?)
 }

@@ -3,10 +3,10 @@
 //! Input: arguments, standard input. Output: values and tables on standard output; exit code 1 when a key does not
 //! exist.
 
-use super::failure::{CommandFailure, answer, answer_json, answer_line};
-use crate::kv::resp_client::Endpoint;
+use super::failure::{CommandFailure, write_json, write_line, write_output};
+use crate::kv::resp_client::NodeEndpoint;
 use crate::kv::target::live::LiveTarget;
-use crate::kv::target::{Cursor, KvTarget, Record, Stored};
+use crate::kv::target::{KeyValueRecord, KvTarget, ScanCursor, StoreResult};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -37,7 +37,7 @@ pub struct KvArgs {
         default_value = "127.0.0.1:7379",
         env = "HEADWATER_RESP"
     )]
-    pub resp: Endpoint,
+    pub resp: NodeEndpoint,
     /// Data directory of a stopped node, instead of a live one
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -118,14 +118,14 @@ pub enum KvOp {
 pub fn run(args: KvArgs) -> Result<(), CommandFailure> {
     let mut target = open(&args)?;
     let target = target.as_mut();
-    let done = carry_out(target, args.op);
+    let done = execute_operation(target, args.op);
     // Also after a failure: records stored before it are made durable.
     let closed = target.close();
     done?;
     Ok(closed?)
 }
 
-fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), CommandFailure> {
+fn execute_operation(target: &mut dyn KvTarget, op: KvOp) -> Result<(), CommandFailure> {
     match op {
         KvOp::Put { key, value, ttl } => put(target, key, value, ttl),
         KvOp::Get { key, output } => get(target, key, output),
@@ -139,7 +139,7 @@ fn carry_out(target: &mut dyn KvTarget, op: KvOp) -> Result<(), CommandFailure> 
 
 fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, CommandFailure> {
     match &args.data {
-        Some(path) => super::embedded::open(path, args.namespace),
+        Some(path) => super::embedded::open_kv_target(path, args.namespace),
         None => {
             let limit = Duration::from_secs(args.timeout);
             Ok(Box::new(LiveTarget::connect(&args.resp, limit, args.namespace)?))
@@ -162,10 +162,10 @@ fn put(
     }
     let now = headwater_host::clock::Clock::start().wall().0;
     let expiry_ms = ttl.map(|seconds| now.saturating_add(seconds.saturating_mul(1_000)));
-    let record = Record { key, value, expiry_ms };
+    let record = KeyValueRecord { key, value, expiry_ms };
     let mut refused = None;
     target.set(std::slice::from_ref(&record), &mut |_index, stored| {
-        if let Stored::Refused(why) = stored {
+        if let StoreResult::Refused(why) = stored {
             refused = Some(why);
         }
         Ok(())
@@ -191,7 +191,11 @@ fn read_value(value: Option<OsString>) -> Result<Vec<u8>, CommandFailure> {
     Ok(bytes)
 }
 
-fn get(target: &mut dyn KvTarget, KeyArgument(key): KeyArgument, output: Option<PathBuf>) -> Result<(), CommandFailure> {
+fn get(
+    target: &mut dyn KvTarget,
+    KeyArgument(key): KeyArgument,
+    output: Option<PathBuf>,
+) -> Result<(), CommandFailure> {
     let mut found = None;
     target.get(std::slice::from_ref(&key), &mut |_index, value| {
         found = value;
@@ -199,7 +203,7 @@ fn get(target: &mut dyn KvTarget, KeyArgument(key): KeyArgument, output: Option<
     })?;
     let value = found.ok_or_else(|| CommandFailure::failed("no such key"))?;
     match output {
-        None => answer(&value),
+        None => write_output(&value),
         Some(path) => std::fs::write(&path, value)
             .map_err(|error| CommandFailure::failed(format!("{}: {error}", path.display()))),
     }
@@ -212,9 +216,9 @@ fn del(target: &mut dyn KvTarget, keys: &[KeyArgument], json: bool) -> Result<()
         deleted += target.del(keys)?;
     }
     if json {
-        return answer_json(&serde_json::json!({ "deleted": deleted, "asked": keys.len() }));
+        return write_json(&serde_json::json!({ "deleted": deleted, "asked": keys.len() }));
     }
-    answer_line(&format!("{deleted} of {} deleted", keys.len()))
+    write_line(&format!("{deleted} of {} deleted", keys.len()))
 }
 
 #[derive(Serialize)]
@@ -254,7 +258,7 @@ fn exists(target: &mut dyn KvTarget, keys: &[KeyArgument], json: bool) -> Result
             .zip(&found)
             .map(|(key, exists)| KeyRow { key: KeyText::of(key), exists: Some(*exists) })
             .collect();
-        answer_json(&rows)?;
+        write_json(&rows)?;
     } else {
         let mut text = Vec::new();
         for (key, exists) in keys.iter().zip(&found) {
@@ -262,9 +266,9 @@ fn exists(target: &mut dyn KvTarget, keys: &[KeyArgument], json: bool) -> Result
             text.extend_from_slice(key);
             text.push(b'\n');
         }
-        answer(&text)?;
+        write_output(&text)?;
     }
-    if found.iter().all(|exists| *exists) { Ok(()) } else { Err(CommandFailure::answered()) }
+    if found.iter().all(|exists| *exists) { Ok(()) } else { Err(CommandFailure::negative_result()) }
 }
 
 fn scan(
@@ -275,7 +279,7 @@ fn scan(
 ) -> Result<(), CommandFailure> {
     let mut left = limit.unwrap_or(u64::MAX);
     let mut rows = Vec::new();
-    let mut cursor = Some(Cursor::START);
+    let mut cursor = Some(ScanCursor::START);
     let mut seen = std::collections::BTreeSet::new();
     while let Some(from) = cursor.filter(|_| left > 0) {
         let (keys, next) = target.scan(from, pattern.map(OsStrExt::as_bytes))?;
@@ -294,9 +298,9 @@ fn scan(
             }
             seen.insert(key);
         }
-        answer(&text)?;
+        write_output(&text)?;
     }
-    if json { answer_json(&rows) } else { Ok(()) }
+    if json { write_json(&rows) } else { Ok(()) }
 }
 
 fn keys_of(arguments: &[KeyArgument]) -> Result<Vec<Vec<u8>>, CommandFailure> {
@@ -306,7 +310,11 @@ fn keys_of(arguments: &[KeyArgument]) -> Result<Vec<Vec<u8>>, CommandFailure> {
             let mut text = Vec::new();
             std::io::stdin().lock().read_to_end(&mut text)?;
             for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                keys.push(KeyArgument::checked(line.to_vec()).map_err(|error| CommandFailure::usage(error.to_string()))?.0);
+                keys.push(
+                    KeyArgument::checked(line.to_vec())
+                        .map_err(|error| CommandFailure::usage(error.to_string()))?
+                        .0,
+                );
             }
         } else {
             keys.push(argument.0.clone());

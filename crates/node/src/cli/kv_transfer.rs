@@ -3,12 +3,12 @@
 //! Input: arguments. Output: the report as text or JSON on standard output; messages on standard error; exit code 1
 //! unless every record was transferred and every check passed.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use super::progress::ProgressDisplay;
 use crate::config::ByteSize;
 use crate::kv::target::KvTarget;
-use crate::load::dump::{DumpReport, Sink};
-use crate::load::{IfLarge, LoadPlan, LoadReport, Source};
+use crate::load::dump::{DumpReport, DumpSink};
+use crate::load::{LargeFilePolicy, LoadPlan, LoadReport, LoadSource};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -73,7 +73,7 @@ pub struct DumpArgs {
 /// When a record was not loaded.
 pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), CommandFailure> {
     let source = source_of(&args.source)?;
-    let large = if args.skip_large { IfLarge::Skip } else { IfLarge::Fail };
+    let large = if args.skip_large { LargeFilePolicy::Skip } else { LargeFilePolicy::Fail };
     let plan =
         LoadPlan { source: &source, prefix: args.prefix.as_bytes(), manifest: args.manifest.as_deref() };
     let mut progress = ProgressDisplay::start("loading");
@@ -84,15 +84,15 @@ pub fn load(target: &mut dyn KvTarget, args: &LoadArgs) -> Result<(), CommandFai
         Ok(report) => (report, None),
         Err(error) => (error.report.clone(), Some(CommandFailure::from(error))),
     };
-    complain(&report.complaints);
+    print_complaints(&report.complaints);
     if args.json {
-        answer_json(&report)?;
+        write_json(&report)?;
     } else {
-        answer_line(&load_text(&report, seconds))?;
+        write_line(&load_text(&report, seconds))?;
     }
     match broken {
         Some(failure) => Err(failure),
-        None if report.complete(large) => Ok(()),
+        None if report.is_complete(large) => Ok(()),
         None => Err(CommandFailure::failed(format!(
             "not everything was loaded: {} too large, {} unreadable, {} refused",
             report.too_large, report.unreadable, report.refused
@@ -115,14 +115,18 @@ fn load_text(report: &LoadReport, seconds: f64) -> String {
     text
 }
 
-fn source_of(path: &Path) -> Result<Source, CommandFailure> {
+fn source_of(path: &Path) -> Result<LoadSource, CommandFailure> {
     if path == Path::new("-") {
-        return Ok(Source::Stdin);
+        return Ok(LoadSource::Stdin);
     }
     let metadata = std::fs::metadata(path).map_err(|error| {
         CommandFailure::failed(format!("{}: {error}; give a folder, a record file or -", path.display()))
     })?;
-    Ok(if metadata.is_dir() { Source::Folder(path.to_owned()) } else { Source::Records(path.to_owned()) })
+    Ok(if metadata.is_dir() {
+        LoadSource::Folder(path.to_owned())
+    } else {
+        LoadSource::Records(path.to_owned())
+    })
 }
 
 /// Runs `kv dump`.
@@ -152,32 +156,32 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), CommandFai
     let to_stdout = args.sink.as_deref() == Some(Path::new("-"));
     let mut out: std::io::BufWriter<Box<dyn std::io::Write>>;
     let mut sink = match args.sink.as_deref() {
-        None => Sink::Nowhere,
+        None => DumpSink::ManifestOnly,
         Some(path) if to_stdout || path.extension().is_some_and(|end| end == "jsonl") => {
             out = std::io::BufWriter::new(record_file(path)?);
-            Sink::Records(&mut out)
+            DumpSink::Records(&mut out)
         }
         Some(path) => {
-            empty_folder(path)?;
-            Sink::Folder(path)
+            create_empty_folder(path)?;
+            DumpSink::Folder(path)
         }
     };
     let report = crate::load::dump::dump(target, pattern, &mut sink, &mut expected, &mut advance)?;
-    if let Sink::Records(out) = &mut sink {
+    if let DumpSink::Records(out) = &mut sink {
         out.flush()?;
     }
     let seconds = progress.seconds();
     drop(progress);
-    complain(&report.complaints);
+    print_complaints(&report.complaints);
     // With records on standard output the report would be mixed with them.
     if !to_stdout {
         if args.json {
-            answer_json(&report)?;
+            write_json(&report)?;
         } else {
-            answer_line(&dump_text(&report, args.verify.is_some(), seconds))?;
+            write_line(&dump_text(&report, args.verify.is_some(), seconds))?;
         }
     }
-    if report.complete() {
+    if report.is_complete() {
         return Ok(());
     }
     Err(CommandFailure::failed(format!(
@@ -210,18 +214,21 @@ fn record_file(path: &Path) -> Result<Box<dyn std::io::Write>, CommandFailure> {
     Ok(Box::new(file))
 }
 
-fn empty_folder(path: &Path) -> Result<(), CommandFailure> {
+fn create_empty_folder(path: &Path) -> Result<(), CommandFailure> {
     let named = |error: std::io::Error| CommandFailure::failed(format!("{}: {error}", path.display()));
     std::fs::create_dir_all(path).map_err(named)?;
     // An empty folder holds no link that could lead a file elsewhere and nothing that could be overwritten.
     if std::fs::read_dir(path).map_err(named)?.next().is_some() {
-        return Err(CommandFailure::failed(format!("{}: not empty; give an empty or new folder", path.display())));
+        return Err(CommandFailure::failed(format!(
+            "{}: not empty; give an empty or new folder",
+            path.display()
+        )));
     }
     Ok(())
 }
 
 #[expect(clippy::print_stderr, reason = "messages of the command line go to standard error")]
-fn complain(complaints: &[String]) {
+fn print_complaints(complaints: &[String]) {
     for complaint in complaints {
         eprintln!("headwater: {complaint}");
     }

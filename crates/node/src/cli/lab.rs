@@ -3,7 +3,7 @@
 //! Input: a name. Output: a table, or one JSON object `{experiment, machine, rows, claims}`. A claim that does not hold
 //! is a result, not a failure.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use clap::{Args, Subcommand};
 use headwater_lab::RunOptions;
 use std::path::PathBuf;
@@ -60,14 +60,14 @@ enum LabOp {
 /// When there is no such experiment, or the measurement failed.
 pub fn run(args: LabArgs) -> Result<(), CommandFailure> {
     match args.op {
-        LabOp::List { json: true } => answer_json(&headwater_lab::list()),
-        LabOp::List { json: false } => answer_line(&headwater_lab::render_list(headwater_lab::list())),
+        LabOp::List { json: true } => write_json(&headwater_lab::list()),
+        LabOp::List { json: false } => write_line(&headwater_lab::render_list(headwater_lab::list())),
         LabOp::Run { name, quick, seed, scratch, json } => {
             let outcome =
                 headwater_lab::run(&name, RunOptions { quick, seed, scratch, ..RunOptions::default() })?;
-            if json { answer_json(&outcome) } else { answer_line(&headwater_lab::render_table(&outcome)) }
+            if json { write_json(&outcome) } else { write_line(&headwater_lab::render_table(&outcome)) }
         }
-        LabOp::Figures { runs } => answer_line(figures_page(&runs)?.trim_end()),
+        LabOp::Figures { runs } => write_line(figures_page(&runs)?.trim_end()),
     }
 }
 

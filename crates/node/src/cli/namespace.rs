@@ -5,11 +5,11 @@
 
 use super::attach::SocketArgs;
 use super::embedded::{StoppedNode, open_stopped};
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use crate::config::{ByteSize, DurabilityMode};
-use crate::kv::pipeline::carry_out;
+use crate::kv::pipeline::execute_all;
 use clap::{Args, Subcommand};
-use headwater::namespace_wish::{change_of, durability_text, table};
+use headwater::namespace_request::{durability_spec, namespace_change, table};
 use headwater_frontend::core_device::CoreWork;
 use headwater_io::attach::admin::{
     AdminAnswer, AdminRequest, DurabilitySpec, NamespaceRequest, NamespaceSpec,
@@ -132,8 +132,8 @@ enum NamespaceOp {
 /// When no node answers, the directory cannot be opened, or the device refuses.
 pub fn run(args: NamespaceArgs) -> Result<(), CommandFailure> {
     let ask = |request| match &args.data {
-        None => args.socket.ask(request),
-        Some(data) => ask_offline(data, request),
+        None => args.socket.call(request),
+        Some(data) => execute_offline(data, request),
     };
     let rows = || match ask(AdminRequest::Namespaces)? {
         AdminAnswer::Namespaces(table) => Ok(table),
@@ -146,18 +146,18 @@ pub fn run(args: NamespaceArgs) -> Result<(), CommandFailure> {
         let row = rows()?.into_iter().find(|(number, _)| *number == id);
         Ok(row.map_or(0, |(_, text)| text.block_bytes.into()))
     };
-    let (id, request) = wish_of(&args.op, block_bytes)?;
+    let (id, request) = request_of(&args.op, block_bytes)?;
     match ask(AdminRequest::Namespace { id, wish: request })? {
-        AdminAnswer::Namespace(id) => answer_line(&format!("namespace {id}: done")),
+        AdminAnswer::Namespace(id) => write_line(&format!("namespace {id}: done")),
         _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }
 }
 
-fn wish_of(
+fn request_of(
     op: &NamespaceOp,
     block_bytes: impl Fn(u8) -> Result<u64, CommandFailure>,
 ) -> Result<(u8, NamespaceRequest), CommandFailure> {
-    let text = |mode: &DurabilityMode| durability_text(mode.0);
+    let text = |mode: &DurabilityMode| durability_spec(mode.0);
     Ok(match op {
         NamespaceOp::List { .. } => return Err(CommandFailure::usage("a list changes nothing")),
         NamespaceOp::Create { blocks, size, quota, durability, limits } => {
@@ -199,21 +199,23 @@ fn wish_of(
 
 fn whole_blocks(size: ByteSize, block_bytes: u64) -> Result<u64, CommandFailure> {
     if block_bytes == 0 || !size.0.is_multiple_of(block_bytes) || size.0 == 0 {
-        return Err(CommandFailure::usage(format!("{size} is not a whole number of blocks of {block_bytes} bytes")));
+        return Err(CommandFailure::usage(format!(
+            "{size} is not a whole number of blocks of {block_bytes} bytes"
+        )));
     }
     Ok(size.0 / block_bytes)
 }
 
 /// Executes a request on the device of a stopped node.
-fn ask_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
+fn execute_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
     // The directory stays locked until the device is shut down.
     let StoppedNode { mut device, clock, directory: _held } = open_stopped(data)?;
     let AdminRequest::Namespace { id, wish: request } = request else {
         return Ok(AdminAnswer::Namespaces(table(&device)));
     };
-    let (namespace, change) = change_of(id, &request).map_err(CommandFailure::usage)?;
+    let (namespace, change) = namespace_change(id, &request).map_err(CommandFailure::usage)?;
     let commands = std::iter::once(SsdCommand::Namespace(change));
-    let done = carry_out(&mut device, &clock, namespace, commands)?;
+    let done = execute_all(&mut device, &clock, namespace, commands)?;
     CoreWork::shutdown(&mut device, &clock).map_err(CommandFailure::failed)?;
     let completion =
         done.into_iter().next().ok_or_else(|| CommandFailure::failed("the device returned no completion"))?;
@@ -234,10 +236,10 @@ fn print(table: &[(u8, NamespaceSpec)], json: bool) -> Result<(), CommandFailure
     if json {
         let rows: Vec<_> =
             table.iter().map(|(namespace, text)| NamespaceRow { namespace: *namespace, text }).collect();
-        return answer_json(&rows);
+        return write_json(&rows);
     }
     let lines: Vec<String> = table.iter().map(|(id, text)| line_of(*id, text)).collect();
-    answer_line(&lines.join("\n"))
+    write_line(&lines.join("\n"))
 }
 
 fn line_of(id: u8, text: &NamespaceSpec) -> String {
@@ -277,8 +279,8 @@ mod tests {
         assert!(whole_blocks(ByteSize(1_000), 512).is_err());
         assert!(whole_blocks(ByteSize(0), 512).is_err());
         let resize = NamespaceOp::Resize { number: NamespaceNumber { id: 3 }, size: ByteSize(8_192) };
-        assert_eq!(wish_of(&resize, |_| Ok(512)).unwrap(), (3, NamespaceRequest::Resize(16)));
-        assert_eq!(wish_of(&resize, |_| Ok(0)).unwrap(), (3, NamespaceRequest::Resize(8_192)));
+        assert_eq!(request_of(&resize, |_| Ok(512)).unwrap(), (3, NamespaceRequest::Resize(16)));
+        assert_eq!(request_of(&resize, |_| Ok(0)).unwrap(), (3, NamespaceRequest::Resize(8_192)));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use headwater_host::clock::{Clock, Nanos};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 
-const FIRST: Nanos = Nanos(1_000_000_000);
-const EVERY: Nanos = Nanos(2_000_000_000);
+const FIRST_AFTER: Nanos = Nanos(1_000_000_000);
+const LINE_INTERVAL: Nanos = Nanos(2_000_000_000);
 
 /// The progress of one operation.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl ProgressDisplay {
         Self {
             what,
             clock: Clock::start(),
-            next: FIRST,
+            next: FIRST_AFTER,
             bar: None,
             terminal: std::io::stderr().is_terminal(),
             total: None,
@@ -83,7 +83,7 @@ impl ProgressDisplay {
             bar.set_position(self.done);
             bar.set_message(bytes);
         } else {
-            self.next = now.after(EVERY);
+            self.next = now.after(LINE_INTERVAL);
             let of = self.total.map(|total| format!(" of {total}")).unwrap_or_default();
             eprintln!("{}: {}{of}, {bytes}, {:.0} s", self.what, self.done, self.seconds());
         }

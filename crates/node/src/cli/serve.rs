@@ -3,11 +3,11 @@
 //! Input: arguments. Output: the addresses of the node and commands to try on standard output, progress of a recovery
 //! that takes longer than a second, and an exit code.
 
-use super::failure::{CommandFailure, answer_line};
+use super::failure::{CommandFailure, write_line};
 use super::progress::ProgressDisplay;
-use crate::config::{AttachLocation, ByteSize, NodeConfig, DurabilityMode, ConfigOverrides, OwnedDevice};
+use crate::config::{AttachLocation, ByteSize, ConfigOverrides, DurabilityMode, NodeConfig, OwnedDevice};
 use crate::daemon::core_loop::DrainResult;
-use crate::daemon::serve::{NodeConsole, RecoveryProgress, ServingNode, modes};
+use crate::daemon::serve::{NodeConsole, RecoveryProgress, ServingNode, durability_text};
 use crate::daemon::stop::StopSignal;
 use clap::Args;
 use std::net::SocketAddr;
@@ -99,8 +99,8 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         durability: args.durability,
         ready_file: args.ready_file,
     };
-    let config =
-        NodeConfig::assemble(args.config.as_deref(), over).map_err(|error| CommandFailure::usage(error.to_string()))?;
+    let config = NodeConfig::assemble(args.config.as_deref(), over)
+        .map_err(|error| CommandFailure::usage(error.to_string()))?;
     let stop = StopSignal::on_signals()?;
     let mut console = TerminalConsole { recovery: Some(ProgressDisplay::start("recovering")) };
     match &config.device {
@@ -108,7 +108,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
             crate::daemon::shared_ssd::open_node(&config, device, directory, clock)
         })?,
         None => crate::daemon::serve::serve(&config, &stop, &mut console, |directory, clock, progress| {
-            crate::daemon::device_file::open_node(&config, directory, clock, progress)
+            crate::daemon::flash_device::open_node(&config, directory, clock, progress)
         })?,
     }
     Ok(())
@@ -138,7 +138,7 @@ impl NodeConsole for TerminalConsole {
         let metrics = &node.ready.metrics;
         let took = node.took.to_duration().as_secs_f64();
         if let Some(device) = &node.config.device {
-            let _output_may_be_closed = answer_line(&format!(
+            let _output_may_be_closed = write_line(&format!(
                 "headwater shares {device} ({} of blocks), ready in {took:.1} s\n{attach}\
                  \x20 metrics:       http://{metrics}/metrics  (/healthz)\n\
                  \x20 try:           headwater attach grant --uid 1001 --namespace 1 --blocks 0..1000000\n\
@@ -149,7 +149,7 @@ impl NodeConsole for TerminalConsole {
         }
         let resp = node.ready.resp.as_deref().unwrap_or_default();
         let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
-        let _output_may_be_closed = answer_line(&format!(
+        let _output_may_be_closed = write_line(&format!(
             "headwater serves {} keys from {} ({} of flash, durability {}), ready in {took:.1} s\n\
              \x20 Redis clients: {resp}{unix}\n{attach}{hosts}\
              \x20 metrics:       http://{metrics}/metrics  (/healthz, /trace)\n\
@@ -159,7 +159,7 @@ impl NodeConsole for TerminalConsole {
             node.keys,
             node.config.data.display(),
             node.capacity,
-            modes(node.config),
+            durability_text(node.config),
         ));
     }
 
@@ -170,6 +170,6 @@ impl NodeConsole for TerminalConsole {
                 "headwater stopped: everything is durable; some clients did not read their replies"
             }
         };
-        let _output_may_be_closed = answer_line(text);
+        let _output_may_be_closed = write_line(text);
     }
 }

@@ -3,7 +3,7 @@
 //! Input: a seed. Output: the events line by line with `--verbose`, and a summary; exit code 1 when a promise was
 //! broken.
 
-use super::failure::{CommandFailure, answer_json, answer_line};
+use super::failure::{CommandFailure, write_json, write_line};
 use clap::{Args, Subcommand};
 
 /// Arguments of `headwater sim`.
@@ -41,7 +41,7 @@ pub fn run(args: SimArgs) -> Result<(), CommandFailure> {
     let mut closed = None;
     let mut print = |line: &str| {
         if closed.is_none() {
-            closed = answer_line(line).err();
+            closed = write_line(line).err();
         }
     };
     let report = headwater_sim::replay::replay(
@@ -49,7 +49,7 @@ pub fn run(args: SimArgs) -> Result<(), CommandFailure> {
         verbose.then_some(&mut print as headwater_sim::world::LineSink<'_>),
     )?;
     if json {
-        return answer_json(&serde_json::json!({
+        return write_json(&serde_json::json!({
             "seed": report.seed,
             "commands": report.commands,
             "completions": report.completions,
@@ -59,7 +59,7 @@ pub fn run(args: SimArgs) -> Result<(), CommandFailure> {
             "digest": format!("{:016x}", report.digest),
         }));
     }
-    answer_line(&format!(
+    write_line(&format!(
         "seed {}: every promise kept; {} commands, {} completions, {} power cuts ({} during recovery), {} of virtual time, \
          digest {:016x}",
         report.seed,

@@ -120,7 +120,7 @@ impl GrantConfig {
             memory: self.memory.map_or(MEMORY_DEFAULT, |bytes| bytes.0),
             direct: self.direct,
         };
-        policy::check(&grant)?;
+        policy::validate_grant(&grant)?;
         Ok(grant)
     }
 }

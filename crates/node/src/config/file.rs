@@ -4,8 +4,8 @@
 //! value and an unknown version are refused; the error names the key, the file and the line.
 
 use super::attach::{AttachLocation, GrantConfig};
-use super::device::OwnedDevice;
 use super::durability::DurabilityMode;
+use super::owned_device::OwnedDevice;
 use super::size::ByteSize;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -11,8 +11,8 @@
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
 use crate::daemon::stop::StopSignal;
 use headwater_frontend::core_device::CoreWork;
+use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::{FrontEnd, PollCost};
-use headwater_frontend::numbers::FrontEndCounters;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::queue_pair::SleepDecision;
 use rustix::event::epoll;
@@ -21,21 +21,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Maximum wait for clients to receive their last replies.
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Minimum time between two publications of the counters.
-const PUBLISH_EVERY: Nanos = Nanos(100_000_000);
+const PUBLISH_INTERVAL: Nanos = Nanos(100_000_000);
 
 /// Minimum time between two polls of a front end that needs system calls, while another one is polled in memory.
-const KERNEL_EVERY: Nanos = Nanos(5_000);
+const SYSCALL_POLL_INTERVAL: Nanos = Nanos(5_000);
 /// Minimum time between two polls of such a front end while it is idle and another one is active.
-const QUIET_EVERY: Nanos = Nanos(10_000);
+const IDLE_POLL_INTERVAL: Nanos = Nanos(10_000);
 /// Time without progress after which a front end is idle.
-const QUIET_AFTER: Nanos = Nanos(50_000);
+const IDLE_AFTER: Nanos = Nanos(50_000);
 
 /// The core loop with everything that it runs.
 pub struct CoreLoop<'a, 'f, D> {
     /// The device.
     pub device: &'a mut D,
     /// Its front ends.
-    pub faces: Vec<Box<dyn FrontEnd<D> + 'f>>,
+    pub front_ends: Vec<Box<dyn FrontEnd<D> + 'f>>,
     /// The clock.
     pub clock: Clock,
     /// Time to poll without progress before sleeping.
@@ -43,7 +43,7 @@ pub struct CoreLoop<'a, 'f, D> {
     /// The board that receives the counters.
     pub board: &'a MetricsBoard,
     /// The state that decides which front ends are polled more often.
-    pub attention: PollSchedule,
+    pub schedule: PollSchedule,
 }
 
 /// The poll times and activity of the front ends.
@@ -52,13 +52,13 @@ pub struct PollSchedule {
     /// Time of the last poll of all front ends.
     all_polled: Nanos,
     /// Time of the last progress of each front end.
-    moved: Vec<Nanos>,
+    last_progress: Vec<Nanos>,
 }
 
 impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CoreLoop")
-            .field("faces", &self.faces.len())
+            .field("faces", &self.front_ends.len())
             .field("spin", &self.spin)
             .finish_non_exhaustive()
     }
@@ -79,28 +79,28 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
     /// # Errors
     /// When the system refuses the descriptors that the loop sleeps on.
     pub fn run(&mut self, stop: &StopSignal) -> std::io::Result<DrainResult> {
-        let wait_set = self.make_bed(stop)?;
+        let wait_set = self.create_wait_set(stop)?;
         let mut moved_at = self.clock.now();
         let mut publish_at = moved_at;
         let mut unpublished = true;
         let mut draining_since = None;
         loop {
             let now = self.clock.now();
-            if stop.asked() && draining_since.is_none() {
+            if stop.is_requested() && draining_since.is_none() {
                 draining_since = Some(now);
                 self.board.set_health(NodeHealth::Draining);
-                self.faces.iter_mut().for_each(|front_end| front_end.drain());
+                self.front_ends.iter_mut().for_each(|front_end| front_end.drain());
             }
             if self.poll(now) {
                 moved_at = now;
                 unpublished = true;
             }
             if unpublished && now >= publish_at && self.publish() {
-                publish_at = now.after(PUBLISH_EVERY);
+                publish_at = now.after(PUBLISH_INTERVAL);
                 unpublished = false;
             }
             if let Some(since) = draining_since {
-                if self.faces.iter().all(|front_end| front_end.is_drained()) {
+                if self.front_ends.iter().all(|front_end| front_end.is_drained()) {
                     return Ok(DrainResult::Drained);
                 }
                 if now.since(since) >= DRAIN_MAX {
@@ -111,32 +111,32 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 std::hint::spin_loop();
                 continue;
             }
-            if self.faces.iter_mut().any(|front_end| front_end.prepare_sleep() == SleepDecision::No) {
+            if self.front_ends.iter_mut().any(|front_end| front_end.prepare_sleep() == SleepDecision::No) {
                 continue;
             }
             let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];
-            self.sleep(&wait_set, now, own.into_iter().flatten().min(), stop.asked())?;
+            self.sleep(&wait_set, now, own.into_iter().flatten().min(), stop.is_requested())?;
         }
     }
 
     fn poll(&mut self, now: Nanos) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
-        let PollSchedule { all_polled, moved: last } = &mut self.attention;
-        last.resize(self.faces.len(), Nanos::ZERO);
-        let in_memory = self.faces.iter().any(|front_end| front_end.poll_cost() == PollCost::Memory);
-        let is_lively = |moved: Nanos| now.since(moved) < QUIET_AFTER;
+        let PollSchedule { all_polled, last_progress: last } = &mut self.schedule;
+        last.resize(self.front_ends.len(), Nanos::ZERO);
+        let in_memory = self.front_ends.iter().any(|front_end| front_end.poll_cost() == PollCost::Memory);
+        let is_lively = |moved: Nanos| now.since(moved) < IDLE_AFTER;
         let lively = last.iter().any(|&moved| is_lively(moved));
         let every = match (in_memory, lively) {
-            (true, _) => KERNEL_EVERY,
-            (false, true) => QUIET_EVERY,
+            (true, _) => SYSCALL_POLL_INTERVAL,
+            (false, true) => IDLE_POLL_INTERVAL,
             (false, false) => Nanos::ZERO,
         };
         let all = now.since(*all_polled) >= every;
         if all {
             *all_polled = now;
         }
-        for (front_end, last) in self.faces.iter_mut().zip(last) {
+        for (front_end, last) in self.front_ends.iter_mut().zip(last) {
             let in_turn = front_end.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
             if (all || in_turn) && front_end.poll(self.device, now, wall) {
                 *last = now;
@@ -148,12 +148,12 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
     }
 
     /// Creates an epoll descriptor with everything that can end a sleep.
-    fn make_bed(&self, stop: &StopSignal) -> std::io::Result<OwnedFd> {
+    fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<OwnedFd> {
         let wait_set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |descriptor: BorrowedFd<'_>| {
             epoll::add(&wait_set, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
         };
-        for front_end in &self.faces {
+        for front_end in &self.front_ends {
             add(front_end.wake_descriptor())?;
         }
         if let Some(media) = self.device.wake_descriptor() {
@@ -176,7 +176,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         own: Option<Nanos>,
         stopping: bool,
     ) -> std::io::Result<()> {
-        let faces = self.faces.iter().filter_map(|front_end| front_end.next_deadline()).min();
+        let faces = self.front_ends.iter().filter_map(|front_end| front_end.next_deadline()).min();
         let until =
             [own, faces, self.device.next_deadline(now, self.clock.wall())].into_iter().flatten().min();
         let span = match until {
@@ -196,8 +196,8 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
 
     fn publish(&self) -> bool {
         let mut numbers = FrontEndCounters::default();
-        for front_end in &self.faces {
-            front_end.count(&mut numbers);
+        for front_end in &self.front_ends {
+            front_end.add_counters(&mut numbers);
         }
         numbers.trace = self.device.trace();
         self.board.publish(&self.device.stats(), numbers)
@@ -275,7 +275,7 @@ mod tests {
         fn is_drained(&self) -> bool {
             self.draining
         }
-        fn count(&self, into: &mut FrontEndCounters) {
+        fn add_counters(&self, into: &mut FrontEndCounters) {
             into.connections += 1;
         }
     }
@@ -284,18 +284,18 @@ mod tests {
     fn sleeping_loop_wakes_for_front_end_and_for_stop_request() {
         let (mut client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let (stop, mut handle) = StopSignal::by_hand().unwrap();
+        let (stop, mut handle) = StopSignal::manual().unwrap();
         let board = MetricsBoard::default();
         let mut device = IdleDevice::default();
         std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 let mut core = CoreLoop {
                     device: &mut device,
-                    faces: vec![Box::new(EchoFrontEnd { stream: server, draining: false })],
+                    front_ends: vec![Box::new(EchoFrontEnd { stream: server, draining: false })],
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    attention: PollSchedule::default(),
+                    schedule: PollSchedule::default(),
                 };
                 core.run(&stop).unwrap()
             });
@@ -306,16 +306,16 @@ mod tests {
                 assert_eq!(&answer, b"ping");
                 Clock::sleep(Nanos::from_millis(5));
             }
-            handle.ask();
+            handle.request();
             assert_eq!(running.join().unwrap(), DrainResult::Drained);
         });
         assert_eq!(board.health(), NodeHealth::Draining);
-        assert_eq!(board.snapshot().faces.connections, 1);
+        assert_eq!(board.snapshot().front_ends.connections, 1);
     }
 
     #[test]
     fn idle_loop_sleeps_until_its_deadline() {
-        let (stop, mut handle) = StopSignal::by_hand().unwrap();
+        let (stop, mut handle) = StopSignal::manual().unwrap();
         let board = MetricsBoard::default();
         let mut device = IdleDevice::default();
         device.deadline.set(Some(Nanos::from_millis(50)));
@@ -323,18 +323,18 @@ mod tests {
             let running = scope.spawn(|| {
                 let mut core = CoreLoop {
                     device: &mut device,
-                    faces: Vec::new(),
+                    front_ends: Vec::new(),
                     clock: Clock::start(),
                     spin: Nanos::ZERO,
                     board: &board,
-                    attention: PollSchedule::default(),
+                    schedule: PollSchedule::default(),
                 };
                 core.run(&stop).unwrap();
                 drop(core);
                 device.polls.load(Ordering::Relaxed)
             });
             Clock::sleep(Nanos::from_millis(300));
-            handle.ask();
+            handle.request();
             running.join().unwrap()
         });
         // Start, publication, deadline, its publication, stop: a loop that never slept would count millions.

@@ -64,7 +64,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::InUse`] names the process that holds the lock.
-    pub fn take(path: &Path, missing: MissingDirectory) -> Result<Self, DataDirError> {
+    pub fn lock_exclusive(path: &Path, missing: MissingDirectory) -> Result<Self, DataDirError> {
         let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         match missing {
             MissingDirectory::Create => {
@@ -86,7 +86,7 @@ impl DataDir {
             if errno != rustix::io::Errno::WOULDBLOCK {
                 return Err(system("lock the data directory")(errno.into()));
             }
-            return Err(DataDirError::InUse { path: path.to_owned(), holder: holder(&mut lock) });
+            return Err(DataDirError::InUse { path: path.to_owned(), holder: describe_holder(&mut lock) });
         }
         write_holder(&mut lock).map_err(system("write the lock file"))?;
         Ok(Self { path: path.to_owned(), _lock: Some(lock) })
@@ -96,7 +96,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::InUse`] names the process that serves from it.
-    pub fn look(path: &Path) -> Result<Self, DataDirError> {
+    pub fn lock_shared(path: &Path) -> Result<Self, DataDirError> {
         let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         if !path.join(FLASH_FILE).exists() {
             return Err(DataDirError::Missing { path: path.to_owned() });
@@ -112,7 +112,7 @@ impl DataDir {
         match flock(&lock, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: Some(lock) }),
             Err(errno) if errno == rustix::io::Errno::WOULDBLOCK => {
-                Err(DataDirError::InUse { path: path.to_owned(), holder: holder(&mut lock) })
+                Err(DataDirError::InUse { path: path.to_owned(), holder: describe_holder(&mut lock) })
             }
             Err(errno) => Err(system("lock the data directory")(errno.into())),
         }
@@ -126,7 +126,7 @@ impl DataDir {
 
     /// Returns the path of the flash file.
     #[must_use]
-    pub fn flash(&self) -> PathBuf {
+    pub fn flash_path(&self) -> PathBuf {
         self.path.join(FLASH_FILE)
     }
 
@@ -154,7 +154,7 @@ pub fn free_bytes(path: &Path) -> std::io::Result<ByteSize> {
 
 /// Returns the description of the lock's holder. The file names the last process with the exclusive lock; readers do
 /// not write it.
-fn holder(lock: &mut File) -> String {
+fn describe_holder(lock: &mut File) -> String {
     if flock(&*lock, FlockOperation::NonBlockingLockShared).is_ok() {
         return "a reader (`headwater device check`)".to_owned();
     }
@@ -179,39 +179,42 @@ mod tests {
     #[test]
     fn refusal_names_the_process_that_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DataDir::take(dir.path(), MissingDirectory::Create).unwrap();
+        let held = DataDir::lock_exclusive(dir.path(), MissingDirectory::Create).unwrap();
         // flock belongs to the open file, so a second open in this process is refused like one of another process.
-        let error = DataDir::take(dir.path(), MissingDirectory::Create).unwrap_err();
+        let error = DataDir::lock_exclusive(dir.path(), MissingDirectory::Create).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
-        DataDir::take(dir.path(), MissingDirectory::Create).unwrap();
+        DataDir::lock_exclusive(dir.path(), MissingDirectory::Create).unwrap();
     }
 
     #[test]
     fn readers_share_the_lock_and_exclude_writers() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(DataDir::look(dir.path()), Err(DataDirError::Missing { .. })));
+        assert!(matches!(DataDir::lock_shared(dir.path()), Err(DataDirError::Missing { .. })));
         std::fs::write(dir.path().join(FLASH_FILE), "").unwrap();
-        let alone = DataDir::look(dir.path()).unwrap();
+        let alone = DataDir::lock_shared(dir.path()).unwrap();
         assert!(!dir.path().join(LOCK_FILE).exists(), "a reader created the lock file");
         drop(alone);
-        let held = DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap();
-        let error = DataDir::look(dir.path()).unwrap_err();
+        let held = DataDir::lock_exclusive(dir.path(), MissingDirectory::Refuse).unwrap();
+        let error = DataDir::lock_shared(dir.path()).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(held);
-        let first = DataDir::look(dir.path()).unwrap();
-        let second = DataDir::look(dir.path()).unwrap();
-        let error = DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap_err();
+        let first = DataDir::lock_shared(dir.path()).unwrap();
+        let second = DataDir::lock_shared(dir.path()).unwrap();
+        let error = DataDir::lock_exclusive(dir.path(), MissingDirectory::Refuse).unwrap_err();
         assert!(error.to_string().contains("device check"), "{error}");
         drop((first, second));
-        DataDir::take(dir.path(), MissingDirectory::Refuse).unwrap();
+        DataDir::lock_exclusive(dir.path(), MissingDirectory::Refuse).unwrap();
     }
 
     #[test]
     fn missing_directory_is_refused_and_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("typo");
-        assert!(matches!(DataDir::take(&path, MissingDirectory::Refuse), Err(DataDirError::Missing { .. })));
+        assert!(matches!(
+            DataDir::lock_exclusive(&path, MissingDirectory::Refuse),
+            Err(DataDirError::Missing { .. })
+        ));
         assert!(!path.exists());
     }
 }

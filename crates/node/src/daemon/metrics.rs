@@ -7,7 +7,7 @@ pub mod server;
 pub mod text;
 
 use headwater_dma::pool::{Pool, PoolStatistics};
-use headwater_frontend::numbers::FrontEndCounters;
+use headwater_frontend::counters::FrontEndCounters;
 use headwater_ssd::engine::DeviceStats;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,7 +28,7 @@ pub enum NodeHealth {
 impl NodeHealth {
     /// Returns the word that `/healthz` prints.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Recovering => "recovering",
             Self::Serving => "ok",
@@ -52,7 +52,7 @@ pub struct MetricsSnapshot {
     /// Counters of the device.
     pub device: DeviceStats,
     /// Counters of the front ends.
-    pub faces: FrontEndCounters,
+    pub front_ends: FrontEndCounters,
     /// Time of sampled requests by stage; each publication adds at most one request.
     pub stages: BTreeMap<&'static str, StageTime>,
     /// Counters of the buffer pool, if there is one.
@@ -85,20 +85,20 @@ impl MetricsBoard {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let fresh = faces.trace.clone().filter(|trace| snapshot.faces.trace.as_ref() != Some(trace));
+        let fresh = faces.trace.clone().filter(|trace| snapshot.front_ends.trace.as_ref() != Some(trace));
         for stage in fresh.into_iter().flat_map(|trace| trace.stages) {
             let time = snapshot.stages.entry(stage.stage).or_default();
             time.samples += 1;
             time.nanos += stage.ns;
         }
         snapshot.device = *device;
-        snapshot.faces = faces;
+        snapshot.front_ends = faces;
         true
     }
 
     /// Sets the pool whose counters a snapshot includes. They are read for each snapshot, because that blocks no
     /// thread. Only the first call has an effect.
-    pub fn watch_pool(&self, pool: Pool) {
+    pub fn set_pool(&self, pool: Pool) {
         let _first = self.pool.set(pool);
     }
 
@@ -129,7 +129,7 @@ impl MetricsBoard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_frontend::numbers::{RequestTrace, TraceStage};
+    use headwater_frontend::counters::{RequestTrace, TraceStage};
 
     #[test]
     fn sampled_request_published_twice_is_counted_once() {

@@ -8,8 +8,8 @@
 //!   lock the directory -> metrics (recovering) -> recover -> ready file -> serve -> drain -> checkpoint -> unlock
 //! ```
 
-use crate::config::{ByteSize, NodeConfig, DurabilityMode};
-use crate::daemon::core_loop::{PollSchedule, CoreLoop, DrainResult};
+use crate::config::{ByteSize, DurabilityMode, NodeConfig};
+use crate::daemon::core_loop::{CoreLoop, DrainResult, PollSchedule};
 use crate::daemon::data_dir::{DataDir, DataDirError, MissingDirectory};
 use crate::daemon::metrics::server::{MetricsError, MetricsServer};
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
@@ -39,7 +39,7 @@ pub struct OpenedNode<D> {
     /// The device, recovered.
     pub device: D,
     /// Its front ends, listening.
-    pub faces: Vec<Box<dyn FrontEnd<D>>>,
+    pub front_ends: Vec<Box<dyn FrontEnd<D>>>,
     /// Address of the RESP front end, if there is one.
     pub resp: Option<SocketAddr>,
     /// Address of the NVMe/TCP front end, if there is one.
@@ -119,13 +119,18 @@ pub enum ServeError {
 ///
 /// # Errors
 /// [`ServeError`] when it cannot start or cannot end cleanly.
-pub fn serve<D, O>(config: &NodeConfig, stop: &StopSignal, console: &mut dyn NodeConsole, open: O) -> Result<(), ServeError>
+pub fn serve<D, O>(
+    config: &NodeConfig,
+    stop: &StopSignal,
+    console: &mut dyn NodeConsole,
+    open: O,
+) -> Result<(), ServeError>
 where
     D: CoreWork,
     O: FnOnce(&DataDir, Clock, &mut dyn FnMut(RecoveryProgress)) -> Result<OpenedNode<D>, String>,
 {
     let clock = Clock::start();
-    let directory = DataDir::take(&config.data, MissingDirectory::Create)?;
+    let directory = DataDir::lock_exclusive(&config.data, MissingDirectory::Create)?;
     if let Some(path) = &config.ready_file {
         // The file of an earlier, killed node must not show this node as ready.
         let _absent_is_fine = std::fs::remove_file(path);
@@ -134,8 +139,9 @@ where
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let OpenedNode { mut device, faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
-    board.watch_pool(pool);
+    let OpenedNode { mut device, front_ends: faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } =
+        opened;
+    board.set_pool(pool);
     let ready = ReadyFile {
         resp: resp.map(|address| address.to_string()),
         metrics: metrics.address().to_string(),
@@ -156,13 +162,14 @@ where
         keys: device.stats().keys.iter().sum(),
         took: clock.now(),
     });
-    tracing::info!(resp = ?ready.resp, metrics = %ready.metrics, durability = %modes(config), "serving");
+    tracing::info!(resp = ?ready.resp, metrics = %ready.metrics, durability = %durability_text(config), "serving");
     let attention = PollSchedule::default();
-    let mut core = CoreLoop { device: &mut device, faces, clock, spin, board: &board, attention };
+    let mut core =
+        CoreLoop { device: &mut device, front_ends: faces, clock, spin, board: &board, schedule: attention };
     let ran = core.run(stop);
     // The front ends outlive the shutdown of the device: it may still move data of clients that did not receive their
     // replies.
-    let CoreLoop { faces, .. } = core;
+    let CoreLoop { front_ends: faces, .. } = core;
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }
@@ -190,7 +197,7 @@ pub fn calibrated_spin(clock: Clock) -> Nanos {
 
 /// Returns the durability of the first namespace, and of every other one that differs from it.
 #[must_use]
-pub fn modes(config: &NodeConfig) -> String {
+pub fn durability_text(config: &NodeConfig) -> String {
     let mut text = String::new();
     let first = config.durability.first().copied().map(DurabilityMode);
     if let Some(first) = first {
@@ -212,8 +219,8 @@ mod tests {
     #[test]
     fn modes_name_only_namespaces_that_differ() {
         let mut config = NodeConfig::assemble(None, ConfigOverrides::default()).unwrap();
-        assert_eq!(modes(&config), "always");
+        assert_eq!(durability_text(&config), "always");
         config.durability[3] = headwater_ssd::engine::Durability::OnFlush;
-        assert_eq!(modes(&config), "always, namespace 4 on-flush");
+        assert_eq!(durability_text(&config), "always, namespace 4 on-flush");
     }
 }

@@ -13,7 +13,7 @@ use headwater_frontend::attach::grant_file::GRANTS_FILE;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_frontend::mediated::MediatedExecutor;
-use headwater_frontend::mediated::{InterruptEventfd, HardwareDevice};
+use headwater_frontend::mediated::{HardwareDevice, InterruptEventfd};
 use headwater_frontend::mediated::{LENT_QUEUES_MAX, LentQueues};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::pinning::vfio::{AssignedDevice, KernelIommu, OpenError, PciClass, VfioContainer};
@@ -30,8 +30,8 @@ const POOL_BYTES: usize = 64 << 20;
 const OWN_VECTORS: u16 = 2;
 
 /// Maximum wait for a controller that clients of an earlier node still have mapped, and the time between two attempts.
-const LET_GO: Nanos = Nanos::from_millis(3_000);
-const LOOK: Nanos = Nanos::from_millis(20);
+const BUSY_WAIT_MAX: Nanos = Nanos::from_millis(3_000);
+const BUSY_RETRY_INTERVAL: Nanos = Nanos::from_millis(20);
 
 /// A controller behind VFIO.
 pub type VfioDevice = HardwareDevice<VfioFunction, PoolMemory>;
@@ -53,8 +53,8 @@ pub fn open_node(
     if function.class().map_err(|error| failed(&error))? != Some(PciClass::NVME) {
         return Err(failed(&"not an NVMe controller; lspci -nn shows NVMe controllers as class 0108"));
     }
-    let vectors = allocate(&function).map_err(|error| failed(&error))?;
-    let bell = bell_of(&function, vectors).map_err(|error| failed(&error))?;
+    let vectors = allocate_vectors(&function).map_err(|error| failed(&error))?;
+    let bell = connect_own_vectors(&function, vectors).map_err(|error| failed(&error))?;
     let pool = Pool::open(PoolConfig {
         chunk: CHUNK_BYTES,
         cap: POOL_BYTES,
@@ -70,18 +70,28 @@ pub fn open_node(
     let driver = NvmeDriver::new(function, memory.clone(), settings);
     let mut owned = HardwareDevice::new(driver, &mut memory, bell)?;
     owned.start(&clock).map_err(|reason| failed(&reason))?;
-    let capacity = capacity_of(&owned);
+    let capacity = block_capacity(&owned);
     tracing::info!(facts = ?owned.driver().facts(), "the controller is ready");
     let path =
         config.attach.as_ref().ok_or("a shared device needs an attach socket; name one with --attach")?;
     let kept = directory.path().join(GRANTS_FILE);
-    let policy = GrantPolicy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
+    let policy =
+        GrantPolicy::with_file(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
     let lent = LentQueues::new(Box::new(interrupts), OWN_VECTORS..vectors);
     let executor = MediatedExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
     let front_end = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
     let faces: Vec<Box<dyn FrontEnd<VfioDevice>>> = vec![Box::new(front_end)];
     let spin = calibrated_spin(clock);
-    Ok(OpenedNode { device: owned, faces, resp: None, nvme_tcp: None, capacity, spin, pool, ticker })
+    Ok(OpenedNode {
+        device: owned,
+        front_ends: faces,
+        resp: None,
+        nvme_tcp: None,
+        capacity,
+        spin,
+        pool,
+        ticker,
+    })
 }
 
 /// Opens the container of a controller. Waits while clients of an earlier node still have it mapped: they release it
@@ -90,15 +100,17 @@ fn open_container(address: &str, clock: Clock) -> Result<VfioContainer<KernelIom
     let started = clock.now();
     loop {
         match VfioContainer::open(&[address]) {
-            Err(OpenError::Busy { .. }) if clock.now().since(started) < LET_GO => Clock::sleep(LOOK),
+            Err(OpenError::Busy { .. }) if clock.now().since(started) < BUSY_WAIT_MAX => {
+                Clock::sleep(BUSY_RETRY_INTERVAL)
+            }
             other => return other,
         }
     }
 }
 
 /// Allocates the interrupt vectors of the node and its clients. Returns their number.
-fn allocate(function: &AssignedDevice) -> std::io::Result<u16> {
-    let vectors = function.vectors()?.min(u32::from(OWN_VECTORS + LENT_QUEUES_MAX));
+fn allocate_vectors(function: &AssignedDevice) -> std::io::Result<u16> {
+    let vectors = function.vector_count()?.min(u32::from(OWN_VECTORS + LENT_QUEUES_MAX));
     if vectors > 0 {
         function.allocate_vectors(vectors)?;
     }
@@ -106,7 +118,7 @@ fn allocate(function: &AssignedDevice) -> std::io::Result<u16> {
 }
 
 /// Connects the node's own vectors to one descriptor. Returns `None` for a function without vectors.
-fn bell_of(function: &AssignedDevice, vectors: u16) -> std::io::Result<Option<InterruptEventfd>> {
+fn connect_own_vectors(function: &AssignedDevice, vectors: u16) -> std::io::Result<Option<InterruptEventfd>> {
     let Some(vector) = vectors.min(OWN_VECTORS).checked_sub(1) else { return Ok(None) };
     let descriptor = WakeDescriptor::new().map_err(std::io::Error::other)?;
     for vector in 0..=vector {
@@ -133,7 +145,7 @@ impl VectorSource for LentVectors {
 }
 
 /// Returns the bytes of all block namespaces.
-fn capacity_of(device: &VfioDevice) -> ByteSize {
+fn block_capacity(device: &VfioDevice) -> ByteSize {
     let sizes = device.namespaces().iter().map(|namespace| match namespace.kind {
         NamespaceKind::Block { block_shift, blocks } => blocks.checked_shl(block_shift).unwrap_or(u64::MAX),
         _ => 0,

@@ -16,14 +16,14 @@ const SECOND_SIGNAL_EXIT: i32 = 1;
 /// A stop request of the process that can be waited for.
 #[derive(Debug)]
 pub struct StopSignal {
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
     wake: UnixStream,
 }
 
 /// A handle that requests a [`StopSignal`] from inside the process.
 #[derive(Debug)]
 pub struct StopTrigger {
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
     wake: UnixStream,
 }
 
@@ -33,16 +33,16 @@ impl StopSignal {
     /// # Errors
     /// When the system refuses a descriptor or a handler.
     pub fn on_signals() -> std::io::Result<Self> {
-        let (stop, handle) = Self::by_hand()?;
+        let (stop, handle) = Self::manual()?;
         for signal in [SIGINT, SIGTERM] {
             // Order matters: at the first signal the flag is still clear, so the conditional shutdown does nothing and
             // the next handler sets the flag.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 SECOND_SIGNAL_EXIT,
-                Arc::clone(&stop.asked),
+                Arc::clone(&stop.requested),
             )?;
-            signal_hook::flag::register(signal, Arc::clone(&stop.asked))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop.requested))?;
             signal_hook::low_level::pipe::register(signal, handle.wake.try_clone()?)?;
         }
         Ok(stop)
@@ -52,25 +52,25 @@ impl StopSignal {
     ///
     /// # Errors
     /// When the system refuses a descriptor.
-    pub fn by_hand() -> std::io::Result<(Self, StopTrigger)> {
+    pub fn manual() -> std::io::Result<(Self, StopTrigger)> {
         let (wake, sender) = UnixStream::pair()?;
         let asked = Arc::new(AtomicBool::new(false));
-        Ok((Self { asked: Arc::clone(&asked), wake }, StopTrigger { asked, wake: sender }))
+        Ok((Self { requested: Arc::clone(&asked), wake }, StopTrigger { requested: asked, wake: sender }))
     }
 
     /// Returns true if a stop was requested.
     #[must_use]
     #[inline]
-    pub fn asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         // The flag guards no other memory.
-        self.asked.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 }
 
 impl StopTrigger {
     /// Sets the stop request.
-    pub fn ask(&mut self) {
-        self.asked.store(true, Ordering::Relaxed);
+    pub fn request(&mut self) {
+        self.requested.store(true, Ordering::Relaxed);
         // An error is harmless: a full socket buffer is readable already.
         let _ = self.wake.write(b"x");
     }

@@ -1,6 +1,6 @@
 //! Scans for the devices of this machine and the URLs that open them.
 //!
-//! Input: sysfs, and the access rights in /dev. Output: [`Found`] devices, sorted by URL. A sysfs file that cannot be
+//! Input: sysfs, and the access rights in /dev. Output: [`ScannedDevice`] devices, sorted by URL. A sysfs file that cannot be
 //! read leaves the description incomplete, but is not a failure. No device is opened.
 
 use crate::config::ByteSize;
@@ -16,14 +16,14 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The folders to scan; tests use other ones than the default.
 #[derive(Clone, Debug)]
-pub struct Roots {
+pub struct ScanRoots {
     /// Mount point of sysfs.
     pub sys: PathBuf,
     /// Folder of device files.
     pub dev: PathBuf,
 }
 
-impl Default for Roots {
+impl Default for ScanRoots {
     fn default() -> Self {
         Self { sys: "/sys".into(), dev: "/dev".into() }
     }
@@ -31,7 +31,7 @@ impl Default for Roots {
 
 /// A device of this machine, opened through one URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct ScannedDevice {
     /// URL that opens the device.
     pub url: String,
     /// Description of the device.
@@ -44,7 +44,7 @@ pub struct Found {
 
 /// Returns all devices, sorted by URL.
 #[must_use]
-pub fn scan(roots: &Roots) -> Vec<Found> {
+pub fn scan(roots: &ScanRoots) -> Vec<ScannedDevice> {
     let mut found = controllers(roots);
     found.extend(generic_namespaces(roots));
     found.extend(block_devices(roots));
@@ -53,7 +53,7 @@ pub fn scan(roots: &Roots) -> Vec<Found> {
 }
 
 /// Returns the NVMe controllers, for Headwater's own driver.
-fn controllers(roots: &Roots) -> Vec<Found> {
+fn controllers(roots: &ScanRoots) -> Vec<ScannedDevice> {
     let folder = roots.sys.join("bus/pci/devices");
     names(&folder)
         .into_iter()
@@ -75,7 +75,7 @@ fn controllers(roots: &Roots) -> Vec<Found> {
                         .to_owned(),
                 ),
                 (Some(group), Some("vfio-pci")) => {
-                    denied(&roots.dev.join("vfio").join(group), "as root, chown the group's file to your user")
+                    access_obstacle(&roots.dev.join("vfio").join(group), "as root, chown the group's file to your user")
                 }
                 (Some(_), _) => Some(format!(
                     "bind it to vfio-pci, which removes it from the kernel: echo vfio-pci > {0}/driver_override; \
@@ -83,21 +83,21 @@ fn controllers(roots: &Roots) -> Vec<Found> {
                     device.display()
                 )),
             };
-            Found { url: format!("vfio:{name}"), what, bytes: None, obstacle }
+            ScannedDevice { url: format!("vfio:{name}"), what, bytes: None, obstacle }
         })
         .collect()
 }
 
 /// Returns the namespaces under the kernel's driver, for passthrough.
-fn generic_namespaces(roots: &Roots) -> Vec<Found> {
+fn generic_namespaces(roots: &ScanRoots) -> Vec<ScannedDevice> {
     names(&roots.sys.join("class/nvme-generic"))
         .into_iter()
         .map(|name| {
             let path = roots.dev.join(&name);
-            let obstacle = denied(&path, "give your user or group access to the device file");
+            let obstacle = access_obstacle(&path, "give your user or group access to the device file");
             let what = "NVMe namespace under the kernel's driver".to_owned();
             let block = name.replacen("ng", "nvme", 1);
-            Found {
+            ScannedDevice {
                 url: format!("nvme-ng:{}", path.display()),
                 what,
                 bytes: size_of(roots, &block),
@@ -108,7 +108,7 @@ fn generic_namespaces(roots: &Roots) -> Vec<Found> {
 }
 
 /// Returns the block devices and partitions, for io_uring.
-fn block_devices(roots: &Roots) -> Vec<Found> {
+fn block_devices(roots: &ScanRoots) -> Vec<ScannedDevice> {
     let folder = roots.sys.join("class/block");
     names(&folder)
         .into_iter()
@@ -117,18 +117,23 @@ fn block_devices(roots: &Roots) -> Vec<Found> {
             let path = roots.dev.join(&name);
             let partition = folder.join(&name).join("partition").exists();
             let what = if partition { "partition" } else { "block device" }.to_owned();
-            let obstacle = denied(&path, "give your user or group access to the device file");
-            Some(Found { url: format!("io-uring:{}", path.display()), what, bytes: Some(bytes), obstacle })
+            let obstacle = access_obstacle(&path, "give your user or group access to the device file");
+            Some(ScannedDevice {
+                url: format!("io-uring:{}", path.display()),
+                what,
+                bytes: Some(bytes),
+                obstacle,
+            })
         })
         .collect()
 }
 
-fn size_of(roots: &Roots, block: &str) -> Option<u64> {
+fn size_of(roots: &ScanRoots, block: &str) -> Option<u64> {
     let sectors: u64 = read(&roots.sys.join("class/block").join(block).join("size"))?.parse().ok()?;
     sectors.checked_mul(SECTOR_BYTES)
 }
 
-fn denied(path: &Path, change: &str) -> Option<String> {
+fn access_obstacle(path: &Path, change: &str) -> Option<String> {
     let refused = access(path, Access::READ_OK | Access::WRITE_OK).err()?;
     Some(format!("{}: {refused}; {change}", path.display()))
 }
@@ -146,7 +151,7 @@ fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for ScannedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<32} {}", self.url, self.what)?;
         if let Some(bytes) = self.bytes {
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn every_url_of_a_device_is_listed_with_its_obstacle() {
         let folder = tempfile::tempdir().unwrap();
-        let roots = Roots { sys: folder.path().join("sys"), dev: folder.path().join("dev") };
+        let roots = ScanRoots { sys: folder.path().join("sys"), dev: folder.path().join("dev") };
         let pci = "bus/pci/devices";
         for (name, class) in
             [("0000:00:03.0", "0x020000"), ("0000:00:04.0", "0x010802"), ("0000:00:05.0", "0x010802")]
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn machine_without_devices_gives_an_empty_list() {
         let folder = tempfile::tempdir().unwrap();
-        let roots = Roots { sys: folder.path().into(), dev: folder.path().into() };
+        let roots = ScanRoots { sys: folder.path().into(), dev: folder.path().into() };
         assert_eq!(scan(&roots), []);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Input: /proc, /sys, the CPU. Output: findings. A file that cannot be read is a finding too, not a failure.
 
-use super::{Finding, Verdict};
+use super::{DoctorFinding, FindingVerdict};
 use crate::config::ByteSize;
 use headwater_dma::pool::{MachineNodes, NodePlacement as _};
 use headwater_host::calibration::{Calibration, CalibrationOrigin, SPIN_VARIABLE, SpinOverride};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Examines the machine.
 #[must_use]
-pub fn examine() -> Vec<Finding> {
+pub fn examine() -> Vec<DoctorFinding> {
     vec![
         kernels(),
         processors(),
@@ -27,11 +27,11 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
-fn kernels() -> Finding {
+fn kernels() -> DoctorFinding {
     let name = headwater_host::copy::kernel_name();
-    let finding = Finding::new(
+    let finding = DoctorFinding::new(
         "copy and CRC",
-        if name == "portable" { Verdict::StandIn } else { Verdict::Active },
+        if name == "portable" { FindingVerdict::StandIn } else { FindingVerdict::Active },
         name,
     );
     if name == "portable" {
@@ -41,9 +41,9 @@ fn kernels() -> Finding {
     }
 }
 
-fn processors() -> Finding {
+fn processors() -> DoctorFinding {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let finding = Finding::new("processors", Verdict::Note, format!("{count} for this process"));
+    let finding = DoctorFinding::new("processors", FindingVerdict::Note, format!("{count} for this process"));
     if count == 1 {
         finding.why(
             "the device, its clients and the kernel share one processor, so waiting clients slow the device",
@@ -54,7 +54,7 @@ fn processors() -> Finding {
 }
 
 /// Returns the time that an idle core polls before it sleeps, with its source.
-fn spin(calibration: &Calibration) -> Finding {
+fn spin(calibration: &Calibration) -> DoctorFinding {
     let micros = |span: headwater_host::clock::Nanos| format!("{}.{} us", span.0 / 1_000, span.0 / 100 % 10);
     let measured = match calibration.origin {
         CalibrationOrigin::Measured => "measured just now",
@@ -67,16 +67,18 @@ fn spin(calibration: &Calibration) -> Finding {
     let spin = micros(calibration.spin_before_sleep);
     match &calibration.spin_override {
         SpinOverride::Used => {
-            Finding::new("idle spin", Verdict::Note, format!("{spin}, from {SPIN_VARIABLE}"))
+            DoctorFinding::new("idle spin", FindingVerdict::Note, format!("{spin}, from {SPIN_VARIABLE}"))
                 .why(wake)
                 .change(format!("unset {SPIN_VARIABLE}   # to use the measured value"))
         }
-        SpinOverride::Unset => Finding::new("idle spin", Verdict::Active, format!("{spin}, calibrated"))
-            .why(wake)
-            .change(format!("{SPIN_VARIABLE}=MICROSECONDS headwater serve")),
-        SpinOverride::Ignored(text) => Finding::new(
+        SpinOverride::Unset => {
+            DoctorFinding::new("idle spin", FindingVerdict::Active, format!("{spin}, calibrated"))
+                .why(wake)
+                .change(format!("{SPIN_VARIABLE}=MICROSECONDS headwater serve"))
+        }
+        SpinOverride::Ignored(text) => DoctorFinding::new(
             "idle spin",
-            Verdict::Problem,
+            FindingVerdict::Problem,
             format!("{spin}, calibrated; {SPIN_VARIABLE}={text} is ignored"),
         )
         .why("it is not a whole number of microseconds")
@@ -84,19 +86,19 @@ fn spin(calibration: &Calibration) -> Finding {
     }
 }
 
-pub(super) fn memlock() -> Finding {
+pub(super) fn memlock() -> DoctorFinding {
     let budget = MemlockBudget::read();
     let locked = ByteSize(budget.locked_bytes);
     let change = "ulimit -l unlimited   # or LimitMEMLOCK=infinity in the service";
     match budget.limit_bytes {
-        None => Finding::new("locked memory", Verdict::Note, format!("no limit; {locked} locked")),
+        None => DoctorFinding::new("locked memory", FindingVerdict::Note, format!("no limit; {locked} locked")),
         Some(limit) if budget.privileged => {
-            Finding::new("locked memory", Verdict::Note, format!("limit {}, {locked} locked", ByteSize(limit)))
+            DoctorFinding::new("locked memory", FindingVerdict::Note, format!("limit {}, {locked} locked", ByteSize(limit)))
                 .why("this process has CAP_IPC_LOCK, so the limit does not apply to it")
         }
-        Some(limit) => Finding::new(
+        Some(limit) => DoctorFinding::new(
             "locked memory",
-            Verdict::Note,
+            FindingVerdict::Note,
             format!("limit {}, {locked} locked", ByteSize(limit)),
         )
         .why("memory that is pinned or registered for devices counts towards the limit; a node pins none so far")
@@ -104,69 +106,70 @@ pub(super) fn memlock() -> Finding {
     }
 }
 
-pub(super) fn huge_pages() -> Finding {
-    let pages = read("/proc/sys/vm/nr_hugepages").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+pub(super) fn huge_pages() -> DoctorFinding {
+    let pages =
+        read_first_line("/proc/sys/vm/nr_hugepages").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if pages > 0 {
-        return Finding::new("huge pages", Verdict::Note, format!("{pages} reserved"));
+        return DoctorFinding::new("huge pages", FindingVerdict::Note, format!("{pages} reserved"));
     }
-    Finding::new("huge pages", Verdict::StandIn, "none reserved")
+    DoctorFinding::new("huge pages", FindingVerdict::StandIn, "none reserved")
         .why("memory is mapped in 4 KiB pages, or in transparent huge pages where they are enabled")
         .change("sudo sysctl vm.nr_hugepages=512")
 }
 
-pub(super) fn transparent_huge_pages() -> Finding {
-    let Some(text) = read("/sys/kernel/mm/transparent_hugepage/enabled") else {
-        return Finding::new("transparent huge", Verdict::StandIn, "not built into this kernel");
+pub(super) fn transparent_huge_pages() -> DoctorFinding {
+    let Some(text) = read_first_line("/sys/kernel/mm/transparent_hugepage/enabled") else {
+        return DoctorFinding::new("transparent huge", FindingVerdict::StandIn, "not built into this kernel");
     };
     let chosen = bracketed(&text).unwrap_or("unknown").to_owned();
     match chosen.as_str() {
-        "never" => Finding::new("transparent huge", Verdict::StandIn, chosen)
+        "never" => DoctorFinding::new("transparent huge", FindingVerdict::StandIn, chosen)
             .why("large regions are mapped in 4 KiB pages; lookups miss the TLB more often")
             .change("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
-        _ => Finding::new("transparent huge", Verdict::Active, chosen),
+        _ => DoctorFinding::new("transparent huge", FindingVerdict::Active, chosen),
     }
 }
 
-pub(super) fn numa() -> Finding {
-    let nodes = read("/sys/devices/system/node/online").unwrap_or_else(|| "0".to_owned());
+pub(super) fn numa() -> DoctorFinding {
+    let nodes = read_first_line("/sys/devices/system/node/online").unwrap_or_else(|| "0".to_owned());
     let found = format!("online: {nodes}");
     match MachineNodes::find() {
-        Ok(None) => Finding::new("NUMA nodes", Verdict::Note, found),
-        Ok(Some(placement)) => Finding::new("NUMA nodes", Verdict::Active, found).why(format!(
+        Ok(None) => DoctorFinding::new("NUMA nodes", FindingVerdict::Note, found),
+        Ok(Some(placement)) => DoctorFinding::new("NUMA nodes", FindingVerdict::Active, found).why(format!(
             "{} have memory: the pool has an arena on each, and a thread uses the closest one with room",
             placement.nodes().len()
         )),
-        Err(error) => Finding::new("NUMA nodes", Verdict::StandIn, found)
+        Err(error) => DoctorFinding::new("NUMA nodes", FindingVerdict::StandIn, found)
             .why(format!("{error}"))
             .change("numactl --cpunodebind=0 --membind=0 headwater serve"),
     }
 }
 
-fn clock_source() -> Finding {
+fn clock_source() -> DoctorFinding {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let source = read(path).unwrap_or_else(|| "unknown".to_owned());
+    let source = read_first_line(path).unwrap_or_else(|| "unknown".to_owned());
     match source.as_str() {
         // These are read in user space, in about 20 ns.
         "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {
-            Finding::new("clock", Verdict::Active, source).why("read without a system call")
+            DoctorFinding::new("clock", FindingVerdict::Active, source).why("read without a system call")
         }
-        _ => Finding::new("clock", Verdict::StandIn, source)
+        _ => DoctorFinding::new("clock", FindingVerdict::StandIn, source)
             .why("each read of the clock may be a system call")
             .change("boot with clocksource=tsc if the processor's TSC is stable"),
     }
 }
 
-fn descriptors() -> Finding {
+fn descriptors() -> DoctorFinding {
     match getrlimit(Resource::Nofile).current {
-        None => Finding::new("open files", Verdict::Note, "no limit"),
-        Some(limit) => Finding::new("open files", Verdict::Note, format!("limit {limit}"))
+        None => DoctorFinding::new("open files", FindingVerdict::Note, "no limit"),
+        Some(limit) => DoctorFinding::new("open files", FindingVerdict::Note, format!("limit {limit}"))
             .why("each client uses one")
             .change("ulimit -n 65536   # or LimitNOFILE=65536 in the service"),
     }
 }
 
 /// Returns the first line of a file, or `None` if it cannot be read.
-pub(super) fn read(path: impl AsRef<Path>) -> Option<String> {
+pub(super) fn read_first_line(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(|line| line.trim().to_owned()))
 }
 
@@ -210,7 +213,7 @@ mod tests {
     fn every_stand_in_and_problem_has_a_reason_or_a_command() {
         for finding in examine() {
             assert!(!finding.found.is_empty());
-            if matches!(finding.verdict, Verdict::StandIn | Verdict::Problem) {
+            if matches!(finding.verdict, FindingVerdict::StandIn | FindingVerdict::Problem) {
                 assert!(finding.why.is_some() || finding.change.is_some(), "{}", finding.what);
             }
         }

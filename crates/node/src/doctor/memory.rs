@@ -4,7 +4,7 @@
 //! Figure 1 for this machine, the tier thresholds with their reasons, and findings. Nothing is changed and nothing
 //! needs root.
 
-use super::{Finding, Verdict, machine};
+use super::{DoctorFinding, FindingVerdict, machine};
 use crate::config::ByteSize;
 use headwater_dma::pool::PoolConfig;
 use headwater_dma::pool::calibration::{
@@ -24,14 +24,14 @@ pub struct MemoryReport {
     /// Source of the rows.
     pub measured: String,
     /// Tier thresholds; `None` if `HEADWATER_TIERS` is invalid.
-    pub tiers: Option<Tiers>,
+    pub tiers: Option<TierBounds>,
     /// Limits, pages, nodes and reasons.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DoctorFinding>,
 }
 
 /// The tier thresholds in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Tiers {
+pub struct TierBounds {
     /// Largest request that goes through staging blocks.
     pub small_max_bytes: u64,
     /// Smallest request that is pinned individually.
@@ -43,17 +43,17 @@ pub struct Tiers {
 impl MemoryReport {
     /// Returns the report of this machine. Measures the costs, in less than 50 ms, if no earlier run did.
     #[must_use]
-    pub fn make() -> Self {
+    pub fn measure() -> Self {
         let costs = MemoryCosts::load_or_measure(&Clock::start());
-        Self::of(&costs, calibration::told().as_deref())
+        Self::from_costs(&costs, calibration::tiers_variable().as_deref())
     }
 
-    fn of(costs: &MemoryCosts, setting: Option<&str>) -> Self {
+    fn from_costs(costs: &MemoryCosts, setting: Option<&str>) -> Self {
         let measured = match costs.origin {
             CalibrationOrigin::Measured => format!("measured just now, in {} ms", costs.took.0 / 1_000_000),
             CalibrationOrigin::Cached => "measured by an earlier run on this machine".to_owned(),
         };
-        let way = PrepareMethod::usual(costs);
+        let way = PrepareMethod::default_for(costs);
         let choice = TierChoice::resolve(setting, costs, PoolConfig::default().chunk, way);
         let mut findings = vec![
             machine::memlock(),
@@ -62,10 +62,10 @@ impl MemoryReport {
             machine::numa(),
         ];
         findings.push(copy_or_pin(costs));
-        findings.push(borders(&choice, way));
-        let tiers = choice.ok().map(|choice| Tiers {
-            small_max_bytes: wide(choice.borders.small_max),
-            large_min_bytes: wide(choice.borders.large_min),
+        findings.push(threshold_finding(&choice, way));
+        let tiers = choice.ok().map(|choice| TierBounds {
+            small_max_bytes: wide(choice.thresholds.small_max),
+            large_min_bytes: wide(choice.thresholds.large_min),
             import_min_bytes: choice.import_min.map(wide),
         });
         Self { costs: costs.rows.clone(), measured, tiers, findings }
@@ -73,60 +73,60 @@ impl MemoryReport {
 }
 
 /// Returns the size from which pinning existing memory is cheaper than copying it, for each method.
-fn copy_or_pin(costs: &MemoryCosts) -> Finding {
+fn copy_or_pin(costs: &MemoryCosts) -> DoctorFinding {
     let lines: Vec<String> = PrepareMethod::ALL
         .into_iter()
-        .map(|way| match way.wins_from(costs) {
+        .map(|way| match way.cheaper_from(costs) {
             Some(bytes) => format!("{way} from {} on", ByteSize(wide(bytes))),
             None if costs.rows.iter().all(|row| way.cost(row).is_none()) => format!("{way}: refused here"),
             None => format!("{way}: never"),
         })
         .collect();
-    Finding::new("copy or pin", Verdict::Note, format!("cheaper than a cold copy is {}", lines.join("; "))).why(
+    DoctorFinding::new("copy or pin", FindingVerdict::Note, format!("cheaper than a cold copy is {}", lines.join("; "))).why(
         "pages of new memory are filled with zeroes when they are pinned, which costs more than the pin: existing \
          memory is registered, or copied into pinned memory",
     )
 }
 
-fn borders(choice: &Result<TierChoice, InvalidThresholds>, way: PrepareMethod) -> Finding {
+fn threshold_finding(choice: &Result<TierChoice, InvalidThresholds>, way: PrepareMethod) -> DoctorFinding {
     let choice = match choice {
         Ok(choice) => choice,
         Err(error) => {
-            return Finding::new("tiers", Verdict::Problem, error.to_string())
+            return DoctorFinding::new("tiers", FindingVerdict::Problem, error.to_string())
                 .change(format!("unset {TIERS_VARIABLE}   # to use the measured values"));
         }
     };
     let size = |bytes| ByteSize(wide(bytes));
     let import = match choice.import_min {
         None => "the caller's memory is always copied".to_owned(),
-        Some(bytes) if bytes == choice.borders.small_max + 1 => {
+        Some(bytes) if bytes == choice.thresholds.small_max + 1 => {
             "the caller's memory is used in place whenever it is not staged".to_owned()
         }
         Some(bytes) => format!("the caller's memory is used in place from {} on", size(bytes)),
     };
     let found = format!(
         "staged up to {}, pinned individually from {} on, pooled between; {import} ({})",
-        size(choice.borders.small_max),
-        size(choice.borders.large_min),
-        choice.chosen_by
+        size(choice.thresholds.small_max),
+        size(choice.thresholds.large_min),
+        choice.origin
     );
-    match choice.chosen_by {
-        ChoiceOrigin::Calibration => Finding::new("tiers", Verdict::Active, found)
+    match choice.origin {
+        ChoiceOrigin::Calibration => DoctorFinding::new("tiers", FindingVerdict::Active, found)
             .why(format!(
                 "a page is copied faster than pinned; memory of a chunk or more is not kept; the caller's memory is \
                  used in place from the size at which {way} was cheaper than a cold copy"
             ))
             .change(format!("{TIERS_VARIABLE}=paper-4.1|paper-5.2|SMALL:LARGE   # in bytes")),
-        ChoiceOrigin::Paper41 | ChoiceOrigin::Paper52 | ChoiceOrigin::Numbers => Finding::new("tiers", Verdict::Note, found)
+        ChoiceOrigin::Paper41 | ChoiceOrigin::Paper52 | ChoiceOrigin::Numbers => DoctorFinding::new("tiers", FindingVerdict::Note, found)
             .why(format!("set by {TIERS_VARIABLE}"))
             .change(format!("unset {TIERS_VARIABLE}   # to use the measured values")),
     }
 }
 
 /// A column of the table: heading, description, cell.
-type Column = (&'static str, &'static str, fn(&MemoryCost) -> Option<u64>);
+type CostColumn = (&'static str, &'static str, fn(&MemoryCost) -> Option<u64>);
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [CostColumn; 7] = [
     ("copy hot", "copying memory that is in the CPU caches", |row| row.copy_hot_ns),
     ("copy cold", "copying memory that is not", |row| row.copy_cold_ns),
     ("map+lock", "mapping new memory, locking and unmapping it: pinning for one request", |row| {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn table_has_a_row_for_each_size_and_shows_refused_methods() {
-        let text = MemoryReport::of(&costs(), None).to_string();
+        let text = MemoryReport::from_costs(&costs(), None).to_string();
         assert!(text.contains("measured just now, in 31 ms"), "{text}");
         let row = text.lines().find(|line| line.trim_start().starts_with("4 KiB")).unwrap();
         assert!(row.contains("0.07") && row.contains("10.50") && row.contains(" -"), "{row}");
@@ -213,21 +213,24 @@ mod tests {
 
     #[test]
     fn thresholds_show_their_source_and_an_invalid_setting_is_a_problem() {
-        let calibrated = MemoryReport::of(&costs(), None);
-        let expected =
-            Tiers { small_max_bytes: 4 << 10, large_min_bytes: 4 << 20, import_min_bytes: Some(64 << 10) };
+        let calibrated = MemoryReport::from_costs(&costs(), None);
+        let expected = TierBounds {
+            small_max_bytes: 4 << 10,
+            large_min_bytes: 4 << 20,
+            import_min_bytes: Some(64 << 10),
+        };
         assert_eq!(calibrated.tiers, Some(expected));
-        let paper = MemoryReport::of(&costs(), Some("paper-5.2"));
+        let paper = MemoryReport::from_costs(&costs(), Some("paper-5.2"));
         assert_eq!(paper.tiers.unwrap().large_min_bytes, (128 << 10) + 1);
         assert!(paper.to_string().contains("set by HEADWATER_TIERS"));
-        let invalid = MemoryReport::of(&costs(), Some("large"));
+        let invalid = MemoryReport::from_costs(&costs(), Some("large"));
         assert!(invalid.tiers.is_none());
-        assert!(invalid.findings.iter().any(|finding| finding.verdict == Verdict::Problem));
+        assert!(invalid.findings.iter().any(|finding| finding.verdict == FindingVerdict::Problem));
     }
 
     #[test]
     fn report_serialises_to_json() {
-        let json = serde_json::to_value(MemoryReport::of(&costs(), None)).unwrap();
+        let json = serde_json::to_value(MemoryReport::from_costs(&costs(), None)).unwrap();
         assert_eq!(json["costs"][1]["copy_cold_ns"], 7_800);
         assert_eq!(json["tiers"]["import_min_bytes"], 65_536);
     }

@@ -3,8 +3,8 @@
 //! Input: a path that need not exist yet. Output: findings. A probe file is created in the directory, or in its nearest
 //! existing parent, and removed again.
 
-use super::{Finding, Verdict, machine};
-use crate::config::capacity_for;
+use super::{DoctorFinding, FindingVerdict, machine};
+use crate::config::default_capacity;
 use crate::daemon::data_dir::free_bytes;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::uring::{FileRing, RingKind, UringChoice};
@@ -16,19 +16,27 @@ const RING_ENTRIES: usize = 8;
 
 /// Examines the disk under `data`.
 #[must_use]
-pub fn examine(data: &Path) -> Vec<Finding> {
-    let folder = existing(data);
+pub fn examine(data: &Path) -> Vec<DoctorFinding> {
+    let folder = nearest_existing_folder(data);
     let mut findings = Vec::new();
-    match Probe::make(&folder) {
+    match ProbeFile::make(&folder) {
         Err(error) => {
             findings.push(
-                Finding::new("data directory", Verdict::Problem, format!("{}: {error}", folder.display()))
-                    .why("no file can be created here, so a node cannot store its data here")
-                    .change(format!("sudo install -d -o $USER {}", data.display())),
+                DoctorFinding::new(
+                    "data directory",
+                    FindingVerdict::Problem,
+                    format!("{}: {error}", folder.display()),
+                )
+                .why("no file can be created here, so a node cannot store its data here")
+                .change(format!("sudo install -d -o $USER {}", data.display())),
             );
         }
         Ok(probe) => {
-            findings.push(Finding::new("data directory", Verdict::Note, data.display().to_string()));
+            findings.push(DoctorFinding::new(
+                "data directory",
+                FindingVerdict::Note,
+                data.display().to_string(),
+            ));
             findings.push(io_uring(&probe));
             findings.push(direct_io(&probe));
         }
@@ -37,26 +45,27 @@ pub fn examine(data: &Path) -> Vec<Finding> {
     findings
 }
 
-fn io_uring(probe: &Probe) -> Finding {
+fn io_uring(probe: &ProbeFile) -> DoctorFinding {
     let ring = File::open(&probe.path).map_err(|error| error.to_string()).and_then(|file| {
         FileRing::open(file, RING_ENTRIES, UringChoice::Auto).map_err(|error| error.to_string())
     });
     let kind = match ring {
         Ok(ring) => ring.kind(),
         Err(error) => {
-            return Finding::new("io_uring", Verdict::Problem, error).why("no ring could be created");
+            return DoctorFinding::new("io_uring", FindingVerdict::Problem, error)
+                .why("no ring could be created");
         }
     };
     match kind {
-        RingKind::Uring => Finding::new("io_uring", Verdict::Active, "available"),
+        RingKind::Uring => DoctorFinding::new("io_uring", FindingVerdict::Active, "available"),
         RingKind::Blocking { refused } => {
             let reason = refused.map_or_else(
                 || "not requested".to_owned(),
                 |number| std::io::Error::from_raw_os_error(number).to_string(),
             );
-            let disabled =
-                machine::read("/proc/sys/kernel/io_uring_disabled").unwrap_or_else(|| "absent".to_owned());
-            Finding::new("io_uring", Verdict::StandIn, format!("refused: {reason}"))
+            let disabled = machine::read_first_line("/proc/sys/kernel/io_uring_disabled")
+                .unwrap_or_else(|| "absent".to_owned());
+            DoctorFinding::new("io_uring", FindingVerdict::StandIn, format!("refused: {reason}"))
                 .why(format!(
                     "blocking system calls on a thread are used instead; kernel.io_uring_disabled is {disabled}, and \
                      containers often forbid io_uring"
@@ -66,12 +75,12 @@ fn io_uring(probe: &Probe) -> Finding {
     }
 }
 
-fn direct_io(probe: &Probe) -> Finding {
+fn direct_io(probe: &ProbeFile) -> DoctorFinding {
     // The same call opens the flash file, so a node gets the mode that is reported here.
     let mode = match headwater_host::file::open(&probe.path, DirectChoice::Auto) {
         Ok((_file, mode)) => mode,
         Err(error) => {
-            return Finding::new("direct I/O", Verdict::Problem, error.to_string())
+            return DoctorFinding::new("direct I/O", FindingVerdict::Problem, error.to_string())
                 .why("a file that was just created cannot be opened for reading and writing");
         }
     };
@@ -81,11 +90,11 @@ fn direct_io(probe: &Probe) -> Finding {
         |(memory, offset)| format!("alignment: memory {memory}, offset {offset}"),
     );
     match (mode, alignment) {
-        (FileMode::Direct, _) => Finding::new("direct I/O", Verdict::Active, found),
-        (FileMode::Buffered, None) => Finding::new("direct I/O", Verdict::StandIn, found)
+        (FileMode::Direct, _) => DoctorFinding::new("direct I/O", FindingVerdict::Active, found),
+        (FileMode::Buffered, None) => DoctorFinding::new("direct I/O", FindingVerdict::StandIn, found)
             .why("transfers use the page cache; kernels before 6.1 and file systems such as tmpfs report none")
             .change("put the data directory on ext4 or xfs, kernel 6.1 or later"),
-        (FileMode::Buffered, Some(_)) => Finding::new("direct I/O", Verdict::StandIn, found)
+        (FileMode::Buffered, Some(_)) => DoctorFinding::new("direct I/O", FindingVerdict::StandIn, found)
             .why("page slots are 4,608 bytes, so 512-byte alignment is needed; transfers use the page cache instead")
             .change("put the data directory on a disk with 512-byte logical sectors"),
     }
@@ -99,28 +108,28 @@ fn alignment(path: &Path) -> Option<(u32, u32)> {
     reported.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }
 
-fn free(folder: &Path) -> Finding {
+fn free(folder: &Path) -> DoctorFinding {
     match free_bytes(folder) {
-        Err(error) => Finding::new("free disk", Verdict::Problem, error.to_string())
+        Err(error) => DoctorFinding::new("free disk", FindingVerdict::Problem, error.to_string())
             .why("the free space decides the capacity of a new node"),
-        Ok(free) => Finding::new("free disk", Verdict::Note, free.to_string())
-            .why(format!("a new node uses {} of it", capacity_for(free)))
+        Ok(free) => DoctorFinding::new("free disk", FindingVerdict::Note, free.to_string())
+            .why(format!("a new node uses {} of it", default_capacity(free)))
             .change("headwater serve --capacity SIZE"),
     }
 }
 
 /// Returns the nearest existing folder at or above a path.
-fn existing(path: &Path) -> PathBuf {
+fn nearest_existing_folder(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_no_current_folder| path.to_owned());
     absolute.ancestors().find(|folder| folder.is_dir()).map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
 /// A temporary file; dropping it removes the file.
-struct Probe {
+struct ProbeFile {
     path: PathBuf,
 }
 
-impl Probe {
+impl ProbeFile {
     fn make(folder: &Path) -> std::io::Result<Self> {
         let path = folder.join(format!(".headwater-doctor-{}", std::process::id()));
         File::create_new(&path)?.set_len(1 << 16)?;
@@ -128,7 +137,7 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for ProbeFile {
     fn drop(&mut self) {
         let _nothing_to_be_done = std::fs::remove_file(&self.path);
     }

@@ -9,7 +9,7 @@ use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
 /// Number of this process as a front end of its own device.
-const FACE: FrontEndId = FrontEndId(0);
+const FRONT_END: FrontEndId = FrontEndId(0);
 
 /// The error of commands that could not be executed.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum PipelineError {
 /// # Errors
 /// [`PipelineError`] when a command can never succeed, or the wait fails. Commands submitted before it may have been
 /// executed.
-pub fn carry_out<D: CoreDevice>(
+pub fn execute_all<D: CoreDevice>(
     device: &mut D,
     clock: &Clock,
     namespace: NamespaceId,
@@ -40,7 +40,7 @@ pub fn carry_out<D: CoreDevice>(
         let token = u64::try_from(index).unwrap_or(u64::MAX);
         loop {
             // The bytes of a command are shared, so the clone, needed if the device is busy, costs little.
-            match device.submit(FACE, namespace, token, command.clone()) {
+            match device.submit(FRONT_END, namespace, token, command.clone()) {
                 Ok(()) => break,
                 Err(SubmitError::Refused(status)) => {
                     refusal = Some(status);
@@ -70,7 +70,7 @@ fn collect<D: CoreDevice>(
     let (now, wall) = (clock.now(), clock.wall());
     let moved = device.poll(now, wall);
     let mut count = 0;
-    while let Some(completion) = device.next_completion(FACE) {
+    while let Some(completion) = device.next_completion(FRONT_END) {
         let slot = usize::try_from(completion.token).ok().and_then(|index| done.get_mut(index));
         if let Some(slot) = slot {
             *slot = Some(completion);

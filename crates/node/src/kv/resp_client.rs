@@ -1,12 +1,12 @@
 //! A blocking RESP2 client for the `kv` and `bench` commands on a live node.
 //!
-//! Input: commands as byte strings, collected and then sent together. Output: one [`Reply`] a command, in order. Every
+//! Input: commands as byte strings, collected and then sent together. Output: one [`DecodedReply`] a command, in order. Every
 //! wait has a time limit. Invariant: replies are read in the order of the commands; after an error the connection is
 //! not used again.
 
 pub mod reply;
 
-pub use reply::Reply;
+pub use reply::DecodedReply;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,14 +19,14 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// The address of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum NodeEndpoint {
     /// Host and port.
     Tcp(String),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-impl std::str::FromStr for Endpoint {
+impl std::str::FromStr for NodeEndpoint {
     type Err = std::convert::Infallible;
 
     /// Parses an address: `unix:PATH` or a text with a slash is a Unix socket, every other text HOST:PORT.
@@ -39,7 +39,7 @@ impl std::str::FromStr for Endpoint {
     }
 }
 
-impl std::fmt::Display for Endpoint {
+impl std::fmt::Display for NodeEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => f.write_str(address),
@@ -55,7 +55,7 @@ pub enum ClientError {
     #[error("{endpoint}: no such address: {source}; write HOST:PORT or unix:PATH")]
     Address {
         /// The given address.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The system's reason.
         source: std::io::Error,
     },
@@ -65,15 +65,15 @@ pub enum ClientError {
     )]
     Connect {
         /// The node.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The system's reason.
         source: std::io::Error,
     },
     /// The connection failed.
     #[error("{endpoint}: the connection failed ({source}); writes without an acknowledgement may be lost")]
-    Broken {
+    ConnectionFailed {
         /// The node.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The system's reason.
         source: std::io::Error,
     },
@@ -83,7 +83,7 @@ pub enum ClientError {
     )]
     Timeout {
         /// The node.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The limit.
         limit: Duration,
     },
@@ -91,9 +91,9 @@ pub enum ClientError {
     #[error("{endpoint}: {source}")]
     NotResp {
         /// The node.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The fault.
-        source: reply::NotAReply,
+        source: reply::ReplyFormatError,
     },
     /// The node replied with an error.
     #[error("the node refused the command: {0}")]
@@ -102,24 +102,24 @@ pub enum ClientError {
     #[error("{endpoint}: unexpected reply to {command}: {reply:?}; is this a Headwater node?")]
     Unexpected {
         /// The node.
-        endpoint: Endpoint,
+        endpoint: NodeEndpoint,
         /// The command.
         command: &'static str,
         /// The reply.
-        reply: Reply,
+        reply: DecodedReply,
     },
 }
 
 /// A connected socket.
 #[derive(Debug)]
-pub enum Stream {
+pub enum ClientStream {
     /// TCP.
     Tcp(TcpStream),
     /// Unix.
     Unix(UnixStream),
 }
 
-impl Stream {
+impl ClientStream {
     /// Makes reads and writes nonblocking.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for ClientStream {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
@@ -141,7 +141,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for ClientStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -154,7 +154,7 @@ impl Write for Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for ClientStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
@@ -166,16 +166,16 @@ impl AsFd for Stream {
 /// A client with one connection.
 #[derive(Debug)]
 pub struct RespClient {
-    endpoint: Endpoint,
-    stream: Stream,
+    endpoint: NodeEndpoint,
+    stream: ClientStream,
     limit: Duration,
     out: Vec<u8>,
-    input: Input,
+    input: ReplyBuffer,
 }
 
 /// A buffer of received bytes from which replies are decoded.
 #[derive(Debug, Default)]
-pub struct Input {
+pub struct ReplyBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
@@ -185,36 +185,36 @@ impl RespClient {
     ///
     /// # Errors
     /// [`ClientError::Connect`] when no process listens.
-    pub fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Self, ClientError> {
+    pub fn connect(endpoint: &NodeEndpoint, limit: Duration) -> Result<Self, ClientError> {
         let refused = |source| ClientError::Connect { endpoint: endpoint.clone(), source };
         let stream = match endpoint {
-            Endpoint::Unix(path) => {
+            NodeEndpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).map_err(refused)?;
                 stream.set_read_timeout(Some(limit)).map_err(refused)?;
                 stream.set_write_timeout(Some(limit)).map_err(refused)?;
-                Stream::Unix(stream)
+                ClientStream::Unix(stream)
             }
-            Endpoint::Tcp(address) => {
+            NodeEndpoint::Tcp(address) => {
                 let stream = connect_tcp(endpoint, address, limit)?;
                 stream.set_nodelay(true).map_err(refused)?;
                 stream.set_read_timeout(Some(limit)).map_err(refused)?;
                 stream.set_write_timeout(Some(limit)).map_err(refused)?;
-                Stream::Tcp(stream)
+                ClientStream::Tcp(stream)
             }
         };
-        Ok(Self { endpoint: endpoint.clone(), stream, limit, out: Vec::new(), input: Input::default() })
+        Ok(Self { endpoint: endpoint.clone(), stream, limit, out: Vec::new(), input: ReplyBuffer::default() })
     }
 
     /// Returns the address of the node.
     #[must_use]
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &NodeEndpoint {
         &self.endpoint
     }
 
     /// Returns the socket, for a caller that does its own waiting. Only between calls: commands not yet sent and
     /// replies not yet returned are lost.
     #[must_use]
-    pub fn into_stream(self) -> Stream {
+    pub fn into_stream(self) -> ClientStream {
         self.stream
     }
 
@@ -230,14 +230,14 @@ impl RespClient {
     pub fn send(&mut self) -> Result<(), ClientError> {
         let sent = self.stream.write_all(&self.out);
         self.out.clear();
-        sent.map_err(|source| self.broken(source))
+        sent.map_err(|source| self.connection_error(source))
     }
 
     /// Receives the next reply.
     ///
     /// # Errors
     /// When the connection fails, nothing arrives within the limit, or the received bytes are not RESP.
-    pub fn receive(&mut self) -> Result<Reply, ClientError> {
+    pub fn receive(&mut self) -> Result<DecodedReply, ClientError> {
         loop {
             let next = self.input.next_reply();
             match next.map_err(|source| ClientError::NotResp { endpoint: self.endpoint.clone(), source })? {
@@ -251,44 +251,44 @@ impl RespClient {
     ///
     /// # Errors
     /// As [`send`](Self::send) and [`receive`](Self::receive), and [`ClientError::Refused`].
-    pub fn call(&mut self, parts: &[&[u8]]) -> Result<Reply, ClientError> {
+    pub fn call(&mut self, parts: &[&[u8]]) -> Result<DecodedReply, ClientError> {
         self.push(parts);
         self.send()?;
         match self.receive()? {
-            Reply::Error(text) => Err(ClientError::Refused(text)),
+            DecodedReply::Error(text) => Err(ClientError::Refused(text)),
             reply => Ok(reply),
         }
     }
 
     /// Returns the error for an unexpected reply.
     #[must_use]
-    pub fn unexpected(&self, command: &'static str, reply: Reply) -> ClientError {
+    pub fn unexpected(&self, command: &'static str, reply: DecodedReply) -> ClientError {
         match reply {
-            Reply::Error(text) => ClientError::Refused(text),
+            DecodedReply::Error(text) => ClientError::Refused(text),
             reply => ClientError::Unexpected { endpoint: self.endpoint.clone(), command, reply },
         }
     }
 
     fn fill(&mut self) -> Result<(), ClientError> {
         match self.input.fill(&mut self.stream) {
-            Ok(0) => Err(self.broken(std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => Err(self.connection_error(std::io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(()),
-            Err(source) => Err(self.broken(source)),
+            Err(source) => Err(self.connection_error(source)),
         }
     }
 
-    fn broken(&self, source: std::io::Error) -> ClientError {
+    fn connection_error(&self, source: std::io::Error) -> ClientError {
         let endpoint = self.endpoint.clone();
         match source.kind() {
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
                 ClientError::Timeout { endpoint, limit: self.limit }
             }
-            _ => ClientError::Broken { endpoint, source },
+            _ => ClientError::ConnectionFailed { endpoint, source },
         }
     }
 }
 
-impl Input {
+impl ReplyBuffer {
     /// Reads once and keeps the bytes. Returns their number; 0 is the end of the stream.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ impl Input {
     ///
     /// # Errors
     /// When the bytes are not RESP2.
-    pub fn next_reply(&mut self) -> Result<Option<Reply>, reply::NotAReply> {
+    pub fn next_reply(&mut self) -> Result<Option<DecodedReply>, reply::ReplyFormatError> {
         let waiting = self.bytes.get(self.start..).unwrap_or_default();
         Ok(reply::decode(waiting)?.map(|(reply, used)| {
             self.start += used;
@@ -334,7 +334,7 @@ pub fn encode(parts: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-fn connect_tcp(endpoint: &Endpoint, address: &str, limit: Duration) -> Result<TcpStream, ClientError> {
+fn connect_tcp(endpoint: &NodeEndpoint, address: &str, limit: Duration) -> Result<TcpStream, ClientError> {
     let addresses: Vec<SocketAddr> = address
         .to_socket_addrs()
         .map_err(|source| ClientError::Address { endpoint: endpoint.clone(), source })?
@@ -356,15 +356,15 @@ mod tests {
 
     #[test]
     fn tcp_and_unix_addresses_are_distinguished() {
-        assert_eq!("127.0.0.1:7".parse(), Ok(Endpoint::Tcp("127.0.0.1:7".into())));
-        assert_eq!("unix:s".parse(), Ok(Endpoint::Unix("s".into())));
-        assert_eq!("/run/s".parse(), Ok(Endpoint::Unix("/run/s".into())));
+        assert_eq!("127.0.0.1:7".parse(), Ok(NodeEndpoint::Tcp("127.0.0.1:7".into())));
+        assert_eq!("unix:s".parse(), Ok(NodeEndpoint::Unix("s".into())));
+        assert_eq!("/run/s".parse(), Ok(NodeEndpoint::Unix("/run/s".into())));
     }
 
     #[test]
     fn pipelined_replies_are_received_in_order_across_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+        let endpoint = NodeEndpoint::Tcp(listener.local_addr().unwrap().to_string());
         let server = std::thread::spawn(move || {
             let (mut peer, _) = listener.accept().unwrap();
             let mut request = vec![0; 28];
@@ -378,11 +378,11 @@ mod tests {
         client.push(&[b"PING"]);
         client.push(&[b"PING"]);
         client.send().unwrap();
-        assert_eq!(client.receive().unwrap(), Reply::Simple("PONG".into()));
-        assert_eq!(client.receive().unwrap(), Reply::Bulk(b"hello".to_vec()));
+        assert_eq!(client.receive().unwrap(), DecodedReply::Simple("PONG".into()));
+        assert_eq!(client.receive().unwrap(), DecodedReply::Bulk(b"hello".to_vec()));
         assert_eq!(server.join().unwrap(), b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPING\r\n");
         assert!(
-            matches!(client.receive(), Err(ClientError::Broken { .. })),
+            matches!(client.receive(), Err(ClientError::ConnectionFailed { .. })),
             "the server has closed the connection"
         );
     }
@@ -391,14 +391,14 @@ mod tests {
     fn error_without_a_node_names_the_remedy() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let error =
-            RespClient::connect(&Endpoint::Tcp(address.to_string()), Duration::from_secs(5)).unwrap_err();
+            RespClient::connect(&NodeEndpoint::Tcp(address.to_string()), Duration::from_secs(5)).unwrap_err();
         assert!(error.to_string().contains("headwater serve"), "{error}");
     }
 
     #[test]
     fn wait_for_a_reply_ends_at_the_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+        let endpoint = NodeEndpoint::Tcp(listener.local_addr().unwrap().to_string());
         let mut client = RespClient::connect(&endpoint, Duration::from_millis(20)).unwrap();
         assert!(matches!(client.call(&[b"PING"]), Err(ClientError::Timeout { .. })));
     }

@@ -15,7 +15,7 @@ pub const BATCH_ITEMS: usize = 256;
 
 /// A key with its value and its time of expiry.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct KeyValueRecord {
     /// Key bytes.
     pub key: Vec<u8>,
     /// Value bytes.
@@ -24,7 +24,7 @@ pub struct Record {
     pub expiry_ms: Option<u64>,
 }
 
-impl std::fmt::Debug for Record {
+impl std::fmt::Debug for KeyValueRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Record({} + {} bytes)", self.key.len(), self.value.len())
     }
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Record {
 
 /// The result of storing one record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoreResult {
     /// Acknowledged.
     Acknowledged,
     /// Refused, with the reason; the batch continues.
@@ -53,17 +53,17 @@ pub enum KvError {
     Device(String),
 }
 
-/// A position in a scan; a scan starts at [`Cursor::START`].
+/// A position in a scan; a scan starts at [`ScanCursor::START`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor(pub u64);
+pub struct ScanCursor(pub u64);
 
-impl Cursor {
+impl ScanCursor {
     /// The position before the first key.
     pub const START: Self = Self(0);
 }
 
 /// A callback that receives the result of each record of a batch, with its index.
-pub type OnStored<'a> = &'a mut dyn FnMut(usize, Stored) -> Result<(), KvError>;
+pub type OnStored<'a> = &'a mut dyn FnMut(usize, StoreResult) -> Result<(), KvError>;
 /// A callback that receives the value of each key of a batch, with its index; `None` for a key that does not exist.
 pub type OnFound<'a> = &'a mut dyn FnMut(usize, Option<Vec<u8>>) -> Result<(), KvError>;
 
@@ -73,7 +73,7 @@ pub trait KvTarget {
     ///
     /// # Errors
     /// When the target fails; records without a result may or may not be stored.
-    fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError>;
+    fn set(&mut self, records: &[KeyValueRecord], answer: OnStored<'_>) -> Result<(), KvError>;
 
     /// Reads values in order.
     ///
@@ -106,9 +106,9 @@ pub trait KvTarget {
     /// When the target fails.
     fn scan(
         &mut self,
-        from: Cursor,
+        from: ScanCursor,
         pattern: Option<&[u8]>,
-    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError>;
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanCursor>), KvError>;
 
     /// Returns the number of keys, for a progress bar.
     ///

@@ -3,9 +3,9 @@
 //! Input: a [`KvTarget`]. Output: files, JSON lines, a [`DumpReport`]. Invariant: nothing is written outside the
 //! folder: a key that is not a plain relative path is refused and counted.
 
-use crate::kv::target::{BATCH_ITEMS, Cursor, KvError, KvTarget, Record};
+use crate::kv::target::{BATCH_ITEMS, KeyValueRecord, KvError, KvTarget, ScanCursor};
 use crate::load::COMPLAINTS_MAX;
-use crate::load::manifest::{Expected, RecordLine};
+use crate::load::manifest::{ExpectedValue, RecordLine};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,24 +14,24 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The keys already dumped, to skip those that a scan returns twice.
-type Seen = std::collections::BTreeSet<Vec<u8>>;
+type SeenKeys = std::collections::BTreeSet<Vec<u8>>;
 
 /// The destination of a dump.
-pub enum Sink<'a> {
+pub enum DumpSink<'a> {
     /// One file a key.
     Folder(&'a Path),
     /// A record file: JSON lines.
     Records(&'a mut dyn Write),
     /// No destination: only the manifest is checked.
-    Nowhere,
+    ManifestOnly,
 }
 
-impl std::fmt::Debug for Sink<'_> {
+impl std::fmt::Debug for DumpSink<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Folder(path) => write!(f, "Folder({})", path.display()),
             Self::Records(_) => f.write_str("Records"),
-            Self::Nowhere => f.write_str("Nowhere"),
+            Self::ManifestOnly => f.write_str("Nowhere"),
         }
     }
 }
@@ -58,26 +58,26 @@ pub struct DumpReport {
 impl DumpReport {
     /// Returns true if every record was written and every check passed.
     #[must_use]
-    pub fn complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.not_written == 0 && self.different == 0 && self.missing == 0
     }
 
-    fn complain(&mut self, key: &[u8], what: &str) {
+    fn add_complaint(&mut self, key: &[u8], what: &str) {
         if self.complaints.len() < COMPLAINTS_MAX {
             self.complaints.push(format!("{}: {what}", String::from_utf8_lossy(key)));
         }
     }
 
-    fn verify(&mut self, key: &[u8], expected: &Expected, value: Option<&[u8]>) {
+    fn verify(&mut self, key: &[u8], expected: &ExpectedValue, value: Option<&[u8]>) {
         match value {
             None => {
                 self.missing += 1;
-                self.complain(key, "in the manifest, but does not exist");
+                self.add_complaint(key, "in the manifest, but does not exist");
             }
             Some(value) if expected.matches(value) => self.verified += 1,
             Some(_) => {
                 self.different += 1;
-                self.complain(key, "its value differs from the manifest");
+                self.add_complaint(key, "its value differs from the manifest");
             }
         }
     }
@@ -90,14 +90,14 @@ impl DumpReport {
 pub fn dump(
     target: &mut dyn KvTarget,
     pattern: Option<&[u8]>,
-    sink: &mut Sink<'_>,
-    expected: &mut BTreeMap<Vec<u8>, Expected>,
+    sink: &mut DumpSink<'_>,
+    expected: &mut BTreeMap<Vec<u8>, ExpectedValue>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<DumpReport, KvError> {
     let mut report = DumpReport::default();
-    if !matches!(sink, Sink::Nowhere) {
-        let mut seen = Seen::new();
-        let mut cursor = Some(Cursor::START);
+    if !matches!(sink, DumpSink::ManifestOnly) {
+        let mut seen = SeenKeys::new();
+        let mut cursor = Some(ScanCursor::START);
         while let Some(from) = cursor {
             let (keys, next) = target.scan(from, pattern)?;
             let fresh: Vec<Vec<u8>> = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
@@ -125,12 +125,12 @@ pub fn dump(
 fn write_batch(
     target: &mut dyn KvTarget,
     keys: &[Vec<u8>],
-    sink: &mut Sink<'_>,
-    expected: &mut BTreeMap<Vec<u8>, Expected>,
+    sink: &mut DumpSink<'_>,
+    expected: &mut BTreeMap<Vec<u8>, ExpectedValue>,
     report: &mut DumpReport,
 ) -> Result<(), KvError> {
     let expiries = match sink {
-        Sink::Records(_) => target.expiry(keys)?,
+        DumpSink::Records(_) => target.expiry(keys)?,
         _ => Vec::new(),
     };
     target.get(keys, &mut |index, value| {
@@ -142,15 +142,16 @@ fn write_batch(
         }
         let bytes = u64::try_from(value.len()).unwrap_or(0);
         let written = match sink {
-            Sink::Folder(folder) => write_file(folder, key, &value),
-            Sink::Records(out) => {
+            DumpSink::Folder(folder) => write_file(folder, key, &value),
+            DumpSink::Records(out) => {
                 let expiry_ms = expiries.get(index).copied().flatten();
-                let record = Record { key: key.clone(), value, expiry_ms };
-                serde_json::to_writer(&mut *out, &RecordLine::of(&record)).map_err(std::io::Error::from)?;
+                let record = KeyValueRecord { key: key.clone(), value, expiry_ms };
+                serde_json::to_writer(&mut *out, &RecordLine::from_record(&record))
+                    .map_err(std::io::Error::from)?;
                 out.write_all(b"\n")?;
                 Ok(())
             }
-            Sink::Nowhere => Ok(()),
+            DumpSink::ManifestOnly => Ok(()),
         };
         match written {
             Ok(()) => {
@@ -159,7 +160,7 @@ fn write_batch(
             }
             Err(what) => {
                 report.not_written += 1;
-                report.complain(key, &what);
+                report.add_complaint(key, &what);
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! Input: keys, lengths and BLAKE3 sums of acknowledged records, or whole records. Output: one JSON object a line.
 //! UTF-8 bytes are written as text (`key`, `value`), all other bytes as base64 (`key_base64`, `value_base64`).
 
-use crate::kv::target::Record;
+use crate::kv::target::KeyValueRecord;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -70,14 +70,14 @@ pub enum LineError {
 
 /// The entry of a manifest for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedValue {
     /// Bytes of the value.
     pub len: u64,
     /// BLAKE3 of the value, in hexadecimal.
     pub blake3: String,
 }
 
-impl Expected {
+impl ExpectedValue {
     /// Returns true if `value` has the length and hash of the entry.
     #[must_use]
     pub fn matches(&self, value: &[u8]) -> bool {
@@ -89,7 +89,7 @@ impl Expected {
 impl ManifestLine {
     /// Returns the line of an acknowledged record.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub fn from_record(record: &KeyValueRecord) -> Self {
         let (key, key_base64) = text_or_base64(&record.key);
         Self {
             key,
@@ -103,7 +103,7 @@ impl ManifestLine {
 impl RecordLine {
     /// Returns the line of a record.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub fn from_record(record: &KeyValueRecord) -> Self {
         let (key, key_base64) = text_or_base64(&record.key);
         let (value, value_base64) = text_or_base64(&record.value);
         Self { key, key_base64, value, value_base64, expiry_ms: record.expiry_ms }
@@ -113,8 +113,8 @@ impl RecordLine {
     ///
     /// # Errors
     /// Names the field that is missing, given twice or not base64.
-    pub fn into_record(self) -> Result<Record, String> {
-        Ok(Record {
+    pub fn into_record(self) -> Result<KeyValueRecord, String> {
+        Ok(KeyValueRecord {
             key: bytes_of("key", self.key, self.key_base64)?,
             value: bytes_of("value", self.value, self.value_base64)?,
             expiry_ms: self.expiry_ms,
@@ -126,7 +126,7 @@ impl RecordLine {
 ///
 /// # Errors
 /// [`LineError`] names the line.
-pub fn parse_record(line: usize, text: &str) -> Result<Record, LineError> {
+pub fn parse_record(line: usize, text: &str) -> Result<KeyValueRecord, LineError> {
     serde_json::from_str::<RecordLine>(text)
         .map_err(|error| error.to_string())
         .and_then(RecordLine::into_record)
@@ -138,7 +138,7 @@ pub fn parse_record(line: usize, text: &str) -> Result<Record, LineError> {
 ///
 /// # Errors
 /// [`LineError`] names the line.
-pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, Expected>, LineError> {
+pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, ExpectedValue>, LineError> {
     let mut expected = BTreeMap::new();
     let mut text = String::new();
     for line in 1.. {
@@ -151,7 +151,7 @@ pub fn read_manifest(mut source: impl BufRead) -> Result<BTreeMap<Vec<u8>, Expec
         let entry: ManifestLine =
             serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         let key = bytes_of("key", entry.key, entry.key_base64).map_err(malformed)?;
-        expected.insert(key, Expected { len: entry.len, blake3: entry.blake3 });
+        expected.insert(key, ExpectedValue { len: entry.len, blake3: entry.blake3 });
     }
     Ok(expected)
 }
@@ -185,8 +185,8 @@ mod tests {
             (b"\xff\x00", b"\x80", Some(17)),
             ("\u{43a}\u{43b}\u{44e}\u{447}".as_bytes(), b"", None),
         ] {
-            let record = Record { key: key.to_vec(), value: value.to_vec(), expiry_ms };
-            let line = serde_json::to_string(&RecordLine::of(&record)).unwrap();
+            let record = KeyValueRecord { key: key.to_vec(), value: value.to_vec(), expiry_ms };
+            let line = serde_json::to_string(&RecordLine::from_record(&record)).unwrap();
             assert!(!line.contains('\n'));
             assert_eq!(parse_record(1, &line).unwrap(), record);
         }
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn last_line_of_a_key_is_used_and_a_torn_last_line_is_ignored() {
         let line = |value: &[u8]| {
-            let record = Record { key: b"k".to_vec(), value: value.to_vec(), expiry_ms: None };
-            serde_json::to_string(&ManifestLine::of(&record)).unwrap()
+            let record = KeyValueRecord { key: b"k".to_vec(), value: value.to_vec(), expiry_ms: None };
+            serde_json::to_string(&ManifestLine::from_record(&record)).unwrap()
         };
         let text = format!("{}\n{}\n{}", line(b"old"), line(b"new"), &line(b"torn")[..9]);
         let expected = read_manifest(text.as_bytes()).unwrap();

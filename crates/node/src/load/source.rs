@@ -4,7 +4,7 @@
 //! reasons. Symbolic links are not followed; names are bytes.
 
 use super::manifest::parse_record;
-use crate::kv::target::{BATCH_BYTES, BATCH_ITEMS, Record};
+use crate::kv::target::{BATCH_BYTES, BATCH_ITEMS, KeyValueRecord};
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: u64 = 24 << 20;
 
 /// The source of a load.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum LoadSource {
     /// Every regular file below a folder.
     Folder(PathBuf),
     /// Records as JSON lines.
@@ -30,7 +30,7 @@ pub enum Source {
 
 /// The reason why an item was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeftOut {
+pub enum SkipReason {
     /// Larger than the maximum size of a value.
     TooLarge,
     /// A symbolic link or a device, socket or pipe.
@@ -41,18 +41,18 @@ pub enum LeftOut {
 
 /// A message of the reading thread.
 #[derive(Debug)]
-pub enum Piece {
+pub enum SourceItem {
     /// Records to store; no key occurs twice.
-    Batch(Vec<Record>),
+    Batch(Vec<KeyValueRecord>),
     /// A skipped item, with a message.
-    LeftOut(LeftOut, String),
+    Skipped(SkipReason, String),
     /// Reading failed, with a message.
     Failed(String),
 }
 
 /// A file found in a folder.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundFile {
     path: PathBuf,
     key: Vec<u8>,
     bytes: u64,
@@ -60,7 +60,7 @@ pub struct Found {
 
 /// The size of a source, known before reading: for progress.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Expectation {
+pub struct LoadEstimate {
     /// Number of items, if known.
     pub items: Option<u64>,
     /// Number of bytes, if known.
@@ -71,53 +71,61 @@ pub struct Expectation {
 ///
 /// # Errors
 /// When the source does not exist or cannot be opened.
-pub fn start(source: &Source, prefix: &[u8]) -> Result<(Expectation, Receiver<Piece>), std::io::Error> {
+pub fn start(
+    source: &LoadSource,
+    prefix: &[u8],
+) -> Result<(LoadEstimate, Receiver<SourceItem>), std::io::Error> {
     let (sender, pieces) = sync_channel(BATCHES_AHEAD);
     let expectation = match source {
-        Source::Folder(folder) => {
+        LoadSource::Folder(folder) => {
             let (found, left_out) = walk(folder, prefix)?;
-            let expectation = Expectation {
+            let expectation = LoadEstimate {
                 items: u64::try_from(found.len()).ok(),
                 bytes: Some(found.iter().map(|file| file.bytes).sum()),
             };
             std::thread::spawn(move || read_files(found, left_out, &sender));
             expectation
         }
-        Source::Records(path) => {
+        LoadSource::Records(path) => {
             let file = File::open(path)?;
             let prefix = prefix.to_vec();
             std::thread::spawn(move || read_records(BufReader::new(file), &prefix, &sender));
-            Expectation::default()
+            LoadEstimate::default()
         }
-        Source::Stdin => {
+        LoadSource::Stdin => {
             let prefix = prefix.to_vec();
             std::thread::spawn(move || read_records(BufReader::new(std::io::stdin()), &prefix, &sender));
-            Expectation::default()
+            LoadEstimate::default()
         }
     };
     Ok((expectation, pieces))
 }
 
-type Walked = (Vec<Found>, Vec<(LeftOut, String)>);
+type WalkResult = (Vec<FoundFile>, Vec<(SkipReason, String)>);
 
 /// Returns every regular file below a folder, sorted by key, and the skipped entries.
-fn walk(folder: &Path, prefix: &[u8]) -> std::io::Result<Walked> {
+fn walk(folder: &Path, prefix: &[u8]) -> std::io::Result<WalkResult> {
     let mut found = Vec::new();
     let mut left_out = Vec::new();
     let mut folders = Vec::new();
-    visit(folder, prefix, (&mut found, &mut left_out, &mut folders))?;
+    list_folder(folder, prefix, (&mut found, &mut left_out, &mut folders))?;
     while let Some((path, prefix)) = folders.pop() {
-        if let Err(error) = visit(&path, &prefix, (&mut found, &mut left_out, &mut folders)) {
-            left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display())));
+        if let Err(error) = list_folder(&path, &prefix, (&mut found, &mut left_out, &mut folders)) {
+            left_out.push((SkipReason::Unreadable, format!("{}: {error}", path.display())));
         }
     }
     found.sort_by(|a, b| a.key.cmp(&b.key));
     Ok((found, left_out))
 }
 
-type Lists<'a> = (&'a mut Vec<Found>, &'a mut Vec<(LeftOut, String)>, &'a mut Vec<(PathBuf, Vec<u8>)>);
+type WalkLists<'a> =
+    (&'a mut Vec<FoundFile>, &'a mut Vec<(SkipReason, String)>, &'a mut Vec<(PathBuf, Vec<u8>)>);
 
-fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) -> std::io::Result<()> {
+fn list_folder(
+    folder: &Path,
+    prefix: &[u8],
+    (found, left_out, folders): WalkLists<'_>,
+) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
@@ -130,27 +138,27 @@ fn visit(folder: &Path, prefix: &[u8], (found, left_out, folders): Lists<'_>) ->
             folders.push((path, key));
         } else if kind.is_file() {
             match entry.metadata() {
-                Ok(metadata) => found.push(Found { path, key, bytes: metadata.len() }),
-                Err(error) => left_out.push((LeftOut::Unreadable, format!("{}: {error}", path.display()))),
+                Ok(metadata) => found.push(FoundFile { path, key, bytes: metadata.len() }),
+                Err(error) => left_out.push((SkipReason::Unreadable, format!("{}: {error}", path.display()))),
             }
         } else {
-            left_out.push((LeftOut::NotAFile, format!("{}: not a regular file", path.display())));
+            left_out.push((SkipReason::NotAFile, format!("{}: not a regular file", path.display())));
         }
     }
     Ok(())
 }
 
-fn read_files(found: Vec<Found>, left_out: Vec<(LeftOut, String)>, sender: &SyncSender<Piece>) {
+fn read_files(found: Vec<FoundFile>, left_out: Vec<(SkipReason, String)>, sender: &SyncSender<SourceItem>) {
     for (why, what) in left_out {
-        if sender.send(Piece::LeftOut(why, what)).is_err() {
+        if sender.send(SourceItem::Skipped(why, what)).is_err() {
             return;
         }
     }
-    let mut batch = Batch::new(sender);
+    let mut batch = RecordBatch::new(sender);
     for file in found {
         let piece = match read_file(&file) {
-            Ok(value) => batch.add(Record { key: file.key, value, expiry_ms: None }),
-            Err((why, what)) => batch.leave_out(why, what),
+            Ok(value) => batch.add(KeyValueRecord { key: file.key, value, expiry_ms: None }),
+            Err((why, what)) => batch.skip(why, what),
         };
         if piece.is_err() {
             return;
@@ -159,12 +167,12 @@ fn read_files(found: Vec<Found>, left_out: Vec<(LeftOut, String)>, sender: &Sync
     let _receiver_may_be_gone = batch.send();
 }
 
-fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
+fn read_file(file: &FoundFile) -> Result<Vec<u8>, (SkipReason, String)> {
     let path = &file.path;
-    let unreadable = |error: std::io::Error| (LeftOut::Unreadable, format!("{}: {error}", path.display()));
+    let unreadable = |error: std::io::Error| (SkipReason::Unreadable, format!("{}: {error}", path.display()));
     if file.key.len() > KEY_BYTES_MAX {
         return Err((
-            LeftOut::Unreadable,
+            SkipReason::Unreadable,
             format!("{}: its key is longer than {KEY_BYTES_MAX} bytes", path.display()),
         ));
     }
@@ -182,13 +190,13 @@ fn read_file(file: &Found) -> Result<Vec<u8>, (LeftOut, String)> {
             path.display(),
             VALUE_BYTES_MAX >> 20
         );
-        return Err((LeftOut::TooLarge, what));
+        return Err((SkipReason::TooLarge, what));
     }
     Ok(value)
 }
 
-fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Piece>) {
-    let mut batch = Batch::new(sender);
+fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<SourceItem>) {
+    let mut batch = RecordBatch::new(sender);
     let mut text = String::new();
     for line in 1.. {
         text.clear();
@@ -197,7 +205,7 @@ fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Pie
             Ok(_) => {}
             Err(error) => {
                 let _receiver_may_be_gone =
-                    sender.send(Piece::Failed(format!("line {line}: cannot read: {error}")));
+                    sender.send(SourceItem::Failed(format!("line {line}: cannot read: {error}")));
                 return;
             }
         }
@@ -205,16 +213,16 @@ fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Pie
             continue;
         }
         let sent = match parse_record(line, &text) {
-            Err(error) => batch.leave_out(LeftOut::Unreadable, error.to_string()),
+            Err(error) => batch.skip(SkipReason::Unreadable, error.to_string()),
             Ok(record) if record.value.len() > VALUE_BYTES_MAX => {
                 let what = format!("line {line}: its value is larger than {} MiB", VALUE_BYTES_MAX >> 20);
-                batch.leave_out(LeftOut::TooLarge, what)
+                batch.skip(SkipReason::TooLarge, what)
             }
             Ok(mut record) => {
                 record.key.splice(..0, prefix.iter().copied());
                 if record.key.is_empty() || record.key.len() > KEY_BYTES_MAX {
                     let what = format!("line {line}: a key has 1 to {KEY_BYTES_MAX} bytes");
-                    batch.leave_out(LeftOut::Unreadable, what)
+                    batch.skip(SkipReason::Unreadable, what)
                 } else {
                     batch.add(record)
                 }
@@ -228,21 +236,21 @@ fn read_records(mut source: impl BufRead, prefix: &[u8], sender: &SyncSender<Pie
 }
 
 /// The error of a closed channel: the load was cancelled.
-struct GivenUp;
+struct ReceiverClosed;
 
-struct Batch<'a> {
-    sender: &'a SyncSender<Piece>,
-    records: Vec<Record>,
+struct RecordBatch<'a> {
+    sender: &'a SyncSender<SourceItem>,
+    records: Vec<KeyValueRecord>,
     keys: std::collections::BTreeSet<Vec<u8>>,
     bytes: usize,
 }
 
-impl<'a> Batch<'a> {
-    fn new(sender: &'a SyncSender<Piece>) -> Self {
+impl<'a> RecordBatch<'a> {
+    fn new(sender: &'a SyncSender<SourceItem>) -> Self {
         Self { sender, records: Vec::new(), keys: std::collections::BTreeSet::new(), bytes: 0 }
     }
 
-    fn add(&mut self, record: Record) -> Result<(), GivenUp> {
+    fn add(&mut self, record: KeyValueRecord) -> Result<(), ReceiverClosed> {
         let bytes = record.key.len() + record.value.len();
         let full = self.records.len() == BATCH_ITEMS || self.bytes + bytes > BATCH_BYTES;
         if (full && !self.records.is_empty()) || self.keys.contains(&record.key) {
@@ -254,18 +262,18 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn leave_out(&mut self, why: LeftOut, what: String) -> Result<(), GivenUp> {
-        self.sender.send(Piece::LeftOut(why, what)).map_err(|_closed| GivenUp)
+    fn skip(&mut self, why: SkipReason, what: String) -> Result<(), ReceiverClosed> {
+        self.sender.send(SourceItem::Skipped(why, what)).map_err(|_closed| ReceiverClosed)
     }
 
-    fn send(&mut self) -> Result<(), GivenUp> {
+    fn send(&mut self) -> Result<(), ReceiverClosed> {
         self.bytes = 0;
         self.keys.clear();
         let records = std::mem::take(&mut self.records);
         if records.is_empty() {
             return Ok(());
         }
-        self.sender.send(Piece::Batch(records)).map_err(|_closed| GivenUp)
+        self.sender.send(SourceItem::Batch(records)).map_err(|_closed| ReceiverClosed)
     }
 }
 
@@ -274,15 +282,15 @@ mod tests {
     use super::*;
     use std::ffi::OsStr;
 
-    fn pieces(source: &Source, prefix: &[u8]) -> (Vec<Record>, Vec<LeftOut>) {
+    fn pieces(source: &LoadSource, prefix: &[u8]) -> (Vec<KeyValueRecord>, Vec<SkipReason>) {
         let (_, pieces) = start(source, prefix).unwrap();
         let mut records = Vec::new();
         let mut left_out = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Batch(batch) => records.extend(batch),
-                Piece::LeftOut(why, _) => left_out.push(why),
-                Piece::Failed(what) => panic!("{what}"),
+                SourceItem::Batch(batch) => records.extend(batch),
+                SourceItem::Skipped(why, _) => left_out.push(why),
+                SourceItem::Failed(what) => panic!("{what}"),
             }
         }
         (records, left_out)
@@ -296,11 +304,11 @@ mod tests {
         std::fs::write(dir.path().join(OsStr::from_bytes(b"\xff")), b"name is no UTF-8").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
         std::os::unix::fs::symlink("..", dir.path().join("a/loop")).unwrap();
-        let (records, left_out) = pieces(&Source::Folder(dir.path().to_owned()), b"p/");
+        let (records, left_out) = pieces(&LoadSource::Folder(dir.path().to_owned()), b"p/");
         let keys: Vec<_> = records.iter().map(|record| record.key.clone()).collect();
         assert_eq!(keys, [b"p/a/b/file".to_vec(), b"p/\xff".to_vec()]);
         assert_eq!(records[0].value, b"deep");
-        assert_eq!(left_out, [LeftOut::NotAFile; 2]);
+        assert_eq!(left_out, [SkipReason::NotAFile; 2]);
     }
 
     #[test]
@@ -308,10 +316,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("fits"), vec![7; VALUE_BYTES_MAX]).unwrap();
         std::fs::write(dir.path().join("large"), vec![7; VALUE_BYTES_MAX + 1]).unwrap();
-        let (records, left_out) = pieces(&Source::Folder(dir.path().to_owned()), b"");
+        let (records, left_out) = pieces(&LoadSource::Folder(dir.path().to_owned()), b"");
         assert_eq!(records.len(), 1);
         assert_eq!(records[0].key, b"fits");
-        assert_eq!(left_out, [LeftOut::TooLarge]);
+        assert_eq!(left_out, [SkipReason::TooLarge]);
     }
 
     #[test]
@@ -322,11 +330,11 @@ mod tests {
             b"{\"key\":\"a\",\"value\":\"1\"}\n\nbroken\n{\"key\":\"a\",\"value\":\"2\"}\n{\"key\":\"\",\"value\":\"\"}\n",
         )
         .unwrap();
-        let (_, pieces) = start(&Source::Records(file.path().to_owned()), b"").unwrap();
+        let (_, pieces) = start(&LoadSource::Records(file.path().to_owned()), b"").unwrap();
         let batches: Vec<_> = pieces
             .into_iter()
             .filter_map(|piece| match piece {
-                Piece::Batch(batch) => Some(batch.len()),
+                SourceItem::Batch(batch) => Some(batch.len()),
                 _ => None,
             })
             .collect();

@@ -1,6 +1,6 @@
 //! An idle node sleeps, and the controller's interrupt wakes it.
 
-use crate::desk::{BLOCK, TestMapper, NAMESPACE, TestExecutor, device_with, machine, no_queues};
+use crate::harness::{BLOCK, NAMESPACE, TestExecutor, TestMapper, device_with, machine, no_queues};
 use headwater_frontend::attach::AttachFrontEnd;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::core_device::CoreWork as _;
@@ -9,7 +9,7 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::{Device as Client, WriteDurability};
-use headwater_node::daemon::core_loop::{PollSchedule, CoreLoop, DrainResult};
+use headwater_node::daemon::core_loop::{CoreLoop, DrainResult, PollSchedule};
 use headwater_node::daemon::metrics::MetricsBoard;
 use headwater_node::daemon::stop::StopSignal;
 use headwater_testkit::nvme_machine::SharedMachine;
@@ -30,11 +30,11 @@ fn serve(path: &Path, machine: &SharedMachine, stop: &StopSignal) {
     let board = MetricsBoard::default();
     let mut core = CoreLoop {
         device: &mut device,
-        faces: vec![Box::new(face)],
+        front_ends: vec![Box::new(face)],
         clock,
         spin: Nanos::ZERO,
         board: &board,
-        attention: PollSchedule::default(),
+        schedule: PollSchedule::default(),
     };
     assert_eq!(core.run(stop).unwrap(), DrainResult::Drained);
     drop(core);
@@ -47,7 +47,7 @@ fn an_interrupt_of_the_controller_wakes_a_sleeping_node() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("attach.sock");
     let machine = machine();
-    let (stop, mut handle) = StopSignal::by_hand().unwrap();
+    let (stop, mut handle) = StopSignal::manual().unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| serve(&path, &machine, &stop));
@@ -73,7 +73,7 @@ fn an_interrupt_of_the_controller_wakes_a_sleeping_node() {
             assert!(found.iter().all(|byte| *byte == round));
         }
         drop(client);
-        handle.ask();
+        handle.request();
         serving.join().unwrap();
         over.store(true, Ordering::Relaxed);
     });

@@ -1,6 +1,6 @@
 //! The attach front end over a controller, with clients of the library: the same control plane as for any device.
 
-use crate::desk::{BLOCK, NAMESPACE};
+use crate::harness::{BLOCK, NAMESPACE};
 use crate::host::{MediatedHost, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_io::attach::admin::{
@@ -75,7 +75,7 @@ fn a_client_that_disconnects_with_commands_in_flight_leaks_nothing() {
     host.until(|held| held.in_flight == 16);
     drop((queue, dying));
     host.until(|held| held.clients == 1);
-    assert_eq!(host.seen().in_flight, 16, "the controller must still hold them");
+    assert_eq!(host.observed().in_flight, 16, "the controller must still hold them");
     assert_eq!(host.machine.lock().lent.len(), 2, "their memory must stay mapped");
     host.machine.lock().release();
     host.until(|held| held.in_flight == 0);

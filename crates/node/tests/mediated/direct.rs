@@ -1,6 +1,6 @@
 //! Trusted clients that drive queues of the controller: they ring its doorbells, and their commands bypass the node.
 
-use crate::desk::{BLOCK, NAMESPACE, machine};
+use crate::harness::{BLOCK, NAMESPACE, machine};
 use crate::host::{MediatedHost, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::Nanos;
@@ -63,7 +63,7 @@ fn a_direct_client_and_a_mediated_one_share_the_controller() {
     while host.machine.lock().held.len() < 16 {
         std::thread::yield_now();
     }
-    assert_eq!(host.seen().in_flight, 0);
+    assert_eq!(host.observed().in_flight, 0);
     host.machine.lock().release();
     assert!(answers(&mut queue, 16).values().all(|status| status.is_success()));
     drop((queue, direct, mediated));

@@ -1,11 +1,11 @@
 //! A node that shares a controller, on a separate thread, and its clients.
 
-use crate::desk::{TestMapper, NAMESPACE, TestExecutor, device, machine};
+use crate::harness::{NAMESPACE, TestExecutor, TestMapper, device, machine};
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::attach::{AttachFrontEnd, AttachHoldings};
 use headwater_frontend::core_device::CoreWork as _;
 use headwater_frontend::front_end::FrontEnd as _;
-use headwater_frontend::mediated::{MediatedExecutor, LentQueues};
+use headwater_frontend::mediated::{LentQueues, MediatedExecutor};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
@@ -28,7 +28,7 @@ pub(crate) struct MediatedHost {
     pub(crate) path: PathBuf,
     pub(crate) machine: SharedMachine,
     stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<AttachHoldings>>,
+    observed: Arc<Mutex<AttachHoldings>>,
     thread: JoinHandle<()>,
     folder: tempfile::TempDir,
 }
@@ -49,15 +49,16 @@ impl MediatedHost {
         command_timeout: Nanos,
     ) -> Self {
         let path = folder.path().join("attach.sock");
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(AttachHoldings::default())));
+        let (stop, observed) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(AttachHoldings::default())));
         let lent = LentQueues::new(Box::new(TestVectors(machine.clone())), VECTORS);
         let executor = MediatedExecutor::new(Box::new(TestMapper(machine.clone())), lent).unwrap();
         let mut face = AttachFrontEnd::bind(&path, policy, executor).unwrap();
         let thread = {
-            let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&seen));
+            let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&observed));
             std::thread::spawn(move || run(&mut face, &machine, command_timeout, &stop, &seen))
         };
-        Self { path, machine, stop, seen, thread, folder }
+        Self { path, machine, stop, observed, thread, folder }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -75,8 +76,8 @@ impl MediatedHost {
         Client::over(Box::new(backend), NAMESPACE)
     }
 
-    pub(crate) fn seen(&self) -> AttachHoldings {
-        *self.seen.lock().unwrap()
+    pub(crate) fn observed(&self) -> AttachHoldings {
+        *self.observed.lock().unwrap()
     }
 
     pub(crate) fn admin(&self, request: AdminRequest) -> Result<AdminAnswer, IoError> {
@@ -88,8 +89,8 @@ impl MediatedHost {
 
     pub(crate) fn until(&self, wanted: impl Fn(AttachHoldings) -> bool) {
         let clock = Clock::start();
-        while !wanted(self.seen()) {
-            assert!(clock.now() < Nanos::from_millis(20_000), "{:?}", self.seen());
+        while !wanted(self.observed()) {
+            assert!(clock.now() < Nanos::from_millis(20_000), "{:?}", self.observed());
             Clock::sleep(Nanos::from_millis(1));
         }
     }
@@ -140,7 +141,7 @@ fn run(
     machine: &SharedMachine,
     command_timeout: Nanos,
     stop: &AtomicBool,
-    seen: &Mutex<AttachHoldings>,
+    observed: &Mutex<AttachHoldings>,
 ) {
     let clock = Clock::start();
     let mut device = device(machine, command_timeout);
@@ -152,7 +153,7 @@ fn run(
             face.drain();
         }
         let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
-        *seen.lock().unwrap() = face.holdings();
+        *observed.lock().unwrap() = face.holdings();
         if draining && face.is_drained() {
             return device.shutdown(&clock).unwrap();
         }

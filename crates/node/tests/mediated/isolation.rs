@@ -1,6 +1,6 @@
 //! Isolation of clients: blocks, memory, and the end of a client.
 
-use crate::desk::{BASE, BLOCK, MediatedClient, MediatedHarness, MEMORY_BYTES, NAMESPACE, at, pointing};
+use crate::harness::{BASE, BLOCK, MEMORY_BYTES, MediatedClient, MediatedHarness, NAMESPACE, at, pointing};
 use headwater_dma::iova::Iova;
 use headwater_frontend::attach::executor::EntryExecutor as _;
 use headwater_host::shared_memory::SharedMemory;
@@ -47,7 +47,12 @@ impl ExpectedBlocks {
 }
 
 /// Runs one random command and checks its result.
-fn act(harness: &mut MediatedHarness, client: &mut MediatedClient, belief: &mut ExpectedBlocks, random: &mut fastrand::Rng) {
+fn run_random_command(
+    harness: &mut MediatedHarness,
+    client: &mut MediatedClient,
+    belief: &mut ExpectedBlocks,
+    random: &mut fastrand::Rng,
+) {
     let blocks = random.u32(1..=40);
     let last = belief.first + (belief.bytes.len() / BLOCK) as u64 - u64::from(blocks);
     let here = range(random.u64(belief.first..=last), blocks);
@@ -59,11 +64,14 @@ fn act(harness: &mut MediatedHarness, client: &mut MediatedClient, belief: &mut 
             random.fill(&mut data);
             client.memory.copy_out(offset, &data).unwrap();
             let entry = nvm::write(NAMESPACE, here, at(offset), BlockOptions::FORCE_UNIT_ACCESS);
-            assert_eq!(harness.one(client, entry), Status::SUCCESS);
+            assert_eq!(harness.run_one(client, entry), Status::SUCCESS);
             belief.of(here.start, blocks).copy_from_slice(&data);
         }
         2 => {
-            assert_eq!(harness.one(client, nvm::read(NAMESPACE, here, at(offset), NONE)), Status::SUCCESS);
+            assert_eq!(
+                harness.run_one(client, nvm::read(NAMESPACE, here, at(offset), NONE)),
+                Status::SUCCESS
+            );
             client.memory.copy_in(offset, &mut data).unwrap();
             assert!(
                 *belief.of(here.start, blocks) == *data,
@@ -71,13 +79,13 @@ fn act(harness: &mut MediatedHarness, client: &mut MediatedClient, belief: &mut 
             );
         }
         3 => {
-            assert_eq!(harness.one(client, nvm::write_zeroes(NAMESPACE, here, NONE)), Status::SUCCESS);
+            assert_eq!(harness.run_one(client, nvm::write_zeroes(NAMESPACE, here, NONE)), Status::SUCCESS);
             belief.of(here.start, blocks).fill(0);
         }
         4 => {
             let (first, second) = (range(here.start, 1), range(here.start + u64::from(blocks) - 1, 1));
             let entry = discard(client, offset, &[(first.start, 1), (second.start, 1)]);
-            assert_eq!(harness.one(client, entry), Status::SUCCESS);
+            assert_eq!(harness.run_one(client, entry), Status::SUCCESS);
             belief.of(first.start, 1).fill(0);
             belief.of(second.start, 1).fill(0);
         }
@@ -88,7 +96,7 @@ fn act(harness: &mut MediatedHarness, client: &mut MediatedClient, belief: &mut 
             client.memory.copy_out(offset, &data).unwrap();
             let entry = nvm::compare(NAMESPACE, here, at(offset), NONE);
             let expected = if differs { Status::COMPARE_FAILURE } else { Status::SUCCESS };
-            assert_eq!(harness.one(client, entry), expected);
+            assert_eq!(harness.run_one(client, entry), expected);
         }
     }
 }
@@ -107,11 +115,11 @@ fn each_of_two_clients_reads_its_own_blocks_whatever_the_other_does() {
         .collect();
     for _ in 0..300 {
         let (client, belief) = &mut clients[random.usize(..2)];
-        act(&mut harness, client, belief, &mut random);
+        run_random_command(&mut harness, client, belief, &mut random);
     }
     let all = harness.blocks();
     for (client, belief) in &mut clients {
-        assert_eq!(harness.one(client, nvm_flush()), Status::SUCCESS);
+        assert_eq!(harness.run_one(client, nvm_flush()), Status::SUCCESS);
         let first = usize::try_from(belief.first).unwrap() * BLOCK;
         assert!(all[first..first + belief.bytes.len()] == *belief.bytes);
     }
@@ -139,7 +147,7 @@ fn no_command_outside_a_block_window_reaches_the_controller() {
             nvm::read(NAMESPACE, here, at(0), NONE),
             nvm::compare(NAMESPACE, here, at(0), NONE),
         ] {
-            let status = harness.one(&mut client, entry);
+            let status = harness.run_one(&mut client, entry);
             assert!(
                 [Status::ACCESS_DENIED, Status::LBA_OUT_OF_RANGE].contains(&status),
                 "{status} at {start}"
@@ -148,12 +156,12 @@ fn no_command_outside_a_block_window_reaches_the_controller() {
     }
     for namespace in [0, 1, 3, 300, u32::MAX] {
         let entry = nvm::write(namespace, range(150, 1), at(0), NONE);
-        assert_ne!(harness.one(&mut client, entry), Status::SUCCESS, "namespace {namespace}");
+        assert_ne!(harness.run_one(&mut client, entry), Status::SUCCESS, "namespace {namespace}");
     }
     let mut reader = harness.client(AccessLevel::Read, 100..200, 16);
     let entries = [nvm::write(NAMESPACE, range(150, 1), at(0), NONE), discard(&reader, 0, &[(150, 1)])];
     for entry in entries {
-        assert_eq!(harness.one(&mut reader, entry), Status::ACCESS_DENIED);
+        assert_eq!(harness.run_one(&mut reader, entry), Status::ACCESS_DENIED);
     }
     assert!(harness.blocks() == before, "a refused command changed a block");
 }
@@ -170,7 +178,7 @@ fn changing_a_range_list_after_validation_has_no_effect() {
     assert_eq!(harness.machine.lock().held.len(), 1);
     discard(&client, 0, &[(0, 100)]);
     harness.machine.lock().release();
-    assert_eq!(harness.answers(&mut client, 1).into_values().collect::<Vec<_>>(), [Status::SUCCESS]);
+    assert_eq!(harness.wait_completions(&mut client, 1).into_values().collect::<Vec<_>>(), [Status::SUCCESS]);
     let zeroes = harness.blocks().iter().filter(|byte| **byte == 0).count();
     assert_eq!(zeroes, BLOCK, "another block than the validated one was discarded");
 }
@@ -186,22 +194,22 @@ fn addresses_are_resolved_by_the_clients_own_table_only() {
         .unwrap();
     let write = |address| nvm::write(NAMESPACE, range(0, 4), address, NONE);
     for address in [0x7000_0000, BASE - 4, at(MEMORY_BYTES - 3 * BLOCK), 0, u64::MAX, 0x80_0000_0000] {
-        assert_eq!(harness.one(&mut client, write(address)), Status::DATA_TRANSFER_ERROR, "{address:#x}");
+        assert_eq!(harness.run_one(&mut client, write(address)), Status::DATA_TRANSFER_ERROR, "{address:#x}");
     }
     // Clients cannot use PRP lists or SGLs, nor addresses of the controller.
-    assert_eq!(harness.one(&mut client, pointing(write(0), at(0), at(4_096))), Status::INVALID_FIELD);
+    assert_eq!(harness.run_one(&mut client, pointing(write(0), at(0), at(4_096))), Status::INVALID_FIELD);
     assert_eq!(
-        harness.one(&mut client, SubmissionEntry { flags: 0x40, ..write(at(0)) }),
+        harness.run_one(&mut client, SubmissionEntry { flags: 0x40, ..write(at(0)) }),
         Status::INVALID_FIELD
     );
-    assert_eq!(harness.one(&mut client, write(at(2))), Status::PRP_OFFSET_INVALID);
-    assert_eq!(harness.one(&mut client, write(at(4))), Status::SUCCESS);
+    assert_eq!(harness.run_one(&mut client, write(at(2))), Status::PRP_OFFSET_INVALID);
+    assert_eq!(harness.run_one(&mut client, write(at(4))), Status::SUCCESS);
     // Data across two regions that are adjacent for the client, and not for the controller.
     let behind = SharedMemory::anonymous(MEMORY_BYTES).unwrap();
     harness.executor.register(client.id, Iova(at(MEMORY_BYTES)), behind.clone()).unwrap();
     client.memory.copy_out(MEMORY_BYTES - 2 * BLOCK, &[1; 2 * BLOCK]).unwrap();
     behind.copy_out(0, &[2; 2 * BLOCK]).unwrap();
-    assert_eq!(harness.one(&mut client, write(at(MEMORY_BYTES - 2 * BLOCK))), Status::SUCCESS);
+    assert_eq!(harness.run_one(&mut client, write(at(MEMORY_BYTES - 2 * BLOCK))), Status::SUCCESS);
     let blocks = harness.blocks();
     assert!(blocks[..2 * BLOCK].iter().all(|byte| *byte == 1));
     assert!(blocks[2 * BLOCK..4 * BLOCK].iter().all(|byte| *byte == 2));
@@ -222,12 +230,12 @@ fn memory_of_a_dead_client_stays_mapped_until_its_commands_complete() {
     drop(client);
     harness.turns(3);
     assert_eq!(harness.machine.lock().held.len(), 11);
-    assert_eq!(harness.lent(), 2, "ten commands use the memory of the dead client");
+    assert_eq!(harness.mapped_regions(), 2, "ten commands use the memory of the dead client");
     harness.machine.lock().release();
-    assert_eq!(harness.answers(&mut other, 1)[&mine], Status::SUCCESS);
-    assert_eq!(harness.lent(), 1, "the memory of the dead client is still mapped");
+    assert_eq!(harness.wait_completions(&mut other, 1)[&mine], Status::SUCCESS);
+    assert_eq!(harness.mapped_regions(), 1, "the memory of the dead client is still mapped");
     assert_eq!(harness.executor.rings().in_flight(), 0);
-    assert_eq!(harness.one(&mut other, nvm_flush()), Status::SUCCESS);
+    assert_eq!(harness.run_one(&mut other, nvm_flush()), Status::SUCCESS);
 }
 
 #[test]
@@ -240,13 +248,13 @@ fn a_revoked_region_is_quiet_after_its_commands_complete() {
     let revocation = harness.executor.rings_mut().memory(client.id).unwrap().revoke(Iova(BASE)).unwrap();
     let late = client.submit(nvm::read(NAMESPACE, range(0, 1), at(0), NONE));
     harness.turns(3);
-    assert!(!revocation.is_quiet());
-    assert_eq!(harness.lent(), 1);
+    assert!(!revocation.is_drained());
+    assert_eq!(harness.mapped_regions(), 1);
     harness.machine.lock().release();
-    assert_eq!(harness.answers(&mut client, 1)[&late], Status::DATA_TRANSFER_ERROR);
-    assert!(revocation.is_quiet());
+    assert_eq!(harness.wait_completions(&mut client, 1)[&late], Status::DATA_TRANSFER_ERROR);
+    assert!(revocation.is_drained());
     drop(revocation);
-    assert_eq!(harness.lent(), 0);
+    assert_eq!(harness.mapped_regions(), 0);
 }
 
 #[test]
@@ -268,8 +276,11 @@ fn an_abandoned_queue_and_random_entries_harm_no_other_client() {
             entry.namespace = U32::new(NAMESPACE);
             entry.flags = 0;
         }
-        harness.one(&mut noisy, entry);
+        harness.run_one(&mut noisy, entry);
     }
     assert!(harness.blocks() == before, "a random entry changed a block");
-    assert_eq!(harness.one(&mut other, nvm::write(NAMESPACE, range(100, 1), at(0), NONE)), Status::SUCCESS);
+    assert_eq!(
+        harness.run_one(&mut other, nvm::write(NAMESPACE, range(100, 1), at(0), NONE)),
+        Status::SUCCESS
+    );
 }

@@ -3,8 +3,8 @@
 
 mod asleep;
 mod attached;
-mod desk;
 mod direct;
+mod harness;
 mod host;
 mod isolation;
 mod resets;

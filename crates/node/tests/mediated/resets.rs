@@ -1,6 +1,6 @@
 //! A controller that is reset, loses commands or is removed: each command of each client has one completion.
 
-use crate::desk::{MediatedClient, MediatedHarness, NAMESPACE, at};
+use crate::harness::{MediatedClient, MediatedHarness, NAMESPACE, at};
 use headwater_frontend::attach::executor::EntryExecutor as _;
 use headwater_nvme::driver::DeathCause;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
@@ -39,7 +39,7 @@ fn a_reset_completes_every_command_of_every_client_once() {
     // Submitted while the controller accepts no command.
     let late = clients[1].submit(read(150));
     for (client, count) in clients.iter_mut().zip([20, 21]) {
-        let answers = harness.answers(client, count);
+        let answers = harness.wait_completions(client, count);
         assert_eq!(answers.len(), count);
         let lost = answers.values().filter(|status| **status == Status::ABORTED_BY_HOST).count();
         assert_eq!(lost, 20);
@@ -48,8 +48,8 @@ fn a_reset_completes_every_command_of_every_client_once() {
         }
     }
     assert_eq!(harness.device.driver().resets(), 1);
-    assert_eq!(harness.one(&mut clients[0], read(5)), Status::SUCCESS);
-    assert_eq!((harness.executor.rings().in_flight(), harness.lent()), (0, 2));
+    assert_eq!(harness.run_one(&mut clients[0], read(5)), Status::SUCCESS);
+    assert_eq!((harness.executor.rings().in_flight(), harness.mapped_regions()), (0, 2));
 }
 
 #[test]
@@ -57,10 +57,10 @@ fn commands_completed_before_a_reset_keep_their_status() {
     let (mut harness, mut clients) = waiting();
     harness.machine.lock().release();
     harness.machine.lock().faults.fatal = true;
-    harness.device.turn(harness.now);
+    harness.device.poll_controller(harness.now);
     harness.machine.lock().faults.fatal = false;
     for client in &mut clients {
-        assert!(harness.answers(client, 20).values().all(|status| status.is_success()));
+        assert!(harness.wait_completions(client, 20).values().all(|status| status.is_success()));
     }
 }
 
@@ -75,9 +75,9 @@ fn a_lost_completion_leads_to_a_reset_that_completes_the_command() {
     for block in 0..5 {
         client.submit(read(block));
     }
-    let mut answers = harness.answers(&mut client, 4);
+    let mut answers = harness.wait_completions(&mut client, 4);
     assert!(answers.values().all(|status| status.is_success()));
-    answers = harness.answers(&mut client, 1);
+    answers = harness.wait_completions(&mut client, 1);
     assert_eq!(answers.into_values().collect::<Vec<_>>(), [Status::ABORTED_BY_HOST]);
     assert_eq!(harness.device.driver().resets(), 1);
 }
@@ -87,15 +87,15 @@ fn commands_of_a_removed_controller_fail_in_flight_and_later() {
     let (mut harness, mut clients) = waiting();
     harness.machine.lock().faults.removed = true;
     for client in &mut clients {
-        let answers = harness.answers(client, 20);
+        let answers = harness.wait_completions(client, 20);
         assert!(answers.values().all(|status| *status == Status::ABORTED_BY_HOST));
     }
     assert_eq!(harness.device.death(), Some(DeathCause::Removed));
-    assert_eq!(harness.one(&mut clients[0], read(1)), Status::INTERNAL_ERROR);
+    assert_eq!(harness.run_one(&mut clients[0], read(1)), Status::INTERNAL_ERROR);
     for client in clients {
         harness.executor.rings_mut().remove_client(client.id);
     }
-    assert_eq!(harness.lent(), 0);
+    assert_eq!(harness.mapped_regions(), 0);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn commands_submitted_before_a_drain_complete() {
     assert!(!harness.executor.rings().is_drained());
     harness.machine.lock().release();
     for client in &mut clients {
-        assert!(harness.answers(client, 20).values().all(|status| status.is_success()));
+        assert!(harness.wait_completions(client, 20).values().all(|status| status.is_success()));
     }
     assert!(harness.executor.rings().is_drained());
 }

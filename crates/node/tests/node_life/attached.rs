@@ -1,11 +1,11 @@
 //! A real node with attached clients: the same data on every front end, administration, a kill and a restart.
 #![expect(clippy::unwrap_used, reason = "an unexpected result fails the test")]
 
-use crate::running::{Node, headwater};
+use crate::running::{RunningNode, headwater};
 use headwater::Device;
 use std::path::Path;
 
-fn open(node: &Node) -> Device {
+fn open(node: &RunningNode) -> Device {
     Device::open(&format!("attach:{}/attach.sock", node.data())).unwrap()
 }
 
@@ -17,14 +17,14 @@ fn output(args: &[&str]) -> (Option<i32>, String) {
 
 /// Kills the node of an open device, starts another with `args`, and asserts that the device continues without an
 /// error.
-fn outlives_the_node(mut device: Device, node: Node, folder: &Path, args: Vec<String>) {
+fn check_device_survives_kill(mut device: Device, node: RunningNode, folder: &Path, args: Vec<String>) {
     for key in 0..200_u32 {
         device.put(&key.to_le_bytes(), b"before").unwrap();
     }
     node.kill();
     let again = std::thread::spawn({
         let folder = folder.to_owned();
-        move || Node::start(&folder, &args.iter().map(String::as_str).collect::<Vec<_>>())
+        move || RunningNode::start(&folder, &args.iter().map(String::as_str).collect::<Vec<_>>())
     });
     for key in 0..200_u32 {
         assert_eq!(device.get(&key.to_le_bytes()).unwrap().unwrap(), b"before", "key {key}");
@@ -38,7 +38,7 @@ fn outlives_the_node(mut device: Device, node: Node, folder: &Path, args: Vec<St
 #[test]
 fn attached_client_and_redis_client_share_values() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let mut device = open(&node);
     device.put(b"greeting", b"by rings").unwrap();
     assert_eq!(node.kv(&["get", "greeting"]).stdout, b"by rings");
@@ -50,27 +50,27 @@ fn attached_client_and_redis_client_share_values() {
 #[test]
 fn attached_client_survives_killed_node() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let device = open(&node);
-    outlives_the_node(device, node, dir.path(), Vec::new());
+    check_device_survives_kill(device, node, dir.path(), Vec::new());
 }
 
 #[test]
 fn nvme_tcp_host_survives_killed_node() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &["--nvme-tcp", "127.0.0.1:0"]);
+    let node = RunningNode::start(dir.path(), &["--nvme-tcp", "127.0.0.1:0"]);
     let text = std::fs::read_to_string(node.ready_path()).unwrap();
     let ready: serde_json::Value = serde_json::from_str(&text).unwrap();
     let address = ready["nvme-tcp"].as_str().unwrap().to_owned();
     let names = headwater_io::NvmeTcp::discover(address.parse().unwrap()).unwrap();
     let device = Device::open(&format!("nvme-tcp://{address}/{}", names[0])).unwrap();
-    outlives_the_node(device, node, dir.path(), vec!["--nvme-tcp".to_owned(), address]);
+    check_device_survives_kill(device, node, dir.path(), vec!["--nvme-tcp".to_owned(), address]);
 }
 
 #[test]
 fn grants_are_given_listed_limited_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let socket = format!("{}/attach.sock", node.data());
     let attach = |args: &[&str]| output(&[&["attach", "--socket", &socket], args].concat());
     let (code, text) = attach(&["grant", "--uid", "4000001", "--namespace", "2", "--read-only"]);
@@ -93,7 +93,7 @@ fn grants_are_given_listed_limited_and_revoked() {
 #[test]
 fn grants_and_revocations_survive_killed_node() {
     let dir = tempfile::tempdir().unwrap();
-    let mut node = Node::start(dir.path(), &[]);
+    let mut node = RunningNode::start(dir.path(), &[]);
     let socket = format!("{}/attach.sock", node.data());
     let attach = |args: &[&str]| output(&[&["attach", "--socket", &socket], args].concat());
     assert_eq!(attach(&["grant", "--uid", "4000001", "--namespace", "2", "--read-only"]).0, Some(0));
@@ -102,14 +102,14 @@ fn grants_and_revocations_survive_killed_node() {
     assert_eq!(attach(&["revoke", "--gid", "4000002"]).0, Some(0));
     for _ in 0..2 {
         node.kill();
-        node = Node::start(dir.path(), &[]);
+        node = RunningNode::start(dir.path(), &[]);
         let (_, text) = attach(&["list"]);
         assert!(text.contains("uid 4000001: read, namespaces 2, 16 queues, 64 MiB"), "{text}");
         assert!(!text.contains("gid 4000002"), "{text}");
     }
     assert_eq!(attach(&["revoke", "--uid", "4000001"]).0, Some(0));
     node.stop();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let (_, text) = attach(&["list"]);
     assert!(!text.contains("4000001"), "{text}");
     node.stop();
@@ -118,7 +118,7 @@ fn grants_and_revocations_survive_killed_node() {
 #[test]
 fn namespaces_are_created_changed_and_deleted_live_and_offline() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let data = node.data();
     let socket = format!("{data}/attach.sock");
     let live = |args: &[&str]| output(&[&["namespace", "--socket", &socket], args].concat());

@@ -3,13 +3,13 @@
 mod attached;
 mod running;
 
-use running::{Node, headwater};
+use running::{RunningNode, headwater};
 use std::process::Stdio;
 
 #[test]
 fn ready_file_names_addresses_that_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     assert_eq!(node.kv(&["put", "greeting", "hello"]).status.code(), Some(0));
     assert_eq!(node.kv(&["get", "greeting"]).stdout, b"hello");
     assert!(node.http("/healthz").ends_with("ok\n"));
@@ -20,12 +20,12 @@ fn ready_file_names_addresses_that_answer() {
 #[test]
 fn data_survives_sigterm_and_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &["--durability", "on-flush"]);
+    let node = RunningNode::start(dir.path(), &["--durability", "on-flush"]);
     assert_eq!(node.kv(&["put", "kept", "in every mode"]).status.code(), Some(0));
     let ready = node.ready_path();
     node.stop();
     assert!(!ready.exists(), "a stopped node left its ready file behind");
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     assert_eq!(node.kv(&["get", "kept"]).stdout, b"in every mode");
     node.stop();
 }
@@ -33,7 +33,7 @@ fn data_survives_sigterm_and_restart() {
 #[test]
 fn second_process_on_a_data_directory_is_refused_with_the_holders_pid() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let data = node.data();
     for args in [
         &["serve", "--data", &data, "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"][..],
@@ -62,7 +62,7 @@ fn sigkill_keeps_every_acknowledged_file() {
     }
     let manifest = dir.path().join("manifest.jsonl");
     let manifest = manifest.to_str().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let mut load = node
         .kv_command(&["load", source.to_str().unwrap(), "--manifest", manifest])
         .stdout(Stdio::null())
@@ -78,7 +78,7 @@ fn sigkill_keeps_every_acknowledged_file() {
     }
     node.kill();
     load.wait().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let verified = node.kv(&["dump", "--verify", manifest, "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
     assert_eq!(verified.status.code(), Some(0), "{report}");
@@ -88,7 +88,7 @@ fn sigkill_keeps_every_acknowledged_file() {
     let loaded = node.kv(&["load", source.to_str().unwrap(), "--manifest", manifest]);
     assert_eq!(loaded.status.code(), Some(0));
     node.kill();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let restored = dir.path().join("restored");
     let dumped = node.kv(&["dump", restored.to_str().unwrap(), "--verify", manifest, "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&dumped.stdout).unwrap();
@@ -102,7 +102,7 @@ fn sigkill_keeps_every_acknowledged_file() {
 #[test]
 fn kv_commands_work_on_the_directory_of_a_stopped_node() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     assert_eq!(node.kv(&["put", "from-the-node", "1"]).status.code(), Some(0));
     let data = node.data();
     node.stop();
@@ -116,7 +116,7 @@ fn kv_commands_work_on_the_directory_of_a_stopped_node() {
         Some(1),
         "namespaces are not separate"
     );
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     assert_eq!(node.kv(&["get", "from-the-directory"]).stdout, b"2");
     node.stop();
 }
@@ -132,7 +132,7 @@ fn records_of_any_bytes_survive_load_and_dump() {
          {\"key\":\"later\",\"value\":\"\",\"expiry_ms\":4102444800000}\n",
     )
     .unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     assert_eq!(node.kv(&["load", records.to_str().unwrap()]).status.code(), Some(0));
     let dumped = node.kv(&["dump", "-"]);
     assert_eq!(dumped.status.code(), Some(0));
@@ -149,7 +149,7 @@ fn records_of_any_bytes_survive_load_and_dump() {
 #[test]
 fn capacity_of_an_existing_directory_is_never_changed() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &[]);
+    let node = RunningNode::start(dir.path(), &[]);
     let data = node.data();
     node.stop();
     let args =
@@ -163,7 +163,7 @@ fn capacity_of_an_existing_directory_is_never_changed() {
 #[test]
 fn bench_verifies_every_value_it_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(dir.path(), &["--durability", "interval=10"]);
+    let node = RunningNode::start(dir.path(), &["--durability", "interval=10"]);
     let args = [
         "--requests",
         "3000",

@@ -17,14 +17,14 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// A node that serves.
-pub(crate) struct Node {
+pub(crate) struct RunningNode {
     child: Child,
     folder: PathBuf,
     resp: String,
     metrics: String,
 }
 
-impl Node {
+impl RunningNode {
     /// Starts a node with its data in `folder/data` and waits until it serves.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
         let ready = folder.join("ready.json");
@@ -109,7 +109,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for RunningNode {
     fn drop(&mut self) {
         // The process has already ended unless the test failed; a failed test must not leave its node behind.
         let _ = self.child.kill();

@@ -9,19 +9,19 @@ mod node;
 mod tree;
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_node::kv::target::{BATCH_BYTES, BATCH_ITEMS, KvTarget as _, Record, Stored};
+use headwater_node::kv::target::{BATCH_BYTES, BATCH_ITEMS, KeyValueRecord, KvTarget as _, StoreResult};
 use headwater_node::load::manifest::{ManifestLine, read_manifest};
-use node::Node;
+use node::ProofNode;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use tree::{Growth, Item};
+use tree::{TreeFile, ValueGrowth};
 
 const FILES_MIN: usize = 1_000;
 const ROUNDS: u8 = 3;
 
-fn tree_of_files() -> Option<(PathBuf, Vec<Item>)> {
+fn tree_of_files() -> Option<(PathBuf, Vec<TreeFile>)> {
     let root = std::env::var_os("HEADWATER_PROOF_DIR").unwrap_or_else(|| "/usr/share".into());
     let root = PathBuf::from(root);
     let items = tree::walk(&root);
@@ -42,7 +42,7 @@ fn two_thousand_real_files_survive_kills_deletion_and_overwriting() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("files");
     let items = tree::sample(&items, 2_000, 60 << 20, &root);
-    Proof::new(dir.path(), root, items).run();
+    SurvivalProof::new(dir.path(), root, items).run();
 }
 
 #[test]
@@ -52,20 +52,20 @@ fn every_real_file_survives_kills_deletion_and_overwriting() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    Proof::new(dir.path(), root, items).run();
+    SurvivalProof::new(dir.path(), root, items).run();
 }
 
-struct Proof {
+struct SurvivalProof {
     folder: PathBuf,
     root: PathBuf,
-    items: Vec<Item>,
+    items: Vec<TreeFile>,
     blocks: u64,
     random: fastrand::Rng,
     clock: Clock,
 }
 
-impl Proof {
-    fn new(folder: &Path, root: PathBuf, items: Vec<Item>) -> Self {
+impl SurvivalProof {
+    fn new(folder: &Path, root: PathBuf, items: Vec<TreeFile>) -> Self {
         let seed = fastrand::u64(..);
         let blocks = tree::blocks_for(&items);
         let bytes: u64 = items.iter().map(|item| item.bytes).sum();
@@ -81,10 +81,10 @@ impl Proof {
     }
 
     fn run(mut self) {
-        self.killed_in_the_middle();
-        self.killed_at_the_end();
-        let (gone, manifest) = self.half_deleted_the_rest_overwritten();
-        self.only_the_last_round_is_left(&gone, &manifest);
+        self.kill_during_load();
+        self.kill_after_load();
+        let (gone, manifest) = self.delete_half_and_overwrite_rest();
+        self.check_last_round(&gone, &manifest);
         node::check(&self.folder);
         self.say("device check: every record whole");
     }
@@ -94,9 +94,9 @@ impl Proof {
         eprintln!("{:6}.{:01} s  {what}", nanos / 1_000_000_000, nanos / 100_000_000 % 10);
     }
 
-    fn start(&self) -> Node {
+    fn start(&self) -> ProofNode {
         let before = self.clock.now();
-        let node = Node::start(&self.folder, tree::flash_bytes(self.blocks));
+        let node = ProofNode::start(&self.folder, tree::flash_bytes(self.blocks));
         let took = self.clock.now().since(before).0 / 1_000_000;
         self.say(&format!("started, ready after {took} ms"));
         node
@@ -104,18 +104,18 @@ impl Proof {
 
     /// Kills the node when about half of the files are acknowledged. If the load ends before the kill, the attempt is
     /// repeated with the same files, which then overwrite themselves.
-    fn killed_in_the_middle(&self) {
+    fn kill_during_load(&self) {
         for attempt in 1..=5 {
             let manifest = self.folder.join(format!("middle-{attempt}.jsonl"));
             let node = self.start();
             let mut load = node.load(&self.root, &manifest);
-            let mut acknowledged = Lines::of(&manifest);
+            let mut acknowledged = GrowingLines::of(&manifest);
             while acknowledged.count() < self.items.len() / 2 && !load.ended() {
                 Clock::sleep(Nanos::from_micros(200));
             }
             node.kill();
             let interrupted = !load.wait().success();
-            let listed = promised_by(&manifest);
+            let listed = manifest_keys(&manifest);
             let node = self.start();
             assert_eq!(node.verify(&manifest), listed);
             self.say(&format!("killed in the load: {listed} acknowledged, all byte-identical"));
@@ -129,7 +129,7 @@ impl Proof {
     }
 
     /// Loads all files, kills the node at once, and asserts that every value equals its file on disk.
-    fn killed_at_the_end(&self) {
+    fn kill_after_load(&self) {
         let manifest = self.folder.join("end.jsonl");
         let node = self.start();
         let before = self.clock.now();
@@ -160,7 +160,7 @@ impl Proof {
 
     /// Deletes half of the keys and overwrites the rest three times in random order, with longer values, so that the
     /// device is as full as before. Returns the deleted keys and the manifest of the last round.
-    fn half_deleted_the_rest_overwritten(&mut self) -> (Vec<Vec<u8>>, PathBuf) {
+    fn delete_half_and_overwrite_rest(&mut self) -> (Vec<Vec<u8>>, PathBuf) {
         let node = self.start();
         let mut target = node.connect();
         let mut shuffled = self.items.clone();
@@ -171,7 +171,7 @@ impl Proof {
             assert_eq!(target.del(keys).unwrap(), u64::try_from(keys.len()).unwrap());
         }
         self.say(&format!("deleted {} keys", gone.len()));
-        let growth = Growth::between(&self.items, &kept);
+        let growth = ValueGrowth::between(&self.items, &kept);
         let manifest = self.folder.join("rewritten.jsonl");
         for round in 1..=ROUNDS {
             self.random.shuffle(&mut kept);
@@ -188,12 +188,12 @@ impl Proof {
         assert!(numbers["device_erases"] > 0, "collection erased nothing: {numbers:?}");
         assert!(numbers["device_moved_bytes"] > 0, "collection moved nothing: {numbers:?}");
         assert_eq!(numbers["device_damaged_records"], 0);
-        metrics_agree(&node);
+        check_metrics_agree(&node);
         node.kill();
         (gone, manifest)
     }
 
-    fn only_the_last_round_is_left(&self, gone: &[Vec<u8>], manifest: &Path) {
+    fn check_last_round(&self, gone: &[Vec<u8>], manifest: &Path) {
         let node = self.start();
         let mut target = node.connect();
         let kept = u64::try_from(self.items.len() - gone.len()).unwrap();
@@ -212,7 +212,12 @@ impl Proof {
 }
 
 /// Overwrites every item once and writes the manifest. Returns the bytes of the values.
-fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifest: &Path) -> u64 {
+fn overwrite(
+    node: &ProofNode,
+    items: &[TreeFile],
+    (round, growth): (u8, ValueGrowth),
+    manifest: &Path,
+) -> u64 {
     let mut target = node.connect();
     let mut lines = BufWriter::new(File::create(manifest).unwrap());
     let mut batch = Vec::new();
@@ -221,16 +226,16 @@ fn overwrite(node: &Node, items: &[Item], (round, growth): (u8, Growth), manifes
     for (at, item) in items.iter().enumerate() {
         let value = item.rewritten(round, growth);
         batch_bytes += value.len();
-        batch.push(Record { key: item.key.clone(), value, expiry_ms: None });
+        batch.push(KeyValueRecord { key: item.key.clone(), value, expiry_ms: None });
         if batch.len() == BATCH_ITEMS || batch_bytes >= BATCH_BYTES || at + 1 == items.len() {
             let mut refused = Vec::new();
             let stored = target.set(&batch, &mut |index, stored| {
                 let record = &batch[index];
-                if let Stored::Refused(why) = stored {
+                if let StoreResult::Refused(why) = stored {
                     refused.push((record.value.len(), why));
                     return Ok(());
                 }
-                serde_json::to_writer(&mut lines, &ManifestLine::of(record)).unwrap();
+                serde_json::to_writer(&mut lines, &ManifestLine::from_record(record)).unwrap();
                 lines.write_all(b"\n").unwrap();
                 Ok(())
             });
@@ -266,7 +271,7 @@ fn wear(numbers: &BTreeMap<String, u64>) -> String {
 }
 
 /// Asserts that INFO and `/metrics` become equal; the counters of `/metrics` are published later.
-fn metrics_agree(node: &Node) {
+fn check_metrics_agree(node: &ProofNode) {
     let pairs = [
         ("device_client_bytes", "headwater_client_bytes_total"),
         ("device_programmed_bytes", "headwater_programmed_bytes_total"),
@@ -292,19 +297,19 @@ fn metrics_agree(node: &Node) {
 }
 
 /// Returns the number of keys in the complete lines of a manifest.
-fn promised_by(manifest: &Path) -> u64 {
+fn manifest_keys(manifest: &Path) -> u64 {
     let Ok(file) = File::open(manifest) else { return 0 };
     u64::try_from(read_manifest(BufReader::new(file)).unwrap().len()).unwrap()
 }
 
 /// A counter of the lines of a growing file.
-struct Lines {
+struct GrowingLines {
     path: PathBuf,
     file: Option<File>,
     lines: usize,
 }
 
-impl Lines {
+impl GrowingLines {
     fn of(path: &Path) -> Self {
         Self { path: path.to_owned(), file: None, lines: 0 }
     }

@@ -1,7 +1,7 @@
 //! A node for the test with real files: a process that is killed with SIGKILL, and its counters.
 
 use headwater_host::clock::{Clock, Nanos};
-use headwater_node::kv::resp_client::{Endpoint, Reply, RespClient};
+use headwater_node::kv::resp_client::{DecodedReply, NodeEndpoint, RespClient};
 use headwater_node::kv::target::live::LiveTarget;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,9 +20,9 @@ fn command() -> Command {
 }
 
 /// A process that ends with the test.
-pub(crate) struct Process(Child);
+pub(crate) struct TestProcess(Child);
 
-impl Process {
+impl TestProcess {
     /// Returns true if the process has ended.
     pub(crate) fn ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
@@ -34,7 +34,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         // The process has already ended unless the test failed; a failed test must not leave its processes behind.
         let _ = self.0.kill();
@@ -43,13 +43,13 @@ impl Drop for Process {
 }
 
 /// A node that serves.
-pub(crate) struct Node {
-    process: Process,
+pub(crate) struct ProofNode {
+    process: TestProcess,
     resp: String,
     metrics: String,
 }
 
-impl Node {
+impl ProofNode {
     /// Starts a node with its data in `folder/data` and waits until it serves.
     pub(crate) fn start(folder: &Path, capacity: u64) -> Self {
         let ready = folder.join("ready.json");
@@ -65,7 +65,7 @@ impl Node {
             .arg(&ready)
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap());
-        let mut process = Process(start.spawn().unwrap());
+        let mut process = TestProcess(start.spawn().unwrap());
         let text = loop {
             if let Ok(text) = std::fs::read_to_string(&ready) {
                 break text;
@@ -95,14 +95,14 @@ impl Node {
     }
 
     /// Starts `kv load FOLDER --manifest FILE`.
-    pub(crate) fn load(&self, folder: &Path, manifest: &Path) -> Process {
+    pub(crate) fn load(&self, folder: &Path, manifest: &Path) -> TestProcess {
         let mut load = self.kv();
         load.args([OsStr::new("load"), OsStr::new("--skip-large"), folder.as_os_str()])
             .arg("--manifest")
             .arg(manifest)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        Process(load.spawn().unwrap())
+        TestProcess(load.spawn().unwrap())
     }
 
     /// Runs `kv dump --verify FILE` and returns the number of byte-identical keys; different or missing keys fail the
@@ -123,14 +123,14 @@ impl Node {
         LiveTarget::connect(&self.endpoint(), Duration::from_secs(120), 1).unwrap()
     }
 
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::Tcp(self.resp.clone())
+    fn endpoint(&self) -> NodeEndpoint {
+        NodeEndpoint::Tcp(self.resp.clone())
     }
 
     /// Returns the integers of INFO by name.
     pub(crate) fn info(&self) -> BTreeMap<String, u64> {
         let mut client = RespClient::connect(&self.endpoint(), Duration::from_secs(120)).unwrap();
-        let Reply::Bulk(text) = client.call(&[b"INFO", b"everything"]).unwrap() else {
+        let DecodedReply::Bulk(text) = client.call(&[b"INFO", b"everything"]).unwrap() else {
             panic!("the reply to INFO is not a bulk string");
         };
         numbers(&String::from_utf8(text).unwrap(), ':')

@@ -1,6 +1,6 @@
 //! The real files of the test: the list of files, their contents, and the values that overwrite them.
 //!
-//! Input: an existing folder. Output: [`Item`]s whose values can be computed again from the file, so that the test
+//! Input: an existing folder. Output: [`TreeFile`]s whose values can be computed again from the file, so that the test
 //! keeps no values in memory.
 
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -23,13 +23,13 @@ const SAMPLE_FILE_MAX: u64 = 64 << 10;
 
 /// A file that becomes a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct TreeFile {
     pub(crate) key: Vec<u8>,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
 }
 
-impl Item {
+impl TreeFile {
     /// Returns the bytes of its record on flash.
     fn record_bytes(&self) -> u64 {
         let head = u64::try_from(HEADER_BYTES + self.key.len()).unwrap();
@@ -43,13 +43,13 @@ impl Item {
 
     /// Returns the value that overwrites the key in a round: the bytes of the file plus a constant of the round,
     /// repeated until the value has grown by `growth`. Every byte differs from the file and from every other round.
-    pub(crate) fn rewritten(&self, round: u8, growth: Growth) -> Vec<u8> {
+    pub(crate) fn rewritten(&self, round: u8, growth: ValueGrowth) -> Vec<u8> {
         let original = self.original();
         if original.is_empty() {
             return vec![round];
         }
         let shift = round.wrapping_mul(89);
-        let bytes = growth.of(original.len()).min(VALUE_BYTES_MAX);
+        let bytes = growth.apply(original.len()).min(VALUE_BYTES_MAX);
         let mut value: Vec<u8> = original.iter().map(|byte| byte.wrapping_add(shift)).collect();
         value.reserve(bytes.saturating_sub(value.len()));
         while value.len() < bytes {
@@ -62,26 +62,26 @@ impl Item {
 
 /// The growth of values that keeps the device as full as before when half of the keys are deleted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Growth {
+pub(crate) struct ValueGrowth {
     all: u64,
     kept: u64,
 }
 
-impl Growth {
+impl ValueGrowth {
     /// Returns the growth with which the kept items take the room of all.
-    pub(crate) fn between(all: &[Item], kept: &[Item]) -> Self {
-        let bytes = |items: &[Item]| items.iter().map(Item::record_bytes).sum::<u64>();
+    pub(crate) fn between(all: &[TreeFile], kept: &[TreeFile]) -> Self {
+        let bytes = |items: &[TreeFile]| items.iter().map(TreeFile::record_bytes).sum::<u64>();
         Self { all: bytes(all), kept: bytes(kept).max(1) }
     }
 
-    fn of(self, bytes: usize) -> usize {
+    fn apply(self, bytes: usize) -> usize {
         let grown = u128::try_from(bytes).unwrap() * u128::from(self.all) / u128::from(self.kept);
         usize::try_from(grown).unwrap()
     }
 }
 
 /// Returns every regular file below a folder that can be read and fits a value, sorted by key.
-pub(crate) fn walk(root: &Path) -> Vec<Item> {
+pub(crate) fn walk(root: &Path) -> Vec<TreeFile> {
     let mut items = Vec::new();
     let mut folders = vec![(root.to_owned(), Vec::new())];
     while let Some((folder, prefix)) = folders.pop() {
@@ -101,7 +101,7 @@ pub(crate) fn walk(root: &Path) -> Vec<Item> {
                 let fits = usize::try_from(bytes).is_ok_and(|bytes| bytes <= VALUE_BYTES_MAX);
                 let readable = rustix::fs::access(entry.path(), rustix::fs::Access::READ_OK);
                 if fits && readable.is_ok() {
-                    items.push(Item { key, path: entry.path(), bytes });
+                    items.push(TreeFile { key, path: entry.path(), bytes });
                 }
             }
         }
@@ -111,15 +111,15 @@ pub(crate) fn walk(root: &Path) -> Vec<Item> {
 }
 
 /// Returns the blocks of the device that these files fill to 85 %, rounded to whole rows of dies.
-pub(crate) fn blocks_for(items: &[Item]) -> u64 {
-    let bytes: u64 = items.iter().map(Item::record_bytes).sum();
+pub(crate) fn blocks_for(items: &[TreeFile]) -> u64 {
+    let bytes: u64 = items.iter().map(TreeFile::record_bytes).sum();
     let full = bytes * 100 / FULL_PERCENT / u64::try_from(BLOCK_DATA_BYTES).unwrap();
     ((full + DIES / 2) / DIES * DIES).max(BLOCKS_MIN)
 }
 
 /// Returns true if the files fill the smallest device.
-pub(crate) fn are_enough(items: &[Item]) -> bool {
-    let bytes: u64 = items.iter().map(Item::record_bytes).sum();
+pub(crate) fn are_enough(items: &[TreeFile]) -> bool {
+    let bytes: u64 = items.iter().map(TreeFile::record_bytes).sum();
     bytes * 100 >= data_bytes(BLOCKS_MIN) * FULL_PERCENT
 }
 
@@ -135,12 +135,12 @@ pub(crate) fn flash_bytes(blocks: u64) -> u64 {
 
 /// Copies every n-th file into `folder`, `count` of them, then larger ones until whole rows of dies are full to 85 %,
 /// but never more than `bytes_max`. Returns the files with their new paths.
-pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path) -> Vec<Item> {
+pub(crate) fn sample(items: &[TreeFile], count: usize, bytes_max: u64, folder: &Path) -> Vec<TreeFile> {
     let stride = (items.len() / count).max(1);
     // While a value is overwritten, its old record still takes room: on such a small device the largest would not fit.
-    let small = |item: &&Item| item.bytes <= SAMPLE_FILE_MAX;
+    let small = |item: &&TreeFile| item.bytes <= SAMPLE_FILE_MAX;
     let order = (0..stride).flat_map(|first| items.iter().skip(first).step_by(stride));
-    let mut taken: Vec<Item> = Vec::new();
+    let mut taken: Vec<TreeFile> = Vec::new();
     let mut bytes = 0;
     let mut goal = None;
     for item in order.filter(small) {
@@ -158,7 +158,7 @@ pub(crate) fn sample(items: &[Item], count: usize, bytes_max: u64, folder: &Path
         let path = folder.join(std::ffi::OsStr::from_bytes(&item.key));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, item.original()).unwrap();
-        taken.push(Item { path, ..item.clone() });
+        taken.push(TreeFile { path, ..item.clone() });
     }
     taken.sort_by(|a, b| a.key.cmp(&b.key));
     taken

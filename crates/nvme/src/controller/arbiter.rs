@@ -13,14 +13,13 @@ use crate::controller::interrupts::InterruptVectors;
 use crate::controller::queue::{
     ControllerQueuePair, DrainProgress, FetchOutcome, FetchedCommand, QueueId, QueueState, QueueView,
 };
-use crate::controller::schedule::{
-    ArbitrationSchedule, ArbitrationSettings, QueueArbitration, QueuePriority,
-};
+use crate::controller::schedule::{ArbitrationSchedule, ArbitrationSettings, QueueArbitration};
 use crate::controller::submission_queue::SubmissionQueue;
 use crate::controller::token::CommandToken;
 use crate::queue_pair::SleepDecision;
 use crate::ring::QueueSlots;
 use crate::ring::doorbell::WakeDecision;
+use crate::spec::priority::QueuePriority;
 use crate::spec::status::Status;
 use doorbells::DoorbellSource;
 use headwater_host::ring_memory::RingMemory;

@@ -11,6 +11,7 @@
 //! ```
 
 use crate::controller::queue::QueueId;
+use crate::spec::priority::QueuePriority;
 
 /// The number of weighted classes.
 const WEIGHTED: usize = 3;
@@ -27,43 +28,6 @@ pub enum QueueArbitration {
     RoundRobin,
     /// Admin, then urgent, then high, medium and low by weight.
     WeightedWithUrgent,
-}
-
-/// The class of a submission queue (QPRIO); unused with round robin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum QueuePriority {
-    /// Served before all other I/O queues.
-    Urgent,
-    /// High.
-    High,
-    /// Medium.
-    Medium,
-    /// Low.
-    Low,
-}
-
-impl QueuePriority {
-    /// Decodes the two bits of a Create I/O Submission Queue command.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        match bits & 0x3 {
-            0 => Self::Urgent,
-            1 => Self::High,
-            2 => Self::Medium,
-            _ => Self::Low,
-        }
-    }
-
-    /// Returns the two bits of a Create I/O Submission Queue command.
-    #[must_use]
-    pub const fn to_bits(self) -> u32 {
-        match self {
-            Self::Urgent => 0,
-            Self::High => 1,
-            Self::Medium => 2,
-            Self::Low => 3,
-        }
-    }
 }
 
 /// The Arbitration feature (01h; NVMe Base 2.0 section 5.27.1.1).

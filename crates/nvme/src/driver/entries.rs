@@ -3,11 +3,11 @@
 //! Input: numbers. Output: entries without a command id. The controller side reads the same fields in
 //! [`spec::admin`](crate::spec::admin).
 
-use crate::controller::schedule::QueuePriority;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::feature::FeatureId;
 use crate::spec::identify::IdentifyView;
 use crate::spec::opcode::AdminOpcode;
+use crate::spec::priority::QueuePriority;
 use zerocopy::little_endian::{U32, U64};
 
 /// PC: the queue is physically contiguous. IEN: the completion queue interrupts.

@@ -79,7 +79,7 @@ impl HostMemory for PoolMemory {
         // The length is a multiple of `align`, so the buffer is aligned: the pool aligns each run to its size class.
         let buffer = self.pool.buffer(bytes.checked_next_multiple_of(align)?).ok()?;
         let bytes = buffer.bytes();
-        let (memory, segment) = buffer.into_foreign();
+        let (memory, segment) = buffer.into_shared();
         let address = segment.iova?;
         let boundary = u64::try_from(align).ok()?;
         if !address.is_multiple_of(boundary) || !memory.address().is_multiple_of(align) {

@@ -94,7 +94,7 @@ impl PciFunction for VfioFunction {
     }
 
     fn set_mastering(&mut self, mastering: BusMastering) -> Result<(), PciFunctionError> {
-        self.device.set_mastering(mastering).map_err(failed)
+        self.device.set_bus_mastering(mastering).map_err(failed)
     }
 
     fn reset(&mut self) -> Result<(), PciFunctionError> {

@@ -16,10 +16,10 @@ use super::nvme_driver::NvmeDriver;
 use super::pci_function::PciFunction;
 use super::recovery::DriverState;
 use super::ring_pair::{DoorbellOffsets, PairMemory, RingPair, ring_bytes};
-use crate::controller::schedule::QueuePriority;
 use crate::queue_pair::{CommandCompletion, CommandId};
 use crate::ring::layout::QueueSlots;
 use crate::spec::command::SubmissionEntry;
+use crate::spec::priority::QueuePriority;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
 

@@ -3,9 +3,10 @@
 
 use crate::host::{AdminHost, ENABLE_ALL_SETS, command};
 use headwater_nvme::controller::admin::{CompletionQueueRequest, SubmissionQueueRequest};
-use headwater_nvme::controller::{AdminStep, ControllerConfig, QueueId, QueuePriority};
+use headwater_nvme::controller::{AdminStep, ControllerConfig, QueueId};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use zerocopy::little_endian::U64;
 

@@ -4,13 +4,14 @@ use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::Nanos;
 use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
-use headwater_nvme::controller::{ControllerConfig, QueuePriority};
+use headwater_nvme::controller::ControllerConfig;
 use headwater_nvme::driver::{
     DmaBlock, DriverConfig, DriverPhase, HostMemory, IoQueue, NvmeDriver, QueueError, QueueSpec, RequestError,
 };
 use headwater_nvme::queue_pair::CommandCompletion;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use headwater_testkit::nvme_machine::{NvmeMachine, SharedMachine};
 

@@ -1,8 +1,8 @@
 //! Tests of the driver with a controller that works.
 
 use crate::host_harness::{HostHarness, bytes, config, fill, run, small, spec, succeeded};
+use headwater_nvme::controller::ControllerConfig;
 use headwater_nvme::controller::admin::AsyncEvent;
-use headwater_nvme::controller::{ControllerConfig, QueuePriority};
 use headwater_nvme::driver::{
     AdminRequestData, ArbitrationWeights, DeathCause, DriverConfig, DriverPhase, IoQueueState, NamespaceKind,
     QueueError, QueueSpec, RequestError, ResetCause, SglUse, SubmitFault,
@@ -10,6 +10,7 @@ use headwater_nvme::driver::{
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange};
 use headwater_nvme::spec::opcode::AdminOpcode;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use zerocopy::little_endian::U32;
 

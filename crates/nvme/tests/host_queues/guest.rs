@@ -3,11 +3,12 @@
 use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_nvme::controller::{
     AdminQueues, ArbiterError, CompletionQueueSpec, QueueArbiter, QueueId, QueueKind, QueueLimits,
-    QueuePriority, SubmissionQueueSpec,
+    SubmissionQueueSpec,
 };
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use std::ops::Range;
 use zerocopy::little_endian::U16;

@@ -9,9 +9,10 @@ use headwater_host::ring_memory::{HeapWords, RingMemory as _, SharedMemoryWords}
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::controller::{
     ArbiterError, ArbitrationSettings, DoorbellError, InterruptCoalescing, QueueArbiter, QueueArbitration,
-    QueueId, QueuePriority, QueueState, SubmissionQueueSpec, VectorCoalescing,
+    QueueId, QueueState, SubmissionQueueSpec, VectorCoalescing,
 };
 use headwater_nvme::ring::DoorbellName;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
 const OK: Status = Status::SUCCESS;

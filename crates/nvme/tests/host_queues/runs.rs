@@ -8,9 +8,9 @@ use crate::guest::{
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::{HeapWords, RingMemory as _};
 use headwater_nvme::controller::{
-    DoorbellCells, FetchedCommand, QueueArbiter, QueueArbitration, QueueId, QueuePriority,
-    SubmissionQueueSpec,
+    DoorbellCells, FetchedCommand, QueueArbiter, QueueArbitration, QueueId, SubmissionQueueSpec,
 };
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};

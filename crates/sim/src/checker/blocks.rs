@@ -51,13 +51,13 @@ fn delete(key: Bytes) -> KeyRequest {
 
 impl CheckedCommand {
     /// Returns true if it writes one key and its completion carries the sequence.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn writes_one_key(&self) -> bool {
         matches!(self.kind, CheckedKind::Write { alone: true, .. })
     }
 
     /// Returns true if it is durable once it is acknowledged, in every durability mode.
-    pub(super) fn is_durable(&self) -> bool {
-        matches!(self.kind, CheckedKind::Write { durable: DurabilityPoint::AtOnce, .. })
+    pub(super) fn is_durable_when_acked(&self) -> bool {
+        matches!(self.kind, CheckedKind::Write { durable: DurabilityPoint::Immediate, .. })
     }
 }
 
@@ -70,7 +70,7 @@ impl DeviceChecker {
     pub(super) fn prepare_blocks(&self, namespace: NamespaceId, command: &SsdCommand) -> CheckedKind {
         let block_bytes = self.block_bytes.max(1);
         let forced =
-            |fua: &Fua| if *fua == Fua::Yes { DurabilityPoint::AtOnce } else { DurabilityPoint::Promised };
+            |fua: &Fua| if *fua == Fua::Yes { DurabilityPoint::Immediate } else { DurabilityPoint::Promised };
         let write = |keys: Vec<KeyRequest>, durable| {
             let alone = matches!(&keys[..], [KeyRequest { effect: WriteEffect::Store(..), .. }]);
             CheckedKind::Write { group: 0, keys, alone, durable }
@@ -102,7 +102,7 @@ impl DeviceChecker {
                 };
                 let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
                 let gone = keys.filter(|key| lba_of(key) >= end).map(|key| delete(key.clone()));
-                write(gone.collect(), DurabilityPoint::AtOnce)
+                write(gone.collect(), DurabilityPoint::Immediate)
             }
             SsdCommand::Read { range, .. } => CheckedKind::Blocks {
                 start: range.start.0,
@@ -131,7 +131,7 @@ impl DeviceChecker {
             }
             (_, status) if !status.is_success() => return Err(unexpected(completion)),
             (BlockCheck::Read { blocks: 1 }, _) => {
-                let one = as_key(completion);
+                let one = as_key_completion(completion);
                 let hash = ValueFingerprint::of(&one.sink).hash;
                 let key = (namespace, &block_key(start), ReadRelease::WhenDurable);
                 return self.read_completed(key, &one, Some(hash), when);
@@ -148,27 +148,27 @@ impl DeviceChecker {
         };
         for (lba, value) in (start..).zip(values) {
             let seen = value.map_or(KeyObservation::Absent, KeyObservation::Content);
-            self.judge_seen((namespace, &block_key(lba), ReadRelease::WhenDurable), seen, when)?;
+            self.check_observation((namespace, &block_key(lba), ReadRelease::WhenDurable), seen, when)?;
         }
         Ok(())
     }
 
-    /// Checks a read of one block as [`Self::settle`] checks a key.
+    /// Checks a read of one block as [`Self::check_recovered_key`] checks a key.
     ///
     /// # Errors
     /// The promise that the state found breaks.
-    pub fn settle_block(
+    pub fn check_recovered_block(
         &mut self,
         namespace: NamespaceId,
         lba: u64,
         completion: &SsdCompletion,
         wall: WallSpan,
     ) -> Result<(), PromiseViolation> {
-        self.settle(namespace, &block_key(lba), &as_key(completion), wall)
+        self.check_recovered_key(namespace, &block_key(lba), &as_key_completion(completion), wall)
     }
 
     /// Resolves, after a recovery, the change of the namespace table that was in flight at the power cut.
-    pub fn change_settled(&mut self, happened: bool) {
+    pub fn resolve_change(&mut self, happened: bool) {
         let Some((namespace, id)) = self.change.take() else { return };
         if happened {
             self.tick += 1;
@@ -181,7 +181,7 @@ impl DeviceChecker {
                 .into_iter()
                 .flat_map(|space| space.keys.keys().map(|key| delete(key.clone())))
                 .collect();
-            self.take_back(namespace, id, &keys);
+            self.remove_group(namespace, id, &keys);
         }
     }
 
@@ -193,7 +193,7 @@ impl DeviceChecker {
 }
 
 /// Converts the completion of a read of one block into that of a Retrieve of one key.
-fn as_key(completion: &SsdCompletion) -> SsdCompletion {
+fn as_key_completion(completion: &SsdCompletion) -> SsdCompletion {
     let mut one = SsdCompletion::new(completion.token, completion.status);
     one.sequence = completion.sequence;
     if completion.status.is_success() && completion.sink.iter().all(|byte| *byte == 0) {

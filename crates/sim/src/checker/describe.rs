@@ -6,7 +6,7 @@ use super::{CheckedCommand, CheckedKind};
 impl CheckedCommand {
     /// Describes the command without bytes of keys or values.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.kind {
             CheckedKind::Write { keys, .. } => {
                 let writes = keys.iter().map(|one| match one.effect {

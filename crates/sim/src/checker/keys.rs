@@ -87,7 +87,7 @@ pub(super) enum KeyObservation {
     /// This value, from any record.
     Content(ValueFingerprint),
     /// Some record; nothing more is known.
-    Something,
+    AnyRecord,
 }
 
 /// The time span of an observation.
@@ -103,7 +103,7 @@ pub(super) struct KeyHistory {
     pub(super) number: usize,
     pub(super) writes: Vec<KeyWrite>,
     /// Values that the key once held, to distinguish a value that came back from one that was never written.
-    pub(super) past: Vec<ValueFingerprint>,
+    pub(super) past_values: Vec<ValueFingerprint>,
 }
 
 impl KeyHistory {
@@ -117,7 +117,7 @@ impl KeyHistory {
         (0..self.writes.len())
             .filter(|&index| {
                 let write = with_sequence_of(self.writes[index], seen);
-                explains(&write, seen, when) && self.may_be_seen(groups, &write, when)
+                matches_observation(&write, seen, when) && self.may_be_seen(groups, &write, when)
             })
             .collect()
     }
@@ -125,7 +125,7 @@ impl KeyHistory {
     /// Returns true if the observation has one explanation even without the writes that a power cut may lose. If it has
     /// more, the observation stays true when the newest of them is lost, such as a delete of a key that was absent
     /// anyway.
-    pub(super) fn is_explained_once_for_good(
+    pub(super) fn has_single_durable_explanation(
         &self,
         groups: &WriteGroups,
         seen: KeyObservation,
@@ -150,21 +150,22 @@ impl KeyHistory {
                 value.bytes == bytes && hash.is_none_or(|hash| hash == value.hash)
             }
             KeyObservation::Content(seen) => *value == seen,
-            KeyObservation::Absent | KeyObservation::Something => true,
+            KeyObservation::Absent | KeyObservation::AnyRecord => true,
         };
-        self.past.iter().any(was) || self.writes.iter().any(|write| explains(write, seen, any_time))
+        self.past_values.iter().any(was)
+            || self.writes.iter().any(|write| matches_observation(write, seen, any_time))
     }
 
     fn may_be_seen(&self, groups: &WriteGroups, write: &KeyWrite, when: ObservationSpan) -> bool {
         let before_asked =
             |group: &WriteGroup| group.certain && group.done.is_some_and(|done| done <= when.asked);
         !self.writes.iter().any(|other| {
-            groups.get(&other.group).is_some_and(before_asked) && surely_after(groups, other, write)
+            groups.get(&other.group).is_some_and(before_asked) && certainly_after(groups, other, write)
         })
     }
 
     /// Describes the states that may be seen.
-    pub(super) fn expected(&self, groups: &WriteGroups, when: ObservationSpan) -> String {
+    pub(super) fn describe_expected(&self, groups: &WriteGroups, when: ObservationSpan) -> String {
         let may: Vec<_> = (self.writes.iter())
             .filter(|write| self.may_be_seen(groups, write, when))
             .map(|write| match write.effect {
@@ -180,7 +181,7 @@ impl KeyHistory {
 
     /// Archives the writes that no observer can see any more, not even one that submitted at tick `oldest_open`, and
     /// not even after a power cut.
-    pub(super) fn forget(&mut self, groups: &WriteGroups, oldest_open: u64) {
+    pub(super) fn archive_obsolete(&mut self, groups: &WriteGroups, oldest_open: u64) {
         let lasting = |group: &WriteGroup| {
             group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open)
         };
@@ -188,13 +189,13 @@ impl KeyHistory {
             .filter(|write| groups.get(&write.group).is_some_and(lasting))
             .copied()
             .collect();
-        let past = |write: &KeyWrite| settled.iter().any(|other| surely_after(groups, other, write));
-        self.bury(past);
+        let past = |write: &KeyWrite| settled.iter().any(|other| certainly_after(groups, other, write));
+        self.archive(past);
     }
 
-    /// Moves writes into `past`.
-    pub(super) fn bury(&mut self, past: impl Fn(&KeyWrite) -> bool) {
-        let buried = &mut self.past;
+    /// Moves writes into `past_values`.
+    pub(super) fn archive(&mut self, past: impl Fn(&KeyWrite) -> bool) {
+        let buried = &mut self.past_values;
         self.writes.retain(|write| {
             let gone = past(write);
             if let (true, WriteEffect::Store(value, _)) = (gone, write.effect) {
@@ -213,7 +214,7 @@ fn with_sequence_of(write: KeyWrite, seen: KeyObservation) -> KeyWrite {
     }
 }
 
-pub(super) fn surely_after(groups: &WriteGroups, later: &KeyWrite, earlier: &KeyWrite) -> bool {
+pub(super) fn certainly_after(groups: &WriteGroups, later: &KeyWrite, earlier: &KeyWrite) -> bool {
     if later.group == earlier.group {
         return false;
     }
@@ -226,7 +227,7 @@ pub(super) fn surely_after(groups: &WriteGroups, later: &KeyWrite, earlier: &Key
     earlier.done.is_some_and(|done| later.submitted > done)
 }
 
-fn explains(write: &KeyWrite, seen: KeyObservation, when: ObservationSpan) -> bool {
+fn matches_observation(write: &KeyWrite, seen: KeyObservation, when: ObservationSpan) -> bool {
     match (write.effect, seen) {
         (WriteEffect::Delete, KeyObservation::Absent) => true,
         (WriteEffect::Delete, _) => false,
@@ -234,7 +235,7 @@ fn explains(write: &KeyWrite, seen: KeyObservation, when: ObservationSpan) -> bo
             RecordLifetime::Until(end) => end != 0 && end <= when.wall_answered.0,
             RecordLifetime::Inherited(known) => known != Some(0),
         },
-        (WriteEffect::Store(_, lifetime), KeyObservation::Something) => outlives(lifetime, when.wall_asked),
+        (WriteEffect::Store(_, lifetime), KeyObservation::AnyRecord) => outlives(lifetime, when.wall_asked),
         (WriteEffect::Store(value, lifetime), KeyObservation::Content(seen)) => {
             value == seen && outlives(lifetime, when.wall_asked)
         }

@@ -20,7 +20,7 @@ impl DeviceChecker {
         if !completion.status.is_success() {
             return Err(unexpected(completion));
         }
-        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, what });
+        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, error: what });
         let mut named = BTreeSet::new();
         for listed in &completion.keys {
             let history = self.space(namespace).and_then(|space| space.keys.get(&listed.key));
@@ -30,7 +30,7 @@ impl DeviceChecker {
             if !named.insert(&listed.key) {
                 return accuse(history.number, "it names a key twice");
             }
-            if history.explanations(&self.groups, KeyObservation::Something, when).is_empty() {
+            if history.explanations(&self.groups, KeyObservation::AnyRecord, when).is_empty() {
                 return accuse(history.number, "it names a key that cannot exist");
             }
         }
@@ -47,7 +47,7 @@ impl DeviceChecker {
         listed: &[Bytes],
         wall: UnixMillis,
     ) -> Result<(), PromiseViolation> {
-        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, what });
+        let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, error: what });
         let Some(space) = self.space(namespace) else {
             return Ok(());
         };

@@ -6,9 +6,9 @@
 
 use super::keys::{
     KeyHistory, KeyObservation, KeyWrite, ObservationSpan, RecordLifetime, ValueFingerprint, WriteEffect,
-    surely_after,
+    certainly_after,
 };
-use super::{DeviceChecker, GENESIS, PromiseViolation, WallSpan};
+use super::{DeviceChecker, INITIAL_GROUP, PromiseViolation, WallSpan};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCompletion};
@@ -16,11 +16,11 @@ use std::collections::BTreeSet;
 
 impl DeviceChecker {
     /// Checks the completion of a Retrieve of the whole value, after a recovery and with nothing else in flight, and
-    /// reduces the key's history to the state found. Call it for every one of [`Self::keys`], then [`Self::settled`].
+    /// reduces the key's history to the state found. Call it for every one of [`Self::keys`], then [`Self::finish_recovery_check`].
     ///
     /// # Errors
     /// The promise that the state found breaks.
-    pub fn settle(
+    pub fn check_recovered_key(
         &mut self,
         namespace: NamespaceId,
         key: &Bytes,
@@ -43,17 +43,17 @@ impl DeviceChecker {
             }
             _ => (None, WriteEffect::Delete, KeyObservation::Absent),
         };
-        self.note_batches(namespace, &before, seen, when)?;
+        self.record_batches(namespace, &before, seen, when)?;
         let group = self.certain_group(namespace);
         self.highest_acked = self.highest_acked.max(sequence.unwrap_or(0));
         let history = self.key(namespace, key);
-        history.bury(|_| true);
+        history.archive(|_| true);
         history.writes = vec![KeyWrite { group, effect, sequence, replaces: None }];
         Ok(())
     }
 
     /// Notes the unfinished batches that a key contains or lacks, according to the state found.
-    fn note_batches(
+    fn record_batches(
         &mut self,
         namespace: NamespaceId,
         history: &KeyHistory,
@@ -78,11 +78,13 @@ impl DeviceChecker {
             let explained_by = || matching.iter().map(|&index| &history.writes[index]);
             let shows = based_on == Some(batch) || explained_by().all(|other| other.group == batch);
             if matching.len() == 1 && shows {
-                self.shown.entry(batch).or_insert(history.number);
-            } else if explained_by().all(|other| surely_after(&self.groups, write, other)) {
-                self.lacked.entry(batch).or_insert(history.number);
+                self.batches_shown.entry(batch).or_insert(history.number);
+            } else if explained_by().all(|other| certainly_after(&self.groups, write, other)) {
+                self.batches_lacked.entry(batch).or_insert(history.number);
             }
-            if let (Some(&present), Some(&missing)) = (self.shown.get(&batch), self.lacked.get(&batch)) {
+            if let (Some(&present), Some(&missing)) =
+                (self.batches_shown.get(&batch), self.batches_lacked.get(&batch))
+            {
                 return Err(PromiseViolation::TornBatch { namespace, batch, present, missing });
             }
         }
@@ -90,12 +92,12 @@ impl DeviceChecker {
     }
 
     /// Discards the state of the check after every key was settled.
-    pub fn settled(&mut self) {
-        self.shown.clear();
-        self.lacked.clear();
+    pub fn finish_recovery_check(&mut self) {
+        self.batches_shown.clear();
+        self.batches_lacked.clear();
         let used = self.spaces.iter().flat_map(|space| space.keys.values());
         let used: BTreeSet<u64> =
             used.flat_map(|history| history.writes.iter().map(|write| write.group)).collect();
-        self.groups.retain(|id, _| *id == GENESIS || used.contains(id));
+        self.groups.retain(|id, _| *id == INITIAL_GROUP || used.contains(id));
     }
 }

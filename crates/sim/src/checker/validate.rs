@@ -27,39 +27,41 @@ impl DeviceChecker {
             let sequence = completion.sequence.0;
             // A batch whose deletes found nothing to delete returns the sequence that it observed.
             let wrote =
-                asked.is_alone() || keys.iter().any(|one| matches!(one.effect, WriteEffect::Store(..)));
+                asked.writes_one_key() || keys.iter().any(|one| matches!(one.effect, WriteEffect::Store(..)));
             if wrote && sequence != 0 && sequence <= before {
                 let token = completion.token;
                 return Err(PromiseViolation::SequenceWentBack { token, sequence, before });
             }
             self.highest_acked = self.highest_acked.max(sequence);
-            let kept = self.spaces[namespace.index()].durability == Durability::Always || asked.is_durable();
+            let kept = self.spaces[namespace.index()].durability == Durability::Always
+                || asked.is_durable_when_acked();
             if let Some(group) = self.groups.get_mut(&group) {
                 group.done = group.done.or(Some(self.tick));
                 group.acked_at = Some(now);
                 group.certain = true;
                 group.kept |= kept;
             }
-        } else if let Some(seen) = refusal(status) {
-            self.take_back(namespace, group, keys);
+        } else if let Some(seen) = observation_of_refusal(status) {
+            self.remove_group(namespace, group, keys);
             let failed = usize::try_from(completion.position).ok().filter(|_| keys.len() > 1);
             if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
-                self.judge_refusal(namespace, one, (status, seen), when)?;
+                self.check_refusal(namespace, one, (status, seen), when)?;
             }
         } else {
             return Err(unexpected(completion));
         }
-        let oldest_open = self.open.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
+        let oldest_open =
+            self.commands_in_flight.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
         for one in keys {
             let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
             if let Some(history) = history {
-                history.forget(&self.groups, oldest_open);
+                history.archive_obsolete(&self.groups, oldest_open);
             }
         }
         Ok(())
     }
 
-    pub(super) fn take_back(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyRequest]) {
+    pub(super) fn remove_group(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyRequest]) {
         for one in keys {
             self.key(namespace, &one.key).writes.retain(|write| write.group != group);
         }
@@ -78,7 +80,7 @@ impl DeviceChecker {
         before.writes.retain(|write| write.group != group);
         let seen = match one.condition {
             WriteCondition::Always => return Ok(()),
-            WriteCondition::IfExists | WriteCondition::IfSequence(_) => KeyObservation::Something,
+            WriteCondition::IfExists | WriteCondition::IfSequence(_) => KeyObservation::AnyRecord,
             WriteCondition::IfAbsent => KeyObservation::Absent,
         };
         let mut matching = before.explanations(&self.groups, seen, when);
@@ -89,7 +91,7 @@ impl DeviceChecker {
         if !matching.is_empty() {
             // The write was acknowledged, so the group that decided its condition has happened as a whole, and lasts as
             // long as the write.
-            self.promote(namespace, &before, &matching, (seen, when), ReadRelease::WhenDurable);
+            self.mark_happened(namespace, &before, &matching, (seen, when), ReadRelease::WhenDurable);
             let always = self.spaces[namespace.index()].durability == Durability::Always;
             if let (WriteCondition::IfSequence(Sequence(wanted)), [only], true) =
                 (one.condition, &matching[..], always)
@@ -104,7 +106,7 @@ impl DeviceChecker {
             namespace,
             key: history.number,
             status,
-            expected: before.expected(&self.groups, when),
+            expected: before.describe_expected(&self.groups, when),
         })
     }
 
@@ -130,7 +132,7 @@ impl DeviceChecker {
         Ok(())
     }
 
-    pub(super) fn judge_refusal(
+    pub(super) fn check_refusal(
         &mut self,
         namespace: NamespaceId,
         one: &KeyRequest,
@@ -144,10 +146,10 @@ impl DeviceChecker {
                 namespace,
                 key: history.number,
                 status,
-                expected: history.expected(&self.groups, when),
+                expected: history.describe_expected(&self.groups, when),
             });
         }
-        self.promote(namespace, &history, &matching, (seen, when), ReadRelease::WhenDurable);
+        self.mark_happened(namespace, &history, &matching, (seen, when), ReadRelease::WhenDurable);
         Ok(())
     }
 
@@ -168,11 +170,11 @@ impl DeviceChecker {
             },
             _ => return Err(unexpected(completion)),
         };
-        self.judge_seen((namespace, key, release), seen, when)
+        self.check_observation((namespace, key, release), seen, when)
     }
 
     /// Checks that the observation of the key is possible, and updates the model with what follows from it.
-    pub(super) fn judge_seen(
+    pub(super) fn check_observation(
         &mut self,
         (namespace, key, release): (NamespaceId, &Bytes, ReadRelease),
         seen: KeyObservation,
@@ -181,19 +183,19 @@ impl DeviceChecker {
         let history = self.key(namespace, key).clone();
         let matching = history.explanations(&self.groups, seen, when);
         if matching.is_empty() {
-            return Err(self.accuse(namespace, &history, seen, when));
+            return Err(self.violation_for(namespace, &history, seen, when));
         }
         if let (KeyObservation::Present { sequence, .. }, [only]) = (seen, &matching[..]) {
             let group = history.writes[*only].group;
             self.learn_sequence(namespace, key, group, Sequence(sequence));
         }
-        self.promote(namespace, &history, &matching, (seen, when), release);
+        self.mark_happened(namespace, &history, &matching, (seen, when), release);
         Ok(())
     }
 
     /// Marks the write that explains the observation as having happened; if the completion was held until the write was
     /// durable, it must also survive a cut.
-    pub(super) fn promote(
+    pub(super) fn mark_happened(
         &mut self,
         namespace: NamespaceId,
         history: &KeyHistory,
@@ -204,7 +206,7 @@ impl DeviceChecker {
         let [only] = matching else { return };
         let lasting = release == ReadRelease::WhenDurable
             && self.spaces[namespace.index()].durability == Durability::Always
-            && history.is_explained_once_for_good(&self.groups, seen, when);
+            && history.has_single_durable_explanation(&self.groups, seen, when);
         if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
             group.done = group.done.or(Some(self.tick));
             group.certain = true;
@@ -212,38 +214,38 @@ impl DeviceChecker {
         }
     }
 
-    pub(super) fn accuse(
+    pub(super) fn violation_for(
         &self,
         namespace: NamespaceId,
         history: &KeyHistory,
         seen: KeyObservation,
         when: ObservationSpan,
     ) -> PromiseViolation {
-        let (key, expected) = (history.number, history.expected(&self.groups, when));
+        let (key, expected) = (history.number, history.describe_expected(&self.groups, when));
         let saw = match seen {
             KeyObservation::Absent => "found nothing".to_owned(),
-            KeyObservation::Something => "found a record".to_owned(),
+            KeyObservation::AnyRecord => "found a record".to_owned(),
             KeyObservation::Content(value) => format!("found {} bytes", value.bytes),
             KeyObservation::Present { bytes, sequence, expiry_ms, .. } => {
                 format!("found {bytes} bytes (sequence {sequence}, expiry {expiry_ms})")
             }
         };
         match seen {
-            KeyObservation::Absent => PromiseViolation::Lost { namespace, key, saw, expected },
+            KeyObservation::Absent => PromiseViolation::Lost { namespace, key, found: saw, expected },
             _ if history.ever_written(seen, when) => {
-                PromiseViolation::CameBack { namespace, key, saw, expected }
+                PromiseViolation::CameBack { namespace, key, found: saw, expected }
             }
-            _ => PromiseViolation::NeverWritten { namespace, key, saw, expected },
+            _ => PromiseViolation::NeverWritten { namespace, key, found: saw, expected },
         }
     }
 }
 
 /// Returns `Some` if a status means that nothing was written; the inner value is the state that the device must have
 /// observed.
-fn refusal(status: Status) -> Option<Option<KeyObservation>> {
+fn observation_of_refusal(status: Status) -> Option<Option<KeyObservation>> {
     match status {
         Status::KEY_DOES_NOT_EXIST => Some(Some(KeyObservation::Absent)),
-        Status::KEY_EXISTS => Some(Some(KeyObservation::Something)),
+        Status::KEY_EXISTS => Some(Some(KeyObservation::AnyRecord)),
         Status::SEQUENCE_MISMATCH | Status::CAPACITY_EXCEEDED => Some(None),
         _ => None,
     }

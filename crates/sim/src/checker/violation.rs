@@ -11,7 +11,7 @@ use headwater_ssd::command::NamespaceId;
 pub enum PromiseViolation {
     /// A completion for a token that was not in flight: a second one, or one for a refused command.
     #[error("completion for token {token}, which is not in flight: exactly one completion a command")]
-    UnaskedCompletion {
+    UnexpectedCompletion {
         /// The token.
         token: u64,
     },
@@ -25,45 +25,45 @@ pub enum PromiseViolation {
     },
     /// More commands in flight than the limit.
     #[error("{in_flight} commands in flight, the limit is {limit}")]
-    OverBound {
+    TooManyInFlight {
         /// Commands accepted and not completed.
         in_flight: usize,
         /// The limit.
         limit: usize,
     },
     /// A write that must exist does not, and nothing newer replaces it.
-    #[error("{namespace} key {key}: {saw}, but {expected}: a promised write was lost")]
+    #[error("{namespace} key {key}: {found}, but {expected}: a promised write was lost")]
     Lost {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
         /// The state found.
-        saw: String,
+        found: String,
         /// The states allowed.
         expected: String,
     },
     /// The state found existed once, but a newer one must have replaced it.
-    #[error("{namespace} key {key}: {saw}, but {expected}: an older state came back")]
+    #[error("{namespace} key {key}: {found}, but {expected}: an older state came back")]
     CameBack {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
         /// The state found.
-        saw: String,
+        found: String,
         /// The states allowed.
         expected: String,
     },
     /// The value found was never written under this key.
-    #[error("{namespace} key {key}: {saw}, which was never written; {expected}")]
+    #[error("{namespace} key {key}: {found}, which was never written; {expected}")]
     NeverWritten {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key.
         key: usize,
         /// The state found.
-        saw: String,
+        found: String,
         /// The states allowed.
         expected: String,
     },
@@ -128,13 +128,13 @@ pub enum PromiseViolation {
         before: u64,
     },
     /// A listing names a key that cannot exist, names one twice, or omits one that must exist.
-    #[error("{namespace} listing: {what} (key {key})")]
+    #[error("{namespace} listing: {error} (key {key})")]
     Listing {
         /// Key space.
         namespace: NamespaceId,
         /// Number of the key, or `usize::MAX` for one that was never used.
         key: usize,
         /// The error in the listing.
-        what: &'static str,
+        error: &'static str,
     },
 }

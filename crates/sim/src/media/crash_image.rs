@@ -32,7 +32,7 @@ pub enum FlashMisuse {
 
 #[derive(Debug, Default)]
 pub(super) struct MediumState {
-    pub(super) dead: bool,
+    pub(super) power_lost: bool,
     pub(super) points: u64,
     pub(super) now: Nanos,
     pub(super) cut: Option<PowerCut>,
@@ -44,14 +44,14 @@ pub(super) struct MediumState {
 #[derive(Clone, Debug)]
 pub struct CrashImage {
     pub(super) config: SimMediaConfig,
-    pub(super) remains: Arc<Mutex<MediumState>>,
+    pub(super) state: Arc<Mutex<MediumState>>,
 }
 
 impl CrashImage {
     /// Returns true if the power was cut.
     #[must_use]
-    pub fn is_dead(&self) -> bool {
-        self.lock().dead
+    pub fn has_lost_power(&self) -> bool {
+        self.lock().power_lost
     }
 
     /// Returns the number of points passed at which the power could have been cut (see [`PowerCut::Point`]).
@@ -82,11 +82,11 @@ impl CrashImage {
     #[must_use]
     pub fn next_boot(&self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Option<SimMedia> {
         let mut flash = self.lock().flash.take()?;
-        flash.cut(rng, damage, self.config.guard_pages);
+        flash.power_cut(rng, damage, self.config.guard_pages);
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, MediumState> {
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

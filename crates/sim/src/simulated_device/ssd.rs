@@ -9,7 +9,7 @@ use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::namespace::Namespace;
 
 /// The only front end of a simulated device.
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 
 impl SimulatedDevice for SsdDevice<SimMedia> {
     fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String> {
@@ -30,7 +30,7 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
     }
 
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
-        SsdDevice::submit(self, FACE, namespace, token, command)
+        SsdDevice::submit(self, FRONT_END, namespace, token, command)
     }
 
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
@@ -38,7 +38,7 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
     }
 
     fn next_completion(&mut self) -> Option<SsdCompletion> {
-        SsdDevice::next_completion(self, FACE)
+        SsdDevice::next_completion(self, FRONT_END)
     }
 
     fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
@@ -49,7 +49,7 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
         SsdDevice::is_attached(self, namespace, controller)
     }
 
-    fn nudge(&mut self) {
+    fn request_maintenance(&mut self) {
         self.request_checkpoint();
     }
 

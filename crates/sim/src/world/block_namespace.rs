@@ -5,7 +5,7 @@
 //! Invariant: while a change is in flight no command on blocks is submitted, so that a power cut leaves the namespace
 //! as it was before the change or as it is after it, with matching blocks.
 
-use super::config::{BlockNamespaceConfig, DISK};
+use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig};
 use super::{FailureCause, SimPower, SimWorld};
 use crate::checker::{DeviceChecker, WallSpan};
 use crate::media::CrashImage;
@@ -30,39 +30,39 @@ struct NamespaceEntry {
 pub(super) struct BlockNamespaceModel {
     config: BlockNamespaceConfig,
     /// The entry as last acknowledged, or as found after a start.
-    now: Option<NamespaceEntry>,
+    current: Option<NamespaceEntry>,
     /// The token of the change in flight, and the entry after it.
-    changing: Option<(u64, Option<NamespaceEntry>)>,
+    pending_change: Option<(u64, Option<NamespaceEntry>)>,
     changes: u32,
 }
 
 impl BlockNamespaceModel {
     pub(super) fn new(config: BlockNamespaceConfig) -> Self {
-        Self { config, now: None, changing: None, changes: 0 }
+        Self { config, current: None, pending_change: None, changes: 0 }
     }
 
     /// Notes an accepted command.
     pub(super) fn accepted(&mut self, token: u64, change: &Option<NamespaceChange>) {
         if let Some(change) = change {
-            self.changing = Some((token, self.after(change)));
+            self.pending_change = Some((token, self.after(change)));
         }
     }
 
     /// Applies a completion. A change that was refused, because the medium is full, changed nothing.
     pub(super) fn completed(&mut self, completion: &SsdCompletion) {
-        if let Some((token, after)) = self.changing
+        if let Some((token, after)) = self.pending_change
             && token == completion.token
         {
-            self.changing = None;
+            self.pending_change = None;
             if completion.status.is_success() {
-                self.now = after;
+                self.current = after;
             }
         }
     }
 
     /// Returns the entry after a change.
     fn after(&self, change: &NamespaceChange) -> Option<NamespaceEntry> {
-        let now = self.now.unwrap_or(NamespaceEntry { namespace: Namespace::IMPLICIT, attached: true });
+        let now = self.current.unwrap_or(NamespaceEntry { namespace: Namespace::IMPLICIT, attached: true });
         let current = now.namespace;
         let with = |namespace| Some(NamespaceEntry { namespace, ..now });
         match change {
@@ -95,21 +95,21 @@ impl BlockNamespaceModel {
             }
             NamespaceChange::DetachAll => Some(NamespaceEntry { attached: false, ..now }),
             // Concerns the whole device; this world never submits it.
-            NamespaceChange::Sanitize(_) => self.now,
+            NamespaceChange::Sanitize(_) => self.current,
         }
     }
 
     fn block_bytes(&self) -> usize {
-        match self.now.map(|seen| seen.namespace.kind) {
+        match self.current.map(|seen| seen.namespace.kind) {
             Some(NamespaceKind::Block(format)) => format.bytes(),
             _ => 0,
         }
     }
 
     /// Returns the next change. While the namespace does not exist, it is its creation.
-    fn change(&mut self, rng: &mut fastrand::Rng) -> NamespaceChange {
+    fn next_change(&mut self, rng: &mut fastrand::Rng) -> NamespaceChange {
         self.changes += 1;
-        let Some(NamespaceEntry { namespace: made, attached }) = self.now else {
+        let Some(NamespaceEntry { namespace: made, attached }) = self.current else {
             let format = self.config.format;
             // The size is a multiple of the larger format's block, so that a Format keeps it exact.
             let larger = (BlockFormat::B4096.bytes() / format.bytes()) as u64;
@@ -148,8 +148,8 @@ impl BlockNamespaceModel {
     }
 
     /// Returns the next command on blocks.
-    fn command(&self, rng: &mut fastrand::Rng) -> Option<SsdCommand> {
-        let size = self.now?.namespace.size.min(u64::from(self.config.blocks));
+    fn next_command(&self, rng: &mut fastrand::Rng) -> Option<SsdCommand> {
+        let size = self.current?.namespace.size.min(u64::from(self.config.blocks));
         let blocks = match rng.u8(0..16) {
             0..=7 => 1,
             8..=14 => rng.u64(1..=size.min(8)),
@@ -166,8 +166,10 @@ impl BlockNamespaceModel {
                 SsdCommand::Deallocate { ranges, fua }
             }
             23 => {
-                let all =
-                    LbaRange { start: Lba(0), blocks: u32::try_from(self.now?.namespace.size).unwrap_or(1) };
+                let all = LbaRange {
+                    start: Lba(0),
+                    blocks: u32::try_from(self.current?.namespace.size).unwrap_or(1),
+                };
                 SsdCommand::Deallocate { ranges: vec![all], fua }
             }
             24 => SsdCommand::Compare { start: Lba(start), data: self.data(rng, range.blocks).into() },
@@ -190,62 +192,68 @@ impl BlockNamespaceModel {
 
 impl<E: SimulatedDevice> SimWorld<'_, E> {
     /// Returns the next command for the block namespace; `None` if the next command is for a key.
-    pub(super) fn next_on_disk(&mut self) -> Option<SsdCommand> {
+    pub(super) fn next_block_command(&mut self) -> Option<SsdCommand> {
         let disk = self.disk.as_mut()?;
-        if disk.changing.is_some() || self.rng.u8(0..3) == 0 {
+        if disk.pending_change.is_some() || self.rng.u8(0..3) == 0 {
             return None;
         }
         self.checker.set_block_bytes(disk.block_bytes());
-        if disk.now.is_none() || self.rng.u32(0..disk.config.changes_every) == 0 {
-            return Some(SsdCommand::Namespace(disk.change(&mut self.rng)));
+        if disk.current.is_none() || self.rng.u32(0..disk.config.changes_every) == 0 {
+            return Some(SsdCommand::Namespace(disk.next_change(&mut self.rng)));
         }
-        disk.command(&mut self.rng)
+        disk.next_command(&mut self.rng)
     }
 
     /// Checks after a start that the table holds what was acknowledged, or what was in flight at the power cut.
-    pub(super) fn settle_table(&mut self, engine: &E) -> Result<(), FailureCause> {
+    pub(super) fn check_table(&mut self, engine: &E) -> Result<(), FailureCause> {
         let Some(disk) = &mut self.disk else {
             return Ok(());
         };
-        let seen = engine
-            .namespace(DISK)
-            .map(|namespace| NamespaceEntry { namespace, attached: engine.is_attached(DISK, CONTROLLER) });
-        let changing = disk.changing.take();
+        let seen = engine.namespace(BLOCK_NAMESPACE).map(|namespace| NamespaceEntry {
+            namespace,
+            attached: engine.is_attached(BLOCK_NAMESPACE, CONTROLLER),
+        });
+        let changing = disk.pending_change.take();
         let happened = changing.is_some_and(|(_, after)| after == seen);
-        if seen != disk.now && !happened {
+        if seen != disk.current && !happened {
             return Err(FailureCause::Table {
                 seen: format!("{seen:?}"),
-                expected: format!("{:?} or {changing:?}", disk.now),
+                expected: format!("{:?} or {changing:?}", disk.current),
             });
         }
         // A change without a visible effect may have happened or not.
-        if changing.is_none_or(|(_, after)| after != disk.now) {
-            self.checker.change_settled(happened);
+        if changing.is_none_or(|(_, after)| after != disk.current) {
+            self.checker.resolve_change(happened);
         }
-        disk.now = seen;
+        disk.current = seen;
         self.checker.set_block_bytes(disk.block_bytes());
         Ok(())
     }
 
     /// Checks after a start one block that was used before.
-    pub(super) fn settle_block(
+    pub(super) fn check_block(
         &mut self,
         engine: &mut E,
         image: &CrashImage,
         key: &Bytes,
     ) -> Result<SimPower, FailureCause> {
         let lba = DeviceChecker::block_of(key);
-        let size = self.disk.as_ref().and_then(|disk| disk.now).map_or(0, |seen| seen.namespace.size);
+        let size = self.disk.as_ref().and_then(|disk| disk.current).map_or(0, |seen| seen.namespace.size);
         if lba >= size {
             return Ok(SimPower::On);
         }
         let range = LbaRange { start: Lba(lba), blocks: 1 };
         let asked = self.wall();
         let read = SsdCommand::Read { range, sink: Vec::new().into() };
-        let Some((completion, answered)) = self.ask_alone(engine, image, DISK, read)? else {
-            return Ok(SimPower::Gone);
+        let Some((completion, answered)) = self.submit_and_wait(engine, image, BLOCK_NAMESPACE, read)? else {
+            return Ok(SimPower::PowerLost);
         };
-        self.checker.settle_block(DISK, lba, &completion, WallSpan { asked, answered })?;
+        self.checker.check_recovered_block(
+            BLOCK_NAMESPACE,
+            lba,
+            &completion,
+            WallSpan { asked, answered },
+        )?;
         Ok(SimPower::On)
     }
 }

@@ -22,7 +22,7 @@ pub struct WorldConfig {
     /// The clients' workload.
     pub workload: WorkloadConfig,
     /// The block namespace in addition to the key spaces, if there is one.
-    pub disk: Option<BlockNamespaceConfig>,
+    pub block_namespace: Option<BlockNamespaceConfig>,
     /// Maximum number of commands in flight.
     pub depth: usize,
     /// Number of boots that end in a power cut.
@@ -34,7 +34,7 @@ pub struct WorldConfig {
 }
 
 /// The number of the block namespace: the lowest free one when it is created.
-pub(super) const DISK: NamespaceId = NamespaceId(2);
+pub(super) const BLOCK_NAMESPACE: NamespaceId = NamespaceId(2);
 
 /// The block namespace of a world.
 #[derive(Clone, Copy, Debug)]
@@ -51,14 +51,14 @@ pub struct BlockNamespaceConfig {
 pub const BLOCK_SEEDS: u64 = 1 << 32;
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
-const DRAWN: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
+const PRESET_CHOICES: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
 
 impl WorldConfig {
     /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6F72_6C64);
-        let preset = TimingPreset::named(DRAWN[rng.usize(0..DRAWN.len())]).unwrap_or(FILE);
+        let preset = TimingPreset::named(PRESET_CHOICES[rng.usize(0..PRESET_CHOICES.len())]).unwrap_or(FILE);
         let blocks = rng.u32(20..=40);
         let addressable = preset.cached.is_none() && rng.u8(0..4) == 0;
         let media = SimMediaConfig {
@@ -86,12 +86,12 @@ impl WorldConfig {
             // The device must distinguish keys that share a hash.
             device.hash_bits = rng.u32(3..=8);
         }
-        let mut disk = None;
+        let mut block_namespace = None;
         if seed >= BLOCK_SEEDS {
             let modes = [Durability::Always, device.durability[1], Durability::OnFlush];
-            device.durability[DISK.index()] = modes[rng.usize(0..3)];
+            device.durability[BLOCK_NAMESPACE.index()] = modes[rng.usize(0..3)];
             workload.namespaces = 1;
-            disk = Some(BlockNamespaceConfig {
+            block_namespace = Some(BlockNamespaceConfig {
                 format: BlockFormat::ALL[rng.usize(0..2)],
                 // With many blocks, a resize removes more blocks than a page of the log can record.
                 blocks: if rng.bool() { rng.u32(4..=48) } else { rng.u32(100..=250) },
@@ -102,7 +102,7 @@ impl WorldConfig {
             media,
             device,
             workload,
-            disk,
+            block_namespace,
             depth: [1, 4, 16, 64][rng.usize(0..4)],
             rounds: rng.u32(2..=5),
             commands_max: 1 << rng.u32(4..=9),

@@ -46,7 +46,7 @@ pub enum FailureCause {
     Refused(SubmitError),
     /// The device makes no progress and has no deadline.
     #[error("the device makes no progress with {in_flight} commands in flight")]
-    Stuck {
+    NoProgress {
         /// Commands in flight.
         in_flight: usize,
     },

@@ -1,7 +1,7 @@
 //! The toy device's recovery: it reads every page and applies complete entries in order.
 
 use crate::log_entry::{decode, le};
-use crate::toy_device::{ToyFlaw, HEAD, PART, ToyDevice};
+use crate::toy_device::{HEADER_BYTES, PART_BYTES, ToyDevice, ToyFlaw};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::{
@@ -42,8 +42,8 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
                 if (hash_holds || Self::has(ToyFlaw::SkipsChecksums)) && &frame[8..12] == b"toy!" {
                     let (sequence, part, parts) =
                         (le(&frame[16..24]), le(&frame[24..26]), le(&frame[26..28]));
-                    let length = usize::try_from(le(&frame[28..30])).unwrap().min(PART);
-                    let bytes = frame[HEAD..HEAD + length].to_vec();
+                    let length = usize::try_from(le(&frame[28..30])).unwrap().min(PART_BYTES);
+                    let bytes = frame[HEADER_BYTES..HEADER_BYTES + length].to_vec();
                     entries.entry(sequence).or_default().insert(part, (parts, bytes));
                 }
             }

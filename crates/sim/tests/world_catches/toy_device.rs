@@ -9,8 +9,8 @@ use bytes::Bytes;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_sim::media::SimMedia;
+use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
     BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
     SubmitError,
@@ -97,8 +97,8 @@ fn answer(token: u64, status: Status) -> Completion {
     }
 }
 
-pub(crate) const HEAD: usize = 32;
-pub(crate) const PART: usize = 4_096 - HEAD;
+pub(crate) const HEADER_BYTES: usize = 32;
+pub(crate) const PART_BYTES: usize = 4_096 - HEADER_BYTES;
 
 impl<const FLAW: usize> ToyDevice<FLAW> {
     pub(crate) fn has(flaw: ToyFlaw) -> bool {
@@ -121,7 +121,12 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         (!gone || Self::has(ToyFlaw::ServesExpired)).then_some(record)
     }
 
-    fn judge(&self, at: (NamespaceId, &Bytes), condition: Condition, wall: UnixMillis) -> Result<(), Status> {
+    fn check_condition(
+        &self,
+        at: (NamespaceId, &Bytes),
+        condition: Condition,
+        wall: UnixMillis,
+    ) -> Result<(), Status> {
         if Self::has(ToyFlaw::IgnoresConditions) {
             return Ok(());
         }
@@ -137,7 +142,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         }
     }
 
-    fn until(&self, namespace: NamespaceId, key: &Bytes, expiry: Expiry, wall: UnixMillis) -> u64 {
+    fn expiry_of(&self, namespace: NamespaceId, key: &Bytes, expiry: Expiry, wall: UnixMillis) -> u64 {
         match expiry {
             Expiry::Never => 0,
             Expiry::At(end) => end,
@@ -167,7 +172,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
     /// Programs an entry. Returns its sequence, or `None` if it does not fit. The medium's queue must have room for it.
     fn log(&mut self, ops: &[ToyOp], now: Nanos) -> Option<u64> {
         let bytes = encode(ops);
-        let parts: Vec<&[u8]> = bytes.chunks(PART).collect();
+        let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES).collect();
         let guard = usize::from(self.media.traits().guard_pages);
         if parts.len() + guard + 2 > self.pages_left() {
             return None;
@@ -182,7 +187,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
             frame[24..26].copy_from_slice(&part.to_le_bytes());
             frame[26..28].copy_from_slice(&total.to_le_bytes());
             frame[28..30].copy_from_slice(&u16::try_from(bytes.len()).unwrap().to_le_bytes());
-            frame[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
+            frame[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
             let hash = xxh3_64(&frame[8..4_096]);
             frame[..8].copy_from_slice(&hash.to_le_bytes());
             self.program(frame, now);
@@ -246,10 +251,10 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         let refuse = |status| ToyWait::Ready(answer(token, status));
         let waiting = match command {
             Command::Store { key, value, condition, expiry } => {
-                match self.judge((namespace, &key), condition, wall) {
+                match self.check_condition((namespace, &key), condition, wall) {
                     Err(status) => refuse(status),
                     Ok(()) => {
-                        let until = self.until(namespace, &key, expiry, wall);
+                        let until = self.expiry_of(namespace, &key, expiry, wall);
                         self.write(
                             namespace,
                             token,
@@ -259,11 +264,15 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
                     }
                 }
             }
-            Command::Delete { key, condition } => match self.judge((namespace, &key), condition, wall) {
-                Err(status) => refuse(status),
-                Ok(()) if self.find(namespace, &key, wall).is_none() => refuse(Status::KEY_DOES_NOT_EXIST),
-                Ok(()) => self.write(namespace, token, vec![ToyOp::Delete(namespace.0, key)], now),
-            },
+            Command::Delete { key, condition } => {
+                match self.check_condition((namespace, &key), condition, wall) {
+                    Err(status) => refuse(status),
+                    Ok(()) if self.find(namespace, &key, wall).is_none() => {
+                        refuse(Status::KEY_DOES_NOT_EXIST)
+                    }
+                    Ok(()) => self.write(namespace, token, vec![ToyOp::Delete(namespace.0, key)], now),
+                }
+            }
             Command::Batch { writes } => self.batch(namespace, token, writes, (now, wall)),
             Command::Clear => self.write(namespace, token, vec![ToyOp::Clear(namespace.0)], now),
             Command::Retrieve { key, bytes_max, .. } => {
@@ -295,13 +304,14 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         for (position, write) in (0..).zip(writes) {
             let (judged, op) = match write {
                 BatchWrite::Store { key, value, condition, expiry } => {
-                    let judged = self.judge((namespace, &key), condition, at.1);
-                    let until = self.until(namespace, &key, expiry, at.1);
+                    let judged = self.check_condition((namespace, &key), condition, at.1);
+                    let until = self.expiry_of(namespace, &key, expiry, at.1);
                     (judged, ToyOp::Store(namespace.0, key, value, until))
                 }
-                BatchWrite::Delete { key, condition } => {
-                    (self.judge((namespace, &key), condition, at.1), ToyOp::Delete(namespace.0, key))
-                }
+                BatchWrite::Delete { key, condition } => (
+                    self.check_condition((namespace, &key), condition, at.1),
+                    ToyOp::Delete(namespace.0, key),
+                ),
             };
             if let Err(status) = judged {
                 let mut refused = answer(token, status);

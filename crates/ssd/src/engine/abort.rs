@@ -16,15 +16,15 @@ impl<M: Media> SsdDevice<M> {
     ///
     /// Searches all commands in flight.
     pub fn abort(&mut self, face: FrontEndId, token: u64) -> bool {
-        let Some(at) = self.slab.find(face, token) else {
+        let Some(at) = self.operations.find(face, token) else {
             return false;
         };
-        let begun = self.slab.get(at).is_some_and(|operation| operation.started.is_some());
-        if begun || !(self.schedule.pull(at) || self.throttle.pull(at)) {
+        let begun = self.operations[at].started.is_some();
+        if begun || !(self.schedule.remove_waiting(at) || self.throttle.remove_waiting(at)) {
             return false;
         }
         let completion = SsdCompletion::new(token, Status::ABORT_REQUESTED);
-        self.finish(at, ExecutionOutcome { completion, gate: ReleaseGate::Open });
+        self.finish_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
         true
     }
 }

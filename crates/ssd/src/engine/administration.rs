@@ -25,7 +25,7 @@ use host_traffic::HostTraffic;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The front end number under which commands of actions are submitted; no real front end has it.
-pub const ADMINISTRATION_FACE: FrontEndId = FrontEndId(255);
+pub const ADMINISTRATION_FRONT_END: FrontEndId = FrontEndId(255);
 /// Maximum of queued actions; one more is refused.
 pub const ACTIONS_MAX: usize = 64;
 /// Maximum of controllers of the subsystem.
@@ -35,7 +35,7 @@ pub const CONTROLLERS_MAX: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminTicket {
     /// The front end.
-    pub face: FrontEndId,
+    pub front_end: FrontEndId,
     /// The front end's token for the action.
     pub token: u64,
 }
@@ -46,7 +46,7 @@ pub(crate) struct SanitizePurge {
     /// The last sequence whose data must be erased from the medium.
     pub(crate) up_to: Sequence,
     /// Blocks to erase when it began.
-    pub(crate) blocks: usize,
+    pub(crate) initial_blocks: usize,
 }
 
 /// The state of the subsystem that belongs to no single namespace.
@@ -57,12 +57,12 @@ pub(crate) struct AdminState {
     pub(crate) sanitize: SanitizeStatus,
     pub(crate) purge: Option<SanitizePurge>,
     /// Client bytes written up to the end of the last sanitize operation.
-    pub(crate) sanitized_at: u64,
+    pub(crate) client_bytes_at_sanitize: u64,
     pub(crate) traffic: HostTraffic,
     pub(crate) discovery_log: Vec<u8>,
     /// Actions in order of arrival; the first is being carried out.
-    pub(crate) works: VecDeque<PendingAction>,
-    answers: VecDeque<(AdminTicket, AdminCompletion)>,
+    pub(crate) actions: VecDeque<PendingAction>,
+    completions: VecDeque<(AdminTicket, AdminCompletion)>,
     changes: u64,
 }
 
@@ -73,11 +73,11 @@ impl Default for AdminState {
             controllers: BTreeSet::new(),
             sanitize: SanitizeStatus::default(),
             purge: None,
-            sanitized_at: 0,
+            client_bytes_at_sanitize: 0,
             traffic: HostTraffic::default(),
             discovery_log: Vec::new(),
-            works: VecDeque::new(),
-            answers: VecDeque::new(),
+            actions: VecDeque::new(),
+            completions: VecDeque::new(),
             changes: 0,
         }
     }
@@ -85,7 +85,7 @@ impl Default for AdminState {
 
 impl AdminState {
     /// Counts a change of what controllers compare.
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn count_change(&mut self) {
         self.changes += 1;
     }
 
@@ -95,20 +95,20 @@ impl AdminState {
     }
 
     /// Enqueues the answer to an action.
-    pub(crate) fn answer(&mut self, ticket: AdminTicket, answer: AdminCompletion) {
-        self.answers.push_back((ticket, answer));
+    pub(crate) fn complete(&mut self, ticket: AdminTicket, answer: AdminCompletion) {
+        self.completions.push_back((ticket, answer));
     }
 
     /// Takes the next answer for a front end, with its token.
-    pub(crate) fn take_answer(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
-        let at = self.answers.iter().position(|(ticket, _)| ticket.face == face)?;
-        self.answers.remove(at).map(|(ticket, answer)| (ticket.token, answer))
+    pub(crate) fn take_completion(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
+        let at = self.completions.iter().position(|(ticket, _)| ticket.front_end == face)?;
+        self.completions.remove(at).map(|(ticket, answer)| (ticket.token, answer))
     }
 
     /// Sets the state of the sanitize operation.
-    pub(crate) fn sanitize_is(&mut self, state: SanitizeState) {
+    pub(crate) fn set_sanitize_state(&mut self, state: SanitizeState) {
         self.sanitize.state = state;
-        self.touch();
+        self.count_change();
     }
 }
 
@@ -125,11 +125,11 @@ pub(crate) struct PendingAction {
     /// True while the first step is in flight.
     pub(crate) in_flight: bool,
     /// Final phase of a sanitize operation whose blocks are erased, or cannot be.
-    pub(crate) ending: Option<SanitizePhase>,
+    pub(crate) final_phase: Option<SanitizePhase>,
 }
 
 /// Returns the step that records the phase of a sanitize operation in the namespace table.
-pub(crate) fn sanitize_mark(phase: SanitizePhase, command: u32) -> AdminStep {
+pub(crate) fn sanitize_mark_step(phase: SanitizePhase, command: u32) -> AdminStep {
     let change = NamespaceChange::Sanitize(SanitizeMark { phase, command });
     (NamespaceId::FIRST, SsdCommand::Namespace(change))
 }
@@ -140,5 +140,5 @@ pub(crate) fn sanitize_steps(
     command: u32,
 ) -> VecDeque<AdminStep> {
     let clears = namespaces.map(|id| (id, SsdCommand::Clear));
-    [sanitize_mark(SanitizePhase::Running, command)].into_iter().chain(clears).collect()
+    [sanitize_mark_step(SanitizePhase::Running, command)].into_iter().chain(clears).collect()
 }

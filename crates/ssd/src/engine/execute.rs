@@ -30,11 +30,11 @@ use headwater_nvme::spec::status::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseGate {
     /// This sequence is durable, or the namespace does not promise durability.
-    Promise(Sequence),
+    IfPromised(Sequence),
     /// This sequence is durable, regardless of the namespace's durability.
     Durable(Sequence),
     /// None: it may be released immediately.
-    Open,
+    Immediate,
 }
 
 /// The result of a command: its completion and the gate of its release.
@@ -46,10 +46,10 @@ pub(crate) struct ExecutionOutcome {
 
 impl ExecutionOutcome {
     fn status(status: Status, saw: Sequence) -> Self {
-        Self { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Promise(saw) }
+        Self { completion: SsdCompletion::new(0, status), gate: ReleaseGate::IfPromised(saw) }
     }
 
-    fn wrote(sequence: Sequence) -> Self {
+    fn written(sequence: Sequence) -> Self {
         let mut outcome = Self::status(Status::SUCCESS, sequence);
         outcome.completion.sequence = sequence;
         outcome
@@ -63,10 +63,10 @@ pub(crate) fn execute<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let namespace = operation.namespace;
     let hash = operation.span.first;
-    if ftl.failed.is_some() && operation.is_write() {
+    if ftl.failure().is_some() && operation.is_write() {
         return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
     }
-    if let Err(status) = suits(ftl, operation) {
+    if let Err(status) = check_namespace_kind(ftl, operation) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let command = match &mut operation.work {
@@ -88,27 +88,30 @@ pub(crate) fn execute<M: Media>(
             let write = KeyTarget { namespace, hash, key, condition: *condition, expiry: *expiry };
             store(ftl, &write, value)
         }
-        SsdCommand::Delete { key, condition } => {
-            delete(ftl, &KeyTarget { condition: *condition, ..KeyTarget::any(namespace, hash, key) })
-        }
+        SsdCommand::Delete { key, condition } => delete(
+            ftl,
+            &KeyTarget { condition: *condition, ..KeyTarget::unconditional(namespace, hash, key) },
+        ),
         SsdCommand::Retrieve { key, sink, bytes_max, release } => {
-            retrieve(ftl, &KeyTarget::any(namespace, hash, key), (sink, *bytes_max), *release)
+            retrieve(ftl, &KeyTarget::unconditional(namespace, hash, key), (sink, *bytes_max), *release)
         }
-        SsdCommand::Exist { key, release } => exist(ftl, &KeyTarget::any(namespace, hash, key), *release),
+        SsdCommand::Exist { key, release } => {
+            exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)
+        }
         SsdCommand::Batch { writes } => batch(ftl, namespace, writes),
         SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list(ftl, operation, keys_max)
         }
         SsdCommand::Flush => Ok(ExecutionOutcome {
-            gate: ReleaseGate::Durable(ftl.applied()),
-            ..ExecutionOutcome::wrote(ftl.applied())
+            gate: ReleaseGate::Durable(ftl.last_sequence()),
+            ..ExecutionOutcome::written(ftl.last_sequence())
         }),
         SsdCommand::Fence { up_to } => {
-            Ok(ExecutionOutcome::status(Status::SUCCESS, (*up_to).min(ftl.applied())))
+            Ok(ExecutionOutcome::status(Status::SUCCESS, (*up_to).min(ftl.last_sequence())))
         }
         SsdCommand::Clear => clear(ftl, namespace),
-        SsdCommand::Namespace(change) => namespace::change(ftl, namespace, change),
+        SsdCommand::Namespace(change) => namespace::apply_change(ftl, namespace, change),
         SsdCommand::Read { .. }
         | SsdCommand::Write { .. }
         | SsdCommand::Deallocate { .. }
@@ -120,25 +123,27 @@ pub(crate) fn execute<M: Media>(
 
 /// Checks that the namespace has the kind that a command on keys, or on a namespace as a whole, needs.
 #[inline]
-fn suits<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
+fn check_namespace_kind<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
     let subject = match &operation.work {
         OperationWork::Command(command) => command.subject(),
         OperationWork::Expire { .. } => return Ok(()),
     };
-    match (subject, ftl.table.state(operation.namespace)) {
-        (CommandSubject::Table | CommandSubject::Blocks, _)
+    match (subject, ftl.namespace_table().definition(operation.namespace)) {
+        (CommandSubject::NamespaceTable | CommandSubject::Blocks, _)
         | (_, NamespaceDefinition::Implicit)
-        | (CommandSubject::Anything, NamespaceDefinition::Made(_)) => Ok(()),
-        (CommandSubject::Keys, NamespaceDefinition::Made(made)) if made.kind == NamespaceKind::Kv => Ok(()),
+        | (CommandSubject::Namespace, NamespaceDefinition::Created(_)) => Ok(()),
+        (CommandSubject::Keys, NamespaceDefinition::Created(made)) if made.kind == NamespaceKind::Kv => {
+            Ok(())
+        }
         (_, NamespaceDefinition::Damaged) => Err(Status::NAMESPACE_NOT_READY),
-        (CommandSubject::Keys, NamespaceDefinition::Made(_)) => Err(Status::INVALID_NAMESPACE),
+        (CommandSubject::Keys, NamespaceDefinition::Created(_)) => Err(Status::INVALID_NAMESPACE),
     }
 }
 
 fn clear<M: Media>(ftl: &mut Ftl<M>, namespace: NamespaceId) -> Result<ExecutionOutcome, StallReason> {
-    ftl.client_room(UNIT_BYTES * 3)?;
+    ftl.check_client_room(UNIT_BYTES * 3)?;
     let (sequence, removed) = ftl.clear(namespace, 0);
-    let mut outcome = ExecutionOutcome::wrote(sequence);
+    let mut outcome = ExecutionOutcome::written(sequence);
     outcome.completion.position = u32::try_from(removed).unwrap_or(u32::MAX);
     Ok(outcome)
 }
@@ -153,7 +158,7 @@ struct KeyTarget<'a> {
 }
 
 impl<'a> KeyTarget<'a> {
-    fn any(namespace: NamespaceId, hash: KeyHash, key: &'a Bytes) -> Self {
+    fn unconditional(namespace: NamespaceId, hash: KeyHash, key: &'a Bytes) -> Self {
         Self { namespace, hash, key, condition: WriteCondition::Always, expiry: RecordExpiry::Never }
     }
 
@@ -162,7 +167,7 @@ impl<'a> KeyTarget<'a> {
     }
 
     /// Checks the condition against the found record, and returns the status of a failed condition.
-    fn check<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
+    fn check_condition<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
         let exists = found.filter(|found| !ftl.expired(found));
         match (self.condition, exists) {
             (WriteCondition::Always, _)
@@ -180,15 +185,19 @@ impl<'a> KeyTarget<'a> {
     /// Stalls a write whose condition or kept expiry depends on a batch or clear that is not durable yet: if a power
     /// cut lost the batch but kept the write, part of the batch would have taken effect. Once the write runs, all that
     /// it saw has a lower sequence than its own, so that its acknowledgement covers that too.
-    fn rests_on<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), StallReason> {
+    fn require_basis_durable<M: Media>(
+        &self,
+        ftl: &Ftl<M>,
+        found: Option<&FoundRecord>,
+    ) -> Result<(), StallReason> {
         if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep {
             return Ok(());
         }
         match found.map(|found| found.header) {
             // Its header cannot be read, so the write depends on nothing in it.
             Some(None) => Ok(()),
-            Some(Some(header)) => must_be_durable(ftl, joint_sequence(&header)),
-            None => must_be_durable(ftl, ftl.last_joint_removal),
+            Some(Some(header)) => require_durable(ftl, batch_sequence(&header)),
+            None => require_durable(ftl, ftl.last_multi_key_removal()),
         }
     }
 
@@ -202,21 +211,21 @@ impl<'a> KeyTarget<'a> {
 }
 
 /// Returns the sequence that a command saw which found this record, or none.
-fn saw<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Sequence {
+fn seen_sequence<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Sequence {
     // Some removal made the key absent; the sequence of the last removal covers it.
-    found.and_then(|found| found.header).map_or(ftl.last_removal, |header| header.sequence)
+    found.and_then(|found| found.header).map_or(ftl.last_removal(), |header| header.sequence)
 }
 
 /// Returns the sequence that must be durable before a copy of the record is written: its own if it is part of a batch.
-fn joint_sequence(header: &RecordHeader) -> Sequence {
+fn batch_sequence(header: &RecordHeader) -> Sequence {
     if header.flags & FLAGS_BATCH == 0 { Sequence(0) } else { header.sequence }
 }
 
-fn must_be_durable<M: Media>(ftl: &Ftl<M>, sequence: Sequence) -> Result<(), StallReason> {
-    if sequence <= ftl.commit.durable { Ok(()) } else { Err(StallReason::Durable(sequence)) }
+fn require_durable<M: Media>(ftl: &Ftl<M>, sequence: Sequence) -> Result<(), StallReason> {
+    if sequence <= ftl.durable() { Ok(()) } else { Err(StallReason::NotDurable(sequence)) }
 }
 
-fn units_of(found: Option<&FoundRecord>) -> usize {
+fn record_bytes_of(found: Option<&FoundRecord>) -> usize {
     found.map_or(0, |found| found.entry.units as usize * UNIT_BYTES)
 }
 
@@ -226,10 +235,10 @@ fn store<M: Media>(
     value: &ValueSource,
 ) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find(ftl, RecordPart::Key)?;
-    if let Err(status) = one.check(ftl, found.as_ref()) {
-        return Ok(ExecutionOutcome::status(status, saw(ftl, found.as_ref())));
+    if let Err(status) = one.check_condition(ftl, found.as_ref()) {
+        return Ok(ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref())));
     }
-    one.rests_on(ftl, found.as_ref())?;
+    one.require_basis_durable(ftl, found.as_ref())?;
     let alive = found.as_ref().filter(|found| !ftl.expired(found));
     let record = NewRecord {
         namespace: one.namespace,
@@ -242,23 +251,23 @@ fn store<M: Media>(
         expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
-    let (more, less) = (record.bytes(), units_of(found.as_ref()));
-    if !ftl.has_capacity(more, more, less) || !ftl.has_quota(one.namespace, more, less) {
+    let (more, less) = (record.bytes(), record_bytes_of(found.as_ref()));
+    if !ftl.has_capacity(more, more, less) || !ftl.fits_quota(one.namespace, more, less) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
-    ftl.client_room(record.bytes())?;
-    Ok(ExecutionOutcome::wrote(ftl.write(&record, found)))
+    ftl.check_client_room(record.bytes())?;
+    Ok(ExecutionOutcome::written(ftl.write(&record, found)))
 }
 
 fn delete<M: Media>(ftl: &mut Ftl<M>, one: &KeyTarget<'_>) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find(ftl, RecordPart::Key)?;
-    if let Err(status) = one.check(ftl, found.as_ref()) {
-        return Ok(ExecutionOutcome::status(status, saw(ftl, found.as_ref())));
+    if let Err(status) = one.check_condition(ftl, found.as_ref()) {
+        return Ok(ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref())));
     }
     let Some(alive) = found.filter(|found| !ftl.expired(found)) else {
-        return Ok(ExecutionOutcome::status(Status::KEY_DOES_NOT_EXIST, saw(ftl, found.as_ref())));
+        return Ok(ExecutionOutcome::status(Status::KEY_DOES_NOT_EXIST, seen_sequence(ftl, found.as_ref())));
     };
-    one.rests_on(ftl, Some(&alive))?;
+    one.require_basis_durable(ftl, Some(&alive))?;
     remove(ftl, one, alive)
 }
 
@@ -275,8 +284,8 @@ fn remove<M: Media>(
         expiry_ms: 0,
         batch: 0,
     };
-    ftl.client_room(tombstone.bytes())?;
-    Ok(ExecutionOutcome::wrote(ftl.write(&tombstone, Some(found))))
+    ftl.check_client_room(tombstone.bytes())?;
+    Ok(ExecutionOutcome::written(ftl.write(&tombstone, Some(found))))
 }
 
 fn expire<M: Media>(
@@ -285,30 +294,37 @@ fn expire<M: Media>(
     address: RecordAddress,
 ) -> Result<ExecutionOutcome, StallReason> {
     let nothing =
-        ExecutionOutcome { completion: SsdCompletion::new(0, Status::SUCCESS), gate: ReleaseGate::Open };
-    let entry = (0..).map_while(|nth| ftl.index.find(hash, nth)).find(|entry| entry.address == address);
+        ExecutionOutcome { completion: SsdCompletion::new(0, Status::SUCCESS), gate: ReleaseGate::Immediate };
+    let entry = (0..).map_while(|nth| ftl.index().find(hash, nth)).find(|entry| entry.address == address);
     let Some(entry) = entry else { return Ok(nothing) };
     let Some(header) = ftl.header(entry, RecordPart::Key)? else {
         // The header is damaged: a read of the key reports the damage, and the key leaves the expiry queue.
-        ftl.expiry.retain(|at, place| (at, place) != (hash, address));
+        ftl.forget_expiry(hash, address);
         return Ok(nothing);
     };
-    if !header.is_expired(ftl.wall_ms) {
+    if !ftl.is_expired(&header) {
         return Ok(nothing);
     }
     let key = Bytes::from(ftl.key_of(entry, &header)?);
-    let one = KeyTarget::any(entry.namespace, hash, &key);
+    let one = KeyTarget::unconditional(entry.namespace, hash, &key);
     remove(ftl, &one, FoundRecord { entry, header: Some(header) })?;
-    ftl.stats.expired += 1;
+    ftl.count_expired();
     Ok(nothing)
 }
 
 /// Makes the outcome of a lookup. An expired record counts as absent, but the outcome's gate still covers that record.
-fn describe<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>, release: ReadRelease) -> ExecutionOutcome {
-    let saw = saw(ftl, found);
+fn lookup_outcome<M: Media>(
+    ftl: &Ftl<M>,
+    found: Option<&FoundRecord>,
+    release: ReadRelease,
+) -> ExecutionOutcome {
+    let saw = seen_sequence(ftl, found);
     let found = found.filter(|found| !ftl.expired(found));
-    let gate =
-        if release == ReadRelease::Speculative { ReleaseGate::Open } else { ReleaseGate::Promise(saw) };
+    let gate = if release == ReadRelease::Speculative {
+        ReleaseGate::Immediate
+    } else {
+        ReleaseGate::IfPromised(saw)
+    };
     let mut completion = match found {
         None => SsdCompletion::new(0, Status::KEY_DOES_NOT_EXIST),
         Some(FoundRecord { header: None, .. }) => SsdCompletion::new(0, Status::UNRECOVERED_ERROR),
@@ -329,8 +345,8 @@ fn retrieve<M: Media>(
     (sink, bytes_max): (&mut ValueSink, u32),
     release: ReadRelease,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let found = one.find(ftl, RecordPart::Value)?;
-    let mut outcome = describe(ftl, found.as_ref(), release);
+    let found = one.find(ftl, RecordPart::Whole)?;
+    let mut outcome = lookup_outcome(ftl, found.as_ref(), release);
     let found = found.filter(|found| !ftl.expired(found));
     if let Some(FoundRecord { entry, header: Some(header) }) = found
         && !ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?
@@ -338,7 +354,7 @@ fn retrieve<M: Media>(
         outcome.completion.status = Status::UNRECOVERED_ERROR;
     }
     if outcome.completion.status == Status::UNRECOVERED_ERROR {
-        ftl.stats.damaged += 1;
+        ftl.count_damaged(1);
     }
     Ok(outcome)
 }
@@ -349,7 +365,7 @@ fn exist<M: Media>(
     release: ReadRelease,
 ) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find(ftl, RecordPart::Key)?;
-    Ok(describe(ftl, found.as_ref(), release))
+    Ok(lookup_outcome(ftl, found.as_ref(), release))
 }
 
 /// One write of a batch with the record it will replace.
@@ -360,35 +376,35 @@ fn batch<M: Media>(
     namespace: NamespaceId,
     writes: &[BatchWrite],
 ) -> Result<ExecutionOutcome, StallReason> {
-    let planned = plan(ftl, namespace, writes)?;
-    let mut seen = ftl.last_removal;
+    let planned = plan_batch(ftl, namespace, writes)?;
+    let mut seen = ftl.last_removal();
     for (position, (one, _, found)) in planned.iter().enumerate() {
-        seen = seen.max(saw(ftl, found.as_ref()));
-        if let Err(status) = one.check(ftl, found.as_ref()) {
-            let mut outcome = ExecutionOutcome::status(status, saw(ftl, found.as_ref()));
+        seen = seen.max(seen_sequence(ftl, found.as_ref()));
+        if let Err(status) = one.check_condition(ftl, found.as_ref()) {
+            let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
             outcome.completion.position = u32::try_from(position).unwrap_or(u32::MAX);
             return Ok(outcome);
         }
     }
     for (one, _, found) in &planned {
-        one.rests_on(ftl, found.as_ref())?;
+        one.require_basis_durable(ftl, found.as_ref())?;
     }
     // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
-    let absent_for_good = ftl.last_removal <= ftl.commit.durable;
+    let absent_for_good = ftl.last_removal() <= ftl.durable();
     let effective: Vec<PlannedWrite<'_>> = planned
         .into_iter()
         .filter(|(_, write, found)| {
             matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
         })
         .collect();
-    let more: usize = effective.iter().map(|(_, write, _)| bytes_of(write)).sum();
-    let less = effective.iter().map(|(_, _, found)| units_of(found.as_ref())).sum();
-    let largest = effective.iter().map(|(_, write, _)| bytes_of(write)).max().unwrap_or(0);
+    let more: usize = effective.iter().map(|(_, write, _)| write_bytes_of(write)).sum();
+    let less = effective.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum();
+    let largest = effective.iter().map(|(_, write, _)| write_bytes_of(write)).max().unwrap_or(0);
     if !ftl.has_capacity(largest, more, less) || !batch_fits_quota(ftl, namespace, &effective) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
-    ftl.client_room(more + more / 8)?;
+    ftl.check_client_room(more + more / 8)?;
     let last = effective.len().saturating_sub(1);
     let mut wrote = seen;
     for (index, (one, write, found)) in effective.into_iter().enumerate() {
@@ -403,17 +419,17 @@ fn batch<M: Media>(
         let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
         wrote = ftl.write(&record, found);
     }
-    Ok(ExecutionOutcome::wrote(wrote))
+    Ok(ExecutionOutcome::written(wrote))
 }
 
 /// Returns true if the batch fits the namespace's quota. Tombstones count against the medium, not against the quota.
 fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[PlannedWrite<'_>]) -> bool {
     let stores = writes.iter().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
-    let more = stores.map(|(_, write, _)| bytes_of(write)).sum();
-    ftl.has_quota(namespace, more, writes.iter().map(|(_, _, found)| units_of(found.as_ref())).sum())
+    let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
+    ftl.fits_quota(namespace, more, writes.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
 }
 
-fn bytes_of(write: &BatchWrite) -> usize {
+fn write_bytes_of(write: &BatchWrite) -> usize {
     let (key, value) = match write {
         BatchWrite::Store { key, value, .. } => (key.len(), value.len()),
         BatchWrite::Delete { key, .. } => (key.len(), 0),
@@ -422,7 +438,7 @@ fn bytes_of(write: &BatchWrite) -> usize {
 }
 
 /// Finds the record that each write of a batch replaces, or stalls for all pages that the lookups need.
-fn plan<'a, M: Media>(
+fn plan_batch<'a, M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
     writes: &'a [BatchWrite],
@@ -439,7 +455,7 @@ fn plan<'a, M: Media>(
             BatchWrite::Store { expiry, .. } => *expiry,
             BatchWrite::Delete { .. } => RecordExpiry::Never,
         };
-        let one = KeyTarget { namespace, hash: ftl.hasher.hash(namespace, key), key, condition, expiry };
+        let one = KeyTarget { namespace, hash: ftl.hasher().hash(namespace, key), key, condition, expiry };
         match one.find(ftl, RecordPart::Key) {
             Ok(found) => planned.push((one, write, found)),
             Err(StallReason::Pages(pages)) => missing.extend(pages),
@@ -455,7 +471,7 @@ fn plan<'a, M: Media>(
 }
 
 /// Number of keys whose pages a waiting list requests together.
-const LIST_AHEAD: usize = 64;
+const LIST_PREFETCH_KEYS: usize = 64;
 
 fn list<M: Media>(
     ftl: &Ftl<M>,
@@ -463,42 +479,42 @@ fn list<M: Media>(
     keys_max: usize,
 ) -> Result<ExecutionOutcome, StallReason> {
     let mut next = None;
-    while let Some((hash, _)) = ftl.index.hashed.next(KeyHash(operation.position.0)) {
-        if operation.listed.len() >= keys_max {
+    while let Some((hash, _)) = ftl.index().hashed.next(KeyHash(operation.list_position.0)) {
+        if operation.listed_keys.len() >= keys_max {
             next = Some(ListPosition(hash.0));
             break;
         }
-        match list_one(ftl, operation.namespace, hash) {
-            Ok(keys) => operation.listed.extend(keys),
+        match list_hash(ftl, operation.namespace, hash) {
+            Ok(keys) => operation.listed_keys.extend(keys),
             Err(StallReason::Pages(mut pages)) => {
-                list_ahead(ftl, operation.namespace, hash, &mut pages);
-                operation.position = ListPosition(hash.0);
+                add_list_pages(ftl, operation.namespace, hash, &mut pages);
+                operation.list_position = ListPosition(hash.0);
                 return Err(StallReason::Pages(pages));
             }
             Err(stall) => return Err(stall),
         }
-        operation.position = ListPosition(hash.0 + 1);
+        operation.list_position = ListPosition(hash.0 + 1);
     }
-    let mut outcome = ExecutionOutcome::status(Status::SUCCESS, ftl.applied());
-    outcome.completion.next = next;
+    let mut outcome = ExecutionOutcome::status(Status::SUCCESS, ftl.last_sequence());
+    outcome.completion.next_position = next;
     Ok(outcome)
 }
 
 /// Returns the keys that share one hash.
-fn list_one<M: Media>(
+fn list_hash<M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
     hash: KeyHash,
 ) -> Result<Vec<ListedKey>, StallReason> {
     let mut keys = Vec::new();
-    for entry in (0..).map_while(|nth| ftl.index.find(hash, nth)) {
+    for entry in (0..).map_while(|nth| ftl.index().find(hash, nth)) {
         if entry.namespace != namespace {
             continue;
         }
         let Some(header) = ftl.header(entry, RecordPart::Key)? else {
             continue;
         };
-        if !header.is_expired(ftl.wall_ms) {
+        if !ftl.is_expired(&header) {
             let key = Bytes::from(ftl.key_of(entry, &header)?);
             keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
         }
@@ -507,15 +523,15 @@ fn list_one<M: Media>(
 }
 
 /// Adds the missing pages of the keys after `hash`.
-fn list_ahead<M: Media>(
+fn add_list_pages<M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
     hash: KeyHash,
     pages: &mut Vec<crate::media::PageAddress>,
 ) {
     let mut from = hash.0 + 1;
-    for _ in 0..LIST_AHEAD {
-        let Some((hash, entry)) = ftl.index.hashed.next(KeyHash(from)) else {
+    for _ in 0..LIST_PREFETCH_KEYS {
+        let Some((hash, entry)) = ftl.index().hashed.next(KeyHash(from)) else {
             break;
         };
         from = hash.0 + 1;

@@ -13,12 +13,12 @@ mod verify;
 use crate::config::DeviceConfig;
 pub use crate::engine::recovery::CheckpointFound;
 use crate::engine::recovery::{Base, recover};
-use crate::engine::{OpenError, OpenProgress, StartTime, layer};
+use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl};
 use crate::index::{IndexEntry, KeyHash};
 use crate::media::{Media, PageAddress};
 
 /// Maximum of findings of one kind that are kept; further ones are only counted.
-const KEPT_MAX: usize = 32;
+const FINDINGS_KEPT_MAX: usize = 32;
 
 /// Findings of one kind: all are counted, the first ones kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl<T> Default for BoundedFindings<T> {
 impl<T> BoundedFindings<T> {
     fn add(&mut self, finding: T) {
         self.count += 1;
-        if self.first.len() < KEPT_MAX {
+        if self.first.len() < FINDINGS_KEPT_MAX {
             self.first.push(finding);
         }
     }
@@ -70,7 +70,7 @@ pub enum RecordFault {
     /// Its checksum is wrong, or it is no record.
     Damaged,
     /// It is intact, but belongs to another key.
-    Foreign,
+    OtherKey,
 }
 
 /// An entry in which the two indexes differ.
@@ -86,9 +86,9 @@ pub struct IndexDifference {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceFindings {
     /// Keys or blocks that the index names.
-    pub counted: u64,
+    pub records: u64,
     /// Those whose record is intact.
-    pub whole: u64,
+    pub intact: u64,
     /// Bytes of the values of the intact records.
     pub bytes: u64,
     /// Those whose record is damaged, or belongs to another key.
@@ -132,35 +132,35 @@ pub fn inspect<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(MediumInspection, M), OpenError<M>> {
     let mut now = start.now;
-    let mut ftl = layer(media, config)?;
-    ftl.wall_ms = start.wall.0;
+    let mut ftl = build_ftl(media, config)?;
+    ftl.set_wall(start.wall);
     let mut found = MediumInspection::default();
     let looked = recover(&mut ftl, config, Base::Checkpoint, &mut now, progress).and_then(|recovered| {
         found.checkpoint = recovered.checkpoint;
         found.unreadable_blocks = recovered.unknown_blocks;
-        found.discarded_records = recovered.debris.discarded.len() as u64;
-        found.damaged_records = ftl.stats.damaged;
-        for (hash, entry) in recovered.vanished {
+        found.discarded_records = recovered.incomplete.discarded.len() as u64;
+        found.damaged_records = ftl.damaged();
+        for (hash, entry) in recovered.lost_records {
             let by_checkpoint = Some(RecordLocation::of(hash, entry));
             found.differences.add(IndexDifference { by_checkpoint, by_log: None });
         }
-        found.live_bytes = ftl.blocks.live_bytes();
-        found.free_blocks = u32::try_from(ftl.blocks.free()).unwrap_or(u32::MAX);
+        found.live_bytes = ftl.blocks().live_bytes();
+        found.free_blocks = u32::try_from(ftl.blocks().free_count()).unwrap_or(u32::MAX);
         verify::verify(&mut ftl, &mut found, &mut now, progress)
     });
     if let Err(error) = looked {
-        return Err(OpenError { media: ftl.media, reason: error.into() });
+        return Err(OpenError { media: ftl.into_media(), reason: error.into() });
     }
     // The first layer's device DRAM is released before the second layer allocates its own.
     let (hasher, index, mut media) = ftl.into_parts();
     if found.checkpoint == CheckpointFound::Whole {
-        let mut ftl = layer(media, config)?;
+        let mut ftl = build_ftl(media, config)?;
         if let Err(error) = recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {
-            return Err(OpenError { media: ftl.media, reason: error.into() });
+            return Err(OpenError { media: ftl.into_media(), reason: error.into() });
         }
-        found.damaged_records = found.damaged_records.max(ftl.stats.damaged);
-        compare::compare(&index, &ftl.index, &mut found.differences, progress);
-        media = ftl.media;
+        found.damaged_records = found.damaged_records.max(ftl.damaged());
+        compare::compare(&index, ftl.index(), &mut found.differences, progress);
+        media = ftl.into_media();
     }
     Ok((found, media))
 }

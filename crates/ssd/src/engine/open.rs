@@ -5,7 +5,7 @@
 use super::SsdDevice;
 use crate::config::DeviceConfig;
 use crate::engine::recovery::{Base, recover};
-use crate::ftl::Ftl;
+use crate::ftl::recovering::RecoveringFtl;
 use crate::limits::BLOCKS_MIN;
 use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
 use crate::media::{Media, MediaError};
@@ -39,7 +39,7 @@ pub struct OpenProgress {
 /// The state of the first page of a new epoch.
 enum StampPageState {
     Wanted,
-    Asked,
+    Requested,
     Durable,
 }
 
@@ -101,20 +101,20 @@ impl<M> fmt::Display for OpenError<M> {
 impl<M> std::error::Error for OpenError<M> {}
 
 /// Builds the translation layer over a medium, with the minimum of frames reserved.
-pub(crate) fn layer<M: Media>(media: M, config: &DeviceConfig) -> Result<Ftl<M>, OpenError<M>> {
-    let pool = match usable(&media, config) {
+pub(crate) fn build_ftl<M: Media>(media: M, config: &DeviceConfig) -> Result<RecoveringFtl<M>, OpenError<M>> {
+    let pool = match check_sizes(&media, config) {
         Ok(pool) => pool,
         Err(reason) => return Err(OpenError { media, reason }),
     };
-    let mut ftl = Ftl::new(media, config, &pool);
-    if ftl.dram.secure(FRAMES_MIN) && ftl.recovery_frames.secure(1) {
+    let mut ftl = RecoveringFtl::new(media, config, &pool);
+    if ftl.reserve_frames(FRAMES_MIN) {
         return Ok(ftl);
     }
-    Err(OpenError { media: ftl.media, reason: OpenReason::PoolUsedUp { min: FRAMES_MIN } })
+    Err(OpenError { media: ftl.into_media(), reason: OpenReason::PoolUsedUp { min: FRAMES_MIN } })
 }
 
 /// Checks the sizes of the medium and of device DRAM, and returns the pool that provides the frames.
-fn usable<M: Media>(media: &M, config: &DeviceConfig) -> Result<Pool, OpenReason> {
+fn check_sizes<M: Media>(media: &M, config: &DeviceConfig) -> Result<Pool, OpenReason> {
     let blocks = media.geometry().blocks;
     if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
         return Err(OpenReason::Size { blocks, min: BLOCKS_MIN, max: BLOCKS_MAX });
@@ -139,59 +139,60 @@ impl<M: Media> SsdDevice<M> {
         start: StartTime,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Self, OpenError<M>> {
-        let mut ftl = layer(media, &config)?;
+        let mut ftl = build_ftl(media, &config)?;
         let mut now = start.now;
         let recovered = match recover(&mut ftl, &config, Base::Checkpoint, &mut now, progress) {
             Ok(recovered) => recovered,
             Err(error) => {
-                return Err(OpenError { media: ftl.media, reason: error.into() });
+                return Err(OpenError { media: ftl.into_media(), reason: error.into() });
             }
         };
-        let mut device = Self::over(ftl, &config);
+        let mut incomplete = recovered.incomplete;
+        incomplete.blocks.retain(|block| ftl.blocks().get(*block).order != 0);
+        let mut device = Self::from_ftl(ftl.into_ftl(incomplete), &config);
         device.checkpointer.resume(
             recovered.checkpoint_blocks,
             recovered.checkpoint_next,
             recovered.start_order.max(1),
         );
-        let mut debris = recovered.debris;
-        debris.blocks.retain(|block| device.ftl.blocks.get(*block).order != 0);
-        device.ftl.collector.clean_up(debris);
-        match device.settle(now, start.wall, progress) {
+        match device.clean_up(now, start.wall, progress) {
             Ok(()) => {
                 device.resume_sanitize();
                 Ok(device)
             }
-            Err(error) => Err(OpenError { media: device.ftl.media, reason: error.into() }),
+            Err(error) => Err(OpenError { media: device.ftl.into_media(), reason: error.into() }),
         }
     }
 
     /// Makes the recovered data durable, erases what recovery discarded, and prepares blocks to write to.
-    fn settle(
+    fn clean_up(
         &mut self,
         mut now: Nanos,
         wall: UnixMillis,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<(), MediaError> {
         // A killed process may have left bytes in the kernel that are not on the medium: served data must be durable.
-        self.ftl.commit.want_flush();
+        self.ftl.request_flush();
         // The first page of the new epoch names the accepted blocks. Nothing may be erased or served until it is
         // durable: from then on no later recovery accepts a block that this one discarded.
         let mut witness = StampPageState::Wanted;
         let mut done = 0;
         loop {
             let moved = self.poll(now, wall);
-            if let Some(error) = self.ftl.failed {
+            if let Some(error) = self.ftl.failure() {
                 return Err(error);
             }
-            let settled = self.ftl.commit.is_idle() && !self.ftl.commit.is_due();
+            let settled = self.ftl.commit().is_idle() && !self.ftl.commit().is_due();
             match witness {
-                StampPageState::Wanted if settled && self.ftl.witness() => witness = StampPageState::Asked,
-                StampPageState::Asked if settled => {
-                    self.ftl.collector.let_go();
+                StampPageState::Wanted if settled && self.ftl.request_stamp_page() => {
+                    witness = StampPageState::Requested
+                }
+                StampPageState::Requested if settled => {
+                    self.ftl.permit_collection();
                     witness = StampPageState::Durable;
                 }
                 StampPageState::Durable
-                    if settled && !self.ftl.collector.is_cleaning_up() && self.ftl.blocks.ready() > 0 =>
+                    if settled && !self.ftl.is_cleaning_up() && self.ftl.blocks().ready_count() > 0 =>
                 {
                     return Ok(());
                 }
@@ -200,7 +201,7 @@ impl<M: Media> SsdDevice<M> {
             done += 1;
             progress(OpenProgress { stage: "clean up", done, total: done });
             if !moved {
-                now = self.ftl.media.wait(now);
+                now = self.ftl.media_mut().wait(now);
             }
         }
     }

@@ -7,13 +7,14 @@ use crate::command::{
     BatchWrite, FrontEndId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
     SsdCompletion, ValueSink,
 };
-use crate::ftl::namespace_table::place;
+use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::OPERATIONS_MAX;
 use crate::log::record::RecordAddress;
 use crate::media::PageAddress;
 use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
+use std::ops::{Index, IndexMut};
 
 /// The work of an operation.
 #[derive(Debug)]
@@ -35,9 +36,9 @@ pub(crate) enum CommandSubject {
     /// Blocks of a block namespace.
     Blocks,
     /// A namespace as a whole, of either kind.
-    Anything,
+    Namespace,
     /// The namespace table.
-    Table,
+    NamespaceTable,
 }
 
 impl SsdCommand {
@@ -57,8 +58,8 @@ impl SsdCommand {
             | Self::Compare { .. }
             | Self::Verify { .. }
             | Self::Copy { .. } => CommandSubject::Blocks,
-            Self::Flush | Self::Fence { .. } | Self::Clear => CommandSubject::Anything,
-            Self::Namespace(_) => CommandSubject::Table,
+            Self::Flush | Self::Fence { .. } | Self::Clear => CommandSubject::Namespace,
+            Self::Namespace(_) => CommandSubject::NamespaceTable,
         }
     }
 }
@@ -92,13 +93,13 @@ impl KeySpan {
 #[derive(Debug, Default)]
 pub(crate) struct BlockProgress {
     /// Blocks read.
-    pub(crate) blocks: u64,
+    pub(crate) blocks_done: u64,
     /// The position at which removal continues.
-    pub(crate) from: Option<KeyHash>,
+    pub(crate) next_removal: Option<KeyHash>,
     /// The highest sequence it saw or wrote.
     pub(crate) seen: Sequence,
     /// The highest sequence that it read of a batch, which a power cut loses only as a whole.
-    pub(crate) joint: Sequence,
+    pub(crate) seen_in_batch: Sequence,
     /// Bytes of the blocks being copied or compared.
     pub(crate) bytes: Vec<u8>,
 }
@@ -106,7 +107,7 @@ pub(crate) struct BlockProgress {
 /// One operation in flight.
 #[derive(Debug)]
 pub(crate) struct DeviceOperation {
-    pub(crate) face: FrontEndId,
+    pub(crate) front_end: FrontEndId,
     pub(crate) token: u64,
     pub(crate) namespace: NamespaceId,
     pub(crate) work: OperationWork,
@@ -117,49 +118,49 @@ pub(crate) struct DeviceOperation {
     /// The spans of all keys of a batch, or of several ranges of blocks: sorted and disjoint. Empty otherwise.
     pub(crate) spans: Vec<KeySpan>,
     /// Pages requested and not yet read.
-    pub(crate) missing: usize,
+    pub(crate) missing_pages: usize,
     /// Pages pinned for it.
-    pub(crate) pinned: Vec<PageAddress>,
+    pub(crate) pinned_pages: Vec<PageAddress>,
     /// True if it holds its keys.
-    pub(crate) holds: bool,
+    pub(crate) holds_keys: bool,
     /// Keys that a list has found so far.
-    pub(crate) listed: Vec<ListedKey>,
-    pub(crate) position: ListPosition,
+    pub(crate) listed_keys: Vec<ListedKey>,
+    pub(crate) list_position: ListPosition,
     /// The progress of a command on many blocks.
-    pub(crate) walk: BlockProgress,
+    pub(crate) progress: BlockProgress,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
 
 impl DeviceOperation {
     pub(crate) fn new(
-        face: FrontEndId,
+        front_end: FrontEndId,
         token: u64,
         namespace: NamespaceId,
         work: OperationWork,
         now: Nanos,
     ) -> Self {
         Self {
-            face,
+            front_end,
             token,
             namespace,
             work,
             format: None,
             span: KeySpan::one(KeyHash(0)),
             spans: Vec::new(),
-            missing: 0,
-            pinned: Vec::new(),
-            holds: false,
-            listed: Vec::new(),
-            position: ListPosition::START,
-            walk: BlockProgress::default(),
+            missing_pages: 0,
+            pinned_pages: Vec::new(),
+            holds_keys: false,
+            listed_keys: Vec::new(),
+            list_position: ListPosition::START,
+            progress: BlockProgress::default(),
             submitted: now,
             started: None,
         }
     }
 
     /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
-    pub(crate) fn find_keys(&mut self, hasher: &KeyHasher) {
+    pub(crate) fn compute_spans(&mut self, hasher: &KeyHasher) {
         let OperationWork::Command(command) = &self.work else {
             return;
         };
@@ -173,9 +174,9 @@ impl DeviceOperation {
                 let keys = writes.iter().map(|write| KeySpan::one(hasher.hash(namespace, write.key())));
                 self.spans = merged(keys.collect());
             }
-            SsdCommand::List { from, .. } => self.position = *from,
+            SsdCommand::List { position: from, .. } => self.list_position = *from,
             // All changes of the table share one span, so that they keep their order.
-            SsdCommand::Namespace(_) => self.span = KeySpan::one(place(NamespaceId::SYSTEM)),
+            SsdCommand::Namespace(_) => self.span = KeySpan::one(record_position(NamespaceId::SYSTEM)),
             SsdCommand::Read { range, .. } | SsdCommand::Verify { range } => {
                 self.span = KeySpan::of_blocks(namespace, *range).unwrap_or(self.span);
             }
@@ -183,17 +184,17 @@ impl DeviceOperation {
                 let range = LbaRange { start: *start, blocks: self.blocks_in(data.len()) };
                 self.span = KeySpan::of_blocks(namespace, range).unwrap_or(self.span);
             }
-            SsdCommand::Deallocate { ranges, .. } => self.hold_ranges(ranges.clone()),
+            SsdCommand::Deallocate { ranges, .. } => self.set_block_spans(ranges.clone()),
             SsdCommand::Copy { sources, destination, .. } => {
                 let blocks = sources.iter().map(|range| range.blocks).sum();
                 let target = LbaRange { start: *destination, blocks };
-                self.hold_ranges(sources.iter().copied().chain([target]).collect());
+                self.set_block_spans(sources.iter().copied().chain([target]).collect());
             }
             SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Clear => {}
         }
     }
 
-    fn hold_ranges(&mut self, ranges: Vec<LbaRange>) {
+    fn set_block_spans(&mut self, ranges: Vec<LbaRange>) {
         let spans = ranges.into_iter().filter_map(|range| KeySpan::of_blocks(self.namespace, range));
         self.spans = merged(spans.collect());
     }
@@ -232,7 +233,7 @@ impl DeviceOperation {
     }
 
     /// Moves its sink and its listed keys into the completion.
-    pub(crate) fn answer(&mut self, completion: &mut SsdCompletion) {
+    pub(crate) fn fill_completion(&mut self, completion: &mut SsdCompletion) {
         if let OperationWork::Command(
             SsdCommand::Retrieve { sink: ValueSink::Bytes(bytes), .. }
             | SsdCommand::Read { sink: ValueSink::Bytes(bytes), .. },
@@ -240,7 +241,7 @@ impl DeviceOperation {
         {
             completion.sink = std::mem::take(bytes);
         }
-        completion.keys = std::mem::take(&mut self.listed);
+        completion.keys = std::mem::take(&mut self.listed_keys);
     }
 }
 
@@ -303,20 +304,12 @@ impl OperationSlab {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut DeviceOperation> {
-        self.slots.get_mut(at)?.as_mut()
-    }
-
-    pub(crate) fn get(&self, at: usize) -> Option<&DeviceOperation> {
-        self.slots.get(at)?.as_ref()
-    }
-
     /// Finds the slot of a front end's command. Searches every slot.
     pub(crate) fn find(&self, face: FrontEndId, token: u64) -> Option<usize> {
         self.slots.iter().position(|slot| {
             slot.as_ref().is_some_and(|operation| {
                 matches!(operation.work, OperationWork::Command(_))
-                    && operation.face == face
+                    && operation.front_end == face
                     && operation.token == token
             })
         })
@@ -325,10 +318,7 @@ impl OperationSlab {
     /// Drops the operation in a slot. Returns true if a front end waits for its completion.
     #[inline]
     pub(crate) fn vacate(&mut self, at: usize) -> bool {
-        let Some(operation) = self.get(at) else {
-            return false;
-        };
-        let answered = matches!(operation.work, OperationWork::Command(_));
+        let answered = matches!(self[at].work, OperationWork::Command(_));
         self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
@@ -338,6 +328,29 @@ impl OperationSlab {
     /// Returns the number of operations in flight.
     pub(crate) fn len(&self) -> usize {
         self.live
+    }
+}
+
+/// A stage names only slots that hold an operation: any other number is a fault of the stage.
+impl Index<usize> for OperationSlab {
+    type Output = DeviceOperation;
+
+    #[inline]
+    fn index(&self, at: usize) -> &DeviceOperation {
+        match self.slots.get(at) {
+            Some(Some(operation)) => operation,
+            _ => panic!("slot {at} holds no operation"),
+        }
+    }
+}
+
+impl IndexMut<usize> for OperationSlab {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut DeviceOperation {
+        match self.slots.get_mut(at) {
+            Some(Some(operation)) => operation,
+            _ => panic!("slot {at} holds no operation"),
+        }
     }
 }
 

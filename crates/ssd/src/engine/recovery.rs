@@ -6,7 +6,7 @@
 //! 2. The newest whole checkpoint, if any, gives the index at its time ([`load`]).
 //! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
 //! 4. Of each key the record with the highest sequence wins; incomplete batches are discarded ([`replay`]).
-//! 5. The records of the system namespace give the settings of each namespace ([`table`]).
+//! 5. The records of the system namespace give the settings of each namespace ([`load_namespace_table`]).
 //!
 //! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
 
@@ -24,9 +24,10 @@ use crate::engine::OpenProgress;
 use crate::limits::RECOVERY_FRAMES;
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageState, RefusedOp};
-pub(crate) use replay::{bring_in, reach};
+pub(crate) use replay::{read_into_dram, retry_with_pages};
 
-use crate::ftl::{Ftl, IncompleteBatches};
+use crate::ftl::IncompleteBatches;
+use crate::ftl::recovering::RecoveringFtl;
 use crate::index::{IndexEntry, KeyHash, KeyHasher};
 use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_host::clock::Nanos;
@@ -64,17 +65,17 @@ pub(crate) struct Recovered {
     /// The highest block order accepted.
     pub(crate) accepted_order: u64,
     /// Blocks with damage, or with records of incomplete batches: collected before the first command.
-    pub(crate) debris: IncompleteBatches,
+    pub(crate) incomplete: IncompleteBatches,
     pub(crate) checkpoint: CheckpointFound,
     /// Blocks with programmed pages none of which can be read.
     pub(crate) unknown_blocks: u32,
     /// Durable records that the checkpoint names in the log after it, and that are lost there.
-    pub(crate) vanished: Vec<(KeyHash, IndexEntry)>,
+    pub(crate) lost_records: Vec<(KeyHash, IndexEntry)>,
 }
 
 /// Rebuilds a translation layer, and advances `now` by the time that the media takes.
 pub(crate) fn recover<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     config: &DeviceConfig,
     base: Base,
     now: &mut Nanos,
@@ -87,7 +88,7 @@ pub(crate) fn recover<M: Media>(
         ..Recovered::default()
     };
     let (checkpoint, found) = match base {
-        Base::Checkpoint => load::newest(ftl, &survey, now, progress)?,
+        Base::Checkpoint => load::newest_checkpoint(ftl, &survey, now, progress)?,
         Base::Log(_) => (None, CheckpointFound::None),
     };
     recovered.checkpoint = found;
@@ -96,19 +97,20 @@ pub(crate) fn recover<M: Media>(
         recovered.start_order = decoded.start_order;
     }
     let decoded = checkpoint.map(|(_, decoded)| decoded);
-    ftl.hasher = match (&decoded, base) {
+    let hasher = match (&decoded, base) {
         (Some(decoded), _) => KeyHasher::from_parts(decoded.hasher),
         (None, Base::Log(hasher)) => hasher,
         (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
+    ftl.set_hasher(hasher);
     let scanned = scan::scan(ftl, &survey, recovered.start_order, now, progress)?;
     recovered.accepted_order =
         load::adopt(ftl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
-    recovered.debris.blocks.extend(&scanned.suspect);
-    recovered.debris.rescue.extend(&scanned.rescue);
+    recovered.incomplete.blocks.extend(&scanned.damaged_blocks);
+    recovered.incomplete.unlisted_records.extend(&scanned.unlisted_records);
     replay::replay(ftl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
-    namespace_table::table(ftl, now)?;
-    ftl.recovery_frames.release_idle();
+    namespace_table::load_namespace_table(ftl, now)?;
+    ftl.release_frames();
     Ok(recovered)
 }
 
@@ -191,6 +193,6 @@ fn submit_read<M: Media>(
     match media.submit(token, MediaOp::Read { page, frame }, now) {
         Ok(()) => in_flight.push_back((page, None)),
         Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
-        Err(_) => {}
+        Err(RefusedOp { op, .. }) => unreachable!("the medium rejected a read of {page} and returned {op:?}"),
     }
 }

@@ -11,22 +11,24 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct ReleaseQueue {
     gated: BTreeMap<(Sequence, u64), (FrontEndId, SsdCompletion)>,
     ready: Vec<VecDeque<SsdCompletion>>,
-    arrival: u64,
+    next_arrival: u64,
     released: u64,
+    pushed: u64,
 }
 
 impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
     pub fn push(&mut self, face: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
+        self.pushed += 1;
         if gate <= durable {
-            self.let_go(face, completion);
+            self.make_ready(face, completion);
         } else {
-            self.gated.insert((gate, self.arrival), (face, completion));
-            self.arrival += 1;
+            self.gated.insert((gate, self.next_arrival), (face, completion));
+            self.next_arrival += 1;
         }
     }
 
-    fn let_go(&mut self, face: FrontEndId, completion: SsdCompletion) {
+    fn make_ready(&mut self, face: FrontEndId, completion: SsdCompletion) {
         let face = usize::from(face.0);
         if self.ready.len() <= face {
             self.ready.resize_with(face + 1, VecDeque::new);
@@ -36,13 +38,13 @@ impl ReleaseQueue {
     }
 
     /// Releases all completions with a gate up to `durable`. Returns true if there were any.
-    pub fn advance(&mut self, durable: Sequence) -> bool {
+    pub fn release_up_to(&mut self, durable: Sequence) -> bool {
         if self.gated.first_key_value().is_none_or(|((gate, _), _)| *gate > durable) {
             return false;
         }
         let later = self.gated.split_off(&(Sequence(durable.0 + 1), 0));
         for (face, completion) in std::mem::replace(&mut self.gated, later).into_values() {
-            self.let_go(face, completion);
+            self.make_ready(face, completion);
         }
         true
     }
@@ -52,7 +54,7 @@ impl ReleaseQueue {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
         for (face, completion) in failed.into_values() {
-            self.let_go(face, SsdCompletion { status, ..completion });
+            self.make_ready(face, SsdCompletion { status, ..completion });
         }
         any
     }
@@ -68,6 +70,12 @@ impl ReleaseQueue {
         self.gated.len()
     }
 
+    /// Returns the number of completions added so far.
+    #[must_use]
+    pub fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
     /// Returns the number of completions released so far.
     #[must_use]
     pub fn released(&self) -> u64 {
@@ -76,7 +84,7 @@ impl ReleaseQueue {
 
     /// Returns the highest sequence that a completion waits for.
     #[must_use]
-    pub fn wanted(&self) -> Option<Sequence> {
+    pub fn highest_gate(&self) -> Option<Sequence> {
         self.gated.last_key_value().map(|((gate, _), _)| *gate)
     }
 }
@@ -99,9 +107,9 @@ mod tests {
         release.push(face, completion(3), Sequence(5), Sequence(3));
         assert_eq!(release.pop(face).unwrap().token, 2);
         assert!(release.pop(face).is_none());
-        assert!(!release.advance(Sequence(4)));
+        assert!(!release.release_up_to(Sequence(4)));
         assert!(release.pop(face).is_none());
-        assert!(release.advance(Sequence(5)));
+        assert!(release.release_up_to(Sequence(5)));
         assert_eq!(release.pop(face).unwrap().token, 1);
         assert_eq!(release.pop(face).unwrap().token, 3);
         assert!(release.pop(face).is_none());

@@ -33,17 +33,23 @@ pub(super) struct OperationSchedule {
     /// Operations submitted and not yet run.
     pub(super) incoming: VecDeque<usize>,
     /// Records that the prefetched ones of these will read.
-    ahead: Vec<Option<IndexEntry>>,
+    prefetched: Vec<Option<IndexEntry>>,
     /// Operations to run (again) before any new one.
     runnable: VecDeque<usize>,
     /// Disjoint spans of keys and blocks that stalled operations hold, by the first hash of each.
     held: BTreeMap<KeyHash, HeldSpan>,
     /// Operations stalled for room, in order.
-    room: VecDeque<usize>,
+    waiting_for_room: VecDeque<usize>,
     /// Operations stalled until this sequence is durable.
-    durable: BTreeSet<(Sequence, usize)>,
+    waiting_for_durability: BTreeSet<(Sequence, usize)>,
     /// Expiries in flight.
-    pub(super) expiring: usize,
+    pub(super) expiries_in_flight: usize,
+    /// Operations whose pages were all in device memory.
+    cache_hits: u64,
+    /// Pages that operations had to wait for.
+    cache_misses: u64,
+    /// Operations that failed because no room could become free.
+    no_room: u64,
 }
 
 /// A span of keys or blocks that a stalled operation holds.
@@ -51,15 +57,27 @@ pub(super) struct OperationSchedule {
 struct HeldSpan {
     last: KeyHash,
     /// Operations that wait for the span.
-    behind: VecDeque<usize>,
+    waiters: VecDeque<usize>,
 }
 
 impl OperationSchedule {
-    /// Makes the operations runnable that wait for a sequence up to `durable`. Returns true if there were any.
+    /// Returns the operations whose pages were all in device memory, and the pages that the others waited for.
+    pub(super) fn cache_hits_and_misses(&self) -> (u64, u64) {
+        (self.cache_hits, self.cache_misses)
+    }
+
+    /// Returns the number of operations that failed because no room could become free.
+    pub(super) fn no_room(&self) -> u64 {
+        self.no_room
+    }
+
+    /// Makes the operations runnable that wait for a sequence up to `waiting_for_durability`. Returns true if there were any.
     pub(super) fn wake_durable(&mut self, durable: Sequence) -> bool {
         let mut any = false;
-        while let Some((_, at)) = self.durable.first().copied().filter(|(wanted, _)| *wanted <= durable) {
-            self.durable.pop_first();
+        while let Some((_, at)) =
+            self.waiting_for_durability.first().copied().filter(|(wanted, _)| *wanted <= durable)
+        {
+            self.waiting_for_durability.pop_first();
             self.runnable.push_back(at);
             any = true;
         }
@@ -67,8 +85,8 @@ impl OperationSchedule {
     }
 
     /// Removes an operation that holds no keys from the queue that it waits in. Returns true if it was in one.
-    pub(super) fn pull(&mut self, at: usize) -> bool {
-        let behind = self.held.values_mut().map(|held| &mut held.behind);
+    pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
+        let behind = self.held.values_mut().map(|held| &mut held.waiters);
         [&mut self.incoming, &mut self.runnable].into_iter().chain(behind).any(|queue| {
             let index = queue.iter().position(|&waiting| waiting == at);
             index.and_then(|index| queue.remove(index)).is_some()
@@ -76,24 +94,24 @@ impl OperationSchedule {
     }
 
     /// Returns the queue behind a held span that overlaps this one: the last such span in index order.
-    fn behind(&mut self, span: KeySpan) -> Option<&mut VecDeque<usize>> {
+    fn waiters_of_overlap(&mut self, span: KeySpan) -> Option<&mut VecDeque<usize>> {
         let (_, held) = self.held.range_mut(..=span.last).next_back()?;
-        (held.last >= span.first).then_some(&mut held.behind)
+        (held.last >= span.first).then_some(&mut held.waiters)
     }
 }
 
 impl<M: Media> SsdDevice<M> {
     /// Notifies the operations and the collector whose pages were read.
-    pub(super) fn wake(&mut self) {
-        for waiter in self.awake.drain(..) {
+    pub(super) fn notify_waiters(&mut self) {
+        for waiter in self.ready_waiters.drain(..) {
             match waiter {
-                ReadWaiter::Collector => self.ftl.collector.wake(),
+                ReadWaiter::Collector => self.ftl.resume_collection(),
                 ReadWaiter::Operation(at) => {
-                    if let Some(operation) = self.slab.get_mut(at) {
-                        operation.missing -= 1;
-                        if operation.missing == 0 {
-                            self.schedule.runnable.push_back(at);
-                        }
+                    let missing = &mut self.operations[at].missing_pages;
+                    *missing =
+                        missing.checked_sub(1).expect("an operation got a page that it did not wait for");
+                    if *missing == 0 {
+                        self.schedule.runnable.push_back(at);
                     }
                 }
             }
@@ -104,20 +122,20 @@ impl<M: Media> SsdDevice<M> {
     pub(super) fn run_waiting(&mut self) -> bool {
         let mut moved = false;
         while let Some(at) = self.schedule.runnable.pop_front() {
-            self.run(at);
+            self.run_operation(at);
             moved = true;
         }
-        while let Some(&at) = self.schedule.room.front() {
-            if self.slab.get(at).is_some_and(|operation| operation.missing > 0) {
+        while let Some(&at) = self.schedule.waiting_for_room.front() {
+            if self.operations[at].missing_pages > 0 {
                 break;
             }
-            self.run(at);
-            if self.schedule.room.front() == Some(&at) {
+            self.run_operation(at);
+            if self.schedule.waiting_for_room.front() == Some(&at) {
                 break;
             }
             moved = true;
             while let Some(at) = self.schedule.runnable.pop_front() {
-                self.run(at);
+                self.run_operation(at);
             }
         }
         moved
@@ -126,38 +144,38 @@ impl<M: Media> SsdDevice<M> {
     /// Runs new operations in the order of their submission.
     pub(super) fn run_incoming(&mut self) -> bool {
         let moved = !self.schedule.incoming.is_empty();
-        let mut ahead = std::mem::take(&mut self.schedule.ahead);
+        let mut ahead = std::mem::take(&mut self.schedule.prefetched);
         while !self.schedule.incoming.is_empty() {
             let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
             self.prefetch_batch(batch, &mut ahead);
             for next in 1..=batch {
                 if let Some(at) = self.schedule.incoming.pop_front() {
                     if let Some(Some(entry)) = ahead.get(next) {
-                        self.ftl.expect(*entry);
+                        self.ftl.prefetch_next(*entry);
                     }
-                    self.run(at);
-                    self.ftl.bring_in_rest();
+                    self.run_operation(at);
+                    self.ftl.prefetch_rest();
                 }
             }
         }
-        self.schedule.ahead = ahead;
+        self.schedule.prefetched = ahead;
         moved
     }
 
     /// Prefetches the memory that the next operations will access: first all their index slots, then both ends of their
-    /// records, because page table walks overlap only if no other work separates them. Fills `ahead` with the records
+    /// records, because page table walks overlap only if no other work separates them. Fills `prefetched` with the records
     /// that will be read.
     fn prefetch_batch(&self, batch: usize, ahead: &mut Vec<Option<IndexEntry>>) {
-        let operations = || self.schedule.incoming.iter().take(batch).filter_map(|&at| self.slab.get(at));
+        let operations = || self.schedule.incoming.iter().take(batch).map(|&at| &self.operations[at]);
         for operation in operations() {
-            self.ftl.index.prefetch(operation.span.first);
+            self.ftl.index().prefetch(operation.span.first);
         }
         ahead.clear();
         ahead.extend(operations().map(|operation| {
             let entry = self.ftl.prefetch_record(operation.span.first)?;
             if !operation.reads_value() {
                 // An operation that replaces or removes the record updates the counts of its block.
-                prefetch_read(self.ftl.blocks.get(entry.address.block()));
+                prefetch_read(self.ftl.blocks().get(entry.address.block()));
                 return None;
             }
             self.ftl.prefetch_end(entry);
@@ -166,14 +184,12 @@ impl<M: Media> SsdDevice<M> {
     }
 
     /// Runs one operation, unless one of its keys is held by another.
-    pub(super) fn run(&mut self, at: usize) {
-        if self.waits_behind_another(at) {
+    pub(super) fn run_operation(&mut self, at: usize) {
+        if self.wait_for_held_keys(at) {
             return;
         }
-        let waits_for_room = self.schedule.room.front().is_some_and(|first| *first != at);
-        let Some(operation) = self.slab.get_mut(at) else {
-            return;
-        };
+        let waits_for_room = self.schedule.waiting_for_room.front().is_some_and(|first| *first != at);
+        let operation = &mut self.operations[at];
         operation.started.get_or_insert(self.now);
         // A write waits behind earlier ones that wait for room, else small writes could starve a large record.
         let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
@@ -181,30 +197,28 @@ impl<M: Media> SsdDevice<M> {
         } else {
             execute(&mut self.ftl, operation)
         };
-        for page in std::mem::take(&mut operation.pinned) {
-            self.ftl.dram.unpin(page);
+        for page in std::mem::take(&mut operation.pinned_pages) {
+            self.ftl.unpin(page);
         }
         match result {
             Ok(outcome) => {
-                self.ftl.stats.cache_hits += u64::from(!operation.holds);
-                self.complete(at, outcome);
+                self.schedule.cache_hits += u64::from(!operation.holds_keys);
+                self.complete_operation(at, outcome);
             }
-            Err(stall) => self.park(at, stall),
+            Err(stall) => self.stall_operation(at, stall),
         }
     }
 
-    fn waits_behind_another(&mut self, at: usize) -> bool {
+    fn wait_for_held_keys(&mut self, at: usize) -> bool {
         if self.schedule.held.is_empty() {
             return false;
         }
-        let Some(operation) = self.slab.get(at) else {
-            return true;
-        };
-        if operation.holds {
+        let operation = &self.operations[at];
+        if operation.holds_keys {
             return false;
         }
         for span in operation.spans() {
-            if let Some(behind) = self.schedule.behind(*span) {
+            if let Some(behind) = self.schedule.waiters_of_overlap(*span) {
                 behind.push_back(at);
                 return true;
             }
@@ -213,59 +227,56 @@ impl<M: Media> SsdDevice<M> {
     }
 
     /// Ends an operation: removes it from the room queue and releases its keys.
-    fn complete(&mut self, at: usize, outcome: ExecutionOutcome) {
-        if self.schedule.room.front() == Some(&at) {
-            self.schedule.room.pop_front();
-            self.ftl.ready_wanted = 0;
+    fn complete_operation(&mut self, at: usize, outcome: ExecutionOutcome) {
+        if self.schedule.waiting_for_room.front() == Some(&at) {
+            self.schedule.waiting_for_room.pop_front();
+            self.ftl.clear_room_request();
         }
-        if let Some(operation) = self.slab.get(at) {
-            if matches!(operation.work, OperationWork::Expire { .. }) {
-                self.schedule.expiring -= 1;
-            }
-            if operation.holds {
-                for span in operation.spans() {
-                    if let Some(held) = self.schedule.held.remove(&span.first) {
-                        self.schedule.runnable.extend(held.behind);
-                    }
-                }
+        let operation = &self.operations[at];
+        if matches!(operation.work, OperationWork::Expire { .. }) {
+            self.schedule.expiries_in_flight -= 1;
+        }
+        if operation.holds_keys {
+            for span in operation.spans() {
+                let held =
+                    self.schedule.held.remove(&span.first).expect("an operation lost a span that it holds");
+                self.schedule.runnable.extend(held.waiters);
             }
         }
-        self.finish(at, outcome);
+        self.finish_operation(at, outcome);
     }
 
-    fn park(&mut self, at: usize, stall: StallReason) {
-        let Some(operation) = self.slab.get_mut(at) else {
-            return;
-        };
-        if !operation.holds {
-            operation.holds = true;
+    fn stall_operation(&mut self, at: usize, stall: StallReason) {
+        let operation = &mut self.operations[at];
+        if !operation.holds_keys {
+            operation.holds_keys = true;
             for span in operation.spans() {
-                let held = HeldSpan { last: span.last, behind: VecDeque::new() };
-                self.schedule.held.entry(span.first).or_insert(held);
+                let held = HeldSpan { last: span.last, waiters: VecDeque::new() };
+                let before = self.schedule.held.insert(span.first, held);
+                assert!(before.is_none(), "two operations hold the span that begins at {:?}", span.first);
             }
         }
         match stall {
             StallReason::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             StallReason::Pages(pages) => {
-                self.ftl.stats.cache_misses += pages.len() as u64;
-                operation.missing = pages.len();
+                self.schedule.cache_misses += pages.len() as u64;
+                operation.missing_pages = pages.len();
                 for page in &pages {
-                    self.ftl.reads.request(*page, ReadWaiter::Operation(at), &self.ftl.blocks);
+                    self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
-                operation.pinned = pages;
+                operation.pinned_pages = pages;
             }
-            StallReason::Durable(sequence) => {
-                self.ftl.commit.want(sequence);
+            StallReason::NotDurable(sequence) => {
+                self.ftl.request_sequence(sequence);
                 // An operation in the room queue is run again every turn anyway.
-                if !self.schedule.room.contains(&at) {
-                    self.schedule.durable.insert((sequence, at));
+                if !self.schedule.waiting_for_room.contains(&at) {
+                    self.schedule.waiting_for_durability.insert((sequence, at));
                 }
             }
             StallReason::Room { blocks } => {
-                self.ftl.collector.demand(blocks);
-                self.ftl.ready_wanted = self.ftl.ready_wanted.max(blocks);
-                if !self.schedule.room.contains(&at) {
-                    self.schedule.room.push_back(at);
+                self.ftl.request_room(blocks);
+                if !self.schedule.waiting_for_room.contains(&at) {
+                    self.schedule.waiting_for_room.push_back(at);
                 }
             }
         }
@@ -273,21 +284,17 @@ impl<M: Media> SsdDevice<M> {
 
     /// Fails the first operation in the room queue if no stage has work left or in flight, so that no room can become
     /// free. Returns true if it did.
-    pub(super) fn unjam(&mut self, moved: bool) -> bool {
-        let stuck = !moved
-            && self.ftl.media.in_flight() == 0
-            && self.ftl.commit.is_idle()
-            && self.ftl.reads.is_empty()
-            && self.ftl.log.backlog() == 0;
-        let Some(&at) = self.schedule.room.front().filter(|_| stuck) else {
+    pub(super) fn fail_if_stuck(&mut self, moved: bool) -> bool {
+        let stuck = !moved && self.ftl.is_idle();
+        let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
             return false;
         };
-        self.ftl.stats.no_room += 1;
+        self.schedule.no_room += 1;
         let status =
-            if self.ftl.failed.is_some() { Status::INTERNAL_ERROR } else { Status::CAPACITY_EXCEEDED };
-        self.complete(
+            if self.ftl.failure().is_some() { Status::INTERNAL_ERROR } else { Status::CAPACITY_EXCEEDED };
+        self.complete_operation(
             at,
-            ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Open },
+            ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Immediate },
         );
         true
     }

@@ -21,13 +21,13 @@ struct ThrottleQueue {
     bucket: RateLimiter,
     queue: VecDeque<usize>,
     /// Start time of the first operation.
-    due: Nanos,
+    next_start: Nanos,
 }
 
 /// The wait queues of all namespaces.
 #[derive(Debug, Default)]
 pub(super) struct CommandThrottle {
-    lines: [ThrottleQueue; NAMESPACES],
+    queues: [ThrottleQueue; NAMESPACES],
     /// Number of waiting operations of all namespaces.
     waiting: usize,
 }
@@ -38,12 +38,12 @@ impl CommandThrottle {
         if self.waiting == 0 {
             return None;
         }
-        self.lines.iter().filter(|line| !line.queue.is_empty()).map(|line| line.due).min()
+        self.queues.iter().filter(|line| !line.queue.is_empty()).map(|line| line.next_start).min()
     }
 
     /// Removes an operation from its wait queue. Returns true if it was in one.
-    pub(super) fn pull(&mut self, at: usize) -> bool {
-        let pulled = self.lines.iter_mut().any(|line| {
+    pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
+        let pulled = self.queues.iter_mut().any(|line| {
             let index = line.queue.iter().position(|&waiting| waiting == at);
             index.and_then(|index| line.queue.remove(index)).is_some()
         });
@@ -53,9 +53,9 @@ impl CommandThrottle {
 
     /// Checks that the namespace's wait queue has room for the command, if it counts against limits.
     #[inline]
-    pub(super) fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), SubmitError> {
-        match self.lines.get(namespace.index()) {
-            Some(line) if line.queue.len() >= THROTTLED_MAX && is_counted(command) => {
+    pub(super) fn check_room(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), SubmitError> {
+        match self.queues.get(namespace.index()) {
+            Some(line) if line.queue.len() >= THROTTLED_MAX && counts_against_limits(command) => {
                 Err(SubmitError::Busy(THROTTLED_MAX))
             }
             _ => Ok(()),
@@ -66,22 +66,22 @@ impl CommandThrottle {
 impl<M: Media> SsdDevice<M> {
     /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start.
     #[inline]
-    pub(super) fn take_in(&mut self, at: usize, namespace: NamespaceId) {
-        if self.ftl.table.limits(namespace).is_none() && self.throttle.waiting == 0 {
+    pub(super) fn admit(&mut self, at: usize, namespace: NamespaceId) {
+        if self.ftl.namespace_table().limits(namespace).is_none() && self.throttle.waiting == 0 {
             self.schedule.incoming.push_back(at);
             return;
         }
-        let line = &mut self.throttle.lines[namespace.index()];
-        let counted = match self.slab.get(at).map(|operation| &operation.work) {
-            Some(OperationWork::Command(command)) => is_counted(command),
+        let line = &mut self.throttle.queues[namespace.index()];
+        let counted = match &self.operations[at].work {
+            OperationWork::Command(command) => counts_against_limits(command),
             _ => false,
         };
-        if !counted || line.queue.is_empty() && self.ftl.table.limits(namespace).is_none() {
+        if !counted || line.queue.is_empty() && self.ftl.namespace_table().limits(namespace).is_none() {
             self.schedule.incoming.push_back(at);
             return;
         }
         if line.queue.is_empty() {
-            line.due = self.now;
+            line.next_start = self.now;
         }
         line.queue.push_back(at);
         self.throttle.waiting += 1;
@@ -101,12 +101,12 @@ impl<M: Media> SsdDevice<M> {
     }
 
     fn start_waiting(&mut self, namespace: NamespaceId) {
-        let limits = self.ftl.table.limits(namespace).unwrap_or_default();
-        while let Some(&at) = self.throttle.lines[namespace.index()].queue.front() {
-            let bytes = self.slab.get(at).map_or(0, |operation| self.moves(operation));
-            let line = &mut self.throttle.lines[namespace.index()];
-            if let Err(due) = line.bucket.take(&limits, bytes, self.now) {
-                line.due = due;
+        let limits = self.ftl.namespace_table().limits(namespace).unwrap_or_default();
+        while let Some(&at) = self.throttle.queues[namespace.index()].queue.front() {
+            let bytes = self.transfer_bytes(&self.operations[at]);
+            let line = &mut self.throttle.queues[namespace.index()];
+            if let Err(due) = line.bucket.start_command(&limits, bytes, self.now) {
+                line.next_start = due;
                 return;
             }
             line.queue.pop_front();
@@ -116,7 +116,7 @@ impl<M: Media> SsdDevice<M> {
     }
 
     /// Returns the bytes of data that an operation transfers; for a Retrieve, the length of the record in the index.
-    fn moves(&self, operation: &DeviceOperation) -> u64 {
+    fn transfer_bytes(&self, operation: &DeviceOperation) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =
             |ranges: &[LbaRange]| ranges.iter().map(|range| u64::from(range.blocks)).sum::<u64>() << shift;
@@ -128,7 +128,7 @@ impl<M: Media> SsdDevice<M> {
             | SsdCommand::Write { data, .. }
             | SsdCommand::Compare { data, .. } => data.len() as u64,
             SsdCommand::Retrieve { bytes_max, .. } => {
-                let record = self.ftl.index.find(operation.span.first, 0);
+                let record = self.ftl.index().find(operation.span.first, 0);
                 let bytes = record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64);
                 bytes.min(u64::from(*bytes_max))
             }
@@ -147,6 +147,6 @@ impl<M: Media> SsdDevice<M> {
 }
 
 /// Returns true if a command counts against its namespace's limits: flushes, fences and administration do not.
-fn is_counted(command: &SsdCommand) -> bool {
+fn counts_against_limits(command: &SsdCommand) -> bool {
     !matches!(command, SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Namespace(_))
 }

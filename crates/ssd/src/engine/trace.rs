@@ -20,11 +20,11 @@ pub struct StageTrace {
     /// Status of its completion.
     pub status: Status,
     /// Time from submission to its first run.
-    pub queued: Nanos,
+    pub queue_time: Nanos,
     /// Time from its first run to its result, with waits for pages, for its key and for room.
-    pub executed: Nanos,
+    pub execution_time: Nanos,
     /// Time from its result to durability.
-    pub durable: Nanos,
+    pub durability_time: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct StageTracer {
 }
 
 impl StageTracer {
-    pub(crate) fn executed(
+    pub(crate) fn record_executed(
         &mut self,
         operation: &DeviceOperation,
         status: Status,
@@ -51,20 +51,20 @@ impl StageTracer {
         }
         let started = operation.started.unwrap_or(now);
         let trace = StageTrace {
-            command: name(command),
+            command: command_name(command),
             status,
-            queued: started.since(operation.submitted),
-            executed: now.since(started),
-            durable: Nanos::ZERO,
+            queue_time: started.since(operation.submitted),
+            execution_time: now.since(started),
+            durability_time: Nanos::ZERO,
         };
         self.waiting = Some((gate, now, trace));
     }
 
-    pub(crate) fn durable(&mut self, durable: Sequence, now: Nanos) {
+    pub(crate) fn record_durable(&mut self, durable: Sequence, now: Nanos) {
         if let Some((gate, since, trace)) = self.waiting
             && gate <= durable
         {
-            self.last = Some(StageTrace { durable: now.since(since), ..trace });
+            self.last = Some(StageTrace { durability_time: now.since(since), ..trace });
             self.waiting = None;
         }
     }
@@ -74,7 +74,7 @@ impl StageTracer {
     }
 }
 
-const fn name(command: &SsdCommand) -> &'static str {
+const fn command_name(command: &SsdCommand) -> &'static str {
     match command {
         SsdCommand::Store { .. } => "store",
         SsdCommand::Retrieve { .. } => "retrieve",

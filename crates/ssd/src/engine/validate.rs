@@ -16,7 +16,7 @@ use headwater_nvme::spec::status::Status;
 
 impl<M: Media> SsdDevice<M> {
     /// Checks the command against the limits, and returns the status of the one that it exceeds.
-    pub(super) fn check(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
+    pub(super) fn check_limits(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
         if namespace.0 == 0 || namespace.index() >= NAMESPACES {
             return Err(Status::INVALID_NAMESPACE);
         }
@@ -35,7 +35,7 @@ impl<M: Media> SsdDevice<M> {
             | SsdCommand::Fence { .. }
             | SsdCommand::Clear
             | SsdCommand::Namespace(_) => Ok(()),
-            _ => match self.ftl.table.format(namespace) {
+            _ => match self.ftl.namespace_table().format(namespace) {
                 Some(format) => self.check_blocks(format, command),
                 None => Err(Status::INVALID_NAMESPACE),
             },
@@ -45,7 +45,7 @@ impl<M: Media> SsdDevice<M> {
     /// Returns the maximum length of a value. A record is built whole in device DRAM before its pages are written, so
     /// DRAM limits it too.
     fn value_bytes_max(&self) -> usize {
-        VALUE_BYTES_MAX.min(self.ftl.dram.frames_max() / 4 * PAGE_DATA_BYTES)
+        VALUE_BYTES_MAX.min(self.ftl.page_cache().frames_max() / 4 * PAGE_DATA_BYTES)
     }
 
     /// Returns the maximum of bytes that one block command may transfer.

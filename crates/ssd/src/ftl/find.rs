@@ -4,7 +4,7 @@
 //! first. Invariant: a record is found only if its full key matches; a record whose checksum does not match is reported
 //! as damaged, never as absent.
 
-use super::{Ftl, StallReason};
+use super::{FoundRecord, Ftl, StallReason};
 use crate::command::{NamespaceId, Sequence, ValueSink};
 use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -13,28 +13,20 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
 
-/// A record that carries the requested key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FoundRecord {
-    pub(crate) entry: IndexEntry,
-    /// `None` if the record's checksum does not match: the key exists and its value is lost.
-    pub(crate) header: Option<RecordHeader>,
-}
-
 /// The part of a record that will be needed, so that all its pages are requested at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordPart {
     /// Header and key: to replace, remove or describe it.
     Key,
     /// The whole record: to read its value.
-    Value,
+    Whole,
 }
 
 /// The offset of a value in a sink, and its largest length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SinkRange {
     /// Bytes of client memory before the value; a vector is always appended to.
-    pub(crate) at: usize,
+    pub(crate) offset: usize,
     /// Most bytes to copy, from the start of the value.
     pub(crate) bytes_max: u32,
 }
@@ -42,7 +34,7 @@ pub(crate) struct SinkRange {
 impl SinkRange {
     /// Returns the range at the start of the sink.
     pub(crate) const fn front(bytes_max: u32) -> Self {
-        Self { at: 0, bytes_max }
+        Self { offset: 0, bytes_max }
     }
 }
 
@@ -61,7 +53,7 @@ impl<'a, M: Media> RecordPieces<'a, M> {
         let mut offset = address.offset_in_block() + skip;
         while offset >= BLOCK_DATA_BYTES {
             offset -= BLOCK_DATA_BYTES;
-            match ftl.blocks.follow(block) {
+            match ftl.blocks().next_in_chain(block) {
                 Some(next) => block = next,
                 None => {
                     return Self { ftl, block, offset: 0, left: 0 };
@@ -72,7 +64,7 @@ impl<'a, M: Media> RecordPieces<'a, M> {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "a page number within a block")]
-    fn place(&self) -> PageAddress {
+    fn page_address(&self) -> PageAddress {
         PageAddress::new(self.block, (self.offset / PAGE_DATA_BYTES) as u8)
     }
 
@@ -81,7 +73,7 @@ impl<'a, M: Media> RecordPieces<'a, M> {
         self.offset += bytes;
         if self.offset == BLOCK_DATA_BYTES && self.left > 0 {
             self.offset = 0;
-            match self.ftl.blocks.follow(self.block) {
+            match self.ftl.blocks().next_in_chain(self.block) {
                 Some(next) => self.block = next,
                 None => self.left = 0,
             }
@@ -94,7 +86,7 @@ impl<'a, M: Media> RecordPieces<'a, M> {
         if self.left == 0 {
             return None;
         }
-        let page = self.place();
+        let page = self.page_address();
         let within = self.offset % PAGE_DATA_BYTES;
         let bytes = self.left.min(PAGE_DATA_BYTES - within);
         self.step(bytes);
@@ -133,7 +125,7 @@ impl<M: Media> Ftl<M> {
     /// Prefetches the first line of the record that a hash probably leads to, and returns its entry.
     #[inline]
     pub(crate) fn prefetch_record(&self, hash: KeyHash) -> Option<IndexEntry> {
-        let entry = self.index.find(hash, 0)?;
+        let entry = self.index().find(hash, 0)?;
         let bytes = self.page(entry.address.page())?;
         let offset = entry.address.offset_in_block() % PAGE_DATA_BYTES;
         prefetch_read(&bytes[offset]);
@@ -159,7 +151,7 @@ impl<M: Media> Ftl<M> {
         for piece in RecordPieces::new(self, entry.address, 0, HEADER_BYTES) {
             let piece = piece.map_err(|_| match reach {
                 RecordPart::Key => self.all_pages(entry.address, HEADER_BYTES),
-                RecordPart::Value => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
+                RecordPart::Whole => self.all_pages(entry.address, entry.units as usize * UNIT_BYTES),
             })?;
             bytes[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
@@ -169,7 +161,7 @@ impl<M: Media> Ftl<M> {
 
     /// Returns true if the record has this key.
     #[inline]
-    fn carries(&self, entry: IndexEntry, header: &RecordHeader, key: &[u8]) -> Result<bool, StallReason> {
+    fn has_key(&self, entry: IndexEntry, header: &RecordHeader, key: &[u8]) -> Result<bool, StallReason> {
         if usize::from(header.key_bytes) != key.len() {
             return Ok(false);
         }
@@ -206,7 +198,7 @@ impl<M: Media> Ftl<M> {
         reach: RecordPart,
     ) -> Result<Option<FoundRecord>, StallReason> {
         for nth in 0.. {
-            let Some(entry) = self.index.find(hash, nth) else {
+            let Some(entry) = self.index().find(hash, nth) else {
                 break;
             };
             if entry.namespace != namespace {
@@ -214,7 +206,7 @@ impl<M: Media> Ftl<M> {
             }
             match self.header(entry, reach)? {
                 Some(header) if header.units() == entry.units => {
-                    if self.carries(entry, &header, key)? {
+                    if self.has_key(entry, &header, key)? {
                         return Ok(Some(FoundRecord { entry, header: Some(header) }));
                     }
                     // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
@@ -243,13 +235,13 @@ impl<M: Media> Ftl<M> {
         for piece in RecordPieces::new(self, entry.address, 4, key_end - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
-        self.bring_in_piece();
+        self.prefetch_piece();
         let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
         let start = if let ValueSink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
             ValueSink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
             ValueSink::Client(segments) => {
-                let target = (&*segments, window.at);
+                let target = (&*segments, window.offset);
                 self.copy_value(entry.address, key_end, value_bytes, crc, target)
             }
         };
@@ -297,7 +289,7 @@ impl<M: Media> Ftl<M> {
         for piece in RecordPieces::new(self, address, skip, taken) {
             let piece = piece?;
             crc = crc32c(crc, piece);
-            self.bring_in_piece();
+            self.prefetch_piece();
             segments.copy_out(at, piece);
             at += piece.len();
         }
@@ -315,18 +307,18 @@ impl<M: Media> Ftl<M> {
             Ok(_) => return Ok(()),
             // The page is not in memory. No record that starts in its block is younger than `max_sequence`, and no
             // valid one is younger than the last sequence given out, which a torn chain may exceed.
-            Err(_) => self.blocks.get(address.block()).max_sequence.min(self.applied()),
+            Err(_) => self.blocks().get(address.block()).max_sequence.min(self.last_sequence()),
         };
-        if sequence <= self.commit.durable { Ok(()) } else { Err(sequence) }
+        if sequence <= self.durable() { Ok(()) } else { Err(sequence) }
     }
 
     /// Returns the index key of a record: its key's hash, or its block's position.
     #[inline]
-    pub(crate) fn hash_of(&self, entry: IndexEntry, header: &RecordHeader) -> Result<KeyHash, StallReason> {
+    pub(crate) fn index_key(&self, entry: IndexEntry, header: &RecordHeader) -> Result<KeyHash, StallReason> {
         let key_bytes = usize::from(header.key_bytes);
         match RecordPieces::new(self, entry.address, HEADER_BYTES, key_bytes).next() {
-            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher.hash_of(header, key)),
-            _ => Ok(self.hasher.hash_of(header, &self.key_of(entry, header)?)),
+            Some(Ok(key)) if key.len() == key_bytes => Ok(self.hasher().index_key(header, key)),
+            _ => Ok(self.hasher().index_key(header, &self.key_of(entry, header)?)),
         }
     }
 

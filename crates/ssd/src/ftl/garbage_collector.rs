@@ -7,11 +7,12 @@
 //! no block is left that was opened before it was written.
 
 use super::incomplete_batches::IncompleteBatches;
-use super::prefetch::PAGES_AHEAD;
-use super::{FoundRecord, Ftl, RecordPieces, StallReason};
+use super::prefetch::PREFETCH_PAGES;
+use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::log::blocks::BlockState;
+use crate::log::flash_log::DIRECT_PIECES_MAX;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::log::record::{
     FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES,
@@ -22,7 +23,7 @@ use crate::media::{Media, MediaError};
 use std::collections::VecDeque;
 
 /// Free blocks above the low mark at which collection stops.
-const HIGH_ABOVE_LOW: usize = 1;
+const STOP_ABOVE_LOW: usize = 1;
 /// Records processed before other work gets a turn.
 const RECORDS_PER_TURN: usize = 256;
 
@@ -32,7 +33,7 @@ struct VictimCursor {
     block: BlockId,
     page: usize,
     offset: usize,
-    head_done: bool,
+    continued_done: bool,
 }
 
 /// The collector's state.
@@ -43,13 +44,13 @@ pub(crate) struct GarbageCollector {
     /// Evacuated blocks, each with the barrier that must be durable before its erase.
     evacuated: VecDeque<(BlockId, u64)>,
     /// Blocks that recovery leaves to collect first.
-    debris: IncompleteBatches,
+    incomplete: IncompleteBatches,
     cleaning: bool,
     /// True until the first page of this epoch is durable; no block is collected before.
-    held: bool,
+    on_hold: bool,
     /// Free blocks that a waiter needs beyond the usual number.
-    demand: usize,
-    waiting: bool,
+    requested_blocks: usize,
+    waits_for_pages: bool,
 }
 
 impl GarbageCollector {
@@ -58,11 +59,11 @@ impl GarbageCollector {
             policy,
             victim: None,
             evacuated: VecDeque::new(),
-            debris: IncompleteBatches::default(),
+            incomplete: IncompleteBatches::default(),
             cleaning: false,
-            held: false,
-            demand: 0,
-            waiting: false,
+            on_hold: false,
+            requested_blocks: 0,
+            waits_for_pages: false,
         }
     }
 
@@ -76,28 +77,28 @@ impl GarbageCollector {
     }
 
     /// Ends the clean-up if all of its blocks were collected; every erase so far is durable.
-    pub(super) fn settle(&mut self) {
-        if self.debris.blocks.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
-            self.debris = IncompleteBatches::default();
+    pub(super) fn finish_clean_up(&mut self) {
+        if self.incomplete.blocks.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
+            self.incomplete = IncompleteBatches::default();
             self.cleaning = false;
         }
     }
 
     /// Returns true while discarded records are on the medium: no page may claim that their sequences are durable.
-    pub(super) fn holds_stamp(&self) -> bool {
+    pub(super) fn blocks_stamp(&self) -> bool {
         self.cleaning
     }
 
     /// Takes what recovery left to collect first.
-    pub(crate) fn clean_up(&mut self, debris: IncompleteBatches) {
+    pub(crate) fn start_clean_up(&mut self, debris: IncompleteBatches) {
         self.cleaning = !debris.blocks.is_empty();
-        self.debris = debris;
-        self.held = true;
+        self.incomplete = debris;
+        self.on_hold = true;
     }
 
     /// Permits collection, now that the first page of this epoch is durable.
-    pub(crate) fn let_go(&mut self) {
-        self.held = false;
+    pub(crate) fn release_hold(&mut self) {
+        self.on_hold = false;
     }
 
     /// Returns true until the incomplete batches that recovery found are erased.
@@ -106,20 +107,20 @@ impl GarbageCollector {
     }
 
     /// Raises the number of free blocks requested. Returns true if it grew.
-    pub(crate) fn demand(&mut self, blocks: usize) -> bool {
-        let more = blocks > self.demand;
-        self.demand = self.demand.max(blocks);
+    pub(crate) fn request_blocks(&mut self, blocks: usize) -> bool {
+        let more = blocks > self.requested_blocks;
+        self.requested_blocks = self.requested_blocks.max(blocks);
         more
     }
 
     /// Clears the request for free blocks.
-    pub(super) fn forget_demand(&mut self) {
-        self.demand = 0;
+    pub(super) fn clear_requested_blocks(&mut self) {
+        self.requested_blocks = 0;
     }
 
     /// Resumes collection after the pages it waited for were read.
     pub(crate) fn wake(&mut self) {
-        self.waiting = false;
+        self.waits_for_pages = false;
     }
 }
 
@@ -132,14 +133,29 @@ enum MoveOutcome {
 }
 
 impl<M: Media> Ftl<M> {
+    /// Resumes collection after the pages it waited for were read.
+    pub(crate) fn resume_collection(&mut self) {
+        self.collector.wake();
+    }
+
+    /// Permits collection, now that the first page of this epoch is durable.
+    pub(crate) fn permit_collection(&mut self) {
+        self.collector.release_hold();
+    }
+
+    /// Returns true until the incomplete batches that recovery found are erased.
+    pub(crate) fn is_cleaning_up(&self) -> bool {
+        self.collector.is_cleaning_up()
+    }
+
     /// Returns the blocks that are free or will be free when collections and erases under way are done.
-    fn blocks_in_sight(&self) -> usize {
-        self.blocks.free() + self.blocks.erasing_now() + self.collector.evacuated.len()
+    fn expected_free_blocks(&self) -> usize {
+        self.blocks().free_count() + self.blocks().erasing_count() + self.collector.evacuated.len()
     }
 
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through `StallReason`.
     pub(crate) fn collect(&mut self) -> Result<bool, StallReason> {
-        if self.collector.waiting || self.collector.held || self.failed.is_some() {
+        if self.collector.waits_for_pages || self.collector.on_hold || self.failure().is_some() {
             return Ok(false);
         }
         if self.collector.victim.is_none() && !self.choose_victim() {
@@ -150,7 +166,7 @@ impl<M: Media> Ftl<M> {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(stall) => {
-                    self.collector.waiting = matches!(stall, StallReason::Pages(_));
+                    self.collector.waits_for_pages = matches!(stall, StallReason::Pages(_));
                     return Err(stall);
                 }
             }
@@ -159,36 +175,36 @@ impl<M: Media> Ftl<M> {
     }
 
     fn choose_victim(&mut self) -> bool {
-        let victim = match self.collector.debris.blocks.pop_first() {
+        let victim = match self.collector.incomplete.blocks.pop_first() {
             Some(block) => Some(block),
             None => self.next_victim(),
         };
         self.collector.victim =
-            victim.map(|block| VictimCursor { block, page: 0, offset: 0, head_done: false });
+            victim.map(|block| VictimCursor { block, page: 0, offset: 0, continued_done: false });
         victim.is_some()
     }
 
     fn next_victim(&mut self) -> Option<BlockId> {
-        let in_sight = self.blocks_in_sight();
-        let high = self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
+        let in_sight = self.expected_free_blocks();
+        let high = self.space.low_blocks() + STOP_ABOVE_LOW + self.collector.requested_blocks;
         if in_sight >= high {
             // Blocks not free yet may wait for a flush: a demand dropped too early would be requested again and again.
-            if self.blocks.free() >= high {
-                self.collector.demand = 0;
+            if self.blocks().free_count() >= high {
+                self.collector.requested_blocks = 0;
             }
             return None;
         }
         // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
         // first.
-        let policy = if self.tombstones_pile_up() { VictimPolicy::Fifo } else { self.collector.policy };
-        let victim = self.blocks.victim(policy, (self.commit.witnessed, self.commit.witnessed_order));
+        let policy = if self.has_excess_tombstones() { VictimPolicy::Fifo } else { self.collector.policy };
+        let victim = self.blocks().victim(policy, self.commit.durable_stamp());
         let hopeless = |block: &BlockId| {
-            policy == VictimPolicy::Greedy && self.blocks.cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
+            policy == VictimPolicy::Greedy && self.blocks().cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
         let victim = victim.filter(|block| !hopeless(block));
         if victim.is_none() {
             // No block is eligible until a durable page carries a later durable stamp.
-            self.want_witness();
+            self.request_stamp();
         }
         victim
     }
@@ -196,35 +212,24 @@ impl<M: Media> Ftl<M> {
     /// Returns true if blocks of unknown contents must be erased now: while one is left, no tombstone can be dropped.
     /// With enough free blocks the tombstones do no harm, and the erases are saved.
     pub(super) fn wants_all_erased(&self) -> bool {
-        let short = self.blocks_in_sight() <= self.low_blocks() + HIGH_ABOVE_LOW + self.collector.demand;
-        self.blocks.has_unknown() && (short || self.tombstones_pile_up())
+        let short = self.expected_free_blocks()
+            <= self.space.low_blocks() + STOP_ABOVE_LOW + self.collector.requested_blocks;
+        self.blocks().has_unknown() && (short || self.has_excess_tombstones())
     }
 
-    fn tombstones_pile_up(&self) -> bool {
-        self.blocks.tombstone_bytes() > self.geometry.data_bytes() / 16
-    }
-
-    /// Fills a page with the current durable stamp and requests its commit. Returns false if there is no room now.
-    pub(crate) fn witness(&mut self) -> bool {
-        if self.room(PAGE_DATA_BYTES, 0).is_err() {
-            return false;
-        }
-        self.log.witness(&mut self.dram, &mut self.blocks);
-        self.commit.want_barrier(self.log.position());
-        true
+    fn has_excess_tombstones(&self) -> bool {
+        self.blocks().tombstone_bytes() > self.geometry().data_bytes() / 16
     }
 
     /// Makes the next commit program a page with the current durable stamp.
-    fn want_witness(&mut self) {
-        let applied = self.applied();
-        if (self.commit.witnessed < applied
-            || self.commit.witnessed_order < self.log.begun_order(&self.blocks))
-            && self.commit.is_idle()
-        {
-            if self.commit.durable < applied {
-                self.commit.want(applied);
+    fn request_stamp(&mut self) {
+        let applied = self.last_sequence();
+        let (stamped, stamped_order) = self.commit.durable_stamp();
+        if (stamped < applied || stamped_order < self.flash.begun_order()) && self.commit.is_idle() {
+            if self.durable() < applied {
+                self.commit.request_sequence(applied);
             } else {
-                self.witness();
+                self.request_stamp_page();
             }
         }
     }
@@ -234,34 +239,34 @@ impl<M: Media> Ftl<M> {
         let Some(mut victim) = self.collector.victim else {
             return Ok(false);
         };
-        if let Some(hidden) = self.collector.debris.hidden_in(victim.block) {
-            self.move_at(hidden)?;
-            self.collector.debris.rescue.remove(&(victim.block, hidden));
+        if let Some(hidden) = self.collector.incomplete.unlisted_in(victim.block) {
+            self.move_record(hidden)?;
+            self.collector.incomplete.unlisted_records.remove(&(victim.block, hidden));
             return Ok(true);
         }
-        self.want_block(victim.block, victim.page)?;
-        if victim.offset == 0 && victim.page.is_multiple_of(PAGES_AHEAD) {
-            self.look_ahead(victim.block, victim.page);
+        self.check_victim_pages(victim.block, victim.page)?;
+        if victim.offset == 0 && victim.page.is_multiple_of(PREFETCH_PAGES) {
+            self.prefetch_pages(victim.block, victim.page);
         }
-        if victim.page >= usize::from(self.blocks.get(victim.block).pages) {
+        if victim.page >= usize::from(self.blocks().get(victim.block).pages) {
             self.finish_victim(victim.block);
             return Ok(false);
         }
         let page = page_of(victim.block, victim.page);
         let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
         // A page of the block's earlier use may remain after an erase that a power cut interrupted.
-        let order = self.blocks.get(victim.block).order;
+        let order = self.blocks().get(victim.block).order;
         let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };
-        if victim.page == 0 && !victim.head_done {
+        if victim.page == 0 && !victim.continued_done {
             if spare.continues != 0
-                && self.blocks.leads_to(RecordAddress(spare.continues - 1).block(), victim.block)
+                && self.blocks().chain_reaches(RecordAddress(spare.continues - 1).block(), victim.block)
             {
-                self.move_at(RecordAddress(spare.continues - 1))?;
+                self.move_record(RecordAddress(spare.continues - 1))?;
             }
-            victim.head_done = true;
+            victim.continued_done = true;
         }
         if spare.first == NO_RECORD {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
@@ -269,7 +274,8 @@ impl<M: Media> Ftl<M> {
         }
         let offset = victim.offset.max(victim.page * PAGE_DATA_BYTES + usize::from(spare.first));
         let address = RecordAddress::in_block(victim.block, offset);
-        let next = self.move_at(address)?.unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset) + offset;
+        let next =
+            self.move_record(address)?.unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset) + offset;
         let page_end = victim.page * PAGE_DATA_BYTES + usize::from(spare.used);
         if next >= page_end {
             victim.page += 1;
@@ -282,9 +288,9 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns a stall with every uncached page of the victim if the next page is not cached.
-    fn want_block(&self, block: BlockId, from: usize) -> Result<(), StallReason> {
-        let pages = usize::from(self.blocks.get(block).pages);
-        if self.traits.addressable || from >= pages || self.page(page_of(block, from)).is_some() {
+    fn check_victim_pages(&self, block: BlockId, from: usize) -> Result<(), StallReason> {
+        let pages = usize::from(self.blocks().get(block).pages);
+        if self.flash.traits().addressable || from >= pages || self.page(page_of(block, from)).is_some() {
             return Ok(());
         }
         let missing =
@@ -294,7 +300,7 @@ impl<M: Media> Ftl<M> {
 
     /// Moves the record at an address if it must be kept. Returns the record's length in bytes, or `None` if no
     /// readable record is there.
-    fn move_at(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
+    fn move_record(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
         let probe = IndexEntry {
             address,
             units: 3,
@@ -306,7 +312,7 @@ impl<M: Media> Ftl<M> {
         };
         let entry = IndexEntry { units: header.units(), namespace: header.namespace, ..probe };
         let bytes = entry.units as usize * UNIT_BYTES;
-        if self.blocks.get(address.block()).suspect && !self.is_intact(entry, &header)? {
+        if self.blocks().get(address.block()).has_damage && !self.is_intact(entry, &header)? {
             // Recovery stopped here too: it used no record after a damaged one of the same page.
             return Ok(None);
         }
@@ -329,8 +335,8 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
-        let needed = header.sequence >= self.blocks.watermark()
-            && !self.collector.debris.discarded.contains(&header.sequence);
+        let needed = header.sequence >= self.blocks().watermark()
+            && !self.collector.incomplete.discarded.contains(&header.sequence);
         if !needed {
             return Ok(MoveOutcome::Done);
         }
@@ -338,48 +344,47 @@ impl<M: Media> Ftl<M> {
             return Ok(MoveOutcome::Damaged);
         }
         let address = self.append_moved(entry, header)?;
-        self.blocks.remove_tombstone(entry.address, entry.units);
-        self.blocks.add_tombstone(address, entry.units, header.sequence);
+        self.flash.blocks_mut().remove_tombstone(entry.address, entry.units);
+        self.flash.blocks_mut().add_tombstone(address, entry.units, header.sequence);
         Ok(MoveOutcome::Done)
     }
 
     fn move_live(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
-        let hash = self.hash_of(entry, header)?;
-        if !self.index.contains(hash, entry.address) {
-            return self.stand_in(entry, header);
+        let hash = self.index_key(entry, header)?;
+        if !self.index().contains(hash, entry.address) {
+            return self.replace_by_tombstone(entry, header);
         }
         if !self.is_intact(entry, header)? {
             return Ok(MoveOutcome::Damaged);
         }
         let address = self.append_moved(entry, header)?;
         let lifetime = if header.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
-        let swapped = self.index.replace(hash, entry.address, IndexEntry { address, lifetime, ..entry });
-        assert!(swapped, "the index lost a record while it was moved");
-        self.blocks.remove_live(entry.address, entry.units);
-        self.blocks.add_live(address, entry.units);
-        if lifetime == EntryLifetime::Limited {
-            self.expiry.remove(header.expiry_ms, hash, entry.address);
-            self.expiry.insert(header.expiry_ms, hash, address);
-        }
+        let moved = IndexEntry { address, lifetime, ..entry };
+        self.catalog.relocate(hash, entry.address, moved, header.expiry_ms);
+        self.flash.blocks_mut().remove_live(entry.address, entry.units);
+        self.flash.blocks_mut().add_live(address, entry.units);
         Ok(MoveOutcome::Done)
     }
 
     /// Replaces a dead record of a complete batch by a tombstone. Recovery counts the records of a batch that no page
     /// calls durable, and would take an incomplete one for torn. The tombstone changes nothing, because its key has a
     /// newer record.
-    fn stand_in(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
-        let counted =
-            header.flags & FLAGS_BATCH != 0 && self.collector.debris.believed.contains(&header.sequence);
+    fn replace_by_tombstone(
+        &mut self,
+        entry: IndexEntry,
+        header: &RecordHeader,
+    ) -> Result<MoveOutcome, StallReason> {
+        let counted = header.flags & FLAGS_BATCH != 0
+            && self.collector.incomplete.complete_batches.contains(&header.sequence);
         if !counted || !self.is_intact(entry, header)? {
             return Ok(MoveOutcome::Done);
         }
         let key = self.key_of(entry, header)?;
         let header = RecordHeader { flags: FLAG_TOMBSTONE, value_bytes: 0, expiry_ms: 0, ..*header };
-        self.room(header.units() as usize * UNIT_BYTES, 0)?;
+        self.check_room(header.units() as usize * UNIT_BYTES, 0)?;
         let payload = [RecordSource::Bytes(&key)];
-        let address =
-            self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &payload);
-        self.blocks.add_tombstone(address, header.units(), header.sequence);
+        let address = self.flash.append_copy(&header, ChecksumMode::Compute, &payload);
+        self.flash.blocks_mut().add_tombstone(address, header.units(), header.sequence);
         Ok(MoveOutcome::Done)
     }
 
@@ -391,72 +396,49 @@ impl<M: Media> Ftl<M> {
         header: &RecordHeader,
     ) -> Result<RecordAddress, StallReason> {
         let bytes = entry.units as usize * UNIT_BYTES;
-        self.room(bytes, 0)?;
+        self.check_room(bytes, 0)?;
         let flags = header.flags & !FLAGS_BATCH;
-        let checksum = if flags == header.flags { ChecksumMode::Known } else { ChecksumMode::Compute };
+        let checksum = if flags == header.flags { ChecksumMode::Keep } else { ChecksumMode::Compute };
         let header = RecordHeader { flags, ..*header };
         self.stats.moved_bytes += bytes as u64;
         let payload_bytes = header.payload_end() - HEADER_BYTES;
         let mut spans = RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes);
-        let mut piece_spans = [None; PIECES_IN_PLACE];
+        let mut piece_spans = [None; DIRECT_PIECES_MAX];
         piece_spans.iter_mut().for_each(|span| *span = spans.next_span());
         if spans.next_span().is_none()
-            && let Some(pieces) = in_place(&self.media, &piece_spans)
+            && let Some(address) = self.flash.append_viewed(&header, checksum, &piece_spans)
         {
-            return Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &pieces));
+            return Ok(address);
         }
         let mut payload = Vec::with_capacity(payload_bytes);
         for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes) {
             payload.extend_from_slice(piece.map_err(|page| StallReason::Pages(vec![page]))?);
         }
         let payload = [RecordSource::Bytes(&payload)];
-        Ok(self.log.append(&mut self.dram, &mut self.blocks, &header, checksum, &payload))
+        Ok(self.flash.append_copy(&header, checksum, &payload))
     }
 
     fn finish_victim(&mut self, block: BlockId) {
         self.collector.victim = None;
-        if self.blocks.get(block).live_bytes > 0 {
+        if self.blocks().get(block).live_bytes > 0 {
             // A live record could not be read: the block stays, so that the damage stays visible.
-            self.blocks.quarantine(block);
+            self.flash.blocks_mut().quarantine(block);
             self.stats.quarantined += 1;
-            if self.collector.cleaning && !self.collector.debris.rotten.contains(&block) {
+            if self.collector.cleaning && !self.collector.incomplete.corrupt_blocks.contains(&block) {
                 // Recovery could read this record, so the medium is failing. The block can neither be erased nor
                 // ignored; the next opening of the device finds out which records are readable.
                 let page = page_of(block, 0);
-                self.failed.get_or_insert(MediaError::Unreadable { page });
+                self.flash.fail(MediaError::Unreadable { page });
             }
             // No erase follows that would end the clean-up.
-            self.settle();
+            self.finish_clean_up();
             return;
         }
-        debug_assert_eq!(self.blocks.get(block).state, BlockState::Closed);
-        self.blocks.evacuated(block);
-        let barrier = self.log.position();
+        assert_eq!(self.blocks().get(block).state, BlockState::Closed, "{block} was collected while open");
+        self.flash.blocks_mut().mark_evacuated(block);
+        let barrier = self.request_barrier();
         self.collector.evacuated.push_back((block, barrier));
-        self.commit.want_barrier(barrier);
     }
-
-    /// Returns true if a record has expired.
-    pub(crate) fn expired(&self, found: &FoundRecord) -> bool {
-        found.header.is_some_and(|header| header.is_expired(self.wall_ms))
-    }
-}
-
-/// Most pieces of a record that is moved without an intermediate copy, on a medium that shows its pages.
-const PIECES_IN_PLACE: usize = 3;
-
-/// Returns the pieces as the medium shows them; `None` if it does not show one.
-fn in_place<'a, M: Media>(
-    media: &'a M,
-    piece_spans: &[Option<(PageAddress, usize, usize)>; PIECES_IN_PLACE],
-) -> Option<[RecordSource<'a>; PIECES_IN_PLACE]> {
-    let mut pieces = [RecordSource::Bytes(&[]); PIECES_IN_PLACE];
-    for (piece, span) in pieces.iter_mut().zip(piece_spans) {
-        if let Some((page, within, bytes)) = *span {
-            *piece = RecordSource::Bytes(media.view(page)?.get(within..within + bytes)?);
-        }
-    }
-    Some(pieces)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]

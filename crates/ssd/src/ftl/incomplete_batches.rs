@@ -17,18 +17,18 @@ pub(crate) struct IncompleteBatches {
     /// Sequences of records that recovery did not accept.
     pub(crate) discarded: BTreeSet<Sequence>,
     /// Sequences of complete batches that no durable stamp covers yet: each of their records must stay until one does.
-    pub(crate) believed: BTreeSet<Sequence>,
+    pub(crate) complete_batches: BTreeSet<Sequence>,
     /// Blocks that hold a live record with corruption: they stay, so that the damage stays visible.
-    pub(crate) rotten: BTreeSet<BlockId>,
+    pub(crate) corrupt_blocks: BTreeSet<BlockId>,
     /// Records that the pages of their block do not lead to, with a block that must not be erased before they are
     /// moved.
-    pub(crate) rescue: BTreeSet<(BlockId, RecordAddress)>,
+    pub(crate) unlisted_records: BTreeSet<(BlockId, RecordAddress)>,
 }
 
 impl IncompleteBatches {
     /// Returns a record of the block that a walk through its pages would miss.
-    pub(super) fn hidden_in(&self, block: BlockId) -> Option<RecordAddress> {
-        self.rescue
+    pub(super) fn unlisted_in(&self, block: BlockId) -> Option<RecordAddress> {
+        self.unlisted_records
             .range((block, RecordAddress(0))..)
             .next()
             .filter(|(at, _)| *at == block)

@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of records of namespaces that are attached to every controller.
-const VERSION_EVERYBODY: u8 = 1;
+const VERSION_ALL_CONTROLLERS: u8 = 1;
 /// Version of records that list controllers.
 const VERSION_ATTACHED: u8 = 2;
 /// Bytes of a record's value, without its list of controllers.
@@ -36,7 +36,7 @@ pub(crate) struct NamespaceLayout {
     bytes_per_second: U64,
     burst: U32,
     missing_key: u8,
-    /// Version 2: the meaning of the controllers listed after this structure; see [`LISTED_OUT`] and [`LISTED_IN`].
+    /// Version 2: the meaning of the controllers listed after this structure; see [`LISTED_EXCLUDED`] and [`LISTED_INCLUDED`].
     attachment: u8,
     /// Version 2: number of controllers listed.
     controllers: U16,
@@ -49,9 +49,9 @@ const _: () = assert!(std::mem::offset_of!(NamespaceLayout, size) == 8);
 const _: () = assert!(std::mem::offset_of!(NamespaceLayout, uuid) == 40);
 
 /// The namespace is attached to all controllers except those listed.
-const LISTED_OUT: u8 = 0;
+const LISTED_EXCLUDED: u8 = 0;
 /// The namespace is attached only to the controllers listed.
-const LISTED_IN: u8 = 1;
+const LISTED_INCLUDED: u8 = 1;
 
 const KIND_KV: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -59,12 +59,12 @@ const KIND_BLOCK: u8 = 2;
 /// Encodes a namespace and its attachment.
 pub(crate) fn encode(namespace: &Namespace, attachment: &NamespaceAttachment) -> Vec<u8> {
     let (listed, controllers) = match attachment {
-        NamespaceAttachment::AllBut(these) => (LISTED_OUT, these),
-        NamespaceAttachment::Only(these) => (LISTED_IN, these),
+        NamespaceAttachment::AllBut(these) => (LISTED_EXCLUDED, these),
+        NamespaceAttachment::Only(these) => (LISTED_INCLUDED, these),
     };
-    let is_all_controllers = *attachment == NamespaceAttachment::EVERYBODY;
+    let is_all_controllers = *attachment == NamespaceAttachment::ALL_CONTROLLERS;
     let layout = NamespaceLayout {
-        version: if is_all_controllers { VERSION_EVERYBODY } else { VERSION_ATTACHED },
+        version: if is_all_controllers { VERSION_ALL_CONTROLLERS } else { VERSION_ATTACHED },
         attachment: listed,
         // At most the number of controllers of the device.
         controllers: U16::new(u16::try_from(controllers.len()).unwrap_or(u16::MAX)),
@@ -88,7 +88,7 @@ fn layout_of(namespace: &Namespace) -> NamespaceLayout {
         Some(Durability::OnFlush) => (3, Nanos::ZERO),
     };
     NamespaceLayout {
-        version: VERSION_EVERYBODY,
+        version: VERSION_ALL_CONTROLLERS,
         kind,
         format,
         durability,
@@ -97,8 +97,8 @@ fn layout_of(namespace: &Namespace) -> NamespaceLayout {
         interval_ns: U64::new(interval.0),
         bytes_per_second: U64::new(namespace.limits.bytes_per_second),
         burst: U32::new(namespace.limits.burst),
-        missing_key: u8::from(namespace.missing_key == MissingKey::Told),
-        attachment: LISTED_OUT,
+        missing_key: u8::from(namespace.missing_key == MissingKey::Reported),
+        attachment: LISTED_EXCLUDED,
         controllers: U16::ZERO,
         uuid: namespace.uuid,
         zero: U64::ZERO,
@@ -109,7 +109,7 @@ fn layout_of(namespace: &Namespace) -> NamespaceLayout {
 pub(crate) fn decode(bytes: &[u8]) -> Option<(Namespace, NamespaceAttachment)> {
     let (layout, rest) = NamespaceLayout::ref_from_prefix(bytes).ok()?;
     let attachment = match layout.version {
-        VERSION_EVERYBODY if rest.is_empty() => NamespaceAttachment::EVERYBODY,
+        VERSION_ALL_CONTROLLERS if rest.is_empty() => NamespaceAttachment::ALL_CONTROLLERS,
         VERSION_ATTACHED => attachment_of(layout, rest)?,
         _ => return None,
     };
@@ -125,8 +125,8 @@ fn attachment_of(layout: &NamespaceLayout, rest: &[u8]) -> Option<NamespaceAttac
         return None;
     }
     match layout.attachment {
-        LISTED_OUT => Some(NamespaceAttachment::AllBut(ids.into_iter().collect())),
-        LISTED_IN => Some(NamespaceAttachment::Only(ids.into_iter().collect())),
+        LISTED_EXCLUDED => Some(NamespaceAttachment::AllBut(ids.into_iter().collect())),
+        LISTED_INCLUDED => Some(NamespaceAttachment::Only(ids.into_iter().collect())),
         _ => None,
     }
 }
@@ -154,7 +154,7 @@ fn namespace_of(layout: &NamespaceLayout) -> Option<Namespace> {
     };
     let missing_key = match layout.missing_key {
         0 => MissingKey::Ignored,
-        1 => MissingKey::Told,
+        1 => MissingKey::Reported,
         _ => return None,
     };
     Some(Namespace { kind, size, durability, limits, uuid: layout.uuid, missing_key })
@@ -167,7 +167,7 @@ pub(crate) enum NamespaceDefinition {
     #[default]
     Implicit,
     /// It was created.
-    Made(Namespace),
+    Created(Namespace),
     /// It was created, and its record cannot be read: it can only be created again or deleted.
     Damaged,
 }
@@ -176,9 +176,9 @@ pub(crate) enum NamespaceDefinition {
 #[derive(Debug)]
 pub(crate) struct NamespaceTable {
     slots: [NamespaceDefinition; NAMESPACES],
-    shown: [NamespaceDefinition; NAMESPACES],
+    visible: [NamespaceDefinition; NAMESPACES],
     attachments: [NamespaceAttachment; NAMESPACES],
-    shown_attachments: [NamespaceAttachment; NAMESPACES],
+    visible_attachments: [NamespaceAttachment; NAMESPACES],
     /// Changes that are not durable yet, in the order of their sequences.
     pending: VecDeque<(Sequence, NamespaceId)>,
     generation: u64,
@@ -190,9 +190,9 @@ impl Default for NamespaceTable {
     fn default() -> Self {
         Self {
             slots: Default::default(),
-            shown: Default::default(),
-            attachments: [const { NamespaceAttachment::EVERYBODY }; NAMESPACES],
-            shown_attachments: [const { NamespaceAttachment::EVERYBODY }; NAMESPACES],
+            visible: Default::default(),
+            attachments: [const { NamespaceAttachment::ALL_CONTROLLERS }; NAMESPACES],
+            visible_attachments: [const { NamespaceAttachment::ALL_CONTROLLERS }; NAMESPACES],
             pending: VecDeque::new(),
             generation: 0,
             sanitize: None,
@@ -201,7 +201,7 @@ impl Default for NamespaceTable {
 }
 
 /// Returns the position of a namespace's record.
-pub(crate) const fn place(namespace: NamespaceId) -> KeyHash {
+pub(crate) const fn record_position(namespace: NamespaceId) -> KeyHash {
     KeyHash::of_block(NamespaceId::SYSTEM, Lba(namespace.0 as u64))
 }
 
@@ -209,12 +209,12 @@ impl NamespaceTable {
     /// Returns the definition of a number for the next command.
     #[inline]
     pub(crate) fn get(&self, namespace: NamespaceId) -> NamespaceDefinition {
-        *self.state(namespace)
+        *self.definition(namespace)
     }
 
     /// Returns a reference to the same definition.
     #[inline]
-    pub(crate) fn state(&self, namespace: NamespaceId) -> &NamespaceDefinition {
+    pub(crate) fn definition(&self, namespace: NamespaceId) -> &NamespaceDefinition {
         self.slots.get(namespace.index()).unwrap_or(&NamespaceDefinition::Implicit)
     }
 
@@ -222,7 +222,7 @@ impl NamespaceTable {
     #[inline]
     pub(crate) fn limits(&self, namespace: NamespaceId) -> Option<NamespaceLimits> {
         match self.slots.get(namespace.index()) {
-            Some(NamespaceDefinition::Made(made))
+            Some(NamespaceDefinition::Created(made))
                 if made.limits.iops != 0 || made.limits.bytes_per_second != 0 =>
             {
                 Some(made.limits)
@@ -235,7 +235,7 @@ impl NamespaceTable {
     #[inline]
     pub(crate) fn format(&self, namespace: NamespaceId) -> Option<BlockFormat> {
         match self.slots.get(namespace.index()) {
-            Some(NamespaceDefinition::Made(Namespace { kind: NamespaceKind::Block(format), .. })) => {
+            Some(NamespaceDefinition::Created(Namespace { kind: NamespaceKind::Block(format), .. })) => {
                 Some(*format)
             }
             _ => None,
@@ -246,31 +246,33 @@ impl NamespaceTable {
     #[inline]
     pub(crate) fn durability(&self, namespace: NamespaceId) -> Option<Durability> {
         match self.slots.get(namespace.index()) {
-            Some(NamespaceDefinition::Made(made)) => made.durability,
+            Some(NamespaceDefinition::Created(made)) => made.durability,
             _ => None,
         }
     }
 
     /// Returns the visible definition of a number, which hosts may be shown.
-    pub(crate) fn shown(&self, namespace: NamespaceId) -> NamespaceDefinition {
-        self.shown.get(namespace.index()).copied().unwrap_or_default()
+    pub(crate) fn visible(&self, namespace: NamespaceId) -> NamespaceDefinition {
+        self.visible.get(namespace.index()).copied().unwrap_or_default()
     }
 
     /// Returns the attachment of a namespace once every change is durable.
     pub(crate) fn attachment(&self, namespace: NamespaceId) -> NamespaceAttachment {
-        self.attachments.get(namespace.index()).cloned().unwrap_or(NamespaceAttachment::NOBODY)
+        self.attachments.get(namespace.index()).cloned().unwrap_or(NamespaceAttachment::NO_CONTROLLERS)
     }
 
     /// Returns true if a namespace is attached to a controller.
     #[inline]
     pub(crate) fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
-        self.shown_attachments.get(namespace.index()).is_some_and(|attachment| attachment.has(controller))
+        self.visible_attachments
+            .get(namespace.index())
+            .is_some_and(|attachment| attachment.includes(controller))
     }
 
     /// Removes a controller that is gone.
     pub(crate) fn forget_controller(&mut self, controller: u16) {
-        for attachment in self.attachments.iter_mut().chain(&mut self.shown_attachments) {
-            attachment.forget(|id| id == controller);
+        for attachment in self.attachments.iter_mut().chain(&mut self.visible_attachments) {
+            attachment.remove_gone(|id| id == controller);
         }
         self.generation += 1;
     }
@@ -283,9 +285,9 @@ impl NamespaceTable {
         attachment: &NamespaceAttachment,
     ) {
         self.slots[namespace.index()] = slot;
-        self.shown[namespace.index()] = slot;
+        self.visible[namespace.index()] = slot;
         self.attachments[namespace.index()].clone_from(attachment);
-        self.shown_attachments[namespace.index()].clone_from(attachment);
+        self.visible_attachments[namespace.index()].clone_from(attachment);
     }
 
     /// Sets the sanitize mark that recovery found.
@@ -299,7 +301,7 @@ impl NamespaceTable {
     }
 
     /// Applies a change whose record was written with this sequence.
-    pub(crate) fn change(
+    pub(crate) fn apply_change(
         &mut self,
         namespace: NamespaceId,
         slot: NamespaceDefinition,
@@ -313,20 +315,20 @@ impl NamespaceTable {
 
     /// Makes the changes up to this durable sequence visible.
     #[inline]
-    pub(crate) fn advance(&mut self, durable: Sequence) {
+    pub(crate) fn make_visible(&mut self, durable: Sequence) {
         while let Some((_, namespace)) = self.pending.pop_front_if(|(sequence, _)| *sequence <= durable) {
             // A later change of the same number becomes visible when it is durable itself.
             if self.pending.iter().all(|(_, later)| *later != namespace) {
-                self.shown[namespace.index()] = self.slots[namespace.index()];
-                self.shown_attachments[namespace.index()].clone_from(&self.attachments[namespace.index()]);
+                self.visible[namespace.index()] = self.slots[namespace.index()];
+                self.visible_attachments[namespace.index()].clone_from(&self.attachments[namespace.index()]);
             }
             self.generation += 1;
         }
     }
 
     /// Advances the generation after an implicit namespace got its first key or lost its last.
-    pub(crate) fn turned(&mut self, namespace: NamespaceId) {
-        if self.shown.get(namespace.index()) == Some(&NamespaceDefinition::Implicit) {
+    pub(crate) fn note_emptiness_change(&mut self, namespace: NamespaceId) {
+        if self.visible.get(namespace.index()) == Some(&NamespaceDefinition::Implicit) {
             self.generation += 1;
         }
     }
@@ -348,7 +350,7 @@ mod tests {
             durability: Some(Durability::Interval(Nanos(77))),
             limits: NamespaceLimits { iops: 5, bytes_per_second: 6, burst: 7 },
             uuid: [9; 16],
-            missing_key: MissingKey::Told,
+            missing_key: MissingKey::Reported,
         }
     }
 
@@ -360,10 +362,10 @@ mod tests {
             {
                 let written = Namespace { kind, durability, ..namespace() };
                 for attachment in [
-                    NamespaceAttachment::EVERYBODY,
-                    NamespaceAttachment::NOBODY,
-                    NamespaceAttachment::EVERYBODY.without(&[1, 300]),
-                    NamespaceAttachment::NOBODY.with(&[1, 0x1000]),
+                    NamespaceAttachment::ALL_CONTROLLERS,
+                    NamespaceAttachment::NO_CONTROLLERS,
+                    NamespaceAttachment::ALL_CONTROLLERS.without(&[1, 300]),
+                    NamespaceAttachment::NO_CONTROLLERS.with(&[1, 0x1000]),
                 ] {
                     let bytes = encode(&written, &attachment);
                     assert_eq!(decode(&bytes), Some((written, attachment)));
@@ -374,13 +376,13 @@ mod tests {
 
     #[test]
     fn encoded_bytes_match_the_format_page() {
-        let bytes = encode(&namespace(), &NamespaceAttachment::EVERYBODY);
+        let bytes = encode(&namespace(), &NamespaceAttachment::ALL_CONTROLLERS);
         assert_eq!(bytes[..8], [1, 2, 1, 2, 5, 0, 0, 0]);
         assert_eq!(bytes[8..16], [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         assert_eq!((bytes[16], bytes[24], bytes[32], bytes[36]), (77, 6, 7, 1));
         assert_eq!(bytes[40..56], [9; 16]);
         assert_eq!((bytes.len(), &bytes[37..40]), (64, &[0; 3][..]));
-        let bytes = encode(&namespace(), &NamespaceAttachment::NOBODY.with(&[0x102, 3]));
+        let bytes = encode(&namespace(), &NamespaceAttachment::NO_CONTROLLERS.with(&[0x102, 3]));
         assert_eq!((bytes[0], &bytes[37..40]), (2, &[1, 2, 0][..]));
         assert_eq!(bytes[64..], [3, 0, 2, 1]);
     }
@@ -389,15 +391,15 @@ mod tests {
     fn bytes_that_no_writer_produces_are_refused() {
         for (at, byte) in [(0, 3), (1, 0), (1, 3), (2, 2), (3, 4), (9, 0)] {
             let mut bytes =
-                encode(&Namespace { size: 0x100, ..namespace() }, &NamespaceAttachment::EVERYBODY);
+                encode(&Namespace { size: 0x100, ..namespace() }, &NamespaceAttachment::ALL_CONTROLLERS);
             assert!(decode(&bytes).is_some());
             bytes[at] = byte;
             assert_eq!(decode(&bytes), None, "byte {at} is {byte}");
         }
         assert_eq!(decode(&[1; 3]), None);
         let large = Namespace { size: NAMESPACE_BLOCKS_MAX + 1, ..namespace() };
-        assert_eq!(decode(&encode(&large, &NamespaceAttachment::EVERYBODY)), None);
-        let attached = encode(&namespace(), &NamespaceAttachment::NOBODY.with(&[3, 5]));
+        assert_eq!(decode(&encode(&large, &NamespaceAttachment::ALL_CONTROLLERS)), None);
+        let attached = encode(&namespace(), &NamespaceAttachment::NO_CONTROLLERS.with(&[3, 5]));
         for (at, byte) in [(0, 1), (37, 2), (38, 1), (38, 3), (66, 3), (66, 2)] {
             let mut bytes = attached.clone();
             bytes[at] = byte;
@@ -410,30 +412,35 @@ mod tests {
     fn a_change_becomes_visible_when_it_is_durable() {
         let mut table = NamespaceTable::default();
         let number = NamespaceId(3);
-        table.change(
+        table.apply_change(
             number,
-            NamespaceDefinition::Made(namespace()),
-            NamespaceAttachment::NOBODY,
+            NamespaceDefinition::Created(namespace()),
+            NamespaceAttachment::NO_CONTROLLERS,
             Sequence(5),
         );
-        table.change(
+        table.apply_change(
             NamespaceId(4),
-            NamespaceDefinition::Made(namespace()),
-            NamespaceAttachment::NOBODY,
+            NamespaceDefinition::Created(namespace()),
+            NamespaceAttachment::NO_CONTROLLERS,
             Sequence(7),
         );
-        table.change(number, NamespaceDefinition::Implicit, NamespaceAttachment::EVERYBODY, Sequence(9));
+        table.apply_change(
+            number,
+            NamespaceDefinition::Implicit,
+            NamespaceAttachment::ALL_CONTROLLERS,
+            Sequence(9),
+        );
         assert_eq!(
-            (table.get(number), table.shown(number)),
+            (table.get(number), table.visible(number)),
             (NamespaceDefinition::Implicit, NamespaceDefinition::Implicit)
         );
-        table.advance(Sequence(6));
+        table.make_visible(Sequence(6));
         assert!(table.is_attached(NamespaceId(4), 1), "the change became visible before it was durable");
-        table.advance(Sequence(8));
+        table.make_visible(Sequence(8));
         assert!(!table.is_attached(NamespaceId(4), 1));
-        assert_eq!(table.shown(NamespaceId(4)), NamespaceDefinition::Made(namespace()));
+        assert_eq!(table.visible(NamespaceId(4)), NamespaceDefinition::Created(namespace()));
         let before = table.generation();
-        table.advance(Sequence(9));
+        table.make_visible(Sequence(9));
         assert!(table.generation() > before);
     }
 }

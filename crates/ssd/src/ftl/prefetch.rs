@@ -16,11 +16,11 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_P
 use headwater_host::copy::{prefetch, prefetch_read};
 
 /// Longest record that is prefetched; a longer one hides its own latency.
-const AHEAD_BYTES_MAX: usize = 8 << 10;
+const PREFETCH_BYTES_MAX: usize = 8 << 10;
 /// Bytes prefetched at a time.
 const PIECE_BYTES: usize = 1 << 10;
 /// Pages prefetched together, so that their memory reads overlap.
-pub(super) const PAGES_AHEAD: usize = 8;
+pub(super) const PREFETCH_PAGES: usize = 8;
 
 /// The part of the next record to read that is not prefetched yet.
 #[derive(Clone, Copy, Debug)]
@@ -51,28 +51,28 @@ impl<M: Media> Ftl<M> {
 
     /// Sets the record that is read next, and prefetches its first piece.
     #[inline]
-    pub(crate) fn expect(&self, entry: IndexEntry) {
+    pub(crate) fn prefetch_next(&self, entry: IndexEntry) {
         let bytes = entry.units as usize * UNIT_BYTES;
-        if bytes <= AHEAD_BYTES_MAX {
-            self.ahead.set(PendingPrefetch { address: entry.address, bytes });
-            self.bring_in(PIECE_BYTES);
+        if bytes <= PREFETCH_BYTES_MAX {
+            self.pending_prefetch.set(PendingPrefetch { address: entry.address, bytes });
+            self.prefetch_bytes(PIECE_BYTES);
         }
     }
 
     /// Prefetches the next piece of that record.
     #[inline]
-    pub(crate) fn bring_in_piece(&self) {
-        self.bring_in(PIECE_BYTES);
+    pub(crate) fn prefetch_piece(&self) {
+        self.prefetch_bytes(PIECE_BYTES);
     }
 
     /// Prefetches the rest of that record.
     #[inline]
-    pub(crate) fn bring_in_rest(&self) {
-        self.bring_in(AHEAD_BYTES_MAX);
+    pub(crate) fn prefetch_rest(&self) {
+        self.prefetch_bytes(PREFETCH_BYTES_MAX);
     }
 
-    fn bring_in(&self, bytes_max: usize) {
-        let PendingPrefetch { address, bytes } = self.ahead.get();
+    fn prefetch_bytes(&self, bytes_max: usize) {
+        let PendingPrefetch { address, bytes } = self.pending_prefetch.get();
         let bytes_now = bytes.min(bytes_max);
         if bytes_now == 0 {
             return;
@@ -86,12 +86,12 @@ impl<M: Media> Ftl<M> {
         let offset = address.offset_in_block() + bytes_now;
         let left = if offset < BLOCK_DATA_BYTES { bytes - bytes_now } else { 0 };
         let address = if left > 0 { RecordAddress::in_block(address.block(), offset) } else { address };
-        self.ahead.set(PendingPrefetch { address, bytes: left });
+        self.pending_prefetch.set(PendingPrefetch { address, bytes: left });
     }
 
     /// Prefetches the records that start in the next pages of a block, and their index entries.
-    pub(super) fn look_ahead(&self, block: BlockId, from: usize) {
-        let end = usize::from(self.blocks.get(block).pages).min(from + PAGES_AHEAD);
+    pub(super) fn prefetch_pages(&self, block: BlockId, from: usize) {
+        let end = usize::from(self.blocks().get(block).pages).min(from + PREFETCH_PAGES);
         let pages = || (from..end).filter_map(|page| Some((page, self.page(page_of(block, page))?)));
         for (_, bytes) in pages() {
             prefetch_read(&bytes[PAGE_DATA_BYTES]);
@@ -114,7 +114,7 @@ impl<M: Media> Ftl<M> {
         {
             let Ok(header) = RecordHeader::decode(header) else { return };
             let Some(key) = rest.get(..usize::from(header.key_bytes)) else { return };
-            self.index.prefetch(self.hasher.hash_of(&header, key));
+            self.index().prefetch(self.hasher().index_key(&header, key));
             next = next.map(|at| at + header.units() as usize * UNIT_BYTES);
         }
     }

@@ -16,13 +16,13 @@ pub(crate) struct BlockQuarantined;
 impl<M: Media> Ftl<M> {
     /// Closes the open block, so that it can be collected too.
     pub(crate) fn end_block_for_purge(&mut self) {
-        self.log.finish_block(&mut self.dram, &mut self.blocks);
+        self.flash.finish_block();
     }
 
     /// Returns the number of blocks that were opened at or before a sequence.
     pub(crate) fn blocks_opened_by(&self, up_to: Sequence) -> usize {
         let old = self
-            .blocks
+            .blocks()
             .iter()
             .filter(|(_, block)| block.order != 0 && !block.checkpoint && block.open_sequence <= up_to);
         old.count()
@@ -30,23 +30,23 @@ impl<M: Media> Ftl<M> {
 
     /// Starts collection and erase of the old blocks. Returns the number left.
     pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, BlockQuarantined> {
-        if self.blocks.watermark() > up_to {
+        if self.blocks().watermark() > up_to {
             return Ok(0);
         }
         let set_aside = |state: BlockState| state == BlockState::Quarantined;
-        if self.blocks.iter().any(|(_, block)| set_aside(block.state) && block.open_sequence <= up_to) {
+        if self.blocks().iter().any(|(_, block)| set_aside(block.state) && block.open_sequence <= up_to) {
             return Err(BlockQuarantined);
         }
         // More free blocks than are possible: collection continues until the watermark has passed the sequence.
-        self.collector.demand(self.blocks.len());
-        if self.blocks.is_fading() && self.blocks.erasing_now() == 0 && self.commit.is_idle() {
-            self.commit.want_flush();
+        self.collector.request_blocks(self.blocks().len());
+        if self.blocks().has_pending_erases() && self.blocks().erasing_count() == 0 && self.commit.is_idle() {
+            self.commit.request_flush();
         }
         Ok(self.blocks_opened_by(up_to).max(1))
     }
 
     /// Ends the purge: collection returns to its usual targets.
     pub(crate) fn end_purge(&mut self) {
-        self.collector.forget_demand();
+        self.collector.clear_requested_blocks();
     }
 }

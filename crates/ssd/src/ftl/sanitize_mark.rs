@@ -41,7 +41,7 @@ impl FoundMark {
 }
 
 /// Returns the position of the mark's record: before those of the namespaces, which count from 1.
-pub(crate) const fn place() -> KeyHash {
+pub(crate) const fn mark_position() -> KeyHash {
     KeyHash::of_block(NamespaceId::SYSTEM, Lba(0))
 }
 

@@ -3,11 +3,11 @@
 //! Input: a new record and the one it replaces. Output: its sequence. Invariant: an append and its index change happen
 //! together, so no reader sees one without the other.
 
-use super::{FoundRecord, Ftl, NamespaceState, StallReason};
+use super::{FoundRecord, Ftl, StallReason};
 use crate::command::{NamespaceId, Sequence};
-use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
+use crate::index::{EntryLifetime, IndexEntry, KeyHash};
+use crate::log::RecordSource;
 use crate::log::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
-use crate::log::{ChecksumMode, RecordSource};
 use crate::media::Media;
 
 /// A record to be written, with everything except its sequence.
@@ -33,12 +33,12 @@ impl NewRecord<'_> {
 impl<M: Media> Ftl<M> {
     /// Returns true if live bytes may grow by `more` and shrink by `less`; the largest new record has `largest` bytes.
     pub(crate) fn has_capacity(&self, largest: usize, more: usize, less: usize) -> bool {
-        self.blocks.live_bytes() + more as u64 <= self.capacity_with(largest) + less as u64
+        self.blocks().live_bytes() + more as u64 <= self.capacity_with(largest) + less as u64
     }
 
     /// Checks that a client can append this many bytes now.
-    pub(crate) fn client_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        self.room(bytes, self.reserve_blocks() + self.set_aside)
+    pub(crate) fn check_client_room(&mut self, bytes: usize) -> Result<(), StallReason> {
+        self.check_room(bytes, self.space.client_reserve())
     }
 
     /// Appends a record in place of `old`, and returns its sequence. The caller checked the room.
@@ -49,78 +49,48 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<FoundRecord>) -> Sequence {
         let value = new.value.unwrap_or(RecordSource::Bytes(&[]));
         let tombstone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
-        let flags = new.batch | tombstone | if new.hash.is_place() { FLAG_LBA } else { 0 };
+        let flags = new.batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 };
         let header = RecordHeader {
             crc: 0,
             flags,
             key_bytes: new.key.len() as u16,
             value_bytes: value.len() as u32,
             namespace: new.namespace,
-            sequence: self.log.sequence_next(),
+            sequence: self.flash.log().sequence_next(),
             expiry_ms: new.expiry_ms,
         };
         let units = header.units();
-        let payload = [RecordSource::Bytes(new.key), value];
-        let address =
-            self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &payload);
-        self.log.advance();
-        self.reserve_for(units as usize * UNIT_BYTES);
+        let address = self.flash.append_new(&header, &[RecordSource::Bytes(new.key), value]);
+        self.space.raise_for_record(units as usize * UNIT_BYTES);
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
+        let blocks = self.flash.blocks_mut();
         if new.value.is_some() {
+            if let Some(old) = &old {
+                blocks.remove_live(old.entry.address, old.entry.units);
+            }
+            blocks.add_live(address, units);
             let lifetime = if new.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
             let entry = IndexEntry { address, units, namespace: new.namespace, lifetime };
-            self.put_entry(new.hash, entry, old);
-            self.expiry.insert(new.expiry_ms, new.hash, address);
-            self.blocks.add_live(address, units);
+            self.catalog.put(new.hash, entry, new.expiry_ms, old.as_ref());
         } else {
-            self.blocks.add_tombstone(address, units, header.sequence);
-            self.last_removal = header.sequence;
-            if new.batch != 0 {
-                self.last_joint_removal = header.sequence;
+            blocks.add_tombstone(address, units, header.sequence);
+            if new.batch == 0 {
+                self.removals.remove_key(header.sequence);
+            } else {
+                self.removals.remove_keys(header.sequence);
             }
-            if let Some(old) = old {
-                self.index.remove(new.hash, old.entry.address);
-                self.forget_record(new.hash, old);
-                self.count(new.namespace, |state| state.remove(old.entry));
+            if let Some(old) = &old {
+                blocks.remove_live(old.entry.address, old.entry.units);
+                self.catalog.remove(new.namespace, new.hash, old);
             }
         }
         header.sequence
     }
 
-    fn put_entry(&mut self, hash: KeyHash, entry: IndexEntry, old: Option<FoundRecord>) {
-        match old {
-            Some(old) => {
-                let replaced = self.index.replace(hash, old.entry.address, entry);
-                assert!(replaced, "the replaced record is not in the index");
-                self.forget_record(hash, old);
-                self.count(entry.namespace, |state| {
-                    state.remove(old.entry);
-                    state.add(entry);
-                });
-            }
-            None => {
-                self.index.insert(hash, entry);
-                self.count(entry.namespace, |state| state.add(entry));
-            }
-        }
-    }
-
-    /// Removes a replaced record from the live bytes and the expiry queue.
-    fn forget_record(&mut self, hash: KeyHash, old: FoundRecord) {
-        self.blocks.remove_live(old.entry.address, old.entry.units);
-        if old.entry.lifetime == EntryLifetime::Limited {
-            match old.header {
-                Some(header) => self.expiry.remove(header.expiry_ms, hash, old.entry.address),
-                // The expiry in the damaged header is unknown: the whole queue is searched. Rare, and linear.
-                None => self.expiry.retain(|at, address| (at, address) != (hash, old.entry.address)),
-            }
-        }
-    }
-
     /// Removes every key and block of a namespace by one record. Returns its sequence and the number removed. `batch`
     /// holds batch flags as in [`NewRecord`].
     pub(crate) fn clear(&mut self, namespace: NamespaceId, batch: u8) -> (Sequence, u64) {
-        let sequence = self.log.sequence_next();
+        let sequence = self.flash.log().sequence_next();
         let header = RecordHeader {
             crc: 0,
             flags: FLAG_CLEAR | batch,
@@ -130,41 +100,12 @@ impl<M: Media> Ftl<M> {
             sequence,
             expiry_ms: 0,
         };
-        let address = self.log.append(&mut self.dram, &mut self.blocks, &header, ChecksumMode::Compute, &[]);
-        self.log.advance();
-        self.blocks.add_tombstone(address, header.units(), sequence);
-        self.last_removal = sequence;
-        self.last_joint_removal = sequence;
-        let removed = self.namespaces[namespace.index()].keys;
-        let blocks = &mut self.blocks;
-        let mut flat = 0;
-        self.index.flat.drain(namespace, |entry| {
-            blocks.remove_live(entry.address, entry.units);
-            flat += 1;
-        });
-        if flat < removed {
-            self.clear_keys(namespace);
-        }
-        self.count(namespace, |state| {
-            *state = NamespaceState { cleared: sequence, ..NamespaceState::default() }
-        });
+        let address = self.flash.append_new(&header, &[]);
+        let blocks = self.flash.blocks_mut();
+        blocks.add_tombstone(address, header.units(), sequence);
+        self.removals.remove_keys(sequence);
+        let retire = |entry: IndexEntry| blocks.remove_live(entry.address, entry.units);
+        let removed = self.catalog.clear(namespace, sequence, retire);
         (sequence, removed)
-    }
-
-    fn clear_keys(&mut self, namespace: NamespaceId) {
-        let mut from = KeyHash(0);
-        while let Some((hash, _)) = self.index.hashed.next(from) {
-            let removed: Vec<IndexEntry> = (0..)
-                .map_while(|nth| self.index.find(hash, nth))
-                .filter(|entry| entry.namespace == namespace)
-                .collect();
-            for entry in removed {
-                self.index.remove(hash, entry.address);
-                self.blocks.remove_live(entry.address, entry.units);
-            }
-            from = KeyHash(hash.0 + 1);
-        }
-        let index = &self.index;
-        self.expiry.retain(|hash, address| index.contains(hash, address));
     }
 }

@@ -18,11 +18,11 @@ pub struct CompositeIndex {
 impl RecordIndex for CompositeIndex {
     #[inline]
     fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
-        if hash.is_place() { self.flat.find(hash, nth) } else { self.hashed.find(hash, nth) }
+        if hash.is_position() { self.flat.find(hash, nth) } else { self.hashed.find(hash, nth) }
     }
 
     fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
-        if hash.is_place() {
+        if hash.is_position() {
             self.flat.insert(hash, entry);
         } else {
             self.hashed.insert(hash, entry);
@@ -30,21 +30,25 @@ impl RecordIndex for CompositeIndex {
     }
 
     fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
-        if hash.is_place() { self.flat.replace(hash, old, new) } else { self.hashed.replace(hash, old, new) }
+        if hash.is_position() {
+            self.flat.replace(hash, old, new)
+        } else {
+            self.hashed.replace(hash, old, new)
+        }
     }
 
     fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
-        if hash.is_place() { self.flat.remove(hash, address) } else { self.hashed.remove(hash, address) }
+        if hash.is_position() { self.flat.remove(hash, address) } else { self.hashed.remove(hash, address) }
     }
 
     fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
-        let key = if from.is_place() { None } else { self.hashed.next(from) };
-        key.or_else(|| self.flat.next(from.max(KeyHash::PLACES)))
+        let key = if from.is_position() { None } else { self.hashed.next(from) };
+        key.or_else(|| self.flat.next(from.max(KeyHash::FIRST_POSITION)))
     }
 
     #[inline]
     fn prefetch(&self, hash: KeyHash) {
-        if hash.is_place() {
+        if hash.is_position() {
             self.flat.prefetch(hash);
         } else {
             self.hashed.prefetch(hash);

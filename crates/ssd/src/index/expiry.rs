@@ -10,54 +10,54 @@ use std::collections::BTreeSet;
 /// Records, ordered by expiry.
 #[derive(Debug, Default)]
 pub struct ExpiryQueue {
-    due: BTreeSet<(u64, KeyHash, RecordAddress)>,
+    records: BTreeSet<(u64, KeyHash, RecordAddress)>,
 }
 
 impl ExpiryQueue {
     /// Adds a live record; ignores one without expiry (0).
     pub fn insert(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
         if expiry_ms != 0 {
-            self.due.insert((expiry_ms, hash, address));
+            self.records.insert((expiry_ms, hash, address));
         }
     }
 
     /// Removes a record that was replaced, removed or moved.
     pub fn remove(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
-        self.due.remove(&(expiry_ms, hash, address));
+        self.records.remove(&(expiry_ms, hash, address));
     }
 
     /// Returns the record that expires first, if it is due.
     #[must_use]
-    pub fn due(&self, wall_ms: u64) -> Option<(u64, KeyHash, RecordAddress)> {
-        self.due.first().copied().filter(|&(expiry_ms, ..)| expiry_ms <= wall_ms)
+    pub fn first_due(&self, wall_ms: u64) -> Option<(u64, KeyHash, RecordAddress)> {
+        self.records.first().copied().filter(|&(expiry_ms, ..)| expiry_ms <= wall_ms)
     }
 
     /// Returns the time at which the next record expires.
     #[must_use]
-    pub fn next_ms(&self) -> Option<u64> {
-        self.due.first().map(|&(expiry_ms, ..)| expiry_ms)
+    pub fn next_expiry_ms(&self) -> Option<u64> {
+        self.records.first().map(|&(expiry_ms, ..)| expiry_ms)
     }
 
     /// Returns all records, soonest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, KeyHash, RecordAddress)> + '_ {
-        self.due.iter().copied()
+        self.records.iter().copied()
     }
 
     /// Keeps only the records for which `live` returns true.
     pub fn retain(&mut self, mut live: impl FnMut(KeyHash, RecordAddress) -> bool) {
-        self.due.retain(|&(_, hash, address)| live(hash, address));
+        self.records.retain(|&(_, hash, address)| live(hash, address));
     }
 
     /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.due.len()
+        self.records.len()
     }
 
     /// Returns true if there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.due.is_empty()
+        self.records.is_empty()
     }
 }
 
@@ -71,11 +71,11 @@ mod tests {
         queue.insert(50, KeyHash(1), RecordAddress(1));
         queue.insert(20, KeyHash(2), RecordAddress(2));
         queue.insert(0, KeyHash(3), RecordAddress(3));
-        assert_eq!(queue.due(19), None);
-        assert_eq!(queue.due(20), Some((20, KeyHash(2), RecordAddress(2))));
+        assert_eq!(queue.first_due(19), None);
+        assert_eq!(queue.first_due(20), Some((20, KeyHash(2), RecordAddress(2))));
         queue.remove(20, KeyHash(2), RecordAddress(2));
-        assert_eq!(queue.due(49), None);
-        assert_eq!(queue.next_ms(), Some(50));
+        assert_eq!(queue.first_due(49), None);
+        assert_eq!(queue.next_expiry_ms(), Some(50));
         assert_eq!(queue.len(), 1);
     }
 }

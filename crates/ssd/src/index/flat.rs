@@ -41,7 +41,7 @@ struct NamespaceBlocks {
 /// The index of blocks.
 #[derive(Debug, Default)]
 pub struct FlatIndex {
-    spaces: [NamespaceBlocks; SPACES],
+    namespaces: [NamespaceBlocks; SPACES],
     len: u64,
     leaves: u64,
     branches: u64,
@@ -76,30 +76,30 @@ const fn unpack(namespace: NamespaceId, slot: PackedEntry) -> IndexEntry {
 impl FlatIndex {
     /// Returns true if the index can hold this position. Positions from a medium must be checked.
     #[must_use]
-    pub fn holds(position: KeyHash) -> bool {
-        let (namespace, lba) = position.block();
-        position.is_place() && namespace.index() < SPACES && lba.0 < NAMESPACE_BLOCKS_MAX
+    pub fn can_hold(position: KeyHash) -> bool {
+        let (namespace, lba) = position.namespace_and_lba();
+        position.is_position() && namespace.index() < SPACES && lba.0 < NAMESPACE_BLOCKS_MAX
     }
 
     #[inline]
     fn slot(&self, position: KeyHash) -> PackedEntry {
-        let (namespace, lba) = position.block();
+        let (namespace, lba) = position.namespace_and_lba();
         let (branch, leaf, slot) = split(lba);
-        let branches = self.spaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
+        let branches = self.namespaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
         let branch = branches.get(branch).and_then(Option::as_deref);
         branch.and_then(|branch| branch.leaves[leaf].as_deref()).map_or(0, |leaf| leaf.slots[slot])
     }
 
     fn slot_mut(&mut self, position: KeyHash) -> Option<&mut PackedEntry> {
-        let (namespace, lba) = position.block();
+        let (namespace, lba) = position.namespace_and_lba();
         let (branch, leaf, slot) = split(lba);
-        let branch = self.spaces.get_mut(namespace.index())?.branches.get_mut(branch)?.as_deref_mut()?;
+        let branch = self.namespaces.get_mut(namespace.index())?.branches.get_mut(branch)?.as_deref_mut()?;
         Some(&mut branch.leaves[leaf].as_deref_mut()?.slots[slot])
     }
 
     /// Removes every block of a namespace and passes its entry to `each`.
     pub fn drain(&mut self, namespace: NamespaceId, mut each: impl FnMut(IndexEntry)) {
-        let Some(space) = self.spaces.get_mut(namespace.index()).map(std::mem::take) else {
+        let Some(space) = self.namespaces.get_mut(namespace.index()).map(std::mem::take) else {
             return;
         };
         for branch in space.branches.into_iter().flatten() {
@@ -117,7 +117,7 @@ impl FlatIndex {
     /// Returns the first block of a namespace at or after `from`.
     fn next_in(&self, namespace: NamespaceId, from: Lba) -> Option<(KeyHash, IndexEntry)> {
         let (first_branch, mut first_leaf, mut first_slot) = split(from);
-        let branches = &self.spaces.get(namespace.index())?.branches;
+        let branches = &self.namespaces.get(namespace.index())?.branches;
         for (number, branch) in branches.iter().enumerate().skip(first_branch) {
             let leaves = branch.as_deref().map_or(&[][..], |branch| &branch.leaves);
             for (leaf_number, leaf) in leaves.iter().enumerate().skip(first_leaf) {
@@ -139,14 +139,14 @@ impl RecordIndex for FlatIndex {
     #[inline]
     fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
         let slot = self.slot(hash);
-        (slot != 0 && nth == 0).then(|| unpack(hash.block().0, slot))
+        (slot != 0 && nth == 0).then(|| unpack(hash.namespace_and_lba().0, slot))
     }
 
     fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
-        assert!(Self::holds(hash), "the position lies outside every namespace");
-        let (namespace, lba) = hash.block();
+        assert!(Self::can_hold(hash), "the position lies outside every namespace");
+        let (namespace, lba) = hash.namespace_and_lba();
         let (branch, leaf, slot) = split(lba);
-        let branches = &mut self.spaces[namespace.index()].branches;
+        let branches = &mut self.namespaces[namespace.index()].branches;
         if branches.len() <= branch {
             branches.resize_with(branch + 1, || None);
         }
@@ -177,9 +177,9 @@ impl RecordIndex for FlatIndex {
     }
 
     fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
-        let (namespace, lba) = hash.block();
+        let (namespace, lba) = hash.namespace_and_lba();
         let (at, leaf_at, slot_at) = split(lba);
-        let branches = self.spaces.get_mut(namespace.index()).map(|space| &mut space.branches);
+        let branches = self.namespaces.get_mut(namespace.index()).map(|space| &mut space.branches);
         let Some(branch_slot) = branches.and_then(|branches| branches.get_mut(at)) else {
             return false;
         };
@@ -206,7 +206,7 @@ impl RecordIndex for FlatIndex {
     }
 
     fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
-        let (first, lba) = from.max(KeyHash::PLACES).block();
+        let (first, lba) = from.max(KeyHash::FIRST_POSITION).namespace_and_lba();
         let last = u8::try_from(SPACES).unwrap_or(u8::MAX);
         (first.0.max(1)..=last).map(NamespaceId).find_map(|namespace| {
             let from = if namespace == first { lba } else { Lba(0) };
@@ -216,9 +216,9 @@ impl RecordIndex for FlatIndex {
 
     #[inline]
     fn prefetch(&self, hash: KeyHash) {
-        let (namespace, lba) = hash.block();
+        let (namespace, lba) = hash.namespace_and_lba();
         let (branch, leaf, slot) = split(lba);
-        let branches = self.spaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
+        let branches = self.namespaces.get(namespace.index()).map_or(&[][..], |space| &space.branches);
         if let Some(branch) = branches.get(branch).and_then(Option::as_deref)
             && let Some(leaf) = branch.leaves[leaf].as_deref()
         {
@@ -232,7 +232,7 @@ impl RecordIndex for FlatIndex {
 
     fn bytes(&self) -> u64 {
         let rows: usize =
-            self.spaces.iter().map(|space| space.branches.capacity() * size_of::<usize>()).sum();
+            self.namespaces.iter().map(|space| space.branches.capacity() * size_of::<usize>()).sum();
         let leaves = self.leaves * size_of::<IndexLeaf>() as u64;
         rows as u64 + leaves + self.branches * size_of::<IndexBranch>() as u64
     }
@@ -254,11 +254,11 @@ mod tests {
 
     fn agree(index: &FlatIndex, model: &BTreeMap<KeyHash, u64>, seed: u64) {
         assert_eq!(index.len(), model.len() as u64, "seed {seed}");
-        let mut from = Some(KeyHash::PLACES);
+        let mut from = Some(KeyHash::FIRST_POSITION);
         let mut seen = Vec::new();
         while let Some((position, entry)) = from.and_then(|from| index.next(from)) {
             seen.push((position, entry.address.0));
-            assert_eq!(entry.namespace, position.block().0, "seed {seed}");
+            assert_eq!(entry.namespace, position.namespace_and_lba().0, "seed {seed}");
             from = Some(KeyHash(position.0 + 1));
         }
         assert!(seen.iter().copied().eq(model.iter().map(|(position, at)| (*position, *at))), "seed {seed}");
@@ -301,7 +301,7 @@ mod tests {
             let mut drained = 0;
             index.drain(NamespaceId(3), |_| drained += 1);
             let before = model.len();
-            model.retain(|position, _| position.block().0 != NamespaceId(3));
+            model.retain(|position, _| position.namespace_and_lba().0 != NamespaceId(3));
             assert_eq!(before - model.len(), drained, "seed {seed}");
             agree(&index, &model, seed);
         }
@@ -323,10 +323,10 @@ mod tests {
 
     #[test]
     fn positions_outside_every_namespace_are_rejected() {
-        assert!(FlatIndex::holds(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX - 1))));
-        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX))));
-        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(18), Lba(0))));
-        assert!(!FlatIndex::holds(KeyHash::of_block(NamespaceId(0), Lba(0))));
-        assert!(!FlatIndex::holds(KeyHash(7)));
+        assert!(FlatIndex::can_hold(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX - 1))));
+        assert!(!FlatIndex::can_hold(KeyHash::of_block(NamespaceId(1), Lba(NAMESPACE_BLOCKS_MAX))));
+        assert!(!FlatIndex::can_hold(KeyHash::of_block(NamespaceId(18), Lba(0))));
+        assert!(!FlatIndex::can_hold(KeyHash::of_block(NamespaceId(0), Lba(0))));
+        assert!(!FlatIndex::can_hold(KeyHash(7)));
     }
 }

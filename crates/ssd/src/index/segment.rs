@@ -19,9 +19,9 @@ const HOMES_MIN: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 struct SegmentSlot {
     /// Hash in the high 48 bits, lifetime in bit 8, namespace in the low 8.
-    key: u64,
+    hash_and_namespace: u64,
     /// Address in the high 40 bits, units in the low 24; zero means empty, because no record has zero units.
-    place: u64,
+    address_and_units: u64,
 }
 
 const _: () = assert!(size_of::<SegmentSlot>() == 16);
@@ -32,24 +32,24 @@ impl SegmentSlot {
         debug_assert!(entry.units > 0 && u64::from(entry.units) < 1 << UNITS_BITS);
         let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED } else { 0 };
         Self {
-            key: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
-            place: entry.address.0 << UNITS_BITS | u64::from(entry.units),
+            hash_and_namespace: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
+            address_and_units: entry.address.0 << UNITS_BITS | u64::from(entry.units),
         }
     }
 
     #[inline]
     const fn is_empty(self) -> bool {
-        self.place == 0
+        self.address_and_units == 0
     }
 
     #[inline]
     const fn hash(self) -> u64 {
-        self.key >> (64 - SLOT_HASH_BITS)
+        self.hash_and_namespace >> (64 - SLOT_HASH_BITS)
     }
 
     #[inline]
     const fn address(self) -> RecordAddress {
-        RecordAddress(self.place >> UNITS_BITS)
+        RecordAddress(self.address_and_units >> UNITS_BITS)
     }
 
     #[inline]
@@ -57,9 +57,13 @@ impl SegmentSlot {
     const fn entry(self) -> IndexEntry {
         IndexEntry {
             address: self.address(),
-            units: (self.place & ((1 << UNITS_BITS) - 1)) as u32,
-            namespace: NamespaceId(self.key as u8),
-            lifetime: if self.key & LIMITED == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited },
+            units: (self.address_and_units & ((1 << UNITS_BITS) - 1)) as u32,
+            namespace: NamespaceId(self.hash_and_namespace as u8),
+            lifetime: if self.hash_and_namespace & LIMITED == 0 {
+                EntryLifetime::Unlimited
+            } else {
+                EntryLifetime::Limited
+            },
         }
     }
 }
@@ -80,7 +84,7 @@ impl IndexSegment {
 
     /// Returns the first slot at or after the home slot of `hash` that is empty or holds a hash not below it.
     #[inline]
-    fn seek(&self, hash: u64) -> usize {
+    fn lower_bound(&self, hash: u64) -> usize {
         let mut at = self.home(hash);
         while let Some(slot) = self.slots.get(at) {
             if slot.is_empty() || slot.hash() >= hash {
@@ -92,7 +96,7 @@ impl IndexSegment {
     }
 
     pub(super) fn find(&self, hash: u64, nth: usize) -> Option<IndexEntry> {
-        let slot = self.slots.get(self.seek(hash) + nth)?;
+        let slot = self.slots.get(self.lower_bound(hash) + nth)?;
         // Equal hashes are adjacent, so the nth neighbour either has the hash or ends the run.
         (!slot.is_empty() && slot.hash() == hash).then(|| slot.entry())
     }
@@ -119,7 +123,7 @@ impl IndexSegment {
     }
 
     fn try_insert(&mut self, new: SegmentSlot) -> bool {
-        let at = self.seek(new.hash());
+        let at = self.lower_bound(new.hash());
         let Some(empty) = self.slots.get(at..).and_then(|rest| rest.iter().position(|slot| slot.is_empty()))
         else {
             return false;
@@ -161,7 +165,7 @@ impl IndexSegment {
     }
 
     fn position(&self, hash: u64, address: RecordAddress) -> Option<usize> {
-        let start = self.seek(hash);
+        let start = self.lower_bound(hash);
         let run = self.slots.get(start..)?.iter().take_while(|slot| !slot.is_empty() && slot.hash() == hash);
         run.zip(start..).find(|(slot, _)| slot.address() == address).map(|(_, at)| at)
     }
@@ -193,7 +197,7 @@ impl IndexSegment {
     }
 
     pub(super) fn next(&self, from: u64) -> Option<(u64, IndexEntry)> {
-        let start = self.seek(from);
+        let start = self.lower_bound(from);
         let slot = self.slots.get(start..)?.iter().find(|slot| !slot.is_empty())?;
         Some((slot.hash(), slot.entry()))
     }

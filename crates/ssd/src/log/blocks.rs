@@ -63,10 +63,10 @@ pub struct BlockEntry {
     /// True for a checkpoint block, which is never collected.
     pub checkpoint: bool,
     /// True if recovery found damage in it: a record is used only if every record before it passes its check.
-    pub suspect: bool,
+    pub has_damage: bool,
 }
 
-const NOTHING: BlockEntry = BlockEntry {
+const EMPTY_ENTRY: BlockEntry = BlockEntry {
     state: BlockState::Dirty,
     order: 0,
     open_sequence: Sequence(0),
@@ -77,7 +77,7 @@ const NOTHING: BlockEntry = BlockEntry {
     next: None,
     pages: 0,
     checkpoint: false,
-    suspect: false,
+    has_damage: false,
 };
 
 /// Bit set in the orders of checkpoint blocks, so that the log's own orders have no gaps except those of erased blocks.
@@ -104,7 +104,7 @@ struct PendingErase {
 /// The table of all blocks.
 #[derive(Debug)]
 pub struct BlockTable {
-    table: Vec<BlockEntry>,
+    entries: Vec<BlockEntry>,
     /// Cost of collecting each closed block; the highest number for all other blocks. Scanned for every victim.
     costs: Vec<u32>,
     dirty: VecDeque<BlockId>,
@@ -112,7 +112,7 @@ pub struct BlockTable {
     /// Log blocks that hold records, by order: the first one sets the watermark.
     by_order: BTreeMap<u64, BlockId>,
     /// Blocks whose erase is not durable yet: they still hold back the watermark.
-    fading: Vec<PendingErase>,
+    pending_erases: Vec<PendingErase>,
     /// Blocks that were neither adopted nor erased yet. They may hold old pages behind a first page that an interrupted
     /// erase blanked.
     unknown: BTreeSet<BlockId>,
@@ -128,12 +128,12 @@ impl BlockTable {
     #[must_use]
     pub fn new(geometry: FlashGeometry) -> Self {
         Self {
-            table: vec![NOTHING; geometry.blocks as usize],
+            entries: vec![EMPTY_ENTRY; geometry.blocks as usize],
             costs: vec![u32::MAX; geometry.blocks as usize],
             dirty: (0..geometry.blocks).map(BlockId).collect(),
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
-            fading: Vec::new(),
+            pending_erases: Vec::new(),
             unknown: BTreeSet::new(),
             erasing: 0,
             order_next: 1,
@@ -147,41 +147,41 @@ impl BlockTable {
     #[must_use]
     #[inline]
     pub fn get(&self, block: BlockId) -> &BlockEntry {
-        &self.table[block.index()]
+        &self.entries[block.index()]
     }
 
     /// Returns all blocks with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (BlockId, &BlockEntry)> + '_ {
-        (0..).map(BlockId).zip(&self.table)
+        (0..).map(BlockId).zip(&self.entries)
     }
 
     /// Returns the number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.table.len()
+        self.entries.len()
     }
 
     /// Returns true if there are no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
+        self.entries.is_empty()
     }
 
     /// Returns the number of blocks that hold nothing and are not being erased: dirty or ready.
     #[must_use]
-    pub fn free(&self) -> usize {
+    pub fn free_count(&self) -> usize {
         self.dirty.len() + self.ready.len()
     }
 
     /// Returns the number of blocks being erased.
     #[must_use]
-    pub fn erasing_now(&self) -> usize {
+    pub fn erasing_count(&self) -> usize {
         self.erasing
     }
 
     /// Returns the number of blocks that can be opened now.
     #[must_use]
-    pub fn ready(&self) -> usize {
+    pub fn ready_count(&self) -> usize {
         self.ready.len()
     }
 
@@ -199,8 +199,8 @@ impl BlockTable {
 
     /// Returns true if an erase is not durable yet.
     #[must_use]
-    pub fn is_fading(&self) -> bool {
-        !self.fading.is_empty()
+    pub fn has_pending_erases(&self) -> bool {
+        !self.pending_erases.is_empty()
     }
 
     /// Returns the order of the next opened block.
@@ -212,10 +212,10 @@ impl BlockTable {
     /// Takes a block that waits for an erase and marks it as being erased.
     pub fn take_dirty(&mut self) -> Option<BlockId> {
         let block = self.dirty.pop_front()?;
-        self.table[block.index()].state = BlockState::Erasing;
+        self.entries[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
         if self.unknown.remove(&block) {
-            self.fading.push(PendingErase {
+            self.pending_erases.push(PendingErase {
                 block,
                 open_sequence: Sequence(0),
                 erase: EraseProgress::Accepted,
@@ -232,27 +232,27 @@ impl BlockTable {
 
     /// Returns a block whose erase was rejected to the dirty blocks.
     pub fn put_back_dirty(&mut self, block: BlockId) {
-        self.table[block.index()].state = BlockState::Dirty;
+        self.entries[block.index()].state = BlockState::Dirty;
         self.dirty.push_front(block);
         self.erasing -= 1;
-        let fading = self.fading.iter().position(|fading| fading.block == block);
+        let fading = self.pending_erases.iter().position(|fading| fading.block == block);
         if let Some(at) = fading {
-            self.fading.swap_remove(at);
+            self.pending_erases.swap_remove(at);
             self.unknown.insert(block);
         }
     }
 
     /// Completes an erase.
-    pub fn erased(&mut self, block: BlockId) {
+    pub fn complete_erase(&mut self, block: BlockId) {
         self.erasing -= 1;
         let fading = self
-            .fading
+            .pending_erases
             .iter_mut()
             .find(|fading| fading.block == block && fading.erase == EraseProgress::Accepted);
         if let Some(fading) = fading {
             fading.erase = EraseProgress::Done;
         }
-        self.table[block.index()] = BlockEntry { state: BlockState::Ready, ..NOTHING };
+        self.entries[block.index()] = BlockEntry { state: BlockState::Ready, ..EMPTY_ENTRY };
         self.ready.push_back(block);
     }
 
@@ -266,8 +266,8 @@ impl BlockTable {
             self.order_next += 1;
             self.order_next - 1
         };
-        self.table[block.index()] =
-            BlockEntry { state: BlockState::Open, order, open_sequence, checkpoint, ..NOTHING };
+        self.entries[block.index()] =
+            BlockEntry { state: BlockState::Open, order, open_sequence, checkpoint, ..EMPTY_ENTRY };
         if !checkpoint {
             self.by_order.insert(order, block);
         }
@@ -275,29 +275,29 @@ impl BlockTable {
     }
 
     /// Sets the block in which the last record of `block` continues.
-    pub fn chain(&mut self, block: BlockId, next: BlockId) {
-        self.table[block.index()].next = Some(next);
+    pub fn set_next(&mut self, block: BlockId, next: BlockId) {
+        self.entries[block.index()].next = Some(next);
     }
 
     /// Returns the block in which a chained record of `block` continues: the block opened right after it, unless that
     /// block was erased or reopened since.
     #[must_use]
     #[inline]
-    pub fn follow(&self, block: BlockId) -> Option<BlockId> {
-        let entry = self.table.get(block.index())?;
+    pub fn next_in_chain(&self, block: BlockId) -> Option<BlockId> {
+        let entry = self.entries.get(block.index())?;
         let next = entry.next?;
-        (self.table.get(next.index())?.order == entry.order + 1).then_some(next)
+        (self.entries.get(next.index())?.order == entry.order + 1).then_some(next)
     }
 
     /// Returns true if a chained record that starts in `from` may continue in `to`; false once a block of the chain was
     /// reopened.
     #[must_use]
-    pub fn leads_to(&self, from: BlockId, to: BlockId) -> bool {
-        let mut block = self.follow(from);
+    pub fn chain_reaches(&self, from: BlockId, to: BlockId) -> bool {
+        let mut block = self.next_in_chain(from);
         for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
             match block {
                 Some(next) if next == to => return true,
-                Some(next) => block = self.follow(next),
+                Some(next) => block = self.next_in_chain(next),
                 None => return false,
             }
         }
@@ -306,50 +306,52 @@ impl BlockTable {
 
     /// Closes an open block, which is not written any more.
     pub fn close(&mut self, block: BlockId, pages: u8) {
-        let entry = &mut self.table[block.index()];
+        let entry = &mut self.entries[block.index()];
         entry.state = BlockState::Closed;
         entry.pages = pages;
-        self.note_cost(block);
+        self.update_cost(block);
     }
 
     /// Quarantines a block that holds a live record which cannot be read.
     pub fn quarantine(&mut self, block: BlockId) {
-        self.table[block.index()].state = BlockState::Quarantined;
-        self.note_cost(block);
+        self.entries[block.index()].state = BlockState::Quarantined;
+        self.update_cost(block);
     }
 
     /// Marks a block as evacuated: it holds nothing live.
-    pub fn evacuated(&mut self, block: BlockId) {
-        let entry = &mut self.table[block.index()];
+    pub fn mark_evacuated(&mut self, block: BlockId) {
+        let entry = &mut self.entries[block.index()];
         entry.state = BlockState::Evacuated;
         self.live_bytes -= u64::from(entry.live_bytes) + u64::from(entry.tombstone_bytes);
         self.tombstone_bytes -= u64::from(entry.tombstone_bytes);
         entry.live_bytes = 0;
         entry.tombstone_bytes = 0;
-        self.note_cost(block);
+        self.update_cost(block);
     }
 
     /// Marks an evacuated block as being erased. It holds back the watermark until the erase is durable.
-    pub fn erasing(&mut self, block: BlockId) {
+    pub fn mark_erasing(&mut self, block: BlockId) {
         self.erasing += 1;
-        let entry = &mut self.table[block.index()];
+        let entry = &mut self.entries[block.index()];
         entry.state = BlockState::Erasing;
         let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.fading.push(PendingErase { block, open_sequence, erase: EraseProgress::Accepted });
+            self.pending_erases.push(PendingErase { block, open_sequence, erase: EraseProgress::Accepted });
         }
     }
 
     /// Begins a flush, which makes every completed erase durable.
-    pub fn flush_started(&mut self) {
-        self.fading.iter_mut().filter(|fading| fading.erase == EraseProgress::Done).for_each(|fading| {
-            fading.erase = EraseProgress::Flushing;
-        });
+    pub fn begin_flush(&mut self) {
+        self.pending_erases.iter_mut().filter(|fading| fading.erase == EraseProgress::Done).for_each(
+            |fading| {
+                fading.erase = EraseProgress::Flushing;
+            },
+        );
     }
 
     /// Completes the flush: the erases that it covered are durable.
-    pub fn flush_done(&mut self) {
-        self.fading.retain(|fading| fading.erase != EraseProgress::Flushing);
+    pub fn complete_flush(&mut self) {
+        self.pending_erases.retain(|fading| fading.erase != EraseProgress::Flushing);
     }
 
     /// Returns the watermark. The medium holds no record with a lower sequence, except moved copies in younger blocks:
@@ -357,14 +359,14 @@ impl BlockTable {
     #[must_use]
     pub fn watermark(&self) -> Sequence {
         let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
-        let fading = self.fading.iter().map(|fading| fading.open_sequence).min();
+        let fading = self.pending_erases.iter().map(|fading| fading.open_sequence).min();
         let unknown = self.has_unknown().then_some(Sequence(0));
         oldest.into_iter().chain(fading).chain(unknown).min().unwrap_or(Sequence(u64::MAX))
     }
 
     /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
     /// changed.
-    fn account(
+    fn change_blocks_of(
         &mut self,
         address: RecordAddress,
         units: u32,
@@ -376,14 +378,14 @@ impl BlockTable {
         let mut left = units as usize * UNIT_BYTES;
         while left > 0 {
             let here = left.min(BLOCK_DATA_BYTES - offset);
-            let entry = &mut self.table[block.index()];
+            let entry = &mut self.entries[block.index()];
             changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
             if entry.state == BlockState::Closed {
                 self.costs[block.index()] = entry.live_bytes + entry.tombstone_bytes;
             }
             left -= here;
             offset = 0;
-            match self.follow(block) {
+            match self.next_in_chain(block) {
                 Some(next) => block = next,
                 None => break,
             }
@@ -393,7 +395,7 @@ impl BlockTable {
 
     /// Adds a live record that was written.
     pub fn add_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes += self.account(address, units, |block, bytes| {
+        self.live_bytes += self.change_blocks_of(address, units, |block, bytes| {
             block.live_bytes += bytes;
             bytes
         });
@@ -404,7 +406,7 @@ impl BlockTable {
     /// # Panics
     /// More bytes are removed than were added: the counts are wrong.
     pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes -= self.account(address, units, |block, bytes| {
+        self.live_bytes -= self.change_blocks_of(address, units, |block, bytes| {
             assert!(block.live_bytes >= bytes, "live bytes of a block would become negative");
             block.live_bytes -= bytes;
             bytes
@@ -413,7 +415,7 @@ impl BlockTable {
 
     /// Adds a tombstone that was written.
     pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
-        let added = self.account(address, units, |block, bytes| {
+        let added = self.change_blocks_of(address, units, |block, bytes| {
             block.tombstone_bytes += bytes;
             block.tombstone_sequence = block.tombstone_sequence.max(sequence);
             bytes
@@ -424,7 +426,7 @@ impl BlockTable {
 
     /// Removes a tombstone that was moved.
     pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
-        let removed = self.account(address, units, |block, bytes| {
+        let removed = self.change_blocks_of(address, units, |block, bytes| {
             // A manipulated medium may hold a tombstone that was never counted.
             let counted = bytes.min(block.tombstone_bytes);
             block.tombstone_bytes -= counted;
@@ -436,8 +438,8 @@ impl BlockTable {
 
     /// Raises the block's highest sequence to that of a record written into it.
     #[inline]
-    pub fn saw_sequence(&mut self, block: BlockId, sequence: Sequence) {
-        let entry = &mut self.table[block.index()];
+    pub fn raise_max_sequence(&mut self, block: BlockId, sequence: Sequence) {
+        let entry = &mut self.entries[block.index()];
         entry.max_sequence = entry.max_sequence.max(sequence);
     }
 
@@ -448,18 +450,18 @@ impl BlockTable {
         }
         self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
         self.tombstone_bytes += u64::from(found.tombstone_bytes);
-        self.table[block.index()] = found;
-        self.note_cost(block);
+        self.entries[block.index()] = found;
+        self.update_cost(block);
     }
 
     /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch, above
     /// those of any block on the medium, adopted or not. Returns the highest order adopted.
-    pub fn adopted_all(&mut self, highest_seen: u64) -> u64 {
-        let log = self.table.iter().filter(|block| !block.checkpoint);
+    pub fn finish_adoption(&mut self, highest_seen: u64) -> u64 {
+        let log = self.entries.iter().filter(|block| !block.checkpoint);
         let accepted = log.map(|block| block.order).max().unwrap_or(0);
         let epoch = (highest_seen.max(accepted) >> EPOCH_SHIFT) + 1;
         self.order_next = epoch << EPOCH_SHIFT;
-        let table = &self.table;
+        let table = &self.entries;
         self.dirty.retain(|block| table[block.index()].state == BlockState::Dirty);
         self.unknown = self.dirty.iter().copied().collect();
         accepted
@@ -469,8 +471,8 @@ impl BlockTable {
     pub fn discard(&mut self, block: BlockId) {
         let order = self.get(block).order;
         self.by_order.remove(&order);
-        self.table[block.index()] = NOTHING;
-        self.note_cost(block);
+        self.entries[block.index()] = EMPTY_ENTRY;
+        self.update_cost(block);
         self.dirty.push_back(block);
     }
 }

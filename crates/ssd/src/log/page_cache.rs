@@ -23,11 +23,11 @@ struct CacheSlot {
 #[derive(Debug)]
 pub struct PageCache {
     pool: FramePool,
-    places: Vec<SlotLink>,
+    slot_links: Vec<SlotLink>,
     slots: Vec<Option<CacheSlot>>,
-    vacant: Vec<u32>,
+    free_slots: Vec<u32>,
     pinned: usize,
-    hand: usize,
+    clock_hand: usize,
 }
 
 impl PageCache {
@@ -36,11 +36,11 @@ impl PageCache {
     pub fn new(geometry: FlashGeometry, frames_max: usize, pool: Pool) -> Self {
         Self {
             pool: FramePool::new(pool, frames_max),
-            places: vec![0; geometry.blocks as usize * PAGES_PER_BLOCK],
+            slot_links: vec![0; geometry.blocks as usize * PAGES_PER_BLOCK],
             slots: Vec::new(),
-            vacant: Vec::new(),
+            free_slots: Vec::new(),
             pinned: 0,
-            hand: 0,
+            clock_hand: 0,
         }
     }
 
@@ -54,21 +54,21 @@ impl PageCache {
     }
 
     /// Makes sure that this many frames can be taken now. Returns false if frames are in use or the pool is exhausted.
-    pub fn secure(&mut self, frames: usize) -> bool {
-        let evictable = self.slots.len() - self.vacant.len() - self.pinned;
+    pub fn reserve(&mut self, frames: usize) -> bool {
+        let evictable = self.slots.len() - self.free_slots.len() - self.pinned;
         let missing = frames.saturating_sub(evictable);
-        frames <= self.available() && (missing <= self.pool.kept() || self.pool.secure(missing))
+        frames <= self.available() && (missing <= self.pool.kept() || self.pool.reserve(missing))
     }
 
     /// Returns a frame to the pool.
-    pub fn put_back(&mut self, frame: MediaFrame) {
+    pub fn return_frame(&mut self, frame: MediaFrame) {
         self.pool.put_back(frame);
     }
 
     /// Returns the frames that can be taken within the limit, including those that eviction frees.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.pool.available() + (self.slots.len() - self.vacant.len() - self.pinned)
+        self.pool.available() + (self.slots.len() - self.free_slots.len() - self.pinned)
     }
 
     /// Returns the limit of frames.
@@ -77,8 +77,8 @@ impl PageCache {
         self.pool.frames_max()
     }
 
-    fn slot(&self, page: PageAddress) -> Option<usize> {
-        let link = *self.places.get(page.index())?;
+    fn slot_of(&self, page: PageAddress) -> Option<usize> {
+        let link = *self.slot_links.get(page.index())?;
         (link as usize).checked_sub(1)
     }
 
@@ -86,14 +86,14 @@ impl PageCache {
     #[must_use]
     #[inline]
     pub fn peek(&self, page: PageAddress) -> Option<&[u8]> {
-        let slot = self.slots[self.slot(page)?].as_ref()?;
+        let slot = self.slots[self.slot_of(page)?].as_ref()?;
         Some(&slot.frame)
     }
 
     /// Marks a page as used recently.
     #[inline]
     pub fn touch(&mut self, page: PageAddress) {
-        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+        if let Some(slot) = self.slot_of(page).and_then(|at| self.slots[at].as_mut()) {
             slot.referenced = true;
         }
     }
@@ -101,12 +101,12 @@ impl PageCache {
     /// Puts a page into the cache. A page that is cached already keeps its frame; the new frame goes back to the pool.
     #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
     pub fn insert(&mut self, page: PageAddress, frame: MediaFrame) {
-        if self.slot(page).is_some() {
+        if self.slot_of(page).is_some() {
             self.pool.put_back(frame);
             return;
         }
         let slot = CacheSlot { page, frame, pins: 0, referenced: true };
-        let at = match self.vacant.pop() {
+        let at = match self.free_slots.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(slot);
                 at as usize
@@ -116,12 +116,12 @@ impl PageCache {
                 self.slots.len() - 1
             }
         };
-        self.places[page.index()] = at as u32 + 1;
+        self.slot_links[page.index()] = at as u32 + 1;
     }
 
     /// Keeps a cached page from eviction until it is unpinned as many times as it was pinned.
     pub fn pin(&mut self, page: PageAddress) {
-        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+        if let Some(slot) = self.slot_of(page).and_then(|at| self.slots[at].as_mut()) {
             slot.pins += 1;
             self.pinned += usize::from(slot.pins == 1);
         }
@@ -129,7 +129,7 @@ impl PageCache {
 
     /// Removes one pin of a page; does nothing for a page that was dropped since.
     pub fn unpin(&mut self, page: PageAddress) {
-        if let Some(slot) = self.slot(page).and_then(|at| self.slots[at].as_mut()) {
+        if let Some(slot) = self.slot_of(page).and_then(|at| self.slots[at].as_mut()) {
             self.pinned -= usize::from(slot.pins == 1);
             slot.pins = slot.pins.saturating_sub(1);
         }
@@ -137,9 +137,9 @@ impl PageCache {
 
     /// Drops every page of a block from the cache.
     #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
-    pub fn forget(&mut self, block: BlockId) {
+    pub fn drop_block(&mut self, block: BlockId) {
         for page in 0..PAGES_PER_BLOCK {
-            if let Some(at) = self.slot(PageAddress::new(block, page as u8)) {
+            if let Some(at) = self.slot_of(PageAddress::new(block, page as u8)) {
                 self.drop_slot(at);
             }
         }
@@ -148,10 +148,10 @@ impl PageCache {
     #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
     fn drop_slot(&mut self, at: usize) {
         if let Some(slot) = self.slots[at].take() {
-            self.places[slot.page.index()] = 0;
+            self.slot_links[slot.page.index()] = 0;
             self.pinned -= usize::from(slot.pins > 0);
             self.pool.put_back(slot.frame);
-            self.vacant.push(at as u32);
+            self.free_slots.push(at as u32);
         }
     }
 
@@ -159,8 +159,8 @@ impl PageCache {
     fn evict(&mut self) {
         // Two rounds: the first may only clear the marks.
         for _ in 0..self.slots.len() * 2 {
-            let at = self.hand;
-            self.hand = (self.hand + 1) % self.slots.len();
+            let at = self.clock_hand;
+            self.clock_hand = (self.clock_hand + 1) % self.slots.len();
             match self.slots[at].as_mut() {
                 Some(slot) if slot.pins == 0 && slot.referenced => slot.referenced = false,
                 Some(slot) if slot.pins == 0 => return self.drop_slot(at),
@@ -217,7 +217,7 @@ mod tests {
         let mut dram = dram(4);
         let frame = filled(&mut dram, 1);
         dram.insert(page(9), frame);
-        dram.forget(BlockId(0));
+        dram.drop_block(BlockId(0));
         assert!(dram.peek(page(9)).is_none());
         assert_eq!(dram.available(), 4);
     }
@@ -227,15 +227,15 @@ mod tests {
         let pool =
             Pool::open(PoolConfig { cap: 2 << 20, cap_max: 2 << 20, ..PoolConfig::default() }).unwrap();
         let mut dram = PageCache::new(FlashGeometry::with_blocks(1), 4_000, pool);
-        assert!(!dram.secure(1_000));
+        assert!(!dram.reserve(1_000));
         let at_hand = dram.pool.kept();
         for number in 0..64 {
             let frame = filled(&mut dram, number);
             dram.insert(page(number), frame);
         }
         dram.pin(page(0));
-        assert!(!dram.secure(at_hand));
-        assert!(dram.secure(at_hand - 1));
+        assert!(!dram.reserve(at_hand));
+        assert!(dram.reserve(at_hand - 1));
         let held: Vec<MediaFrame> = (1..at_hand).filter_map(|_| dram.take_frame()).collect();
         assert_eq!(held.len(), at_hand - 1);
         assert!(dram.take_frame().is_none());

@@ -31,7 +31,7 @@ struct PageRead {
 /// The reads in flight.
 #[derive(Debug, Default)]
 pub struct PageReads {
-    reading: BTreeMap<PageAddress, PageRead>,
+    in_flight: BTreeMap<PageAddress, PageRead>,
     queue: VecDeque<PageAddress>,
 }
 
@@ -39,7 +39,7 @@ impl PageReads {
     /// Adds a waiter for a page, and queues a read of the page if none is in flight.
     pub fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
         let order = blocks.get(page.block).order;
-        let reading = self.reading.entry(page).or_insert_with(|| {
+        let reading = self.in_flight.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
             PageRead { order, waiters: Vec::new(), submitted: false }
         });
@@ -48,6 +48,9 @@ impl PageReads {
 
     /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was
     /// submitted.
+    ///
+    /// # Panics
+    /// The medium rejects a read and returns another operation.
     pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
         let mut moved = false;
         while let Some(&page) = self.queue.front() {
@@ -55,16 +58,17 @@ impl PageReads {
             match media.submit(MediaPurpose::Read(page).encode(), MediaOp::Read { page, frame }, now) {
                 Ok(()) => {
                     self.queue.pop_front();
-                    if let Some(reading) = self.reading.get_mut(&page) {
-                        reading.submitted = true;
-                    }
+                    let reading = self.in_flight.get_mut(&page).expect("a queued read has waiters");
+                    reading.submitted = true;
                     moved = true;
                 }
                 Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => {
-                    dram.put_back(frame);
+                    dram.return_frame(frame);
                     break;
                 }
-                Err(_) => break,
+                Err(RefusedOp { op, .. }) => {
+                    unreachable!("the medium rejected a read of {page} and returned {op:?}")
+                }
             }
         }
         moved
@@ -72,16 +76,19 @@ impl PageReads {
 
     /// Completes a read and returns its waiters. The page goes into the cache with one pin per waiter, unless its block
     /// was erased or reopened since the request.
-    pub fn done(
+    ///
+    /// # Panics
+    /// No read of the page was submitted.
+    pub fn complete(
         &mut self,
         page: PageAddress,
         done: MediaCompletion,
         dram: &mut PageCache,
         blocks: &BlockTable,
     ) -> Vec<ReadWaiter> {
-        let Some(reading) = self.reading.remove(&page) else {
-            return Vec::new();
-        };
+        let reading = self.in_flight.remove(&page).filter(|reading| reading.submitted);
+        let reading =
+            reading.unwrap_or_else(|| panic!("the medium completed a read of {page} that was not submitted"));
         let Some(mut frame) = done.frame else {
             return reading.waiters;
         };
@@ -96,7 +103,7 @@ impl PageReads {
                 dram.pin(page);
             }
         } else {
-            dram.put_back(frame);
+            dram.return_frame(frame);
         }
         reading.waiters
     }
@@ -104,12 +111,12 @@ impl PageReads {
     /// Returns the number of reads without a completion.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.reading.len()
+        self.in_flight.len()
     }
 
     /// Returns true if no read is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.reading.is_empty()
+        self.in_flight.is_empty()
     }
 }

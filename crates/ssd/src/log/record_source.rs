@@ -17,7 +17,7 @@ pub enum RecordSource<'a> {
         /// The whole client memory.
         segments: &'a ClientSegments,
         /// Offset of the part.
-        at: usize,
+        offset: usize,
         /// Length of the part.
         len: usize,
     },

@@ -19,23 +19,23 @@ pub(super) struct RecordWriter<'a> {
     pub(super) log: &'a mut RecordLog,
     pub(super) dram: &'a mut PageCache,
     pub(super) blocks: &'a mut BlockTable,
-    pub(super) head: RecordAddress,
+    pub(super) record: RecordAddress,
     pub(super) sequence: Sequence,
 }
 
 impl RecordWriter<'_> {
     /// Returns the open page and the offset of its free rest. Opens the next page or block if the current one is full.
-    fn room(&mut self) -> (&mut [u8], &mut usize) {
+    fn open_page(&mut self) -> (&mut [u8], &mut usize) {
         let full = self.log.open.as_ref().is_none_or(|open| open.offset == PAGE_DATA_BYTES);
         if full {
             self.log.fill_page(PageKind::Log);
             let before = self.log.open.as_ref().map(|open| (open.block, open.page));
             if let Some((block, PAGES_PER_BLOCK)) = before {
                 self.log.finish_block(self.dram, self.blocks);
-                self.log.open_block(self.blocks, self.head.0 + 1);
+                self.log.open_block(self.blocks, self.record.0 + 1);
                 let next = self.log.open.as_ref().map_or(block, |open| open.block);
-                self.blocks.chain(block, next);
-                self.blocks.saw_sequence(next, self.sequence);
+                self.blocks.set_next(block, next);
+                self.blocks.raise_max_sequence(next, self.sequence);
             }
         }
         let open = self.log.open.as_mut().expect("a block is open while a record is appended");
@@ -50,7 +50,7 @@ impl RecordWriter<'_> {
 
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let (page, offset) = self.room();
+            let (page, offset) = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
             copy(&mut page[*offset..*offset + here.len()], here);
             *offset += here.len();
@@ -60,7 +60,7 @@ impl RecordWriter<'_> {
 
     pub(super) fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
         while !bytes.is_empty() {
-            let (page, offset) = self.room();
+            let (page, offset) = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
             crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
             *offset += here.len();
@@ -74,7 +74,7 @@ impl RecordWriter<'_> {
     pub(super) fn put_client(&mut self, segments: &ClientSegments, part: Range<usize>, mut crc: u32) -> u32 {
         let mut at = part.start;
         while at < part.end {
-            let (page, offset) = self.room();
+            let (page, offset) = self.open_page();
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
             let target = &mut page[*offset..*offset + here];
             segments.copy_in(at, target);

@@ -58,7 +58,7 @@ pub struct FileOptions {
     /// The use of io_uring.
     pub uring: UringChoice,
     /// The zero fill of unused space.
-    pub prepare: ZeroFillMode,
+    pub zero_fill_mode: ZeroFillMode,
 }
 
 /// The zero fill of space that was never written, before a commit needs it.
@@ -78,17 +78,17 @@ pub struct FileMedia {
     layout: FlashLayout,
     rules: NandRules,
     /// True for blocks with a known write pointer: erased since the file was opened or created.
-    known: Vec<bool>,
+    write_pointer_known: Vec<bool>,
     table: EraseTable,
-    stretches: ZeroFill,
-    prepare: ZeroFillMode,
+    zero_fill: ZeroFill,
+    zero_fill_mode: ZeroFillMode,
     programs: PageBatches,
     reads: PageBatches,
     /// Number of programs in flight, by block.
-    programming: Vec<u8>,
-    flights: FlashTransfers,
+    programs_in_flight: Vec<u8>,
+    transfers: FlashTransfers,
     flush: FlushRequests,
-    answers: VecDeque<MediaCompletion>,
+    completions: VecDeque<MediaCompletion>,
     in_flight: usize,
     finished: Vec<FinishedTransfer>,
     // Dropped before the lock: the drop waits for transfers in flight.
@@ -112,7 +112,7 @@ impl FileMedia {
         startup::create(directory, geometry, uuid)?;
         let mut media = Self::open(directory, options)?;
         media.rules = NandRules::erased(geometry);
-        media.known.fill(true);
+        media.write_pointer_known.fill(true);
         Ok(media)
     }
 
@@ -124,7 +124,7 @@ impl FileMedia {
         let opened = startup::open(directory)?;
         let file = headwater_host::file::open(&opened.path, options.direct);
         let rules = NandRules::unknown(opened.layout.geometry);
-        Self::over(opened, file, rules, options)
+        Self::from_file(opened, file, rules, options)
     }
 
     /// Opens the flash file of a data directory read-only: every operation that would change it is refused. Several
@@ -132,14 +132,14 @@ impl FileMedia {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_to_read(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
-        let opened = startup::open_to_read(directory)?;
+    pub fn open_read_only(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = startup::open_read_only(directory)?;
         let file = headwater_host::file::open_read_only(&opened.path, options.direct);
         let rules = NandRules::read_only(opened.layout.geometry);
-        Self::over(opened, file, rules, FileOptions { prepare: ZeroFillMode::Never, ..options })
+        Self::from_file(opened, file, rules, FileOptions { zero_fill_mode: ZeroFillMode::Never, ..options })
     }
 
-    fn over(
+    fn from_file(
         opened: OpenFlashFile,
         file: io::Result<(File, FileMode)>,
         rules: NandRules,
@@ -153,19 +153,19 @@ impl FileMedia {
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
         let geometry = opened.layout.geometry;
         Ok(Self {
-            stretches: ZeroFill::new(opened.layout, opened.table.generations()),
+            zero_fill: ZeroFill::new(opened.layout, opened.table.generations()),
             path: opened.path,
             layout: opened.layout,
             rules,
-            known: vec![false; geometry.blocks as usize],
+            write_pointer_known: vec![false; geometry.blocks as usize],
             table: opened.table,
-            prepare: options.prepare,
+            zero_fill_mode: options.zero_fill_mode,
             programs: PageBatches::default(),
             reads: PageBatches::default(),
-            programming: vec![0; geometry.blocks as usize],
-            flights: FlashTransfers::default(),
+            programs_in_flight: vec![0; geometry.blocks as usize],
+            transfers: FlashTransfers::default(),
             flush: FlushRequests::default(),
-            answers: VecDeque::new(),
+            completions: VecDeque::new(),
             in_flight: 0,
             finished: Vec::new(),
             ring,
@@ -207,7 +207,7 @@ impl FileMedia {
     /// Returns true if the page is known to be blank without a read of the file.
     fn is_known_blank(&self, page: PageAddress) -> bool {
         let generation = self.table.generation(page.block);
-        let known = self.known.get(page.block.index()).is_some_and(|&known| known);
+        let known = self.write_pointer_known.get(page.block.index()).is_some_and(|&known| known);
         generation == 0 || (known && usize::from(page.page) >= self.rules.programmed(page.block))
     }
 
@@ -222,7 +222,7 @@ impl FileMedia {
         }
         self.in_flight += 1;
         if self.is_known_blank(page) {
-            self.answer(token, Some(frame), Ok(PageState::Blank));
+            self.complete(token, Some(frame), Ok(PageState::Blank));
         } else {
             self.reads.push(token, page, frame.into_sectors());
         }
@@ -243,12 +243,12 @@ impl FileMedia {
         }
         if self.table.generation(page.block) == 0 {
             self.table.advance(page.block);
-            if self.prepare == ZeroFillMode::Ahead {
-                self.stretches.touch(page.block);
+            if self.zero_fill_mode == ZeroFillMode::Ahead {
+                self.zero_fill.note_first_program(page.block);
             }
         }
         self.in_flight += 1;
-        self.programming[page.block.index()] += 1;
+        self.programs_in_flight[page.block.index()] += 1;
         let mut slot = frame.into_sectors();
         self.layout.stamp(page, self.table.generation(page.block), &mut slot);
         self.programs.push(token, page, slot);
@@ -259,11 +259,11 @@ impl FileMedia {
         let refused = |reason| RefusedOp { op: MediaOp::Erase { block }, reason };
         // A program in flight could land after the erase, in the block's next generation: the caller retries after it
         // completed.
-        if self.programming.get(block.index()).is_some_and(|&programs| programs > 0) {
+        if self.programs_in_flight.get(block.index()).is_some_and(|&programs| programs > 0) {
             return Err(refused(RefusalReason::QueueFull));
         }
         self.rules.erase(block).map_err(|rule| refused(RefusalReason::Rule(rule)))?;
-        if let Some(known) = self.known.get_mut(block.index()) {
+        if let Some(known) = self.write_pointer_known.get_mut(block.index()) {
             *known = true;
         }
         // A block that was never used stays blank in generation 0, which marks it as unused.
@@ -271,17 +271,17 @@ impl FileMedia {
             self.table.advance(block);
         }
         self.in_flight += 1;
-        self.answer(token, None, Ok(PageState::Programmed));
+        self.complete(token, None, Ok(PageState::Programmed));
         Ok(())
     }
 
-    fn answer(
+    fn complete(
         &mut self,
         token: MediaToken,
         frame: Option<MediaFrame>,
         result: Result<PageState, MediaError>,
     ) {
-        self.answers.push_back(MediaCompletion { token, frame, result });
+        self.completions.push_back(MediaCompletion { token, frame, result });
     }
 }
 
@@ -310,7 +310,7 @@ impl Media for FileMedia {
             MediaOp::Erase { block } => self.accept_erase(token, block),
             MediaOp::Flush => {
                 self.in_flight += 1;
-                self.flush.ask(token);
+                self.flush.request(token);
                 Ok(())
             }
         }
@@ -319,12 +319,12 @@ impl Media for FileMedia {
     fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
         self.reap();
         self.start();
-        self.in_flight -= self.answers.len();
-        done.extend(self.answers.drain(..));
+        self.in_flight -= self.completions.len();
+        done.extend(self.completions.drain(..));
     }
 
     fn wait(&mut self, now: Nanos) -> Nanos {
-        while self.answers.is_empty() && self.in_flight > 0 {
+        while self.completions.is_empty() && self.in_flight > 0 {
             self.start();
             if self.ring.in_flight() == 0 {
                 break;

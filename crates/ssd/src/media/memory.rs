@@ -30,7 +30,7 @@ pub struct MemoryMedia {
     geometry: FlashGeometry,
     rules: NandRules,
     pages: MappedRegion,
-    answers: VecDeque<MediaCompletion>,
+    completions: VecDeque<MediaCompletion>,
 }
 
 impl MemoryMedia {
@@ -44,18 +44,18 @@ impl MemoryMedia {
             geometry,
             rules: NandRules::erased(geometry),
             pages: MappedRegion::zeroed(pages.saturating_mul(PAGE_STRIDE))?,
-            answers: VecDeque::new(),
+            completions: VecDeque::new(),
         })
     }
 
     /// Returns the medium after a power cut: pages and write pointers stay, completions not yet polled are gone.
     #[must_use]
-    pub fn reopened(self) -> Self {
-        Self { answers: VecDeque::new(), ..self }
+    pub fn after_power_cut(self) -> Self {
+        Self { completions: VecDeque::new(), ..self }
     }
 
     /// Executes an operation. Returns its frame and the state of its page.
-    fn run(&mut self, op: MediaOp) -> Result<(Option<MediaFrame>, PageState), (MediaOp, NandRule)> {
+    fn execute(&mut self, op: MediaOp) -> Result<(Option<MediaFrame>, PageState), (MediaOp, NandRule)> {
         match op {
             MediaOp::Read { page, mut frame } => {
                 if let Err(rule) = self.rules.read(page) {
@@ -94,12 +94,12 @@ impl Media for MemoryMedia {
     }
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), RefusedOp> {
-        if self.answers.len() >= QUEUE_MAX {
+        if self.completions.len() >= QUEUE_MAX {
             return Err(RefusedOp { op, reason: RefusalReason::QueueFull });
         }
-        match self.run(op) {
+        match self.execute(op) {
             Ok((frame, state)) => {
-                self.answers.push_back(MediaCompletion { token, frame, result: Ok(state) });
+                self.completions.push_back(MediaCompletion { token, frame, result: Ok(state) });
                 Ok(())
             }
             Err((op, rule)) => Err(RefusedOp { op, reason: RefusalReason::Rule(rule) }),
@@ -107,7 +107,7 @@ impl Media for MemoryMedia {
     }
 
     fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
-        done.extend(self.answers.drain(..));
+        done.extend(self.completions.drain(..));
     }
 
     fn wait(&mut self, now: Nanos) -> Nanos {
@@ -116,7 +116,7 @@ impl Media for MemoryMedia {
     }
 
     fn in_flight(&self) -> usize {
-        self.answers.len()
+        self.completions.len()
     }
 
     #[inline]
@@ -240,7 +240,7 @@ mod tests {
         let mut media = media(1);
         answer(&mut media, program(page(0, 0), 3));
         media.submit(MediaToken(1), MediaOp::Flush, Nanos::ZERO).unwrap();
-        let mut media = media.reopened();
+        let mut media = media.after_power_cut();
         assert_eq!(media.in_flight(), 0);
         assert_eq!(read(&mut media, page(0, 0)), Some(3));
         assert_eq!(

@@ -39,8 +39,8 @@ const UNKNOWN: u8 = u8::MAX;
 /// The operations that a medium permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NandAccess {
-    Any,
-    Reads,
+    ReadWrite,
+    ReadOnly,
 }
 
 /// The write pointers of all blocks.
@@ -55,7 +55,7 @@ impl NandRules {
     /// Makes the rules of a medium with all blocks erased.
     #[must_use]
     pub fn erased(geometry: FlashGeometry) -> Self {
-        Self { geometry, next_page: vec![0; geometry.blocks as usize], access: NandAccess::Any }
+        Self { geometry, next_page: vec![0; geometry.blocks as usize], access: NandAccess::ReadWrite }
     }
 
     /// Makes the rules of a used medium after it was opened: no block may be programmed before it is erased.
@@ -67,7 +67,7 @@ impl NandRules {
     /// Makes the rules of a read-only medium: no block may be programmed or erased.
     #[must_use]
     pub fn read_only(geometry: FlashGeometry) -> Self {
-        Self { access: NandAccess::Reads, ..Self::unknown(geometry) }
+        Self { access: NandAccess::ReadOnly, ..Self::unknown(geometry) }
     }
 
     /// Checks a read.
@@ -83,7 +83,7 @@ impl NandRules {
     /// # Errors
     /// The rule that the program breaks; the pointer does not move.
     pub fn program(&mut self, page: PageAddress) -> Result<(), NandRule> {
-        self.change(page)?;
+        self.check_change(page)?;
         let next = &mut self.next_page[page.block.index()];
         if *next == UNKNOWN {
             return Err(NandRule::NotErased);
@@ -103,15 +103,15 @@ impl NandRules {
     /// # Errors
     /// The block lies outside the medium, or the medium is read only.
     pub fn erase(&mut self, block: BlockId) -> Result<(), NandRule> {
-        self.change(PageAddress::new(block, 0))?;
+        self.check_change(PageAddress::new(block, 0))?;
         self.next_page[block.index()] = 0;
         Ok(())
     }
 
-    fn change(&self, page: PageAddress) -> Result<(), NandRule> {
+    fn check_change(&self, page: PageAddress) -> Result<(), NandRule> {
         match self.access {
-            NandAccess::Any => self.read(page),
-            NandAccess::Reads => Err(NandRule::ReadOnly),
+            NandAccess::ReadWrite => self.read(page),
+            NandAccess::ReadOnly => Err(NandRule::ReadOnly),
         }
     }
 

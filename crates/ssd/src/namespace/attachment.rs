@@ -19,13 +19,13 @@ pub(crate) enum NamespaceAttachment {
 
 impl NamespaceAttachment {
     /// All controllers: no host changed it.
-    pub(crate) const EVERYBODY: Self = Self::AllBut(BTreeSet::new());
+    pub(crate) const ALL_CONTROLLERS: Self = Self::AllBut(BTreeSet::new());
     /// No controller: a host created the namespace, or detached it from all controllers.
-    pub(crate) const NOBODY: Self = Self::Only(BTreeSet::new());
+    pub(crate) const NO_CONTROLLERS: Self = Self::Only(BTreeSet::new());
 
     /// Returns true if the namespace is attached to a controller.
     #[inline]
-    pub(crate) fn has(&self, controller: u16) -> bool {
+    pub(crate) fn includes(&self, controller: u16) -> bool {
         match self {
             Self::AllBut(these) => !these.contains(&controller),
             Self::Only(these) => these.contains(&controller),
@@ -52,14 +52,14 @@ impl NamespaceAttachment {
 
     /// Removes the controllers that are gone. A list that becomes empty by this turns into all controllers: a host that
     /// connects again gets another controller, and finds its namespace.
-    pub(crate) fn forget(&mut self, is_gone: impl Fn(u16) -> bool) {
+    pub(crate) fn remove_gone(&mut self, is_gone: impl Fn(u16) -> bool) {
         match self {
             Self::AllBut(these) => these.retain(|&id| !is_gone(id)),
             Self::Only(these) => {
                 let before = these.len();
                 these.retain(|&id| !is_gone(id));
                 if these.len() < before && these.is_empty() {
-                    *self = Self::EVERYBODY;
+                    *self = Self::ALL_CONTROLLERS;
                 }
             }
         }
@@ -67,7 +67,7 @@ impl NamespaceAttachment {
 
     /// Returns what remains of it after a restart of the node.
     pub(crate) fn after_restart(mut self) -> Self {
-        self.forget(|id| id >= DYNAMIC_CONTROLLERS);
+        self.remove_gone(|id| id >= DYNAMIC_CONTROLLERS);
         self
     }
 }
@@ -78,33 +78,33 @@ mod tests {
 
     #[test]
     fn future_controllers_see_unchanged_namespaces_and_those_of_gone_controllers() {
-        let mut one = NamespaceAttachment::EVERYBODY.without(&[7]);
-        let mut two = NamespaceAttachment::NOBODY.with(&[7]);
-        assert!(!one.has(7) && one.has(8));
-        assert!(two.has(7) && !two.has(8));
-        one.forget(|id| id == 7);
-        two.forget(|id| id == 7);
-        assert!(one.has(7));
-        assert!(two.has(9), "a namespace whose only controller is gone is visible to every controller");
+        let mut one = NamespaceAttachment::ALL_CONTROLLERS.without(&[7]);
+        let mut two = NamespaceAttachment::NO_CONTROLLERS.with(&[7]);
+        assert!(!one.includes(7) && one.includes(8));
+        assert!(two.includes(7) && !two.includes(8));
+        one.remove_gone(|id| id == 7);
+        two.remove_gone(|id| id == 7);
+        assert!(one.includes(7));
+        assert!(two.includes(9), "a namespace whose only controller is gone is visible to every controller");
     }
 
     #[test]
     fn a_restart_keeps_attachments_of_fixed_controllers_only() {
         let (fixed, dynamic) = (1, DYNAMIC_CONTROLLERS);
-        let kept = NamespaceAttachment::NOBODY.with(&[fixed, dynamic]).after_restart();
-        assert!(kept.has(fixed) && !kept.has(dynamic) && !kept.has(2));
+        let kept = NamespaceAttachment::NO_CONTROLLERS.with(&[fixed, dynamic]).after_restart();
+        assert!(kept.includes(fixed) && !kept.includes(dynamic) && !kept.includes(2));
         assert_eq!(
-            NamespaceAttachment::NOBODY.after_restart(),
-            NamespaceAttachment::NOBODY,
+            NamespaceAttachment::NO_CONTROLLERS.after_restart(),
+            NamespaceAttachment::NO_CONTROLLERS,
             "created, and never attached"
         );
         assert_eq!(
-            NamespaceAttachment::NOBODY.with(&[dynamic]).after_restart(),
-            NamespaceAttachment::EVERYBODY
+            NamespaceAttachment::NO_CONTROLLERS.with(&[dynamic]).after_restart(),
+            NamespaceAttachment::ALL_CONTROLLERS
         );
         assert_eq!(
-            NamespaceAttachment::EVERYBODY.without(&[dynamic]).after_restart(),
-            NamespaceAttachment::EVERYBODY
+            NamespaceAttachment::ALL_CONTROLLERS.without(&[dynamic]).after_restart(),
+            NamespaceAttachment::ALL_CONTROLLERS
         );
     }
 }

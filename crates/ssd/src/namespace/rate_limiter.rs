@@ -12,26 +12,26 @@ use headwater_host::clock::Nanos;
 pub(crate) const COMMAND_BYTES: u64 = 4_096;
 
 /// The units of one token: a rate of one token a second adds one unit each nanosecond.
-const TOKEN: i128 = 1_000_000_000;
+const UNITS_PER_TOKEN: i128 = 1_000_000_000;
 /// A level that no bucket reaches.
-const FULL: i128 = i128::MAX / 2;
+const UNLIMITED_LEVEL: i128 = i128::MAX / 2;
 
 /// The remaining tokens of both limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimiter {
     commands: i128,
     bytes: i128,
-    at: Nanos,
+    updated_at: Nanos,
 }
 
 impl Default for RateLimiter {
     fn default() -> Self {
-        Self { commands: FULL, bytes: FULL, at: Nanos::ZERO }
+        Self { commands: UNLIMITED_LEVEL, bytes: UNLIMITED_LEVEL, updated_at: Nanos::ZERO }
     }
 }
 
 /// Returns the most commands and bytes that may start at once.
-fn sizes(limits: &NamespaceLimits) -> (u64, u64) {
+fn burst_sizes(limits: &NamespaceLimits) -> (u64, u64) {
     let burst = u64::from(limits.burst.max(1));
     let mean = match u64::from(limits.iops) {
         0 => COMMAND_BYTES,
@@ -41,8 +41,8 @@ fn sizes(limits: &NamespaceLimits) -> (u64, u64) {
 }
 
 /// Returns the nanoseconds until a level reaches what is needed.
-fn wait(level: i128, needed: u64, rate: u64) -> u64 {
-    let missing = i128::from(needed) * TOKEN - level;
+fn nanos_until(level: i128, needed: u64, rate: u64) -> u64 {
+    let missing = i128::from(needed) * UNITS_PER_TOKEN - level;
     if rate == 0 || missing <= 0 {
         return 0;
     }
@@ -55,23 +55,29 @@ impl RateLimiter {
     ///
     /// # Errors
     /// The time before which the command may not start.
-    pub(crate) fn take(&mut self, limits: &NamespaceLimits, bytes: u64, now: Nanos) -> Result<(), Nanos> {
-        let elapsed = i128::from(now.since(self.at).0);
-        self.at = self.at.max(now);
+    pub(crate) fn start_command(
+        &mut self,
+        limits: &NamespaceLimits,
+        bytes: u64,
+        now: Nanos,
+    ) -> Result<(), Nanos> {
+        let elapsed = i128::from(now.since(self.updated_at).0);
+        self.updated_at = self.updated_at.max(now);
         let (iops, rate) = (u64::from(limits.iops), limits.bytes_per_second);
-        let (commands_max, bytes_max) = sizes(limits);
+        let (commands_max, bytes_max) = burst_sizes(limits);
         let filled = |level: i128, rate: u64, max: u64| match rate {
-            0 => FULL,
-            rate => (level + i128::from(rate) * elapsed).min(i128::from(max) * TOKEN),
+            0 => UNLIMITED_LEVEL,
+            rate => (level + i128::from(rate) * elapsed).min(i128::from(max) * UNITS_PER_TOKEN),
         };
         self.commands = filled(self.commands, iops, commands_max);
         self.bytes = filled(self.bytes, rate, bytes_max);
-        let pause = wait(self.commands, 1, iops).max(wait(self.bytes, bytes.min(bytes_max), rate));
+        let pause =
+            nanos_until(self.commands, 1, iops).max(nanos_until(self.bytes, bytes.min(bytes_max), rate));
         if pause > 0 {
             return Err(now.after(Nanos(pause)));
         }
-        self.commands -= TOKEN;
-        self.bytes -= i128::from(bytes) * TOKEN;
+        self.commands -= UNITS_PER_TOKEN;
+        self.bytes -= i128::from(bytes) * UNITS_PER_TOKEN;
         Ok(())
     }
 }
@@ -83,10 +89,11 @@ mod tests {
 
     /// Computes the tokens, in billionths, at a time, from the whole history of admissions.
     fn level(history: &[(u64, u64)], rate: u64, max: u64, at: u64) -> i128 {
-        let max = i128::from(max) * TOKEN;
+        let max = i128::from(max) * UNITS_PER_TOKEN;
         let (mut level, mut last) = (max, 0);
         for (when, cost) in history {
-            level = max.min(level + i128::from(when - last) * i128::from(rate)) - i128::from(*cost) * TOKEN;
+            level = max.min(level + i128::from(when - last) * i128::from(rate))
+                - i128::from(*cost) * UNITS_PER_TOKEN;
             last = *when;
         }
         max.min(level + i128::from(at - last) * i128::from(rate))
@@ -97,7 +104,7 @@ mod tests {
         if rate == 0 {
             return from;
         }
-        let fits = |at| level(history, rate, max, at) >= i128::from(cost.min(max)) * TOKEN;
+        let fits = |at| level(history, rate, max, at) >= i128::from(cost.min(max)) * UNITS_PER_TOKEN;
         let (mut low, mut high) = (from, from + 1_000_000_000_000_000);
         if fits(low) {
             return low;
@@ -118,7 +125,7 @@ mod tests {
             commands in prop::collection::vec((0u64..3_000_000, 0u64..70_000), 1..60),
         ) {
             let limits = NamespaceLimits { iops, bytes_per_second, burst };
-            let (commands_max, bytes_max) = sizes(&limits);
+            let (commands_max, bytes_max) = burst_sizes(&limits);
             let mut bucket = RateLimiter::default();
             let (mut by_count, mut by_bytes) = (Vec::new(), Vec::new());
             let (mut arrival, mut last) = (0, 0);
@@ -130,11 +137,11 @@ mod tests {
                 let naive = naive.max(naive_start(&by_bytes, (bytes_per_second, bytes_max), bytes, naive));
                 let mut now = Nanos(from);
                 let mut asked = 0;
-                while let Err(later) = bucket.take(&limits, bytes, now) {
+                while let Err(later) = bucket.start_command(&limits, bytes, now) {
                     prop_assert!(later > now && later.0 <= naive, "returned {later}, naive {naive}");
                     // A call before that time changes nothing.
                     let early = Nanos(now.0.midpoint(later.0));
-                    prop_assert!(early >= later || bucket.take(&limits, bytes, early).is_err());
+                    prop_assert!(early >= later || bucket.start_command(&limits, bytes, early).is_err());
                     now = later;
                     asked += 1;
                     prop_assert!(asked < 4);
@@ -152,9 +159,9 @@ mod tests {
         let limits = NamespaceLimits { iops: 10, bytes_per_second: 0, burst: 2 };
         let mut bucket = RateLimiter::default();
         let none = NamespaceLimits::default();
-        assert!((0..100).all(|_| bucket.take(&none, 1 << 30, Nanos(5)).is_ok()));
-        assert_eq!(bucket.take(&limits, 1, Nanos(5)), Ok(()));
-        assert_eq!(bucket.take(&limits, 1, Nanos(5)), Ok(()));
-        assert_eq!(bucket.take(&limits, 1, Nanos(5)), Err(Nanos(100_000_005)));
+        assert!((0..100).all(|_| bucket.start_command(&none, 1 << 30, Nanos(5)).is_ok()));
+        assert_eq!(bucket.start_command(&limits, 1, Nanos(5)), Ok(()));
+        assert_eq!(bucket.start_command(&limits, 1, Nanos(5)), Ok(()));
+        assert_eq!(bucket.start_command(&limits, 1, Nanos(5)), Err(Nanos(100_000_005)));
     }
 }

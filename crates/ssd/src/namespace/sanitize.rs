@@ -20,7 +20,7 @@ pub enum SanitizePhase {
 
 impl SanitizePhase {
     /// Returns the state that hosts read.
-    pub(crate) const fn state(self) -> SanitizeState {
+    pub(crate) const fn sanitize_state(self) -> SanitizeState {
         match self {
             Self::Never => SanitizeState::Never,
             Self::Running => SanitizeState::Running(0),

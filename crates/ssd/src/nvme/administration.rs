@@ -43,8 +43,8 @@ impl<M: Media> SsdDevice<M> {
     /// Removes a controller. Its queued actions are still carried out.
     pub fn remove_controller(&mut self, id: u16) {
         if self.administration_mut().controllers.remove(&id) {
-            self.ftl_mut().table.forget_controller(id);
-            self.administration_mut().touch();
+            self.ftl_mut().forget_controller(id);
+            self.administration_mut().count_change();
         }
     }
 
@@ -58,45 +58,45 @@ impl<M: Media> SsdDevice<M> {
     /// Returns true if a namespace is attached to a controller, so that its I/O commands may name it.
     #[must_use]
     pub fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
-        self.ftl().table.is_attached(namespace, controller)
+        self.ftl().namespace_table().is_attached(namespace, controller)
     }
 
-    /// Enqueues an action. Exactly one answer follows, by [`next_administered`](Self::next_administered).
+    /// Enqueues an action. Exactly one answer follows, by [`next_admin_completion`](Self::next_admin_completion).
     pub fn administer(&mut self, ticket: AdminTicket, action: NamespaceAction) {
-        let full = self.administration().works.len() >= ACTIONS_MAX;
+        let full = self.administration().actions.len() >= ACTIONS_MAX;
         let planned = if full { Err(Status::INTERNAL_ERROR) } else { self.plan_action(&action) };
         let steps = match planned {
             Ok(steps) => steps,
             Err(status) => {
-                return self.administration_mut().answer(ticket, AdminCompletion::with_status(status));
+                return self.administration_mut().complete(ticket, AdminCompletion::with_status(status));
             }
         };
-        let work = PendingAction { ticket: Some(ticket), action, steps, in_flight: false, ending: None };
+        let work = PendingAction { ticket: Some(ticket), action, steps, in_flight: false, final_phase: None };
         if let NamespaceAction::Sanitize { command } = work.action {
             self.administration_mut().sanitize.command = command;
-            self.administration_mut().sanitize_is(SanitizeState::Running(0));
+            self.administration_mut().set_sanitize_state(SanitizeState::Running(0));
         }
-        self.administration_mut().works.push_back(work);
+        self.administration_mut().actions.push_back(work);
     }
 
     /// Takes the next answer for a front end, with the token of its ticket.
-    pub fn next_administered(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
-        self.administration_mut().take_answer(face)
+    pub fn next_admin_completion(&mut self, front_end: FrontEndId) -> Option<(u64, AdminCompletion)> {
+        self.administration_mut().take_completion(front_end)
     }
 
     fn plan_action(&self, action: &NamespaceAction) -> Result<VecDeque<AdminStep>, Status> {
         if let NamespaceAction::Create { format, size } = action
-            && self.bytes_for(*format, *size) > self.unallocated_bytes()
+            && self.record_bytes_for(*format, *size) > self.unallocated_bytes()
         {
             return Err(Status::NAMESPACE_INSUFFICIENT_CAPACITY);
         }
-        let uuid = namespace_uuid(self.administration().identity.uuid, 0, self.ftl().applied().0 + 1);
-        let existing: Vec<_> = self.existing().collect();
+        let uuid = namespace_uuid(self.administration().identity.uuid, 0, self.ftl().last_sequence().0 + 1);
+        let existing: Vec<_> = self.existing_namespaces().collect();
         steps(action, &existing, uuid)
     }
 
     /// Returns the bytes of records of a full namespace.
-    fn bytes_for(&self, format: NamespaceFormat, size: u64) -> u64 {
+    fn record_bytes_for(&self, format: NamespaceFormat, size: u64) -> u64 {
         match format {
             NamespaceFormat::KeyValue => size,
             NamespaceFormat::Block { index } => {
@@ -109,9 +109,9 @@ impl<M: Media> SsdDevice<M> {
 
     /// Returns the bytes of capacity that are allocated to no namespace.
     pub(super) fn unallocated_bytes(&self) -> u64 {
-        let promised = self.existing().map(|(_, namespace)| {
+        let promised = self.existing_namespaces().map(|(_, namespace)| {
             let format = format_of(namespace.kind);
-            self.bytes_for(format, namespace.size)
+            self.record_bytes_for(format, namespace.size)
         });
         self.ftl().capacity_with(0).saturating_sub(promised.fold(0, u64::saturating_add))
     }

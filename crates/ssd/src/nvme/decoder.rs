@@ -26,7 +26,7 @@ use headwater_dma::iova::IovaRange;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::InlineKey;
-use headwater_nvme::spec::opcode::IoOpcode;
+use headwater_nvme::spec::opcode::{DataTransfer, IoOpcode};
 use headwater_nvme::spec::status::Status;
 
 pub use nvm::{BlockOperation, BlockSpace, DatasetUse};
@@ -38,17 +38,17 @@ pub struct IoCommand {
     pub namespace: NamespaceId,
     /// The operation on it.
     pub operation: IoOperation,
+    /// The length and direction of its data.
+    pub(super) data: DataNeed,
 }
 
-/// The operation of a command, with the lengths of its data.
+/// The operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoOperation {
     /// KV Store (KV 1.0d section 3.2.5).
     Store {
         /// The key.
         key: InlineKey,
-        /// Length of the value; 0 for a key without a value.
-        bytes: u32,
         /// The condition of the store.
         condition: WriteCondition,
     },
@@ -56,15 +56,11 @@ pub enum IoOperation {
     Retrieve {
         /// The key.
         key: InlineKey,
-        /// Length of the buffer, limited to the maximum length of a value.
-        bytes: u32,
     },
     /// KV List (3.2.2): the complete keys that fit the buffer.
     List {
         /// The key to start at; `None`, sent as key length 0, is the start of the device's order.
         from: Option<InlineKey>,
-        /// Length of the buffer, limited to the maximum transfer; at least the count of keys fits.
-        bytes: u32,
     },
     /// KV Delete (3.2.1).
     Delete {
@@ -110,6 +106,17 @@ pub enum DataNeed {
 }
 
 impl DataNeed {
+    /// Returns the need for this number of bytes in the direction that an opcode states. No I/O command has data in
+    /// both directions.
+    #[inline]
+    const fn of(direction: DataTransfer, bytes: u32) -> Self {
+        match direction {
+            DataTransfer::None | DataTransfer::Bidirectional => Self::None,
+            DataTransfer::HostToController => Self::FromHost(bytes),
+            DataTransfer::ControllerToHost => Self::ToHost(bytes),
+        }
+    }
+
     /// Returns the number of bytes in either direction.
     #[must_use]
     #[inline]
@@ -123,18 +130,11 @@ impl DataNeed {
 
 impl IoCommand {
     /// Returns the length and direction that the data pointer must describe; for UIO commands, which have no data
-    /// pointer, those of the value.
+    /// pointer, those of the value. A buffer is not longer than the longest value or, for a List, the maximum transfer.
     #[must_use]
     #[inline]
     pub const fn data(&self) -> DataNeed {
-        match self.operation {
-            IoOperation::Store { bytes, .. } => DataNeed::FromHost(bytes),
-            IoOperation::Retrieve { bytes, .. } | IoOperation::List { bytes, .. } => DataNeed::ToHost(bytes),
-            IoOperation::Put { value, .. } => DataNeed::FromHost(value.bytes),
-            IoOperation::Get { buffer, .. } => DataNeed::ToHost(buffer.bytes),
-            IoOperation::Block(operation) => operation.data(),
-            IoOperation::Delete { .. } | IoOperation::Exist { .. } | IoOperation::Flush => DataNeed::None,
-        }
+        self.data
     }
 
     /// Sets the result of a Delete without key to that of the namespace's EDNEK bit.
@@ -148,9 +148,9 @@ impl IoCommand {
 }
 
 /// NSID of a command for all namespaces.
-const BROADCAST: u32 = u32::MAX;
+const NSID_ALL: u32 = u32::MAX;
 /// FUSE and the reserved bits between it and PSDT.
-const NOT_PLAIN: u8 = 0x3F;
+const FUSED_OR_RESERVED: u8 = 0x3F;
 /// PSDT with its reserved value.
 const RESERVED_POINTER: u8 = 0xC0;
 
@@ -171,24 +171,28 @@ pub fn decode(
     kind: QueueKind,
     namespace: impl Fn(NamespaceId) -> Option<Namespace>,
 ) -> Result<IoCommand, Status> {
-    if entry.flags & NOT_PLAIN != 0 || entry.flags & RESERVED_POINTER == RESERVED_POINTER {
+    if entry.flags & FUSED_OR_RESERVED != 0 || entry.flags & RESERVED_POINTER == RESERVED_POINTER {
         return Err(Status::INVALID_FIELD);
     }
-    if entry.opcode == IoOpcode::Flush.number() && entry.namespace.get() == BROADCAST {
+    if entry.opcode == IoOpcode::Flush.number() && entry.namespace.get() == NSID_ALL {
         // All namespaces share one log, so a flush of one makes all acknowledged writes durable.
-        return Ok(IoCommand { namespace: NamespaceId::FIRST, operation: IoOperation::Flush });
+        let operation = IoOperation::Flush;
+        return Ok(IoCommand { namespace: NamespaceId::FIRST, operation, data: DataNeed::None });
     }
     let id = namespace_id(entry)?;
     let namespace = namespace(id).ok_or(Status::INVALID_FIELD)?;
-    let operation = match namespace.kind {
+    let (operation, data) = match namespace.kind {
         NamespaceKind::Kv => kv::decode(entry, kind)?,
-        NamespaceKind::Block(_) if entry.opcode == IoOpcode::Flush.number() => IoOperation::Flush,
+        NamespaceKind::Block(_) if entry.opcode == IoOpcode::Flush.number() => {
+            (IoOperation::Flush, DataNeed::None)
+        }
         NamespaceKind::Block(format) => {
             let space = BlockSpace { blocks: namespace.size, format };
-            IoOperation::Block(nvm::decode(entry, space)?)
+            let (operation, data) = nvm::decode(entry, space)?;
+            (IoOperation::Block(operation), data)
         }
     };
-    Ok(IoCommand { namespace: id, operation }.with_missing_key(namespace.missing_key))
+    Ok(IoCommand { namespace: id, operation, data }.with_missing_key(namespace.missing_key))
 }
 
 /// Decodes the NSID, which counts from 1.

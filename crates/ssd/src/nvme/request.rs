@@ -42,9 +42,9 @@ pub enum RequestData {
     /// Bytes that arrived with the command.
     Bytes(Bytes),
     /// Bytes to return with the answer, in [`NvmeResult::data`].
-    Room,
+    Returned,
     /// Key and value of a UIO put or get, each at its own address in client memory.
-    Keyed {
+    KeyAndValue {
         /// Memory of the key.
         key: ClientSegments,
         /// Memory of the value.
@@ -60,7 +60,7 @@ pub struct DeviceRequest {
     /// The first command to submit.
     pub command: SsdCommand,
     /// The state that turns its completions into the answer.
-    pub answer: CompletionBuilder,
+    pub completion: CompletionBuilder,
 }
 
 impl DeviceRequest {
@@ -77,55 +77,56 @@ impl DeviceRequest {
     ) -> Result<Self, Status> {
         let need = io.data();
         let namespace = io.namespace;
-        let request = |command, answer| Self { namespace, command, answer };
+        let request = |command, answer| Self { namespace, command, completion: answer };
         Ok(match io.operation {
-            IoOperation::Store { key, condition, .. } => request(
-                store(keys.keep(key.as_bytes()), payload(data, need)?, condition),
+            IoOperation::Store { key, condition } => request(
+                store(keys.copy_key(key.as_bytes()), payload(data, need)?, condition),
                 CompletionBuilder::Status,
             ),
-            IoOperation::Retrieve { key, .. } => request(
-                retrieve(keys.keep(key.as_bytes()), sink(data, need)?, need),
+            IoOperation::Retrieve { key } => request(
+                retrieve(keys.copy_key(key.as_bytes()), sink(data, need)?, need),
                 CompletionBuilder::Length,
             ),
             IoOperation::Put { .. } => {
-                let (key, value) = keyed(data)?;
+                let (key, value) = copy_key_of(data)?;
                 let value = payload(RequestData::Client(value), need)?;
                 request(store(key, value, WriteCondition::Always), CompletionBuilder::Status)
             }
             IoOperation::Get { .. } => {
-                let (key, value) = keyed(data)?;
+                let (key, value) = copy_key_of(data)?;
                 request(
                     retrieve(key, sink(RequestData::Client(value), need)?, need),
                     CompletionBuilder::Length,
                 )
             }
             IoOperation::Delete { key, missing } => {
-                let key = keys.keep(key.as_bytes());
+                let key = keys.copy_key(key.as_bytes());
                 request(
                     SsdCommand::Delete { key, condition: WriteCondition::Always },
-                    CompletionBuilder::Removal(missing),
+                    CompletionBuilder::Delete(missing),
                 )
             }
             IoOperation::Exist { key } => {
-                let key = keys.keep(key.as_bytes());
+                let key = keys.copy_key(key.as_bytes());
                 request(
                     SsdCommand::Exist { key, release: ReadRelease::WhenDurable },
                     CompletionBuilder::Status,
                 )
             }
             IoOperation::Flush => request(SsdCommand::Flush, CompletionBuilder::Status),
-            IoOperation::List { from, bytes } => {
-                let from =
-                    from.map_or(ListPosition::START, |key| device.position_of(namespace, key.as_bytes()));
+            IoOperation::List { from } => {
+                let from = from
+                    .map_or(ListPosition::START, |key| device.list_position_of(namespace, key.as_bytes()));
                 let into = match sink(data, need)? {
                     ValueSink::Client(segments) => Some(segments),
                     ValueSink::Bytes(_) => None,
                 };
-                let list = ListBuilder::new(namespace, from, bytes, into).ok_or(Status::INVALID_FIELD)?;
+                let list =
+                    ListBuilder::new(namespace, from, need.bytes(), into).ok_or(Status::INVALID_FIELD)?;
                 request(list.next_command().1, CompletionBuilder::List(Box::new(list)))
             }
             IoOperation::Block(operation) => {
-                let (command, read) = block_commands::command(operation, data)?;
+                let (command, read) = block_commands::block_command(operation, need, data)?;
                 let request = request(command, CompletionBuilder::Status);
                 // With `Durability::Always` a read returns only durable data; else Force Unit Access needs a flush.
                 if read == Fua::Yes && device.durability(namespace) != Durability::Always {
@@ -139,8 +140,8 @@ impl DeviceRequest {
     /// Returns the command that accesses data, even if a flush is submitted before it: rights are checked for this one.
     #[must_use]
     #[inline]
-    pub fn judged(&self) -> &SsdCommand {
-        match &self.answer {
+    pub fn data_command(&self) -> &SsdCommand {
+        match &self.completion {
             CompletionBuilder::Flushed(flushed) => flushed.command(),
             _ => &self.command,
         }
@@ -148,25 +149,25 @@ impl DeviceRequest {
 
     fn after_flush(self) -> Self {
         let answer = CompletionBuilder::Flushed(Box::new(FlushedCommand::new(self.namespace, self.command)));
-        Self { namespace: self.namespace, command: SsdCommand::Flush, answer }
+        Self { namespace: self.namespace, command: SsdCommand::Flush, completion: answer }
     }
 }
 
 /// A buffer for the keys of commands in flight, which share allocations because one for each costs more than the key.
 #[derive(Debug, Default)]
 pub struct KeyBuffer {
-    room: BytesMut,
+    buffer: BytesMut,
 }
 
 impl KeyBuffer {
     #[inline]
-    fn keep(&mut self, key: &[u8]) -> Bytes {
-        if self.room.capacity() < key.len() {
+    fn copy_key(&mut self, key: &[u8]) -> Bytes {
+        if self.buffer.capacity() < key.len() {
             // Reuses the old allocation if no key is left in it.
-            self.room.reserve(KEYS_BYTES.max(key.len()));
+            self.buffer.reserve(KEYS_BYTES.max(key.len()));
         }
-        self.room.extend_from_slice(key);
-        self.room.split().freeze()
+        self.buffer.extend_from_slice(key);
+        self.buffer.split().freeze()
     }
 }
 
@@ -184,9 +185,11 @@ fn payload(data: RequestData, need: DataNeed) -> Result<ValueSource, Status> {
     let payload = match data {
         RequestData::Client(segments) => ValueSource::Client(segments),
         RequestData::Bytes(bytes) => ValueSource::Bytes(bytes),
-        RequestData::None | RequestData::Room | RequestData::Keyed { .. } => ValueSource::Bytes(Bytes::new()),
+        RequestData::None | RequestData::Returned | RequestData::KeyAndValue { .. } => {
+            ValueSource::Bytes(Bytes::new())
+        }
     };
-    fits(payload.len(), need)?;
+    check_length(payload.len(), need)?;
     Ok(payload)
 }
 
@@ -195,12 +198,12 @@ fn payload(data: RequestData, need: DataNeed) -> Result<ValueSource, Status> {
 fn sink(data: RequestData, need: DataNeed) -> Result<ValueSink, Status> {
     match data {
         RequestData::Client(segments) => {
-            fits(segments.bytes(), need)?;
+            check_length(segments.bytes(), need)?;
             Ok(ValueSink::Client(segments))
         }
-        RequestData::Room => Ok(ValueSink::Bytes(Vec::new())),
-        RequestData::None | RequestData::Bytes(_) | RequestData::Keyed { .. } => {
-            fits(0, need)?;
+        RequestData::Returned => Ok(ValueSink::Bytes(Vec::new())),
+        RequestData::None | RequestData::Bytes(_) | RequestData::KeyAndValue { .. } => {
+            check_length(0, need)?;
             Ok(ValueSink::Bytes(Vec::new()))
         }
     }
@@ -208,13 +211,13 @@ fn sink(data: RequestData, need: DataNeed) -> Result<ValueSink, Status> {
 
 /// Checks that the transport resolved exactly the length that [`IoCommand::data`] returned.
 #[inline]
-fn fits(bytes: usize, need: DataNeed) -> Result<(), Status> {
+fn check_length(bytes: usize, need: DataNeed) -> Result<(), Status> {
     if u32::try_from(bytes) == Ok(need.bytes()) { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID) }
 }
 
 /// Copies the key of a UIO command out of client memory, which may still change, and returns it with the value.
-fn keyed(data: RequestData) -> Result<(Bytes, ClientSegments), Status> {
-    let RequestData::Keyed { key, value } = data else {
+fn copy_key_of(data: RequestData) -> Result<(Bytes, ClientSegments), Status> {
+    let RequestData::KeyAndValue { key, value } = data else {
         return Err(Status::INVALID_FIELD);
     };
     let mut bytes = vec![0; key.bytes()];

@@ -70,16 +70,16 @@ pub struct ClientQueue {
     /// The rings.
     pub pair: QueuePair<HeapWords>,
     /// The descriptor that the client sleeps on.
-    pub bell: WakeDescriptor,
+    pub wakeup: WakeDescriptor,
     /// The descriptor with which the client wakes the device when the rings require it.
-    pub device: WakeDescriptor,
+    pub device_wakeup: WakeDescriptor,
 }
 
 /// Counters of a front end; all monotonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStats {
     /// Entries completed, with any status.
-    pub answered: u64,
+    pub completed: u64,
     /// Completed entries that were never submitted to the device.
     pub refused: u64,
     /// Wake-ups of sleeping clients.
@@ -93,59 +93,59 @@ pub struct RingStats {
 pub struct RingFrontEnd<W: RingMemory = HeapWords> {
     /// Clients and their queues.
     pub rings: ClientRings<W>,
-    face: FrontEndId,
+    front_end: FrontEndId,
     slots: PendingRingCommands,
     keys: KeyBuffer,
-    places: AddressResolver,
+    addresses: AddressResolver,
     /// An entry fetched while the device was busy.
-    held: Option<FetchedCommand>,
+    deferred_entry: Option<FetchedCommand>,
     /// Slots whose next command must be submitted: lists that need more keys, reads whose flush is done.
-    lists: VecDeque<usize>,
+    continued_slots: VecDeque<usize>,
 }
 
 impl<W: RingMemory> RingFrontEnd<W> {
-    /// Creates a front end without clients, with the front end number `face` at the device.
+    /// Creates a front end without clients, with the front end number `front_end` at the device.
     ///
     /// # Errors
     /// [`WakeError`] if the system has no descriptor left.
-    pub fn new(face: FrontEndId) -> Result<Self, WakeError> {
+    pub fn new(front_end: FrontEndId) -> Result<Self, WakeError> {
         Ok(Self {
             rings: ClientRings::new()?,
-            face,
+            front_end,
             slots: PendingRingCommands::default(),
             keys: KeyBuffer::default(),
-            places: AddressResolver::default(),
-            held: None,
-            lists: VecDeque::new(),
+            addresses: AddressResolver::default(),
+            deferred_entry: None,
+            continued_slots: VecDeque::new(),
         })
     }
 
     /// Posts the device's completions, then submits new commands until the device is busy, then wakes clients. Never
     /// blocks. Returns true if any state changed.
     pub fn poll<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        self.rings.awake();
+        self.rings.cancel_sleep();
         let mut moved = self.post(device);
         moved |= self.fetch(device);
-        moved | self.rings.finish()
+        moved | self.rings.finish_turn()
     }
 
     /// Posts the device's completions.
     fn post<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
-        while let Some(completion) = device.next_completion(self.face) {
+        while let Some(completion) = device.next_completion(self.front_end) {
             moved = true;
             let Ok(at) = usize::try_from(completion.token) else {
                 continue;
             };
             if let Some(answer) = self.slots.answer_mut(at)
-                && answer.wants_more_than(&completion)
+                && answer.needs_more(&completion)
             {
-                self.lists.push_back(at);
+                self.continued_slots.push_back(at);
                 continue;
             }
             // The device completes each accepted command exactly once, so the slot is taken.
             if let Some(pending) = self.slots.remove(at) {
-                let closed = pending.answer.close(completion);
+                let closed = pending.answer.build(completion);
                 self.rings.complete(pending.token, closed.result, closed.status);
             }
         }
@@ -156,19 +156,19 @@ impl<W: RingMemory> RingFrontEnd<W> {
     /// [`FETCHES_MAX`] is reached.
     fn fetch<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
-        while let Some(&at) = self.lists.front() {
-            if !self.go_on(device, at) {
+        while let Some(&at) = self.continued_slots.front() {
+            if !self.submit_next(device, at) {
                 return moved;
             }
-            self.lists.pop_front();
+            self.continued_slots.pop_front();
             moved = true;
         }
         for _ in 0..FETCHES_MAX {
-            let Some(fetched) = self.held.take().or_else(|| self.rings.fetch()) else {
+            let Some(fetched) = self.deferred_entry.take().or_else(|| self.rings.fetch()) else {
                 return moved;
             };
-            if let Err(held) = self.start(device, fetched) {
-                self.held = Some(held);
+            if let Err(held) = self.submit_entry(device, fetched) {
+                self.deferred_entry = Some(held);
                 return moved;
             }
             moved = true;
@@ -178,26 +178,27 @@ impl<W: RingMemory> RingFrontEnd<W> {
 
     /// Submits an entry's command to the device, or completes the entry with an error. Returns the entry if the device
     /// is busy.
-    fn start<M: Media>(
+    fn submit_entry<M: Media>(
         &mut self,
-        device: &mut SsdDevice<M>,
+        device_wakeup: &mut SsdDevice<M>,
         fetched: FetchedCommand,
     ) -> Result<(), FetchedCommand> {
         // A client in this process may create a key space by its first use, as RESP clients do.
-        let namespace = |id| device.namespace(id).or(Some(Namespace::IMPLICIT));
+        let namespace = |id| device_wakeup.namespace(id).or(Some(Namespace::IMPLICIT));
         let request = decode(&fetched.entry, fetched.kind, namespace).and_then(|command| {
             let client = self.rings.client_of(fetched.token.queue());
             let client = client.ok_or(Status::DATA_TRANSFER_ERROR)?;
-            let data = self.places.find(&command, &fetched.entry, &client.memory, client.addresses)?;
-            let request = DeviceRequest::new(&command, data, &mut self.keys, device)?;
-            let facts = || device.namespace(request.namespace);
-            client.rights.check(request.namespace, request.judged(), facts)?;
+            let data =
+                self.addresses.resolve(&command, &fetched.entry, &client.memory, client.address_mode)?;
+            let request = DeviceRequest::new(&command, data, &mut self.keys, device_wakeup)?;
+            let facts = || device_wakeup.namespace(request.namespace);
+            client.rights.check(request.namespace, request.data_command(), facts)?;
             Ok(request)
         });
         let result = request.and_then(|request| {
-            let token = self.slots.next() as u64;
-            match device.submit(self.face, request.namespace, token, request.command) {
-                Ok(()) => Ok(Some(request.answer)),
+            let token = self.slots.next_slot() as u64;
+            match device_wakeup.submit(self.front_end, request.namespace, token, request.command) {
+                Ok(()) => Ok(Some(request.completion)),
                 Err(SubmitError::Busy(_)) => Ok(None),
                 Err(SubmitError::Refused(status)) => Err(status),
             }
@@ -210,19 +211,19 @@ impl<W: RingMemory> RingFrontEnd<W> {
             // The command is decoded again from the same copy of the entry when the device has room.
             Ok(None) => Err(fetched),
             Err(status) => {
-                self.rings.refuse(fetched.token, status);
+                self.rings.complete_refused(fetched.token, status);
                 Ok(())
             }
         }
     }
 
     /// Submits the next command of a list or of a flushed read. Returns false if the device is busy.
-    fn go_on<M: Media>(&mut self, device: &mut SsdDevice<M>, at: usize) -> bool {
+    fn submit_next<M: Media>(&mut self, device: &mut SsdDevice<M>, at: usize) -> bool {
         let next = self.slots.answer_mut(at).and_then(|answer| answer.next_command());
         let Some((namespace, command)) = next else {
             return true;
         };
-        match device.submit(self.face, namespace, at as u64, command) {
+        match device.submit(self.front_end, namespace, at as u64, command) {
             Ok(()) => {}
             Err(SubmitError::Busy(_)) => return false,
             Err(SubmitError::Refused(status)) => {
@@ -238,7 +239,7 @@ impl<W: RingMemory> RingFrontEnd<W> {
 impl<W: RingMemory> Drop for RingFrontEnd<W> {
     /// Abandons all commands in flight without completions: their clients are gone with the device.
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
+        if let Some(held) = self.deferred_entry.take() {
             held.token.abandon();
         }
         self.slots.abandon();

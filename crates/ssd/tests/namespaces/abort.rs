@@ -18,7 +18,7 @@ fn host(iops: u32) -> (NamespaceHost, NamespaceId) {
     (host, disk)
 }
 
-fn answered(host: &mut NamespaceHost) -> Vec<(u64, Status)> {
+fn completed(host: &mut NamespaceHost) -> Vec<(u64, Status)> {
     while host.device.poll(host.now, WALL) {}
     let completions = std::iter::from_fn(|| host.device.next_completion(FACE));
     completions.map(|completion| (completion.token, completion.status)).collect()
@@ -34,7 +34,7 @@ fn queued_command_is_aborted_and_changes_nothing() {
     assert!(!host.device.abort(FACE, first), "aborted twice");
     let aborted = host.device.next_completion(FACE).unwrap();
     assert_eq!((aborted.token, aborted.status), (first, Status::ABORT_REQUESTED));
-    assert_eq!(answered(&mut host), [(second, Status::SUCCESS)]);
+    assert_eq!(completed(&mut host), [(second, Status::SUCCESS)]);
     assert_eq!(host.read(disk, 5, 1).unwrap(), pattern(FORMAT, 1, 1));
     assert_eq!(host.read(disk, 6, 1).unwrap(), pattern(FORMAT, 8, 1));
 }
@@ -43,7 +43,7 @@ fn queued_command_is_aborted_and_changes_nothing() {
 fn completed_and_unknown_commands_are_not_aborted() {
     let (mut host, disk) = host(0);
     let token = host.submit(disk, read(0, 1));
-    assert_eq!(answered(&mut host), [(token, Status::SUCCESS)]);
+    assert_eq!(completed(&mut host), [(token, Status::SUCCESS)]);
     assert!(!host.device.abort(FACE, token));
     assert!(!host.device.abort(FACE, 999));
     let token = host.submit(disk, read(0, 1));
@@ -51,19 +51,19 @@ fn completed_and_unknown_commands_are_not_aborted() {
         !host.device.abort(headwater_ssd::command::FrontEndId(2), token),
         "aborted from another front end"
     );
-    assert_eq!(answered(&mut host), [(token, Status::SUCCESS)]);
+    assert_eq!(completed(&mut host), [(token, Status::SUCCESS)]);
 }
 
 #[test]
 fn throttled_command_is_aborted_and_later_ones_move_up() {
     let (mut host, disk) = host(1);
     let tokens: Vec<u64> = (0..4).map(|lba| host.submit(disk, write(lba, vec![1; 512], Fua::No))).collect();
-    assert_eq!(answered(&mut host), [(tokens[0], Status::SUCCESS)]);
+    assert_eq!(completed(&mut host), [(tokens[0], Status::SUCCESS)]);
     assert!(host.device.abort(FACE, tokens[1]) && host.device.abort(FACE, tokens[3]));
     let aborted = Status::ABORT_REQUESTED;
-    assert_eq!(answered(&mut host), [(tokens[1], aborted), (tokens[3], aborted)]);
+    assert_eq!(completed(&mut host), [(tokens[1], aborted), (tokens[3], aborted)]);
     host.now = Nanos::from_millis(1_000);
-    assert_eq!(answered(&mut host), [(tokens[2], Status::SUCCESS)], "the later command did not move up");
+    assert_eq!(completed(&mut host), [(tokens[2], Status::SUCCESS)], "the later command did not move up");
     assert_eq!(host.device.next_deadline(), None);
     assert_eq!(host.device.in_flight(), 0);
     assert_eq!(host.device.namespace_usage(disk), 2);

@@ -29,7 +29,7 @@ impl NamespaceHost {
 
     /// Opens the medium as after a power cut: memory media keep every programmed page.
     pub(crate) fn reopened(self) -> Self {
-        Self::on(self.device.into_media().reopened(), self.config)
+        Self::on(self.device.into_media().after_power_cut(), self.config)
     }
 
     /// Shuts the device down, with a checkpoint, and opens the medium again.

@@ -18,7 +18,7 @@ fn limited(limits: NamespaceLimits) -> (NamespaceHost, NamespaceId) {
 }
 
 /// Returns the tokens of commands completed by a time, in order of completion.
-fn answered(host: &mut NamespaceHost, now: Nanos) -> Vec<u64> {
+fn completed_by(host: &mut NamespaceHost, now: Nanos) -> Vec<u64> {
     host.now = now;
     while host.device.poll(now, WALL) {}
     std::iter::from_fn(|| host.device.next_completion(FACE)).map(|completion| completion.token).collect()
@@ -29,14 +29,14 @@ fn commands_over_the_limit_start_in_order_when_due() {
     let (mut host, disk) = limited(NamespaceLimits { iops: 1_000, bytes_per_second: 0, burst: 3 });
     host.now = Nanos::from_millis(100);
     let start = host.now;
-    answered(&mut host, start);
+    completed_by(&mut host, start);
     let tokens: Vec<u64> = (0..8).map(|lba| host.submit(disk, write(lba, vec![1; 512], Fua::No))).collect();
-    assert_eq!(answered(&mut host, Nanos::from_millis(100)), tokens[..3]);
+    assert_eq!(completed_by(&mut host, Nanos::from_millis(100)), tokens[..3]);
     for (late, token) in tokens.iter().enumerate().skip(3) {
         let due = Nanos::from_millis(98 + u64::try_from(late).unwrap());
         assert_eq!(host.device.next_deadline(), Some(due), "the deadline is not the next start time");
-        assert_eq!(answered(&mut host, Nanos(due.0 - 1)), [0; 0], "a command started early");
-        assert_eq!(answered(&mut host, due), [*token]);
+        assert_eq!(completed_by(&mut host, Nanos(due.0 - 1)), [0; 0], "a command started early");
+        assert_eq!(completed_by(&mut host, due), [*token]);
     }
     assert_eq!(host.device.next_deadline(), None);
 }
@@ -48,9 +48,9 @@ fn byte_limit_covers_reads_and_writes() {
     let (mut host, disk) = limited(limits);
     let first = host.submit(disk, write(0, pattern(FORMAT, 1, 8), Fua::No));
     let second = host.submit(disk, read(0, 8));
-    assert_eq!(answered(&mut host, Nanos::ZERO), [first], "4,096 bytes must leave a debt of 2,096");
-    assert_eq!(answered(&mut host, Nanos(4_095_999)), [0; 0]);
-    assert_eq!(answered(&mut host, Nanos(4_096_000)), [second]);
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), [first], "4,096 bytes must leave a debt of 2,096");
+    assert_eq!(completed_by(&mut host, Nanos(4_095_999)), [0; 0]);
+    assert_eq!(completed_by(&mut host, Nanos(4_096_000)), [second]);
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn throttled_namespace_delays_no_other() {
     for lba in 0..50 {
         host.submit(disk, write(lba, vec![1; 512], Fua::No));
     }
-    assert_eq!(answered(&mut host, Nanos::ZERO).len(), 1);
+    assert_eq!(completed_by(&mut host, Nanos::ZERO).len(), 1);
     assert_eq!(host.set(NamespaceId::FIRST, b"k", b"v"), Status::SUCCESS);
     assert_eq!(host.get(NamespaceId::FIRST, b"k").unwrap(), b"v");
     let flush = host.submit(disk, SsdCommand::Flush);
-    assert_eq!(answered(&mut host, Nanos::ZERO), [flush], "a flush counted against the limit");
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), [flush], "a flush counted against the limit");
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn full_wait_queue_is_busy_and_removed_limits_release_all_commands() {
     }
     let refused = host.device.submit(FACE, disk, 0, read(0, 1));
     assert_eq!(refused, Err(SubmitError::Busy(THROTTLED_MAX)));
-    assert_eq!(answered(&mut host, Nanos::ZERO).len(), 1);
+    assert_eq!(completed_by(&mut host, Nanos::ZERO).len(), 1);
     host.submit(disk, SsdCommand::Namespace(NamespaceChange::Limits(NamespaceLimits::default())));
-    assert_eq!(answered(&mut host, Nanos::ZERO).len(), THROTTLED_MAX + 1);
+    assert_eq!(completed_by(&mut host, Nanos::ZERO).len(), THROTTLED_MAX + 1);
     assert_eq!(host.device.namespace_usage(disk), u64::try_from(THROTTLED_MAX).unwrap() + 1);
 }

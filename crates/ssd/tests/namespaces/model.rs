@@ -52,7 +52,7 @@ impl<M: Media + std::fmt::Debug> ModelRun<M> {
     }
 
     /// Returns a random range of blocks of a disk; of the largest disk near one of its ends.
-    fn place(&mut self, disk: usize) -> (u64, u32) {
+    fn random_range(&mut self, disk: usize) -> (u64, u32) {
         let ModelDisk { size, .. } = self.disks[disk];
         let max = if self.random.u8(0..8) == 0 { 60 } else { 6 };
         let blocks = self.random.u32(1..=max);
@@ -64,7 +64,7 @@ impl<M: Media + std::fmt::Debug> ModelRun<M> {
 
     fn step(&mut self) {
         let at = self.random.usize(0..self.disks.len());
-        let (start, blocks) = self.place(at);
+        let (start, blocks) = self.random_range(at);
         let seed = self.seed;
         let disk = &mut self.disks[at];
         let namespace = disk.namespace;

@@ -25,7 +25,7 @@ const NONE: BlockOptions = BlockOptions::NONE;
 /// Creates a block namespace, and returns its number.
 fn create(bench: &mut RingHarness, format: BlockFormat) -> u32 {
     let made = Namespace { kind: NamespaceKind::Block(format), size: BLOCKS, ..Namespace::IMPLICIT };
-    let created = bench.direct(SsdCommand::Namespace(NamespaceChange::Create(made)));
+    let created = bench.run_direct(SsdCommand::Namespace(NamespaceChange::Create(made)));
     assert_eq!(created.status, Status::SUCCESS);
     created.position
 }
@@ -107,7 +107,7 @@ fn every_block_command_runs_end_to_end_in_every_format() {
         assert_eq!(content(&mut bench, &mut client, number, range(100, 3), 3 * bytes)[..10], [0; 10]);
         assert_eq!(bench.run(&mut client, flush(number)).0, Status::SUCCESS);
         assert_eq!(bench.run(&mut client, flush(u32::MAX)).0, Status::SUCCESS);
-        assert_eq!(bench.face.rings.in_flight(), 0);
+        assert_eq!(bench.front_end.rings.in_flight(), 0);
     }
 }
 
@@ -165,7 +165,7 @@ fn guests_read_and_write_blocks_with_prp_lists_and_sgls() {
     let mut bench = RingHarness::new();
     let number = create(&mut bench, BlockFormat::B512);
     let mut client = bench.client(8, QueueKind::Standard);
-    bench.face.rings.set_addresses(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
+    bench.front_end.rings.set_address_mode(client.id, AddressMode::Lists(PageBytes::MIN)).unwrap();
     let data = pattern(3, 16 * 512);
     // The data starts in the middle of page 5, continues on page 9, and ends in the first half of page 7.
     client.write(5 * 4_096 + 2_048, &data[..2_048]);
@@ -211,7 +211,11 @@ fn forced_reads_return_written_data_and_respect_rights() {
     assert_eq!(bench.run(&mut client, compare(number, range(9, 1), data, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, verify(number, range(9, 1), forced)).0, Status::SUCCESS);
     let part = NamespaceRights { access: AccessLevel::Read, blocks: Some(0..9) };
-    bench.face.rings.set_rights(client.id, ClientRights::none().with(namespace, part)).unwrap();
+    bench
+        .front_end
+        .rings
+        .set_rights(client.id, ClientRights::none().with_namespace(namespace, part))
+        .unwrap();
     assert_eq!(bench.run(&mut client, read(number, range(8, 1), back, forced)).0, Status::SUCCESS);
     assert_eq!(bench.run(&mut client, read(number, range(9, 1), back, forced)).0, Status::ACCESS_DENIED);
 }

@@ -53,7 +53,7 @@ fn every_kv_command_runs_end_to_end() {
         "the delete of a missing key failed"
     );
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))), (Status::KEY_DOES_NOT_EXIST, 0));
-    assert_eq!(bench.face.rings.in_flight(), 0);
+    assert_eq!(bench.front_end.rings.in_flight(), 0);
 }
 
 #[test]
@@ -119,14 +119,14 @@ fn rings_and_direct_commands_see_the_same_key() {
     let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"by ring");
     bench.run(&mut client, store(1, key(b"k"), value, StoreOptions::NONE));
-    let seen = bench.direct(SsdCommand::Retrieve {
+    let seen = bench.run_direct(SsdCommand::Retrieve {
         key: Bytes::from_static(b"k"),
         sink: Vec::new().into(),
         bytes_max: u32::MAX,
         release: ReadRelease::WhenDurable,
     });
     assert_eq!(seen.sink, b"by ring");
-    bench.direct(SsdCommand::Store {
+    bench.run_direct(SsdCommand::Store {
         key: Bytes::from_static(b"k"),
         value: Bytes::from_static(b"by hand").into(),
         condition: WriteCondition::Always,

@@ -15,8 +15,8 @@ use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::nvme::rings::{ClientId, ClientQueue, RingFrontEnd};
 use std::collections::BTreeMap;
 
-pub(crate) const RINGS: FrontEndId = FrontEndId(3);
-pub(crate) const OTHER: FrontEndId = FrontEndId(4);
+pub(crate) const RING_FRONT_END: FrontEndId = FrontEndId(3);
+pub(crate) const DIRECT_FRONT_END: FrontEndId = FrontEndId(4);
 pub(crate) const WALL: UnixMillis = UnixMillis(1_000_000);
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const MEMORY_BYTES: usize = 1 << 20;
@@ -30,7 +30,7 @@ pub(crate) fn device() -> SsdDevice<MemoryMedia> {
 /// A device and its ring front end, with methods to add clients.
 pub(crate) struct RingHarness {
     pub(crate) device: SsdDevice<MemoryMedia>,
-    pub(crate) face: RingFrontEnd,
+    pub(crate) front_end: RingFrontEnd,
 }
 
 /// One client with one queue and one region.
@@ -42,26 +42,26 @@ pub(crate) struct HarnessClient {
 
 impl RingHarness {
     pub(crate) fn new() -> Self {
-        Self { device: device(), face: RingFrontEnd::new(RINGS).expect("test setup") }
+        Self { device: device(), front_end: RingFrontEnd::new(RING_FRONT_END).expect("test setup") }
     }
 
     pub(crate) fn client(&mut self, depth: u32, kind: QueueKind) -> HarnessClient {
-        let id = self.face.rings.add_client();
+        let id = self.front_end.rings.add_client();
         let memory = SharedMemory::anonymous(MEMORY_BYTES).expect("test setup");
-        let table = self.face.rings.memory(id).expect("test setup");
+        let table = self.front_end.rings.memory(id).expect("test setup");
         table.register(Iova(BASE), memory.clone()).expect("test setup");
-        let queue = self.face.rings.create_queue_pair(id, depth, kind).expect("test setup");
+        let queue = self.front_end.rings.create_queue_pair(id, depth, kind).expect("test setup");
         HarnessClient { id, queue, memory }
     }
 
     /// Runs one turn of the core's loop.
     pub(crate) fn turn(&mut self) -> bool {
-        let mut moved = self.face.poll(&mut self.device);
+        let mut moved = self.front_end.poll(&mut self.device);
         moved |= self.device.poll(Nanos::ZERO, WALL);
         moved
     }
 
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             if !self.turn() {
                 return;
@@ -73,16 +73,19 @@ impl RingHarness {
     /// Runs one command to its end.
     pub(crate) fn run(&mut self, client: &mut HarnessClient, entry: SubmissionEntry) -> (Status, u32) {
         let id = client.submit(entry);
-        let answers = self.answers(client);
+        let answers = self.all_completions(client);
         assert_eq!(answers.len(), 1, "a command without exactly one answer");
         answers[&id]
     }
 
     /// Runs the device until it is idle, and returns all answers of the client.
-    pub(crate) fn answers(&mut self, client: &mut HarnessClient) -> BTreeMap<CommandId, (Status, u32)> {
+    pub(crate) fn all_completions(
+        &mut self,
+        client: &mut HarnessClient,
+    ) -> BTreeMap<CommandId, (Status, u32)> {
         let mut answers = BTreeMap::new();
         loop {
-            self.settle();
+            self.run_until_idle();
             let before = answers.len();
             while let Some(completion) = client.queue.pair.reap().expect("test setup") {
                 let answer = (completion.status, completion.result);
@@ -95,10 +98,10 @@ impl RingHarness {
         }
     }
 
-    pub(crate) fn direct(&mut self, command: SsdCommand) -> headwater_ssd::command::SsdCompletion {
-        self.device.submit(OTHER, NamespaceId::FIRST, 9, command).expect("test setup");
-        self.settle();
-        self.device.next_completion(OTHER).expect("test setup")
+    pub(crate) fn run_direct(&mut self, command: SsdCommand) -> headwater_ssd::command::SsdCompletion {
+        self.device.submit(DIRECT_FRONT_END, NamespaceId::FIRST, 9, command).expect("test setup");
+        self.run_until_idle();
+        self.device.next_completion(DIRECT_FRONT_END).expect("test setup")
     }
 }
 

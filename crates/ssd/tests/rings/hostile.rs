@@ -36,13 +36,13 @@ fn malformed_entries_are_answered_and_affect_no_other_client() {
     ];
     let ids: Vec<_> = cases.iter().map(|(entry, _)| bad.submit(*entry)).collect();
     let stored = good.submit(store(1, key(b"k"), value, StoreOptions::NONE));
-    assert_eq!(bench.answers(&mut good)[&stored].0, Status::SUCCESS);
-    let answers = bench.answers(&mut bad);
+    assert_eq!(bench.all_completions(&mut good)[&stored].0, Status::SUCCESS);
+    let answers = bench.all_completions(&mut bad);
     assert_eq!(answers.len(), cases.len());
     for (id, (_, status)) in ids.iter().zip(cases) {
         assert_eq!(answers[id], (status, 0));
     }
-    assert_eq!(bench.face.rings.stats().refused, cases.len() as u64);
+    assert_eq!(bench.front_end.rings.stats().refused, cases.len() as u64);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn memory_of_other_clients_is_out_of_reach() {
     // Memory registered only by the other client.
     let secret = SharedMemory::anonymous(4_096).unwrap();
     secret.copy_out(0, b"secret").unwrap();
-    let table = bench.face.rings.memory(other.id).unwrap();
+    let table = bench.front_end.rings.memory(other.id).unwrap();
     table.register(Iova(1 << 40), secret).unwrap();
     let theirs = DataPointer { address: 1 << 40, bytes: 6 };
     let beyond = at(MEMORY_BYTES - 3, 4);
@@ -84,48 +84,52 @@ fn removed_client_leaves_no_queue_and_no_command_in_flight() {
     for _ in 0..8 {
         gone.submit(store(1, key(b"k"), at(0, 100), StoreOptions::NONE));
     }
-    bench.face.poll(&mut bench.device);
-    bench.face.rings.remove_client(gone.id);
-    bench.settle();
-    assert_eq!(bench.face.rings.queue_state(gone.queue.id), None);
-    assert_eq!(bench.face.rings.in_flight(), 0);
+    bench.front_end.poll(&mut bench.device);
+    bench.front_end.rings.remove_client(gone.id);
+    bench.run_until_idle();
+    assert_eq!(bench.front_end.rings.queue_state(gone.queue.id), None);
+    assert_eq!(bench.front_end.rings.in_flight(), 0);
     assert_eq!(bench.run(&mut stays, exist(1, key(b"k"))).0, Status::SUCCESS);
 }
 
 #[test]
 fn reused_live_command_id_is_refused_and_the_first_command_completes() {
     let mut bench = RingHarness::new();
-    let client = bench.face.rings.add_client();
-    let mut raw = RawHost::new(&mut bench.face, client, 8);
+    let client = bench.front_end.rings.add_client();
+    let mut raw = RawHost::new(&mut bench.front_end, client, 8);
     raw.push(7, exist(1, key(b"k")));
-    bench.face.poll(&mut bench.device);
+    bench.front_end.poll(&mut bench.device);
     raw.push(7, flush(1));
-    bench.settle();
+    bench.run_until_idle();
     let mut answers = raw.reap_all();
     answers.sort_by_key(|(_, status)| status.code);
     assert_eq!(answers, [(7, Status::COMMAND_ID_CONFLICT), (7, Status::KEY_DOES_NOT_EXIST)]);
     raw.push(7, flush(1));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(raw.reap_all(), [(7, Status::SUCCESS)], "the command id is not free again");
 }
 
 #[test]
 fn full_completion_queue_blocks_its_client_only() {
     let mut bench = RingHarness::new();
-    let client = bench.face.rings.add_client();
-    let mut raw = RawHost::new(&mut bench.face, client, 4);
+    let client = bench.front_end.rings.add_client();
+    let mut raw = RawHost::new(&mut bench.front_end, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
     // Four completions fill the CQ, one waits for room, and the next four commands stay in the SQ.
     for id in 0..9 {
         raw.push(id, exist(1, key(b"k")));
-        bench.settle();
+        bench.run_until_idle();
     }
-    assert_eq!(bench.face.rings.stats().answered, 5, "commands were fetched without room for completions");
+    assert_eq!(
+        bench.front_end.rings.stats().completed,
+        5,
+        "commands were fetched without room for completions"
+    );
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
     let mut answered = Vec::new();
     for _ in 0..10 {
         answered.extend(raw.reap_all().into_iter().map(|(id, _)| id));
-        bench.settle();
+        bench.run_until_idle();
     }
     answered.sort_unstable();
     assert_eq!(answered, (0..9).collect::<Vec<_>>(), "not each command answered once");
@@ -134,19 +138,19 @@ fn full_completion_queue_blocks_its_client_only() {
 #[test]
 fn impossible_doorbell_fails_its_queue_only() {
     let mut bench = RingHarness::new();
-    let client = bench.face.rings.add_client();
-    let mut raw = RawHost::new(&mut bench.face, client, 4);
+    let client = bench.front_end.rings.add_client();
+    let mut raw = RawHost::new(&mut bench.front_end, client, 4);
     let mut good = bench.client(4, QueueKind::Standard);
     raw.push(1, flush(1));
-    bench.face.poll(&mut bench.device);
-    raw.ring_impossibly();
-    bench.settle();
-    assert!(matches!(bench.face.rings.queue_state(raw.id()), Some(QueueState::Failed(_))));
+    bench.front_end.poll(&mut bench.device);
+    raw.write_impossible_tail();
+    bench.run_until_idle();
+    assert!(matches!(bench.front_end.rings.queue_state(raw.id()), Some(QueueState::Failed(_))));
     assert_eq!(raw.reap_all(), [(1, Status::SUCCESS)], "the fetched command is not answered");
     assert_eq!(bench.run(&mut good, flush(1)).0, Status::SUCCESS);
-    bench.face.rings.delete_queue(raw.id()).unwrap();
-    bench.settle();
-    assert_eq!(bench.face.rings.queue_state(raw.id()), None);
+    bench.front_end.rings.delete_queue(raw.id()).unwrap();
+    bench.run_until_idle();
+    assert_eq!(bench.front_end.rings.queue_state(raw.id()), None);
 }
 
 #[test]
@@ -157,10 +161,10 @@ fn corrupted_rings_affect_only_their_client() {
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..50 {
         let mut bench = RingHarness::new();
-        let client = bench.face.rings.add_client();
+        let client = bench.front_end.rings.add_client();
         let memory = SharedMemory::anonymous(4_096).unwrap();
-        bench.face.rings.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
-        let mut raw = RawHost::new(&mut bench.face, client, 8);
+        bench.front_end.rings.memory(client).unwrap().register(Iova(BASE), memory).unwrap();
+        let mut raw = RawHost::new(&mut bench.front_end, client, 8);
         let mut good = bench.client(4, QueueKind::Uio);
         let value = good.write(0, b"mine");
         // In a namespace that random ring words are unlikely to name, and that no entry below names.
@@ -168,8 +172,8 @@ fn corrupted_rings_affect_only_their_client() {
         assert_eq!(bench.run(&mut good, store(9, mine, value, StoreOptions::NONE)).0, Status::SUCCESS);
         for _ in 0..200 {
             match random.u8(..4) {
-                0 => raw.set(random.usize(..), random.u64(..)),
-                1 => raw.set(random.usize(..), random.u64(..10)),
+                0 => raw.set_word(random.usize(..), random.u64(..)),
+                1 => raw.set_word(random.usize(..), random.u64(..10)),
                 2 => {
                     let mut entry = retrieve(
                         random.u32(..3),
@@ -185,12 +189,12 @@ fn corrupted_rings_affect_only_their_client() {
             }
             bench.turn();
         }
-        bench.settle();
-        assert_eq!(bench.face.rings.in_flight(), 0, "commands are still in flight");
+        bench.run_until_idle();
+        assert_eq!(bench.front_end.rings.in_flight(), 0, "commands are still in flight");
         assert_eq!(bench.run(&mut good, retrieve(9, mine, at(100, 10))), (Status::SUCCESS, 4));
         assert_eq!(good.read(100, 5), b"mine\0");
-        bench.face.rings.remove_client(client);
-        bench.settle();
-        assert_eq!(bench.face.rings.queue_state(raw.id()), None);
+        bench.front_end.rings.remove_client(client);
+        bench.run_until_idle();
+        assert_eq!(bench.front_end.rings.queue_state(raw.id()), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the life cycle of queues and regions, and of sleep on both sides.
 
-use crate::harness::{BASE, OTHER, RingHarness, WALL, at, key};
+use crate::harness::{BASE, DIRECT_FRONT_END, RingHarness, WALL, at, key};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_nvme::controller::QueueKind;
@@ -21,12 +21,12 @@ fn revoked_region_is_quiet_once_its_commands_are_done() {
     let mut client = bench.client(8, QueueKind::Standard);
     let put = store(1, key(b"k"), at(0, 4_096), StoreOptions::NONE);
     client.submit(put);
-    bench.face.poll(&mut bench.device);
-    let table = bench.face.rings.memory(client.id).unwrap();
+    bench.front_end.poll(&mut bench.device);
+    let table = bench.front_end.rings.memory(client.id).unwrap();
     let revocation = table.revoke(Iova(BASE)).unwrap();
-    assert!(!revocation.is_quiet(), "quiet, though a command in flight names the region");
-    assert_eq!(bench.answers(&mut client).len(), 1);
-    assert!(revocation.is_quiet());
+    assert!(!revocation.is_drained(), "quiet, though a command in flight names the region");
+    assert_eq!(bench.all_completions(&mut client).len(), 1);
+    assert!(revocation.is_drained());
     assert_eq!(bench.run(&mut client, put).0, Status::DATA_TRANSFER_ERROR);
 }
 
@@ -35,13 +35,13 @@ fn busy_device_delays_commands_and_loses_none() {
     let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Standard);
     for token in 0..OPERATIONS_MAX as u64 {
-        bench.device.submit(OTHER, NamespaceId::FIRST, token, SsdCommand::Flush).unwrap();
+        bench.device.submit(DIRECT_FRONT_END, NamespaceId::FIRST, token, SsdCommand::Flush).unwrap();
     }
     let ids: Vec<_> = (0..8).map(|_| client.submit(exist(1, key(b"k")))).collect();
-    assert!(!bench.face.poll(&mut bench.device), "a full device accepted a command");
-    assert_eq!(bench.face.rings.in_flight(), 1, "not exactly one entry was fetched");
-    assert!(!bench.face.poll(&mut bench.device));
-    let answers = bench.answers(&mut client);
+    assert!(!bench.front_end.poll(&mut bench.device), "a full device accepted a command");
+    assert_eq!(bench.front_end.rings.in_flight(), 1, "not exactly one entry was fetched");
+    assert!(!bench.front_end.poll(&mut bench.device));
+    let answers = bench.all_completions(&mut client);
     assert_eq!(answers.len(), ids.len());
     assert!(answers.values().all(|(status, _)| *status == Status::KEY_DOES_NOT_EXIST));
 }
@@ -51,24 +51,24 @@ fn deleting_a_queue_completes_all_commands_rung_for() {
     let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Standard);
     let fetched: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
-    bench.face.poll(&mut bench.device);
+    bench.front_end.poll(&mut bench.device);
     let late: Vec<_> = (0..3).map(|_| client.submit(exist(1, key(b"k")))).collect();
-    bench.face.rings.delete_queue(client.queue.id).unwrap();
-    let answers = bench.answers(&mut client);
+    bench.front_end.rings.delete_queue(client.queue.id).unwrap();
+    let answers = bench.all_completions(&mut client);
     for id in fetched {
         assert_eq!(answers[&id].0, Status::KEY_DOES_NOT_EXIST);
     }
     for id in late {
         assert_eq!(answers[&id].0, Status::ABORTED_SQ_DELETION);
     }
-    assert_eq!(bench.face.rings.queue_state(client.queue.id), None);
-    assert!(bench.face.rings.delete_queue(client.queue.id).is_err());
-    let again = bench.face.rings.create_queue_pair(client.id, 4, QueueKind::Standard).unwrap();
+    assert_eq!(bench.front_end.rings.queue_state(client.queue.id), None);
+    assert!(bench.front_end.rings.delete_queue(client.queue.id).is_err());
+    let again = bench.front_end.rings.create_queue_pair(client.id, 4, QueueKind::Standard).unwrap();
     assert_eq!(again.id, client.queue.id, "the queue number is not free again");
-    bench.face.rings.drain();
-    bench.settle();
-    assert!(bench.face.rings.is_drained());
-    assert!(bench.face.rings.create_queue_pair(client.id, 4, QueueKind::Standard).is_err());
+    bench.front_end.rings.drain();
+    bench.run_until_idle();
+    assert!(bench.front_end.rings.is_drained());
+    assert!(bench.front_end.rings.create_queue_pair(client.id, 4, QueueKind::Standard).is_err());
 }
 
 #[test]
@@ -76,23 +76,23 @@ fn only_sleeping_sides_are_woken() {
     let mut bench = RingHarness::new();
     let mut client = bench.client(8, QueueKind::Standard);
     bench.run(&mut client, flush(1));
-    assert_eq!(bench.face.rings.stats().wakes, 0, "a polling client was woken");
-    assert_eq!(bench.face.rings.prepare_sleep(), SleepDecision::Until);
+    assert_eq!(bench.front_end.rings.stats().wakes, 0, "a polling client was woken");
+    assert_eq!(bench.front_end.rings.prepare_sleep(), SleepDecision::Until);
     client.queue.pair.submit(flush(1)).unwrap();
     assert_eq!(client.queue.pair.ring(), WakeDecision::Needed);
     assert_eq!(client.queue.pair.prepare_sleep().1, SleepDecision::Until);
-    bench.settle();
-    assert_eq!(bench.face.rings.stats().wakes, 1);
+    bench.run_until_idle();
+    assert_eq!(bench.front_end.rings.stats().wakes, 1);
     assert!(client.queue.pair.reap().unwrap().is_some());
     client.queue.pair.awake();
     client.queue.pair.submit(flush(1)).unwrap();
     assert_eq!(client.queue.pair.ring(), WakeDecision::NotNeeded, "a polling front end was woken");
     assert_eq!(
-        bench.face.rings.prepare_sleep(),
+        bench.front_end.rings.prepare_sleep(),
         SleepDecision::No,
         "the front end may sleep although a command arrived"
     );
-    bench.settle();
+    bench.run_until_idle();
 }
 
 /// Runs a core loop that sleeps whenever it is idle, like the node's.
@@ -107,7 +107,7 @@ fn core(mut device: SsdDevice<MemoryMedia>, mut face: RingFrontEnd, stop: &Atomi
             return face;
         }
         if face.rings.prepare_sleep() == SleepDecision::Until {
-            face.rings.descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
+            face.rings.wakeup_descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
         }
     }
 }
@@ -117,7 +117,7 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
     const COMMANDS: u32 = 20_000;
     let mut bench = RingHarness::new();
     let mut client = bench.client(4, QueueKind::Standard);
-    let RingHarness { device, face } = bench;
+    let RingHarness { device, front_end: face } = bench;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let running = scope.spawn(|| core(device, face, &stop));
@@ -133,10 +133,10 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
             }
             let (wake, sleep) = client.queue.pair.prepare_sleep();
             if wake == WakeDecision::Needed {
-                client.queue.device.wake().unwrap();
+                client.queue.device_wakeup.wake().unwrap();
             }
             if sleep == SleepDecision::Until {
-                client.queue.bell.wait(Some(Nanos::from_millis(10_000))).unwrap();
+                client.queue.wakeup.wait(Some(Nanos::from_millis(10_000))).unwrap();
             }
             client.queue.pair.awake();
             while let Some(completion) = client.queue.pair.reap().unwrap() {
@@ -145,9 +145,9 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
             }
         }
         stop.store(true, Ordering::Release);
-        client.queue.device.wake().unwrap();
+        client.queue.device_wakeup.wake().unwrap();
         let face = running.join().unwrap();
-        assert_eq!(face.rings.stats().answered, u64::from(COMMANDS));
+        assert_eq!(face.rings.stats().completed, u64::from(COMMANDS));
         assert_eq!(face.rings.in_flight(), 0);
     });
 }

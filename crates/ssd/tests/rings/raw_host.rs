@@ -41,16 +41,16 @@ impl RawHost {
             self.memory.store_relaxed(word, value);
         }
         self.tail = (self.tail + 1) % self.layout.submission_slots.get();
-        self.set(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
+        self.set_word(RingLayout::SUBMISSION_TAIL, u64::from(self.tail));
     }
 
     /// Writes any word of the ring memory; a larger number wraps around.
-    pub(crate) fn set(&self, word: usize, value: u64) {
+    pub(crate) fn set_word(&self, word: usize, value: u64) {
         self.memory.store_release(word % self.memory.words(), value);
     }
 
-    pub(crate) fn ring_impossibly(&self) {
-        self.set(RingLayout::SUBMISSION_TAIL, 1 << 40);
+    pub(crate) fn write_impossible_tail(&self) {
+        self.set_word(RingLayout::SUBMISSION_TAIL, 1 << 40);
     }
 
     pub(crate) fn reap(&mut self) -> Option<CompletionEntry> {
@@ -64,7 +64,7 @@ impl RawHost {
         if self.head == 0 {
             self.phase = self.phase.flipped();
         }
-        self.set(RingLayout::COMPLETION_HEAD, u64::from(self.head));
+        self.set_word(RingLayout::COMPLETION_HEAD, u64::from(self.head));
         Some(entry)
     }
 

@@ -77,7 +77,7 @@ impl MemoryPinner for SharedPinner {
         "shared"
     }
 
-    fn settle(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
+    fn prepare_node(&self, grounds: NodeRange<'_>) -> Result<(), PinError> {
         let NodeRange { node, address, bytes, descriptor } = grounds;
         let file = descriptor.ok_or(PinError::NotShared)?.try_clone_to_owned();
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);

@@ -57,7 +57,7 @@ impl SimulatedPinner {
     }
 
     /// Advances the virtual time.
-    pub fn pass(&self, span: Nanos) {
+    pub fn advance(&self, span: Nanos) {
         self.now.fetch_add(span.0, Ordering::Relaxed);
     }
 
@@ -68,7 +68,7 @@ impl SimulatedPinner {
     }
 
     /// Makes unpins fail from now on, as for a device that does not release memory; or succeed again.
-    pub fn hold_on(&self, stuck: UnpinFailure) {
+    pub fn fail_unpins(&self, stuck: UnpinFailure) {
         self.locked(|state| state.stuck = stuck == UnpinFailure::Yes);
     }
 
@@ -84,7 +84,7 @@ impl SimulatedPinner {
 
     fn spend(&self, call: Nanos, page: Nanos, bytes: usize) {
         let pages = u64::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u64::MAX);
-        self.pass(Nanos(call.0.saturating_add(page.0.saturating_mul(pages))));
+        self.advance(Nanos(call.0.saturating_add(page.0.saturating_mul(pages))));
     }
 }
 
@@ -108,7 +108,7 @@ impl MemoryPinner for SimulatedPinner {
         "simulated"
     }
 
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 

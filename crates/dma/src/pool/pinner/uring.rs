@@ -41,7 +41,7 @@ impl MemoryPinner for UringPinner {
     }
 
     /// Returns false: one transfer names one number.
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 

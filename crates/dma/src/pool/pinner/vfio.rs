@@ -33,7 +33,7 @@ impl<K: IommuBackend> MemoryPinner for VfioPinner<K> {
 
     /// Returns false: each chunk has its own device address; two adjacent in the process need not be adjacent for the
     /// device.
-    fn joins(&self) -> bool {
+    fn can_merge(&self) -> bool {
         false
     }
 

@@ -60,10 +60,10 @@ fn missing_distances_are_remote() {
 fn a_node_keeps_a_reserve_free() {
     let found = MachineNodes::of(&machine()).unwrap();
     // A thirty-second of 1 GiB is 32 MiB.
-    assert_eq!(found.judge(NodeId(0), 8 << 20, 40 << 20), Ok(()));
-    let refused = found.judge(NodeId(0), (8 << 20) + 1, 40 << 20).unwrap_err();
+    assert_eq!(found.check_available(NodeId(0), 8 << 20, 40 << 20), Ok(()));
+    let refused = found.check_available(NodeId(0), (8 << 20) + 1, 40 << 20).unwrap_err();
     assert_eq!(refused, AdmitError { node: NodeId(0), bytes: (8 << 20) + 1, available: 8 << 20 });
-    assert!(found.judge(NodeId(0), 1, 0).is_err());
+    assert!(found.check_available(NodeId(0), 1, 0).is_err());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn the_default_placement_follows_the_machine() {
 struct SimulatedMachine {
     machine: MachineNodes,
     cpu: usize,
-    spare: [(u32, u64); 3],
+    available: [(u32, u64); 3],
 }
 
 impl NodePlacement for SimulatedMachine {
@@ -103,8 +103,9 @@ impl NodePlacement for SimulatedMachine {
     }
 
     fn admit(&self, node: NodeId, bytes: usize, _backing: Backing) -> Result<(), AdmitError> {
-        let spare = self.spare.iter().find(|(number, _)| *number == node.0).map_or(0, |(_, spare)| *spare);
-        self.machine.judge(node, bytes, spare)
+        let spare =
+            self.available.iter().find(|(number, _)| *number == node.0).map_or(0, |(_, spare)| *spare);
+        self.machine.check_available(node, bytes, spare)
     }
 }
 
@@ -116,7 +117,7 @@ fn pool(cpu: usize, spare: [(u32, u64); 3]) -> Pool {
         cap: 1 << 20,
         backing: BackingOrder::only(Backing::Small),
         cache_per_mille: 0,
-        placement: Arc::new(SimulatedMachine { machine, cpu, spare }),
+        placement: Arc::new(SimulatedMachine { machine, cpu, available: spare }),
         ..PoolConfig::default()
     })
     .unwrap()

@@ -23,7 +23,7 @@ struct ReadInFlight {
     read: ReadId,
     range: DeviceRange,
     place: SlotLocation,
-    brought: bool,
+    copied: bool,
 }
 
 /// A write in the model.
@@ -32,7 +32,7 @@ struct ModelWrite {
     bytes: Vec<u8>,
     failed: bool,
     /// Number of completions: exactly one in the end.
-    answers: u32,
+    completions: u32,
 }
 
 struct StagingModel {
@@ -92,7 +92,7 @@ impl StagingModel {
         let bytes: Vec<u8> = (0..length).map(|_| self.random.u8(..)).collect();
         let tag = self.known.len() as u64;
         match self.staging.stage(self.now, offset, &bytes, tag) {
-            Ok(_) => self.known.push(ModelWrite { offset, bytes, failed: false, answers: 0 }),
+            Ok(_) => self.known.push(ModelWrite { offset, bytes, failed: false, completions: 0 }),
             Err(StageError::Full { completions, undrained }) => {
                 assert!(completions > 0, "seed {}: full, although a block is empty", self.seed);
                 let waiting = undrained as usize + self.writing.len();
@@ -111,7 +111,7 @@ impl StagingModel {
         self.staging.drain(self.now, &mut writes);
         for write in writes {
             let mut bytes = vec![0; write.range.bytes];
-            self.staging.write_memory(write.place.block).unwrap().copy_to(write.place.at, &mut bytes);
+            self.staging.write_memory(write.location.block).unwrap().copy_to(write.location.at, &mut bytes);
             for other in &self.writing {
                 let apart = other.write.range.offset + other.bytes.len() as u64 <= write.range.offset
                     || write.range.offset + bytes.len() as u64 <= other.write.range.offset;
@@ -138,11 +138,11 @@ impl StagingModel {
         } else if !self.reading.is_empty() {
             let at = self.random.usize(0..self.reading.len());
             let read = &mut self.reading[at];
-            if !read.brought {
+            if !read.copied {
                 let start = read.range.offset as usize;
                 let held = &self.disk[start..start + read.range.bytes];
                 self.staging.read_memory_mut(read.place.block).unwrap().copy_from(read.place.at, held);
-                read.brought = true;
+                read.copied = true;
             } else {
                 self.answer_read(at);
             }
@@ -157,7 +157,7 @@ impl StagingModel {
         assert_eq!(known.offset, write.write.range.offset, "seed {}", self.seed);
         assert_eq!(done.result.is_err(), write.fails, "seed {}: the result of another write", self.seed);
         assert!(known.bytes == write.bytes, "seed {}: the device received other bytes", self.seed);
-        known.answers += 1;
+        known.completions += 1;
         known.failed = write.fails;
     }
 
@@ -178,8 +178,8 @@ impl StagingModel {
         let mut bytes = vec![0; length];
         match self.staging.read(offset, &mut bytes) {
             Ok(ReadStart::Staged) => self.check(offset, &bytes),
-            Ok(ReadStart::Device { read, range, place }) => {
-                self.reading.push(ReadInFlight { read, range, place, brought: false });
+            Ok(ReadStart::Device { read, range, location: place }) => {
+                self.reading.push(ReadInFlight { read, range, place, copied: false });
             }
             Err(StageError::ReadsFull { in_flight }) => assert_eq!(in_flight as usize, self.reading.len()),
             Err(error) => panic!("seed {}: {error}", self.seed),
@@ -217,26 +217,30 @@ impl StagingModel {
                 }
             }
             if self.known.len() > 120 {
-                self.settle();
+                self.complete_all();
             }
         }
-        self.settle();
+        self.complete_all();
     }
 
     /// Completes all requests, and checks that each completed once and that the disk holds the result of the writes.
-    fn settle(&mut self) {
+    fn complete_all(&mut self) {
         let barrier = self.staging.flush();
-        while !self.staging.is_settled(barrier) || !self.reading.is_empty() {
+        while !self.staging.is_flushed(barrier) || !self.reading.is_empty() {
             self.drain();
             self.device();
         }
-        assert!(self.known.iter().all(|known| known.answers == 1), "seed {}: a write was lost", self.seed);
+        assert!(
+            self.known.iter().all(|known| known.completions == 1),
+            "seed {}: a write was lost",
+            self.seed
+        );
         assert_eq!(self.staging.statistics().staged, 0, "seed {}", self.seed);
         let disk = self.disk.clone();
         self.check(0, &disk);
         // The model restarts from the disk's content.
         self.known.clear();
-        self.known.push(ModelWrite { offset: 0, bytes: disk, failed: false, answers: 1 });
+        self.known.push(ModelWrite { offset: 0, bytes: disk, failed: false, completions: 1 });
     }
 }
 

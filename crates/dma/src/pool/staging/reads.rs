@@ -5,7 +5,7 @@
 
 use super::config::StagingShape;
 use super::memory::StagingMemory;
-use super::writes::narrow;
+use super::writes::to_slot_count;
 use super::{DeviceRange, ReadId, SlotLocation, StageError};
 use std::ops::Range;
 
@@ -54,19 +54,19 @@ impl<M: StagingMemory> ReadSlots<M> {
         offset: u64,
         length: usize,
     ) -> Result<(ReadId, DeviceRange, SlotLocation), StageError> {
-        let full = StageError::ReadsFull { in_flight: narrow(self.in_flight()) };
+        let full = StageError::ReadsFull { in_flight: to_slot_count(self.in_flight()) };
         let index = self.free.pop().ok_or(full)?;
         let slot = &mut self.slots[index];
         slot.busy = true;
         slot.offset = offset;
         slot.length = length;
-        let id = ReadId { index: narrow(index), generation: slot.generation };
-        Ok((id, DeviceRange { offset, bytes: length }, self.shape.place(index)))
+        let id = ReadId { index: to_slot_count(index), generation: slot.generation };
+        Ok((id, DeviceRange { offset, bytes: length }, self.shape.location(index)))
     }
 
     /// Saves the bytes of a completed write for the reads in flight that must see them, also where a newer write hides
     /// them, because that one may fail. Overlapping writes complete in their order, so the newest stays.
-    pub(super) fn keep(&mut self, range: &Range<u64>, memory: &M, at: usize) {
+    pub(super) fn save_completed(&mut self, range: &Range<u64>, memory: &M, at: usize) {
         if self.free.len() == self.slots.len() {
             return;
         }
@@ -97,7 +97,7 @@ impl<M: StagingMemory> ReadSlots<M> {
     pub(super) fn copy(&self, id: ReadId, into: &mut [u8]) {
         let Some(index) = usize::try_from(id.index).ok() else { return };
         let slot = &self.slots[index];
-        let place = self.shape.place(index);
+        let place = self.shape.location(index);
         self.memories[place.block].copy_to(place.at, into);
         let unit = self.unit();
         for (number, _) in slot.patch.units.iter().enumerate().filter(|(_, kept)| **kept) {

@@ -5,7 +5,7 @@ use headwater_host::mapped_region::MappedRegion;
 use headwater_host::shared_memory::SharedMemory;
 
 const NOW: Nanos = Nanos(1_000);
-const UNHURRIED: BatchLimits = BatchLimits { slots: 1_000, bytes: 1 << 30, age: Nanos::from_millis(1) };
+const LARGE_BATCH: BatchLimits = BatchLimits { slots: 1_000, bytes: 1 << 30, age: Nanos::from_millis(1) };
 /// Two blocks of four slots for writes, one for reads.
 const SMALL: StagingConfig = StagingConfig {
     write_blocks: 2,
@@ -13,7 +13,7 @@ const SMALL: StagingConfig = StagingConfig {
     block_bytes: 4 * 4_096,
     slot_bytes: 4_096,
     unit_bytes: 1,
-    batch: UNHURRIED,
+    batch: LARGE_BATCH,
 };
 
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ fn drained(staging: &mut StagingTier<SharedMemory>, now: Nanos) -> Vec<DrainWrit
 
 fn content(staging: &StagingTier<SharedMemory>, write: &DrainWrite) -> Vec<u8> {
     let mut bytes = vec![0; write.range.bytes];
-    staging.write_memory(write.place.block).unwrap().copy_to(write.place.at, &mut bytes);
+    staging.write_memory(write.location.block).unwrap().copy_to(write.location.at, &mut bytes);
     bytes
 }
 
@@ -76,13 +76,13 @@ fn a_flush_closes_the_batch_and_settles_with_the_writes_before_it() {
     let later = staging.stage(NOW, 100, b"after", 2).unwrap();
     let writes = drained(&mut staging, NOW);
     assert_eq!(writes.len(), 1, "writes after the flush are not drained");
-    assert!(!staging.is_settled(barrier));
+    assert!(!staging.is_flushed(barrier));
     ok(&mut staging, writes[0].slot);
-    assert!(staging.is_settled(barrier));
+    assert!(staging.is_flushed(barrier));
     assert_ne!(writes[0].slot, later);
     let empty = staging.flush();
     drained(&mut staging, NOW);
-    assert!(!staging.is_settled(empty));
+    assert!(!staging.is_flushed(empty));
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn a_full_block_swaps_with_the_empty_one_while_it_drains() {
     staging.stage(NOW, 4 * 4_096, &[1], 4).unwrap();
     staging.flush();
     let writes = drained(&mut staging, NOW);
-    assert_eq!(writes.iter().map(|write| write.place.block).collect::<Vec<_>>(), [0, 0, 0, 0, 1]);
-    assert!(writes.iter().all(|write| write.place.at.is_multiple_of(4_096)), "each slot is one PRP entry");
+    assert_eq!(writes.iter().map(|write| write.location.block).collect::<Vec<_>>(), [0, 0, 0, 0, 1]);
+    assert!(writes.iter().all(|write| write.location.at.is_multiple_of(4_096)), "each slot is one PRP entry");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn staged_bytes_are_read_without_the_device_and_partial_overlap_over_it() {
     assert_eq!(staging.read(10, &mut bytes).unwrap(), ReadStart::Staged);
     assert_eq!(&bytes, b"old new old");
     let mut bytes = [0; 16];
-    let ReadStart::Device { read, place, range } = staging.read(8, &mut bytes).unwrap() else {
+    let ReadStart::Device { read, location: place, range } = staging.read(8, &mut bytes).unwrap() else {
         panic!("not all of it is staged")
     };
     assert_eq!(range, DeviceRange { offset: 8, bytes: 16 });
@@ -202,7 +202,7 @@ fn a_read_sees_staged_bytes_even_if_their_write_completes_first() {
     staging.stage(NOW, 0, b"second", 1).unwrap();
     staging.flush();
     let mut bytes = [0; 8];
-    let ReadStart::Device { read, place, .. } = staging.read(0, &mut bytes).unwrap() else {
+    let ReadStart::Device { read, location: place, .. } = staging.read(0, &mut bytes).unwrap() else {
         panic!("partly staged")
     };
     // The device reads before it writes.

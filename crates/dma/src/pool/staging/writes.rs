@@ -43,9 +43,9 @@ struct WriteSlot {
     length: usize,
     sequence: u64,
     /// Number of older overlapping writes that have not completed.
-    behind: u32,
+    older_pending: u32,
     /// Newer writes that wait for this one.
-    before: Vec<usize>,
+    newer_waiting: Vec<usize>,
 }
 
 impl WriteSlot {
@@ -100,12 +100,12 @@ impl<M: StagingMemory> WriteSlots<M> {
     }
 
     /// Returns true if the filling block has room for another write.
-    pub(super) fn has_place(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.blocks[self.filling].used < self.shape.slots_per_block
     }
 
     /// Switches from a full block to an empty one.
-    pub(super) fn swap(&mut self) -> Result<(), StageError> {
+    pub(super) fn switch_block(&mut self) -> Result<(), StageError> {
         let count = self.blocks.len();
         let empty =
             (1..count).map(|step| (self.filling + step) % count).find(|&at| self.blocks[at].used == 0);
@@ -128,13 +128,15 @@ impl<M: StagingMemory> WriteSlots<M> {
         block.used += 1;
         block.live += 1;
         let slot = &mut self.slots[index];
-        debug_assert!(slot.state == WriteSlotState::Empty && slot.behind == 0 && slot.before.is_empty());
+        debug_assert!(
+            slot.state == WriteSlotState::Empty && slot.older_pending == 0 && slot.newer_waiting.is_empty()
+        );
         slot.state = WriteSlotState::Open;
         slot.tag = tag;
         slot.offset = offset;
         slot.length = bytes.len();
         slot.sequence = self.next_sequence;
-        let id = SlotId { index: narrow(index), generation: slot.generation };
+        let id = SlotId { index: to_slot_count(index), generation: slot.generation };
         let range = slot.range();
         self.live.insert(self.next_sequence);
         self.next_sequence += 1;
@@ -143,12 +145,12 @@ impl<M: StagingMemory> WriteSlots<M> {
         let slots = &mut self.slots;
         let mut behind = 0;
         self.visible.cover(range, index, |older| {
-            if slots[older].before.last() != Some(&index) {
-                slots[older].before.push(index);
+            if slots[older].newer_waiting.last() != Some(&index) {
+                slots[older].newer_waiting.push(index);
                 behind += 1;
             }
         });
-        self.slots[index].behind = behind;
+        self.slots[index].older_pending = behind;
         id
     }
 
@@ -156,7 +158,7 @@ impl<M: StagingMemory> WriteSlots<M> {
     pub(super) fn close(&mut self) -> usize {
         for &index in &self.open {
             let slot = &mut self.slots[index];
-            if slot.behind == 0 {
+            if slot.older_pending == 0 {
                 slot.state = WriteSlotState::Ready;
                 self.ready.push_back(index);
             } else {
@@ -174,9 +176,9 @@ impl<M: StagingMemory> WriteSlots<M> {
         let index = self.ready.pop_front()?;
         let slot = &mut self.slots[index];
         slot.state = WriteSlotState::Draining;
-        let id = SlotId { index: narrow(index), generation: slot.generation };
+        let id = SlotId { index: to_slot_count(index), generation: slot.generation };
         let range = DeviceRange { offset: slot.offset, bytes: slot.length };
-        Some((id, range, self.shape.place(index)))
+        Some((id, range, self.shape.location(index)))
     }
 
     /// Completes a slot that the device has answered. Calls `leaves` with the range of the write and the memory and
@@ -190,8 +192,8 @@ impl<M: StagingMemory> WriteSlots<M> {
         slot.state = WriteSlotState::Empty;
         slot.generation = slot.generation.wrapping_add(1);
         let (range, tag, sequence) = (slot.range(), slot.tag, slot.sequence);
-        let mut waiting = std::mem::take(&mut slot.before);
-        let place = self.shape.place(index);
+        let mut waiting = std::mem::take(&mut slot.newer_waiting);
+        let place = self.shape.location(index);
         let block = &mut self.blocks[place.block];
         self.visible.uncover(range.clone(), index);
         leaves(range, &block.memory, place.at);
@@ -202,15 +204,15 @@ impl<M: StagingMemory> WriteSlots<M> {
         self.live.remove(&sequence);
         for newer in waiting.drain(..) {
             let slot = &mut self.slots[newer];
-            slot.behind -= 1;
-            if slot.behind == 0 && slot.state == WriteSlotState::Held {
+            slot.older_pending -= 1;
+            if slot.older_pending == 0 && slot.state == WriteSlotState::Held {
                 slot.state = WriteSlotState::Ready;
                 self.held -= 1;
                 self.ready.push_back(newer);
             }
         }
         // The list is kept for its capacity.
-        self.slots[index].before = waiting;
+        self.slots[index].newer_waiting = waiting;
         Some(tag)
     }
 
@@ -218,7 +220,7 @@ impl<M: StagingMemory> WriteSlots<M> {
     pub(super) fn overlay(&self, range: Range<u64>, into: &mut [u8]) -> usize {
         let mut bytes = 0;
         for (part, index) in self.visible.within(range.clone()) {
-            let place = self.shape.place(index);
+            let place = self.shape.location(index);
             let from = |base: u64| usize::try_from(part.start - base).unwrap_or(0);
             let length = usize::try_from(part.end - part.start).unwrap_or(0);
             let to = from(range.start);
@@ -251,7 +253,7 @@ impl<M: StagingMemory> WriteSlots<M> {
 
     /// Returns the number of writes not yet handed to the device.
     pub(super) fn undrained(&self) -> u32 {
-        narrow(self.open.len() + self.ready.len()).saturating_add(self.held)
+        to_slot_count(self.open.len() + self.ready.len()).saturating_add(self.held)
     }
 
     /// Returns the memory of a block.
@@ -262,7 +264,7 @@ impl<M: StagingMemory> WriteSlots<M> {
 
 impl StagingShape {
     /// Returns the location of a slot.
-    pub(super) fn place(&self, index: usize) -> SlotLocation {
+    pub(super) fn location(&self, index: usize) -> SlotLocation {
         SlotLocation {
             block: index / self.slots_per_block,
             at: index % self.slots_per_block * self.slot_bytes,
@@ -271,6 +273,6 @@ impl StagingShape {
 }
 
 /// Converts a number of slots, which [`StagingShape::of`] limits to 32 bits.
-pub(super) fn narrow(count: usize) -> u32 {
+pub(super) fn to_slot_count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -9,7 +9,7 @@
 //! ```
 
 use super::GuestController;
-use crate::vfio_user::flight::GuestCommand;
+use crate::vfio_user::in_flight_command::GuestCommand;
 use headwater_nvme::controller::{CommandToken, QueueId};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::engine::SsdDevice;
@@ -27,24 +27,24 @@ impl GuestController {
         let is_it = |token: &CommandToken| {
             arbiter.is_current(token) && token.queue() == queue && token.command_id() == command_id
         };
-        if let Some(held) = self.held.take_if(|held| is_it(&held.token)) {
+        if let Some(held) = self.held_entry.take_if(|held| is_it(&held.token)) {
             self.arbiter.complete(held.token, 0, Status::ABORT_REQUESTED);
             return true;
         }
-        let Some(number) = self.flights.find(|flight| flight.is_io(is_it)) else {
+        let Some(number) = self.in_flight.find(|flight| flight.is_io(is_it)) else {
             return self.arbiter.abort(queue, command_id);
         };
-        if let Some(at) = self.lists.iter().position(|&list| list == number) {
+        if let Some(at) = self.waiting_lists.iter().position(|&list| list == number) {
             // Only reads of it completed so far, and none of its device commands is in flight now.
-            self.lists.remove(at);
-            if let Some(GuestCommand::Io(token, _)) = self.flights.remove(number) {
+            self.waiting_lists.remove(at);
+            if let Some(GuestCommand::Io(token, _)) = self.in_flight.remove(number) {
                 self.arbiter.complete(token, 0, Status::ABORT_REQUESTED);
             }
             return true;
         }
-        let aborted = device.abort(self.face, number);
+        let aborted = device.abort(self.front_end_id, number);
         if aborted {
-            self.land(device);
+            self.post_completions(device);
         }
         aborted
     }

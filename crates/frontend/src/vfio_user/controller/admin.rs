@@ -4,7 +4,7 @@
 
 use super::GuestController;
 use crate::vfio_user::data;
-use crate::vfio_user::flight::GuestCommand;
+use crate::vfio_user::in_flight_command::GuestCommand;
 use crate::vfio_user::layout::VECTORS;
 use headwater_dma::iova::{ClientMemory, ClientSegments, Iova};
 use headwater_host::clock::Nanos;
@@ -52,12 +52,15 @@ impl GuestController {
                 if entry.opcode == AdminOpcode::SetFeatures.number() {
                     self.apply_features();
                 }
-                self.answer(token, &answer, &buffer);
+                self.complete_admin(token, &answer, &buffer);
             }
             AdminStep::Held => self.event_requests.push(token),
             AdminStep::Namespace(action) => {
-                device.administer(AdminTicket { face: self.face, token: self.flights.next() }, action);
-                self.flights.insert(GuestCommand::Admin(token));
+                device.administer(
+                    AdminTicket { front_end: self.front_end_id, token: self.in_flight.next() },
+                    action,
+                );
+                self.in_flight.insert(GuestCommand::Admin(token));
             }
             AdminStep::Abort { queue, command } => {
                 let aborted = self.abort(device, queue, command);
@@ -79,7 +82,7 @@ impl GuestController {
             AdminData::FromHost(bytes) => (HostTransfer::FromHost(bytes), bytes),
             AdminData::ToHost(bytes) => (HostTransfer::ToHost(bytes), 0),
         };
-        let buffer = self.finder.of_entry(entry, transfer, memory)?;
+        let buffer = self.data_resolver.resolve_entry(entry, transfer, memory)?;
         let mut bytes = vec![0; usize::try_from(sent).unwrap_or(0)];
         if buffer.copy_in(0, &mut bytes) != bytes.len() {
             return Err(Status::DATA_TRANSFER_ERROR);
@@ -87,7 +90,7 @@ impl GuestController {
         Ok((buffer, bytes))
     }
 
-    fn answer(&mut self, token: CommandToken, answer: &AdminCompletion, buffer: &ClientSegments) {
+    fn complete_admin(&mut self, token: CommandToken, answer: &AdminCompletion, buffer: &ClientSegments) {
         let whole = buffer.copy_out(0, &answer.data) == answer.data.len();
         let status = if whole { answer.status } else { Status::DATA_TRANSFER_ERROR };
         self.arbiter.complete(token, answer.result, status);
@@ -122,7 +125,7 @@ impl GuestController {
         memory: &ClientMemory,
     ) -> Result<(), ArbiterError> {
         let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
-        let place = ring(memory, request.base, &mut self.rings);
+        let place = resolve_ring(memory, request.base, &mut self.ring_ranges);
         self.arbiter.create_completion_queue(request.id, spec, place)
     }
 
@@ -137,14 +140,14 @@ impl GuestController {
             priority: request.priority,
             kind: QueueKind::Standard,
         };
-        let place = ring(memory, request.base, &mut self.rings);
+        let place = resolve_ring(memory, request.base, &mut self.ring_ranges);
         self.arbiter.create_submission_queue(request.id, spec, place)
     }
 
     /// Executes Doorbell Buffer Config (NVMe Base 2.0 section 5.8); `None` if the pages are not in guest memory.
     fn share_doorbells(&mut self, shadow: u64, event_index: u64, memory: &ClientMemory) -> Option<()> {
-        let doorbells = ring(memory, shadow, &mut self.rings)(BUFFER_WORDS)?;
-        let events = Some(ring(memory, event_index, &mut self.rings)(BUFFER_WORDS)?);
+        let doorbells = resolve_ring(memory, shadow, &mut self.ring_ranges)(BUFFER_WORDS)?;
+        let events = Some(resolve_ring(memory, event_index, &mut self.ring_ranges)(BUFFER_WORDS)?);
         self.arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
         tracing::info!("the guest's doorbells are in its memory");
         Some(())
@@ -164,13 +167,13 @@ impl GuestController {
 }
 
 /// Returns a function that resolves the memory of a ring and records its range.
-fn ring<'a>(
+fn resolve_ring<'a>(
     memory: &'a ClientMemory,
     base: u64,
     rings: &'a mut Vec<(Iova, u64)>,
 ) -> impl FnOnce(usize) -> Option<SharedMemoryWords> + 'a {
     move |words| {
-        let found = data::words(memory, Iova(base), words)?;
+        let found = data::ring_words(memory, Iova(base), words)?;
         rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
         Some(found)
     }

@@ -46,8 +46,8 @@ impl GuestController {
 
     /// Resolves the memory of a queue and records its range.
     fn ring_at(&mut self, memory: &ClientMemory, base: u64, words: usize) -> Option<SharedMemoryWords> {
-        let ring = data::words(memory, Iova(base), words)?;
-        self.rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
+        let ring = data::ring_words(memory, Iova(base), words)?;
+        self.ring_ranges.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
         Some(ring)
     }
 }
@@ -64,17 +64,17 @@ impl function::BarRegisters for GuestRegisters<'_> {
             RegisterEffect::Enable(places) => match guest.enable(&places, memory) {
                 Some(()) => guest.controller.enabled(),
                 None => {
-                    guest.forget_queues();
+                    guest.remove_queues();
                     guest.controller.fail();
                 }
             },
             RegisterEffect::Disable => {
-                guest.forget_queues();
+                guest.remove_queues();
                 guest.resetting = true;
             }
             RegisterEffect::SubsystemReset => {
                 guest.controller.reset_with_subsystem(self.now);
-                guest.forget_queues();
+                guest.remove_queues();
                 guest.resetting = true;
             }
             RegisterEffect::Shutdown(_) => guest.shutting_down = true,
@@ -85,7 +85,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
         if self.guest.controller.is_ready()
             && let Err(error) = self.guest.arbiter.ring_submission(QueueId(queue), value)
         {
-            self.guest.report(error);
+            self.guest.report_doorbell_error(error);
         }
     }
 
@@ -93,7 +93,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
         if self.guest.controller.is_ready()
             && let Err(error) = self.guest.arbiter.ring_completion(QueueId(queue), value)
         {
-            self.guest.report(error);
+            self.guest.report_doorbell_error(error);
         }
     }
 
@@ -109,13 +109,13 @@ impl function::BarRegisters for GuestRegisters<'_> {
         let overlaps = |&(at, length): &(Iova, u64)| {
             at.0 < start.0.saturating_add(bytes) && start.0 < at.0.saturating_add(length)
         };
-        if self.guest.rings.iter().any(overlaps) {
+        if self.guest.ring_ranges.iter().any(overlaps) {
             tracing::warn!(
                 start = start.0,
                 bytes,
                 "the guest unmapped memory of its queues; its controller fails"
             );
-            self.guest.forget_queues();
+            self.guest.remove_queues();
             self.guest.controller.fail();
         }
     }

@@ -71,7 +71,7 @@ impl CostBench {
     }
 
     fn row(&mut self, clock: &Clock, deadline: Nanos, bytes: usize) -> MemoryCost {
-        let cell = |operation: &mut dyn FnMut() -> io::Result<()>| cell(clock, deadline, operation);
+        let cell = |operation: &mut dyn FnMut() -> io::Result<()>| median_cost(clock, deadline, operation);
         let (from, to) = self.small.split_at_mut(LARGEST);
         let copy_hot_ns = cell(&mut || {
             copy(black_box(&mut to[..bytes]), &from[..bytes]);
@@ -109,7 +109,7 @@ impl CostBench {
 
 /// Returns the median of a few rounds, or `None` if the system refused one. The first round always runs: a table with
 /// empty cells would not compare the operations, and one round of everything takes a few milliseconds.
-fn cell(clock: &Clock, deadline: Nanos, operation: &mut dyn FnMut() -> io::Result<()>) -> Option<u64> {
+fn median_cost(clock: &Clock, deadline: Nanos, operation: &mut dyn FnMut() -> io::Result<()>) -> Option<u64> {
     let start = clock.now();
     let until = start.after(CELL_SPAN).min(deadline);
     let mut spans = Vec::with_capacity(ROUNDS);

@@ -67,7 +67,7 @@ impl TableBench {
     /// Returns the bytes that were moved, after releasing the pages.
     fn finish(&mut self, check: impl FnOnce(&[u8])) -> Result<usize, i32> {
         let FinishedTransfer { fixed, result, .. } = self.answer();
-        let span = fixed.unwrap().back().reclaim();
+        let span = fixed.unwrap().into_span().reclaim();
         check(&span);
         self.reservation.release(span);
         result
@@ -113,7 +113,7 @@ fn unregistered_slot_or_range_is_rejected_before_it_starts() {
         let FileTransfer::ReadFixed { buffer, .. } = rejected.transfer else {
             unreachable!("it is returned")
         };
-        bench.reservation.release(buffer.back().reclaim());
+        bench.reservation.release(buffer.into_span().reclaim());
     }
     assert_eq!(bench.ring.in_flight(), 0);
 }

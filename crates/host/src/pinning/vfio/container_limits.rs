@@ -49,8 +49,8 @@ impl ContainerLimits {
 
     /// Parses a result of the kernel.
     pub(super) fn read(answer: &[u8]) -> Option<Self> {
-        let (flags, mut at) = (word(answer, 4)?, word(answer, 16).unwrap_or(0));
-        let sizes = long(answer, 8)?;
+        let (flags, mut at) = (read_u32(answer, 4)?, read_u32(answer, 16).unwrap_or(0));
+        let sizes = read_u64(answer, 8)?;
         // A kernel that reports nothing translates 64-bit addresses in pages of 4 KiB.
         let mut limits = Self { ranges: Vec::new(), page_sizes: SMALL_PAGE, mappings_max: MAPPINGS_DEFAULT };
         if flags & FLAG_PAGE_SIZES != 0 && sizes != 0 {
@@ -68,10 +68,10 @@ impl ContainerLimits {
                     described = true;
                     limits.ranges = ranges(here)?;
                 }
-                CAPABILITY_AVAILABLE => limits.mappings_max = word(here, 8)?,
+                CAPABILITY_AVAILABLE => limits.mappings_max = read_u32(here, 8)?,
                 _ => {}
             }
-            at = word(here, 4)?;
+            at = read_u32(here, 4)?;
         }
         if !described {
             limits.ranges.push(0..=u64::MAX);
@@ -82,19 +82,19 @@ impl ContainerLimits {
 
 /// Parses `struct vfio_iommu_type1_info_cap_iova_range`.
 fn ranges(capability: &[u8]) -> Option<Vec<RangeInclusive<u64>>> {
-    let count = word(capability, 8)? as usize;
+    let count = read_u32(capability, 8)? as usize;
     let end = count.checked_mul(16)?.checked_add(16)?;
     let entries = capability.get(16..end)?.chunks_exact(16);
-    entries.map(|entry| Some(long(entry, 0)?..=long(entry, 8)?)).collect()
+    entries.map(|entry| Some(read_u64(entry, 0)?..=read_u64(entry, 8)?)).collect()
 }
 
 /// Reads a number of the result; the supported kernels are little-endian.
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     field.try_into().ok().map(u32::from_le_bytes)
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(8)?)?;
     field.try_into().ok().map(u64::from_le_bytes)
 }

@@ -98,7 +98,7 @@ impl AssignedDevice {
     /// # Errors
     /// The offset does not lie in the region, or the kernel refuses.
     pub fn read(&self, region: DeviceRegion, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(bytes, place(region, at, bytes.len())?)
+        self.file.read_exact_at(bytes, register_offset(region, at, bytes.len())?)
     }
 
     /// Writes a register: `bytes` is 1, 2, 4 or 8 long.
@@ -106,7 +106,7 @@ impl AssignedDevice {
     /// # Errors
     /// The offset does not lie in the region, or the kernel refuses.
     pub fn write(&self, region: DeviceRegion, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, place(region, at, bytes.len())?)
+        self.file.write_all_at(bytes, register_offset(region, at, bytes.len())?)
     }
 
     /// Maps BAR0. The mapping outlives this handle.
@@ -153,7 +153,7 @@ impl AssignedDevice {
     ///
     /// # Errors
     /// The kernel refuses, or the device did not accept the change.
-    pub fn set_mastering(&self, mastering: BusMastering) -> io::Result<()> {
+    pub fn set_bus_mastering(&self, mastering: BusMastering) -> io::Result<()> {
         let configuration = self.region(REGION_CONFIGURATION)?;
         let mut bytes = [0; 2];
         self.read(configuration, COMMAND, &mut bytes)?;
@@ -197,7 +197,7 @@ impl AssignedDevice {
 }
 
 /// Returns the offset of a register in the device's file.
-fn place(region: DeviceRegion, at: u64, bytes: usize) -> io::Result<u64> {
+fn register_offset(region: DeviceRegion, at: u64, bytes: usize) -> io::Result<u64> {
     let end = at.checked_add(bytes as u64).filter(|&end| end <= region.bytes);
     end.and_then(|_| region.offset.checked_add(at)).ok_or_else(|| Errno::INVAL.into())
 }

@@ -17,7 +17,7 @@ const MSIX: u32 = 2;
 const DATA_EVENTFD: u32 = 1 << 2;
 const ACTION_TRIGGER: u32 = 1 << 5;
 /// The value for no descriptor.
-const NONE: i32 = -1;
+const NO_DESCRIPTOR: i32 = -1;
 
 /// The maximum number of vectors.
 const VECTORS_MAX: usize = 64;
@@ -41,7 +41,7 @@ impl AssignedDevice {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn vectors(&self) -> io::Result<u32> {
+    pub fn vector_count(&self) -> io::Result<u32> {
         let mut info = SizedWords { size: 16, words: [0, MSIX, 0] };
         // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given,
         // on this stack. Aliasing: no other code has its address.
@@ -55,9 +55,9 @@ impl AssignedDevice {
     /// # Errors
     /// More vectors than the device has, or than 64; or the kernel refuses.
     pub fn allocate_vectors(&self, count: u32) -> io::Result<()> {
-        let descriptors = [NONE; VECTORS_MAX];
+        let descriptors = [NO_DESCRIPTOR; VECTORS_MAX];
         let some = usize::try_from(count).ok().and_then(|count| descriptors.get(..count));
-        self.set(0, some.ok_or(Errno::INVAL)?)
+        self.set_irqs(0, some.ok_or(Errno::INVAL)?)
     }
 
     /// Connects a vector to an eventfd that is signalled whenever it fires, or disconnects it.
@@ -65,17 +65,17 @@ impl AssignedDevice {
     /// # Errors
     /// The vector was not allocated, or the kernel refuses.
     pub fn connect_vector(&self, vector: u32, wake: Option<&WakeDescriptor>) -> io::Result<()> {
-        self.set(vector, &[wake.map_or(NONE, |wake| wake.as_fd().as_raw_fd())])
+        self.set_irqs(vector, &[wake.map_or(NO_DESCRIPTOR, |wake| wake.as_fd().as_raw_fd())])
     }
 
-    fn set(&self, start: u32, some: &[i32]) -> io::Result<()> {
+    fn set_irqs(&self, start: u32, some: &[i32]) -> io::Result<()> {
         let mut set = IrqSet {
             size: u32::try_from(HEAD_BYTES + 4 * some.len()).map_err(|_| Errno::INVAL)?,
             flags: DATA_EVENTFD | ACTION_TRIGGER,
             index: MSIX,
             start,
             count: u32::try_from(some.len()).map_err(|_| Errno::INVAL)?,
-            descriptors: [NONE; VECTORS_MAX],
+            descriptors: [NO_DESCRIPTOR; VECTORS_MAX],
         };
         set.descriptors.get_mut(..some.len()).ok_or(Errno::INVAL)?.copy_from_slice(some);
         // SAFETY: bounds, alignment and lifetime: the kernel reads as many bytes as the first word says, which cover

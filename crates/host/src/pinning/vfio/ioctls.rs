@@ -9,24 +9,24 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Computes a number of `linux/vfio.h`: `_IO(';', 100 + number)`.
-const fn call(number: libc::c_ulong) -> libc::c_ulong {
+const fn ioctl_number(number: libc::c_ulong) -> libc::c_ulong {
     (0x3B << 8) + 100 + number
 }
 
-pub(super) const VFIO_GET_API_VERSION: libc::c_ulong = call(0);
-pub(super) const VFIO_CHECK_EXTENSION: libc::c_ulong = call(1);
-pub(super) const VFIO_SET_IOMMU: libc::c_ulong = call(2);
-pub(super) const VFIO_GROUP_GET_STATUS: libc::c_ulong = call(3);
-pub(super) const VFIO_GROUP_SET_CONTAINER: libc::c_ulong = call(4);
-pub(super) const VFIO_GROUP_GET_DEVICE_FD: libc::c_ulong = call(6);
-pub(super) const VFIO_DEVICE_GET_INFO: libc::c_ulong = call(7);
-pub(super) const VFIO_DEVICE_GET_REGION_INFO: libc::c_ulong = call(8);
-pub(super) const VFIO_DEVICE_GET_IRQ_INFO: libc::c_ulong = call(9);
-pub(super) const VFIO_DEVICE_SET_IRQS: libc::c_ulong = call(10);
-pub(super) const VFIO_DEVICE_RESET: libc::c_ulong = call(11);
-pub(super) const VFIO_IOMMU_GET_INFO: libc::c_ulong = call(12);
-pub(super) const VFIO_IOMMU_MAP_DMA: libc::c_ulong = call(13);
-pub(super) const VFIO_IOMMU_UNMAP_DMA: libc::c_ulong = call(14);
+pub(super) const VFIO_GET_API_VERSION: libc::c_ulong = ioctl_number(0);
+pub(super) const VFIO_CHECK_EXTENSION: libc::c_ulong = ioctl_number(1);
+pub(super) const VFIO_SET_IOMMU: libc::c_ulong = ioctl_number(2);
+pub(super) const VFIO_GROUP_GET_STATUS: libc::c_ulong = ioctl_number(3);
+pub(super) const VFIO_GROUP_SET_CONTAINER: libc::c_ulong = ioctl_number(4);
+pub(super) const VFIO_GROUP_GET_DEVICE_FD: libc::c_ulong = ioctl_number(6);
+pub(super) const VFIO_DEVICE_GET_INFO: libc::c_ulong = ioctl_number(7);
+pub(super) const VFIO_DEVICE_GET_REGION_INFO: libc::c_ulong = ioctl_number(8);
+pub(super) const VFIO_DEVICE_GET_IRQ_INFO: libc::c_ulong = ioctl_number(9);
+pub(super) const VFIO_DEVICE_SET_IRQS: libc::c_ulong = ioctl_number(10);
+pub(super) const VFIO_DEVICE_RESET: libc::c_ulong = ioctl_number(11);
+pub(super) const VFIO_IOMMU_GET_INFO: libc::c_ulong = ioctl_number(12);
+pub(super) const VFIO_IOMMU_MAP_DMA: libc::c_ulong = ioctl_number(13);
+pub(super) const VFIO_IOMMU_UNMAP_DMA: libc::c_ulong = ioctl_number(14);
 
 /// `struct vfio_group_status` and `struct vfio_device_info` up to the fields used here, and `struct vfio_irq_info`.
 #[repr(C)]
@@ -48,7 +48,7 @@ pub(super) struct RegionInfo {
 
 const _: () = assert!(size_of::<SizedWords>() == 16 && size_of::<RegionInfo>() == 32);
 
-pub(super) fn refused(call: &'static str) -> impl Fn(Errno) -> OpenError {
+pub(super) fn call_error(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::Refused { call, errno: errno.raw_os_error() }
 }
 
@@ -62,7 +62,7 @@ pub(super) unsafe fn ioctl_at<T>(
     at: *const T,
 ) -> Result<libc::c_int, Errno> {
     // SAFETY: the caller's promise.
-    answered(unsafe { libc::ioctl(file.as_raw_fd(), call, at) })
+    ioctl_result(unsafe { libc::ioctl(file.as_raw_fd(), call, at) })
 }
 
 /// Executes a call that takes a number.
@@ -75,10 +75,10 @@ pub(super) unsafe fn ioctl(
     number: libc::c_ulong,
 ) -> Result<libc::c_int, Errno> {
     // SAFETY: the caller's promise.
-    answered(unsafe { libc::ioctl(file.as_raw_fd(), call, number) })
+    ioctl_result(unsafe { libc::ioctl(file.as_raw_fd(), call, number) })
 }
 
-fn answered(answer: libc::c_int) -> Result<libc::c_int, Errno> {
+fn ioctl_result(answer: libc::c_int) -> Result<libc::c_int, Errno> {
     if answer >= 0 {
         return Ok(answer);
     }

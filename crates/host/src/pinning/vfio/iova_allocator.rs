@@ -14,7 +14,7 @@ pub(super) struct IovaAllocator {
 
 impl IovaAllocator {
     /// Collects all whole pages of the ranges, except page 0: devices and drivers treat address 0 as no address.
-    pub(super) fn within(ranges: &[RangeInclusive<u64>], page: u64) -> Self {
+    pub(super) fn from_ranges(ranges: &[RangeInclusive<u64>], page: u64) -> Self {
         let mut addresses = Self { free: BTreeMap::new() };
         for range in ranges {
             let first = (*range.start()).max(page).checked_next_multiple_of(page);
@@ -22,14 +22,14 @@ impl IovaAllocator {
             // exists.
             let end = range.end().saturating_add(1) / page * page;
             if let Some(first) = first.filter(|&first| first < end) {
-                addresses.give_back(first, end - first);
+                addresses.free(first, end - first);
             }
         }
         addresses
     }
 
     /// Allocates the lowest run of `bytes` bytes that starts `phase` bytes after a multiple of `align`.
-    pub(super) fn take(&mut self, bytes: u64, align: u64, phase: u64) -> Option<u64> {
+    pub(super) fn allocate(&mut self, bytes: u64, align: u64, phase: u64) -> Option<u64> {
         let fits = |(&first, &last): (&u64, &u64)| {
             let start = first.saturating_sub(phase).checked_next_multiple_of(align)?;
             let start = start.checked_add(phase)?;
@@ -48,7 +48,7 @@ impl IovaAllocator {
     }
 
     /// Frees a run, or adds it for the first time. Any part that is free already stays free.
-    pub(super) fn give_back(&mut self, start: u64, bytes: u64) {
+    pub(super) fn free(&mut self, start: u64, bytes: u64) {
         let (mut start, mut last) = (start, start.saturating_add(bytes - 1));
         while let Some((&first, &end)) = self.free.range(..=last.saturating_add(1)).next_back() {
             if end.saturating_add(1) < start {
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn only_whole_pages_of_valid_ranges_except_page_zero_are_allocated() {
         let ranges = [0..=0x3fff, 0x8800..=0xb7ff, u64::MAX - 0x1fff..=u64::MAX, 0x5000..=0x5ffe];
-        let mut addresses = IovaAllocator::within(&ranges, 0x1000);
+        let mut addresses = IovaAllocator::from_ranges(&ranges, 0x1000);
         let mut given = Vec::new();
-        while let Some(start) = addresses.take(0x1000, 0x1000, 0) {
+        while let Some(start) = addresses.allocate(0x1000, 0x1000, 0) {
             given.push(start);
         }
         assert_eq!(given, [0x1000, 0x2000, 0x3000, 0x9000, 0xa000, u64::MAX - 0x1fff]);
@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn run_keeps_its_offset_within_a_large_page() {
-        let mut addresses = IovaAllocator::within(&[0..=0xff_ffff], 0x1000);
-        assert_eq!(addresses.take(0x40_0000, 0x20_0000, 0x3000), Some(0x3000));
-        assert_eq!(addresses.take(0x1000, 0x20_0000, 0), Some(0x60_0000));
-        assert_eq!(addresses.take(0x1000, 0x1000, 0), Some(0x1000));
-        assert_eq!(addresses.take(0x100_0000, 0x1000, 0), None);
-        addresses.give_back(0x60_0000, 0x1000);
-        addresses.give_back(0x1000, 0x1000);
-        addresses.give_back(0x3000, 0x40_0000);
+        let mut addresses = IovaAllocator::from_ranges(&[0..=0xff_ffff], 0x1000);
+        assert_eq!(addresses.allocate(0x40_0000, 0x20_0000, 0x3000), Some(0x3000));
+        assert_eq!(addresses.allocate(0x1000, 0x20_0000, 0), Some(0x60_0000));
+        assert_eq!(addresses.allocate(0x1000, 0x1000, 0), Some(0x1000));
+        assert_eq!(addresses.allocate(0x100_0000, 0x1000, 0), None);
+        addresses.free(0x60_0000, 0x1000);
+        addresses.free(0x1000, 0x1000);
+        addresses.free(0x3000, 0x40_0000);
         assert_eq!((addresses.runs(), addresses.free_bytes()), (1, 0xff_f000));
-        assert_eq!(addresses.take(u64::MAX, 1 << 30, 5), None);
+        assert_eq!(addresses.allocate(u64::MAX, 1 << 30, 5), None);
     }
 }

@@ -9,7 +9,7 @@ use super::error::OpenError;
 use super::ioctls::{
     VFIO_CHECK_EXTENSION, VFIO_GET_API_VERSION, VFIO_GROUP_GET_DEVICE_FD, VFIO_GROUP_GET_STATUS,
     VFIO_GROUP_SET_CONTAINER, VFIO_IOMMU_GET_INFO, VFIO_IOMMU_MAP_DMA, VFIO_IOMMU_UNMAP_DMA, VFIO_SET_IOMMU,
-    ioctl, ioctl_at, refused,
+    call_error, ioctl, ioctl_at,
 };
 use super::{IommuBackend, MemoryRange, VfioContainer};
 use rustix::io::Errno;
@@ -84,14 +84,14 @@ impl VfioContainer<KernelIommu> {
         for device in devices {
             let group = group_of(device)?;
             if groups.iter().all(|(known, _)| *known != group) {
-                let descriptor = join(&container, &group, device)?;
+                let descriptor = join_group(&container, &group, device)?;
                 groups.push((group, descriptor));
             }
         }
         // SAFETY: the call takes a number.
         let set = unsafe { ioctl(&container, VFIO_SET_IOMMU, VFIO_TYPE1V2_IOMMU) };
-        set.map_err(refused("VFIO_SET_IOMMU"))?;
-        let limits = describe(&container)?;
+        set.map_err(call_error("VFIO_SET_IOMMU"))?;
+        let limits = read_limits(&container)?;
         Ok(Self::new(KernelIommu { container, groups }, limits))
     }
 
@@ -106,7 +106,7 @@ impl VfioContainer<KernelIommu> {
         let name: Vec<u8> = device.bytes().chain([0]).collect();
         // SAFETY: bounds and lifetime: the kernel reads a string up to its end, which is borrowed for the call.
         let opened = unsafe { ioctl_at(descriptor, VFIO_GROUP_GET_DEVICE_FD, name.as_ptr()) };
-        let opened = opened.map_err(refused("VFIO_GROUP_GET_DEVICE_FD"))?;
+        let opened = opened.map_err(call_error("VFIO_GROUP_GET_DEVICE_FD"))?;
         // SAFETY: the kernel has just created this descriptor for this call; no other code has its number.
         Ok(AssignedDevice::of(File::from(unsafe { OwnedFd::from_raw_fd(opened) })))
     }
@@ -161,7 +161,7 @@ fn group_of(device: &str) -> Result<String, OpenError> {
 }
 
 /// Opens a group and adds it to the container.
-fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenError> {
+fn join_group(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenError> {
     let descriptor = open_file(Path::new("/dev/vfio").join(group)).map_err(|error| match error {
         OpenError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
             OpenError::NotBound { device: device.into() }
@@ -172,24 +172,24 @@ fn join(container: &OwnedFd, group: &str, device: &str) -> Result<OwnedFd, OpenE
     // SAFETY: bounds, alignment and lifetime: the kernel reads and writes one structure, whose length it is given, on
     // this stack. Aliasing: no other code has its address.
     let answer = unsafe { ioctl_at(&descriptor, VFIO_GROUP_GET_STATUS, &raw mut status) };
-    answer.map_err(refused("VFIO_GROUP_GET_STATUS"))?;
+    answer.map_err(call_error("VFIO_GROUP_GET_STATUS"))?;
     if status.flags & GROUP_VIABLE == 0 {
         return Err(OpenError::NotViable { group: group.into() });
     }
     let number: libc::c_int = container.as_raw_fd();
     // SAFETY: the kernel reads one number from this stack.
     let answer = unsafe { ioctl_at(&descriptor, VFIO_GROUP_SET_CONTAINER, &raw const number) };
-    answer.map_err(refused("VFIO_GROUP_SET_CONTAINER"))?;
+    answer.map_err(call_error("VFIO_GROUP_SET_CONTAINER"))?;
     Ok(descriptor)
 }
 
-fn describe(container: &OwnedFd) -> Result<ContainerLimits, OpenError> {
+fn read_limits(container: &OwnedFd) -> Result<ContainerLimits, OpenError> {
     let mut answer = Box::new(InfoAnswer([0; INFO_BYTES_MAX]));
     let size = u32::try_from(INFO_BYTES_MAX).unwrap_or(0);
     answer.0[..4].copy_from_slice(&size.to_le_bytes());
     // SAFETY: bounds, alignment and lifetime: the kernel reads and writes at most as many bytes as the first word says,
     // which is the buffer's size. Aliasing: no other code has its address.
     let result = unsafe { ioctl_at(container, VFIO_IOMMU_GET_INFO, answer.0.as_mut_ptr()) };
-    result.map_err(refused("VFIO_IOMMU_GET_INFO"))?;
+    result.map_err(call_error("VFIO_IOMMU_GET_INFO"))?;
     ContainerLimits::read(&answer.0).ok_or(OpenError::Description)
 }

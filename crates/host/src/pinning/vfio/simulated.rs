@@ -19,8 +19,8 @@ pub struct SimulatedIommu {
 struct SimulatedIommuState {
     mapped: BTreeMap<u64, MemoryRange>,
     refusals: VecDeque<i32>,
-    holds_on: bool,
-    most: usize,
+    ignores_unmaps: bool,
+    mappings_peak: usize,
 }
 
 impl SimulatedIommu {
@@ -31,13 +31,13 @@ impl SimulatedIommu {
     }
 
     /// Makes the next map fail with this number. Several are used in order.
-    pub fn refuse(&self, errno: i32) {
+    pub fn fail_next_map(&self, errno: i32) {
         self.locked().refusals.push_back(errno);
     }
 
     /// Makes every later unmap succeed without unmapping anything, as a kernel did in spdk issue 1705.
-    pub fn hold_on(&self) {
-        self.locked().holds_on = true;
+    pub fn ignore_unmaps(&self) {
+        self.locked().ignores_unmaps = true;
     }
 
     /// Translates an I/O virtual address to the process's address of that byte.
@@ -57,8 +57,8 @@ impl SimulatedIommu {
 
     /// Returns the highest number of mappings so far.
     #[must_use]
-    pub fn mappings_most(&self) -> usize {
-        self.locked().most
+    pub fn mappings_peak(&self) -> usize {
+        self.locked().mappings_peak
     }
 
     fn locked(&self) -> MutexGuard<'_, SimulatedIommuState> {
@@ -87,13 +87,13 @@ impl IommuBackend for SimulatedIommu {
             return Err(libc::ENOSPC);
         }
         state.mapped.insert(iova, memory);
-        state.most = state.most.max(state.mapped.len());
+        state.mappings_peak = state.mappings_peak.max(state.mapped.len());
         Ok(())
     }
 
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, i32> {
         let mut state = self.locked();
-        if state.holds_on {
+        if state.ignores_unmaps {
             return Ok(0);
         }
         let end = iova.checked_add(bytes).ok_or(libc::EINVAL)?;

@@ -53,7 +53,7 @@ fn random_maps_and_unmaps_agree_with_the_kernel() {
     assert_eq!(container.mapped_bytes(), bytes);
     live.into_iter().for_each(|mapping| container.unmap(mapping).unwrap());
     let books = container.locked();
-    let fresh = IovaAllocator::within(&container.limits.ranges, PAGE as u64);
+    let fresh = IovaAllocator::from_ranges(&container.limits.ranges, PAGE as u64);
     assert_eq!((&books.addresses, books.mapped.len()), (&fresh, 0));
 }
 
@@ -102,14 +102,14 @@ fn whole_chunks_stay_under_the_limit_that_small_pages_exceed() {
     let large = container(65_535);
     let chunks: Vec<MemoryRange> = (1..=1_024).map(|index| memory(index * 8 * MIB, 4 * MIB)).collect();
     assert_eq!(large.map_all(&chunks).unwrap().len(), 1_024);
-    assert_eq!((large.mapped_bytes(), large.kernel().mappings_most()), (4_096 * MIB, 1_024));
+    assert_eq!((large.mapped_bytes(), large.kernel().mappings_peak()), (4_096 * MIB, 1_024));
 }
 
 #[test]
 fn address_taken_in_the_kernel_stops_the_container() {
     let container = container(9);
     let before = container.map(memory(PAGE, PAGE)).unwrap();
-    container.kernel().refuse(libc::EEXIST);
+    container.kernel().fail_next_map(libc::EEXIST);
     let error = container.map(memory(2 * PAGE, PAGE)).unwrap_err();
     assert_eq!(error.cause, PinCause::Exists);
     assert_eq!(container.map(memory(3 * PAGE, PAGE)), Err(error), "nothing is mapped any more");
@@ -120,7 +120,7 @@ fn address_taken_in_the_kernel_stops_the_container() {
 fn address_of_short_unmap_is_never_reused() {
     let container = container(3);
     let first = container.map(memory(PAGE, PAGE)).unwrap();
-    container.kernel().hold_on();
+    container.kernel().ignore_unmaps();
     let short = UnmapError::Short { iova: first.iova, bytes: PAGE as u64, unmapped: 0 };
     assert_eq!(container.unmap(first), Err(short));
     assert_eq!(container.unmap(first), Err(UnmapError::Unknown { iova: first.iova }), "it is reported once");
@@ -139,7 +139,7 @@ fn failed_map_leaves_no_state_and_names_its_cause() {
         (libc::EFAULT, PinCause::NotMapped),
     ];
     for (errno, cause) in causes {
-        container.kernel().refuse(errno);
+        container.kernel().fail_next_map(errno);
         assert_eq!(container.map(memory(PAGE, PAGE)).unwrap_err().cause, cause);
     }
     for (address, bytes) in [(PAGE, 0), (PAGE + 512, PAGE), (PAGE, PAGE + 1)] {

@@ -14,17 +14,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-const ANSWER_BYTES: usize = 4_096;
-const QUESTION_BYTES: usize = 64;
+const REPLY_BYTES: usize = 4_096;
+const REQUEST_BYTES: usize = 64;
 /// Bytes of the other side's memory: as much as the keys of a reader hold.
 const POOL_BYTES: usize = 8 << 20;
 /// Index of the word with the request's number, in its own cache line.
-const QUESTION: usize = 0;
+const REQUEST_WORD: usize = 0;
 /// Index of the word with the reply's number.
-const ANSWER: usize = 8;
+const REPLY_WORD: usize = 8;
 const END: u64 = u64::MAX;
 /// The request number that makes the other side sleep.
-const REST: u64 = 0;
+const IDLE: u64 = 0;
 /// Bytes before the reply in shared memory.
 const HEAD_BYTES: usize = 4_096;
 
@@ -41,23 +41,23 @@ fn pool() -> (Vec<u8>, fastrand::Rng) {
 }
 
 fn pick<'a>(pool: &'a [u8], random: &mut fastrand::Rng) -> &'a [u8] {
-    let offset = random.usize(..POOL_BYTES / ANSWER_BYTES) * ANSWER_BYTES;
-    &pool[offset..offset + ANSWER_BYTES]
+    let offset = random.usize(..POOL_BYTES / REPLY_BYTES) * REPLY_BYTES;
+    &pool[offset..offset + REPLY_BYTES]
 }
 
 /// A ping-pong over words of shared memory.
 pub(super) struct MemoryPeer {
     words: SharedMemoryWords,
     region: SharedMemory,
-    asked: u64,
+    requests: u64,
     clock: Clock,
-    begin: Sender<()>,
+    wake: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MemoryPeer {
     pub(super) fn start(core: usize) -> Result<Self, LabError> {
-        let region = SharedMemory::anonymous(HEAD_BYTES + ANSWER_BYTES).map_err(failed)?;
+        let region = SharedMemory::anonymous(HEAD_BYTES + REPLY_BYTES).map_err(failed)?;
         let words = SharedMemoryWords::new(region.clone(), 0, 16).map_err(failed)?;
         let (their_region, their_words) = (region.clone(), words.clone());
         let (begin, begins) = channel();
@@ -66,11 +66,11 @@ impl MemoryPeer {
             let (pool, mut random) = pool();
             let mut seen = 0;
             loop {
-                let question = their_words.load_acquire(QUESTION);
+                let question = their_words.load_acquire(REQUEST_WORD);
                 if question == END {
                     return;
                 }
-                if question == REST {
+                if question == IDLE {
                     // Between rounds the thread sleeps and leaves the core to the other peers.
                     if begins.recv().is_err() {
                         return;
@@ -83,10 +83,10 @@ impl MemoryPeer {
                 }
                 seen = question;
                 let _ = their_region.copy_out(HEAD_BYTES, pick(&pool, &mut random));
-                their_words.store_release(ANSWER, question);
+                their_words.store_release(REPLY_WORD, question);
             }
         });
-        Ok(Self { words, region, asked: 0, clock: Clock::start(), begin, thread: Some(thread) })
+        Ok(Self { words, region, requests: 0, clock: Clock::start(), wake: begin, thread: Some(thread) })
     }
 
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
@@ -94,14 +94,14 @@ impl MemoryPeer {
         let mut front = [0; 8];
         let started = self.clock.now();
         for trip in 0..trips {
-            self.asked += 1;
+            self.requests += 1;
             let begun = self.clock.now();
-            self.words.store_release(QUESTION, self.asked);
+            self.words.store_release(REQUEST_WORD, self.requests);
             if trip == 0 {
-                // Sent after the first request, so that the other side reads the request and not `REST`.
-                self.begin.send(()).map_err(failed)?;
+                // Sent after the first request, so that the other side reads the request and not `IDLE`.
+                self.wake.send(()).map_err(failed)?;
             }
-            while self.words.load_acquire(ANSWER) != self.asked {
+            while self.words.load_acquire(REPLY_WORD) != self.requests {
                 std::hint::spin_loop();
             }
             let ended = self.clock.now();
@@ -111,16 +111,16 @@ impl MemoryPeer {
             }
             self.region.copy_in(HEAD_BYTES, &mut front).map_err(failed)?;
         }
-        self.words.store_release(QUESTION, REST);
+        self.words.store_release(REQUEST_WORD, IDLE);
         Ok(nanos)
     }
 }
 
 impl Drop for MemoryPeer {
     fn drop(&mut self) {
-        self.words.store_release(QUESTION, END);
+        self.words.store_release(REQUEST_WORD, END);
         // The send fails if the thread has already ended.
-        let _ = self.begin.send(());
+        let _ = self.wake.send(());
         if let Some(thread) = self.thread.take() {
             // The runtime has already printed a panic of the thread.
             let _ = thread.join();
@@ -144,7 +144,7 @@ impl SocketPeer {
         let thread = std::thread::spawn(move || {
             let _on = OnCore::pin(core);
             let (pool, mut random) = pool();
-            let mut question = [0; QUESTION_BYTES];
+            let mut question = [0; REQUEST_BYTES];
             // In both modes the thread sleeps until the first request of a round, so that the core is free between
             // rounds.
             while theirs.read_exact(&mut question).is_ok() {
@@ -169,7 +169,7 @@ impl SocketPeer {
 
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
         let mut nanos = Vec::with_capacity(trips);
-        let (mut question, mut answer) = ([0; QUESTION_BYTES], [0; ANSWER_BYTES]);
+        let (mut question, mut answer) = ([0; REQUEST_BYTES], [0; REPLY_BYTES]);
         let started = self.clock.now();
         for trip in 0..trips {
             let begun = self.clock.now();

@@ -15,7 +15,7 @@ use std::path::Path;
 /// Number of keys of each client; their values stay in device DRAM.
 const KEYS: u64 = 2_048;
 /// Number of polls without a completion after which the node counts as stuck.
-const LOOKS_MAX: u64 = 2_000_000_000;
+const POLLS_MAX: u64 = 2_000_000_000;
 
 pub(super) struct AttachedReader {
     /// The device; dropping it would close its queues.
@@ -89,12 +89,12 @@ impl AttachedReader {
 
     /// Runs one command after the other. Returns the nanoseconds of each.
     pub(super) fn trips(&mut self, trips: usize) -> Result<Vec<u64>, LabError> {
-        self.trips_beside(trips, None)
+        self.trips_with_neighbour(trips, None)
     }
 
     /// Runs commands as [`Self::trips`] does; between two commands it refills the queue of another client and takes its
     /// completions.
-    pub(super) fn trips_beside(
+    pub(super) fn trips_with_neighbour(
         &mut self,
         trips: usize,
         mut other: Option<&mut Self>,
@@ -110,7 +110,7 @@ impl AttachedReader {
             let command = &self.commands[usize::try_from(key).unwrap_or(0)];
             let begun = self.clock.now();
             self.queue.submit(command.clone(), key).map_err(failed)?;
-            let answer = self.look()?;
+            let answer = self.wait()?;
             let ended = self.clock.now();
             nanos.push(ended.since(begun).0);
             if ended.since(started) > ROUND_MAX {
@@ -173,8 +173,8 @@ impl AttachedReader {
         Ok(taken)
     }
 
-    fn look(&mut self) -> Result<u32, LabError> {
-        for _ in 0..LOOKS_MAX {
+    fn wait(&mut self) -> Result<u32, LabError> {
+        for _ in 0..POLLS_MAX {
             if let Some(completion) = self.queue.poll()? {
                 return Ok(completion.ok()?);
             }

@@ -53,7 +53,7 @@ pub(super) struct StageTimes {
 /// The measured device with its front end and its client.
 pub(super) struct MeasuredDevice {
     device: SsdDevice<MemoryMedia>,
-    face: RingFrontEnd,
+    front_end: RingFrontEnd,
     queue: ClientQueue,
     clock: Clock,
     random: fastrand::Rng,
@@ -88,7 +88,7 @@ impl MeasuredDevice {
         let queue = face.rings.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
         let mut subject = Self {
             device,
-            face,
+            front_end: face,
             queue,
             clock,
             random: fastrand::Rng::with_seed(seed),
@@ -127,9 +127,9 @@ impl MeasuredDevice {
         let (mut left, mut completed, mut idle) = (count, 0, 0);
         while completed < count {
             self.submit(&mut left, work, &mut pick);
-            self.face.poll(&mut self.device);
+            self.front_end.poll(&mut self.device);
             self.device.poll(self.clock.now(), self.clock.wall());
-            self.face.poll(&mut self.device);
+            self.front_end.poll(&mut self.device);
             let reaped = self.reap(work)?;
             completed += reaped;
             idle = if reaped == 0 { idle + 1 } else { 0 };
@@ -149,11 +149,11 @@ impl MeasuredDevice {
             let t0 = self.clock.now();
             self.submit(&mut left, work, &mut pick);
             let t1 = self.clock.now();
-            self.face.poll(&mut self.device);
+            self.front_end.poll(&mut self.device);
             let t2 = self.clock.now();
             self.device.poll(t2, self.clock.wall());
             let t3 = self.clock.now();
-            self.face.poll(&mut self.device);
+            self.front_end.poll(&mut self.device);
             let t4 = self.clock.now();
             let reaped = self.reap(work)?;
             let t5 = self.clock.now();

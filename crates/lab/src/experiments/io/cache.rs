@@ -8,7 +8,7 @@
 use super::{PAGE_BYTES, failed, measured, median};
 use crate::claim::ClaimGoal;
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::Nanos;
@@ -88,7 +88,7 @@ fn spread(at: u64, pages: u64) -> u64 {
 }
 
 pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
-    let _here = CorePin::here();
+    let _here = CorePin::current_core();
     for (pages, name) in SIZES {
         compare(context, findings, (pages, name))?;
     }
@@ -108,19 +108,19 @@ fn compare(
     let (mut copied, mut hit) = (vec![0; PAGE_BYTES], vec![0; PAGE_BYTES]);
     let mut lent = Some(buffer(&first.pool, PAGE_BYTES).map_err(failed)?);
     let mut copy = || {
-        every(reads, |at| {
+        cpu_ns_of_all(reads, |at| {
             let offset = usize::try_from(spread(at, pages)).unwrap_or(0) * PAGE_BYTES;
             memory.read(offset, black_box(&mut copied)).is_ok()
         })
     };
     let mut slice = || {
-        every(reads, |at| {
+        cpu_ns_of_all(reads, |at| {
             let offset = spread(at, pages) * PAGE_BYTES as u64;
             first.cache.read_hit(first.owner, offset, black_box(&mut hit))
         })
     };
     let mut request = || {
-        every(reads, |at| {
+        cpu_ns_of_all(reads, |at| {
             let Some(into) = lent.take() else { return false };
             let request = CacheRequest::Read { offset: spread(at, pages) * PAGE_BYTES as u64, into };
             match second.cache.submit(&mut second.lower, second.owner, black_box(request), 1) {
@@ -133,7 +133,7 @@ fn compare(
         })
     };
     let mut contestants: [CompareCase<'_, f64, LabError>; 3] = [&mut copy, &mut slice, &mut request];
-    let samples = in_turns(rounds, &mut contestants)?;
+    let samples = run_interleaved(rounds, &mut contestants)?;
     for (method, samples) in NAMES.iter().zip(&samples) {
         findings.rows.push(
             ReportRow::new()
@@ -156,7 +156,7 @@ fn compare(
 }
 
 /// Returns the CPU nanoseconds of each of `count` calls, which must all succeed.
-fn every(count: u64, mut call: impl FnMut(u64) -> bool) -> Result<f64, LabError> {
+fn cpu_ns_of_all(count: u64, mut call: impl FnMut(u64) -> bool) -> Result<f64, LabError> {
     let mut succeeded = 0;
     let each = cpu_ns_each(count, || succeeded = (0..count).filter(|&at| call(at)).count());
     if succeeded as u64 == count {

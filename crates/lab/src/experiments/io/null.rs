@@ -8,7 +8,7 @@
 use super::{PAGE_BYTES, failed, measured, median};
 use crate::claim::ClaimGoal;
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_io::backend::DeviceBackend as _;
 use headwater_io::completion::CompletionPolicy;
@@ -28,7 +28,7 @@ const HANDLE: usize = 2;
 const GOALS: [(u32, f64); 2] = [(32, 60.0), (1, 110.0)];
 
 pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
-    let _here = CorePin::here();
+    let _here = CorePin::current_core();
     let (rounds, reads) = if context.is_quick() { (21, 100_000) } else { (101, 400_000) };
     for (depth, goal) in GOALS {
         let mut pair = pair_round(depth, reads)?;
@@ -38,7 +38,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
         let mut queue = || timed(reads, &mut queue);
         let mut handle = || timed(reads, &mut handle);
         let mut contestants: [CompareCase<'_, f64, LabError>; 3] = [&mut pair, &mut queue, &mut handle];
-        let samples = in_turns(rounds, &mut contestants)?;
+        let samples = run_interleaved(rounds, &mut contestants)?;
         for (name, samples) in NAMES.iter().zip(&samples) {
             findings.rows.push(
                 ReportRow::new()

@@ -12,7 +12,7 @@
 use super::{PAGE_BYTES, decimal, failed, seconds};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::backend::DeviceBackend as _;
@@ -85,7 +85,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
             for turn in &mut turns {
                 contestants.push(turn);
             }
-            let points = in_turns(rounds, &mut contestants)?;
+            let points = run_interleaved(rounds, &mut contestants)?;
             drop(contestants);
             drop(turns);
             report(findings, (looker, bytes), &lines, &points);

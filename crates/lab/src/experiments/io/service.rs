@@ -18,7 +18,7 @@ use headwater_io::clock::IoClock;
 use headwater_io::model::{ArbitrationMode, ModelDevice, ModelSettings, ServiceTimes};
 use headwater_io::scheduler::{CLASSES, LatePolicy, RequestClass, SchedulingPolicy};
 use headwater_io::{Buffer, Handle, IoError, IoRequest, Queue, SharedQueue, TransferData, WriteDurability};
-use headwater_nvme::controller::QueuePriority;
+use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
 const SIZE: u64 = 1 << 30;
@@ -141,7 +141,7 @@ struct LoadOutcome {
     /// Latencies of the served writes with a deadline.
     latencies: Vec<Nanos>,
     served: u64,
-    given_up: u64,
+    cancelled: u64,
 }
 
 impl LoadOutcome {
@@ -156,17 +156,17 @@ impl LoadOutcome {
 #[derive(Clone, Copy)]
 struct DeadlineLoad {
     /// Time between two writes with the deadline.
-    apart: Nanos,
+    interval: Nanos,
     /// Constant number of writes in flight without a deadline.
-    flood: usize,
+    background: usize,
 }
 
 fn deadlines(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let span = Nanos::from_millis(if context.is_quick() { 300 } else { 3_000 });
     let mut within = [Nanos::from_millis(1_000); CLASSES];
     within[0] = DEADLINE;
-    let beside = DeadlineLoad { apart: Nanos::from_micros(100), flood: 512 };
-    let beyond = DeadlineLoad { apart: Nanos::from_micros(16), flood: 0 };
+    let beside = DeadlineLoad { interval: Nanos::from_micros(100), background: 512 };
+    let beyond = DeadlineLoad { interval: Nanos::from_micros(16), background: 0 };
     let served = SchedulingPolicy::Deadline { within, late: LatePolicy::Serve };
     let given_up = SchedulingPolicy::Deadline { within, late: LatePolicy::GiveUp };
     for (name, what, load, scheduling) in [
@@ -185,10 +185,10 @@ fn deadlines(context: &RunContext, findings: &mut ExperimentFindings) -> Result<
                     .with("scheduler", policy)
                     .with("p99_ms", *p99)
                     .with("served", outcome.served)
-                    .with("given_up", outcome.given_up),
+                    .with("given_up", outcome.cancelled),
             );
         }
-        let (given_up, all) = (outcomes[0].given_up, outcomes[0].given_up + outcomes[0].served);
+        let (given_up, all) = (outcomes[0].cancelled, outcomes[0].cancelled + outcomes[0].served);
         let baseline = format!("fifo {:.1} ms; {what}; {given_up} of {all} given up", p99[1]);
         let value = (p99[0] / (seconds(DEADLINE) * 1e3), "times the deadline, p99 of those served");
         let goal = ClaimGoal::AtMost(DEADLINES_MAX);
@@ -198,7 +198,7 @@ fn deadlines(context: &RunContext, findings: &mut ExperimentFindings) -> Result<
 }
 
 /// The token of writes without a deadline; the token of a write with a deadline is its time of submission.
-const HAS_TIME: u64 = u64::MAX;
+const NO_DEADLINE: u64 = u64::MAX;
 /// Maximum number of waiting writes.
 const WAITING_MAX: u32 = 8_192;
 
@@ -217,21 +217,21 @@ fn loaded(
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut outcome, mut next, mut unhurried) = (LoadOutcome::default(), Nanos::ZERO, 0);
     while time.now() < span {
-        while unhurried < load.flood {
+        while unhurried < load.background {
             let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
-            handle.submit(request.of_class(RequestClass::LAST), HAS_TIME)?;
+            handle.submit(request.of_class(RequestClass::LAST), NO_DEADLINE)?;
             unhurried += 1;
         }
         // A full handle refuses requests; refused requests do not count as served.
         if time.now() >= next && handle.unanswered() < handle.most() {
-            next = next.after(load.apart);
+            next = next.after(load.interval);
             let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
             handle.submit(request, time.now().0)?;
         }
         while let Some(answer) = handle.poll()? {
             match (answer.completion.token, answer.completion.status) {
-                (HAS_TIME, _) => unhurried -= 1,
-                (_, Status::ABORT_REQUESTED) => outcome.given_up += 1,
+                (NO_DEADLINE, _) => unhurried -= 1,
+                (_, Status::ABORT_REQUESTED) => outcome.cancelled += 1,
                 (submitted, _) => {
                     outcome.served += 1;
                     outcome.latencies.push(time.now().since(Nanos(submitted)));

@@ -9,7 +9,7 @@ use super::fio::{Fio, ReadResult, SyscallCounter};
 use super::{PAGE_BYTES, decimal, failed, measured, median, seconds};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::backend::{CompletedCommand, DeviceBackend as _};
@@ -72,7 +72,7 @@ fn compare(
     let mut of_fio = || fio.run(depth, span);
     let mut contestants: [CompareCase<'_, ReadResult, LabError>; 3] =
         [&mut of_queue, &mut of_handle, &mut of_fio];
-    let samples = match in_turns(rounds, &mut contestants) {
+    let samples = match run_interleaved(rounds, &mut contestants) {
         Ok(samples) => samples,
         Err(error @ LabError::Measure { .. }) => {
             not_run(findings, depth, &format!("NOT MEASURED: {error}"));
@@ -196,7 +196,7 @@ enum ReadPath {
 
 /// A client of the `io_uring` backend.
 struct UringReader {
-    way: ReadPath,
+    path: ReadPath,
     free: Vec<Buffer>,
     block_bytes: u32,
     random: fastrand::Rng,
@@ -222,7 +222,14 @@ impl UringReader {
         };
         let free = (0..depth).map(|_| device.region(PAGE_BYTES)).collect::<Result<_, _>>()?;
         let random = fastrand::Rng::with_seed(seed);
-        Ok(Self { way, free, block_bytes: facts.block_bytes, random, clock: Clock::start(), _device: device })
+        Ok(Self {
+            path: way,
+            free,
+            block_bytes: facts.block_bytes,
+            random,
+            clock: Clock::start(),
+            _device: device,
+        })
     }
 
     /// Reads for `span`, then takes the outstanding completions.
@@ -244,7 +251,7 @@ impl UringReader {
     fn submit(&mut self) -> Result<(), IoError> {
         while let Some(buffer) = self.free.pop() {
             let offset = self.random.u64(..FILE_BYTES / PAGE_BYTES as u64) * PAGE_BYTES as u64;
-            match &mut self.way {
+            match &mut self.path {
                 ReadPath::Queue(queue) => {
                     let lba = offset / u64::from(self.block_bytes);
                     queue.submit(Command::read(1, lba, self.block_bytes, buffer)?, offset)?;
@@ -256,7 +263,7 @@ impl UringReader {
     }
 
     fn in_flight(&self) -> u32 {
-        match &self.way {
+        match &self.path {
             ReadPath::Queue(queue) => queue.in_flight(),
             ReadPath::Handle(handle) => handle.unanswered(),
         }
@@ -264,7 +271,7 @@ impl UringReader {
 
     /// Waits for a completion and takes all that are available. Returns their number.
     fn take(&mut self) -> Result<u64, IoError> {
-        let mut next = match &mut self.way {
+        let mut next = match &mut self.path {
             ReadPath::Queue(queue) => queue.wait_with(None)?,
             ReadPath::Handle(handle) => handle.wait(None)?,
         };
@@ -275,7 +282,7 @@ impl UringReader {
             if let TransferData::FromDevice(buffer) = data {
                 self.free.push(buffer);
             }
-            next = match &mut self.way {
+            next = match &mut self.path {
                 ReadPath::Queue(queue) => queue.poll_with()?,
                 ReadPath::Handle(handle) => handle.poll()?,
             };

@@ -23,7 +23,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut all = Vec::new();
     for (name, max) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)] {
-        let back = back_at_floor(max, &mut random)?;
+        let back = time_to_floor(max, &mut random)?;
         findings.rows.push(
             ReportRow::new()
                 .with("load_up_to", name)
@@ -52,14 +52,14 @@ struct DecayResult {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "spans of virtual time far below 2^52 ns")]
-fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<DecayResult, LabError> {
+fn time_to_floor(max: usize, random: &mut fastrand::Rng) -> Result<DecayResult, LabError> {
     let device = Arc::new(SimulatedPinner::new(SimulatedCosts::default()));
     let pool = Pool::open(PoolConfig {
         cap: CAP_BYTES,
         idle: IDLE,
         min_idle: FLOOR_BYTES,
         pinner: device.clone(),
-        time: device.clone(),
+        clock: device.clone(),
         cache_per_mille: CACHED,
         ..PoolConfig::default()
     })
@@ -72,7 +72,7 @@ fn back_at_floor(max: usize, random: &mut fastrand::Rng) -> Result<DecayResult, 
         held.push(buffer);
     }
     let tick = || {
-        device.pass(Nanos(IDLE.0 / TICKS));
+        device.advance(Nanos(IDLE.0 / TICKS));
         pool.tick(device.now());
         pool.statistics().nodes.iter().map(|node| node.pinned_bytes).sum::<u64>()
     };
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn memory_is_pinned_until_the_load_ends_and_is_then_released() {
-        let back = back_at_floor(64 << 10, &mut fastrand::Rng::with_seed(1)).unwrap();
+        let back = time_to_floor(64 << 10, &mut fastrand::Rng::with_seed(1)).unwrap();
         assert!(back.peak >= (CAP_BYTES / 4 * 3) as u64);
         assert!(back.idle_times.is_finite() && back.idle_times >= 1.0, "{}", back.idle_times);
         assert!(back.left <= FLOOR_BYTES as u64);

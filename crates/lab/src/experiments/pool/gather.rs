@@ -64,7 +64,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
     ];
     for (claim, name, lengths) in cases {
         let taken = (0..repetitions)
-            .map(|repetition| one(lengths, context.seed().wrapping_add(repetition)))
+            .map(|repetition| measure_once(lengths, context.seed().wrapping_add(repetition)))
             .collect::<Result<Vec<GatherShares>, LabError>>()?;
         let spread =
             |of: fn(&GatherShares) -> f64| SampleSpread::of(&taken.iter().map(of).collect::<Vec<f64>>());
@@ -99,11 +99,11 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
     Ok(())
 }
 
-fn one(lengths: LengthDistribution, seed: u64) -> Result<GatherShares, LabError> {
+fn measure_once(lengths: LengthDistribution, seed: u64) -> Result<GatherShares, LabError> {
     let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED)?;
     let mut random = fastrand::Rng::with_seed(seed);
     pin_all(&pool)?;
-    let held = crowded(&pool, lengths, &mut random)?;
+    let held = fill_and_fragment(&pool, lengths, &mut random)?;
     let free = pool.statistics().cap_bytes.saturating_sub(pool.statistics().in_use_bytes);
     let possible = longest_runs(&held, free);
     let request = |bytes| PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX);
@@ -145,7 +145,7 @@ fn longest_runs(held: &[PoolAllocation], free: u64) -> f64 {
 }
 
 /// Returns buffers that fill nine tenths of the pool after many allocations and frees.
-fn crowded(
+fn fill_and_fragment(
     pool: &Pool,
     lengths: LengthDistribution,
     random: &mut fastrand::Rng,
@@ -158,7 +158,7 @@ fn crowded(
         let fits = used + bytes.next_multiple_of(PAGE_BYTES) <= full;
         // In one segment if possible, else in several: otherwise nine tenths cannot be filled.
         let request = PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX);
-        let payload = if fits { taken(pool.allocate(&request))? } else { None };
+        let payload = if fits { allocated(pool.allocate(&request))? } else { None };
         if let Some(payload) = payload {
             used += capacity(&payload);
             held.push(payload);
@@ -190,7 +190,7 @@ fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> PoolRequest) -> Re
         if bytes == 0 {
             break;
         }
-        if let Some(payload) = taken(pool.allocate(&request(bytes)))? {
+        if let Some(payload) = allocated(pool.allocate(&request(bytes)))? {
             return Ok((per_mille as f64 / 10.0, legal_segments(payload)?));
         }
     }
@@ -217,7 +217,7 @@ fn legal_segments(payload: PoolAllocation) -> Result<usize, LabError> {
 }
 
 /// Returns the allocation, or `None` if the pool had no room.
-fn taken<T>(result: Result<T, PoolError>) -> Result<Option<T>, LabError> {
+fn allocated<T>(result: Result<T, PoolError>) -> Result<Option<T>, LabError> {
     match result {
         Ok(taken) => Ok(Some(taken)),
         Err(PoolError::WouldBlock { .. }) => Ok(None),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn full_pool_gives_less_in_one_segment_than_in_many() {
-        let taken = one(LengthDistribution::OverDoublings, 1).unwrap();
+        let taken = measure_once(LengthDistribution::OverDoublings, 1).unwrap();
         let tenths = taken.free * 100 / CAP_BYTES as u64;
         assert!((9..=12).contains(&tenths), "{tenths} % free");
         assert!(taken.possible + 0.5 >= taken.gathered, "{} {}", taken.possible, taken.gathered);

@@ -7,7 +7,7 @@
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, PinState, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, PinState, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_dma::pool::Pool;
 use headwater_host::baselines::{BaselineAllocator, BaselineHeap};
@@ -144,7 +144,7 @@ fn measure(bench: &mut PairBench, bytes: usize, rounds: usize) -> Result<Vec<Vec
         &mut register,
         &mut map_lock,
     ];
-    in_turns(rounds, &mut contestants)
+    run_interleaved(rounds, &mut contestants)
 }
 
 fn pool_pairs(pool: &Pool, bytes: usize) -> Result<f64, LabError> {

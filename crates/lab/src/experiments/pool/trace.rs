@@ -8,7 +8,7 @@
 use super::{CACHED, CAP_BYTES, claim, failed, median, open};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
-use crate::measure::{CompareCase, SampleSpread, cpu_ns_each, in_turns};
+use crate::measure::{CompareCase, SampleSpread, cpu_ns_each, run_interleaved};
 use crate::report::ReportRow;
 use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::Pool;
@@ -96,11 +96,11 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn count_hits(pool: &Pool, steps: &[TraceStep]) -> Result<(f64, f64), LabError> {
     let mut held = slots();
-    play(pool, &mut held, steps)?;
+    replay(pool, &mut held, steps)?;
     let before = pool.statistics().steps;
     let mut max_cached = 0;
     for part in steps.chunks(100) {
-        play(pool, &mut held, part)?;
+        replay(pool, &mut held, part)?;
         max_cached = max_cached.max(pool.statistics().cached_bytes);
     }
     let after = pool.statistics().steps;
@@ -108,7 +108,7 @@ fn count_hits(pool: &Pool, steps: &[TraceStep]) -> Result<(f64, f64), LabError> 
     Ok((hits * 100.0, max_cached as f64 / CAP_BYTES as f64 * 100.0))
 }
 
-fn play(pool: &Pool, held: &mut [Option<PoolBuffer>], steps: &[TraceStep]) -> Result<(), LabError> {
+fn replay(pool: &Pool, held: &mut [Option<PoolBuffer>], steps: &[TraceStep]) -> Result<(), LabError> {
     for step in steps {
         held[step.slot] = None;
         held[step.slot] = Some(pool.buffer(step.bytes).map_err(failed)?);
@@ -121,7 +121,7 @@ fn measure(steps: &[TraceStep], pools: (&Pool, &Pool), rounds: usize) -> Result<
     let count = steps.len() as u64;
     let with_pool = |pool: &Pool, held: &mut Vec<Option<PoolBuffer>>| {
         let mut outcome = Ok(());
-        let cost = cpu_ns_each(count, || outcome = play(pool, held, steps));
+        let cost = cpu_ns_each(count, || outcome = replay(pool, held, steps));
         outcome.map(|()| cost)
     };
     let with_heap = |heap: &mut Option<BaselineHeap>, held: &mut Vec<Option<BaselineBlock>>| {
@@ -153,7 +153,7 @@ fn measure(steps: &[TraceStep], pools: (&Pool, &Pool), rounds: usize) -> Result<
     let mut with_talc = || Ok(with_heap(&mut talc, &mut talc_held));
     let mut contestants: [CompareCase<'_, f64, LabError>; NAMES.len()] =
         [&mut floor, &mut cached, &mut bare, &mut with_rlsf, &mut with_talc];
-    in_turns(rounds, &mut contestants)
+    run_interleaved(rounds, &mut contestants)
 }
 
 /// The work that a thread repeats while it is timed.
@@ -173,8 +173,8 @@ pub(super) fn run_threads(context: &RunContext, findings: &mut ExperimentFinding
         let pool = open(CAP_BYTES * 2, CHUNK_BYTES, CACHED)?;
         let (mut by_cpu, mut by_clock) = (Vec::new(), Vec::new());
         for round in 0..=rounds {
-            let alone = together(&pool, &steps, work, 1, context.clock())?;
-            let both = together(&pool, &steps, work, 2, context.clock())?;
+            let alone = run_on_threads(&pool, &steps, work, 1, context.clock())?;
+            let both = run_on_threads(&pool, &steps, work, 2, context.clock())?;
             if round > 0 {
                 by_cpu.push(2.0 * alone.cpu / both.cpu);
                 by_clock.push(2.0 * alone.span / both.span);
@@ -202,7 +202,7 @@ struct ThreadCost {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a round is far below 2^52 ns")]
-fn together(
+fn run_on_threads(
     pool: &Pool,
     steps: &[TraceStep],
     work: ThreadWork,
@@ -248,7 +248,7 @@ fn thread_work(
         }
         ThreadWork::Trace => {
             for part in steps.chunks(count.min(steps.len())).take(count.div_ceil(steps.len())) {
-                play(pool, held, part)?;
+                replay(pool, held, part)?;
             }
             Ok(())
         }

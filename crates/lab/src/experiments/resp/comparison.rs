@@ -8,7 +8,7 @@ use super::scenario::RespScenario;
 use crate::canned_server::CannedServer;
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{LabError, RunContext};
-use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use crate::resp_load::{LoadCommand, LoadResult, RespLoad, fill, info_number};
 use crate::server::{RespDurability, RespServer, redis_version};
@@ -82,7 +82,7 @@ impl ServerComparison {
     }
 
     /// Returns the reason why no ratios can be formed, if there is one.
-    pub(super) fn why_incomplete(&self) -> Option<String> {
+    pub(super) fn incomplete_reason(&self) -> Option<String> {
         let ours = self.ours.as_ref().err();
         ours.or(self.redis.as_ref().err()).cloned()
     }
@@ -95,10 +95,10 @@ impl ServerComparison {
     /// Measures the servers interleaved.
     pub(super) fn measure(&self, scenario: &RespScenario, quick: bool) -> Result<ServerSamples, LabError> {
         let load = scenario.load;
-        self.canned.answer_with(load.value_bytes);
+        self.canned.set_value_bytes(load.value_bytes);
         self.fill_for(load)?;
         let effort = if quick { QUICK } else { FULL };
-        let running: Vec<(usize, SocketAddr, CpuAccount)> = self.seats();
+        let running: Vec<(usize, SocketAddr, CpuAccount)> = self.running_servers();
         let mut work: Vec<_> = running
             .iter()
             .map(|&(server, address, account)| {
@@ -116,7 +116,7 @@ impl ServerComparison {
         for server_work in &mut work {
             contestants.push(server_work);
         }
-        let taken = in_turns(effort.rounds, &mut contestants)?;
+        let taken = run_interleaved(effort.rounds, &mut contestants)?;
         let mut samples = [Vec::new(), Vec::new(), Vec::new()];
         for ((server, _, _), of_server) in running.iter().zip(taken) {
             samples[*server] = of_server;
@@ -124,7 +124,7 @@ impl ServerComparison {
         Ok(ServerSamples { mode: self.mode, samples })
     }
 
-    fn seats(&self) -> Vec<(usize, SocketAddr, CpuAccount)> {
+    fn running_servers(&self) -> Vec<(usize, SocketAddr, CpuAccount)> {
         let mut running = Vec::new();
         if let Ok(server) = &self.ours {
             running.push((Self::OURS, server.address(), server.account()));
@@ -139,7 +139,7 @@ impl ServerComparison {
     /// Fills every key with values of the load's length before reads, because a miss would cost less.
     fn fill_for(&self, load: RespLoad) -> Result<(), LabError> {
         if load.verb == LoadCommand::Get && self.filled.get() != load.value_bytes {
-            for (server, address, _) in self.seats() {
+            for (server, address, _) in self.running_servers() {
                 if server != Self::CANNED {
                     fill(address, load.value_bytes)?;
                 }

@@ -6,11 +6,11 @@
 //! is most of a response it hides the gain, and the row says so.
 
 use super::protocol::{CLASSES, RequestMemory, TierMemory, UdmaClass, UdmaDirection, UdmaRequest, requests};
-use super::{IMPROVEMENT_MIN, failed, improved, improvement};
+use super::{IMPROVEMENT_MIN, failed, improvement, improvement_claim};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
 use crate::experiments::pool::locking;
-use crate::measure::{CompareCase, SampleSpread, in_turns};
+use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use headwater_dma::pool::{PoolConfig, TierThresholds};
 use headwater_host::clock::Clock;
@@ -31,7 +31,7 @@ const QUICK_DIVISOR: usize = 10;
 const FLOOR: usize = 0;
 const EACH: usize = 1;
 const TIERS: usize = 2;
-const WAYS: usize = 3;
+const METHODS: usize = 3;
 
 /// Mean nanoseconds of a request in a batch: response time, and CPU.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ struct BatchCost {
 
 pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Result<(), LabError> {
     let (file, mode) =
-        prepared(context).map_err(|source| LabError::Io { what: "write the test file", source })?;
+        create_test_file(context).map_err(|source| LabError::Io { what: "write the test file", source })?;
     let divisor = if context.is_quick() { QUICK_DIVISOR } else { 1 };
     let direct = if mode == FileMode::Direct { "direct" } else { "page cache" };
     for class in &CLASSES {
@@ -60,7 +60,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
 }
 
 /// Creates a file whose every byte is written, because unwritten bytes cost the disk nothing to read.
-fn prepared(context: &RunContext) -> io::Result<(File, FileMode)> {
+fn create_test_file(context: &RunContext) -> io::Result<(File, FileMode)> {
     let path = context.scratch().join("udma");
     let mut random = fastrand::Rng::with_seed(context.seed());
     let mut part = vec![0; 4 << 20];
@@ -111,16 +111,16 @@ fn measure(
     let mut with_tiers = || {
         batch(clock, turn(&mut third), |request| {
             let held = tiers.take(request.bytes).map_err(io::Error::other)?;
-            through(file, request, held, &mut callers)
+            run_in_tier(file, request, held, &mut callers)
         })
     };
-    let mut contestants: [CompareCase<'_, BatchCost, LabError>; WAYS] =
+    let mut contestants: [CompareCase<'_, BatchCost, LabError>; METHODS] =
         [&mut floor, &mut each, &mut with_tiers];
-    in_turns(batches.len(), &mut contestants)
+    run_interleaved(batches.len(), &mut contestants)
 }
 
 /// Runs a request through a tier: small ones are copied, because their memory stays in the tier.
-fn through(
+fn run_in_tier(
     file: &File,
     request: &UdmaRequest,
     held: RequestMemory<'_>,
@@ -218,7 +218,7 @@ fn claim(class: &UdmaClass, mode: FileMode, costs: &[Vec<BatchCost>]) -> LabClai
         median(spread(&costs[FLOOR], |cost| cost.response)),
         median(gain(costs, |cost| cost.cpu))
     );
-    improved(name, median(gain(costs, |cost| cost.response)), EvidenceLabel::Measured, baseline)
+    improvement_claim(name, median(gain(costs, |cost| cost.response)), EvidenceLabel::Measured, baseline)
 }
 
 #[cfg(test)]
@@ -236,7 +236,7 @@ mod tests {
         for class in &CLASSES {
             let list = requests(class, class.bounds[0], 20, 4 << 20, 1);
             let Ok(costs) = measure(&file, class, &list, context.clock()) else { continue };
-            assert_eq!(costs.len(), WAYS);
+            assert_eq!(costs.len(), METHODS);
             assert!(costs.iter().all(|batches| batches.len() == BATCHES));
             let row = row(class, class.bounds[0], 20, "direct", &costs);
             assert!(row.get("note").is_some());
@@ -259,7 +259,7 @@ mod tests {
         .unwrap();
         let mut callers = vec![0; 4_096];
         let request = UdmaRequest { bytes: 512, direction: UdmaDirection::Read, offset: 4_096 };
-        through(&file, &request, tiers.take(512).unwrap(), &mut callers).unwrap();
+        run_in_tier(&file, &request, tiers.take(512).unwrap(), &mut callers).unwrap();
         assert_eq!(callers[..512], pattern[4_096..4_608]);
     }
 }

@@ -7,7 +7,7 @@
 //! the same figures.
 
 use super::protocol::{CLASSES, RequestMemory, TierMemory, UdmaClass, UdmaDirection, UdmaRequest, requests};
-use super::{failed, improved, improvement};
+use super::{failed, improvement, improvement_claim};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, RunContext};
 use crate::report::ReportRow;
@@ -29,7 +29,7 @@ const POOL_PAIR: Nanos = Nanos(60);
 const PAPER_PIN: Nanos = Nanos::from_micros(800);
 const PAGE_BYTES: u64 = 4_096;
 /// Thousandths of a run at which figures 6 and 7 sample.
-const MARKS: [usize; 6] = [2, 10, 50, 100, 500, 1_000];
+const RUN_TIME_MARKS: [usize; 6] = [2, 10, 50, 100, 500, 1_000];
 
 struct DeviceLatency {
     access: Nanos,
@@ -101,7 +101,7 @@ pub(super) fn run(
                     let name = format!("p3.udma.model.{}", class.name);
                     let baseline = format!("mmap and mlock for each request: {:.1} us", mean(&each) / 1e3);
                     let percent = improvement(mean(&each), mean(&tiers));
-                    findings.claims.push(improved(name, percent, EvidenceLabel::Model, baseline));
+                    findings.claims.push(improvement_claim(name, percent, EvidenceLabel::Model, baseline));
                 }
             }
         }
@@ -124,12 +124,12 @@ pub(super) fn run(
 /// Returns response times in nanoseconds of virtual time, with memory pinned for each request.
 fn each_request(host: &HostCosts, list: &[UdmaRequest]) -> Result<Vec<u64>, LabError> {
     let device = Arc::new(SimulatedPinner::new(host.pin));
-    let config = PoolConfig { pinner: device.clone(), time: device.clone(), ..PoolConfig::default() };
+    let config = PoolConfig { pinner: device.clone(), clock: device.clone(), ..PoolConfig::default() };
     let pool = Pool::open(config).map_err(failed)?;
     let one = |request: &UdmaRequest| {
         let start = device.now();
         let memory = pool.pin_for_request(request.bytes).map_err(failed)?;
-        device.pass(DEVICE.of(request));
+        device.advance(DEVICE.of(request));
         drop(memory);
         Ok(device.now().since(start).0)
     };
@@ -148,11 +148,11 @@ fn with_tiers(
     let one = |request: &UdmaRequest| {
         let start = device.now();
         let held = tiers.take(request.bytes)?;
-        device.pass(match &held {
+        device.advance(match &held {
             RequestMemory::Slot(slot) => Nanos(host.copy.0 * slot.len() as u64 / PAGE_BYTES),
             RequestMemory::Buffer(_) => POOL_PAIR,
         });
-        device.pass(DEVICE.of(request));
+        device.advance(DEVICE.of(request));
         Ok(device.now().since(start).0)
     };
     list.iter().map(one).collect()
@@ -163,11 +163,11 @@ fn mean(spans: &[u64]) -> f64 {
     spans.iter().sum::<u64>() as f64 / spans.len() as f64
 }
 
-/// Returns the improvement in per cent over the first part of a run, for each of [`MARKS`].
+/// Returns the improvement in per cent over the first part of a run, for each of [`RUN_TIME_MARKS`].
 fn by_run_time(each: &[u64], tiers: &[u64]) -> Vec<f64> {
     let until = |mark: usize| (each.len() * mark / 1_000).max(1);
     let at = |mark| improvement(mean(&each[..until(mark)]), mean(&tiers[..until(mark)]));
-    MARKS.map(at).to_vec()
+    RUN_TIME_MARKS.map(at).to_vec()
 }
 
 fn figure_5_row(host: &HostCosts, class: &UdmaClass, bound: usize, methods: [&[u64]; 3]) -> ReportRow {
@@ -192,7 +192,7 @@ fn figure_rows(
     bound: usize,
     grown: &[f64],
 ) -> (ReportRow, Option<ReportRow>) {
-    const COLUMNS: [&str; MARKS.len()] = [
+    const COLUMNS: [&str; RUN_TIME_MARKS.len()] = [
         "after_0.2_percent_of_run",
         "after_1_percent_of_run",
         "after_5_percent_of_run",

@@ -103,7 +103,7 @@ impl TierMemory {
             chunk_rule: ChunkRule::Fixed,
             tiers: Some(borders),
             pinner,
-            time,
+            clock: time,
             ..PoolConfig::default()
         };
         Ok(Self { pool: Pool::open(config).map_err(failed)?, borders, small: None })

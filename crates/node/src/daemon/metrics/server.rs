@@ -61,7 +61,11 @@ impl MetricsServer {
     }
 }
 
-fn serve(listener: TcpListener, board: Arc<MetricsBoard>, ended: oneshot::Receiver<()>) -> std::io::Result<()> {
+fn serve(
+    listener: TcpListener,
+    board: Arc<MetricsBoard>,
+    ended: oneshot::Receiver<()>,
+) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -93,11 +97,11 @@ async fn health(State(board): State<Arc<MetricsBoard>>) -> Response {
         NodeHealth::Serving => StatusCode::OK,
         NodeHealth::Recovering | NodeHealth::Draining => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (code, format!("{}\n", health.word())).into_response()
+    (code, format!("{}\n", health.as_str())).into_response()
 }
 
 async fn trace(State(board): State<Arc<MetricsBoard>>) -> Response {
-    match board.snapshot().faces.trace {
+    match board.snapshot().front_ends.trace {
         Some(trace) => axum::Json(trace).into_response(),
         None => (StatusCode::NOT_FOUND, "no request was sampled yet\n").into_response(),
     }

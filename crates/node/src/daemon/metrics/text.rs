@@ -35,7 +35,7 @@ impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.device(&mut encoder)?;
         self.wear(&mut encoder)?;
-        self.faces(&mut encoder)?;
+        self.front_ends(&mut encoder)?;
         self.stages(&mut encoder)?;
         self.0.pool.as_ref().map_or(Ok(()), |pool| pool::encode(&mut encoder, pool))
     }
@@ -107,8 +107,8 @@ impl SnapshotCollector {
         )
     }
 
-    fn faces(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let faces = &self.0.faces;
+    fn front_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let faces = &self.0.front_ends;
         let commands: Vec<LabelledValue<'_>> = faces
             .commands
             .iter()
@@ -224,7 +224,7 @@ fn prefixed(name: &str) -> String {
 mod tests {
     use super::super::StageTime;
     use super::*;
-    use headwater_frontend::numbers::StatusClass;
+    use headwater_frontend::counters::StatusClass;
 
     #[test]
     fn every_counter_is_in_the_text() {
@@ -232,8 +232,8 @@ mod tests {
         snapshot.device.keys[2] = 7;
         snapshot.device.client_bytes = 100;
         snapshot.device.programmed_bytes = 150;
-        snapshot.faces.commands.insert(("get", StatusClass::Failed), 3);
-        snapshot.faces.in_flight.insert("resp", 5);
+        snapshot.front_ends.commands.insert(("get", StatusClass::Failed), 3);
+        snapshot.front_ends.in_flight.insert("resp", 5);
         snapshot.stages.insert("executed", StageTime { samples: 2, nanos: 1_500_000_000 });
         let text = encode(snapshot).unwrap();
         for line in [

@@ -1,6 +1,6 @@
 //! The decoder of RESP2 replies.
 //!
-//! Input: bytes. Output: a [`Reply`] and its length, or a request for more bytes. Invariant: for any input the decoder
+//! Input: bytes. Output: a [`DecodedReply`] and its length, or a request for more bytes. Invariant: for any input the decoder
 //! does not panic, and allocates memory only for bytes that have arrived.
 
 /// Maximum length of a line of a reply.
@@ -12,7 +12,7 @@ const DEPTH_MAX: u8 = 8;
 
 /// A reply of a server.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum DecodedReply {
     /// `+OK`
     Simple(String),
     /// `-ERR ...`
@@ -24,10 +24,10 @@ pub enum Reply {
     /// `$-1` or `*-1`
     Nil,
     /// `*2 ...`
-    Array(Vec<Reply>),
+    Array(Vec<DecodedReply>),
 }
 
-impl std::fmt::Debug for Reply {
+impl std::fmt::Debug for DecodedReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Simple(text) => write!(f, "Simple({text:?})"),
@@ -44,61 +44,67 @@ impl std::fmt::Debug for Reply {
 /// The error of bytes that are not a RESP2 reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer does not speak RESP2 ({0}): is this the address of a Headwater or Redis server?")]
-pub struct NotAReply(&'static str);
+pub struct ReplyFormatError(&'static str);
 
 /// Decodes the first reply of `bytes`. Returns the reply and its length, or `None` while it is incomplete.
 ///
 /// # Errors
-/// [`NotAReply`] when the bytes cannot become a reply.
-pub fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, NotAReply> {
+/// [`ReplyFormatError`] when the bytes cannot become a reply.
+pub fn decode(bytes: &[u8]) -> Result<Option<(DecodedReply, usize)>, ReplyFormatError> {
     decode_at(bytes, DEPTH_MAX)
 }
 
-fn decode_at(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, NotAReply> {
+fn decode_at(bytes: &[u8], depth: u8) -> Result<Option<(DecodedReply, usize)>, ReplyFormatError> {
     let Some((line, mut used)) = line(bytes)? else {
         return Ok(None);
     };
     let Some((&kind, rest)) = line.split_first() else {
-        return Err(NotAReply("an empty line"));
+        return Err(ReplyFormatError("an empty line"));
     };
     let reply = match kind {
-        b'+' => Reply::Simple(String::from_utf8_lossy(rest).into_owned()),
-        b'-' => Reply::Error(String::from_utf8_lossy(rest).into_owned()),
-        b':' => Reply::Integer(number(rest)?),
+        b'+' => DecodedReply::Simple(String::from_utf8_lossy(rest).into_owned()),
+        b'-' => DecodedReply::Error(String::from_utf8_lossy(rest).into_owned()),
+        b':' => DecodedReply::Integer(number(rest)?),
         b'$' => {
             let length = number(rest)?;
             if length == -1 {
-                return Ok(Some((Reply::Nil, used)));
+                return Ok(Some((DecodedReply::Nil, used)));
             }
-            let length = usize::try_from(length).map_err(|_negative| NotAReply("a negative length"))?;
+            let length =
+                usize::try_from(length).map_err(|_negative| ReplyFormatError("a negative length"))?;
             if length > BULK_BYTES_MAX {
-                return Err(NotAReply("a string above 512 MiB"));
+                return Err(ReplyFormatError("a string above 512 MiB"));
             }
             let Some(body) = bytes.get(used..used + length + 2) else {
                 return Ok(None);
             };
             let (body, end) = body.split_at(length);
             if end != b"\r\n" {
-                return Err(NotAReply("a string without its end"));
+                return Err(ReplyFormatError("a string without its end"));
             }
             used += length + 2;
-            Reply::Bulk(body.to_vec())
+            DecodedReply::Bulk(body.to_vec())
         }
         b'*' => return array(bytes, rest, used, depth),
-        _ => return Err(NotAReply("an unknown first byte")),
+        _ => return Err(ReplyFormatError("an unknown first byte")),
     };
     Ok(Some((reply, used)))
 }
 
-fn array(bytes: &[u8], rest: &[u8], mut used: usize, depth: u8) -> Result<Option<(Reply, usize)>, NotAReply> {
+fn array(
+    bytes: &[u8],
+    rest: &[u8],
+    mut used: usize,
+    depth: u8,
+) -> Result<Option<(DecodedReply, usize)>, ReplyFormatError> {
     let count = number(rest)?;
     if count == -1 {
-        return Ok(Some((Reply::Nil, used)));
+        return Ok(Some((DecodedReply::Nil, used)));
     }
     if count < 0 {
-        return Err(NotAReply("a negative count"));
+        return Err(ReplyFormatError("a negative count"));
     }
-    let deeper = depth.checked_sub(1).ok_or(NotAReply("arrays nested too deep"))?;
+    let deeper = depth.checked_sub(1).ok_or(ReplyFormatError("arrays nested too deep"))?;
     // The count is untrusted; memory grows only with bytes that have arrived.
     let mut items = Vec::new();
     for _ in 0..count {
@@ -108,25 +114,28 @@ fn array(bytes: &[u8], rest: &[u8], mut used: usize, depth: u8) -> Result<Option
         used += length;
         items.push(item);
     }
-    Ok(Some((Reply::Array(items), used)))
+    Ok(Some((DecodedReply::Array(items), used)))
 }
 
-fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, NotAReply> {
+fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReplyFormatError> {
     match bytes.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
         Some(end) => match bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")) {
             Some(line) => Ok(Some((line, end + 1))),
-            None => Err(NotAReply("a line without its carriage return")),
+            None => Err(ReplyFormatError("a line without its carriage return")),
         },
-        None if bytes.len() >= LINE_BYTES_MAX => Err(NotAReply("a line above 64 KiB")),
+        None if bytes.len() >= LINE_BYTES_MAX => Err(ReplyFormatError("a line above 64 KiB")),
         None => match bytes.first() {
             None | Some(b'+' | b'-' | b':' | b'$' | b'*') => Ok(None),
-            Some(_) => Err(NotAReply("an unknown first byte")),
+            Some(_) => Err(ReplyFormatError("an unknown first byte")),
         },
     }
 }
 
-fn number(text: &[u8]) -> Result<i64, NotAReply> {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(NotAReply("an invalid number"))
+fn number(text: &[u8]) -> Result<i64, ReplyFormatError> {
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(ReplyFormatError("an invalid number"))
 }
 
 #[cfg(test)]
@@ -139,13 +148,13 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(decode(&bytes[..end]), Ok(None), "cut at {end}");
         }
-        let expected = Reply::Array(vec![
-            Reply::Simple("OK".into()),
-            Reply::Error("ERR no".into()),
-            Reply::Integer(-7),
-            Reply::Bulk(b"a\r\n".to_vec()),
-            Reply::Nil,
-            Reply::Array(vec![]),
+        let expected = DecodedReply::Array(vec![
+            DecodedReply::Simple("OK".into()),
+            DecodedReply::Error("ERR no".into()),
+            DecodedReply::Integer(-7),
+            DecodedReply::Bulk(b"a\r\n".to_vec()),
+            DecodedReply::Nil,
+            DecodedReply::Array(vec![]),
         ]);
         assert_eq!(decode(bytes), Ok(Some((expected, bytes.len()))));
     }

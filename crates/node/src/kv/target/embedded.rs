@@ -3,8 +3,8 @@
 //! Input: batches. Output: commands to the device, results in order. Invariant: all commands of a batch are in flight
 //! together, and the batch ends when the last of them has completed.
 
-use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
-use crate::kv::pipeline::carry_out;
+use super::{KeyValueRecord, KvError, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
+use crate::kv::pipeline::execute_all;
 use bytes::Bytes;
 use headwater_frontend::core_device::CoreDevice;
 use headwater_host::clock::Clock;
@@ -21,7 +21,7 @@ pub struct EmbeddedTarget<D, G> {
     device: D,
     namespace: NamespaceId,
     clock: Clock,
-    matches: Matches,
+    matches: PatternMatcher,
     /// The lock of the data directory, which must be held as long as the device exists.
     _guard: G,
 }
@@ -33,31 +33,31 @@ impl<D, G> std::fmt::Debug for EmbeddedTarget<D, G> {
 }
 
 /// A function that matches a key with a pattern, by the rules of the RESP front end.
-pub type Matches = fn(pattern: &[u8], key: &[u8]) -> bool;
+pub type PatternMatcher = fn(pattern: &[u8], key: &[u8]) -> bool;
 
 impl<D: CoreDevice, G> EmbeddedTarget<D, G> {
     /// Returns a target on an open device; `guard` is dropped after the device.
-    pub fn new(device: D, namespace: NamespaceId, clock: Clock, matches: Matches, guard: G) -> Self {
+    pub fn new(device: D, namespace: NamespaceId, clock: Clock, matches: PatternMatcher, guard: G) -> Self {
         Self { device, namespace, clock, matches, _guard: guard }
     }
 
-    fn all(&mut self, commands: impl Iterator<Item = SsdCommand>) -> Result<Vec<SsdCompletion>, KvError> {
-        carry_out(&mut self.device, &self.clock, self.namespace, commands)
+    fn execute(&mut self, commands: impl Iterator<Item = SsdCommand>) -> Result<Vec<SsdCompletion>, KvError> {
+        execute_all(&mut self.device, &self.clock, self.namespace, commands)
             .map_err(|error| KvError::Device(error.to_string()))
     }
 
     fn presence(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<SsdCompletion>>, KvError> {
-        let done = self.all(keys.iter().map(|key| SsdCommand::Exist {
+        let done = self.execute(keys.iter().map(|key| SsdCommand::Exist {
             key: Bytes::copy_from_slice(key),
             release: ReadRelease::WhenDurable,
         }))?;
-        done.into_iter().map(present).collect()
+        done.into_iter().map(existing).collect()
     }
 }
 
 impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
-    fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
-        let done = self.all(records.iter().map(|record| SsdCommand::Store {
+    fn set(&mut self, records: &[KeyValueRecord], answer: OnStored<'_>) -> Result<(), KvError> {
+        let done = self.execute(records.iter().map(|record| SsdCommand::Store {
             key: Bytes::copy_from_slice(&record.key),
             value: Bytes::copy_from_slice(&record.value).into(),
             condition: WriteCondition::Always,
@@ -67,21 +67,25 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
             let status = completion.status;
             answer(
                 index,
-                if status.is_success() { Stored::Acknowledged } else { Stored::Refused(status.to_string()) },
+                if status.is_success() {
+                    StoreResult::Acknowledged
+                } else {
+                    StoreResult::Refused(status.to_string())
+                },
             )?;
         }
         Ok(())
     }
 
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
-        let done = self.all(keys.iter().map(|key| SsdCommand::Retrieve {
+        let done = self.execute(keys.iter().map(|key| SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
             bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
             release: ReadRelease::WhenDurable,
         }))?;
         for (index, completion) in done.into_iter().enumerate() {
-            answer(index, present(completion)?.map(|completion| completion.sink))?;
+            answer(index, existing(completion)?.map(|completion| completion.sink))?;
         }
         Ok(())
     }
@@ -92,13 +96,13 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     }
 
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
-        let done = self.all(keys.iter().map(|key| SsdCommand::Delete {
+        let done = self.execute(keys.iter().map(|key| SsdCommand::Delete {
             key: Bytes::copy_from_slice(key),
             condition: WriteCondition::Always,
         }))?;
         let mut deleted = 0;
         for completion in done {
-            deleted += u64::from(present(completion)?.is_some());
+            deleted += u64::from(existing(completion)?.is_some());
         }
         Ok(deleted)
     }
@@ -109,11 +113,11 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
 
     fn scan(
         &mut self,
-        from: Cursor,
+        from: ScanCursor,
         pattern: Option<&[u8]>,
-    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
-        let list = SsdCommand::List { from: ListPosition(from.0), keys_max: SCAN_KEYS };
-        let Some(done) = self.all(std::iter::once(list))?.pop() else {
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanCursor>), KvError> {
+        let list = SsdCommand::List { position: ListPosition(from.0), keys_max: SCAN_KEYS };
+        let Some(done) = self.execute(std::iter::once(list))?.pop() else {
             return Ok((Vec::new(), None));
         };
         if !done.status.is_success() {
@@ -121,7 +125,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
         }
         let fits = |key: &[u8]| pattern.is_none_or(|pattern| (self.matches)(pattern, key));
         let keys = done.keys.into_iter().filter(|listed| fits(&listed.key)).map(|listed| listed.key.to_vec());
-        Ok((keys.collect(), done.next.map(|next| Cursor(next.0))))
+        Ok((keys.collect(), done.next_position.map(|next| ScanCursor(next.0))))
     }
 
     fn key_count(&mut self) -> Result<u64, KvError> {
@@ -134,7 +138,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
 }
 
 /// Returns a successful completion, or `None` if the key does not exist.
-fn present(completion: SsdCompletion) -> Result<Option<SsdCompletion>, KvError> {
+fn existing(completion: SsdCompletion) -> Result<Option<SsdCompletion>, KvError> {
     match completion.status {
         status if status.is_success() => Ok(Some(completion)),
         Status::KEY_DOES_NOT_EXIST => Ok(None),

@@ -3,8 +3,8 @@
 //! Input: batches. Output: pipelined commands, results in order. The requests of a batch are sent before its replies
 //! are read, so a batch with large replies is split where its requests could fill both socket buffers.
 
-use super::{Cursor, KvError, KvTarget, OnFound, OnStored, Record, Stored};
-use crate::kv::resp_client::{ClientError, Endpoint, Reply, RespClient, Stream};
+use super::{KeyValueRecord, KvError, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
+use crate::kv::resp_client::{ClientError, ClientStream, DecodedReply, NodeEndpoint, RespClient};
 use std::time::Duration;
 
 /// Maximum request bytes sent before replies of any size are read: less than a socket buffer holds.
@@ -22,7 +22,7 @@ impl LiveTarget {
     ///
     /// # Errors
     /// When no node listens or the namespace does not exist.
-    pub fn connect(endpoint: &Endpoint, limit: Duration, namespace: u8) -> Result<Self, ClientError> {
+    pub fn connect(endpoint: &NodeEndpoint, limit: Duration, namespace: u8) -> Result<Self, ClientError> {
         let mut client = RespClient::connect(endpoint, limit)?;
         if namespace != 1 {
             let database = namespace.saturating_sub(1).to_string();
@@ -33,17 +33,17 @@ impl LiveTarget {
 
     /// Returns the socket; only between two calls.
     #[must_use]
-    pub fn into_stream(self) -> Stream {
+    pub fn into_stream(self) -> ClientStream {
         self.client.into_stream()
     }
 
     /// Sends `[command, key]` for each key, at most [`REQUEST_BYTES_MAX`] at a time, and passes every reply to
     /// `answer`.
-    fn each(
+    fn call_each(
         &mut self,
         command: &'static str,
         keys: &[Vec<u8>],
-        answer: &mut dyn FnMut(usize, Reply) -> Result<(), KvError>,
+        answer: &mut dyn FnMut(usize, DecodedReply) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         let mut first = 0;
         while first < keys.len() {
@@ -60,7 +60,7 @@ impl LiveTarget {
             self.client.send()?;
             for index in first..end {
                 match self.client.receive()? {
-                    Reply::Error(text) => return Err(ClientError::Refused(text).into()),
+                    DecodedReply::Error(text) => return Err(ClientError::Refused(text).into()),
                     reply => answer(index, reply)?,
                 }
             }
@@ -71,7 +71,7 @@ impl LiveTarget {
 }
 
 impl KvTarget for LiveTarget {
-    fn set(&mut self, records: &[Record], answer: OnStored<'_>) -> Result<(), KvError> {
+    fn set(&mut self, records: &[KeyValueRecord], answer: OnStored<'_>) -> Result<(), KvError> {
         for record in records {
             match record.expiry_ms {
                 None => self.client.push(&[b"SET", &record.key, &record.value]),
@@ -85,8 +85,8 @@ impl KvTarget for LiveTarget {
         let sent = self.client.send();
         for index in 0..records.len() {
             let stored = match self.client.receive() {
-                Ok(Reply::Simple(_)) => Stored::Acknowledged,
-                Ok(Reply::Error(text)) => Stored::Refused(text),
+                Ok(DecodedReply::Simple(_)) => StoreResult::Acknowledged,
+                Ok(DecodedReply::Error(text)) => StoreResult::Refused(text),
                 Ok(reply) => return Err(self.client.unexpected("SET", reply).into()),
                 Err(error) => return Err(sent.err().unwrap_or(error).into()),
             };
@@ -97,9 +97,9 @@ impl KvTarget for LiveTarget {
 
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
         let endpoint = self.client.endpoint().clone();
-        self.each("GET", keys, &mut |index, reply| match reply {
-            Reply::Bulk(value) => answer(index, Some(value)),
-            Reply::Nil => answer(index, None),
+        self.call_each("GET", keys, &mut |index, reply| match reply {
+            DecodedReply::Bulk(value) => answer(index, Some(value)),
+            DecodedReply::Nil => answer(index, None),
             reply => {
                 Err(ClientError::Unexpected { endpoint: endpoint.clone(), command: "GET", reply }.into())
             }
@@ -108,10 +108,10 @@ impl KvTarget for LiveTarget {
 
     fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {
         let mut found = Vec::with_capacity(keys.len());
-        self.each("PEXPIRETIME", keys, &mut |_index, reply| {
+        self.call_each("PEXPIRETIME", keys, &mut |_index, reply| {
             found.push(match reply {
                 // -1 is a key without expiry, -2 is no such key.
-                Reply::Integer(at) => u64::try_from(at).ok(),
+                DecodedReply::Integer(at) => u64::try_from(at).ok(),
                 _ => None,
             });
             Ok(())
@@ -121,8 +121,8 @@ impl KvTarget for LiveTarget {
 
     fn del(&mut self, keys: &[Vec<u8>]) -> Result<u64, KvError> {
         let mut deleted = 0;
-        self.each("DEL", keys, &mut |_index, reply| {
-            deleted += u64::from(reply == Reply::Integer(1));
+        self.call_each("DEL", keys, &mut |_index, reply| {
+            deleted += u64::from(reply == DecodedReply::Integer(1));
             Ok(())
         })?;
         Ok(deleted)
@@ -130,8 +130,8 @@ impl KvTarget for LiveTarget {
 
     fn exists(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>, KvError> {
         let mut found = Vec::with_capacity(keys.len());
-        self.each("EXISTS", keys, &mut |_index, reply| {
-            found.push(reply == Reply::Integer(1));
+        self.call_each("EXISTS", keys, &mut |_index, reply| {
+            found.push(reply == DecodedReply::Integer(1));
             Ok(())
         })?;
         Ok(found)
@@ -139,36 +139,36 @@ impl KvTarget for LiveTarget {
 
     fn scan(
         &mut self,
-        from: Cursor,
+        from: ScanCursor,
         pattern: Option<&[u8]>,
-    ) -> Result<(Vec<Vec<u8>>, Option<Cursor>), KvError> {
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanCursor>), KvError> {
         let cursor = from.0.to_string();
         let mut parts: Vec<&[u8]> = vec![b"SCAN", cursor.as_bytes(), b"COUNT", SCAN_COUNT];
         if let Some(pattern) = pattern {
             parts.extend([&b"MATCH"[..], pattern]);
         }
         let reply = self.client.call(&parts)?;
-        scanned(&reply).ok_or_else(|| self.client.unexpected("SCAN", reply).into())
+        parse_scan(&reply).ok_or_else(|| self.client.unexpected("SCAN", reply).into())
     }
 
     fn key_count(&mut self) -> Result<u64, KvError> {
         match self.client.call(&[b"DBSIZE"])? {
-            Reply::Integer(count) => Ok(u64::try_from(count).unwrap_or(0)),
+            DecodedReply::Integer(count) => Ok(u64::try_from(count).unwrap_or(0)),
             reply => Err(self.client.unexpected("DBSIZE", reply).into()),
         }
     }
 }
 
-fn scanned(reply: &Reply) -> Option<(Vec<Vec<u8>>, Option<Cursor>)> {
-    let Reply::Array(parts) = reply else { return None };
-    let [Reply::Bulk(cursor), Reply::Array(items)] = parts.as_slice() else {
+fn parse_scan(reply: &DecodedReply) -> Option<(Vec<Vec<u8>>, Option<ScanCursor>)> {
+    let DecodedReply::Array(parts) = reply else { return None };
+    let [DecodedReply::Bulk(cursor), DecodedReply::Array(items)] = parts.as_slice() else {
         return None;
     };
     let cursor: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
     let mut keys = Vec::with_capacity(items.len());
     for item in items {
-        let Reply::Bulk(key) = item else { return None };
+        let DecodedReply::Bulk(key) = item else { return None };
         keys.push(key.clone());
     }
-    Some((keys, (cursor != 0).then_some(Cursor(cursor))))
+    Some((keys, (cursor != 0).then_some(ScanCursor(cursor))))
 }

@@ -5,9 +5,9 @@
 
 use super::{AdminStep, CompletionQueueRequest, DeviceController, SubmissionQueueRequest};
 use crate::controller::queue::QueueId;
-use crate::controller::schedule::QueuePriority;
 use crate::spec::admin::{CreateQueueDwords, halves};
 use crate::spec::command::SubmissionEntry;
+use crate::spec::priority::QueuePriority;
 use crate::spec::register::{COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT};
 use crate::spec::status::Status;
 

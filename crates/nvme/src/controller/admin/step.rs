@@ -6,7 +6,7 @@
 
 use crate::controller::admin::subsystem::NamespaceFormat;
 use crate::controller::queue::QueueId;
-use crate::controller::schedule::QueuePriority;
+use crate::spec::priority::QueuePriority;
 use crate::spec::status::Status;
 
 /// The data of an admin command.

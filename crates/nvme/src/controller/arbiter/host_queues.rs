@@ -11,14 +11,13 @@ use crate::controller::interrupts::{
     InterruptCoalescing, InterruptUrgency, InterruptVectors, VectorCoalescing,
 };
 use crate::controller::queue::{QueueId, QueueKind};
-use crate::controller::schedule::{
-    ArbitrationSchedule, ArbitrationSettings, QueueArbitration, QueuePriority,
-};
+use crate::controller::schedule::{ArbitrationSchedule, ArbitrationSettings, QueueArbitration};
 use crate::controller::submission_queue::SubmissionQueue;
 use crate::ring::QueueSlots;
 use crate::ring::submission::SubmissionConsumer;
 use crate::spec::command::SUBMISSION_WORDS;
 use crate::spec::completion::COMPLETION_WORDS;
+use crate::spec::priority::QueuePriority;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::RingMemory;
 

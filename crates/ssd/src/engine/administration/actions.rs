@@ -4,7 +4,7 @@
 //! command of the first action in the queue, and advances a sanitize operation. Invariant: commands of actions pass
 //! through the same stages as commands of clients.
 
-use super::{ADMINISTRATION_FACE, PendingAction, SanitizePurge, sanitize_mark, sanitize_steps};
+use super::{ADMINISTRATION_FRONT_END, PendingAction, SanitizePurge, sanitize_mark_step, sanitize_steps};
 use crate::command::{NamespaceId, SsdCompletion, SubmitError};
 use crate::engine::SsdDevice;
 use crate::ftl::sanitize_mark::FoundMark;
@@ -22,7 +22,7 @@ const PROGRESS_PARTS: usize = 65_536;
 
 impl<M: Media> SsdDevice<M> {
     /// Iterates over the namespaces that exist, in the order of their numbers.
-    pub(crate) fn existing(&self) -> impl Iterator<Item = (NamespaceId, Namespace)> + '_ {
+    pub(crate) fn existing_namespaces(&self) -> impl Iterator<Item = (NamespaceId, Namespace)> + '_ {
         let numbers = (1..).take(NAMESPACES).map(NamespaceId);
         numbers.filter_map(|id| Some((id, self.namespace(id)?)))
     }
@@ -30,29 +30,31 @@ impl<M: Media> SsdDevice<M> {
     /// Advances the first action in the queue, and a sanitize operation. Returns true if any state changed.
     pub(in crate::engine) fn run_actions(&mut self) -> bool {
         let mut moved = false;
-        while let Some(completion) = self.release.pop(ADMINISTRATION_FACE) {
-            self.close_step(completion);
+        while let Some(completion) = self.release_queue.pop(ADMINISTRATION_FRONT_END) {
+            self.complete_step(completion);
             moved = true;
         }
         moved |= self.advance_purge();
-        while let Some(work) = self.administration.works.front() {
+        while let Some(work) = self.administration.actions.front() {
             // One action at a time: the next may depend on what this one creates. A purge delays only sanitize actions.
             if work.in_flight || (self.administration.purge.is_some() && is_sanitize(&work.action)) {
                 break;
             }
             match work.steps.front().cloned() {
                 None => self.finish_action(AdminCompletion::SUCCESS),
-                Some((namespace, command)) => match self.submit(ADMINISTRATION_FACE, namespace, 0, command) {
-                    Ok(()) => {
-                        if let Some(work) = self.administration.works.front_mut() {
-                            work.in_flight = true;
+                Some((namespace, command)) => {
+                    match self.submit(ADMINISTRATION_FRONT_END, namespace, 0, command) {
+                        Ok(()) => {
+                            let work = self.administration.actions.front_mut();
+                            work.expect("the action whose step was submitted is in the queue").in_flight =
+                                true;
+                        }
+                        Err(SubmitError::Busy(_)) => break,
+                        Err(SubmitError::Refused(status)) => {
+                            self.finish_action(AdminCompletion::with_status(status))
                         }
                     }
-                    Err(SubmitError::Busy(_)) => break,
-                    Err(SubmitError::Refused(status)) => {
-                        self.finish_action(AdminCompletion::with_status(status))
-                    }
-                },
+                }
             }
             moved = true;
         }
@@ -60,10 +62,9 @@ impl<M: Media> SsdDevice<M> {
     }
 
     /// Takes the completion of the first action's current step.
-    fn close_step(&mut self, completion: SsdCompletion) {
-        let Some(work) = self.administration.works.front_mut() else {
-            return;
-        };
+    fn complete_step(&mut self, completion: SsdCompletion) {
+        let work = self.administration.actions.front_mut();
+        let work = work.filter(|work| work.in_flight).expect("a step completed that no action waits for");
         work.in_flight = false;
         work.steps.pop_front();
         if !completion.status.is_success() {
@@ -82,49 +83,47 @@ impl<M: Media> SsdDevice<M> {
             // Its mark is durable: the operation now runs to its end even across a restart.
             NamespaceAction::Sanitize { .. } => {
                 if let Some(ticket) = work.ticket.take() {
-                    self.administration.answer(ticket, AdminCompletion::SUCCESS);
+                    self.administration.complete(ticket, AdminCompletion::SUCCESS);
                 }
             }
             _ => {}
         }
-        self.administration.touch();
+        self.administration.count_change();
     }
 
     /// Ends the first action and queues its answer.
     fn finish_action(&mut self, answer: AdminCompletion) {
-        let Some(work) = self.administration.works.pop_front() else {
-            return;
-        };
+        let work = self.administration.actions.pop_front().expect("the action that ends is in the queue");
         let success = answer.status.is_success();
-        match (&work.action, work.ending) {
+        match (&work.action, work.final_phase) {
             (NamespaceAction::Sanitize { .. }, Some(phase)) if success => self.end_sanitize(phase),
             (NamespaceAction::Sanitize { .. }, None) if success => self.begin_purge(),
             (NamespaceAction::Sanitize { .. }, _) => self.end_sanitize(SanitizePhase::Failed),
             (NamespaceAction::LeaveSanitizeFailure, _) if success => {
-                self.administration.sanitize_is(SanitizeState::Never);
+                self.administration.set_sanitize_state(SanitizeState::Never);
             }
             _ => {}
         }
-        self.administration.touch();
+        self.administration.count_change();
         if let Some(ticket) = work.ticket {
-            self.administration.answer(ticket, answer);
+            self.administration.complete(ticket, answer);
         }
     }
 
     /// Starts to erase the blocks that still hold bytes of the cleared namespaces.
     fn begin_purge(&mut self) {
-        let up_to = self.ftl.applied();
+        let up_to = self.ftl.last_sequence();
         self.ftl.end_block_for_purge();
         let blocks = self.ftl.blocks_opened_by(up_to).max(1);
-        self.administration.purge = Some(SanitizePurge { up_to, blocks });
+        self.administration.purge = Some(SanitizePurge { up_to, initial_blocks: blocks });
     }
 
     fn advance_purge(&mut self) -> bool {
-        let Some(SanitizePurge { up_to, blocks }) = self.administration.purge else {
+        let Some(SanitizePurge { up_to, initial_blocks: blocks }) = self.administration.purge else {
             return false;
         };
         let phase = match self.ftl.purge(up_to) {
-            _ if self.ftl.failed.is_some() => SanitizePhase::Failed,
+            _ if self.ftl.failure().is_some() => SanitizePhase::Failed,
             Ok(0) => SanitizePhase::Completed,
             Ok(left) => {
                 let done = blocks.saturating_sub(left) * PROGRESS_PARTS / blocks;
@@ -138,42 +137,44 @@ impl<M: Media> SsdDevice<M> {
         self.ftl.end_purge();
         // The operation ends when this mark is durable: after an earlier power cut it resumes.
         let command = self.administration.sanitize.command;
-        self.administration.works.push_back(PendingAction {
+        self.administration.actions.push_back(PendingAction {
             ticket: None,
             action: NamespaceAction::Sanitize { command },
-            steps: VecDeque::from([sanitize_mark(phase, command)]),
+            steps: VecDeque::from([sanitize_mark_step(phase, command)]),
             in_flight: false,
-            ending: Some(phase),
+            final_phase: Some(phase),
         });
         true
     }
 
     fn end_sanitize(&mut self, phase: SanitizePhase) {
-        self.administration.sanitized_at = self.ftl.stats.client_bytes;
-        self.administration.sanitize_is(phase.state());
+        self.administration.client_bytes_at_sanitize = self.ftl.client_bytes();
+        self.administration.set_sanitize_state(phase.sanitize_state());
     }
 
     /// Restores the state of the last sanitize operation after a start, and resumes an unfinished one.
     pub(in crate::engine) fn resume_sanitize(&mut self) {
-        let Some(FoundMark { mark: SanitizeMark { phase, command }, sequence }) = self.ftl.table.sanitize()
+        let Some(FoundMark { mark: SanitizeMark { phase, command }, sequence }) =
+            self.ftl.namespace_table().sanitize()
         else {
             return;
         };
         self.administration.sanitize.command = command;
-        self.administration.sanitize_is(phase.state());
+        self.administration.set_sanitize_state(phase.sanitize_state());
         // No counter of written bytes survives a restart, but a later sequence shows that something was written.
         // Recovery skips one sequence, so after several starts this may report a write where there was none.
-        let written = self.ftl.applied().0 > sequence.0 + 1;
-        self.administration.sanitized_at = if written { u64::MAX } else { self.ftl.stats.client_bytes };
+        let written = self.ftl.last_sequence().0 > sequence.0 + 1;
+        self.administration.client_bytes_at_sanitize =
+            if written { u64::MAX } else { self.ftl.client_bytes() };
         if phase == SanitizePhase::Running {
             let action = NamespaceAction::Sanitize { command };
-            let steps = sanitize_steps(self.existing().map(|(id, _)| id), command);
-            self.administration.works.push_back(PendingAction {
+            let steps = sanitize_steps(self.existing_namespaces().map(|(id, _)| id), command);
+            self.administration.actions.push_back(PendingAction {
                 ticket: None,
                 action,
                 steps,
                 in_flight: false,
-                ending: None,
+                final_phase: None,
             });
         }
     }

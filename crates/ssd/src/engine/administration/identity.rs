@@ -14,7 +14,7 @@ const NAME_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// Returns the identity of a medium with this UUID.
 #[must_use]
 pub fn identity(uuid: [u8; 16]) -> SubsystemIdentity {
-    let uuid = as_random(uuid);
+    let uuid = mark_random(uuid);
     let mut serial = String::from("HW");
     for byte in uuid.iter().take(9) {
         let _ = write!(serial, "{byte:02X}");
@@ -31,15 +31,15 @@ pub fn identity(uuid: [u8; 16]) -> SubsystemIdentity {
 /// Returns the identifier of a namespace, from the subsystem's UUID, its number, and a number that is never reused: 0
 /// for a key space that no command created.
 #[must_use]
-pub fn namespace_uuid(subsystem: [u8; 16], nsid: u32, once: u64) -> [u8; 16] {
+pub fn namespace_uuid(subsystem: [u8; 16], nsid: u32, unique: u64) -> [u8; 16] {
     let mut seed = subsystem.to_vec();
     seed.extend(nsid.to_le_bytes());
-    seed.extend(once.to_le_bytes());
-    as_random(xxh3_128(&seed).to_le_bytes())
+    seed.extend(unique.to_le_bytes());
+    mark_random(xxh3_128(&seed).to_le_bytes())
 }
 
 /// Sets version 4 and the variant of RFC 4122, so that hosts accept it as a random UUID.
-fn as_random(mut uuid: [u8; 16]) -> [u8; 16] {
+fn mark_random(mut uuid: [u8; 16]) -> [u8; 16] {
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;
     uuid

@@ -27,12 +27,12 @@ const RUN_ENTRIES: usize = 512;
 const PART_BITS: u32 = 32;
 
 /// Packs checkpoint number and page number as a page's spare holds them.
-pub(crate) const fn part(id: u64, part: u64) -> u64 {
+pub(crate) const fn page_context(id: u64, part: u64) -> u64 {
     id << PART_BITS | part
 }
 
 /// Unpacks checkpoint number and page number.
-pub(crate) const fn split_part(stream: u64) -> (u64, u64) {
+pub(crate) const fn split_page_context(stream: u64) -> (u64, u64) {
     (stream >> PART_BITS, stream & ((1 << PART_BITS) - 1))
 }
 
@@ -82,41 +82,41 @@ pub(crate) struct CheckpointEncoder {
 impl CheckpointEncoder {
     /// Returns the approximate length of the stream in bytes.
     pub(crate) fn size_estimate<M: Media>(ftl: &Ftl<M>) -> usize {
-        let entries = usize::try_from(ftl.index.len()).unwrap_or(usize::MAX / 64);
+        let entries = usize::try_from(ftl.index().len()).unwrap_or(usize::MAX / 64);
         128 + NAMESPACES * 8
-            + ftl.blocks.len() * size_of::<CheckpointBlockLayout>()
+            + ftl.blocks().len() * size_of::<CheckpointBlockLayout>()
             + SEGMENTS * 4
             + entries * ENTRY_BYTES
-            + ftl.expiry.len() * 24
+            + ftl.expiry().len() * 24
     }
 
     /// Begins a stream with its head, its namespaces and its block table.
     pub(crate) fn begin<M: Media>(ftl: &Ftl<M>, id: u64, start_order: u64) -> Self {
         // Entries that a flat index gets after this point lie in the part of the log that recovery replays.
-        let has_blocks = !ftl.index.flat.is_empty();
+        let has_blocks = !ftl.index().flat.is_empty();
         let version = if has_blocks { CHECKPOINT_VERSION } else { CHECKPOINT_VERSION_KEYS };
-        let blocks_from = has_blocks.then_some(KeyHash::PLACES);
+        let blocks_from = has_blocks.then_some(KeyHash::FIRST_POSITION);
         let mut encoder = Self { buffer: VecDeque::new(), crc: 0, blocks_from };
         let closed = |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < start_order;
-        let blocks = ftl.blocks.iter().filter(|(_, block)| closed(block)).count();
-        let (hash_seed, hash_mask) = ftl.hasher.parts();
+        let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
+        let (hash_seed, hash_mask) = ftl.hasher().parts();
         let head = CheckpointHeadLayout {
             magic: MAGIC,
             version: U32::new(version),
             id: U64::new(id),
             start_order: U64::new(start_order),
-            sequence: U64::new(ftl.applied().0),
-            durable: U64::new(ftl.commit.durable.0),
+            sequence: U64::new(ftl.last_sequence().0),
+            durable: U64::new(ftl.durable().0),
             hash_seed: U64::new(hash_seed),
             hash_mask: U64::new(hash_mask),
             blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
             segments: U32::new(u32::try_from(SEGMENTS).unwrap_or(u32::MAX)),
         };
         encoder.push(head.as_bytes());
-        for namespace in ftl.namespaces.iter().take(NAMESPACES) {
+        for namespace in ftl.counts().iter().take(NAMESPACES) {
             encoder.push(&namespace.cleared.0.to_le_bytes());
         }
-        for (number, block) in ftl.blocks.iter().filter(|(_, block)| closed(block)) {
+        for (number, block) in ftl.blocks().iter().filter(|(_, block)| closed(block)) {
             let layout = CheckpointBlockLayout {
                 block: U32::new(number.0),
                 pages: U32::new(u32::from(block.pages)),
@@ -133,7 +133,7 @@ impl CheckpointEncoder {
     }
 
     /// Appends one segment of the index.
-    pub(crate) fn segment(&mut self, index: &HashedIndex, number: usize) {
+    pub(crate) fn push_segment(&mut self, index: &HashedIndex, number: usize) {
         let entries: Vec<_> = index.segment(number).collect();
         self.push(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (hash, entry) in entries {
@@ -142,7 +142,7 @@ impl CheckpointEncoder {
     }
 
     /// Appends the next run of block entries, and after the last an empty run. Returns false if none is left to append.
-    pub(crate) fn run(&mut self, index: &FlatIndex) -> bool {
+    pub(crate) fn push_block_run(&mut self, index: &FlatIndex) -> bool {
         let Some(from) = self.blocks_from else { return false };
         let mut run = Vec::with_capacity(RUN_ENTRIES);
         let mut next = Some(from);
@@ -162,9 +162,9 @@ impl CheckpointEncoder {
     }
 
     /// Appends the expiries and the checksum.
-    pub(crate) fn end<M: Media>(&mut self, ftl: &Ftl<M>) {
-        self.push(&(ftl.expiry.len() as u64).to_le_bytes());
-        for (expiry_ms, hash, address) in ftl.expiry.iter() {
+    pub(crate) fn push_end<M: Media>(&mut self, ftl: &Ftl<M>) {
+        self.push(&(ftl.expiry().len() as u64).to_le_bytes());
+        for (expiry_ms, hash, address) in ftl.expiry().iter() {
             self.push(&expiry_ms.to_le_bytes());
             self.push(&hash.0.to_le_bytes());
             self.push(&address.0.to_le_bytes());
@@ -184,7 +184,7 @@ impl CheckpointEncoder {
     }
 
     /// Copies the next bytes into a page and zeroes the rest of it. Returns the number of bytes copied.
-    pub(crate) fn peek(&self, page: &mut [u8]) -> usize {
+    pub(crate) fn copy_page(&self, page: &mut [u8]) -> usize {
         let used = self.buffer.len().min(page.len());
         let (front, back) = self.buffer.as_slices();
         let first = used.min(front.len());
@@ -278,7 +278,7 @@ fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> 
         next: None,
         pages: u8::try_from(layout.pages.get()).ok()?,
         checkpoint: false,
-        suspect: false,
+        has_damage: false,
     };
     Some((BlockId(layout.block.get()), block))
 }
@@ -304,8 +304,8 @@ fn decode_runs(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry
             let [place, _]: [U64; 2] = zerocopy::transmute!(*entry);
             let place = KeyHash(place.get());
             let (_, mut found) = decode_entry(*entry);
-            found.namespace = place.block().0;
-            if !FlatIndex::holds(place) || found.units == 0 || found.lifetime == EntryLifetime::Limited {
+            found.namespace = place.namespace_and_lba().0;
+            if !FlatIndex::can_hold(place) || found.units == 0 || found.lifetime == EntryLifetime::Limited {
                 return None;
             }
             flat.push((place, found));

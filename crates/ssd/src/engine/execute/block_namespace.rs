@@ -44,8 +44,8 @@ impl BlockNamespace {
     #[inline]
     pub(super) fn of<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<Self, Status> {
         let namespace = operation.namespace;
-        match ftl.table.get(namespace) {
-            NamespaceDefinition::Made(Namespace { kind: NamespaceKind::Block(format), size, .. })
+        match ftl.namespace_table().get(namespace) {
+            NamespaceDefinition::Created(Namespace { kind: NamespaceKind::Block(format), size, .. })
                 if operation.format == Some(format) =>
             {
                 Ok(Self { namespace, format, size })
@@ -58,7 +58,7 @@ impl BlockNamespace {
 
     /// Checks that all blocks of a range lie inside the namespace.
     #[inline]
-    pub(super) fn check(&self, range: LbaRange) -> Result<(), Status> {
+    pub(super) fn check_range(&self, range: LbaRange) -> Result<(), Status> {
         let inside = range.start.0.checked_add(u64::from(range.blocks)).is_some_and(|end| end <= self.size);
         if inside { Ok(()) } else { Err(Status::LBA_OUT_OF_RANGE) }
     }
@@ -72,7 +72,7 @@ impl BlockNamespace {
     #[inline]
     pub(super) fn find<M: Media>(&self, ftl: &Ftl<M>, lba: Lba) -> Result<BlockRecord, StallReason> {
         let hash = KeyHash::of_block(self.namespace, lba);
-        Ok(match ftl.find(hash, self.namespace, &lba.0.to_le_bytes(), RecordPart::Value)? {
+        Ok(match ftl.find(hash, self.namespace, &lba.0.to_le_bytes(), RecordPart::Whole)? {
             None => BlockRecord::Absent,
             Some(found) => match found.header {
                 Some(header) if header.value_bytes as usize == self.format.bytes() => {
@@ -86,16 +86,16 @@ impl BlockNamespace {
     /// Returns the index entry of a block, without reading the record.
     #[inline]
     pub(super) fn entry<M: Media>(&self, ftl: &Ftl<M>, lba: Lba) -> Option<FoundRecord> {
-        let entry = ftl.index.find(KeyHash::of_block(self.namespace, lba), 0)?;
+        let entry = ftl.index().find(KeyHash::of_block(self.namespace, lba), 0)?;
         Some(FoundRecord { entry, header: None })
     }
 
     /// Returns the number of blocks without a record that directly follow the first block of a range, inside the range.
-    pub(super) fn absent<M: Media>(&self, ftl: &Ftl<M>, range: LbaRange) -> u64 {
+    pub(super) fn absent_run<M: Media>(&self, ftl: &Ftl<M>, range: LbaRange) -> u64 {
         let (first, end) = (range.start.0 + 1, range.start.0 + u64::from(range.blocks));
-        let next = ftl.index.next(KeyHash::of_block(self.namespace, Lba(first)));
+        let next = ftl.index().next(KeyHash::of_block(self.namespace, Lba(first)));
         let next = next.filter(|(_, entry)| entry.namespace == self.namespace);
-        next.map_or(end, |(hash, _)| hash.block().1.0.min(end)) - first
+        next.map_or(end, |(hash, _)| hash.namespace_and_lba().1.0.min(end)) - first
     }
 
     /// Writes the record of one block, or its tombstone, in place of the present record.
@@ -113,12 +113,12 @@ impl BlockNamespace {
     }
 
     /// Returns the pages of the next blocks that are not in device DRAM, sorted, up to the limit of one request.
-    pub(super) fn pages_ahead<M: Media>(
+    pub(super) fn missing_pages<M: Media>(
         &self,
         ftl: &Ftl<M>,
         blocks: impl Iterator<Item = Lba>,
     ) -> Vec<PageAddress> {
-        let limit = (ftl.dram.frames_max() / DRAM_SHARE).max(1);
+        let limit = (ftl.page_cache().frames_max() / DRAM_SHARE).max(1);
         let mut pages: Vec<PageAddress> = Vec::new();
         for lba in blocks {
             let Some(FoundRecord { entry, .. }) = self.entry(ftl, lba) else {

@@ -5,7 +5,7 @@
 //! of a block with a wrong checksum are never returned.
 
 use super::block_namespace::{BlockNamespace, BlockRecord};
-use super::{ExecutionOutcome, ReleaseGate, joint_sequence};
+use super::{ExecutionOutcome, ReleaseGate, batch_sequence};
 use crate::command::{Lba, LbaRange, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource};
 use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
 use crate::ftl::{Ftl, SinkRange, StallReason};
@@ -13,8 +13,8 @@ use crate::media::Media;
 use crate::namespace::BlockFormat;
 use headwater_nvme::spec::status::Status;
 
-const LARGEST: usize = BlockFormat::B4096.bytes();
-static ZEROES: [u8; LARGEST] = [0; LARGEST];
+const BLOCK_BYTES_MAX: usize = BlockFormat::B4096.bytes();
+static ZEROES: [u8; BLOCK_BYTES_MAX] = [0; BLOCK_BYTES_MAX];
 
 /// Blocks verified before other operations run: a verification may cover all blocks of a namespace.
 const VERIFIED_PER_TURN: u64 = 1_024;
@@ -39,8 +39,8 @@ pub(super) fn run<M: Media>(
         Ok(extent) => extent,
         Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let DeviceOperation { work: OperationWork::Command(command), walk, .. } = operation else {
-        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+    let DeviceOperation { work: OperationWork::Command(command), progress: walk, .. } = operation else {
+        unreachable!("an expiry is no command on blocks")
     };
     let (range, mut purpose) = match command {
         SsdCommand::Read { range, sink } => (*range, ReadPurpose::Sink(sink)),
@@ -49,9 +49,9 @@ pub(super) fn run<M: Media>(
             let blocks = u32::try_from(data.len() >> extent.format.shift()).unwrap_or(u32::MAX);
             (LbaRange { start: *start, blocks }, ReadPurpose::Compare(data))
         }
-        _ => return Ok(ExecutionOutcome::status(Status::INVALID_OPCODE, Sequence(0))),
+        _ => unreachable!("the command does not read blocks"),
     };
-    if let Err(status) = extent.check(range) {
+    if let Err(status) = extent.check_range(range) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let status = walk_blocks(ftl, &extent, &[range], walk, &mut purpose)?;
@@ -62,11 +62,11 @@ pub(super) fn run<M: Media>(
     {
         completion.value_bytes = range.blocks << extent.format.shift();
     }
-    Ok(ExecutionOutcome { completion, gate: ReleaseGate::Promise(walk.seen) })
+    Ok(ExecutionOutcome { completion, gate: ReleaseGate::IfPromised(walk.seen) })
 }
 
-/// Reads the sources of a copy into the byte buffer of `walk`.
-pub(super) fn gather<M: Media>(
+/// Reads the sources of a copy into the byte buffer of `progress`.
+pub(super) fn read_copy_sources<M: Media>(
     ftl: &mut Ftl<M>,
     extent: &BlockNamespace,
     sources: &[LbaRange],
@@ -80,7 +80,7 @@ pub(super) fn gather<M: Media>(
     status
 }
 
-/// Reads the blocks of all ranges, from the progress in `walk` on.
+/// Reads the blocks of all ranges, from the progress in `progress` on.
 #[inline]
 fn walk_blocks<M: Media>(
     ftl: &mut Ftl<M>,
@@ -92,27 +92,28 @@ fn walk_blocks<M: Media>(
     let mut before = 0;
     for (number, range) in ranges.iter().enumerate() {
         let blocks = u64::from(range.blocks);
-        while walk.blocks < before + blocks {
-            let lba = Lba(range.start.0 + (walk.blocks - before));
-            let status = match one_block(ftl, extent, lba, walk, purpose) {
+        while walk.blocks_done < before + blocks {
+            let lba = Lba(range.start.0 + (walk.blocks_done - before));
+            let status = match read_block(ftl, extent, lba, walk, purpose) {
                 Ok(status) => status,
                 Err(StallReason::Pages(_)) => {
-                    let here = LbaRange { start: lba, blocks: left(range, lba) };
+                    let here = LbaRange { start: lba, blocks: blocks_left(range, lba) };
                     let ahead = std::iter::once(&here).chain(&ranges[number + 1..]).flat_map(blocks_of);
-                    return Err(StallReason::Pages(extent.pages_ahead(ftl, ahead)));
+                    return Err(StallReason::Pages(extent.missing_pages(ftl, ahead)));
                 }
                 Err(stall) => return Err(stall),
             };
             if !status.is_success() {
-                take_back(extent, walk, purpose);
-                ftl.stats.damaged += u64::from(status == Status::UNRECOVERED_READ_ERROR);
+                discard_output(extent, walk, purpose);
+                ftl.count_damaged(u64::from(status == Status::UNRECOVERED_READ_ERROR));
                 return Ok(status);
             }
-            let turn = walk.blocks / VERIFIED_PER_TURN;
-            walk.blocks += 1;
+            let turn = walk.blocks_done / VERIFIED_PER_TURN;
+            walk.blocks_done += 1;
             if let ReadPurpose::Verify = purpose {
-                walk.blocks += extent.absent(ftl, LbaRange { start: lba, blocks: left(range, lba) });
-                if walk.blocks < before + blocks && walk.blocks / VERIFIED_PER_TURN != turn {
+                walk.blocks_done +=
+                    extent.absent_run(ftl, LbaRange { start: lba, blocks: blocks_left(range, lba) });
+                if walk.blocks_done < before + blocks && walk.blocks_done / VERIFIED_PER_TURN != turn {
                     // Other operations run before it continues.
                     return Err(StallReason::Pages(Vec::new()));
                 }
@@ -123,7 +124,7 @@ fn walk_blocks<M: Media>(
     Ok(Status::SUCCESS)
 }
 
-fn left(range: &LbaRange, from: Lba) -> u32 {
+fn blocks_left(range: &LbaRange, from: Lba) -> u32 {
     u32::try_from(range.start.0 + u64::from(range.blocks) - from.0).unwrap_or(u32::MAX)
 }
 
@@ -134,15 +135,15 @@ fn blocks_of(range: &LbaRange) -> impl Iterator<Item = Lba> + use<> {
 
 /// Removes from the sink what a failed read has put there.
 #[expect(clippy::cast_possible_truncation, reason = "what was read is in memory, so its length is a usize")]
-fn take_back(extent: &BlockNamespace, walk: &BlockProgress, purpose: &mut ReadPurpose<'_>) {
+fn discard_output(extent: &BlockNamespace, walk: &BlockProgress, purpose: &mut ReadPurpose<'_>) {
     if let ReadPurpose::Sink(ValueSink::Bytes(bytes)) = purpose {
-        bytes.truncate(bytes.len() - ((walk.blocks as usize) << extent.format.shift()));
+        bytes.truncate(bytes.len() - ((walk.blocks_done as usize) << extent.format.shift()));
     }
 }
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the bytes of a command are limited at submission")]
-fn one_block<M: Media>(
+fn read_block<M: Media>(
     ftl: &Ftl<M>,
     extent: &BlockNamespace,
     lba: Lba,
@@ -150,22 +151,22 @@ fn one_block<M: Media>(
     purpose: &mut ReadPurpose<'_>,
 ) -> Result<Status, StallReason> {
     let bytes = extent.format.bytes();
-    let at = (walk.blocks as usize) << extent.format.shift();
+    let at = (walk.blocks_done as usize) << extent.format.shift();
     let (found, header) = match extent.find(ftl, lba)? {
         BlockRecord::Damaged => return Ok(Status::UNRECOVERED_READ_ERROR),
         BlockRecord::Absent => {
             // The removal that made it absent may not be durable yet; the sequence of the last removal covers it.
-            walk.seen = walk.seen.max(ftl.last_removal);
-            walk.joint = walk.joint.max(ftl.last_joint_removal);
-            return Ok(absent(&ZEROES[..bytes], at, purpose));
+            walk.seen = walk.seen.max(ftl.last_removal());
+            walk.seen_in_batch = walk.seen_in_batch.max(ftl.last_multi_key_removal());
+            return Ok(read_absent_block(&ZEROES[..bytes], at, purpose));
         }
         BlockRecord::Present(found, header) => (found, header),
     };
-    walk.joint = walk.joint.max(joint_sequence(&header));
+    walk.seen_in_batch = walk.seen_in_batch.max(batch_sequence(&header));
     let intact = match purpose {
         ReadPurpose::Verify => ftl.is_intact(found.entry, &header)?,
         ReadPurpose::Sink(sink) => {
-            let window = SinkRange { at, bytes_max: header.value_bytes };
+            let window = SinkRange { offset: at, bytes_max: header.value_bytes };
             ftl.read_value(found.entry, &header, sink, window)?
         }
         ReadPurpose::Compare(data) => {
@@ -176,7 +177,7 @@ fn one_block<M: Media>(
                 walk.bytes = bytes;
             }
             let intact = intact?;
-            let same = !intact || is_same(data, at, &walk.bytes);
+            let same = !intact || payload_equals(data, at, &walk.bytes);
             walk.bytes.clear();
             if !same {
                 walk.seen = walk.seen.max(header.sequence);
@@ -189,13 +190,13 @@ fn one_block<M: Media>(
     Ok(if intact { Status::SUCCESS } else { Status::UNRECOVERED_READ_ERROR })
 }
 
-fn absent(zeroes: &[u8], at: usize, purpose: &mut ReadPurpose<'_>) -> Status {
+fn read_absent_block(zeroes: &[u8], at: usize, purpose: &mut ReadPurpose<'_>) -> Status {
     match purpose {
         ReadPurpose::Sink(ValueSink::Bytes(bytes)) => bytes.extend_from_slice(zeroes),
         ReadPurpose::Sink(ValueSink::Client(segments)) => {
             segments.copy_out(at, zeroes);
         }
-        ReadPurpose::Compare(data) if !is_same(data, at, zeroes) => return Status::COMPARE_FAILURE,
+        ReadPurpose::Compare(data) if !payload_equals(data, at, zeroes) => return Status::COMPARE_FAILURE,
         ReadPurpose::Compare(_) | ReadPurpose::Verify => {}
     }
     Status::SUCCESS
@@ -203,11 +204,11 @@ fn absent(zeroes: &[u8], at: usize, purpose: &mut ReadPurpose<'_>) -> Status {
 
 /// Returns true if the payload holds these bytes at this offset. Client memory is copied first, because the client may
 /// change it during the comparison.
-fn is_same(data: &ValueSource, at: usize, block: &[u8]) -> bool {
+fn payload_equals(data: &ValueSource, at: usize, block: &[u8]) -> bool {
     match data {
         ValueSource::Bytes(bytes) => bytes.get(at..at + block.len()) == Some(block),
         ValueSource::Client(segments) => {
-            let mut copy = [0; LARGEST];
+            let mut copy = [0; BLOCK_BYTES_MAX];
             let copy = &mut copy[..block.len()];
             segments.copy_in(at, copy) == block.len() && copy == block
         }

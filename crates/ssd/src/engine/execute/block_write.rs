@@ -5,7 +5,7 @@
 //! removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
 
 use super::block_namespace::BlockNamespace;
-use super::{ExecutionOutcome, ReleaseGate, block_read, must_be_durable};
+use super::{ExecutionOutcome, ReleaseGate, block_read, require_durable};
 use crate::command::{Fua, Lba, LbaRange, NamespaceId, Sequence, SsdCommand, ValueSource};
 use crate::engine::operation::{BlockProgress, DeviceOperation, KeySpan, OperationWork};
 use crate::ftl::{Ftl, StallReason};
@@ -27,13 +27,15 @@ pub(super) fn run<M: Media>(
         Ok(extent) => extent,
         Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let DeviceOperation { work: OperationWork::Command(command), walk, span, spans, .. } = operation else {
-        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+    let DeviceOperation { work: OperationWork::Command(command), progress: walk, span, spans, .. } =
+        operation
+    else {
+        unreachable!("an expiry is no command on blocks")
     };
     let (outcome, fua) = match command {
         SsdCommand::Write { start, data, fua } => (write(ftl, &extent, *start, data)?, *fua),
         SsdCommand::Deallocate { ranges, fua } => {
-            if let Err(status) = ranges.iter().try_for_each(|range| extent.check(*range)) {
+            if let Err(status) = ranges.iter().try_for_each(|range| extent.check_range(*range)) {
                 return Ok(ExecutionOutcome::status(status, Sequence(0)));
             }
             let none = ranges.iter().all(|range| range.blocks == 0);
@@ -43,34 +45,43 @@ pub(super) fn run<M: Media>(
         SsdCommand::Copy { sources, destination, fua } => {
             (copy(ftl, &extent, sources, *destination, walk)?, *fua)
         }
-        _ => return Ok(ExecutionOutcome::status(Status::INVALID_OPCODE, Sequence(0))),
+        _ => unreachable!("the command does not write blocks"),
     };
     Ok(match (fua, outcome.gate) {
-        (Fua::Yes, ReleaseGate::Promise(sequence)) => {
+        (Fua::Yes, ReleaseGate::IfPromised(sequence)) => {
             ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..outcome }
         }
         _ => outcome,
     })
 }
 
+/// The result of a check for room on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoomCheck {
+    /// The records fit.
+    Available,
+    /// The records exceed the device's capacity.
+    CapacityExceeded,
+}
+
 /// Checks for room for `written` records and `removed` tombstones, in place of the present records of `blocks`.
-fn room_for<M: Media>(
+fn check_room_for<M: Media>(
     ftl: &mut Ftl<M>,
     extent: &BlockNamespace,
     (written, removed): (usize, usize),
     blocks: impl Iterator<Item = Lba>,
-) -> Result<Result<(), Status>, StallReason> {
+) -> Result<RoomCheck, StallReason> {
     let largest = extent.record_bytes();
     let more = written * largest + removed * TOMBSTONE_BYTES;
     let old = blocks.filter_map(|lba| extent.entry(ftl, lba));
     let less = old.map(|found| found.entry.units as usize * UNIT_BYTES).sum();
     if written > 0 && !ftl.has_capacity(largest, more, less) {
-        return Ok(Err(Status::CAPACITY_EXCEEDED));
+        return Ok(RoomCheck::CapacityExceeded);
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
     let slack = if written + removed > 1 { more / 8 } else { 0 };
-    ftl.client_room(more + slack)?;
-    Ok(Ok(()))
+    ftl.check_client_room(more + slack)?;
+    Ok(RoomCheck::Available)
 }
 
 fn write<M: Media>(
@@ -81,12 +92,12 @@ fn write<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let (bytes, count) = (extent.format.bytes(), data.len() >> extent.format.shift());
     let range = LbaRange { start, blocks: u32::try_from(count).unwrap_or(u32::MAX) };
-    if let Err(status) = extent.check(range) {
+    if let Err(status) = extent.check_range(range) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let blocks = || (start.0..).map(Lba).take(count);
-    if let Err(status) = room_for(ftl, extent, (count, 0), blocks())? {
-        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    if check_room_for(ftl, extent, (count, 0), blocks())? == RoomCheck::CapacityExceeded {
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     let last = count.saturating_sub(1);
     let mut wrote = Sequence(0);
@@ -94,11 +105,11 @@ fn write<M: Media>(
         let at = index * bytes;
         let value = match data {
             ValueSource::Bytes(data) => RecordSource::Bytes(&data[at..at + bytes]),
-            ValueSource::Client(segments) => RecordSource::Part { segments, at, len: bytes },
+            ValueSource::Client(segments) => RecordSource::Part { segments, offset: at, len: bytes },
         };
         wrote = extent.write(ftl, lba, Some(value), batch_flags(index, last));
     }
-    Ok(ExecutionOutcome::wrote(wrote))
+    Ok(ExecutionOutcome::written(wrote))
 }
 
 /// Removes the existing blocks of these spans.
@@ -110,37 +121,38 @@ fn deallocate<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let end = KeyHash::of_block(extent.namespace, Lba(extent.size - 1));
     let first = KeyHash::of_block(extent.namespace, Lba(0));
-    let doomed = next_removals(ftl, extent.namespace, spans, walk.from);
+    let doomed = next_removals(ftl, extent.namespace, spans, walk.next_removal);
     if doomed.is_empty() {
         // The removal that made the blocks absent may not be durable yet.
-        walk.seen = walk.seen.max(ftl.last_removal);
-        return Ok(ExecutionOutcome::wrote(walk.seen));
+        walk.seen = walk.seen.max(ftl.last_removal());
+        return Ok(ExecutionOutcome::written(walk.seen));
     }
     let whole = spans.iter().any(|span| span.first <= first && span.last >= end);
     if whole && doomed.len() > 1 {
-        ftl.client_room(HEADER_BYTES)?;
+        ftl.check_client_room(HEADER_BYTES)?;
         let (sequence, _) = ftl.clear(extent.namespace, 0);
-        return Ok(ExecutionOutcome::wrote(sequence));
+        return Ok(ExecutionOutcome::written(sequence));
     }
-    if let Err(status) = room_for(ftl, extent, (0, doomed.len()), std::iter::empty())? {
-        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    let room = check_room_for(ftl, extent, (0, doomed.len()), std::iter::empty())?;
+    if room == RoomCheck::CapacityExceeded {
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     let last = doomed.len() - 1;
     for (index, block) in doomed.iter().enumerate() {
-        walk.seen = extent.write(ftl, block.block().1, None, batch_flags(index, last));
+        walk.seen = extent.write(ftl, block.namespace_and_lba().1, None, batch_flags(index, last));
     }
     if doomed.len() < DEALLOCATE_BATCH_MAX {
-        return Ok(ExecutionOutcome::wrote(walk.seen));
+        return Ok(ExecutionOutcome::written(walk.seen));
     }
-    walk.from = doomed.last().map(|block| KeyHash(block.0 + 1));
+    walk.next_removal = doomed.last().map(|block| KeyHash(block.0 + 1));
     // Other operations run before it continues.
     Err(StallReason::Pages(Vec::new()))
 }
 
 /// Returns true if a removal may skip absent blocks. While an earlier removal is not durable, a power cut may lose that
 /// one and keep this one, so this one must write its own tombstones.
-fn absent_for_good<M: Media>(ftl: &Ftl<M>) -> bool {
-    ftl.last_removal <= ftl.commit.durable
+fn absence_is_durable<M: Media>(ftl: &Ftl<M>) -> bool {
+    ftl.last_removal() <= ftl.durable()
 }
 
 /// Returns the next blocks of these spans to remove, at most one batch: the existing ones; or all blocks, if they fit
@@ -153,7 +165,7 @@ fn next_removals<M: Media>(
 ) -> Vec<KeyHash> {
     let mut doomed = Vec::new();
     let first = |span: &KeySpan| span.first.max(from.unwrap_or(span.first));
-    if !absent_for_good(ftl) {
+    if !absence_is_durable(ftl) {
         let blocks = spans.iter().map(|span| (span.last.0 + 1).saturating_sub(first(span).0));
         let fits = blocks.fold(0, u64::saturating_add) <= DEALLOCATE_BATCH_MAX as u64;
         let all = spans.iter().flat_map(|span| (first(span).0..=span.last.0).map(KeyHash));
@@ -165,7 +177,7 @@ fn next_removals<M: Media>(
     for span in spans {
         let mut next = first(span);
         while doomed.len() < DEALLOCATE_BATCH_MAX {
-            let found = ftl.index.next(next).filter(|(_, entry)| entry.namespace == namespace);
+            let found = ftl.index().next(next).filter(|(_, entry)| entry.namespace == namespace);
             let Some((block, _)) = found.filter(|(block, _)| *block <= span.last) else {
                 break;
             };
@@ -185,16 +197,16 @@ fn copy<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let count: u32 = sources.iter().map(|range| range.blocks).sum();
     let target = LbaRange { start: destination, blocks: count };
-    if let Err(status) = sources.iter().chain([&target]).try_for_each(|range| extent.check(*range)) {
+    if let Err(status) = sources.iter().chain([&target]).try_for_each(|range| extent.check_range(*range)) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
-    let status = block_read::gather(ftl, extent, sources, walk)?;
+    let status = block_read::read_copy_sources(ftl, extent, sources, walk)?;
     if !status.is_success() {
         return Ok(ExecutionOutcome::status(status, walk.seen));
     }
     // If a power cut lost a write of several blocks but kept a copy of one, the write would have taken effect in part.
-    must_be_durable(ftl, walk.joint)?;
-    let (bytes, for_good) = (extent.format.bytes(), absent_for_good(ftl));
+    require_durable(ftl, walk.seen_in_batch)?;
+    let (bytes, for_good) = (extent.format.bytes(), absence_is_durable(ftl));
     // A block of zeroes needs no record: the record of an overwritten block is removed instead.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
     let blocks: Vec<(Lba, Option<&[u8]>)> = blocks
@@ -203,13 +215,14 @@ fn copy<M: Media>(
         .collect();
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();
     let counts = (written, blocks.len() - written);
-    if let Err(status) = room_for(ftl, extent, counts, blocks.iter().map(|(lba, _)| *lba))? {
-        return Ok(ExecutionOutcome::status(status, walk.seen));
+    let room = check_room_for(ftl, extent, counts, blocks.iter().map(|(lba, _)| *lba))?;
+    if room == RoomCheck::CapacityExceeded {
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, walk.seen));
     }
     let last = blocks.len().saturating_sub(1);
     let mut wrote = walk.seen;
     for (index, (lba, block)) in blocks.into_iter().enumerate() {
         wrote = extent.write(ftl, lba, block.map(RecordSource::Bytes), batch_flags(index, last));
     }
-    Ok(ExecutionOutcome::wrote(wrote))
+    Ok(ExecutionOutcome::written(wrote))
 }

@@ -5,7 +5,7 @@
 
 use super::{ExecutionOutcome, ReleaseGate};
 use crate::command::{Lba, NamespaceId, Sequence};
-use crate::ftl::namespace_table::{NamespaceDefinition, encode, place};
+use crate::ftl::namespace_table::{NamespaceDefinition, encode, record_position};
 use crate::ftl::sanitize_mark::{self, SANITIZE_BYTES};
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::index::{KeyHash, RecordIndex};
@@ -36,7 +36,7 @@ enum RemovalScope {
 }
 
 /// Carries out a change.
-pub(super) fn change<M: Media>(
+pub(super) fn apply_change<M: Media>(
     ftl: &mut Ftl<M>,
     namespace: NamespaceId,
     change: &NamespaceChange,
@@ -44,11 +44,12 @@ pub(super) fn change<M: Media>(
     if let NamespaceChange::Sanitize(mark) = change {
         return mark_sanitize(ftl, *mark);
     }
-    let plan = match plan(ftl, namespace, change) {
+    let plan = match plan_change(ftl, namespace, change) {
         Ok(plan) => plan,
         Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
     };
-    let old = ftl.index.find(place(plan.number), 0).map(|entry| FoundRecord { entry, header: None });
+    let old =
+        ftl.index().find(record_position(plan.number), 0).map(|entry| FoundRecord { entry, header: None });
     let record = plan.slot != NamespaceDefinition::Implicit || old.is_some();
     let (blocks, clear) = match &plan.removal {
         RemovalScope::Nothing => (&[][..], false),
@@ -56,36 +57,36 @@ pub(super) fn change<M: Media>(
         RemovalScope::Blocks(blocks) => (&blocks[..], false),
     };
     let value = match &plan.slot {
-        NamespaceDefinition::Made(namespace) => Some(encode(namespace, &plan.attachment)),
+        NamespaceDefinition::Created(namespace) => Some(encode(namespace, &plan.attachment)),
         NamespaceDefinition::Implicit | NamespaceDefinition::Damaged => None,
     };
     let value_bytes = value.as_ref().map_or(0, Vec::len);
     let bytes = usize::from(record) * record_units(LBA_BYTES, value_bytes) as usize * UNIT_BYTES
         + blocks.len() * record_units(LBA_BYTES, 0) as usize * UNIT_BYTES
         + usize::from(clear) * HEADER_BYTES;
-    ftl.client_room(bytes + bytes / 8)?;
+    ftl.check_client_room(bytes + bytes / 8)?;
     let last = (usize::from(record) + blocks.len() + usize::from(clear)).saturating_sub(1);
     let mut at = 0;
-    let mut sequence = ftl.applied();
+    let mut sequence = ftl.last_sequence();
     let mut next = || {
         at += 1;
         batch_flags(at - 1, last)
     };
     if record {
         let value = value.as_ref().map(|value| RecordSource::Bytes(&value[..]));
-        sequence = write(ftl, place(plan.number), value, old, next());
+        sequence = write(ftl, record_position(plan.number), value, old, next());
     }
     for lba in blocks {
         let block = KeyHash::of_block(plan.number, *lba);
-        let found = ftl.index.find(block, 0).map(|entry| FoundRecord { entry, header: None });
+        let found = ftl.index().find(block, 0).map(|entry| FoundRecord { entry, header: None });
         sequence = write(ftl, block, None, found, next());
     }
     if clear {
         sequence = ftl.clear(plan.number, next()).0;
     }
-    ftl.table.change(plan.number, plan.slot, plan.attachment, sequence);
+    ftl.change_namespace(plan.number, plan.slot, plan.attachment, sequence);
     let mut outcome =
-        ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::wrote(sequence) };
+        ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::written(sequence) };
     outcome.completion.position = u32::from(plan.number.0);
     Ok(outcome)
 }
@@ -93,12 +94,12 @@ pub(super) fn change<M: Media>(
 /// Writes the phase of a sanitize operation.
 fn mark_sanitize<M: Media>(ftl: &mut Ftl<M>, mark: SanitizeMark) -> Result<ExecutionOutcome, StallReason> {
     let bytes = record_units(LBA_BYTES, SANITIZE_BYTES) as usize * UNIT_BYTES;
-    ftl.client_room(bytes + bytes / 8)?;
-    let hash = sanitize_mark::place();
-    let old = ftl.index.find(hash, 0).map(|entry| FoundRecord { entry, header: None });
+    ftl.check_client_room(bytes + bytes / 8)?;
+    let hash = sanitize_mark::mark_position();
+    let old = ftl.index().find(hash, 0).map(|entry| FoundRecord { entry, header: None });
     let sequence =
         write(ftl, hash, Some(RecordSource::Bytes(&sanitize_mark::encode(mark))), old, batch_flags(0, 0));
-    Ok(ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::wrote(sequence) })
+    Ok(ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::written(sequence) })
 }
 
 /// Writes the record of one block, or its tombstone.
@@ -109,26 +110,31 @@ fn write<M: Media>(
     old: Option<FoundRecord>,
     batch: u8,
 ) -> Sequence {
-    let (namespace, lba) = hash.block();
+    let (namespace, lba) = hash.namespace_and_lba();
     let key = lba.0.to_le_bytes();
     ftl.write(&NewRecord { namespace, hash, key: &key, value, expiry_ms: 0, batch }, old)
 }
 
-fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -> Result<ChangePlan, Status> {
-    let keys = ftl.namespaces.get(number.index()).map_or(0, |state| state.keys);
-    let here = match ftl.table.get(number) {
+fn plan_change<M: Media>(
+    ftl: &Ftl<M>,
+    number: NamespaceId,
+    change: &NamespaceChange,
+) -> Result<ChangePlan, Status> {
+    let keys = ftl.counts().get(number.index()).map_or(0, |state| state.keys);
+    let here = match ftl.namespace_table().get(number) {
         NamespaceDefinition::Implicit => Some(Namespace::IMPLICIT),
-        NamespaceDefinition::Made(namespace) => Some(namespace),
+        NamespaceDefinition::Created(namespace) => Some(namespace),
         NamespaceDefinition::Damaged => None,
     };
-    let exists =
-        ftl.table.get(number) != NamespaceDefinition::Implicit || number == NamespaceId::FIRST || keys > 0;
+    let exists = ftl.namespace_table().get(number) != NamespaceDefinition::Implicit
+        || number == NamespaceId::FIRST
+        || keys > 0;
     let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
-    let attachment = ftl.table.attachment(number);
+    let attachment = ftl.namespace_table().attachment(number);
     let made = |namespace, removal| {
         Ok(ChangePlan {
             number,
-            slot: NamespaceDefinition::Made(namespace),
+            slot: NamespaceDefinition::Created(namespace),
             attachment: attachment.clone(),
             removal,
         })
@@ -136,7 +142,7 @@ fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -
     let attached = |attachment| {
         Ok(ChangePlan {
             number,
-            slot: NamespaceDefinition::Made(settings()?),
+            slot: NamespaceDefinition::Created(settings()?),
             attachment,
             removal: RemovalScope::Nothing,
         })
@@ -149,11 +155,13 @@ fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -
             | NamespaceChange::Detach(_)
     );
     match change {
-        NamespaceChange::Create(namespace) => create(ftl, namespace, NamespaceAttachment::EVERYBODY),
-        NamespaceChange::CreateDetached(namespace) => create(ftl, namespace, NamespaceAttachment::NOBODY),
+        NamespaceChange::Create(namespace) => create(ftl, namespace, NamespaceAttachment::ALL_CONTROLLERS),
+        NamespaceChange::CreateDetached(namespace) => {
+            create(ftl, namespace, NamespaceAttachment::NO_CONTROLLERS)
+        }
         _ if needs_one && !exists => Err(Status::INVALID_NAMESPACE),
         NamespaceChange::Delete => {
-            let attachment = NamespaceAttachment::EVERYBODY;
+            let attachment = NamespaceAttachment::ALL_CONTROLLERS;
             Ok(ChangePlan {
                 number,
                 slot: NamespaceDefinition::Implicit,
@@ -163,22 +171,22 @@ fn plan<M: Media>(ftl: &Ftl<M>, number: NamespaceId, change: &NamespaceChange) -
         }
         NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
         NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),
-        NamespaceChange::DetachAll => attached(NamespaceAttachment::NOBODY),
+        NamespaceChange::DetachAll => attached(NamespaceAttachment::NO_CONTROLLERS),
         // Handled by `mark_sanitize`: it changes no namespace.
         NamespaceChange::Sanitize(_) => Err(Status::INVALID_FIELD),
         NamespaceChange::Format(kind) => {
             let namespace = formatted(settings()?, *kind);
-            fits(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
+            check_size(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
             made(namespace, RemovalScope::Everything)
         }
         NamespaceChange::Resize(size) => {
             let old = settings()?;
             let namespace = Namespace { size: *size, ..old };
-            fits(&namespace)?;
+            check_size(&namespace)?;
             // A power cut may have restored blocks that an earlier shrink removed after its end.
             let removal = match old.kind {
                 NamespaceKind::Kv => RemovalScope::Nothing,
-                NamespaceKind::Block(_) => behind(ftl, number, old.size.min(*size))?,
+                NamespaceKind::Block(_) => removal_after(ftl, number, old.size.min(*size))?,
             };
             made(namespace, removal)
         }
@@ -199,18 +207,18 @@ fn create<M: Media>(
     namespace: &Namespace,
     attachment: NamespaceAttachment,
 ) -> Result<ChangePlan, Status> {
-    fits(namespace)?;
+    check_size(namespace)?;
     let number = free_number(ftl).ok_or(Status::NAMESPACE_ID_UNAVAILABLE)?;
     Ok(ChangePlan {
         number,
-        slot: NamespaceDefinition::Made(*namespace),
+        slot: NamespaceDefinition::Created(*namespace),
         attachment,
         removal: RemovalScope::Everything,
     })
 }
 
 /// Checks the size of a namespace against the limits.
-fn fits(namespace: &Namespace) -> Result<(), Status> {
+fn check_size(namespace: &Namespace) -> Result<(), Status> {
     match namespace.kind {
         NamespaceKind::Block(_) if !(1..=NAMESPACE_BLOCKS_MAX).contains(&namespace.size) => {
             Err(Status::INVALID_FIELD)
@@ -224,7 +232,8 @@ fn fits(namespace: &Namespace) -> Result<(), Status> {
 fn free_number<M: Media>(ftl: &Ftl<M>) -> Option<NamespaceId> {
     let numbers = (1..).take(NAMESPACES).map(NamespaceId).filter(|number| *number != NamespaceId::FIRST);
     let is_free = |number: &NamespaceId| {
-        ftl.table.get(*number) == NamespaceDefinition::Implicit && ftl.namespaces[number.index()].keys == 0
+        ftl.namespace_table().get(*number) == NamespaceDefinition::Implicit
+            && ftl.counts()[number.index()].keys == 0
     };
     numbers.into_iter().find(is_free)
 }
@@ -240,14 +249,14 @@ fn formatted(namespace: Namespace, kind: NamespaceKind) -> Namespace {
 }
 
 /// Returns the removal of all blocks after a new end; fails if one batch cannot remove them.
-fn behind<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<RemovalScope, Status> {
+fn removal_after<M: Media>(ftl: &Ftl<M>, number: NamespaceId, end: u64) -> Result<RemovalScope, Status> {
     let mut blocks = Vec::new();
     let mut from = KeyHash::of_block(number, Lba(end));
-    while let Some((block, _)) = ftl.index.next(from).filter(|(_, entry)| entry.namespace == number) {
+    while let Some((block, _)) = ftl.index().next(from).filter(|(_, entry)| entry.namespace == number) {
         if blocks.len() + 1 == BATCH_WRITES_MAX {
             return Err(Status::COMMAND_SIZE_LIMIT);
         }
-        blocks.push(block.block().1);
+        blocks.push(block.namespace_and_lba().1);
         from = KeyHash(block.0 + 1);
     }
     Ok(RemovalScope::Blocks(blocks))

@@ -30,7 +30,7 @@ impl InspectionHost {
         Self { device, clock }
     }
 
-    fn ask(&mut self, command: SsdCommand) {
+    fn run(&mut self, command: SsdCommand) {
         self.device.submit(FACE, NamespaceId::FIRST, 0, command).unwrap();
         while self.device.next_completion(FACE).is_none() {
             self.device.poll(self.clock.now(), WALL);
@@ -40,7 +40,7 @@ impl InspectionHost {
 
     fn store(&mut self, key: &[u8], value: Vec<u8>, expiry: RecordExpiry) {
         let key = Bytes::copy_from_slice(key);
-        self.ask(SsdCommand::Store { key, value: value.into(), condition: WriteCondition::Always, expiry });
+        self.run(SsdCommand::Store { key, value: value.into(), condition: WriteCondition::Always, expiry });
     }
 
     fn shut_down(mut self) {
@@ -52,7 +52,7 @@ impl InspectionHost {
 fn inspect_file(directory: &TempDir) -> MediumInspection {
     let path = directory.path().join(FLASH_FILE_NAME);
     let before = fs::read(&path).unwrap();
-    let media = FileMedia::open_to_read(directory.path(), FileOptions::default()).unwrap();
+    let media = FileMedia::open_read_only(directory.path(), FileOptions::default()).unwrap();
     let start = StartTime { now: Clock::start().now(), wall: WALL };
     let (found, media) = inspect(media, &DeviceConfig::default(), start, &mut |_| {}).unwrap();
     drop(media);
@@ -65,7 +65,7 @@ fn value(number: u32) -> Vec<u8> {
 }
 
 /// Returns a device with records of many kinds, and its number of keys.
-fn used(directory: &TempDir) -> (InspectionHost, u64) {
+fn used_device(directory: &TempDir) -> (InspectionHost, u64) {
     let mut host = InspectionHost::new(directory.path());
     for number in 0..900u32 {
         let key = format!("key {}", number % 300).into_bytes();
@@ -77,43 +77,43 @@ fn used(directory: &TempDir) -> (InspectionHost, u64) {
     }
     for number in (0..300).step_by(10) {
         let key = Bytes::from(format!("key {number}"));
-        host.ask(SsdCommand::Delete { key, condition: WriteCondition::Always });
+        host.run(SsdCommand::Delete { key, condition: WriteCondition::Always });
     }
     host.store(b"over two blocks", vec![5; 400_000], RecordExpiry::Never);
     (host, 271)
 }
 
-fn is_clean(found: &MediumInspection, keys: u64) {
+fn assert_clean(found: &MediumInspection, keys: u64) {
     assert_eq!(found.faults, BoundedFindings::default());
     assert_eq!(found.differences, BoundedFindings::default());
     let [first, ..] = found.namespaces;
-    assert_eq!((first.counted, first.whole, first.damaged), (keys, keys, 0));
+    assert_eq!((first.records, first.intact, first.damaged), (keys, keys, 0));
     assert_eq!((found.damaged_records, found.unreadable_blocks), (0, 0));
 }
 
 #[test]
 fn inspection_after_shutdown_finds_no_fault_and_changes_nothing() {
     let directory = TempDir::new().unwrap();
-    let (host, keys) = used(&directory);
+    let (host, keys) = used_device(&directory);
     host.shut_down();
     let found = inspect_file(&directory);
-    is_clean(&found, keys);
+    assert_clean(&found, keys);
     assert_eq!(found.checkpoint, CheckpointFound::Whole);
 }
 
 #[test]
 fn inspection_after_kill_finds_no_fault_and_changes_nothing() {
     let directory = TempDir::new().unwrap();
-    let (host, keys) = used(&directory);
+    let (host, keys) = used_device(&directory);
     drop(host);
-    is_clean(&inspect_file(&directory), keys);
+    assert_clean(&inspect_file(&directory), keys);
 }
 
 #[test]
 fn inspection_is_refused_while_a_device_serves_and_two_inspections_run_together() {
     let directory = TempDir::new().unwrap();
-    let (host, _) = used(&directory);
-    let open_to_read = || FileMedia::open_to_read(directory.path(), FileOptions::default());
+    let (host, _) = used_device(&directory);
+    let open_to_read = || FileMedia::open_read_only(directory.path(), FileOptions::default());
     assert!(open_to_read().unwrap_err().to_string().contains("in use"));
     host.shut_down();
     let first = open_to_read().unwrap();
@@ -125,7 +125,7 @@ fn inspection_is_refused_while_a_device_serves_and_two_inspections_run_together(
 }
 
 /// Flips a bit `offset` bytes after the start of each occurrence of `pattern` in the file, stale copies included.
-fn flip_behind(directory: &TempDir, pattern: &[u8], offset: usize) {
+fn flip_bit_after(directory: &TempDir, pattern: &[u8], offset: usize) {
     let path = directory.path().join(FLASH_FILE_NAME);
     let mut bytes = fs::read(&path).unwrap();
     let matches = bytes.windows(pattern.len()).enumerate().filter(|(_, window)| *window == pattern);
@@ -144,30 +144,30 @@ fn damaged_record_is_reported_with_its_location() {
     host.store(b"damaged", b"a value that reads like nothing else".to_vec(), RecordExpiry::Never);
     host.store(b"whole", b"another value".to_vec(), RecordExpiry::Never);
     host.shut_down();
-    flip_behind(&directory, b"a value that reads", 3);
+    flip_bit_after(&directory, b"a value that reads", 3);
     let found = inspect_file(&directory);
     assert_eq!(found.faults.count, 1);
     let (location, fault) = found.faults.first[0];
     assert_eq!((location.namespace, fault), (1, RecordFault::Damaged));
     let [first, ..] = found.namespaces;
-    assert_eq!((first.counted, first.whole, first.damaged), (2, 1, 1));
+    assert_eq!((first.records, first.intact, first.damaged), (2, 1, 1));
 }
 
 #[test]
 fn damaged_checkpoint_is_reported_and_all_records_are_found_from_the_log() {
     let directory = TempDir::new().unwrap();
-    let (host, keys) = used(&directory);
+    let (host, keys) = used_device(&directory);
     host.shut_down();
-    flip_behind(&directory, b"HWCK", 20);
+    flip_bit_after(&directory, b"HWCK", 20);
     let found = inspect_file(&directory);
     assert_eq!(found.checkpoint, CheckpointFound::Damaged);
-    is_clean(&found, keys);
+    assert_clean(&found, keys);
 }
 
 #[test]
 fn key_missing_from_the_checkpoint_is_reported_as_a_difference() {
     let directory = TempDir::new().unwrap();
-    let (mut host, keys) = used(&directory);
+    let (mut host, keys) = used_device(&directory);
     let index = host.device.index_mut();
     let (hash, entry) = index.next(KeyHash(0)).unwrap();
     assert!(index.remove(hash, entry.address));
@@ -177,20 +177,20 @@ fn key_missing_from_the_checkpoint_is_reported_as_a_difference() {
     assert_eq!(found.differences.count, 1);
     let forgotten = IndexDifference { by_checkpoint: None, by_log: Some(RecordLocation::of(hash, entry)) };
     assert_eq!(found.differences.first, [forgotten]);
-    assert_eq!(found.namespaces[0].counted, keys - 1);
+    assert_eq!(found.namespaces[0].records, keys - 1);
 }
 
 #[test]
 fn entry_that_names_another_keys_record_is_a_fault_and_a_difference() {
     let directory = TempDir::new().unwrap();
-    let (mut host, _) = used(&directory);
+    let (mut host, _) = used_device(&directory);
     let index = host.device.index_mut();
     let (hash, entry) = index.next(KeyHash(0)).unwrap();
     let (_, other) = index.next(KeyHash(hash.0 + 1)).unwrap();
     assert!(index.replace(hash, entry.address, other));
     host.shut_down();
     let found = inspect_file(&directory);
-    assert_eq!(found.faults.first, [(RecordLocation::of(hash, other), RecordFault::Foreign)]);
+    assert_eq!(found.faults.first, [(RecordLocation::of(hash, other), RecordFault::OtherKey)]);
     let difference = IndexDifference {
         by_checkpoint: Some(RecordLocation::of(hash, other)),
         by_log: Some(RecordLocation::of(hash, entry)),
@@ -204,5 +204,5 @@ fn findings_above_the_kept_maximum_are_still_counted() {
     for number in 0..100 {
         findings.add(number);
     }
-    assert_eq!((findings.count, findings.first.len()), (100, KEPT_MAX));
+    assert_eq!((findings.count, findings.first.len()), (100, FINDINGS_KEPT_MAX));
 }

@@ -5,7 +5,8 @@
 
 use super::{MediumInspection, RecordFault, RecordLocation};
 use crate::engine::OpenProgress;
-use crate::engine::recovery::{bring_in, reach};
+use crate::engine::recovery::{read_into_dram, retry_with_pages};
+use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
@@ -13,35 +14,35 @@ use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 
 /// Maximum of records whose pages are read together.
-const RECORDS_AHEAD: usize = 4_096;
+const RECORDS_PER_READ: usize = 4_096;
 
 /// The result of the check of one record.
 enum RecordVerdict {
-    Whole { value_bytes: u32 },
+    Intact { value_bytes: u32 },
     Expired,
     Fault(RecordFault),
 }
 
 /// Reads and checks every record that the index names.
 pub(super) fn verify<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     found: &mut MediumInspection,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), MediaError> {
-    let entries = by_place(ftl);
+    let entries = entries_by_address(ftl);
     let total = entries.len() as u64;
     let mut done = 0;
     let mut rest = &entries[..];
     while !rest.is_empty() {
-        let (here, behind) = rest.split_at(read_ahead(ftl, rest, now)?);
+        let (here, behind) = rest.split_at(read_record_pages(ftl, rest, now)?);
         for &(hash, entry) in here {
-            let verdict = reach(ftl, now, |ftl| judge(ftl, hash, entry))?;
+            let verdict = retry_with_pages(ftl, now, |ftl| check_record(ftl, hash, entry))?;
             let Some(counts) = found.namespaces.get_mut(entry.namespace.index()) else { continue };
-            counts.counted += 1;
+            counts.records += 1;
             match verdict {
-                RecordVerdict::Whole { value_bytes } => {
-                    counts.whole += 1;
+                RecordVerdict::Intact { value_bytes } => {
+                    counts.intact += 1;
                     counts.bytes += u64::from(value_bytes);
                 }
                 RecordVerdict::Expired => counts.expired += 1,
@@ -59,11 +60,11 @@ pub(super) fn verify<M: Media>(
 }
 
 /// Returns all entries in order of their records' addresses.
-fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, IndexEntry)> {
-    let mut entries = Vec::with_capacity(usize::try_from(ftl.index.len()).unwrap_or(0));
+fn entries_by_address<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, IndexEntry)> {
+    let mut entries = Vec::with_capacity(usize::try_from(ftl.index().len()).unwrap_or(0));
     let mut from = KeyHash(0);
-    while let Some((hash, _)) = ftl.index.next(from) {
-        entries.extend((0..).map_while(|nth| ftl.index.find(hash, nth)).map(|entry| (hash, entry)));
+    while let Some((hash, _)) = ftl.index().next(from) {
+        entries.extend((0..).map_while(|nth| ftl.index().find(hash, nth)).map(|entry| (hash, entry)));
         from = KeyHash(hash.0 + 1);
     }
     entries.sort_unstable_by_key(|(_, entry)| entry.address);
@@ -71,15 +72,15 @@ fn by_place<M: Media>(ftl: &Ftl<M>) -> Vec<(KeyHash, IndexEntry)> {
 }
 
 /// Reads the pages of the first records, and returns the number of these records: at least one.
-fn read_ahead<M: Media>(
-    ftl: &mut Ftl<M>,
+fn read_record_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
     entries: &[(KeyHash, IndexEntry)],
     now: &mut Nanos,
 ) -> Result<usize, MediaError> {
-    let room = ftl.dram.available() / 2;
+    let room = ftl.page_cache().available() / 2;
     let mut pages = Vec::new();
     let mut ahead = 0;
-    for (_, entry) in entries.iter().take(RECORDS_AHEAD) {
+    for (_, entry) in entries.iter().take(RECORDS_PER_READ) {
         let mut missing =
             RecordPieces::new(ftl, entry.address, 0, entry.units as usize * UNIT_BYTES).missing();
         // Records are small: the next one often begins on the page where the previous one ended.
@@ -92,24 +93,28 @@ fn read_ahead<M: Media>(
     }
     pages.sort_unstable();
     pages.dedup();
-    bring_in(ftl, pages, now)?;
+    read_into_dram(ftl, pages, now)?;
     Ok(ahead)
 }
 
-fn judge<M: Media>(ftl: &Ftl<M>, hash: KeyHash, entry: IndexEntry) -> Result<RecordVerdict, StallReason> {
-    let Some(header) = ftl.header(entry, RecordPart::Value)? else {
+fn check_record<M: Media>(
+    ftl: &Ftl<M>,
+    hash: KeyHash,
+    entry: IndexEntry,
+) -> Result<RecordVerdict, StallReason> {
+    let Some(header) = ftl.header(entry, RecordPart::Whole)? else {
         return Ok(RecordVerdict::Fault(RecordFault::Damaged));
     };
     if !ftl.is_intact(entry, &header)? {
         return Ok(RecordVerdict::Fault(RecordFault::Damaged));
     }
     let gone = header.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0;
-    if gone || header.namespace != entry.namespace || ftl.hash_of(entry, &header)? != hash {
-        return Ok(RecordVerdict::Fault(RecordFault::Foreign));
+    if gone || header.namespace != entry.namespace || ftl.index_key(entry, &header)? != hash {
+        return Ok(RecordVerdict::Fault(RecordFault::OtherKey));
     }
-    Ok(if header.is_expired(ftl.wall_ms) {
+    Ok(if ftl.is_expired(&header) {
         RecordVerdict::Expired
     } else {
-        RecordVerdict::Whole { value_bytes: header.value_bytes }
+        RecordVerdict::Intact { value_bytes: header.value_bytes }
     })
 }

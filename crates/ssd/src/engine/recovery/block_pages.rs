@@ -43,7 +43,7 @@ impl BlockPages {
     }
 
     /// Returns true if a page before the last programmed one does not belong to this life.
-    pub(super) fn is_holed(&self, life: &PageSpare) -> bool {
+    pub(super) fn has_holes(&self, life: &PageSpare) -> bool {
         (0..usize::from(self.programmed)).any(|number| self.spare(number, life).is_none())
     }
 

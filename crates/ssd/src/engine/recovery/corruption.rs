@@ -35,8 +35,8 @@ pub(super) fn add_corrupt(
         alone.remove(&line.sequence);
     }
     for line in rotten.into_iter().filter(|line| alone.contains(&line.sequence)) {
-        recovered.debris.rotten.insert(line.address.block());
-        lines.push(Line { rotten: true, ..line });
+        recovered.incomplete.corrupt_blocks.insert(line.address.block());
+        lines.push(Line { is_corrupt: true, ..line });
     }
 }
 

@@ -5,9 +5,9 @@ use super::survey::Survey;
 use super::{CheckpointFound, read_pages};
 use crate::command::Sequence;
 use crate::engine::OpenProgress;
-use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode, split_part};
-use crate::ftl::Ftl;
-use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode, split_page_context};
+use crate::ftl::recovering::RecoveringFtl;
+use crate::index::{IndexEntry, KeyHash};
 use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
@@ -29,17 +29,17 @@ enum Stream {
 
 /// Returns the newest whole checkpoint with its blocks, and the state of the checkpoints. A broken one does no harm if
 /// an older one is whole: a checkpoint is erased only when its successor is durable.
-pub(super) fn newest<M: Media>(
-    ftl: &mut Ftl<M>,
+pub(super) fn newest_checkpoint<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
     survey: &Survey,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(Option<Loaded>, CheckpointFound), MediaError> {
     let mut found = CheckpointFound::None;
     let mut checkpoints: BTreeMap<u64, Vec<(u64, BlockId)>> = BTreeMap::new();
-    for block in (0..ftl.geometry.blocks).map(BlockId) {
+    for block in (0..ftl.geometry().blocks).map(BlockId) {
         if let Some(spare) = survey.spare(block).filter(|spare| spare.kind == PageKind::Checkpoint) {
-            let (id, part) = split_part(spare.context);
+            let (id, part) = split_page_context(spare.context);
             checkpoints.entry(id).or_default().push((part, block));
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn newest<M: Media>(
 /// Reads the bytes of a checkpoint, if all of its pages up to the one marked as the last are there.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
 fn read_stream<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     id: u64,
     blocks: &[BlockId],
     now: &mut Nanos,
@@ -73,7 +73,8 @@ fn read_stream<M: Media>(
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
     let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
     let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
-    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+    let (media, frames, _) = ftl.reading();
+    read_pages(media, frames, now, pages, |page, bytes| {
         done += 1;
         progress(OpenProgress { stage: "checkpoint", done, total });
         if ended || broken.is_some() {
@@ -81,7 +82,8 @@ fn read_stream<M: Media>(
         }
         match bytes.map(|bytes| (PageSpare::decode(bytes, page.page), bytes)) {
             Some((Some(spare), bytes))
-                if spare.kind == PageKind::Checkpoint && split_part(spare.context) == (id, next_part) =>
+                if spare.kind == PageKind::Checkpoint
+                    && split_page_context(spare.context) == (id, next_part) =>
             {
                 stream.extend_from_slice(&bytes[..usize::from(spare.used)]);
                 next_part += 1;
@@ -97,7 +99,7 @@ fn read_stream<M: Media>(
 /// Puts every block in use into the block table: those of the checkpoint's table that are unchanged, the scanned ones,
 /// and the checkpoint's own. Returns the highest order accepted.
 pub(super) fn adopt<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     survey: &Survey,
     scanned: &Scanned,
     decoded: Option<&DecodedCheckpoint>,
@@ -108,37 +110,37 @@ pub(super) fn adopt<M: Media>(
         let first = survey.spare(*number);
         let same =
             first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
-        let in_medium = number.0 < ftl.geometry.blocks;
+        let in_medium = number.0 < ftl.geometry().blocks;
         if same && in_medium {
             found.insert(block.order, (*number, *block));
         }
     }
     let base = decoded.map_or(0, |decoded| decoded.start_order.saturating_sub(1));
     let durable_order = survey.durable_order.max(scanned.durable_order).max(base);
-    let end = unbroken(scanned.blocks.iter().map(|(_, block)| block.order), durable_order);
+    let end = last_unbroken_order(scanned.blocks.iter().map(|(_, block)| block.order), durable_order);
     for (number, block) in scanned.blocks.iter().filter(|(_, block)| block.order <= end) {
         found.insert(block.order, (*number, *block));
     }
     let order: Vec<(u64, BlockId)> = found.iter().map(|(order, (number, _))| (*order, *number)).collect();
     for pair in order.windows(2) {
-        let goes_on = survey.goes_on(pair[1].1);
+        let goes_on = survey.continues_record(pair[1].1);
         if let Some((_, block)) = found.get_mut(&pair[0].0).filter(|_| goes_on) {
             block.next = Some(pair[1].1);
         }
     }
     for (number, block) in found.into_values() {
-        ftl.blocks.adopt(number, block);
+        ftl.adopt(number, block);
     }
     for number in checkpoint_blocks {
         let order = survey.spare(*number).map_or(0, |spare| spare.order);
-        ftl.blocks.adopt(*number, checkpoint_block(order));
+        ftl.adopt(*number, checkpoint_block(order));
     }
-    ftl.blocks.adopted_all(survey.highest_order.max(scanned.highest_order))
+    ftl.finish_adoption(survey.highest_order.max(scanned.highest_order))
 }
 
 /// Returns the highest order up to which no block of the last epoch is missing, at least the highest durable order. A
 /// block after a missing one was never made durable: a flush would have covered the missing one too.
-fn unbroken(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
+fn last_unbroken_order(orders: impl Iterator<Item = u64>, durable_order: u64) -> u64 {
     let orders: BTreeSet<u64> = orders.collect();
     let Some(last) = orders.last() else {
         return durable_order;
@@ -163,31 +165,41 @@ fn checkpoint_block(order: u64) -> BlockEntry {
         next: None,
         pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
         checkpoint: true,
-        suspect: false,
+        has_damage: false,
     }
 }
 
 /// Puts the checkpoint's entries into the index, except those that point into blocks opened or erased since, which may
 /// hold other data now. The records of these entries are in the scanned part of the log.
-pub(super) fn index<M: Media>(ftl: &mut Ftl<M>, decoded: &DecodedCheckpoint, cleared: &[bool]) {
-    let counts = |entry: &IndexEntry| {
-        let block = entry.address.block();
-        block.0 < ftl.geometry.blocks
-            && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
-            && ftl.blocks.get(block).order != 0
-            && ftl.blocks.get(block).order < decoded.start_order
-            && !ftl.blocks.get(block).checkpoint
-    };
+pub(super) fn load_index<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    decoded: &DecodedCheckpoint,
+    cleared: &[bool],
+) {
     // Index positions outside every namespace were refused when the stream was decoded.
-    for (place, entry) in decoded.flat.iter().filter(|(_, entry)| counts(entry)) {
-        if ftl.index.find(*place, 0).is_none() {
-            ftl.index.insert(*place, *entry);
+    for (position, entry) in &decoded.flat {
+        if is_valid(ftl, decoded, cleared, entry) {
+            ftl.insert_block(*position, *entry);
         }
     }
     for (number, entries) in decoded.segments.iter().enumerate() {
-        let kept: Vec<(KeyHash, IndexEntry)> =
-            entries.iter().filter(|(_, entry)| counts(entry)).copied().collect();
-        // The entries of a segment are sorted; one that is not was damaged unnoticed by the checksum, and is dropped.
-        let _ = ftl.index.hashed.load_segment(number, &kept);
+        let valid = entries.iter().filter(|(_, entry)| is_valid(ftl, decoded, cleared, entry));
+        let valid: Vec<(KeyHash, IndexEntry)> = valid.copied().collect();
+        ftl.insert_segment(number, &valid);
     }
+}
+
+/// Returns true if a block of the checkpoint's time still holds the record of an entry, and no clear removed it since.
+fn is_valid<M: Media>(
+    ftl: &RecoveringFtl<M>,
+    decoded: &DecodedCheckpoint,
+    cleared: &[bool],
+    entry: &IndexEntry,
+) -> bool {
+    let block = entry.address.block();
+    block.0 < ftl.geometry().blocks
+        && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
+        && ftl.blocks().get(block).order != 0
+        && ftl.blocks().get(block).order < decoded.start_order
+        && !ftl.blocks().get(block).checkpoint
 }

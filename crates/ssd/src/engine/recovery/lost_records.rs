@@ -22,7 +22,7 @@ pub(super) fn lost_records<M: Media>(
     // While a block from before the checkpoint's start is in use, all tombstones written since are kept: a key deleted
     // since then has one. Without such a block a missing record may be a deleted key.
     let keeps_tombstones = ftl
-        .blocks
+        .blocks()
         .iter()
         .any(|(_, block)| !block.checkpoint && block.order != 0 && block.order <= decoded.start_order);
     if !keeps_tombstones {
@@ -30,11 +30,11 @@ pub(super) fn lost_records<M: Media>(
     }
     let behind = |entry: &IndexEntry| {
         let block = entry.address.block();
-        block.0 < ftl.geometry.blocks
+        block.0 < ftl.geometry().blocks
             && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
-            && !ftl.blocks.get(block).checkpoint
-            && ftl.blocks.get(block).order >= decoded.start_order
-            && surely.holds(ftl.blocks.get(block).order, entry.address)
+            && !ftl.blocks().get(block).checkpoint
+            && ftl.blocks().get(block).order >= decoded.start_order
+            && surely.holds(ftl.blocks().get(block).order, entry.address)
     };
     let all = decoded.segments.iter().flatten().chain(&decoded.flat);
     let mut missing: Vec<(KeyHash, IndexEntry)> = all.filter(|(_, entry)| behind(entry)).copied().collect();

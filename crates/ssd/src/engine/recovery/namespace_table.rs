@@ -3,9 +3,10 @@
 //! Input: a complete index. Output: the settings of each namespace, and the phase of the last sanitize operation.
 //! Invariant: a record that exists but cannot be read makes its number unusable, never an implicit key space.
 
-use super::replay::reach;
+use super::replay::retry_with_pages;
 use crate::command::{Lba, NamespaceId, Sequence, ValueSink};
-use crate::ftl::namespace_table::{NamespaceDefinition, decode, place};
+use crate::ftl::namespace_table::{NamespaceDefinition, decode, record_position};
+use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::sanitize_mark::{self, FoundMark};
 use crate::ftl::{FoundRecord, Ftl, RecordPart, SinkRange, StallReason};
 use crate::index::{KeyHash, RecordIndex};
@@ -15,27 +16,30 @@ use crate::namespace::attachment::NamespaceAttachment;
 use headwater_host::clock::Nanos;
 
 const DAMAGED: (NamespaceDefinition, NamespaceAttachment) =
-    (NamespaceDefinition::Damaged, NamespaceAttachment::EVERYBODY);
+    (NamespaceDefinition::Damaged, NamespaceAttachment::ALL_CONTROLLERS);
 
 /// Fills the namespace table.
-pub(super) fn table<M: Media>(ftl: &mut Ftl<M>, now: &mut Nanos) -> Result<(), MediaError> {
+pub(super) fn load_namespace_table<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
     for number in (1..).take(NAMESPACES).map(NamespaceId) {
-        let (slot, attachment) = match ftl.index.find(place(number), 0) {
+        let (slot, attachment) = match ftl.index().find(record_position(number), 0) {
             // Blocks without a namespace record: damage has destroyed the record.
             None if has_blocks(ftl, number) => DAMAGED,
-            None => (NamespaceDefinition::Implicit, NamespaceAttachment::EVERYBODY),
-            Some(_) => reach(ftl, now, |ftl| slot_of(ftl, number))?,
+            None => (NamespaceDefinition::Implicit, NamespaceAttachment::ALL_CONTROLLERS),
+            Some(_) => retry_with_pages(ftl, now, |ftl| slot_of(ftl, number))?,
         };
-        ftl.table.load(number, slot, &attachment.after_restart());
+        ftl.load_namespace(number, slot, &attachment.after_restart());
     }
-    let mark = reach(ftl, now, |ftl| mark_of(ftl))?;
-    ftl.table.load_sanitize(mark);
+    let mark = retry_with_pages(ftl, now, |ftl| mark_of(ftl))?;
+    ftl.load_sanitize(mark);
     Ok(())
 }
 
 /// Reads the mark of the last sanitize operation; `None` if there was none.
 fn mark_of<M: Media>(ftl: &Ftl<M>) -> Result<Option<FoundMark>, StallReason> {
-    Ok(match value_of(ftl, sanitize_mark::place())? {
+    Ok(match value_of(ftl, sanitize_mark::mark_position())? {
         Value::Absent => None,
         Value::Damaged => Some(FoundMark::DAMAGED),
         Value::Intact(sequence, bytes) => {
@@ -46,7 +50,7 @@ fn mark_of<M: Media>(ftl: &Ftl<M>) -> Result<Option<FoundMark>, StallReason> {
 }
 
 fn has_blocks<M: Media>(ftl: &Ftl<M>, number: NamespaceId) -> bool {
-    let first = ftl.index.next(KeyHash::of_block(number, Lba(0)));
+    let first = ftl.index().next(KeyHash::of_block(number, Lba(0)));
     first.is_some_and(|(_, entry)| entry.namespace == number)
 }
 
@@ -54,9 +58,9 @@ fn slot_of<M: Media>(
     ftl: &Ftl<M>,
     number: NamespaceId,
 ) -> Result<(NamespaceDefinition, NamespaceAttachment), StallReason> {
-    Ok(match value_of(ftl, place(number))? {
+    Ok(match value_of(ftl, record_position(number))? {
         Value::Intact(_, bytes) => decode(&bytes)
-            .map_or(DAMAGED, |(namespace, attachment)| (NamespaceDefinition::Made(namespace), attachment)),
+            .map_or(DAMAGED, |(namespace, attachment)| (NamespaceDefinition::Created(namespace), attachment)),
         Value::Absent | Value::Damaged => DAMAGED,
     })
 }
@@ -69,11 +73,11 @@ enum Value {
 }
 
 fn value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason> {
-    if ftl.index.find(place, 0).is_none() {
+    if ftl.index().find(place, 0).is_none() {
         return Ok(Value::Absent);
     }
-    let (system, lba) = place.block();
-    let found = ftl.find(place, system, &lba.0.to_le_bytes(), RecordPart::Value)?;
+    let (system, lba) = place.namespace_and_lba();
+    let found = ftl.find(place, system, &lba.0.to_le_bytes(), RecordPart::Whole)?;
     let Some(FoundRecord { entry, header: Some(header) }) = found else {
         return Ok(Value::Damaged);
     };

@@ -6,23 +6,21 @@
 use super::corruption::Durable;
 use super::scan::{Line, Scanned};
 use super::{Recovered, corruption, load, lost_records, read_pages};
-use crate::command::Sequence;
+use crate::command::{NamespaceId, Sequence};
 use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::DecodedCheckpoint;
+use crate::ftl::recovering::{LogEnd, RecoveringFtl};
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
-use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
+use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::limits::SPACES;
-use crate::log::group_commit::GroupCommit;
-use crate::log::record::{
-    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress, UNIT_BYTES,
-};
+use crate::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH};
 use crate::media::{BlockId, Media, MediaError, PageAddress};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rebuilds index, counts, sequences and expiries.
 pub(super) fn replay<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     scanned: Scanned,
     decoded: Option<&DecodedCheckpoint>,
     recovered: &mut Recovered,
@@ -30,28 +28,28 @@ pub(super) fn replay<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), MediaError> {
     let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
-    let last = scanned.lines.iter().map(|line| line.sequence).max().unwrap_or_default();
+    let last = scanned.records.iter().map(|line| line.sequence).max().unwrap_or_default();
     let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
-    let Scanned { mut lines, mut rotten, blocks, .. } = scanned;
-    lines.retain(|line| ftl.blocks.get(line.address.block()).order == line.order);
-    rotten.retain(|line| ftl.blocks.get(line.address.block()).order == line.order);
+    let Scanned { records: mut lines, is_corrupt: mut rotten, blocks, .. } = scanned;
+    lines.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
+    rotten.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
     let torn = discard_incomplete(&mut lines, durable, recovered);
     rotten.retain(|line| !torn.contains(&line.address.block()));
     corruption::add_corrupt(&mut lines, rotten, &blocks, durable, recovered);
     let cleared = clears(ftl, &lines, decoded);
     if let Some(decoded) = decoded {
-        load::index(ftl, decoded, &cleared);
+        load::load_index(ftl, decoded, &cleared);
         let surely = Durable::new(&lines, &blocks, durable);
-        recovered.vanished = lost_records::lost_records(ftl, decoded, &cleared, &lines, &surely);
-        ftl.stats.damaged += recovered.vanished.len() as u64;
+        recovered.lost_records = lost_records::lost_records(ftl, decoded, &cleared, &lines, &surely);
+        ftl.count_damaged(recovered.lost_records.len() as u64);
     }
-    keep_tombstones(ftl, &lines);
+    count_tombstones(ftl, &lines);
     let newest = newest_of_each(lines);
     let total = newest.len() as u64;
     let mut done = 0;
-    for lines in newest.chunks(LINES_AHEAD) {
+    for lines in newest.chunks(RECORDS_PER_READ) {
         if decoded.is_some() {
-            read_ahead(ftl, lines, now)?;
+            read_checkpoint_pages(ftl, lines, now)?;
         }
         for line in lines {
             done += 1;
@@ -59,14 +57,9 @@ pub(super) fn replay<M: Media>(
             apply(ftl, line, decoded.is_some(), now)?;
         }
     }
-    account(ftl, decoded);
-    // One sequence is skipped: it would complete a batch that was cut off right after the last record found.
-    let next = Sequence(last.0 + 2);
-    ftl.log.resume(next, recovered.accepted_order);
-    ftl.last_removal = last;
-    ftl.commit = GroupCommit::new(last, durable, recovered.accepted_order);
-    let stamp = if recovered.debris.blocks.is_empty() { last } else { durable };
-    ftl.log.stamp_durable(stamp, recovered.accepted_order);
+    count_live_records(ftl, decoded);
+    let stamp = if recovered.incomplete.blocks.is_empty() { last } else { durable };
+    ftl.continue_at(LogEnd { last, stamped: durable, stamp, order: recovered.accepted_order });
     Ok(())
 }
 
@@ -104,33 +97,35 @@ fn discard_incomplete(
         keep
     });
     let whole = batch.into_iter().filter(|(sequence, flags)| *flags != 0 && !discarded.contains(sequence));
-    recovered.debris.believed = whole.map(|(sequence, _)| sequence).collect();
-    recovered.debris.discarded = discarded;
-    recovered.debris.blocks.extend(&torn);
+    recovered.incomplete.complete_batches = whole.map(|(sequence, _)| sequence).collect();
+    recovered.incomplete.discarded = discarded;
+    recovered.incomplete.blocks.extend(&torn);
     torn
 }
 
 /// Raises each namespace's clear sequence, and returns which namespaces were cleared after the checkpoint began.
-fn clears<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], decoded: Option<&DecodedCheckpoint>) -> [bool; SPACES] {
+fn clears<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lines: &[Line],
+    decoded: Option<&DecodedCheckpoint>,
+) -> [bool; SPACES] {
     let mut cleared = [false; SPACES];
     if let Some(decoded) = decoded {
-        for (state, sequence) in ftl.namespaces.iter_mut().zip(decoded.cleared) {
-            state.cleared = sequence;
+        for (namespace, sequence) in (0..).map(NamespaceId).zip(decoded.cleared) {
+            ftl.raise_cleared(namespace, sequence);
         }
     }
     for line in lines.iter().filter(|line| line.flags & FLAG_CLEAR != 0) {
-        let state = &mut ftl.namespaces[line.namespace.index()];
-        if line.sequence > state.cleared {
-            state.cleared = line.sequence;
+        if ftl.raise_cleared(line.namespace, line.sequence) {
             cleared[line.namespace.index()] = true;
         }
     }
     cleared
 }
 
-fn keep_tombstones<M: Media>(ftl: &mut Ftl<M>, lines: &[Line]) {
+fn count_tombstones<M: Media>(ftl: &mut RecoveringFtl<M>, lines: &[Line]) {
     for line in lines.iter().filter(|line| line.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0) {
-        ftl.blocks.add_tombstone(line.address, line.units, line.sequence);
+        ftl.add_tombstone(line.address, line.units, line.sequence);
     }
 }
 
@@ -151,47 +146,51 @@ fn newest_of_each(mut lines: Vec<Line>) -> Vec<Line> {
 }
 
 /// Applies the newest record of a key on top of what the checkpoint has for it.
-fn apply<M: Media>(ftl: &mut Ftl<M>, line: &Line, has_base: bool, now: &mut Nanos) -> Result<(), MediaError> {
-    if line.sequence < ftl.namespaces[line.namespace.index()].cleared {
+fn apply<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    line: &Line,
+    has_base: bool,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    if line.sequence < ftl.counts()[line.namespace.index()].cleared {
         return Ok(());
     }
-    let base = if has_base { base_of(ftl, line, now)? } else { None };
+    let base = if has_base { checkpoint_record_of(ftl, line, now)? } else { None };
     if let Some((found, sequence)) = base {
         // A copy of the same record takes precedence over a corrupt one.
-        if sequence > line.sequence || line.rotten && sequence == line.sequence {
+        if sequence > line.sequence || line.is_corrupt && sequence == line.sequence {
             return Ok(());
         }
-        ftl.index.remove(line.hash, found.entry.address);
+        ftl.remove_outdated(line.hash, found.entry.address);
     }
     if line.flags & FLAG_TOMBSTONE == 0 {
         let lifetime = if line.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
         let entry =
             IndexEntry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
-        ftl.index.insert(line.hash, entry);
-        ftl.expiry.insert(line.expiry_ms, line.hash, line.address);
+        ftl.insert_record(line.hash, entry, line.expiry_ms);
     }
     Ok(())
 }
 
 /// Finds the checkpoint's record for the key of a scanned record. Reads and compares keys, because hashes may collide.
-fn base_of<M: Media>(
-    ftl: &mut Ftl<M>,
+fn checkpoint_record_of<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
     line: &Line,
     now: &mut Nanos,
 ) -> Result<Option<(FoundRecord, Sequence)>, MediaError> {
     for nth in 0.. {
-        let Some(entry) = ftl.index.find(line.hash, nth) else { break };
+        let Some(entry) = ftl.index().find(line.hash, nth) else { break };
         if entry.namespace != line.namespace {
             continue;
         }
-        let read = reach(ftl, now, |ftl| match ftl.header(entry, RecordPart::Key)? {
+        let read = retry_with_pages(ftl, now, |ftl| match ftl.header(entry, RecordPart::Key)? {
             Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
             None => Ok(None),
         })?;
         let Some((header, key)) = read else {
             return Ok(Some((FoundRecord { entry, header: None }, Sequence(0))));
         };
-        if ftl.hasher.digest_of(&header, &key) == line.digest {
+        if ftl.hasher().digest_of(&header, &key) == line.digest {
             return Ok(Some((FoundRecord { entry, header: Some(header) }, header.sequence)));
         }
     }
@@ -199,78 +198,67 @@ fn base_of<M: Media>(
 }
 
 /// Records whose pages are read together before the records are applied one by one.
-const LINES_AHEAD: usize = 4_096;
+const RECORDS_PER_READ: usize = 4_096;
 
 /// Reads the pages of the checkpoint's records for these keys into device DRAM.
-fn read_ahead<M: Media>(ftl: &mut Ftl<M>, lines: &[Line], now: &mut Nanos) -> Result<(), MediaError> {
+fn read_checkpoint_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lines: &[Line],
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
     let mut pages = Vec::with_capacity(lines.len());
     for line in lines {
-        let entries = (0..).map_while(|nth| ftl.index.find(line.hash, nth));
+        let entries = (0..).map_while(|nth| ftl.index().find(line.hash, nth));
         pages.extend(entries.map(|entry| entry.address.page()).filter(|page| ftl.page(*page).is_none()));
     }
     pages.sort_unstable();
     pages.dedup();
-    pages.truncate(ftl.dram.available() / 2);
-    bring_in(ftl, pages, now)
+    pages.truncate(ftl.page_cache().available() / 2);
+    read_into_dram(ftl, pages, now)
 }
 
 /// Reads pages into device DRAM.
-pub(crate) fn bring_in<M: Media>(
-    ftl: &mut Ftl<M>,
+pub(crate) fn read_into_dram<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
     pages: Vec<PageAddress>,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
-    let dram = &mut ftl.dram;
-    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages.into_iter(), |page, bytes| {
-        if let Some(mut frame) = dram.take_frame() {
+    let (media, frames, page_cache) = ftl.reading();
+    read_pages(media, frames, now, pages.into_iter(), |page, bytes| {
+        if let Some(mut frame) = page_cache.take_frame() {
             match bytes {
                 Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
                 None => frame.fill(0),
             }
-            dram.insert(page, frame);
+            page_cache.insert(page, frame);
         }
     })
 }
 
 /// Repeats `ask` until it succeeds, and reads the pages that it lacks in between.
-pub(crate) fn reach<M: Media, T>(
-    ftl: &mut Ftl<M>,
+pub(crate) fn retry_with_pages<M: Media, T>(
+    ftl: &mut RecoveringFtl<M>,
     now: &mut Nanos,
-    ask: impl Fn(&Ftl<M>) -> Result<T, StallReason>,
+    attempt: impl Fn(&Ftl<M>) -> Result<T, StallReason>,
 ) -> Result<T, MediaError> {
     loop {
-        let missing = match ask(ftl) {
+        let missing = match attempt(ftl) {
             Ok(answer) => return Ok(answer),
             Err(StallReason::Pages(pages)) => pages,
-            Err(StallReason::Room { .. } | StallReason::Durable(_)) => {
+            Err(StallReason::Room { .. } | StallReason::NotDurable(_)) => {
                 unreachable!("a read stalls only for pages")
             }
         };
-        bring_in(ftl, missing, now)?;
+        read_into_dram(ftl, missing, now)?;
     }
 }
 
 /// Counts live bytes by block and keys by namespace, and adds the expiries of the checkpoint.
-fn account<M: Media>(ftl: &mut Ftl<M>, decoded: Option<&DecodedCheckpoint>) {
-    let mut from = KeyHash(0);
-    while let Some((hash, _)) = ftl.index.next(from) {
-        for nth in 0.. {
-            let Some(entry) = ftl.index.find(hash, nth) else {
-                break;
-            };
-            ftl.blocks.add_live(entry.address, entry.units);
-            ftl.reserve_for(entry.units as usize * UNIT_BYTES);
-            ftl.namespaces[entry.namespace.index()].add(entry);
-        }
-        from = KeyHash(hash.0 + 1);
-    }
+fn count_live_records<M: Media>(ftl: &mut RecoveringFtl<M>, decoded: Option<&DecodedCheckpoint>) {
+    ftl.count_live_records();
     for &(expiry_ms, hash, address) in decoded.map(|decoded| &decoded.expiries[..]).unwrap_or_default() {
-        if in_medium(ftl, address) && ftl.index.contains(hash, address) {
-            ftl.expiry.insert(expiry_ms, hash, address);
+        if address.block().0 < ftl.geometry().blocks {
+            ftl.insert_expiry(expiry_ms, hash, address);
         }
     }
-}
-
-fn in_medium<M: Media>(ftl: &Ftl<M>, address: RecordAddress) -> bool {
-    address.block().0 < ftl.geometry.blocks
 }

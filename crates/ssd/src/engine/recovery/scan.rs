@@ -9,7 +9,7 @@ use super::read_pages;
 use super::survey::Survey;
 use crate::command::{NamespaceId, Sequence};
 use crate::engine::OpenProgress;
-use crate::ftl::Ftl;
+use crate::ftl::recovering::RecoveringFtl;
 use crate::index::{FlatIndex, KeyHash};
 use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
@@ -36,13 +36,13 @@ pub(super) struct Line {
     pub(super) flags: u8,
     pub(super) expiry_ms: u64,
     /// True if its checksum is wrong and its header is trusted nevertheless.
-    pub(super) rotten: bool,
+    pub(super) is_corrupt: bool,
 }
 
 /// The result of the scan.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
-    pub(super) lines: Vec<Line>,
+    pub(super) records: Vec<Line>,
     pub(super) blocks: Vec<(BlockId, BlockEntry)>,
     /// The highest durable sequence of any page.
     pub(super) durable: Sequence,
@@ -51,13 +51,13 @@ pub(super) struct Scanned {
     /// Records with a wrong checksum.
     pub(super) damaged: u64,
     /// Blocks with damage.
-    pub(super) suspect: BTreeSet<BlockId>,
+    pub(super) damaged_blocks: BTreeSet<BlockId>,
     /// The highest block order of any page.
     pub(super) highest_order: u64,
     /// Records with a wrong checksum whose header is valid and leads to the next record.
-    pub(super) rotten: Vec<Line>,
+    pub(super) is_corrupt: Vec<Line>,
     /// Records found without the spare of their page, and the block whose collection must keep them.
-    pub(super) rescue: Vec<(BlockId, RecordAddress)>,
+    pub(super) unlisted_records: Vec<(BlockId, RecordAddress)>,
 }
 
 /// The source of the offsets at which the records of a page start.
@@ -66,7 +66,7 @@ enum Guide {
     /// The spare of the page.
     Spare,
     /// Only the end of the previous record: the page, or an earlier record on it, is damaged.
-    Nothing,
+    PreviousRecord,
 }
 
 /// A chained record whose rest lies in the next block.
@@ -80,7 +80,7 @@ struct Chain {
 /// Scans every log block from `start_order` on.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
 pub(super) fn scan<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     survey: &Survey,
     start_order: u64,
     now: &mut Nanos,
@@ -90,22 +90,23 @@ pub(super) fn scan<M: Media>(
     let total = blocks.len() as u64;
     let pages =
         blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
-    let hasher = ftl.hasher;
+    let hasher = *ftl.hasher();
     let mut scanner = Scanner { survey, found: Scanned::default(), hasher, chain: None };
     let mut current: Option<BlockPages> = None;
     let mut done = 0;
-    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+    let (media, frames, _) = ftl.reading();
+    read_pages(media, frames, now, pages, |page, bytes| {
         let gathering = current.get_or_insert_with(|| BlockPages::new(page.block));
         gathering.push(page, bytes);
         if gathering.is_whole() {
             if let Some(whole) = current.take() {
-                scanner.block(&whole);
+                scanner.scan_block(&whole);
             }
             done += 1;
             progress(OpenProgress { stage: "scan", done, total });
         }
     })?;
-    ftl.stats.damaged += scanner.found.damaged;
+    ftl.count_damaged(scanner.found.damaged);
     Ok(scanner.found)
 }
 
@@ -117,7 +118,7 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    fn block(&mut self, pages: &BlockPages) {
+    fn scan_block(&mut self, pages: &BlockPages) {
         let Some(life) = pages.life() else { return };
         self.found.highest_order = self.found.highest_order.max(life.order);
         let taken = self.found.blocks.last().is_some_and(|(_, block)| block.order >= life.order);
@@ -127,15 +128,15 @@ impl Scanner<'_> {
         if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
             return;
         }
-        if pages.is_holed(&life) {
-            self.found.suspect.insert(pages.block);
+        if pages.has_holes(&life) {
+            self.found.damaged_blocks.insert(pages.block);
         }
         let mut max_sequence = Sequence(0);
-        let before = self.found.lines.len();
-        let mut next = self.go_on(pages, &life);
+        let before = self.found.records.len();
+        let mut next = self.finish_chain(pages, &life);
         for number in 0..usize::from(pages.programmed) {
             let Some(spare) = pages.spare(number, &life) else {
-                next = next.and_then(|at| self.page_that_says_nothing(pages, number, at, &life));
+                next = next.and_then(|at| self.scan_unreadable_page(pages, number, at, &life));
                 continue;
             };
             self.found.durable = self.found.durable.max(spare.durable_sequence);
@@ -143,13 +144,13 @@ impl Scanner<'_> {
             if spare.kind == PageKind::Log && spare.first != NO_RECORD {
                 let start = number * PAGE_DATA_BYTES;
                 let span = start + usize::from(spare.first)..start + usize::from(spare.used);
-                next = self.page(pages, span, &life, Guide::Spare);
+                next = self.scan_page(pages, span, &life, Guide::Spare);
             }
             // After a page that was sealed before it was full, the next record starts on the next page.
             next = next
                 .map(|at| if at / PAGE_DATA_BYTES == number { (number + 1) * PAGE_DATA_BYTES } else { at });
         }
-        for line in &self.found.lines[before..] {
+        for line in &self.found.records[before..] {
             max_sequence = max_sequence.max(line.sequence);
         }
         if let Some(chain) = &self.chain {
@@ -167,31 +168,31 @@ impl Scanner<'_> {
             next: None,
             pages: pages.programmed,
             checkpoint: false,
-            suspect: self.found.suspect.contains(&pages.block),
+            has_damage: self.found.damaged_blocks.contains(&pages.block),
         };
         self.found.blocks.push((pages.block, block));
     }
 
-    fn damage(&mut self, block: BlockId) {
+    fn count_damage(&mut self, block: BlockId) {
         self.found.damaged += 1;
-        self.found.suspect.insert(block);
+        self.found.damaged_blocks.insert(block);
         if let Some((_, found)) = self.found.blocks.iter_mut().rev().find(|(number, _)| *number == block) {
-            found.suspect = true;
+            found.has_damage = true;
         }
     }
 
     /// Appends the rest of a chained record at the start of a block. Returns the offset of the first record of the
     /// block, for the case that the spare of its page is unreadable.
-    fn go_on(&mut self, pages: &BlockPages, life: &PageSpare) -> Option<usize> {
+    fn finish_chain(&mut self, pages: &BlockPages, life: &PageSpare) -> Option<usize> {
         let last = self.found.blocks.last().map(|(_, block)| block);
-        let follows = last.is_some_and(|last| last.order + 1 == life.order && !last.suspect);
+        let follows = last.is_some_and(|last| last.order + 1 == life.order && !last.has_damage);
         let first = pages.spare(0, life);
         let Some(mut chain) = self.chain.take() else {
             let begins_epoch = life.order & ((1 << EPOCH_SHIFT) - 1) == 0;
             return (follows || begins_epoch).then_some(0);
         };
         if !first.map_or(follows, |spare| spare.continues == chain.address.0 + 1) {
-            self.damage(chain.address.block());
+            self.count_damage(chain.address.block());
             return None;
         }
         let here = (chain.wanted - chain.bytes.len()).min(pages.data.len());
@@ -201,16 +202,16 @@ impl Scanner<'_> {
             return None;
         }
         // A chained record counts as part of the block of its header.
-        if !self.record(&chain.bytes, chain.address, chain.order) {
-            self.rotten(&chain.bytes, chain.address, chain.order);
+        if !self.add_record(&chain.bytes, chain.address, chain.order) {
+            self.add_corrupt_record(&chain.bytes, chain.address, chain.order);
         } else if first.is_none() {
-            self.found.rescue.push((pages.block, chain.address));
+            self.found.unlisted_records.push((pages.block, chain.address));
         }
         Some(here)
     }
 
     /// Scans a page whose spare cannot be read, from the end of the previous record on.
-    fn page_that_says_nothing(
+    fn scan_unreadable_page(
         &mut self,
         pages: &BlockPages,
         number: usize,
@@ -218,11 +219,11 @@ impl Scanner<'_> {
         life: &PageSpare,
     ) -> Option<usize> {
         let end = (number + 1) * PAGE_DATA_BYTES;
-        if at >= end { Some(at) } else { self.page(pages, at..end, life, Guide::Nothing) }
+        if at >= end { Some(at) } else { self.scan_page(pages, at..end, life, Guide::PreviousRecord) }
     }
 
     /// Scans the records that start in one page. Returns the offset after the last of them.
-    fn page(
+    fn scan_page(
         &mut self,
         pages: &BlockPages,
         span: Range<usize>,
@@ -232,7 +233,7 @@ impl Scanner<'_> {
         let mut at = span.start;
         while at + HEADER_BYTES <= pages.data.len() && at < span.end {
             let Some(header) = header_of(&pages.data[at..]) else {
-                self.damage(pages.block);
+                self.count_damage(pages.block);
                 return None;
             };
             let address = RecordAddress::in_block(pages.block, at);
@@ -244,13 +245,13 @@ impl Scanner<'_> {
                 return None;
             }
             let next = at + bytes;
-            if self.record(&pages.data[at..next], address, life.order) {
-                if guide == Guide::Nothing {
-                    self.found.rescue.push((pages.block, address));
+            if self.add_record(&pages.data[at..next], address, life.order) {
+                if guide == Guide::PreviousRecord {
+                    self.found.unlisted_records.push((pages.block, address));
                 }
             } else if is_next(pages, &span, next, life) {
-                self.rotten(&pages.data[at..next], address, life.order);
-                guide = Guide::Nothing;
+                self.add_corrupt_record(&pages.data[at..next], address, life.order);
+                guide = Guide::PreviousRecord;
             } else {
                 // The lengths in a damaged header are useless; the spare of the next page gives its first record.
                 return None;
@@ -261,31 +262,39 @@ impl Scanner<'_> {
     }
 
     /// Adds a record with a wrong checksum whose header leads to the start of the next record.
-    fn rotten(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
-        if let Some(line) = header_of(bytes).and_then(|header| self.line(&header, bytes, address, order)) {
-            self.found.rotten.push(line);
+    fn add_corrupt_record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
+        if let Some(line) =
+            header_of(bytes).and_then(|header| self.scanned_record(&header, bytes, address, order))
+        {
+            self.found.is_corrupt.push(line);
         }
     }
 
     /// Adds one whole record. Returns false if its checksum is wrong.
-    fn record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
+    fn add_record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
         let header =
             header_of(bytes).filter(|header| crc32c(0, &bytes[4..header.payload_end()]) == header.crc);
         let Some(header) = header else {
-            self.damage(address.block());
+            self.count_damage(address.block());
             return false;
         };
-        let Some(line) = self.line(&header, bytes, address, order) else {
-            self.damage(address.block());
+        let Some(line) = self.scanned_record(&header, bytes, address, order) else {
+            self.count_damage(address.block());
             return false;
         };
-        self.found.lines.push(line);
+        self.found.records.push(line);
         true
     }
 
-    fn line(&self, header: &RecordHeader, bytes: &[u8], address: RecordAddress, order: u64) -> Option<Line> {
+    fn scanned_record(
+        &self,
+        header: &RecordHeader,
+        bytes: &[u8],
+        address: RecordAddress,
+        order: u64,
+    ) -> Option<Line> {
         let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
-        let hash = self.hasher.hash_of(header, key);
+        let hash = self.hasher.index_key(header, key);
         let line = Line {
             digest: self.hasher.digest_of(header, key),
             hash,
@@ -296,9 +305,9 @@ impl Scanner<'_> {
             namespace: header.namespace,
             flags: header.flags,
             expiry_ms: header.expiry_ms,
-            rotten: false,
+            is_corrupt: false,
         };
-        (!hash.is_place() || FlatIndex::holds(hash)).then_some(line)
+        (!hash.is_position() || FlatIndex::can_hold(hash)).then_some(line)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::read_pages;
 use crate::engine::OpenProgress;
-use crate::ftl::Ftl;
+use crate::ftl::recovering::RecoveringFtl;
 use crate::log::blocks::EPOCH_SHIFT;
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
@@ -21,7 +21,7 @@ pub(super) enum FirstPage {
     /// Readable, with this spare.
     Spare(PageSpare),
     /// Unreadable; this is the spare of another page with the block's highest order.
-    Rotten(PageSpare),
+    Corrupt(PageSpare),
     /// Unreadable, like every other page of the block.
     Unknown,
 }
@@ -29,7 +29,7 @@ pub(super) enum FirstPage {
 impl FirstPage {
     fn spare(&self) -> Option<&PageSpare> {
         match self {
-            Self::Spare(spare) | Self::Rotten(spare) => Some(spare),
+            Self::Spare(spare) | Self::Corrupt(spare) => Some(spare),
             Self::Blank | Self::Unknown => None,
         }
     }
@@ -83,10 +83,10 @@ impl Survey {
     }
 
     /// Returns true if a block begins, or may begin, with the rest of a chained record.
-    pub(super) fn goes_on(&self, block: BlockId) -> bool {
+    pub(super) fn continues_record(&self, block: BlockId) -> bool {
         match self.first_pages.get(block.index()) {
             Some(FirstPage::Spare(spare)) => spare.continues != 0,
-            Some(FirstPage::Rotten(_)) => true,
+            Some(FirstPage::Corrupt(_)) => true,
             _ => false,
         }
     }
@@ -94,21 +94,22 @@ impl Survey {
 
 /// Reads the first page of every block, and the other pages of blocks whose first page is unreadable.
 pub(super) fn survey<M: Media>(
-    ftl: &mut Ftl<M>,
+    ftl: &mut RecoveringFtl<M>,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Survey, MediaError> {
-    let total = u64::from(ftl.geometry.blocks);
-    let mut first_pages = Vec::with_capacity(ftl.geometry.blocks as usize);
-    let pages = (0..ftl.geometry.blocks).map(|block| PageAddress::new(BlockId(block), 0));
-    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+    let total = u64::from(ftl.geometry().blocks);
+    let mut first_pages = Vec::with_capacity(ftl.geometry().blocks as usize);
+    let pages = (0..ftl.geometry().blocks).map(|block| PageAddress::new(BlockId(block), 0));
+    let (media, frames, _) = ftl.reading();
+    read_pages(media, frames, now, pages, |page, bytes| {
         first_pages.push(match bytes {
             None => FirstPage::Blank,
             Some(bytes) => PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare),
         });
         progress(OpenProgress { stage: "survey", done: first_pages.len() as u64, total });
     })?;
-    ask_the_others(ftl, &mut first_pages, now)?;
+    read_other_pages(ftl, &mut first_pages, now)?;
     let mut survey = Survey {
         checkpoint_next: 1,
         highest_order: 0,
@@ -120,7 +121,7 @@ pub(super) fn survey<M: Media>(
         survey.highest_order = survey.highest_order.max(spare.order);
         survey.durable_order = survey.durable_order.max(spare.durable_order);
         if spare.kind == PageKind::Checkpoint {
-            let next = crate::engine::checkpoint::stream::split_part(spare.context).0 + 1;
+            let next = crate::engine::checkpoint::stream::split_page_context(spare.context).0 + 1;
             survey.checkpoint_next = survey.checkpoint_next.max(next);
         } else {
             survey.accepted.insert(spare.order >> EPOCH_SHIFT, spare.context);
@@ -132,8 +133,8 @@ pub(super) fn survey<M: Media>(
 
 /// Reads the other pages of the blocks whose first page cannot be read.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
-fn ask_the_others<M: Media>(
-    ftl: &mut Ftl<M>,
+fn read_other_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
     first_pages: &mut [FirstPage],
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
@@ -142,12 +143,13 @@ fn ask_the_others<M: Media>(
     let blocks: Vec<BlockId> = unknown.map(|(block, _)| block).collect();
     let pages =
         blocks.iter().flat_map(|block| (1..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
-    read_pages(&mut ftl.media, &mut ftl.recovery_frames, now, pages, |page, bytes| {
+    let (media, frames, _) = ftl.reading();
+    read_pages(media, frames, now, pages, |page, bytes| {
         let spare = bytes.and_then(|bytes| PageSpare::decode(bytes, page.page));
         let first = &mut first_pages[page.block.index()];
         if let Some(spare) = spare.filter(|spare| first.spare().is_none_or(|known| known.order < spare.order))
         {
-            *first = FirstPage::Rotten(spare);
+            *first = FirstPage::Corrupt(spare);
         }
     })
 }

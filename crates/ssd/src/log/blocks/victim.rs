@@ -40,8 +40,8 @@ impl BlockTable {
     }
 
     /// Updates the cost of a block from its entry.
-    pub(super) fn note_cost(&mut self, block: BlockId) {
-        let entry = &self.table[block.index()];
+    pub(super) fn update_cost(&mut self, block: BlockId) {
+        let entry = &self.entries[block.index()];
         let closed = entry.state == BlockState::Closed && !entry.checkpoint;
         self.costs[block.index()] = if closed { entry.live_bytes + entry.tombstone_bytes } else { u32::MAX };
     }

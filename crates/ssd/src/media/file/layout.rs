@@ -99,7 +99,7 @@ pub(super) enum SuperblockFault {
     /// The version is not the one this code reads.
     Version(u32),
     /// The check passes, but the fields are not valid.
-    Nonsense,
+    InvalidFields,
 }
 
 /// The shape of one flash file.
@@ -176,10 +176,10 @@ impl FlashLayout {
             blocks: self.geometry.blocks.into(),
             channels: self.geometry.channels.into(),
             dies_per_channel: self.geometry.dies_per_channel.into(),
-            pages_per_block: small(PAGES_PER_BLOCK),
-            data_bytes: small(PAGE_DATA_BYTES),
-            spare_bytes: small(PAGE_SPARE_BYTES),
-            slot_bytes: small(SLOT_BYTES),
+            pages_per_block: format_constant(PAGES_PER_BLOCK),
+            data_bytes: format_constant(PAGE_DATA_BYTES),
+            spare_bytes: format_constant(PAGE_SPARE_BYTES),
+            slot_bytes: format_constant(SLOT_BYTES),
             reserved: U32::ZERO,
             slots_offset: self.slots_offset().into(),
             file_bytes: self.file_bytes().into(),
@@ -210,11 +210,11 @@ impl FlashLayout {
             dies_per_channel: found.dies_per_channel.get(),
             blocks: found.blocks.get(),
         };
-        if !is_sound(geometry) {
-            return Err(SuperblockFault::Nonsense);
+        if !is_valid_geometry(geometry) {
+            return Err(SuperblockFault::InvalidFields);
         }
         let layout = Self::new(geometry, found.uuid);
-        if layout.superblock().as_bytes() == bytes { Ok(layout) } else { Err(SuperblockFault::Nonsense) }
+        if layout.superblock().as_bytes() == bytes { Ok(layout) } else { Err(SuperblockFault::InvalidFields) }
     }
 
     pub(super) fn session_piece(&self, session: u64) -> [u8; PIECE_BYTES] {
@@ -291,7 +291,7 @@ impl FlashLayout {
 }
 
 /// Returns true if a geometry is valid for a file.
-pub(super) fn is_sound(geometry: FlashGeometry) -> bool {
+pub(super) fn is_valid_geometry(geometry: FlashGeometry) -> bool {
     geometry.channels > 0
         && geometry.dies_per_channel > 0
         && (1..=super::super::geometry::BLOCKS_MAX).contains(&geometry.blocks)
@@ -308,6 +308,6 @@ fn table_number(number: usize) -> u32 {
 }
 
 /// Converts a constant of the format, all of which are below 2^13.
-fn small(constant: usize) -> U32 {
+fn format_constant(constant: usize) -> U32 {
     U32::new(u32::try_from(constant).unwrap_or(u32::MAX))
 }

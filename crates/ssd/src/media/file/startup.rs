@@ -4,9 +4,9 @@
 //! names the faulty part. Invariant: a file named `flash` is complete, because it gets the name last; a session is
 //! durable before it gives out a generation.
 
-use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_sound};
+use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_valid_geometry};
 use super::table::{EraseTable, TableFault};
-use super::zero_fill::STRETCH_BYTES;
+use super::zero_fill::REGION_BYTES;
 use super::{FLASH_FILE_NAME, FileMediaError};
 use crate::media::FlashGeometry;
 use headwater_host::clock::{Clock, Nanos};
@@ -19,8 +19,8 @@ use zerocopy::IntoBytes;
 
 /// Time to wait for a lock: a child forked by another thread of the last owner holds it until it executes its own
 /// program.
-const LINGER: Nanos = Nanos::from_millis(200);
-const LOOK: Nanos = Nanos::from_millis(2);
+const LOCK_WAIT_MAX: Nanos = Nanos::from_millis(200);
+const LOCK_POLL_PERIOD: Nanos = Nanos::from_millis(2);
 
 /// An open flash file.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) fn create(
     geometry: FlashGeometry,
     uuid: [u8; 16],
 ) -> Result<(), FileMediaError> {
-    if !is_sound(geometry) {
+    if !is_valid_geometry(geometry) {
         return Err(FileMediaError::Geometry { geometry });
     }
     let path = directory.join(FLASH_FILE_NAME);
@@ -59,7 +59,7 @@ pub(super) fn create(
         .open(&unfinished)
         .map_err(system(&unfinished, "create"))?;
     lock(&unfinished, &file)?;
-    if let Err(error) = fill(&file, &unfinished, &layout) {
+    if let Err(error) = write_contents(&file, &unfinished, &layout) {
         // The first error is reported; an error of the removal says less.
         let _ = fs::remove_file(&unfinished);
         return Err(error);
@@ -69,7 +69,7 @@ pub(super) fn create(
     parent.sync_all().map_err(system(directory, "sync"))
 }
 
-fn fill(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), FileMediaError> {
+fn write_contents(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), FileMediaError> {
     allocate(file, layout.file_bytes()).map_err(|error| match error {
         AllocateError::NoSpace { needed_bytes, free_bytes } => {
             FileMediaError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes }
@@ -83,7 +83,7 @@ fn fill(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), FileMediaE
         // The first fill region is written now, so that the first commits find written space, not merely reserved
         // space.
         let slots = layout.slots_offset();
-        let end = layout.file_bytes().min(slots + STRETCH_BYTES);
+        let end = layout.file_bytes().min(slots + REGION_BYTES);
         let zeros = [0; PIECE_BYTES];
         let mut at = slots;
         while at < end {
@@ -115,10 +115,10 @@ pub(super) fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
 }
 
 /// Opens the file read-only and checks it. Begins no session and writes nothing; other processes may read it too.
-pub(super) fn open_to_read(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
+pub(super) fn open_read_only(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = File::open(&path).map_err(system(&path, "open"))?;
-    take(&path, || file.try_lock_shared())?;
+    lock_with_wait(&path, || file.try_lock_shared())?;
     let layout = superblock(&path, &file)?;
     let table = table(&path, &file, &layout)?;
     last_session(&path, &file, &layout)?;
@@ -126,16 +126,19 @@ pub(super) fn open_to_read(directory: &Path) -> Result<OpenFlashFile, FileMediaE
 }
 
 fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
-    take(path, || file.try_lock())
+    lock_with_wait(path, || file.try_lock())
 }
 
 /// Takes a lock, and waits for a lock that is being released.
-fn take(path: &Path, try_lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), FileMediaError> {
+fn lock_with_wait(
+    path: &Path,
+    try_lock: impl Fn() -> Result<(), TryLockError>,
+) -> Result<(), FileMediaError> {
     let clock = Clock::start();
     loop {
         match try_lock() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if clock.now() < LINGER => Clock::sleep(LOOK),
+            Err(TryLockError::WouldBlock) if clock.now() < LOCK_WAIT_MAX => Clock::sleep(LOCK_POLL_PERIOD),
             Err(TryLockError::WouldBlock) => return Err(FileMediaError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => return Err(system(path, "lock")(source)),
         }
@@ -161,7 +164,7 @@ fn superblock(path: &Path, file: &File) -> Result<FlashLayout, FileMediaError> {
     let path_owned = path.to_owned();
     let layout = FlashLayout::from_superblock(&piece).map_err(|fault| match fault {
         SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
-        SuperblockFault::Damaged | SuperblockFault::Nonsense => {
+        SuperblockFault::Damaged | SuperblockFault::InvalidFields => {
             FileMediaError::SuperblockDamaged { path: path_owned }
         }
         SuperblockFault::Version(found) => {

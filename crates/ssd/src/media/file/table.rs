@@ -120,7 +120,7 @@ impl EraseTable {
     }
 
     /// Returns writes of changed table pages, at most `max`; empty when every change was taken.
-    /// [`settle`](Self::settle) must follow before a page that changes again is taken again.
+    /// [`complete_writes`](Self::complete_writes) must follow before a page that changes again is taken again.
     pub(super) fn take_writes(&mut self, layout: &FlashLayout, max: usize) -> Vec<TablePieceWrite> {
         let mut writes = Vec::new();
         for (number, piece) in self.pieces.iter_mut().enumerate() {
@@ -144,7 +144,7 @@ impl EraseTable {
     }
 
     /// Completes the writes that were taken; failed ones are due again.
-    pub(super) fn settle(&mut self, durable: bool) {
+    pub(super) fn complete_writes(&mut self, durable: bool) {
         for number in self.writing.drain(..) {
             let piece = &mut self.pieces[number];
             piece.writing = false;

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 const UUID: [u8; 16] = *b"0123456789abcdef";
 
 /// Returns the options of every I/O path to the file.
-fn ways() -> [FileOptions; 4] {
-    let way = |direct, uring| FileOptions { direct, uring, prepare: ZeroFillMode::Ahead };
+fn io_paths() -> [FileOptions; 4] {
+    let way = |direct, uring| FileOptions { direct, uring, zero_fill_mode: ZeroFillMode::Ahead };
     [
         way(DirectChoice::Auto, UringChoice::Auto),
         way(DirectChoice::Auto, UringChoice::Never),
@@ -50,7 +50,7 @@ fn drain(media: &mut FileMedia) -> Vec<MediaCompletion> {
     done
 }
 
-fn only(media: &mut FileMedia, op: MediaOp) -> MediaCompletion {
+fn complete_one(media: &mut FileMedia, op: MediaOp) -> MediaCompletion {
     submit(media, 5, op);
     let mut done = drain(media);
     assert_eq!(done.len(), 1);
@@ -62,7 +62,7 @@ fn only(media: &mut FileMedia, op: MediaOp) -> MediaCompletion {
 fn read(media: &mut FileMedia, page: PageAddress) -> Option<u8> {
     let mut frame = MediaFrame::zeroed();
     frame.fill(0xEE);
-    let done = only(media, MediaOp::Read { page, frame });
+    let done = complete_one(media, MediaOp::Read { page, frame });
     let frame = done.frame.unwrap();
     match done.result.unwrap() {
         PageState::Blank => None,
@@ -74,12 +74,12 @@ fn read(media: &mut FileMedia, page: PageAddress) -> Option<u8> {
 }
 
 fn flush(media: &mut FileMedia) {
-    assert_eq!(only(media, MediaOp::Flush).result, Ok(PageState::Programmed));
+    assert_eq!(complete_one(media, MediaOp::Flush).result, Ok(PageState::Programmed));
 }
 
 fn erase(media: &mut FileMedia, block: u32) {
     let block = BlockId(block);
-    assert_eq!(only(media, MediaOp::Erase { block }).result, Ok(PageState::Programmed));
+    assert_eq!(complete_one(media, MediaOp::Erase { block }).result, Ok(PageState::Programmed));
 }
 
 fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusalReason {
@@ -88,7 +88,7 @@ fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusalReason {
 
 #[test]
 fn programmed_pages_survive_reopening_and_erased_ones_do_not() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 20, way);
         for number in 0..PAGES_PER_BLOCK as u8 {
@@ -113,12 +113,12 @@ fn programmed_pages_survive_reopening_and_erased_ones_do_not() {
 
 #[test]
 fn operations_against_nand_rules_are_refused() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 2, way);
         let rule = RefusalReason::Rule;
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
-        assert!(only(&mut media, program(page(0, 0), 1)).result.is_ok());
+        assert!(complete_one(&mut media, program(page(0, 0), 1)).result.is_ok());
         assert_eq!(refusal(&mut media, program(page(0, 0), 1)), rule(NandRule::ProgrammedTwice));
         assert_eq!(refusal(&mut media, program(page(2, 0), 1)), rule(NandRule::OutsideGeometry));
         assert_eq!(refusal(&mut media, program(page(0, 64), 1)), rule(NandRule::OutsideGeometry));
@@ -132,7 +132,7 @@ fn operations_against_nand_rules_are_refused() {
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::NotErased));
         erase(&mut media, 0);
         assert_eq!(read(&mut media, page(0, 0)), None);
-        assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
+        assert!(complete_one(&mut media, program(page(0, 0), 2)).result.is_ok());
         assert_eq!(read(&mut media, page(0, 0)), Some(2));
     }
 }
@@ -150,7 +150,7 @@ fn a_block_is_not_erased_while_a_program_is_in_flight() {
 
 #[test]
 fn a_full_queue_is_an_error_and_every_accepted_operation_completes_once() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 40, way);
         let queue_max = media.traits().queue_max as u64;
@@ -175,7 +175,7 @@ fn a_full_queue_is_an_error_and_every_accepted_operation_completes_once() {
 
 #[test]
 fn zero_fill_never_overwrites_a_programmed_page() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 64, way);
         // Every fill region is entered while the region before it still requests zeros.
@@ -187,7 +187,7 @@ fn zero_fill_never_overwrites_a_programmed_page() {
         }
         drain(&mut media);
         for block in 0..64 {
-            assert!(only(&mut media, program(page(block, 1), block as u8 + 101)).result.is_ok());
+            assert!(complete_one(&mut media, program(page(block, 1), block as u8 + 101)).result.is_ok());
         }
         for block in 0..64 {
             assert_eq!(read(&mut media, page(block, 0)), Some(block as u8 + 1), "{way:?}");

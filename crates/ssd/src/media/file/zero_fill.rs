@@ -14,9 +14,9 @@ use crate::media::{BlockId, PAGES_PER_BLOCK};
 use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 
 /// Blocks of a fill region.
-const STRETCH_BLOCKS: usize = 16;
+const REGION_BLOCKS: usize = 16;
 /// Bytes of a fill region.
-pub(super) const STRETCH_BYTES: u64 = (STRETCH_BLOCKS * CHUNK_BYTES) as u64;
+pub(super) const REGION_BYTES: u64 = (REGION_BLOCKS * CHUNK_BYTES) as u64;
 /// Zeros written at a time: one block, so that a commit waits for no more than that.
 const CHUNK_BYTES: usize = PAGES_PER_BLOCK * SLOT_BYTES;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(SECTOR_BYTES));
@@ -52,7 +52,7 @@ pub(super) struct ZeroFill {
 impl ZeroFill {
     /// Makes the regions: one with a used block is ready; all other regions count as never written.
     pub(super) fn new(layout: FlashLayout, generations: &[u64]) -> Self {
-        let states = generations.chunks(STRETCH_BLOCKS).enumerate().map(|(index, part)| {
+        let states = generations.chunks(REGION_BLOCKS).enumerate().map(|(index, part)| {
             let used = part.iter().any(|&generation| generation != 0);
             // The first region was written when the file was created.
             if used || index == 0 { RegionState::Ready } else { RegionState::Untouched }
@@ -62,12 +62,12 @@ impl ZeroFill {
 
     /// Returns true if programs of the block must wait for a write of zeros.
     pub(super) fn must_wait(&self, block: BlockId) -> bool {
-        self.filling.is_some_and(|(stretch, _)| stretch == block.index() / STRETCH_BLOCKS)
+        self.filling.is_some_and(|(stretch, _)| stretch == block.index() / REGION_BLOCKS)
     }
 
     /// Notes that a block that was never used is about to be programmed.
-    pub(super) fn touch(&mut self, block: BlockId) {
-        let index = block.index() / STRETCH_BLOCKS;
+    pub(super) fn note_first_program(&mut self, block: BlockId) {
+        let index = block.index() / REGION_BLOCKS;
         if let Some(state) = self.states.get_mut(index)
             && *state == RegionState::Untouched
         {
@@ -78,7 +78,7 @@ impl ZeroFill {
         }
     }
 
-    /// Returns the next zeros to write, if a region is due. [`written`](Self::written) must follow before the next
+    /// Returns the next zeros to write, if a region is due. [`complete_write`](Self::complete_write) must follow before the next
     /// call.
     pub(super) fn take_write(&mut self) -> Option<ZeroWrite> {
         if self.filling.is_none() {
@@ -92,17 +92,17 @@ impl ZeroFill {
         }
         let (index, chunk) = self.filling?;
         let buffer = self.zeros.take()?;
-        let offset = self.layout.slots_offset() + index as u64 * STRETCH_BYTES + chunk * CHUNK_BYTES as u64;
+        let offset = self.layout.slots_offset() + index as u64 * REGION_BYTES + chunk * CHUNK_BYTES as u64;
         Some(ZeroWrite { offset, buffer })
     }
 
     /// Takes the buffer back after a write of zeros. A failed write does no harm: zeros only save time.
-    pub(super) fn written(&mut self, buffer: Option<SectorBuffer>) {
+    pub(super) fn complete_write(&mut self, buffer: Option<SectorBuffer>) {
         let Some((index, chunk)) = self.filling else {
             return;
         };
-        let first_block = index * STRETCH_BLOCKS;
-        let blocks = (self.layout.geometry.blocks as usize - first_block).min(STRETCH_BLOCKS) as u64;
+        let first_block = index * REGION_BLOCKS;
+        let blocks = (self.layout.geometry.blocks as usize - first_block).min(REGION_BLOCKS) as u64;
         match buffer {
             Some(buffer) if chunk + 1 < blocks => {
                 self.filling = Some((index, chunk + 1));

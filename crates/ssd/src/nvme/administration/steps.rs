@@ -3,7 +3,7 @@
 //! Input: an action, and the namespaces that exist. Output: its steps in order, or the status with which it is refused.
 
 use crate::command::{NamespaceId, SsdCommand};
-use crate::engine::administration::{AdminStep, sanitize_mark, sanitize_steps};
+use crate::engine::administration::{AdminStep, sanitize_mark_step, sanitize_steps};
 use crate::namespace::sanitize::SanitizePhase;
 use crate::namespace::{BlockFormat, MissingKey, Namespace, NamespaceChange, NamespaceKind};
 use headwater_nvme::controller::admin::{NamespaceAction, NamespaceFormat};
@@ -77,7 +77,7 @@ pub(crate) fn steps(
             formats.collect::<Result<_, Status>>()?
         }
         NamespaceAction::MissingKey { nsid, is_error } => {
-            let missing_key = if *is_error { MissingKey::Told } else { MissingKey::Ignored };
+            let missing_key = if *is_error { MissingKey::Reported } else { MissingKey::Ignored };
             let key_spaces =
                 named(*nsid)?.into_iter().filter(|(_, namespace)| namespace.kind == NamespaceKind::Kv);
             key_spaces.map(|(id, _)| change(id, NamespaceChange::MissingKey(missing_key))).collect()
@@ -91,6 +91,8 @@ pub(crate) fn steps(
             .into_iter()
             .map(|(id, _)| change(id, NamespaceChange::Detach(controllers.clone())))
             .collect(),
-        NamespaceAction::LeaveSanitizeFailure => VecDeque::from([sanitize_mark(SanitizePhase::Never, 0)]),
+        NamespaceAction::LeaveSanitizeFailure => {
+            VecDeque::from([sanitize_mark_step(SanitizePhase::Never, 0)])
+        }
     })
 }

@@ -23,7 +23,7 @@ use zerocopy::little_endian::{U32, U64};
 const MEDIA_LOG_VERSION: u32 = 1;
 const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
 /// Percentage of available spare below which the warning is set.
-const SPARE_LOW: u8 = 10;
+const SPARE_WARNING_PERCENT: u8 = 10;
 
 impl<M: Media> NvmSubsystem for SsdDevice<M> {
     fn identity(&self) -> &SubsystemIdentity {
@@ -40,7 +40,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
         let size = match namespace.kind {
             // Without a quota a key space may use the whole medium. The space that collection needs is not subtracted:
             // it changes with the stored data, and a namespace size must not.
-            NamespaceKind::Kv if namespace.size == 0 => self.ftl().geometry.data_bytes(),
+            NamespaceKind::Kv if namespace.size == 0 => self.ftl().geometry().data_bytes(),
             _ => namespace.size,
         };
         let uuid = match namespace.uuid {
@@ -54,7 +54,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
             size,
             utilization: self.namespace_usage(id).min(size),
             uuid,
-            missing_key_is_error: namespace.missing_key == MissingKey::Told,
+            missing_key_is_error: namespace.missing_key == MissingKey::Reported,
         })
     }
 
@@ -83,25 +83,25 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
 
     fn capacity(&self) -> SubsystemCapacity {
         SubsystemCapacity {
-            total_bytes: self.ftl().geometry.data_bytes(),
+            total_bytes: self.ftl().geometry().data_bytes(),
             unallocated_bytes: self.unallocated_bytes(),
         }
     }
 
     fn health(&self) -> SubsystemHealth {
-        let blocks = u64::from(self.ftl().media.geometry().blocks).max(1);
-        let good = blocks.saturating_sub(self.ftl().stats.quarantined);
+        let blocks = u64::from(self.ftl().geometry().blocks).max(1);
+        let good = blocks.saturating_sub(self.ftl().stats().quarantined);
         let available_spare = u8::try_from(good * 100 / blocks).unwrap_or(100);
         let traffic = self.administration().traffic;
         SubsystemHealth {
-            spare_is_low: available_spare < SPARE_LOW,
+            spare_is_low: available_spare < SPARE_WARNING_PERCENT,
             is_read_only: self.failure().is_some(),
             available_spare,
             host_bytes_read: traffic.bytes_read,
             host_bytes_written: traffic.bytes_written,
             host_reads: traffic.reads,
             host_writes: traffic.writes,
-            media_errors: self.ftl().stats.damaged,
+            media_errors: self.ftl().damaged(),
             power_on_hours: self.now().since(Nanos::ZERO).0 / NANOS_PER_HOUR,
         }
     }
@@ -114,7 +114,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
     }
 
     fn sanitize(&self) -> SanitizeStatus {
-        let written = self.ftl().stats.client_bytes != self.administration().sanitized_at;
+        let written = self.ftl().client_bytes() != self.administration().client_bytes_at_sanitize;
         SanitizeStatus { written_since: written, ..self.administration().sanitize }
     }
 

@@ -1,8 +1,8 @@
 //! Decodes the commands of key spaces: the Key Value command set, and the UIO put and get.
 //!
-//! Input: an entry for a key space. Output: an [`IoOperation`] whose key and lengths are inside the limits.
+//! Input: an entry for a key space. Output: an [`IoOperation`] and its data; key and lengths are inside the limits.
 
-use super::{IoOperation, MissingKey};
+use super::{DataNeed, IoOperation, MissingKey};
 use crate::command::WriteCondition;
 use crate::limits::{KEY_BYTES_MAX, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_dma::iova::{Iova, IovaRange};
@@ -12,18 +12,14 @@ use headwater_nvme::spec::kv::{InlineKey, KV_KEY_BYTES_MAX, LIST_HEADER_BYTES, S
 use headwater_nvme::spec::opcode::IoOpcode;
 use headwater_nvme::spec::status::Status;
 
-pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoOperation, Status> {
+pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<(IoOperation, DataNeed), Status> {
     let opcode = IoOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
     if kind == QueueKind::Standard && matches!(opcode, IoOpcode::UioPut | IoOpcode::UioGet) {
         return Err(Status::INVALID_OPCODE);
     }
-    Ok(match opcode {
+    let operation = match opcode {
         IoOpcode::Store => store(entry)?,
-        IoOpcode::Retrieve => IoOperation::Retrieve {
-            key: inline_key(entry, StoreOptions::RETRIEVE_RAW)?,
-            // No value is longer, so the rest of a longer buffer is never written.
-            bytes: entry.kv_data_bytes().min(VALUE_BYTES_LIMIT),
-        },
+        IoOpcode::Retrieve => IoOperation::Retrieve { key: inline_key(entry, StoreOptions::RETRIEVE_RAW)? },
         IoOpcode::List => list(entry)?,
         IoOpcode::Delete => IoOperation::Delete { key: plain_key(entry)?, missing: MissingKey::Ignored },
         IoOpcode::Exist => IoOperation::Exist { key: plain_key(entry)? },
@@ -32,17 +28,36 @@ pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoOpera
             key: uio_key(entry)?,
             value: IovaRange {
                 start: Iova(entry.uio_value_address()),
-                bytes: value_bytes(entry.uio_value_bytes()).ok_or(Status::INVALID_VALUE_SIZE)?,
+                bytes: checked_value_bytes(entry.uio_value_bytes()).ok_or(Status::INVALID_VALUE_SIZE)?,
             },
         },
         IoOpcode::UioGet => IoOperation::Get {
             key: uio_key(entry)?,
             buffer: IovaRange {
                 start: Iova(entry.uio_value_address()),
-                bytes: value_bytes(entry.uio_value_bytes()).unwrap_or(VALUE_BYTES_LIMIT),
+                bytes: checked_value_bytes(entry.uio_value_bytes()).unwrap_or(VALUE_BYTES_LIMIT),
             },
         },
-    })
+    };
+    Ok((operation, data_of(entry, &operation)?))
+}
+
+/// Returns the data of a decoded command.
+fn data_of(entry: &SubmissionEntry, operation: &IoOperation) -> Result<DataNeed, Status> {
+    let Some(transfer) = entry.kv_transfer() else {
+        return Ok(match operation {
+            IoOperation::Put { value, .. } => DataNeed::FromHost(value.bytes),
+            IoOperation::Get { buffer, .. } => DataNeed::ToHost(buffer.bytes),
+            _ => DataNeed::None,
+        });
+    };
+    let bytes = match operation {
+        IoOperation::Store { .. } => checked_value_bytes(transfer.bytes).ok_or(Status::INVALID_VALUE_SIZE)?,
+        IoOperation::List { .. } => list_bytes(transfer.bytes)?,
+        // No value is longer, so the rest of a longer buffer is never written.
+        _ => checked_value_bytes(transfer.bytes).unwrap_or(VALUE_BYTES_LIMIT),
+    };
+    Ok(DataNeed::of(transfer.direction, bytes))
 }
 
 fn store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
@@ -57,8 +72,7 @@ fn store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
         // The two conditions exclude each other.
         (true, true) => return Err(Status::INVALID_FIELD),
     };
-    let bytes = value_bytes(u64::from(entry.kv_data_bytes())).ok_or(Status::INVALID_VALUE_SIZE)?;
-    Ok(IoOperation::Store { key, bytes, condition })
+    Ok(IoOperation::Store { key, condition })
 }
 
 fn list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
@@ -66,12 +80,17 @@ fn list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
         0 => None,
         _ => Some(plain_key(entry)?),
     };
+    Ok(IoOperation::List { from })
+}
+
+/// Returns the length of the answer to a List with a buffer of this length, in which at least the count of keys fits.
+fn list_bytes(buffer_bytes: u64) -> Result<u32, Status> {
     // No answer exceeds the maximum transfer of a command; the host continues from the last key.
-    let bytes = entry.kv_data_bytes().min(TRANSFER_BYTES_MAX);
+    let bytes = u32::try_from(buffer_bytes).unwrap_or(u32::MAX).min(TRANSFER_BYTES_MAX);
     if usize::try_from(bytes).is_ok_and(|bytes| bytes < LIST_HEADER_BYTES) {
         return Err(Status::INVALID_FIELD);
     }
-    Ok(IoOperation::List { from, bytes })
+    Ok(bytes)
 }
 
 /// Returns the key, if the options byte has only `allowed` bits.
@@ -96,7 +115,7 @@ fn uio_key(entry: &SubmissionEntry) -> Result<IovaRange, Status> {
 }
 
 /// Returns the length if a value can have it.
-fn value_bytes(bytes: u64) -> Option<u32> {
+fn checked_value_bytes(bytes: u64) -> Option<u32> {
     u32::try_from(bytes).ok().filter(|&bytes| bytes <= VALUE_BYTES_LIMIT)
 }
 

@@ -1,7 +1,7 @@
 //! Decodes the commands of block namespaces (NVM Command Set 1.0 section 3.2).
 //!
 //! Input: an entry for a block namespace of a known size and format. Output: a [`BlockOperation`] whose blocks the
-//! namespace has and whose data does not exceed the maximum transfer. Formats have no metadata and no protection
+//! namespace has, and its data, which does not exceed the maximum transfer. Formats have no metadata and no protection
 //! information, so a command that requests checks is refused; its tags are ignored.
 
 #[cfg(test)]
@@ -12,10 +12,8 @@ use crate::command::{Fua, Lba, LbaRange};
 use crate::limits::{COPY_RANGES_MAX, TRANSFER_BYTES_MAX};
 use crate::namespace::BlockFormat;
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::nvm::{CopyRange, DatasetRange};
 use headwater_nvme::spec::opcode::NvmOpcode;
 use headwater_nvme::spec::status::Status;
-use std::mem::size_of;
 
 /// The only supported descriptor format of a Copy's source ranges.
 const COPY_FORMAT: u8 = 0;
@@ -35,21 +33,12 @@ impl BlockSpace {
     /// # Errors
     /// [`Status::LBA_OUT_OF_RANGE`].
     #[inline]
-    pub fn range(self, start: u64, blocks: u32) -> Result<LbaRange, Status> {
+    pub fn check_range(self, start: u64, blocks: u32) -> Result<LbaRange, Status> {
         let end = start.checked_add(u64::from(blocks)).ok_or(Status::LBA_OUT_OF_RANGE)?;
         if end > self.blocks {
             return Err(Status::LBA_OUT_OF_RANGE);
         }
         Ok(LbaRange { start: Lba(start), blocks })
-    }
-
-    /// Returns the bytes of `blocks` blocks, if one command may transfer them (MDTS).
-    #[inline]
-    fn transfer(self, blocks: u32) -> Result<u32, Status> {
-        blocks
-            .checked_shl(self.format.shift())
-            .filter(|&bytes| bytes <= TRANSFER_BYTES_MAX && bytes >> self.format.shift() == blocks)
-            .ok_or(Status::INVALID_FIELD)
     }
 }
 
@@ -62,15 +51,13 @@ pub enum DatasetUse {
     Hint,
 }
 
-/// The operation of a block command, with the lengths of its data.
+/// The operation of a block command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOperation {
     /// Read (3.2.4).
     Read {
         /// The blocks to read.
         range: LbaRange,
-        /// Bytes of these blocks.
-        bytes: u32,
         /// Force Unit Access: the blocks must be durable before they are read.
         fua: Fua,
     },
@@ -78,8 +65,6 @@ pub enum BlockOperation {
     Write {
         /// The first block.
         start: Lba,
-        /// Bytes of the blocks.
-        bytes: u32,
         /// Force Unit Access: the write must be durable before its completion.
         fua: Fua,
     },
@@ -87,8 +72,6 @@ pub enum BlockOperation {
     Compare {
         /// The blocks to compare.
         range: LbaRange,
-        /// Bytes of these blocks.
-        bytes: u32,
         /// Force Unit Access: the blocks must be durable before they are compared.
         fua: Fua,
     },
@@ -108,10 +91,8 @@ pub enum BlockOperation {
     },
     /// Dataset Management (3.2.3); the ranges are its data.
     DatasetManagement {
-        /// Number of ranges.
-        ranges: u16,
         /// The purpose.
-        used: DatasetUse,
+        purpose: DatasetUse,
         /// The blocks that the ranges must lie in.
         space: BlockSpace,
     },
@@ -119,8 +100,6 @@ pub enum BlockOperation {
     Copy {
         /// The first block of the destination.
         destination: Lba,
-        /// Number of source ranges.
-        ranges: u16,
         /// Force Unit Access: the copy must be durable before its completion.
         fua: Fua,
         /// The blocks that sources and destination must lie in.
@@ -128,56 +107,45 @@ pub enum BlockOperation {
     },
 }
 
-impl BlockOperation {
-    /// Returns the length and direction that the data pointer must describe.
-    #[must_use]
-    #[inline]
-    pub const fn data(&self) -> DataNeed {
-        match *self {
-            Self::Read { bytes, .. } => DataNeed::ToHost(bytes),
-            Self::Write { bytes, .. } | Self::Compare { bytes, .. } => DataNeed::FromHost(bytes),
-            Self::DatasetManagement { ranges, .. } => DataNeed::FromHost(ranges as u32 * DATASET_RANGE_BYTES),
-            Self::Copy { ranges, .. } => DataNeed::FromHost(ranges as u32 * COPY_RANGE_BYTES),
-            Self::WriteZeroes { .. } | Self::Verify { .. } => DataNeed::None,
-        }
-    }
-}
-
 /// Decodes any entry but a Flush.
 #[inline]
-pub(super) fn decode(entry: &SubmissionEntry, space: BlockSpace) -> Result<BlockOperation, Status> {
+pub(super) fn decode(
+    entry: &SubmissionEntry,
+    space: BlockSpace,
+) -> Result<(BlockOperation, DataNeed), Status> {
     let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
-    Ok(match opcode {
+    let operation = match opcode {
         NvmOpcode::Flush => return Err(Status::INVALID_OPCODE),
-        NvmOpcode::Read => {
-            let DataBlocks { range, bytes, fua } = data_blocks(entry, space)?;
-            BlockOperation::Read { range, bytes, fua }
-        }
+        NvmOpcode::Read => BlockOperation::Read { range: blocks(entry, space)?, fua: fua(entry) },
         NvmOpcode::Write => {
             if entry.nvm_directive() {
                 return Err(Status::INVALID_FIELD);
             }
-            let DataBlocks { range, bytes, fua } = data_blocks(entry, space)?;
-            BlockOperation::Write { start: range.start, bytes, fua }
+            BlockOperation::Write { start: blocks(entry, space)?.start, fua: fua(entry) }
         }
-        NvmOpcode::Compare => {
-            let DataBlocks { range, bytes, fua } = data_blocks(entry, space)?;
-            BlockOperation::Compare { range, bytes, fua }
-        }
+        NvmOpcode::Compare => BlockOperation::Compare { range: blocks(entry, space)?, fua: fua(entry) },
         NvmOpcode::WriteZeroes => {
             BlockOperation::WriteZeroes { range: blocks(entry, space)?, fua: fua(entry) }
         }
         NvmOpcode::Verify => BlockOperation::Verify { range: blocks(entry, space)?, fua: fua(entry) },
         NvmOpcode::DatasetManagement => BlockOperation::DatasetManagement {
-            ranges: entry.nvm_dataset_ranges(),
-            used: match entry.nvm_dataset_deallocate() {
+            purpose: match entry.nvm_dataset_deallocate() {
                 true => DatasetUse::Deallocate,
                 false => DatasetUse::Hint,
             },
             space,
         },
         NvmOpcode::Copy => copy(entry, space)?,
-    })
+    };
+    Ok((operation, data_of(entry, space.format)?))
+}
+
+/// Returns the data of a command, if one command may transfer it (MDTS).
+#[inline]
+fn data_of(entry: &SubmissionEntry, format: BlockFormat) -> Result<DataNeed, Status> {
+    let transfer = entry.nvm_transfer(1 << format.shift()).ok_or(Status::INVALID_OPCODE)?;
+    let bytes = u32::try_from(transfer.bytes).ok().filter(|&bytes| bytes <= TRANSFER_BYTES_MAX);
+    Ok(DataNeed::of(transfer.direction, bytes.ok_or(Status::INVALID_FIELD)?))
 }
 
 fn copy(entry: &SubmissionEntry, space: BlockSpace) -> Result<BlockOperation, Status> {
@@ -188,25 +156,11 @@ fn copy(entry: &SubmissionEntry, space: BlockSpace) -> Result<BlockOperation, St
     {
         return Err(Status::INVALID_FIELD);
     }
-    let ranges = entry.nvm_copy_ranges();
-    if ranges > COPY_RANGES_MAX {
+    if entry.nvm_copy_ranges() > COPY_RANGES_MAX {
         return Err(Status::COMMAND_SIZE_LIMIT);
     }
-    let destination = space.range(entry.nvm_start(), 1)?.start;
-    Ok(BlockOperation::Copy { destination, ranges, fua: fua(entry), space })
-}
-
-/// The blocks of a command that transfers their bytes.
-struct DataBlocks {
-    range: LbaRange,
-    bytes: u32,
-    fua: Fua,
-}
-
-#[inline]
-fn data_blocks(entry: &SubmissionEntry, space: BlockSpace) -> Result<DataBlocks, Status> {
-    let range = blocks(entry, space)?;
-    Ok(DataBlocks { range, bytes: space.transfer(range.blocks)?, fua: fua(entry) })
+    let destination = space.check_range(entry.nvm_start(), 1)?.start;
+    Ok(BlockOperation::Copy { destination, fua: fua(entry), space })
 }
 
 #[inline]
@@ -214,15 +168,10 @@ fn blocks(entry: &SubmissionEntry, space: BlockSpace) -> Result<LbaRange, Status
     if entry.nvm_protection() {
         return Err(Status::INVALID_FIELD);
     }
-    space.range(entry.nvm_start(), entry.nvm_blocks())
+    space.check_range(entry.nvm_start(), entry.nvm_blocks())
 }
 
 #[inline]
 fn fua(entry: &SubmissionEntry) -> Fua {
     if entry.nvm_force_unit_access() { Fua::Yes } else { Fua::No }
 }
-
-const DATASET_RANGE_BYTES: u32 = 16;
-const _: () = assert!(DATASET_RANGE_BYTES as usize == size_of::<DatasetRange>());
-const COPY_RANGE_BYTES: u32 = 32;
-const _: () = assert!(COPY_RANGE_BYTES as usize == size_of::<CopyRange>());

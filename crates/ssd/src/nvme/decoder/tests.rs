@@ -22,10 +22,10 @@ fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoCommand, Status>
     super::decode(entry, kind, |_| Some(Namespace::IMPLICIT))
 }
 
-fn operation(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoOperation, Status> {
+fn operation(entry: &SubmissionEntry, kind: QueueKind) -> Result<(IoOperation, DataNeed), Status> {
     let command = decode(entry, kind)?;
     assert_eq!(command.namespace, NamespaceId(3));
-    Ok(command.operation)
+    Ok((command.operation, command.data()))
 }
 
 /// Returns one valid entry of each opcode.
@@ -45,21 +45,21 @@ fn valid() -> Vec<SubmissionEntry> {
 #[test]
 fn every_command_decodes_to_its_operation() {
     let expected = [
-        IoOperation::Store { key: key(), bytes: 700, condition: WriteCondition::Always },
-        IoOperation::Retrieve { key: key(), bytes: 700 },
-        IoOperation::List { from: Some(key()), bytes: 700 },
-        IoOperation::Delete { key: key(), missing: MissingKey::Ignored },
-        IoOperation::Exist { key: key() },
-        IoOperation::Flush,
-        IoOperation::Put { key: RANGE, value: RANGE },
-        IoOperation::Get { key: RANGE, buffer: RANGE },
+        (IoOperation::Store { key: key(), condition: WriteCondition::Always }, DataNeed::FromHost(700)),
+        (IoOperation::Retrieve { key: key() }, DataNeed::ToHost(700)),
+        (IoOperation::List { from: Some(key()) }, DataNeed::ToHost(700)),
+        (IoOperation::Delete { key: key(), missing: MissingKey::Ignored }, DataNeed::None),
+        (IoOperation::Exist { key: key() }, DataNeed::None),
+        (IoOperation::Flush, DataNeed::None),
+        (IoOperation::Put { key: RANGE, value: RANGE }, DataNeed::FromHost(700)),
+        (IoOperation::Get { key: RANGE, buffer: RANGE }, DataNeed::ToHost(700)),
     ];
     for (entry, expected) in valid().iter().zip(expected) {
         assert_eq!(operation(entry, QueueKind::Uio), Ok(expected));
     }
     assert_eq!(
         operation(&kv::list(3, None, DATA), QueueKind::Standard),
-        Ok(IoOperation::List { from: None, bytes: 700 })
+        Ok((IoOperation::List { from: None }, DataNeed::ToHost(700)))
     );
 }
 
@@ -137,8 +137,8 @@ fn value_lengths_get_the_status_of_the_specification() {
     let store = |bytes| {
         decode(&kv::store(3, key(), DataPointer { bytes, ..DATA }, StoreOptions::NONE), QueueKind::Standard)
     };
-    assert!(store(0).is_ok());
-    assert!(store(16 << 20).is_ok());
+    assert_eq!(store(0).unwrap().data(), DataNeed::FromHost(0));
+    assert_eq!(store(16 << 20).unwrap().data(), DataNeed::FromHost(16 << 20));
     assert_eq!(store((16 << 20) + 1), Err(Status::INVALID_VALUE_SIZE));
     assert_eq!(store(u32::MAX), Err(Status::INVALID_VALUE_SIZE));
     let uio = |entry: SubmissionEntry, bytes| {
@@ -150,13 +150,18 @@ fn value_lengths_get_the_status_of_the_specification() {
     assert_eq!(uio(put, (16 << 20) + 1), Err(Status::INVALID_VALUE_SIZE));
     assert_eq!(uio(put, u64::MAX), Err(Status::INVALID_VALUE_SIZE));
     // A buffer may be larger than any value; its rest is never written.
-    match uio(kv::uio_get(3, DATA, DATA), u64::MAX).unwrap().operation {
+    let get = uio(kv::uio_get(3, DATA, DATA), u64::MAX).unwrap();
+    assert_eq!(get.data(), DataNeed::ToHost(16 << 20));
+    match get.operation {
         IoOperation::Get { buffer, .. } => assert_eq!(buffer.bytes, 16 << 20),
         other => panic!("a get decoded to {other:?}"),
     }
+    let retrieve = kv::retrieve(3, key(), DataPointer { bytes: u32::MAX, ..DATA });
+    assert_eq!(decode(&retrieve, QueueKind::Standard).unwrap().data(), DataNeed::ToHost(16 << 20));
     let list = |bytes| decode(&kv::list(3, None, DataPointer { bytes, ..DATA }), QueueKind::Standard);
     assert_eq!(list(3), Err(Status::INVALID_FIELD));
     assert!(list(4).is_ok());
+    assert_eq!(list(u32::MAX).unwrap().data(), DataNeed::ToHost(16 << 20));
 }
 
 #[test]
@@ -224,8 +229,8 @@ fn reserved_dwords_are_ignored() {
 #[test]
 fn result_of_a_delete_without_key_is_that_of_the_namespace() {
     let command = decode(&kv::delete(3, key()), QueueKind::Standard).unwrap();
-    let changed = command.with_missing_key(MissingKey::Told).operation;
-    assert_eq!(changed, IoOperation::Delete { key: key(), missing: MissingKey::Told });
+    let changed = command.with_missing_key(MissingKey::Reported).operation;
+    assert_eq!(changed, IoOperation::Delete { key: key(), missing: MissingKey::Reported });
 }
 
 /// Returns random entries and valid entries with flipped bits, so that the later checks are reached too.
@@ -258,7 +263,7 @@ proptest! {
                         prop_assert_eq!(kind, QueueKind::Uio);
                         prop_assert!((1..=65_535).contains(&key.bytes));
                     }
-                    IoOperation::List { bytes, .. } => prop_assert!(bytes >= 4),
+                    IoOperation::List { .. } => prop_assert!(command.data().bytes() >= 4),
                     IoOperation::Store { key, .. }
                     | IoOperation::Retrieve { key, .. }
                     | IoOperation::Delete { key, .. }

@@ -39,7 +39,7 @@ impl AddressResolver {
     /// [`Status::DATA_TRANSFER_ERROR`] for an address outside the client's memory, [`Status::INVALID_FIELD`] for a
     /// pointer of a kind that the mode does not have, and the errors of [`data_ranges`] for an invalid list.
     #[inline]
-    pub fn find(
+    pub fn resolve(
         &mut self,
         command: &IoCommand,
         entry: &SubmissionEntry,
@@ -47,7 +47,10 @@ impl AddressResolver {
         mode: AddressMode,
     ) -> Result<RequestData, Status> {
         if let IoOperation::Put { key, value } | IoOperation::Get { key, buffer: value } = command.operation {
-            return Ok(RequestData::Keyed { key: run(memory, key)?, value: run(memory, value)? });
+            return Ok(RequestData::KeyAndValue {
+                key: resolve_range(memory, key)?,
+                value: resolve_range(memory, value)?,
+            });
         }
         let transfer = match command.data() {
             DataNeed::None => return Ok(RequestData::None),
@@ -55,27 +58,27 @@ impl AddressResolver {
             DataNeed::ToHost(bytes) => HostTransfer::ToHost(bytes),
         };
         let segments = match mode {
-            AddressMode::Flat => flat(entry, transfer.bytes(), memory),
-            AddressMode::Lists(page) => self.listed(entry, transfer, memory, page),
+            AddressMode::Flat => resolve_flat(entry, transfer.bytes(), memory),
+            AddressMode::Lists(page) => self.resolve_list(entry, transfer, memory, page),
         };
         segments.map(RequestData::Client)
     }
 
-    fn listed(
+    fn resolve_list(
         &mut self,
         entry: &SubmissionEntry,
         transfer: HostTransfer,
         memory: &ClientMemory,
         page: PageBytes,
     ) -> Result<ClientSegments, Status> {
-        let read = |at: Iova, into: &mut [u8]| memory.read(at, into).map_err(|error| unmapped(&error));
+        let read = |at: Iova, into: &mut [u8]| memory.read(at, into).map_err(|error| transfer_error(&error));
         data_ranges(entry, transfer, page, read, &mut self.ranges)?;
         let mut segments = ClientSegments::default();
         for range in &self.ranges {
             match *range {
                 DataRange::Memory(range) => memory
                     .append(&mut segments, range.start, u64::from(range.bytes))
-                    .map_err(|error| unmapped(&error))?,
+                    .map_err(|error| transfer_error(&error))?,
                 DataRange::Discard(bytes) => segments.discard(bytes as usize),
             }
         }
@@ -84,19 +87,23 @@ impl AddressResolver {
 }
 
 #[inline]
-fn flat(entry: &SubmissionEntry, bytes: u32, memory: &ClientMemory) -> Result<ClientSegments, Status> {
+fn resolve_flat(
+    entry: &SubmissionEntry,
+    bytes: u32,
+    memory: &ClientMemory,
+) -> Result<ClientSegments, Status> {
     if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
         return Err(Status::INVALID_FIELD);
     }
-    run(memory, IovaRange { start: Iova(entry.prp1.get()), bytes })
+    resolve_range(memory, IovaRange { start: Iova(entry.prp1.get()), bytes })
 }
 
 #[inline]
-fn run(memory: &ClientMemory, range: IovaRange) -> Result<ClientSegments, Status> {
-    memory.resolve(range.start, u64::from(range.bytes)).map_err(|error| unmapped(&error))
+fn resolve_range(memory: &ClientMemory, range: IovaRange) -> Result<ClientSegments, Status> {
+    memory.resolve(range.start, u64::from(range.bytes)).map_err(|error| transfer_error(&error))
 }
 
 /// Returns the one NVMe status for all addresses outside the client's memory.
-fn unmapped(_: &DataTransferError) -> Status {
+fn transfer_error(_: &DataTransferError) -> Status {
     Status::DATA_TRANSFER_ERROR
 }

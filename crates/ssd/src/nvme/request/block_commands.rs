@@ -14,31 +14,34 @@ use zerocopy::FromBytes;
 
 /// Returns the command, and whether its data must be durable before it is read (Force Unit Access of reading commands).
 #[inline]
-pub(super) fn command(operation: BlockOperation, data: RequestData) -> Result<(SsdCommand, Fua), Status> {
-    let need = operation.data();
+pub(super) fn block_command(
+    operation: BlockOperation,
+    need: DataNeed,
+    data: RequestData,
+) -> Result<(SsdCommand, Fua), Status> {
     let write = |command| (command, Fua::No);
     Ok(match operation {
-        BlockOperation::Read { range, fua, .. } => (SsdCommand::Read { range, sink: sink(data, need)? }, fua),
-        BlockOperation::Compare { range, fua, .. } => {
+        BlockOperation::Read { range, fua } => (SsdCommand::Read { range, sink: sink(data, need)? }, fua),
+        BlockOperation::Compare { range, fua } => {
             (SsdCommand::Compare { start: range.start, data: payload(data, need)? }, fua)
         }
         BlockOperation::Verify { range, fua } => (SsdCommand::Verify { range }, fua),
-        BlockOperation::Write { start, fua, .. } => {
+        BlockOperation::Write { start, fua } => {
             write(SsdCommand::Write { start, data: payload(data, need)?, fua })
         }
         BlockOperation::WriteZeroes { range, fua } => {
             write(SsdCommand::Deallocate { ranges: vec![range], fua })
         }
-        BlockOperation::DatasetManagement { used: DatasetUse::Deallocate, space, .. } => {
+        BlockOperation::DatasetManagement { purpose: DatasetUse::Deallocate, space } => {
             let ranges = dataset_ranges(data, need, space)?;
             write(SsdCommand::Deallocate { ranges, fua: Fua::No })
         }
-        BlockOperation::DatasetManagement { used: DatasetUse::Hint, .. } => {
+        BlockOperation::DatasetManagement { purpose: DatasetUse::Hint, .. } => {
             payload(data, need)?;
             // A fence up to sequence 0 has no effect and completes immediately.
             write(SsdCommand::Fence { up_to: Sequence(0) })
         }
-        BlockOperation::Copy { destination, fua, space, .. } => {
+        BlockOperation::Copy { destination, fua, space } => {
             let sources = copy_sources(data, need, space, destination)?;
             write(SsdCommand::Copy { sources, destination, fua })
         }
@@ -47,12 +50,12 @@ pub(super) fn command(operation: BlockOperation, data: RequestData) -> Result<(S
 
 /// Decodes the ranges that a Dataset Management command deallocates, without empty ones.
 fn dataset_ranges(data: RequestData, need: DataNeed, space: BlockSpace) -> Result<Vec<LbaRange>, Status> {
-    let list = list(data, need)?;
+    let list = range_list(data, need)?;
     let ranges = <[DatasetRange]>::ref_from_bytes(&list).map_err(|_| Status::INVALID_FIELD)?;
     ranges
         .iter()
         .filter(|range| range.blocks.get() > 0)
-        .map(|range| space.range(range.start.get(), range.blocks.get()))
+        .map(|range| space.check_range(range.start.get(), range.blocks.get()))
         .collect()
 }
 
@@ -63,12 +66,12 @@ fn copy_sources(
     space: BlockSpace,
     destination: Lba,
 ) -> Result<Vec<LbaRange>, Status> {
-    let list = list(data, need)?;
+    let list = range_list(data, need)?;
     let ranges = <[CopyRange]>::ref_from_bytes(&list).map_err(|_| Status::INVALID_FIELD)?;
     let mut sources = Vec::with_capacity(ranges.len());
     let mut blocks = 0;
     for range in ranges {
-        let source = space.range(range.start.get(), u32::from(range.blocks0.get()) + 1)?;
+        let source = space.check_range(range.start.get(), u32::from(range.blocks0.get()) + 1)?;
         // One limit holds for each range and for their sum (MSSRL equals MCL), so the sum cannot overflow.
         blocks += source.blocks;
         if blocks > copy_blocks_max(space.format) {
@@ -76,11 +79,11 @@ fn copy_sources(
         }
         sources.push(source);
     }
-    space.range(destination.0, blocks)?;
+    space.check_range(destination.0, blocks)?;
     Ok(sources)
 }
 
-fn list(data: RequestData, need: DataNeed) -> Result<Bytes, Status> {
+fn range_list(data: RequestData, need: DataNeed) -> Result<Bytes, Status> {
     match payload(data, need)? {
         ValueSource::Bytes(bytes) => Ok(bytes),
         ValueSource::Client(segments) => {
@@ -112,9 +115,9 @@ mod tests {
             })
             .collect();
         let used = DatasetUse::Deallocate;
-        let count = u16::try_from(ranges.len()).unwrap();
-        let operation = BlockOperation::DatasetManagement { ranges: count, used, space: SPACE };
-        match command(operation, RequestData::Bytes(Bytes::copy_from_slice(list.as_bytes())))? {
+        let need = DataNeed::FromHost(u32::try_from(ranges.len() * 16).unwrap());
+        let operation = BlockOperation::DatasetManagement { purpose: used, space: SPACE };
+        match block_command(operation, need, RequestData::Bytes(Bytes::copy_from_slice(list.as_bytes())))? {
             (SsdCommand::Deallocate { ranges, fua: Fua::No }, Fua::No) => Ok(ranges),
             other => panic!("a dataset management command became {other:?}"),
         }
@@ -129,10 +132,10 @@ mod tests {
                 ..CopyRange::default()
             })
             .collect();
-        let count = u16::try_from(ranges.len()).unwrap();
+        let need = DataNeed::FromHost(u32::try_from(ranges.len() * 32).unwrap());
         let destination = Lba(destination);
-        let operation = BlockOperation::Copy { destination, ranges: count, fua: Fua::Yes, space: SPACE };
-        match command(operation, RequestData::Bytes(Bytes::copy_from_slice(list.as_bytes())))? {
+        let operation = BlockOperation::Copy { destination, fua: Fua::Yes, space: SPACE };
+        match block_command(operation, need, RequestData::Bytes(Bytes::copy_from_slice(list.as_bytes())))? {
             (SsdCommand::Copy { sources, destination: to, fua: Fua::Yes }, Fua::No) => {
                 assert_eq!(to, destination);
                 Ok(sources)
@@ -180,26 +183,34 @@ mod tests {
 
     #[test]
     fn data_of_another_length_than_the_command_is_refused() {
-        let operation = BlockOperation::Write { start: Lba(0), bytes: 4_096, fua: Fua::No };
+        let block = DataNeed::FromHost(4_096);
+        let operation = BlockOperation::Write { start: Lba(0), fua: Fua::No };
         for data in
-            [RequestData::None, RequestData::Room, RequestData::Bytes(Bytes::from_static(&[1; 4_095]))]
+            [RequestData::None, RequestData::Returned, RequestData::Bytes(Bytes::from_static(&[1; 4_095]))]
         {
-            assert_eq!(command(operation, data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+            assert_eq!(block_command(operation, block, data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
         }
-        let list = BlockOperation::DatasetManagement { ranges: 2, used: DatasetUse::Hint, space: SPACE };
+        let two = DataNeed::FromHost(2 * 16);
+        let list = BlockOperation::DatasetManagement { purpose: DatasetUse::Hint, space: SPACE };
         for bytes in [0, 16, 33] {
             let data = RequestData::Bytes(vec![0; bytes].into());
-            assert_eq!(command(list, data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+            assert_eq!(block_command(list, two, data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
         }
-        let read = BlockOperation::Read { range: range(0, 1), bytes: 4_096, fua: Fua::No };
-        assert_eq!(command(read, RequestData::None).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
-        assert!(matches!(command(read, RequestData::Room), Ok((SsdCommand::Read { .. }, Fua::No))));
+        let block = DataNeed::ToHost(4_096);
+        let read = BlockOperation::Read { range: range(0, 1), fua: Fua::No };
+        assert_eq!(
+            block_command(read, block, RequestData::None).err(),
+            Some(Status::DATA_SGL_LENGTH_INVALID)
+        );
+        let returned = block_command(read, block, RequestData::Returned);
+        assert!(matches!(returned, Ok((SsdCommand::Read { .. }, Fua::No))));
     }
 
     #[test]
     fn dataset_hints_have_no_effect() {
-        let hint = BlockOperation::DatasetManagement { ranges: 1, used: DatasetUse::Hint, space: SPACE };
-        let (command, _) = command(hint, RequestData::Bytes(vec![0xFF; 16].into())).unwrap();
+        let hint = BlockOperation::DatasetManagement { purpose: DatasetUse::Hint, space: SPACE };
+        let list = RequestData::Bytes(vec![0xFF; 16].into());
+        let (command, _) = block_command(hint, DataNeed::FromHost(16), list).unwrap();
         assert!(matches!(command, SsdCommand::Fence { up_to: Sequence(0) }));
     }
 }

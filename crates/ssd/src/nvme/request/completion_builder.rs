@@ -22,7 +22,7 @@ pub struct NvmeResult {
 }
 
 impl NvmeResult {
-    fn plain(result: u32, status: Status) -> Self {
+    fn without_data(result: u32, status: Status) -> Self {
         Self { result, status, data: Vec::new() }
     }
 }
@@ -33,7 +33,7 @@ pub enum CompletionBuilder {
     /// The status alone.
     Status,
     /// The status, with the result for a missing key (KV 1.0d section 4.1.3.1, EDNEK).
-    Removal(MissingKey),
+    Delete(MissingKey),
     /// The status, and the value's length in dword 0.
     Length,
     /// The status, once all keys are gathered.
@@ -64,44 +64,44 @@ impl CompletionBuilder {
     /// Takes a completion. Returns true if [`next_command`](Self::next_command) must be submitted before the answer can
     /// be closed: a list takes several commands, and a command after a flush takes two.
     #[inline]
-    pub fn wants_more_than(&mut self, completion: &SsdCompletion) -> bool {
+    pub fn needs_more(&mut self, completion: &SsdCompletion) -> bool {
         match self {
-            Self::List(list) => list.wants_more_than(completion),
+            Self::List(list) => list.needs_more(completion),
             Self::Flushed(first) => {
                 completion.status.is_success() && !std::mem::replace(&mut first.flushed, true)
             }
-            Self::Status | Self::Removal(_) | Self::Length => false,
+            Self::Status | Self::Delete(_) | Self::Length => false,
         }
     }
 
     /// Returns the next command; `None` for an answer that needs only one completion. Returns the same command until
-    /// the next call of [`wants_more_than`](Self::wants_more_than), so that it can be submitted again to a busy device.
+    /// the next call of [`needs_more`](Self::needs_more), so that it can be submitted again to a busy device.
     #[must_use]
     pub fn next_command(&self) -> Option<(NamespaceId, SsdCommand)> {
         match self {
             Self::List(list) => Some(list.next_command()),
             Self::Flushed(first) => Some((first.namespace, first.command.clone())),
-            Self::Status | Self::Removal(_) | Self::Length => None,
+            Self::Status | Self::Delete(_) | Self::Length => None,
         }
     }
 
-    /// Ends the command, with the completion that was last passed to [`wants_more_than`](Self::wants_more_than).
+    /// Ends the command, with the completion that was last passed to [`needs_more`](Self::needs_more).
     #[must_use]
     #[inline]
-    pub fn close(self, completion: SsdCompletion) -> NvmeResult {
+    pub fn build(self, completion: SsdCompletion) -> NvmeResult {
         let status = completion.status;
         match self {
-            Self::Removal(MissingKey::Ignored) if status == Status::KEY_DOES_NOT_EXIST => {
-                NvmeResult::plain(0, Status::SUCCESS)
+            Self::Delete(MissingKey::Ignored) if status == Status::KEY_DOES_NOT_EXIST => {
+                NvmeResult::without_data(0, Status::SUCCESS)
             }
             Self::Length if status.is_success() => {
                 NvmeResult { result: completion.value_bytes, status, data: completion.sink }
             }
-            Self::List(list) if status.is_success() => list.close(),
+            Self::List(list) if status.is_success() => list.build(),
             Self::Status | Self::Flushed(_) if status.is_success() => {
                 NvmeResult { result: 0, status, data: completion.sink }
             }
-            _ => NvmeResult::plain(0, status),
+            _ => NvmeResult::without_data(0, status),
         }
     }
 }
@@ -113,52 +113,52 @@ pub struct ListBuilder {
     namespace: NamespaceId,
     encoder: ListEncoder,
     /// Client memory; `None` if the bytes are returned with the answer.
-    into: Option<ClientSegments>,
+    memory: Option<ClientSegments>,
     /// Offset in client memory after the last key.
     copied: usize,
     status: Status,
-    from: ListPosition,
+    position: ListPosition,
 }
 
 impl ListBuilder {
     /// Creates a list for a buffer of `bytes` bytes, or `None` if not even the count fits.
     pub(super) fn new(
         namespace: NamespaceId,
-        from: ListPosition,
+        position: ListPosition,
         bytes: u32,
-        into: Option<ClientSegments>,
+        memory: Option<ClientSegments>,
     ) -> Option<Self> {
         let encoder = ListEncoder::new(usize::try_from(bytes).ok()?)?;
         let copied = LIST_HEADER_BYTES;
-        Some(Self { namespace, encoder, into, copied, status: Status::SUCCESS, from })
+        Some(Self { namespace, encoder, memory, copied, status: Status::SUCCESS, position })
     }
 
     /// Returns a command that requests about as many keys as fit.
     pub(super) fn next_command(&self) -> (NamespaceId, SsdCommand) {
         let keys = self.encoder.bytes_left() / entry_bytes(KV_KEY_BYTES_MAX) + 1;
         let command = SsdCommand::List {
-            from: self.from,
+            position: self.position,
             keys_max: u32::try_from(keys).unwrap_or(LIST_KEYS_MAX).min(LIST_KEYS_MAX),
         };
         (self.namespace, command)
     }
 
     /// Takes the keys that fit. Returns true if there is room for more keys and the device has more.
-    fn wants_more_than(&mut self, completion: &SsdCompletion) -> bool {
+    fn needs_more(&mut self, completion: &SsdCompletion) -> bool {
         if !completion.status.is_success() {
             return false;
         }
-        let room = self.gather(completion);
-        if let Some(into) = &self.into {
+        let room = self.encode_keys(completion);
+        if let Some(into) = &self.memory {
             let keys = self.encoder.take();
             if into.copy_out(self.copied, &keys) != keys.len() {
                 self.status = Status::DATA_TRANSFER_ERROR;
             }
             self.copied += keys.len();
         }
-        match completion.next {
+        match completion.next_position {
             Some(next) if room && self.status.is_success() => {
-                self.from = next;
+                self.position = next;
                 true
             }
             _ => false,
@@ -166,7 +166,7 @@ impl ListBuilder {
     }
 
     /// Encodes the keys that fit. Returns true if all did, and there is room for one more.
-    fn gather(&mut self, completion: &SsdCompletion) -> bool {
+    fn encode_keys(&mut self, completion: &SsdCompletion) -> bool {
         // The command set cannot express a longer key.
         let encodable = completion.keys.iter().filter(|listed| listed.key.len() <= KV_KEY_BYTES_MAX);
         for listed in encodable {
@@ -178,15 +178,15 @@ impl ListBuilder {
     }
 
     /// Writes the count to the client's buffer, or returns all bytes.
-    fn close(self) -> NvmeResult {
-        let Some(into) = self.into else {
+    fn build(self) -> NvmeResult {
+        let Some(into) = self.memory else {
             return NvmeResult { result: 0, status: self.status, data: self.encoder.finish() };
         };
         let header = self.encoder.header();
         if into.copy_out(0, &header) == header.len() {
-            NvmeResult::plain(0, self.status)
+            NvmeResult::without_data(0, self.status)
         } else {
-            NvmeResult::plain(0, Status::DATA_TRANSFER_ERROR)
+            NvmeResult::without_data(0, Status::DATA_TRANSFER_ERROR)
         }
     }
 }
@@ -202,19 +202,19 @@ mod tests {
 
     fn closed(answer: CompletionBuilder, status: Status) -> (u32, Status) {
         let completion = SsdCompletion { value_bytes: 77, ..SsdCompletion::new(0, status) };
-        let closed = answer.close(completion);
+        let closed = answer.build(completion);
         (closed.result, closed.status)
     }
 
     #[test]
     fn delete_of_a_missing_key_succeeds_unless_the_namespace_reports_it() {
         let missing = Status::KEY_DOES_NOT_EXIST;
-        assert_eq!(closed(CompletionBuilder::Removal(MissingKey::Ignored), missing), (0, Status::SUCCESS));
-        assert_eq!(closed(CompletionBuilder::Removal(MissingKey::Told), missing), (0, missing));
+        assert_eq!(closed(CompletionBuilder::Delete(MissingKey::Ignored), missing), (0, Status::SUCCESS));
+        assert_eq!(closed(CompletionBuilder::Delete(MissingKey::Reported), missing), (0, missing));
         assert_eq!(closed(CompletionBuilder::Status, missing), (0, missing));
         assert_eq!(closed(CompletionBuilder::Length, missing), (0, missing));
         let damaged = Status::UNRECOVERED_ERROR;
-        assert_eq!(closed(CompletionBuilder::Removal(MissingKey::Ignored), damaged), (0, damaged));
+        assert_eq!(closed(CompletionBuilder::Delete(MissingKey::Ignored), damaged), (0, damaged));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
     fn bytes_are_returned_with_success_only() {
         let bytes = |status| {
             let completion = SsdCompletion { sink: vec![1, 2], ..SsdCompletion::new(0, status) };
-            CompletionBuilder::Length.close(completion).data
+            CompletionBuilder::Length.build(completion).data
         };
         assert_eq!(bytes(Status::SUCCESS), [1, 2]);
         assert_eq!(bytes(Status::UNRECOVERED_ERROR), [0_u8; 0]);

@@ -18,25 +18,34 @@ fn device() -> SsdDevice<MemoryMedia> {
 
 fn request(
     device: &SsdDevice<MemoryMedia>,
-    operation: IoOperation,
+    (operation, need): (IoOperation, DataNeed),
     data: RequestData,
 ) -> Result<DeviceRequest, Status> {
-    let io = IoCommand { namespace: NamespaceId::FIRST, operation };
+    let io = IoCommand { namespace: NamespaceId::FIRST, operation, data: need };
     DeviceRequest::new(&io, data, &mut KeyBuffer::default(), device)
+}
+
+/// Returns a store of a value of 5 bytes.
+fn store_of_5() -> (IoOperation, DataNeed) {
+    (IoOperation::Store { key: key(), condition: WriteCondition::Always }, DataNeed::FromHost(5))
+}
+
+fn retrieve_of(bytes: u32) -> (IoOperation, DataNeed) {
+    (IoOperation::Retrieve { key: key() }, DataNeed::ToHost(bytes))
 }
 
 fn key() -> InlineKey {
     InlineKey::new(b"key").unwrap()
 }
 
-fn done(status: Status) -> SsdCompletion {
+fn completion_with(status: Status) -> SsdCompletion {
     SsdCompletion::new(0, status)
 }
 
 /// Executes a request, as a transport does.
 fn run(device: &mut SsdDevice<MemoryMedia>, request: DeviceRequest) -> NvmeResult {
     let face = crate::command::FrontEndId(1);
-    let DeviceRequest { namespace, mut command, mut answer } = request;
+    let DeviceRequest { namespace, mut command, completion: mut answer } = request;
     loop {
         device.submit(face, namespace, 0, command).unwrap();
         let completion = loop {
@@ -45,8 +54,8 @@ fn run(device: &mut SsdDevice<MemoryMedia>, request: DeviceRequest) -> NvmeResul
                 break completion;
             }
         };
-        if !answer.wants_more_than(&completion) {
-            return answer.close(completion);
+        if !answer.needs_more(&completion) {
+            return answer.build(completion);
         }
         command = answer.next_command().unwrap().1;
     }
@@ -55,17 +64,16 @@ fn run(device: &mut SsdDevice<MemoryMedia>, request: DeviceRequest) -> NvmeResul
 #[test]
 fn data_sent_with_a_command_is_stored_and_returned_with_the_answer() {
     let mut device = device();
-    let store = IoOperation::Store { key: key(), bytes: 5, condition: WriteCondition::Always };
-    let stored = request(&device, store, RequestData::Bytes(Bytes::from_static(b"value"))).unwrap();
+    let stored = request(&device, store_of_5(), RequestData::Bytes(Bytes::from_static(b"value"))).unwrap();
     assert_eq!(run(&mut device, stored).status, Status::SUCCESS);
     for (bytes, front) in [(9, &b"value"[..]), (5, b"value"), (2, b"va"), (0, b"")] {
-        let retrieve =
-            request(&device, IoOperation::Retrieve { key: key(), bytes }, RequestData::Room).unwrap();
+        let retrieve = request(&device, retrieve_of(bytes), RequestData::Returned).unwrap();
         let closed = run(&mut device, retrieve);
         assert_eq!((closed.status, closed.result), (Status::SUCCESS, 5));
         assert_eq!(closed.data, front);
     }
-    let list = request(&device, IoOperation::List { from: None, bytes: 64 }, RequestData::Room).unwrap();
+    let list = (IoOperation::List { from: None }, DataNeed::ToHost(64));
+    let list = request(&device, list, RequestData::Returned).unwrap();
     assert_eq!(run(&mut device, list).data, b"\x01\0\0\0\x03\0key\0\0\0");
 }
 
@@ -73,10 +81,10 @@ fn data_sent_with_a_command_is_stored_and_returned_with_the_answer() {
 fn delete_of_a_missing_key_fails_only_if_the_namespace_reports_it() {
     let mut device = device();
     for (missing, status) in
-        [(MissingKey::Ignored, Status::SUCCESS), (MissingKey::Told, Status::KEY_DOES_NOT_EXIST)]
+        [(MissingKey::Ignored, Status::SUCCESS), (MissingKey::Reported, Status::KEY_DOES_NOT_EXIST)]
     {
-        let delete =
-            request(&device, IoOperation::Delete { key: key(), missing }, RequestData::None).unwrap();
+        let delete = (IoOperation::Delete { key: key(), missing }, DataNeed::None);
+        let delete = request(&device, delete, RequestData::None).unwrap();
         assert_eq!(run(&mut device, delete).status, status);
     }
 }
@@ -84,38 +92,38 @@ fn delete_of_a_missing_key_fails_only_if_the_namespace_reports_it() {
 #[test]
 fn values_of_another_length_than_the_command_are_refused() {
     let device = device();
-    let store = IoOperation::Store { key: key(), bytes: 5, condition: WriteCondition::Always };
-    for data in [RequestData::None, RequestData::Room, RequestData::Bytes(Bytes::from_static(b"values"))] {
-        assert_eq!(request(&device, store, data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+    for data in [RequestData::None, RequestData::Returned, RequestData::Bytes(Bytes::from_static(b"values"))]
+    {
+        assert_eq!(request(&device, store_of_5(), data).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
     }
-    let retrieve = IoOperation::Retrieve { key: key(), bytes: 5 };
-    assert_eq!(request(&device, retrieve, RequestData::None).err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+    let refused = request(&device, retrieve_of(5), RequestData::None);
+    assert_eq!(refused.err(), Some(Status::DATA_SGL_LENGTH_INVALID));
 }
 
 #[test]
 fn forced_read_flushes_first_unless_the_namespace_is_always_durable() {
     let mut device = device();
     let range = LbaRange { start: Lba(3), blocks: 1 };
-    let read = |fua| IoOperation::Block(BlockOperation::Read { range, bytes: 512, fua });
-    let plain = request(&device, read(Fua::Yes), RequestData::Room).unwrap();
+    let read = |fua| (IoOperation::Block(BlockOperation::Read { range, fua }), DataNeed::ToHost(512));
+    let plain = request(&device, read(Fua::Yes), RequestData::Returned).unwrap();
     assert!(matches!(plain.command, SsdCommand::Read { .. }), "always durable, and flushed anyway");
     device.set_durability(NamespaceId::FIRST, Durability::OnFlush);
-    let plain = request(&device, read(Fua::No), RequestData::Room).unwrap();
+    let plain = request(&device, read(Fua::No), RequestData::Returned).unwrap();
     assert!(matches!(plain.command, SsdCommand::Read { .. }));
-    let mut forced = request(&device, read(Fua::Yes), RequestData::Room).unwrap();
+    let mut forced = request(&device, read(Fua::Yes), RequestData::Returned).unwrap();
     assert!(matches!(forced.command, SsdCommand::Flush));
-    assert!(matches!(forced.judged(), SsdCommand::Read { .. }), "rights are not checked for the read");
-    assert!(forced.answer.wants_more_than(&done(Status::SUCCESS)));
+    assert!(matches!(forced.data_command(), SsdCommand::Read { .. }), "rights are not checked for the read");
+    assert!(forced.completion.needs_more(&completion_with(Status::SUCCESS)));
     for _ in 0..2 {
-        let next = forced.answer.next_command().unwrap();
+        let next = forced.completion.next_command().unwrap();
         assert!(
             matches!(next, (NamespaceId::FIRST, SsdCommand::Read { .. })),
             "the command cannot be submitted again"
         );
     }
-    let read = SsdCompletion { sink: vec![7; 512], ..done(Status::SUCCESS) };
-    assert!(!forced.answer.wants_more_than(&read));
-    assert_eq!(forced.answer.close(read).data, [7; 512]);
+    let read = SsdCompletion { sink: vec![7; 512], ..completion_with(Status::SUCCESS) };
+    assert!(!forced.completion.needs_more(&read));
+    assert_eq!(forced.completion.build(read).data, [7; 512]);
 }
 
 #[test]
@@ -123,8 +131,9 @@ fn failed_flush_is_the_answer_to_its_read() {
     let mut device = device();
     device.set_durability(NamespaceId::FIRST, Durability::OnFlush);
     let verify = BlockOperation::Verify { range: LbaRange { start: Lba(0), blocks: 1 }, fua: Fua::Yes };
-    let mut forced = request(&device, IoOperation::Block(verify), RequestData::None).unwrap();
-    let failed = done(Status::INTERNAL_ERROR);
-    assert!(!forced.answer.wants_more_than(&failed));
-    assert_eq!(forced.answer.close(failed).status, Status::INTERNAL_ERROR);
+    let verify = (IoOperation::Block(verify), DataNeed::None);
+    let mut forced = request(&device, verify, RequestData::None).unwrap();
+    let failed = completion_with(Status::INTERNAL_ERROR);
+    assert!(!forced.completion.needs_more(&failed));
+    assert_eq!(forced.completion.build(failed).status, Status::INTERNAL_ERROR);
 }

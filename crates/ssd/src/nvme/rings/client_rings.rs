@@ -36,8 +36,8 @@ const BURST: NonZeroU16 = NonZeroU16::new(32).expect("32 is not zero");
 pub struct ClientRings<W: RingMemory = HeapWords> {
     arbiter: QueueArbiter<W>,
     clients: RingClients,
-    leaving: Vec<QueueId>,
-    bell: WakeDescriptor,
+    leaving_queues: Vec<QueueId>,
+    wakeup: WakeDescriptor,
     armed: bool,
     draining: bool,
     /// Entries fetched and not completed.
@@ -54,8 +54,8 @@ impl<W: RingMemory> ClientRings<W> {
         Ok(Self {
             arbiter: QueueArbiter::new(BURST),
             clients: RingClients::default(),
-            leaving: Vec::new(),
-            bell: WakeDescriptor::new()?,
+            leaving_queues: Vec::new(),
+            wakeup: WakeDescriptor::new()?,
             armed: false,
             draining: false,
             in_flight: 0,
@@ -86,8 +86,8 @@ impl<W: RingMemory> ClientRings<W> {
     ///
     /// # Errors
     /// [`RingError::NoClient`].
-    pub fn set_addresses(&mut self, client: ClientId, mode: AddressMode) -> Result<(), RingError> {
-        self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.addresses = mode;
+    pub fn set_address_mode(&mut self, client: ClientId, mode: AddressMode) -> Result<(), RingError> {
+        self.clients.get_mut(client).ok_or(RingError::NoClient(client))?.address_mode = mode;
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl<W: RingMemory> ClientRings<W> {
         client: ClientId,
         end: ControllerEnd<W>,
         kind: QueueKind,
-        bell: ClientWakeup,
+        wakeup: ClientWakeup,
     ) -> Result<QueueId, RingError> {
         if self.draining {
             return Err(RingError::Draining);
@@ -115,7 +115,7 @@ impl<W: RingMemory> ClientRings<W> {
         }
         let id = self.clients.free_queue();
         self.arbiter.add(ControllerQueuePair::new(id, kind, end))?;
-        self.clients.own(id, client, bell);
+        self.clients.set_owner(id, client, wakeup);
         Ok(id)
     }
 
@@ -125,14 +125,14 @@ impl<W: RingMemory> ClientRings<W> {
     /// [`ArbiterError`] for a queue that does not exist.
     pub fn delete_queue(&mut self, queue: QueueId) -> Result<(), ArbiterError> {
         self.arbiter.begin_delete(queue)?;
-        self.leave(queue);
+        self.mark_leaving(queue);
         Ok(())
     }
 
     /// Abandons a queue that its client no longer uses. Completions of its commands in flight are dropped.
     pub fn abandon_queue(&mut self, queue: QueueId) {
         if self.arbiter.abandon(queue).is_ok() {
-            self.leave(queue);
+            self.mark_leaving(queue);
         }
     }
 
@@ -148,7 +148,7 @@ impl<W: RingMemory> ClientRings<W> {
     #[inline]
     #[must_use]
     pub fn client_of(&self, queue: QueueId) -> Option<&RingClient> {
-        self.clients.of_queue(queue)
+        self.clients.client_of_queue(queue)
     }
 
     /// Fetches the next entry in round-robin order. The caller must [`complete`](Self::complete) it.
@@ -159,31 +159,31 @@ impl<W: RingMemory> ClientRings<W> {
         fetched
     }
 
-    /// Completes an entry. `result` is dword 0 of the completion. [`finish`](Self::finish) wakes its client.
+    /// Completes an entry. `result` is dword 0 of the completion. [`finish_turn`](Self::finish_turn) wakes its client.
     #[inline]
     pub fn complete(&mut self, token: CommandToken, result: u32, status: Status) {
         self.arbiter.complete(token, result, status);
         self.in_flight -= 1;
-        self.stats.answered += 1;
+        self.stats.completed += 1;
     }
 
     /// Completes an entry that was not executed.
-    pub fn refuse(&mut self, token: CommandToken, status: Status) {
+    pub fn complete_refused(&mut self, token: CommandToken, status: Status) {
         self.complete(token, 0, status);
         self.stats.refused += 1;
     }
 
     /// Ends a turn: wakes sleeping clients with new completions, and removes leaving queues that are drained. Returns
     /// true if a queue was removed.
-    pub fn finish(&mut self) -> bool {
-        self.ring();
-        self.let_go()
+    pub fn finish_turn(&mut self) -> bool {
+        self.wake_clients();
+        self.remove_drained_queues()
     }
 
-    fn ring(&mut self) {
+    fn wake_clients(&mut self) {
         let Self { arbiter, clients, stats, .. } = self;
         arbiter.ring(|queue| {
-            let Some(bell) = clients.bell(queue) else {
+            let Some(bell) = clients.wakeup_of(queue) else {
                 return;
             };
             match bell.wake() {
@@ -193,15 +193,15 @@ impl<W: RingMemory> ClientRings<W> {
         });
     }
 
-    fn leave(&mut self, queue: QueueId) {
-        if !self.leaving.contains(&queue) {
-            self.leaving.push(queue);
+    fn mark_leaving(&mut self, queue: QueueId) {
+        if !self.leaving_queues.contains(&queue) {
+            self.leaving_queues.push(queue);
         }
     }
 
-    fn let_go(&mut self) -> bool {
-        let before = self.leaving.len();
-        let Self { arbiter, clients, leaving, stats, .. } = self;
+    fn remove_drained_queues(&mut self) -> bool {
+        let before = self.leaving_queues.len();
+        let Self { arbiter, clients, leaving_queues: leaving, stats, .. } = self;
         leaving.retain(|&queue| {
             let Ok(gone) = arbiter.remove_drained(queue) else {
                 return false;
@@ -209,17 +209,17 @@ impl<W: RingMemory> ClientRings<W> {
             if let Some(mut gone) = gone {
                 // The last completions may have been posted just now, and its client may sleep.
                 if gone.ring() == WakeDecision::Needed
-                    && let Some(bell) = clients.bell(queue)
+                    && let Some(bell) = clients.wakeup_of(queue)
                     && bell.wake().is_ok()
                 {
                     stats.wakes += 1;
                 }
-                clients.disown(queue);
+                clients.clear_owner(queue);
                 return false;
             }
             true
         });
-        self.leaving.len() < before
+        self.leaving_queues.len() < before
     }
 
     /// Returns the number of completions that have no room in a queue because its client does not reap. It is 0 for a
@@ -247,8 +247,8 @@ impl<W: RingMemory> ClientRings<W> {
         self.stats
     }
 
-    /// Arms a wake-up from every client by [`descriptor`](Self::descriptor). [`SleepDecision::No`] means that an entry has
-    /// arrived and the caller must poll again. [`awake`](Self::awake) disarms the wake-up.
+    /// Arms a wake-up from every client by [`wakeup_descriptor`](Self::wakeup_descriptor). [`SleepDecision::No`] means that an entry has
+    /// arrived and the caller must poll again. [`cancel_sleep`](Self::cancel_sleep) disarms the wake-up.
     pub fn prepare_sleep(&mut self) -> SleepDecision {
         let sleep = self.arbiter.prepare_sleep();
         self.armed = sleep == SleepDecision::Until;
@@ -256,18 +256,18 @@ impl<W: RingMemory> ClientRings<W> {
     }
 
     /// Disarms the wake-up of [`prepare_sleep`](Self::prepare_sleep); costs nothing if none was armed.
-    pub fn awake(&mut self) {
+    pub fn cancel_sleep(&mut self) {
         if std::mem::take(&mut self.armed) {
             self.arbiter.awake();
             // A wake-up left over would only end the next sleep early.
-            let _ = self.bell.take();
+            let _ = self.wakeup.take();
         }
     }
 
     /// Returns the descriptor that clients ring: it becomes readable when entries arrive while this side sleeps.
     #[must_use]
-    pub fn descriptor(&self) -> &WakeDescriptor {
-        &self.bell
+    pub fn wakeup_descriptor(&self) -> &WakeDescriptor {
+        &self.wakeup
     }
 
     /// Stops accepting queues and new commands; all commands that clients have rung for are completed.
@@ -283,7 +283,7 @@ impl<W: RingMemory> ClientRings<W> {
     /// Returns true if, after [`drain`](Self::drain), every command has its completion in its client's queue.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.draining && self.leaving.is_empty() && self.in_flight == 0
+        self.draining && self.leaving_queues.is_empty() && self.in_flight == 0
     }
 }
 
@@ -298,7 +298,7 @@ impl ClientRings<HeapWords> {
         depth: u32,
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
-        self.pair_up(client, QueuePair::new(depth)?, kind)
+        self.add_queue_pair(client, QueuePair::new(depth)?, kind)
     }
 
     /// Creates a queue pair in ring memory of the caller, which is zero unless it held this pair before.
@@ -312,10 +312,10 @@ impl ClientRings<HeapWords> {
         depth: u32,
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
-        self.pair_up(client, QueuePair::over(memory, depth)?, kind)
+        self.add_queue_pair(client, QueuePair::over(memory, depth)?, kind)
     }
 
-    fn pair_up(
+    fn add_queue_pair(
         &mut self,
         client: ClientId,
         (pair, end): (QueuePair<HeapWords>, ControllerEnd<HeapWords>),
@@ -323,6 +323,6 @@ impl ClientRings<HeapWords> {
     ) -> Result<ClientQueue, RingError> {
         let bell = WakeDescriptor::new()?;
         let id = self.add_queue(client, end, kind, ClientWakeup::Descriptor(bell.clone()))?;
-        Ok(ClientQueue { id, pair, bell, device: self.bell.clone() })
+        Ok(ClientQueue { id, pair, wakeup: bell, device_wakeup: self.wakeup.clone() })
     }
 }

@@ -44,7 +44,7 @@ impl ClientWakeup {
 #[derive(Debug)]
 struct RingQueueOwner {
     client: ClientId,
-    bell: ClientWakeup,
+    wakeup: ClientWakeup,
 }
 
 /// One client of a ring front end.
@@ -55,7 +55,7 @@ pub struct RingClient {
     /// Its access rights.
     pub rights: ClientRights,
     /// The kind of data pointers in its commands.
-    pub addresses: AddressMode,
+    pub address_mode: AddressMode,
 }
 
 /// The clients and the owners of queues.
@@ -72,7 +72,7 @@ impl RingClients {
         let id = ClientId(self.next);
         self.next += 1;
         let addresses = AddressMode::default();
-        self.clients.insert(id, RingClient { memory: ClientMemory::new(), rights, addresses });
+        self.clients.insert(id, RingClient { memory: ClientMemory::new(), rights, address_mode: addresses });
         id
     }
 
@@ -97,13 +97,13 @@ impl RingClients {
 
     /// Returns the client that owns a queue; `None` once the client is removed.
     #[inline]
-    pub(super) fn of_queue(&self, queue: QueueId) -> Option<&RingClient> {
+    pub(super) fn client_of_queue(&self, queue: QueueId) -> Option<&RingClient> {
         self.clients.get(&self.owner(queue)?.client)
     }
 
     #[inline]
-    pub(super) fn bell(&self, queue: QueueId) -> Option<&ClientWakeup> {
-        self.owner(queue).map(|owner| &owner.bell)
+    pub(super) fn wakeup_of(&self, queue: QueueId) -> Option<&ClientWakeup> {
+        self.owner(queue).map(|owner| &owner.wakeup)
     }
 
     /// Returns the lowest free queue number; it exceeds the controller's limit if all are taken.
@@ -112,15 +112,15 @@ impl RingClients {
         QueueId(u16::try_from(taken + 1).unwrap_or(u16::MAX))
     }
 
-    pub(super) fn own(&mut self, queue: QueueId, client: ClientId, bell: ClientWakeup) {
+    pub(super) fn set_owner(&mut self, queue: QueueId, client: ClientId, bell: ClientWakeup) {
         let index = usize::from(queue.0).saturating_sub(1);
         if self.owners.len() <= index {
             self.owners.resize_with(index + 1, || None);
         }
-        self.owners[index] = Some(RingQueueOwner { client, bell });
+        self.owners[index] = Some(RingQueueOwner { client, wakeup: bell });
     }
 
-    pub(super) fn disown(&mut self, queue: QueueId) {
+    pub(super) fn clear_owner(&mut self, queue: QueueId) {
         if let Some(owner) = self.owners.get_mut(usize::from(queue.0).wrapping_sub(1)) {
             *owner = None;
         }

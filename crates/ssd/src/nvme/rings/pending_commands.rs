@@ -23,11 +23,11 @@ pub(super) struct PendingRingCommands {
 impl PendingRingCommands {
     /// Returns the slot that the next [`insert`](Self::insert) takes.
     #[inline]
-    pub(super) fn next(&self) -> usize {
+    pub(super) fn next_slot(&self) -> usize {
         self.vacant.last().copied().unwrap_or(self.slots.len())
     }
 
-    /// Inserts a command into the slot that [`next`](Self::next) returned.
+    /// Inserts a command into the slot that [`next_slot`](Self::next_slot) returned.
     #[inline]
     pub(super) fn insert(&mut self, pending: PendingRingCommand) {
         match self.vacant.pop() {

@@ -49,7 +49,7 @@ impl ClientRights {
 
     /// Replaces the rights in one namespace. Ignores a namespace number that cannot exist.
     #[must_use]
-    pub fn with(mut self, namespace: NamespaceId, rights: NamespaceRights) -> Self {
+    pub fn with_namespace(mut self, namespace: NamespaceId, rights: NamespaceRights) -> Self {
         if let Some(slot) = self.namespaces.get_mut(namespace.index()) {
             *slot = Some(rights);
         }
@@ -59,7 +59,7 @@ impl ClientRights {
     /// Returns the rights in a namespace, if there are any.
     #[must_use]
     #[inline]
-    pub fn of(&self, namespace: NamespaceId) -> Option<&NamespaceRights> {
+    pub fn rights_in(&self, namespace: NamespaceId) -> Option<&NamespaceRights> {
         self.namespaces.get(namespace.index())?.as_ref()
     }
 
@@ -73,23 +73,23 @@ impl ClientRights {
         &self,
         namespace: NamespaceId,
         command: &SsdCommand,
-        facts: impl FnOnce() -> Option<Namespace>,
+        settings: impl FnOnce() -> Option<Namespace>,
     ) -> Result<(), Status> {
-        let rights = self.of(namespace).ok_or(Status::ACCESS_DENIED)?;
-        let needs = access_of(command).ok_or(Status::ACCESS_DENIED)?;
+        let rights = self.rights_in(namespace).ok_or(Status::ACCESS_DENIED)?;
+        let needs = required_access(command).ok_or(Status::ACCESS_DENIED)?;
         if needs == AccessLevel::Write && rights.access == AccessLevel::Read {
             return Err(Status::ACCESS_DENIED);
         }
         match &rights.blocks {
             None => Ok(()),
-            Some(blocks) => check_blocks(blocks, command, facts()),
+            Some(blocks) => check_blocks(blocks, command, settings()),
         }
     }
 }
 
 /// Returns the access that a command needs; `None` for a command that no ring client may submit.
 #[inline]
-fn access_of(command: &SsdCommand) -> Option<AccessLevel> {
+fn required_access(command: &SsdCommand) -> Option<AccessLevel> {
     match command {
         SsdCommand::Retrieve { .. }
         | SsdCommand::Exist { .. }
@@ -112,8 +112,12 @@ fn access_of(command: &SsdCommand) -> Option<AccessLevel> {
 
 /// Checks that every block that a command names is in `allowed`. A command that names no blocks acts on the whole
 /// namespace; a client with rights to a part of it may only flush or fence it.
-fn check_blocks(allowed: &Range<u64>, command: &SsdCommand, facts: Option<Namespace>) -> Result<(), Status> {
-    let NamespaceKind::Block(format) = facts.ok_or(Status::INVALID_NAMESPACE)?.kind else {
+fn check_blocks(
+    allowed: &Range<u64>,
+    command: &SsdCommand,
+    settings: Option<Namespace>,
+) -> Result<(), Status> {
+    let NamespaceKind::Block(format) = settings.ok_or(Status::INVALID_NAMESPACE)?.kind else {
         return Err(Status::ACCESS_DENIED);
     };
     let inside = |start: Lba, blocks: u64| {
@@ -155,7 +159,7 @@ mod tests {
     }
 
     fn part(access: AccessLevel) -> ClientRights {
-        ClientRights::none().with(SECOND, NamespaceRights { access, blocks: Some(100..200) })
+        ClientRights::none().with_namespace(SECOND, NamespaceRights { access, blocks: Some(100..200) })
     }
 
     fn read(start: u64, blocks: u32) -> SsdCommand {

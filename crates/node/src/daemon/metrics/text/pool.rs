@@ -52,13 +52,13 @@ fn requests(encoder: &mut DescriptorEncoder<'_>, pool: &PoolStatistics) -> fmt::
     counters(encoder, "pool_requests", "Requests by the step that served them", &steps)?;
     counter(encoder, "pool_refused", "Requests refused", pool.refused)?;
     gauge(encoder, "pool_waiting", "Requests in the wait queue", pool.waiting)?;
-    counter(encoder, "pool_gave_up", "Requests that ended their wait without memory", pool.gave_up)?;
+    counter(encoder, "pool_gave_up", "Requests that ended their wait without memory", pool.cancelled)?;
     counter(encoder, "pool_pinned_chunks", "Chunks pinned since the start", pool.grown_chunks)?;
     counter(encoder, "pool_unpinned_chunks", "Chunks unpinned since the start", pool.retired_chunks)?;
     if pool.pinning.count() == 0 {
         return Ok(());
     }
-    let time = |per_mille| seconds(pool.pinning.at_most(per_mille).0);
+    let time = |per_mille| seconds(pool.pinning.quantile_bound(per_mille).0);
     let quantiles: Vec<LabelledValue<'_, f64>> = [("0.5", 500), ("0.99", 990), ("1", 1_000)]
         .into_iter()
         .map(|(name, per_mille)| (vec![("quantile", name.to_owned())], time(per_mille)))
@@ -108,7 +108,7 @@ mod tests {
         let board = MetricsBoard::default();
         assert!(!encode(board.snapshot()).unwrap().contains("headwater_pool_"));
         let pool = Pool::open(PoolConfig { cap: 8 << 20, ..PoolConfig::default() }).unwrap();
-        board.watch_pool(pool.clone());
+        board.set_pool(pool.clone());
         let _buffer = pool.buffer(65_536).unwrap();
         let _large = pool.pin_for_request(1 << 20).unwrap();
         let text = encode(board.snapshot()).unwrap();

@@ -17,7 +17,7 @@ fn flip(file: &File, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-fn made() -> (TempDir, FlashLayout) {
+fn created_file() -> (TempDir, FlashLayout) {
     let directory = TempDir::new().unwrap();
     let media = create(&directory, 4, FileOptions::default());
     let layout = media.layout;
@@ -31,18 +31,18 @@ fn open_error(directory: &TempDir) -> FileMediaError {
 #[test]
 fn a_damaged_superblock_is_reported() {
     for at in [8, 12, 16, 20, 40, 56, 100, 4_095] {
-        let (directory, _) = made();
+        let (directory, _) = created_file();
         flip(&file(&directory), at);
         assert!(matches!(open_error(&directory), FileMediaError::SuperblockDamaged { .. }), "{at}");
     }
-    let (directory, _) = made();
+    let (directory, _) = created_file();
     flip(&file(&directory), 3);
     assert!(matches!(open_error(&directory), FileMediaError::NotFlash { .. }));
 }
 
 #[test]
 fn an_unknown_version_is_reported_with_both_numbers() {
-    let (directory, _) = made();
+    let (directory, _) = created_file();
     let file = file(&directory);
     let mut piece = [0; PIECE_BYTES];
     file.read_exact_at(&mut piece, 0).unwrap();
@@ -55,7 +55,7 @@ fn an_unknown_version_is_reported_with_both_numbers() {
 
 #[test]
 fn an_invalid_geometry_is_refused_although_its_check_passes() {
-    let (directory, _) = made();
+    let (directory, _) = created_file();
     let file = file(&directory);
     let mut piece = [0; PIECE_BYTES];
     file.read_exact_at(&mut piece, 0).unwrap();
@@ -68,7 +68,7 @@ fn an_invalid_geometry_is_refused_although_its_check_passes() {
 
 #[test]
 fn a_truncated_file_is_reported_with_its_length() {
-    let (directory, layout) = made();
+    let (directory, layout) = created_file();
     let whole = layout.file_bytes();
     for length in [0, 100, PIECE_BYTES as u64, whole - 1] {
         file(&directory).set_len(length).unwrap();
@@ -84,10 +84,10 @@ fn a_truncated_file_is_reported_with_its_length() {
 
 #[test]
 fn one_torn_copy_of_the_erase_table_is_replaced_by_the_other() {
-    let (directory, layout) = made();
+    let (directory, layout) = created_file();
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     erase(&mut media, 1);
-    assert!(only(&mut media, program(page(1, 0), 7)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(1, 0), 7)).result.is_ok());
     flush(&mut media);
     drop(media);
     // The first write of a new file goes to the first copy; the write above went to the second.
@@ -103,7 +103,7 @@ fn one_torn_copy_of_the_erase_table_is_replaced_by_the_other() {
 
 #[test]
 fn sessions_survive_one_damaged_record_and_not_two() {
-    let (directory, _) = made();
+    let (directory, _) = created_file();
     flip(&file(&directory), FlashLayout::session_offset(CopyNumber::First));
     FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     for copy in CopyNumber::BOTH {
@@ -114,10 +114,10 @@ fn sessions_survive_one_damaged_record_and_not_two() {
 
 #[test]
 fn pages_of_an_erase_lost_in_a_power_cut_never_appear() {
-    let (directory, layout) = made();
+    let (directory, layout) = created_file();
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     erase(&mut media, 0);
-    assert!(only(&mut media, program(page(0, 0), 1)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(0, 0), 1)).result.is_ok());
     flush(&mut media);
     let table = |copy| {
         let mut piece = vec![0; PIECE_BYTES];
@@ -127,15 +127,15 @@ fn pages_of_an_erase_lost_in_a_power_cut_never_appear() {
     let before = CopyNumber::BOTH.map(table);
     // The erase and the program reach the disk; the table does not.
     erase(&mut media, 0);
-    assert!(only(&mut media, program(page(0, 0), 2)).result.is_ok());
-    assert!(only(&mut media, program(page(0, 1), 3)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(0, 0), 2)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(0, 1), 3)).result.is_ok());
     drop(media);
     assert_eq!(before, CopyNumber::BOTH.map(table), "an erase is not written before a flush");
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     assert_eq!(read(&mut media, page(0, 0)), None);
     erase(&mut media, 0);
     assert_eq!(read(&mut media, page(0, 1)), None);
-    assert!(only(&mut media, program(page(0, 0), 4)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(0, 0), 4)).result.is_ok());
     flush(&mut media);
     drop(media);
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
@@ -145,17 +145,17 @@ fn pages_of_an_erase_lost_in_a_power_cut_never_appear() {
 
 #[test]
 fn damaged_bytes_of_a_page_are_returned_unchanged() {
-    let (directory, layout) = made();
+    let (directory, layout) = created_file();
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     erase(&mut media, 2);
-    assert!(only(&mut media, program(page(2, 0), 6)).result.is_ok());
+    assert!(complete_one(&mut media, program(page(2, 0), 6)).result.is_ok());
     flush(&mut media);
     drop(media);
     let slot = layout.slot_offset(page(2, 0));
     flip(&file(&directory), slot + 9);
     let mut media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
     let op = MediaOp::Read { page: page(2, 0), frame: MediaFrame::zeroed() };
-    let done = only(&mut media, op);
+    let done = complete_one(&mut media, op);
     assert_eq!(done.result, Ok(PageState::Programmed));
     assert_eq!(done.frame.unwrap()[8..11], [6, 6 ^ 0x10, 6]);
     drop(media);
@@ -167,14 +167,14 @@ fn damaged_bytes_of_a_page_are_returned_unchanged() {
 
 #[test]
 fn truncation_of_an_open_file_makes_pages_unreadable() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 4, way);
-        assert!(only(&mut media, program(page(3, 0), 6)).result.is_ok());
+        assert!(complete_one(&mut media, program(page(3, 0), 6)).result.is_ok());
         flush(&mut media);
         file(&directory).set_len(PIECE_BYTES as u64).unwrap();
         let at = page(3, 0);
-        let done = only(&mut media, MediaOp::Read { page: at, frame: MediaFrame::zeroed() });
+        let done = complete_one(&mut media, MediaOp::Read { page: at, frame: MediaFrame::zeroed() });
         assert_eq!(done.result, Err(MediaError::Unreadable { page: at }), "{way:?}");
         assert!(done.frame.is_some());
     }
@@ -182,7 +182,7 @@ fn truncation_of_an_open_file_makes_pages_unreadable() {
 
 #[test]
 fn an_unreadable_page_does_not_fail_other_pages() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 4, way);
         for number in 0..8 {
@@ -213,7 +213,7 @@ fn an_unreadable_page_does_not_fail_other_pages() {
 
 #[test]
 fn a_failed_write_returns_the_errno_and_the_frame() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 4, way);
         let read_only = File::open(media.path()).unwrap();
@@ -229,7 +229,10 @@ fn a_failed_write_returns_the_errno_and_the_frame() {
         }
         // The erase table cannot be written either, and every flush fails.
         for _ in 0..2 {
-            assert!(matches!(only(&mut media, MediaOp::Flush).result, Err(MediaError::Io { errno: 9, .. })));
+            assert!(matches!(
+                complete_one(&mut media, MediaOp::Flush).result,
+                Err(MediaError::Io { errno: 9, .. })
+            ));
         }
     }
 }

@@ -10,7 +10,7 @@ fn write_the_fixture() {
     let directory = TempDir::new().unwrap();
     let mut media = create(&directory, 1, FileOptions::default());
     for number in 0..3 {
-        assert!(only(&mut media, program(page(0, number), number + 1)).result.is_ok());
+        assert!(complete_one(&mut media, program(page(0, number), number + 1)).result.is_ok());
     }
     flush(&mut media);
     let used = usize::try_from(media.layout.slot_offset(page(0, 3))).unwrap();
@@ -24,7 +24,7 @@ const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/flash
 
 #[test]
 fn a_file_of_version_1_opens() {
-    for way in ways() {
+    for way in io_paths() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join(FLASH_FILE_NAME);
         std::fs::copy(FIXTURE, &path).unwrap();

@@ -83,7 +83,7 @@ fn program_some(media: &mut FileMedia, model: &mut FlashModel, block: u32, rando
 #[expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 #[test]
 fn a_long_run_agrees_with_the_model_on_every_io_path() {
-    for way in ways() {
+    for way in io_paths() {
         let seed = fastrand::u64(..);
         eprintln!("seed {seed} {way:?}");
         run(seed, way);

@@ -56,16 +56,16 @@ fn every_command_decodes_to_its_operation() {
     let expected = |fua| {
         let space = space(BlockFormat::B512);
         [
-            (BlockOperation::Read { range: HERE, bytes: 4_096, fua }, DataNeed::ToHost(4_096)),
-            (BlockOperation::Write { start: Lba(7), bytes: 4_096, fua }, DataNeed::FromHost(4_096)),
-            (BlockOperation::Compare { range: HERE, bytes: 4_096, fua }, DataNeed::FromHost(4_096)),
+            (BlockOperation::Read { range: HERE, fua }, DataNeed::ToHost(4_096)),
+            (BlockOperation::Write { start: Lba(7), fua }, DataNeed::FromHost(4_096)),
+            (BlockOperation::Compare { range: HERE, fua }, DataNeed::FromHost(4_096)),
             (BlockOperation::WriteZeroes { range: HERE, fua }, DataNeed::None),
             (BlockOperation::Verify { range: HERE, fua }, DataNeed::None),
             (
-                BlockOperation::DatasetManagement { ranges: 2, used: DatasetUse::Deallocate, space },
+                BlockOperation::DatasetManagement { purpose: DatasetUse::Deallocate, space },
                 DataNeed::FromHost(32),
             ),
-            (BlockOperation::Copy { destination: Lba(7), ranges: 2, fua, space }, DataNeed::FromHost(64)),
+            (BlockOperation::Copy { destination: Lba(7), fua, space }, DataNeed::FromHost(64)),
         ]
     };
     for (entry, (meant, need)) in valid().iter().zip(expected(Fua::No)) {
@@ -198,12 +198,12 @@ fn dataset_management_without_deallocate_is_a_hint() {
     let entry = nvm::deallocate(2, list(16 * 256));
     for attributes in 0..8 {
         let cdw11 = U32::new(attributes);
-        let BlockOperation::DatasetManagement { ranges, used, .. } =
-            operation(&SubmissionEntry { cdw11, ..entry }).unwrap()
+        let command = command(&SubmissionEntry { cdw11, ..entry }, BlockFormat::B512).unwrap();
+        let IoOperation::Block(BlockOperation::DatasetManagement { purpose: used, .. }) = command.operation
         else {
             panic!("not a dataset management command");
         };
-        assert_eq!(ranges, 256);
+        assert_eq!(command.data(), DataNeed::FromHost(256 * 16));
         assert_eq!(used == DatasetUse::Deallocate, attributes & 4 != 0);
     }
 }

@@ -18,7 +18,7 @@ pub(super) enum NvmeTcpCommand {
         /// The conversion of the completion to a response.
         answer: CompletionBuilder,
         /// Bytes reserved for the response.
-        owed: usize,
+        reserved: usize,
     },
     /// An admin command that changes namespaces.
     Namespace {

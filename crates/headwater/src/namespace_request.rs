@@ -16,7 +16,10 @@ use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, Namespac
 ///
 /// # Errors
 /// A message that says what is not possible.
-pub fn change_of(id: u8, request: &NamespaceRequest) -> Result<(NamespaceId, NamespaceChange), String> {
+pub fn namespace_change(
+    id: u8,
+    request: &NamespaceRequest,
+) -> Result<(NamespaceId, NamespaceChange), String> {
     let is_create = matches!(request, NamespaceRequest::Create(_));
     if !is_create && !(1..=NAMESPACES).contains(&usize::from(id)) {
         return Err(format!("namespaces are numbered 1 to {NAMESPACES}, there is no {id}"));
@@ -51,15 +54,15 @@ pub fn change_of(id: u8, request: &NamespaceRequest) -> Result<(NamespaceId, Nam
 #[must_use]
 pub fn table<M: Media>(device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
     let all = (1..=NAMESPACES).filter_map(|number| u8::try_from(number).ok());
-    all.filter_map(|id| Some((id, text_of(&device.namespace(NamespaceId(id))?)))).collect()
+    all.filter_map(|id| Some((id, namespace_spec(&device.namespace(NamespaceId(id))?)))).collect()
 }
 
 /// Returns the facts that a client with access to the whole namespace receives.
 #[must_use]
-pub fn facts_of(id: NamespaceId, namespace: &Namespace) -> ClientNamespace {
+pub fn client_namespace(id: NamespaceId, namespace: &Namespace) -> ClientNamespace {
     ClientNamespace {
         id: id.0.into(),
-        block_bytes: text_of(namespace).block_bytes,
+        block_bytes: namespace_spec(namespace).block_bytes,
         size: namespace.size,
         writable: true,
         blocks: None,
@@ -87,7 +90,7 @@ fn durability_of(text: DurabilitySpec) -> Durability {
 
 /// Returns a durability mode in the form of requests.
 #[must_use]
-pub fn durability_text(durability: Durability) -> DurabilitySpec {
+pub fn durability_spec(durability: Durability) -> DurabilitySpec {
     match durability {
         Durability::Always => DurabilitySpec::Always,
         Durability::Interval(span) => DurabilitySpec::IntervalMs(span.0 / 1_000_000),
@@ -95,14 +98,14 @@ pub fn durability_text(durability: Durability) -> DurabilitySpec {
     }
 }
 
-fn text_of(namespace: &Namespace) -> NamespaceSpec {
+fn namespace_spec(namespace: &Namespace) -> NamespaceSpec {
     NamespaceSpec {
         block_bytes: match namespace.kind {
             NamespaceKind::Kv => 0,
             NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
         },
         size: namespace.size,
-        durability: namespace.durability.map(durability_text),
+        durability: namespace.durability.map(durability_spec),
         iops: namespace.limits.iops,
         bytes_per_second: namespace.limits.bytes_per_second,
         burst: namespace.limits.burst,
@@ -123,13 +126,13 @@ mod tests {
             bytes_per_second: 2,
             burst: 3,
         };
-        let (_, change) = change_of(0, &NamespaceRequest::Create(text.clone())).unwrap();
+        let (_, change) = namespace_change(0, &NamespaceRequest::Create(text.clone())).unwrap();
         let NamespaceChange::Create(made) = change else { panic!("not a creation") };
-        assert_eq!(text_of(&made), text);
-        let delete = change_of(3, &NamespaceRequest::Delete).unwrap();
+        assert_eq!(namespace_spec(&made), text);
+        let delete = namespace_change(3, &NamespaceRequest::Delete).unwrap();
         assert_eq!(delete, (NamespaceId(3), NamespaceChange::Delete));
-        assert!(change_of(0, &NamespaceRequest::Delete).is_err());
-        assert!(change_of(17, &NamespaceRequest::Resize(1)).is_err());
-        assert!(change_of(1, &NamespaceRequest::Format(520)).is_err());
+        assert!(namespace_change(0, &NamespaceRequest::Delete).is_err());
+        assert!(namespace_change(17, &NamespaceRequest::Resize(1)).is_err());
+        assert!(namespace_change(1, &NamespaceRequest::Format(520)).is_err());
     }
 }

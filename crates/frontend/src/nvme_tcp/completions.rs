@@ -5,7 +5,7 @@
 
 use super::NvmeTcpFrontEnd;
 use super::dispatch::{NvmeTcpTurn, refusal};
-use super::flight::NvmeTcpCommand;
+use super::in_flight_command::NvmeTcpCommand;
 use headwater_nvme::fabrics::{ConnectionId, ControllerId};
 use headwater_nvme::tcp::ExchangeSlot;
 use headwater_nvme::tcp::target::TargetResponse;
@@ -18,7 +18,7 @@ impl NvmeTcpFrontEnd {
     /// Processes every completion. Returns true if there was one.
     pub(super) fn take_completions<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut any = false;
-        while let Some(completion) = device.next_completion(self.shared.face) {
+        while let Some(completion) = device.next_completion(self.shared.front_end_id) {
             any = true;
             self.complete(device, completion);
         }
@@ -27,18 +27,18 @@ impl NvmeTcpFrontEnd {
 
     fn complete<M: Media>(&mut self, device: &mut SsdDevice<M>, completion: SsdCompletion) {
         let number = completion.token;
-        if let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.flights.get_mut(number)
-            && answer.wants_more_than(&completion)
+        if let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.in_flight.get_mut(number)
+            && answer.needs_more(&completion)
         {
-            return self.ask_again(device, number);
+            return self.submit_next(device, number);
         }
-        match self.shared.flights.remove(number) {
+        match self.shared.in_flight.remove(number) {
             // Changes of namespaces are answered by `take_administered`.
             None | Some(NvmeTcpCommand::Namespace { .. }) => {}
-            Some(NvmeTcpCommand::Io { connection, slot, answer, owed }) => {
-                let NvmeResult { result, status, data } = answer.close(completion);
+            Some(NvmeTcpCommand::Io { connection, slot, answer, reserved: owed }) => {
+                let NvmeResult { result, status, data } = answer.build(completion);
                 let response = TargetResponse { result: u64::from(result), status, data };
-                self.answer(device, (connection, slot), owed, response);
+                self.send_response(device, (connection, slot), owed, response);
             }
             Some(NvmeTcpCommand::Shutdown(id)) => {
                 if let Some(association) = self.shared.associations.get_mut(id) {
@@ -48,7 +48,7 @@ impl NvmeTcpFrontEnd {
         }
     }
 
-    pub(super) fn answer<M: Media>(
+    pub(super) fn send_response<M: Media>(
         &mut self,
         device: &mut SsdDevice<M>,
         (id, slot): (ConnectionId, ExchangeSlot),
@@ -57,66 +57,68 @@ impl NvmeTcpFrontEnd {
     ) {
         self.shared.counters.answered += 1;
         self.shared.counters.failed += u64::from(!response.status.is_success());
-        let Some(mut connection) = self.connections.take(id) else {
+        let Some(mut connection) = self.connections.take_out(id) else {
             return;
         };
         connection.in_flight -= 1;
-        connection.settle(owed);
+        connection.end_reservation(owed);
         connection.respond(slot, response);
         if connection.is_parked() {
             NvmeTcpTurn { device, shared: &mut self.shared }.run_parked(&mut connection);
         }
-        self.conclude(connection);
+        self.finish_step(connection);
     }
 
     /// Submits the next device command of an answer that needs several.
-    fn ask_again<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) {
-        let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.flights.get_mut(number) else {
+    fn submit_next<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) {
+        let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.in_flight.get_mut(number) else {
             return;
         };
         let Some((namespace, command)) = answer.next_command() else {
             return;
         };
         if !(NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }).has_device_room() {
-            self.shared.again.push_back(number);
+            self.shared.waiting_commands.push_back(number);
             return;
         }
-        if let Err(error) = device.submit(self.shared.face, namespace, number, command)
-            && let Some(NvmeTcpCommand::Io { connection, slot, owed, .. }) = self.shared.flights.remove(number)
+        if let Err(error) = device.submit(self.shared.front_end_id, namespace, number, command)
+            && let Some(NvmeTcpCommand::Io { connection, slot, reserved: owed, .. }) =
+                self.shared.in_flight.remove(number)
         {
-            self.answer(device, (connection, slot), owed, TargetResponse::status(refusal(error)));
+            self.send_response(device, (connection, slot), owed, TargetResponse::status(refusal(error)));
         }
     }
 
     /// Submits again what the device had no room for. Returns true if there was progress.
-    pub(super) fn retry<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        let again = std::mem::take(&mut self.shared.again);
+    pub(super) fn retry_waiting<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+        let again = std::mem::take(&mut self.shared.waiting_commands);
         let before = again.len();
         for number in again {
-            self.ask_again(device, number);
+            self.submit_next(device, number);
         }
         let shutdowns = std::mem::take(&mut self.shared.shutdowns);
-        let mut moved = self.shared.again.len() < before || !shutdowns.is_empty();
+        let mut moved = self.shared.waiting_commands.len() < before || !shutdowns.is_empty();
         for id in shutdowns {
             self.begin_shutdown(device, id);
         }
         let parked = std::mem::take(&mut self.parked);
         for &id in &parked {
-            let Some(mut connection) = self.connections.take(id) else {
+            let Some(mut connection) = self.connections.take_out(id) else {
                 continue;
             };
-            connection.listed.parked = false;
-            moved |= NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }.run_parked(&mut connection);
-            self.conclude(connection);
+            connection.lists.parked = false;
+            moved |=
+                NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }.run_parked(&mut connection);
+            self.finish_step(connection);
         }
         moved
     }
 
     /// Flushes the writes that a controller in shutdown has acknowledged: there is one log, so one flush is enough.
     fn begin_shutdown<M: Media>(&mut self, device: &mut SsdDevice<M>, id: ControllerId) {
-        let number = self.shared.flights.insert(NvmeTcpCommand::Shutdown(id));
-        if device.submit(self.shared.face, NamespaceId::FIRST, number, SsdCommand::Flush).is_err() {
-            self.shared.flights.remove(number);
+        let number = self.shared.in_flight.insert(NvmeTcpCommand::Shutdown(id));
+        if device.submit(self.shared.front_end_id, NamespaceId::FIRST, number, SsdCommand::Flush).is_err() {
+            self.shared.in_flight.remove(number);
             self.shared.shutdowns.push(id);
         }
     }

@@ -7,7 +7,7 @@ use super::lcs::{self, CommonSubsequence};
 use super::limits::LCS_CELLS_MAX;
 use super::operation::{DriveResult, OperationContext};
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use super::request::RespRequest;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ pub(crate) struct LcsOperation {
     namespace: NamespaceId,
     keys: [Bytes; 2],
     values: [Vec<u8>; 2],
-    tell: LcsForm,
+    form: LcsForm,
     submitted: usize,
     outstanding: usize,
     failed: Option<Status>,
@@ -53,7 +53,9 @@ impl LcsOperation {
             at += 1;
         }
         if length && runs {
-            return Err(ErrorReply::fixed("ERR If you want both the length and indexes, please just use IDX."));
+            return Err(ErrorReply::fixed(
+                "ERR If you want both the length and indexes, please just use IDX.",
+            ));
         }
         let tell = match (runs, length) {
             (true, _) => LcsForm::Runs { shortest, lengths },
@@ -64,7 +66,7 @@ impl LcsOperation {
             namespace,
             keys: [request.bytes(1), request.bytes(2)],
             values: [Vec::new(), Vec::new()],
-            tell,
+            form: tell,
             submitted: 0,
             outstanding: 0,
             failed: None,
@@ -76,7 +78,7 @@ impl LcsOperation {
         while self.submitted < 2 && self.failed.is_none() {
             let command = SsdCommand::Retrieve {
                 key: self.keys[self.submitted].clone(),
-                sink: lane.shared.sinks.take().into(),
+                sink: lane.shared.value_buffers.take().into(),
                 bytes_max: u32::MAX,
                 release: ReadRelease::WhenDurable,
             };
@@ -117,8 +119,8 @@ impl LcsOperation {
             )
             .into();
         }
-        let found = lcs::common(left, right);
-        match self.tell {
+        let found = lcs::longest_common_subsequence(left, right);
+        match self.form {
             LcsForm::Bytes => RespReply::Bulk(found.bytes),
             LcsForm::Length => super::change::length_reply(found.bytes.len()),
             LcsForm::Runs { shortest, lengths } => {

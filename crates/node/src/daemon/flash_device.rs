@@ -4,12 +4,12 @@
 //! existing flash file overrides the default; a configured capacity that differs from it is refused, never adjusted.
 
 use crate::check::{CheckReport, check};
-use crate::config::{ByteSize, NodeConfig, FRAME_BYTES, capacity_for};
+use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, default_capacity};
 use crate::daemon::data_dir::DataDir;
 use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
-use headwater_dma::pool::calibration::check_told;
+use headwater_dma::pool::calibration::check_tiers_variable;
 use headwater_frontend::attach::grant_file::GRANTS_FILE;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, SsdExecutor};
@@ -29,13 +29,14 @@ use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
 pub type FileDevice = SsdDevice<FileMedia>;
 
 /// Number of the RESP front end at the device.
-const RESP_FACE: FrontEndId = FrontEndId(1);
+const RESP_FRONT_END: FrontEndId = FrontEndId(1);
 /// Numbers of the attach front end at the device.
-const ATTACH_FACES: AttachFrontEndIds = AttachFrontEndIds { rings: FrontEndId(2), control: FrontEndId(3) };
+const ATTACH_FRONT_ENDS: AttachFrontEndIds =
+    AttachFrontEndIds { rings: FrontEndId(2), control: FrontEndId(3) };
 /// Number of the vfio-user front end at the device.
-const VFIO_USER_FACE: FrontEndId = FrontEndId(4);
+const VFIO_USER_FRONT_END: FrontEndId = FrontEndId(4);
 /// Number of the NVMe/TCP front end at the device.
-const NVME_TCP_FACE: FrontEndId = FrontEndId(5);
+const NVME_TCP_FRONT_END: FrontEndId = FrontEndId(5);
 
 /// Opens the device of a data directory and creates its flash file if there is none.
 ///
@@ -72,7 +73,7 @@ pub fn check_device(
     clock: Clock,
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<CheckReport, String> {
-    let media = FileMedia::open_to_read(directory.path(), FileOptions::default());
+    let media = FileMedia::open_read_only(directory.path(), FileOptions::default());
     let media = media.map_err(|error| error.to_string())?;
     let start = StartTime { now: clock.now(), wall: clock.wall() };
     let pool = open_pool(config)?;
@@ -88,10 +89,10 @@ pub fn check_device(
 /// Says why the memory cannot be allocated.
 pub fn open_pool(config: &NodeConfig) -> Result<Pool, String> {
     // Device DRAM has no tiers, but an invalid setting is reported all the same.
-    if let Err(error) = check_told() {
+    if let Err(error) = check_tiers_variable() {
         tracing::warn!("{error}");
     }
-    Pool::open(FramePool::room_for(frames_max(config)))
+    Pool::open(FramePool::pool_config_for(frames_max(config)))
         .map_err(|error| format!("cannot open a pool for --memory {}: {error}", config.memory))
 }
 
@@ -125,7 +126,7 @@ pub fn open_node(
         listen: vec![config.resp],
         unix_path: config.unix.clone(),
         durability: first,
-        face: RESP_FACE,
+        front_end: RESP_FRONT_END,
         seed: fastrand::u64(..),
         ..RespConfig::default()
     })
@@ -134,22 +135,25 @@ pub fn open_node(
     let mut faces: Vec<Box<dyn FrontEnd<FileDevice>>> = Vec::new();
     if let Some(path) = &config.attach {
         let kept = directory.path().join(GRANTS_FILE);
-        let policy = GrantPolicy::kept(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
-        let executor = SsdExecutor::new(ATTACH_FACES).map_err(|error| error.to_string())?;
+        let policy =
+            GrantPolicy::with_file(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
+        let executor = SsdExecutor::new(ATTACH_FRONT_ENDS).map_err(|error| error.to_string())?;
         let attach = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
         faces.push(Box::new(attach));
     }
     faces.push(Box::new(front_end));
     if let Some(path) = &config.vfio_user {
-        let front_end = VfioUserFrontEnd::bind(path, VFIO_USER_FACE).map_err(|error| error.to_string())?;
+        let front_end =
+            VfioUserFrontEnd::bind(path, VFIO_USER_FRONT_END).map_err(|error| error.to_string())?;
         faces.push(Box::new(front_end));
     }
     let mut nvme_tcp = None;
     if let Some(listen) = config.nvme_tcp {
         let keys = config.nvme_tcp_psk.as_deref().map_or(Ok(Vec::new()), key_file::load);
         let keys = keys.map_err(|error| error.to_string())?;
-        let front_end = NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, face: NVME_TCP_FACE, keys })
-            .map_err(|error| error.to_string())?;
+        let front_end =
+            NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: NVME_TCP_FRONT_END, keys })
+                .map_err(|error| error.to_string())?;
         nvme_tcp = Some(front_end.local_addr());
         faces.push(Box::new(front_end));
     }
@@ -159,7 +163,7 @@ pub fn open_node(
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
     let spin = calibrated_spin(clock);
-    Ok(OpenedNode { device, faces, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
+    Ok(OpenedNode { device, front_ends: faces, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
 }
 
 fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, String> {
@@ -167,7 +171,7 @@ fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, Str
     if !FileMedia::exists(directory.path()) {
         let capacity = match config.capacity {
             Some(capacity) => capacity,
-            None => capacity_for(directory.free().map_err(|error| error.to_string())?),
+            None => default_capacity(directory.free().map_err(|error| error.to_string())?),
         };
         let geometry = FlashGeometry::with_blocks(blocks_in(capacity));
         let uuid = fastrand::u128(..).to_le_bytes();

@@ -4,8 +4,8 @@
 //! concatenated in one buffer; long values are sent from the buffer that the device filled, which then returns to the
 //! sinks. Invariant: bytes are sent in the order they were queued, each once.
 
-use super::limits::{SEGMENT_BYTES_MIN, SINK_BYTES_MAX, SINKS_MAX};
-use super::reply::{ReplyEncoder, RespVersion, RespReply};
+use super::limits::{SEGMENT_BYTES_MIN, VALUE_BUFFER_BYTES_MAX, VALUE_BUFFERS_MAX};
+use super::reply::{ReplyEncoder, RespReply, RespVersion};
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -30,7 +30,10 @@ impl ValueBuffers {
     /// Keeps a buffer for reuse, if its capacity and the free list are within their limits.
     #[inline]
     pub(crate) fn put_back(&mut self, mut sink: Vec<u8>) {
-        if sink.capacity() > 0 && sink.capacity() <= SINK_BYTES_MAX && self.0.len() < SINKS_MAX {
+        if sink.capacity() > 0
+            && sink.capacity() <= VALUE_BUFFER_BYTES_MAX
+            && self.0.len() < VALUE_BUFFERS_MAX
+        {
             sink.clear();
             self.0.push(sink);
         }
@@ -72,7 +75,7 @@ impl OutputQueue {
 
     /// Encodes and queues a reply.
     #[inline]
-    pub(crate) fn reply(&mut self, reply: RespReply, protocol: RespVersion, sinks: &mut ValueBuffers) {
+    pub(crate) fn push_reply(&mut self, reply: RespReply, protocol: RespVersion, sinks: &mut ValueBuffers) {
         let mut encoder = ReplyEncoder::new(&mut self.text, protocol);
         match reply {
             RespReply::Ok => encoder.ok(),
@@ -86,11 +89,13 @@ impl OutputQueue {
             }
             RespReply::Bulk(bytes) => {
                 encoder.bulk_header(bytes.len());
-                self.segment(bytes);
+                self.push_segment(bytes);
                 self.text.extend_from_slice(b"\r\n");
             }
-            RespReply::Encoded(bytes) if bytes.len() < SEGMENT_BYTES_MIN => self.text.extend_from_slice(&bytes),
-            RespReply::Encoded(bytes) => self.segment(bytes),
+            RespReply::Encoded(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
+                self.text.extend_from_slice(&bytes)
+            }
+            RespReply::Encoded(bytes) => self.push_segment(bytes),
         }
     }
 
@@ -98,7 +103,11 @@ impl OutputQueue {
     ///
     /// # Errors
     /// When sending fails; the connection is lost.
-    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>, sinks: &mut ValueBuffers) -> rustix::io::Result<FlushResult> {
+    pub(crate) fn flush(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        sinks: &mut ValueBuffers,
+    ) -> rustix::io::Result<FlushResult> {
         while self.pending() > 0 {
             let sent = if self.segments.is_empty() {
                 send(socket, &self.text[self.text_sent..], SendFlags::NOSIGNAL)
@@ -123,7 +132,7 @@ impl OutputQueue {
         Ok(FlushResult::All)
     }
 
-    fn segment(&mut self, bytes: Vec<u8>) {
+    fn push_segment(&mut self, bytes: Vec<u8>) {
         self.segment_bytes += bytes.len();
         self.segments.push_back(OutputSegment { at: self.text.len(), bytes });
     }
@@ -205,7 +214,7 @@ mod tests {
             expected.extend_from_slice(format!("${length}\r\n").as_bytes());
             expected.extend_from_slice(&value);
             expected.extend_from_slice(b"\r\n");
-            output.reply(RespReply::Bulk(value), RespVersion::Resp2, &mut sinks);
+            output.push_reply(RespReply::Bulk(value), RespVersion::Resp2, &mut sinks);
         }
         let mut received = Vec::new();
         loop {

@@ -6,7 +6,7 @@
 //! The object behind a handle is never freed, like the core of a pool: a call that races with the closing of its pool
 //! finds a closed pool.
 
-use crate::fault::Fault;
+use crate::call_error::CallError;
 use headwater_dma::pool::{Pool, PoolError, PoolTicker};
 use headwater_host::fork::ProcessGeneration;
 use std::ptr;
@@ -24,7 +24,7 @@ pub struct PoolHandle {
 
 /// The object behind a pool handle.
 #[derive(Debug)]
-pub(crate) struct Face {
+pub(crate) struct OpenPool {
     number: usize,
     pub(crate) pool: Pool,
     ticker: Mutex<Option<PoolTicker>>,
@@ -32,20 +32,20 @@ pub(crate) struct Face {
     closed: AtomicBool,
 }
 
-static FACES: [AtomicPtr<Face>; POOLS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; POOLS_MAX];
+static OPEN_POOLS: [AtomicPtr<OpenPool>; POOLS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; POOLS_MAX];
 
 /// The number of handles issued so far.
-static MADE: AtomicUsize = AtomicUsize::new(0);
+static HANDLES_ISSUED: AtomicUsize = AtomicUsize::new(0);
 
-impl Face {
+impl OpenPool {
     /// Returns the pool if this process opened it; fails in a child of that process.
-    pub(crate) fn ours(&self) -> Result<&Self, Fault> {
+    pub(crate) fn of_this_process(&self) -> Result<&Self, CallError> {
         if self.opened_in.is_current() { Ok(self) } else { Err(PoolError::Forked.into()) }
     }
 
     /// Closes the pool. Allocated buffers stay valid and are freed by the same handle.
-    pub(crate) fn close(&self) -> Result<(), Fault> {
-        self.ours()?;
+    pub(crate) fn close(&self) -> Result<(), CallError> {
+        self.of_this_process()?;
         if self.closed.swap(true, Ordering::AcqRel) {
             return Err(PoolError::Closed.into());
         }
@@ -55,16 +55,16 @@ impl Face {
     }
 
     /// Returns true if its slot can be reused: the pool is closed and holds no buffer in use, or is a parent process's.
-    fn is_spent(&self) -> bool {
+    fn is_reusable(&self) -> bool {
         let closed = self.closed.load(Ordering::Acquire);
         !self.opened_in.is_current() || (closed && self.pool.statistics().in_use_bytes == 0)
     }
 }
 
 /// Stores a pool and returns its handle.
-pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHandle, Fault> {
-    let generation = MADE.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut face = Box::new(Face {
+pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHandle, CallError> {
+    let generation = HANDLES_ISSUED.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut face = Box::new(OpenPool {
         number: 0,
         pool,
         ticker: Mutex::new(ticker),
@@ -72,11 +72,11 @@ pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHan
         closed: AtomicBool::new(false),
     });
     for reuse in [false, true] {
-        for (index, place) in FACES.iter().enumerate() {
+        for (index, place) in OPEN_POOLS.iter().enumerate() {
             let old = place.load(Ordering::Acquire);
             // SAFETY: a pointer in the table is null or that of a leaked box.
             let was = unsafe { old.as_ref() };
-            if was.is_some_and(|was| !reuse || !was.is_spent()) {
+            if was.is_some_and(|was| !reuse || !was.is_reusable()) {
                 continue;
             }
             face.number = generation * POOLS_MAX + index;
@@ -89,20 +89,20 @@ pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHan
             face = unsafe { Box::from_raw(new) };
         }
     }
-    Err(Fault::TooManyPools(POOLS_MAX))
+    Err(CallError::TooManyPools(POOLS_MAX))
 }
 
 /// Returns the pool behind a handle.
 #[inline]
-pub(crate) fn find(handle: *const PoolHandle) -> Result<&'static Face, Fault> {
+pub(crate) fn find(handle: *const PoolHandle) -> Result<&'static OpenPool, CallError> {
     let number = handle.addr();
-    let face = FACES[number % POOLS_MAX].load(Ordering::Acquire);
+    let face = OPEN_POOLS[number % POOLS_MAX].load(Ordering::Acquire);
     // SAFETY: a pointer in the table is null or that of a box that is never freed, initialised before it was stored
     // there.
     match unsafe { face.as_ref() } {
         Some(face) if face.number == number => Ok(face),
-        _ if handle.is_null() => Err(Fault::Null("pool")),
-        _ => Err(Fault::Handle),
+        _ if handle.is_null() => Err(CallError::Null("pool")),
+        _ => Err(CallError::PoolNotOpen),
     }
 }
 
@@ -118,26 +118,26 @@ mod tests {
         let face = find(first).unwrap();
         let held = face.pool.buffer(1).unwrap().leak();
         face.close().unwrap();
-        assert!(matches!(face.close(), Err(Fault::Pool(PoolError::Closed))));
-        assert!(!face.is_spent());
+        assert!(matches!(face.close(), Err(CallError::Pool(PoolError::Closed))));
+        assert!(!face.is_reusable());
         drop(find(first).unwrap().pool.adopt(held.as_ptr()).unwrap());
-        assert!(face.is_spent());
+        assert!(face.is_reusable());
         let pools: Vec<_> = (0..POOLS_MAX).map(|_| open()).collect();
-        assert!(matches!(find(first), Err(Fault::Handle)));
+        assert!(matches!(find(first), Err(CallError::PoolNotOpen)));
         let mut numbers: Vec<usize> = pools.iter().map(|pool| pool.addr()).collect();
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), POOLS_MAX);
         let more = add(Pool::open(PoolConfig::default()).unwrap(), None);
-        assert!(matches!(more, Err(Fault::TooManyPools(POOLS_MAX))));
+        assert!(matches!(more, Err(CallError::TooManyPools(POOLS_MAX))));
         pools.into_iter().for_each(|pool| find(pool).unwrap().close().unwrap());
     }
 
     #[test]
     fn numbers_that_were_never_issued_find_nothing() {
         for number in [1, 0xff, POOLS_MAX << 40, usize::MAX] {
-            assert!(matches!(find(ptr::without_provenance(number)), Err(Fault::Handle)));
+            assert!(matches!(find(ptr::without_provenance(number)), Err(CallError::PoolNotOpen)));
         }
-        assert!(matches!(find(ptr::null()), Err(Fault::Null("pool"))));
+        assert!(matches!(find(ptr::null()), Err(CallError::Null("pool"))));
     }
 }

@@ -6,7 +6,10 @@ use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 
 /// Checks keys and values, on an empty key space.
-pub(crate) fn keys(device: &mut Device) {
+///
+/// # Panics
+/// The device behaves otherwise.
+pub fn keys(device: &mut Device) {
     assert!(device.namespace().is_key_space());
     assert_eq!(device.get(b"k").unwrap(), None);
     assert!(!device.exist(b"k").unwrap());
@@ -57,7 +60,10 @@ fn listing(device: &mut Device) {
 }
 
 /// Checks namespaces of blocks, created and deleted.
-pub(crate) fn blocks(device: &mut Device) {
+///
+/// # Panics
+/// The device behaves otherwise.
+pub fn blocks(device: &mut Device) {
     for block_bytes in [512_u32, 4_096] {
         let size = 2_000;
         let text = NamespaceSpec { block_bytes, size, ..NamespaceSpec::keys() };
@@ -68,7 +74,7 @@ pub(crate) fn blocks(device: &mut Device) {
         let mut back = vec![0xFF; 3 * bytes];
         device.read(0, &mut back).unwrap();
         assert!(back.iter().all(|&byte| byte == 0), "blocks that were never written are zeroes");
-        a_run_of_blocks(device);
+        block_reads_and_writes(device);
         let written = pattern(bytes);
         match device.change_namespace(namespace, NamespaceRequest::Resize(size * 2)) {
             Ok(()) => {
@@ -85,7 +91,10 @@ pub(crate) fn blocks(device: &mut Device) {
 }
 
 /// Checks reads and writes of a namespace of at least 1,000 blocks, with any contents.
-pub(crate) fn a_run_of_blocks(device: &mut Device) {
+///
+/// # Panics
+/// The device behaves otherwise.
+pub fn block_reads_and_writes(device: &mut Device) {
     let (bytes, size) = (device.namespace().block_bytes as usize, device.namespace().size);
     let written = pattern(5 * bytes);
     device.write(10, &written, WriteDurability::AsPromised).unwrap();
@@ -99,8 +108,8 @@ pub(crate) fn a_run_of_blocks(device: &mut Device) {
     let mut all = vec![0; long.len()];
     device.read(100, &mut all).unwrap();
     assert_eq!(all, long);
-    is_outside(device.write(size - 1, &written[..2 * bytes], WriteDurability::AsPromised));
-    is_outside(device.read(u64::MAX, &mut back));
+    assert_out_of_range(device.write(size - 1, &written[..2 * bytes], WriteDurability::AsPromised));
+    assert_out_of_range(device.read(u64::MAX, &mut back));
     assert!(matches!(device.write(0, &[1], WriteDurability::Now), Err(IoError::Blocks { .. })));
     assert!(device.get(b"k").is_err(), "blocks hold no keys");
     every_block_command(device);
@@ -128,12 +137,12 @@ fn every_block_command(device: &mut Device) {
     let compare = |lba, from| Command::compare(id, lba, block_bytes, from).unwrap();
     run(compare(20, slice(0, 8))).unwrap();
     assert_eq!(run(compare(21, slice(0, 2))).unwrap_err().status(), Some(Status::COMPARE_FAILURE));
-    is_outside(run(compare(size, slice(0, 1))));
+    assert_out_of_range(run(compare(size, slice(0, 1))));
     run(Command::write_zeroes(id, 21, 2, WriteDurability::AsPromised).unwrap()).unwrap();
     run(Command::write_zeroes(id, 23, 1, WriteDurability::Now).unwrap()).unwrap();
-    is_outside(run(Command::write_zeroes(id, size - 1, 2, WriteDurability::Now).unwrap()));
+    assert_out_of_range(run(Command::write_zeroes(id, size - 1, 2, WriteDurability::Now).unwrap()));
     let list = device.buffer(4_096).unwrap();
-    is_outside(run(Command::discard(id, &[(26, 1), (size - 1, 2)], &list).unwrap()));
+    assert_out_of_range(run(Command::discard(id, &[(26, 1), (size - 1, 2)], &list).unwrap()));
     run(Command::discard(id, &[(24, 1), (900, 0), (25, 1)], &list).unwrap()).unwrap();
     let (first, second) = (slice(8, 3), slice(12, 3));
     if queue.limits().segments_max > 1 {
@@ -157,7 +166,7 @@ fn every_block_command(device: &mut Device) {
 }
 
 /// Checks that blocks beyond the end are refused, by the device or before it.
-fn is_outside<T: std::fmt::Debug>(answer: Result<T, IoError>) {
+fn assert_out_of_range<T: std::fmt::Debug>(answer: Result<T, IoError>) {
     match answer.unwrap_err() {
         IoError::Range { .. } | IoError::Status(Status::LBA_OUT_OF_RANGE) => {}
         other => panic!("{other}"),
@@ -165,7 +174,10 @@ fn is_outside<T: std::fmt::Debug>(answer: Result<T, IoError>) {
 }
 
 /// Checks many commands at once: each accepted one is answered once.
-pub(crate) fn queues(device: &mut Device) {
+///
+/// # Panics
+/// The device behaves otherwise.
+pub fn queues(device: &mut Device) {
     let namespace = device.namespace().id;
     let buffer = device.buffer(64 * 1_024).unwrap();
     let mut queue = device.queue(16).unwrap();

@@ -4,40 +4,40 @@
 //! that a caller passes in is compared and never dereferenced; memory returns to its pool once C has released it and no
 //! command in flight holds it.
 
-use crate::fault::Fault;
+use crate::call_error::CallError;
 use headwater::Buffer;
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
 /// The buffers of one device, by their start address in this process.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    held: RwLock<BTreeMap<usize, Buffer>>,
+pub(crate) struct ClientBuffers {
+    by_address: RwLock<BTreeMap<usize, Buffer>>,
 }
 
-impl Buffers {
+impl ClientBuffers {
     /// Stores a buffer and returns its address.
-    pub(crate) fn keep(&self, buffer: Buffer) -> usize {
+    pub(crate) fn insert(&self, buffer: Buffer) -> usize {
         let address = buffer.process_address();
-        self.held.write().unwrap_or_else(PoisonError::into_inner).insert(address, buffer);
+        self.by_address.write().unwrap_or_else(PoisonError::into_inner).insert(address, buffer);
         address
     }
 
     /// Releases the buffer that starts at an address.
-    pub(crate) fn give_up(&self, address: usize) -> Result<(), Fault> {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn release(&self, address: usize) -> Result<(), CallError> {
+        let mut held = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
         if held.remove(&address).is_some() {
             return Ok(());
         }
         let around = held.range(..=address).next_back();
         let inside = around.is_some_and(|(&start, buffer)| address - start < buffer.bytes());
-        Err(if inside { Fault::BufferInterior } else { Fault::BufferForeign })
+        Err(if inside { CallError::BufferInterior } else { CallError::BufferForeign })
     }
 
     /// Returns the range as a part of a buffer; `None` if no buffer contains all of it.
     #[inline]
     pub(crate) fn find(&self, address: usize, bytes: usize) -> Option<Buffer> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let (start, buffer) = held.range(..=address).next_back()?;
         buffer.slice(address - start, bytes).ok()
     }
@@ -50,9 +50,9 @@ mod tests {
 
     #[test]
     fn ranges_inside_a_buffer_are_found_and_a_start_address_is_released_once() {
-        let buffers = Buffers::default();
+        let buffers = ClientBuffers::default();
         let buffer = Buffer::pooled(Pool::of_process().unwrap().buffer(8_192).unwrap());
-        let start = buffers.keep(buffer);
+        let start = buffers.insert(buffer);
         assert_eq!(buffers.find(start + 512, 100).unwrap().process_address(), start + 512);
         assert!(buffers.find(start, 8_192).is_some());
         for (address, bytes) in
@@ -60,9 +60,9 @@ mod tests {
         {
             assert!(buffers.find(address, bytes).is_none(), "{address:#x} {bytes}");
         }
-        assert!(matches!(buffers.give_up(start + 1), Err(Fault::BufferInterior)));
-        assert!(matches!(buffers.give_up(start - 1), Err(Fault::BufferForeign)));
-        buffers.give_up(start).unwrap();
-        assert!(matches!(buffers.give_up(start), Err(Fault::BufferForeign)));
+        assert!(matches!(buffers.release(start + 1), Err(CallError::BufferInterior)));
+        assert!(matches!(buffers.release(start - 1), Err(CallError::BufferForeign)));
+        buffers.release(start).unwrap();
+        assert!(matches!(buffers.release(start), Err(CallError::BufferForeign)));
     }
 }

@@ -4,7 +4,7 @@
 
 use super::RespFrontEnd;
 use super::command_table::TABLE;
-use crate::numbers::{FrontEndCounters, StatusClass};
+use crate::counters::{FrontEndCounters, StatusClass};
 
 impl RespFrontEnd {
     /// Adds the front end's counters to `into`.

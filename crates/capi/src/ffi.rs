@@ -1,48 +1,50 @@
 //! The FFI boundary of every call: catches panics, turns faults into codes, and writes values through pointers of C.
 //!
-//! Input: the body of a call, and pointers of C. Output: a [`Code`]. Invariant: no panic unwinds into C; nothing is
+//! Input: the body of a call, and pointers of C. Output: a [`ResultCode`]. Invariant: no panic unwinds into C; nothing is
 //! read or written through a pointer that is null or misaligned.
 
-use crate::code::Code;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::code::ResultCode;
 use crate::message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a call and returns its code.
 #[inline]
-pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Fault>) -> Code {
+pub(crate) fn run_call(work: impl FnOnce() -> Result<(), CallError>) -> ResultCode {
     // Other calls see the state that a panic leaves only through the pool, whose locks survive it.
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(())) => Code::Ok,
-        Ok(Err(fault)) => failed(&fault),
-        Err(_) => panicked(),
+        Ok(Ok(())) => ResultCode::Ok,
+        Ok(Err(fault)) => report_fault(&fault),
+        Err(_) => report_panic(),
     }
 }
 
 #[cold]
-fn failed(fault: &Fault) -> Code {
-    message::keep(fault);
+fn report_fault(fault: &CallError) -> ResultCode {
+    message::set_last_error(fault);
     fault.code()
 }
 
 #[cold]
-fn panicked() -> Code {
-    message::keep(&"internal error of this library: please report what it printed on standard error");
-    Code::Panic
+fn report_panic() -> ResultCode {
+    message::set_last_error(
+        &"internal error of this library: please report what it printed on standard error",
+    );
+    ResultCode::Panic
 }
 
 /// An out-parameter of C, checked to be neither null nor misaligned.
 #[derive(Debug)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct OutPointer<T>(*mut T);
 
-impl<T> Out<T> {
+impl<T> OutPointer<T> {
     /// Checks a pointer of C.
     ///
     /// # Safety
     /// A pointer that is neither null nor misaligned for `T` is valid for writes of a `T` as long as the result lives.
     #[inline]
-    pub(crate) unsafe fn at(pointer: *mut T, name: &'static str) -> Result<Self, Fault> {
-        check(pointer, name)?;
+    pub(crate) unsafe fn at(pointer: *mut T, name: &'static str) -> Result<Self, CallError> {
+        check_pointer(pointer, name)?;
         Ok(Self(pointer))
     }
 
@@ -56,11 +58,11 @@ impl<T> Out<T> {
 
 /// Checks that a pointer is neither null nor misaligned for a `T`.
 #[inline]
-pub(crate) fn check<T>(pointer: *const T, name: &'static str) -> Result<(), Fault> {
+pub(crate) fn check_pointer<T>(pointer: *const T, name: &'static str) -> Result<(), CallError> {
     if pointer.is_null() {
-        return Err(Fault::Null(name));
+        return Err(CallError::Null(name));
     }
-    if pointer.is_aligned() { Ok(()) } else { Err(Fault::Misaligned(name)) }
+    if pointer.is_aligned() { Ok(()) } else { Err(CallError::Misaligned(name)) }
 }
 
 #[cfg(test)]
@@ -69,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_code() {
-        assert_eq!(guarded(|| panic!("a test panics here on purpose")), Code::Panic);
-        assert_eq!(guarded(|| Ok(())), Code::Ok);
-        assert_eq!(guarded(|| Err(Fault::Handle)), Code::Handle);
+        assert_eq!(run_call(|| panic!("a test panics here on purpose")), ResultCode::Panic);
+        assert_eq!(run_call(|| Ok(())), ResultCode::Ok);
+        assert_eq!(run_call(|| Err(CallError::PoolNotOpen)), ResultCode::Handle);
     }
 
     #[test]
@@ -79,10 +81,10 @@ mod tests {
         let mut words = [0_u64; 2];
         let inside = words.as_mut_ptr().cast::<u8>().wrapping_add(1).cast::<u64>();
         // SAFETY: the promise does not cover a null pointer.
-        let null = unsafe { Out::at(std::ptr::null_mut::<u64>(), "out") };
+        let null = unsafe { OutPointer::at(std::ptr::null_mut::<u64>(), "out") };
         // SAFETY: the promise does not cover a misaligned pointer.
-        let misaligned = unsafe { Out::at(inside, "out") };
-        assert!(matches!(null, Err(Fault::Null("out"))));
-        assert!(matches!(misaligned, Err(Fault::Misaligned("out"))));
+        let misaligned = unsafe { OutPointer::at(inside, "out") };
+        assert!(matches!(null, Err(CallError::Null("out"))));
+        assert!(matches!(misaligned, Err(CallError::Misaligned("out"))));
     }
 }

@@ -3,8 +3,8 @@
 //! Input: requests. Output: answers. Invariant: the cache is added and removed while no request is in flight, and
 //! removed only when everything in it is on the device.
 
-use crate::device::memory_of;
-use crate::fault::Fault;
+use crate::call_error::CallError;
+use crate::device::{AllocationError, allocate_buffer};
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{CacheConfig, PAGE_BYTES, WritePolicy};
 use headwater::io::cached_handle::CachedHandle;
@@ -18,8 +18,8 @@ use headwater::{ClientNamespace, IoError};
     clippy::large_enum_variant,
     reason = "it stays in a table, and the path without a cache is the fast one"
 )]
-pub(crate) enum Way {
-    Straight(Handle),
+pub(crate) enum IoPath {
+    Direct(Handle),
     Cached(Box<CachedHandle>),
     /// The state while a cache is added or removed; permanent if that fails.
     Closed,
@@ -27,38 +27,38 @@ pub(crate) enum Way {
 
 /// The size and policy of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CacheWish {
+pub(crate) struct CacheSize {
     pub(crate) pages: usize,
     pub(crate) policy: WritePolicy,
 }
 
-impl Way {
+impl IoPath {
     /// Runs a request from its submission to its answer.
-    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), CallError> {
         let ran = match self {
-            Self::Straight(handle) => handle.run(request),
+            Self::Direct(handle) => handle.run(request),
             Self::Cached(handle) => handle.run(request),
-            Self::Closed => return Err(Fault::Io(SubmitError::Gone.into())),
+            Self::Closed => return Err(CallError::Io(SubmitError::Gone.into())),
         };
         ran.map(drop).map_err(|failed| failed.error.into())
     }
 
-    pub(crate) fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), Fault> {
+    pub(crate) fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), CallError> {
         let submitted = match self {
-            Self::Straight(handle) => handle.submit(request, token),
+            Self::Direct(handle) => handle.submit(request, token),
             Self::Cached(handle) => handle.submit(request, token),
-            Self::Closed => return Err(Fault::Io(SubmitError::Gone.into())),
+            Self::Closed => return Err(CallError::Io(SubmitError::Gone.into())),
         };
-        submitted.map_err(|refused| Fault::Request(refused.error))
+        submitted.map_err(|refused| CallError::Request(refused.error))
     }
 
-    pub(crate) fn ring(&mut self) -> Result<(), Fault> {
+    pub(crate) fn ring(&mut self) -> Result<(), CallError> {
         self.with(|handle| Ok(handle.ring()?))
     }
 
     pub(crate) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         match self {
-            Self::Straight(handle) => handle.poll(),
+            Self::Direct(handle) => handle.poll(),
             Self::Cached(handle) => handle.poll(),
             Self::Closed => Ok(None),
         }
@@ -66,58 +66,66 @@ impl Way {
 
     pub(crate) fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         match self {
-            Self::Straight(handle) => handle.wait(longest),
+            Self::Direct(handle) => handle.wait(longest),
             Self::Cached(handle) => handle.wait(longest),
             Self::Closed => Ok(None),
         }
     }
 
-    pub(crate) fn cancel(&mut self, token: u64) -> Result<(), Fault> {
+    pub(crate) fn cancel(&mut self, token: u64) -> Result<(), CallError> {
         match self {
-            Self::Straight(handle) => match handle.cancel(token) {
+            Self::Direct(handle) => match handle.cancel(token) {
                 RequestCancellation::Waiting | RequestCancellation::Asked => Ok(()),
-                RequestCancellation::TooLate => Err(Fault::TooLate),
-                RequestCancellation::Unknown => Err(Fault::Tag),
+                RequestCancellation::TooLate => Err(CallError::TooLate),
+                RequestCancellation::Unknown => Err(CallError::UnknownTag),
             },
-            Self::Cached(handle) => handle.cancel(token).then_some(()).ok_or(Fault::Tag),
-            Self::Closed => Err(Fault::Tag),
+            Self::Cached(handle) => handle.cancel(token).then_some(()).ok_or(CallError::UnknownTag),
+            Self::Closed => Err(CallError::UnknownTag),
         }
     }
 
     /// Runs `work` on the handle of the queues.
-    pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut Handle) -> Result<R, Fault>) -> Result<R, Fault> {
+    pub(crate) fn with<R>(
+        &mut self,
+        work: impl FnOnce(&mut Handle) -> Result<R, CallError>,
+    ) -> Result<R, CallError> {
         match self {
-            Self::Straight(handle) => work(handle),
+            Self::Direct(handle) => work(handle),
             Self::Cached(handle) => handle.with_handle(work),
-            Self::Closed => Err(Fault::Io(SubmitError::Gone.into())),
+            Self::Closed => Err(CallError::Io(SubmitError::Gone.into())),
         }
     }
 
     /// Adds a cache, resizes it, or removes it (`None`).
     pub(crate) fn set_cache(
         &mut self,
-        cache: Option<CacheWish>,
+        cache: Option<CacheSize>,
         facts: &ClientNamespace,
         device: usize,
-    ) -> Result<(), Fault> {
-        let mut memory = |bytes| memory_of(device, bytes).unwrap_or(Err(IoError::Submit(SubmitError::Gone)));
+    ) -> Result<(), CallError> {
+        let mut memory = |bytes| {
+            allocate_buffer(device, bytes).map_err(|error| match error {
+                AllocationError::Device(_) => IoError::Submit(SubmitError::Gone),
+                AllocationError::Pool(error) => error,
+            })
+        };
         match (std::mem::replace(self, Self::Closed), cache) {
-            (Self::Straight(handle), Some(_)) if handle.unanswered() > 0 => {
-                *self = Self::Straight(handle);
-                Err(Fault::OnTheWay)
+            (Self::Direct(handle), Some(_)) if handle.unanswered() > 0 => {
+                *self = Self::Direct(handle);
+                Err(CallError::RequestsInFlight)
             }
-            (Self::Straight(handle), Some(cache)) => {
-                let config = config_of(cache);
+            (Self::Direct(handle), Some(cache)) => {
+                let config = cache_config(cache);
                 *self = Self::Cached(Box::new(CachedHandle::new(handle, facts, config, &mut memory)?));
                 Ok(())
             }
             (Self::Cached(handle), None) if handle.unanswered() > 0 => {
                 *self = Self::Cached(handle);
-                Err(Fault::OnTheWay)
+                Err(CallError::RequestsInFlight)
             }
             (Self::Cached(handle), None) => match handle.into_handle() {
                 Ok(handle) => {
-                    *self = Self::Straight(handle);
+                    *self = Self::Direct(handle);
                     Ok(())
                 }
                 Err((handle, error)) => {
@@ -154,7 +162,7 @@ impl Way {
 }
 
 /// Builds a cache configuration with blocks small enough for a small cache.
-fn config_of(cache: CacheWish) -> CacheConfig {
+fn cache_config(cache: CacheSize) -> CacheConfig {
     let defaults = CacheConfig::default();
     let block_pages = cache.pages.next_power_of_two().min(defaults.block_pages);
     CacheConfig { policy: cache.policy, pages: cache.pages, block_pages, ..defaults }

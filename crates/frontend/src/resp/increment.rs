@@ -2,7 +2,7 @@
 //!
 //! Input: the old value and the increment. Output: the new value in decimal, and the reply.
 
-use super::change::{WriteAction, OldValue, stored_number};
+use super::change::{OldValue, WriteAction, stored_number};
 use super::decimals;
 use super::errors::{self, ErrorReply};
 use super::parser::integer;
@@ -20,7 +20,10 @@ pub(crate) fn increment(old: Option<OldValue>, by: i64) -> Result<(WriteAction, 
 }
 
 /// Adds to a floating-point number; a missing key counts as zero.
-pub(crate) fn increment_float(old: Option<OldValue>, by: &[u8]) -> Result<(WriteAction, RespReply), ErrorReply> {
+pub(crate) fn increment_float(
+    old: Option<OldValue>,
+    by: &[u8],
+) -> Result<(WriteAction, RespReply), ErrorReply> {
     let value = old.map_or_else(|| b"0".to_vec(), |old| old.bytes);
     let sum = decimals::add(&value, by)?.into_bytes();
     Ok((WriteAction::Store(sum.clone().into(), RecordExpiry::Keep), RespReply::Bulk(sum)))

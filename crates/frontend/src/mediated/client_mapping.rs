@@ -28,7 +28,7 @@ pub trait MemoryMapper: Send + fmt::Debug {
 ///
 /// # Errors
 /// The accepted lengths.
-pub(super) fn check_length(region: &SharedMemory) -> Result<(), String> {
+pub(super) fn validate_length(region: &SharedMemory) -> Result<(), String> {
     let bytes = region.bytes();
     if !bytes.is_multiple_of(PAGE_BYTES) {
         return Err(format!(
@@ -87,13 +87,13 @@ mod tests {
         };
         let container = Arc::new(VfioContainer::new(SimulatedIommu::new(limits.clone()), limits));
         let region = SharedMemory::anonymous(8_192).unwrap();
-        check_length(&region).unwrap();
+        validate_length(&region).unwrap();
         let reach = container.map(&region).unwrap();
         let address = reach.address();
         let found = |at| container.kernel().translate(at);
         assert_eq!(found(address + 4_097), Some(region.address() + 4_097));
         let mut memory = ClientMemory::new();
-        memory.register_with(Iova(7 << 20), region, reach).unwrap();
+        memory.register_mapped(Iova(7 << 20), region, reach).unwrap();
         let in_flight = memory.resolve(Iova((7 << 20) + 5_000), 100).unwrap();
         drop(memory);
         assert!(found(address).is_some(), "unmapped while a command in flight uses it");
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn an_invalid_region_length_is_refused_with_a_remedy() {
-        let error = check_length(&SharedMemory::anonymous(5_000).unwrap()).unwrap_err();
+        let error = validate_length(&SharedMemory::anonymous(5_000).unwrap()).unwrap_err();
         assert!(error.contains("whole pages"), "{error}");
-        let error = check_length(&SharedMemory::anonymous(REGION_BYTES_MAX + 4_096).unwrap()).unwrap_err();
+        let error = validate_length(&SharedMemory::anonymous(REGION_BYTES_MAX + 4_096).unwrap()).unwrap_err();
         assert!(error.contains("register several"), "{error}");
     }
 }

@@ -31,13 +31,13 @@ pub struct RangePage(usize);
 
 impl<M: RingMemory> RangePages<M> {
     /// Creates a pool of the pages in a block of [`PAGES`] times [`PAGE_BYTES`].
-    pub(super) fn within(block: DmaBlock<M>) -> Self {
+    pub(super) fn in_block(block: DmaBlock<M>) -> Self {
         let free = (0..(block.words.words() / PAGE_WORDS).min(PAGES)).collect();
         Self { block, free }
     }
 
     /// Writes a list, and returns its page and the controller's address of it; `None` when all pages are in use.
-    pub(super) fn put(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
+    pub(super) fn write_list(&mut self, ranges: &[DatasetRange]) -> Option<(RangePage, IovaRange)> {
         let bytes = u32::try_from(size_of_val(ranges)).ok().filter(|&bytes| bytes as usize <= PAGE_BYTES)?;
         let page = self.free.pop()?;
         for (at, range) in ranges.iter().enumerate() {
@@ -50,7 +50,7 @@ impl<M: RingMemory> RangePages<M> {
         Some((RangePage(page), IovaRange { start, bytes }))
     }
 
-    pub(super) fn give_back(&mut self, page: RangePage) {
+    pub(super) fn return_page(&mut self, page: RangePage) {
         self.free.push(page.0);
     }
 }
@@ -63,11 +63,12 @@ mod tests {
     #[test]
     fn lists_do_not_overlap_and_returned_pages_are_reused() {
         let words = HeapWords::zeroed(PAGES * PAGE_WORDS);
-        let mut pages = RangePages::within(DmaBlock { words: words.clone(), address: 0x7000_0000 });
+        let mut pages = RangePages::in_block(DmaBlock { words: words.clone(), address: 0x7000_0000 });
         let list =
             |start| vec![DatasetRange { start: U64::new(start), blocks: 3.into(), context: 0.into() }; 256];
-        let held: Vec<_> = (0..PAGES as u64).map(|start| (start, pages.put(&list(start)).unwrap())).collect();
-        assert!(pages.put(&list(0)).is_none());
+        let held: Vec<_> =
+            (0..PAGES as u64).map(|start| (start, pages.write_list(&list(start)).unwrap())).collect();
+        assert!(pages.write_list(&list(0)).is_none());
         for (start, (page, run)) in held {
             assert_eq!(run.bytes, 4_096);
             let first = usize::try_from(run.start.0 - 0x7000_0000).unwrap() / 8;
@@ -75,8 +76,8 @@ mod tests {
                 assert_eq!(words.load_relaxed(first + range * 2), 3 << 32);
                 assert_eq!(words.load_relaxed(first + range * 2 + 1), start);
             }
-            pages.give_back(page);
+            pages.return_page(page);
         }
-        assert!(pages.put(&list(0)).is_some());
+        assert!(pages.write_list(&list(0)).is_some());
     }
 }

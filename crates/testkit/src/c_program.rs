@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The linkage of a program against the library.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Link {
+pub enum LinkMode {
     /// Against the archive.
     Static,
     /// Against the shared object, loaded at start.
@@ -19,7 +19,7 @@ pub(crate) enum Link {
 const SECONDS_MAX: &str = "120";
 
 /// The system libraries that the archive needs: `rustc --print native-static-libs`.
-const SYSTEM: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
+const SYSTEM_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 /// Returns the folder of the built libraries: that of the running test.
 fn libraries() -> PathBuf {
@@ -27,12 +27,18 @@ fn libraries() -> PathBuf {
     test.parent().unwrap().to_owned()
 }
 
-/// Compiles `source` against library `name`, runs it and returns its output, as an error if it failed.
-pub(crate) fn run(
+/// Compiles `source` against library `name`, runs it and returns its output.
+///
+/// # Errors
+/// The exit status and the output of a program that failed.
+///
+/// # Panics
+/// gcc is missing or refuses the program.
+pub fn run(
     source: &Path,
     include: &Path,
     name: &str,
-    link: Link,
+    link: LinkMode,
     environment: &[(&str, &str)],
 ) -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -42,8 +48,8 @@ pub(crate) fn run(
     gcc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"]);
     gcc.arg("-I").arg(include).arg(source).arg("-o").arg(&program);
     match link {
-        Link::Static => gcc.arg(libraries.join(format!("lib{name}.a"))).args(SYSTEM),
-        Link::Shared => gcc.arg("-L").arg(&libraries).arg(format!("-l{name}")),
+        LinkMode::Static => gcc.arg(libraries.join(format!("lib{name}.a"))).args(SYSTEM_LIBRARIES),
+        LinkMode::Shared => gcc.arg("-L").arg(&libraries).arg(format!("-l{name}")),
     };
     let compiled = gcc.output().unwrap();
     assert!(compiled.status.success(), "{gcc:?}\n{}", String::from_utf8_lossy(&compiled.stderr));

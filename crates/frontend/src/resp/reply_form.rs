@@ -3,7 +3,7 @@
 //! Input: a [`SsdCompletion`] and the expected form of the reply. Output: the reply. Stateless.
 
 use super::errors;
-use super::output::ValueBuffers;
+use super::output_queue::ValueBuffers;
 use super::reply::{RespReply, decimal_signed};
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
@@ -65,18 +65,23 @@ pub(crate) enum ReplyForm {
 impl ReplyForm {
     /// Makes the reply from a completion.
     #[inline]
-    pub(crate) fn reply(self, completion: SsdCompletion, wall: UnixMillis, sinks: &mut ValueBuffers) -> RespReply {
+    pub(crate) fn reply(
+        self,
+        completion: SsdCompletion,
+        wall: UnixMillis,
+        sinks: &mut ValueBuffers,
+    ) -> RespReply {
         if let Self::Value = self
             && completion.status.is_success()
         {
             return RespReply::Bulk(completion.sink);
         }
-        let reply = self.other_reply(&completion, wall);
+        let reply = self.reply_without_value(&completion, wall);
         sinks.put_back(completion.sink);
         reply
     }
 
-    fn other_reply(self, completion: &SsdCompletion, wall: UnixMillis) -> RespReply {
+    fn reply_without_value(self, completion: &SsdCompletion, wall: UnixMillis) -> RespReply {
         let status = completion.status;
         let missing = status == Status::KEY_DOES_NOT_EXIST;
         if !status.is_success() && !missing && status != Status::KEY_EXISTS {
@@ -94,7 +99,7 @@ impl ReplyForm {
             Self::Length => RespReply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
             Self::Kind => RespReply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
-                let range = if found { clamp(start, end, length) } else { None };
+                let range = if found { value_range(start, end, length) } else { None };
                 let part = range.and_then(|range| completion.sink.get(range)).unwrap_or_default();
                 RespReply::Bulk(part.to_vec())
             }
@@ -138,7 +143,7 @@ fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> i64 {
 }
 
 /// Returns the range between two offsets, of which negative ones count from the end; `None` if it is empty.
-pub(crate) fn clamp(start: i64, end: i64, length: usize) -> Option<std::ops::Range<usize>> {
+pub(crate) fn value_range(start: i64, end: i64, length: usize) -> Option<std::ops::Range<usize>> {
     let signed = i64::try_from(length).ok()?;
     if signed == 0 || (start < 0 && end < 0 && start > end) {
         return None;
@@ -168,12 +173,12 @@ mod tests {
 
     #[test]
     fn ranges_are_clamped_to_the_value() {
-        assert_eq!(clamp(0, -1, 5), Some(0..5));
-        assert_eq!(clamp(-3, -2, 5), Some(2..4));
-        assert_eq!(clamp(-100, 100, 5), Some(0..5));
-        assert_eq!(clamp(5, 10, 5), None);
-        assert_eq!(clamp(-1, -5, 5), None);
-        assert_eq!(clamp(i64::MIN, i64::MAX, 5), Some(0..5));
-        assert_eq!(clamp(0, -100, 5), Some(0..1));
+        assert_eq!(value_range(0, -1, 5), Some(0..5));
+        assert_eq!(value_range(-3, -2, 5), Some(2..4));
+        assert_eq!(value_range(-100, 100, 5), Some(0..5));
+        assert_eq!(value_range(5, 10, 5), None);
+        assert_eq!(value_range(-1, -5, 5), None);
+        assert_eq!(value_range(i64::MIN, i64::MAX, 5), Some(0..5));
+        assert_eq!(value_range(0, -100, 5), Some(0..1));
     }
 }

@@ -4,7 +4,7 @@
 use headwater_dma::iova::{DeviceMapping, Iova};
 use headwater_frontend::attach::executor::EntryExecutor as _;
 use headwater_frontend::mediated::{
-    InterruptEventfd as DeviceBell, MediatedExecutor, HardwareDevice, LentQueues, MemoryMapper,
+    HardwareDevice, InterruptEventfd as DeviceBell, LentQueues, MediatedExecutor, MemoryMapper,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::ring_memory::SharedMemoryWords;
@@ -31,7 +31,7 @@ pub(crate) const BLOCK: usize = 4_096;
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const MEMORY_BYTES: usize = 4 << 20;
 /// The first address at which the controller maps memory lent to it.
-const LENT_AT: u64 = 0x80_0000_0000;
+const FIRST_MAPPING: u64 = 0x80_0000_0000;
 /// The virtual time of one turn.
 const TURN: Nanos = Nanos::from_millis(50);
 
@@ -51,7 +51,7 @@ impl MemoryMapper for TestMapper {
         let mut machine = self.0.lock();
         let last = machine.lent.last_key_value();
         // A gap of one page, so that an access past the end finds no memory.
-        let free = last.map_or(LENT_AT, |(at, memory)| at + memory.bytes() as u64 + 4_096);
+        let free = last.map_or(FIRST_MAPPING, |(at, memory)| at + memory.bytes() as u64 + 4_096);
         machine.lent.insert(free, region.clone());
         Ok(Box::new(LentMemoryMapping(self.0.clone(), free)))
     }
@@ -131,7 +131,7 @@ impl MediatedHarness {
     pub(crate) fn client(&mut self, access: AccessLevel, blocks: Range<u64>, depth: u32) -> MediatedClient {
         let part = NamespaceRights { access, blocks: Some(blocks) };
         let number = u8::try_from(NAMESPACE).unwrap();
-        let rights = ClientRights::none().with(NamespaceId(number), part);
+        let rights = ClientRights::none().with_namespace(NamespaceId(number), part);
         let id = self.executor.rings_mut().add_client_with(rights);
         let memory = SharedMemory::anonymous(MEMORY_BYTES).unwrap();
         self.executor.register(id, Iova(BASE), memory.clone()).unwrap();
@@ -151,7 +151,7 @@ impl MediatedHarness {
             machine.now = self.now;
             machine.work();
         }
-        self.executor.poll(&mut self.device, self.now) | self.device.turn(self.now)
+        self.executor.poll(&mut self.device, self.now) | self.device.poll_controller(self.now)
     }
 
     pub(crate) fn turns(&mut self, count: u32) {
@@ -161,7 +161,7 @@ impl MediatedHarness {
     }
 
     /// Runs turns until `count` commands of a client are completed, each once.
-    pub(crate) fn answers(&mut self, client: &mut MediatedClient, count: usize) -> StatusByCommand {
+    pub(crate) fn wait_completions(&mut self, client: &mut MediatedClient, count: usize) -> StatusByCommand {
         let mut answers = StatusByCommand::new();
         for _ in 0..10_000 {
             self.turn();
@@ -180,13 +180,13 @@ impl MediatedHarness {
     }
 
     /// Runs one command until its completion.
-    pub(crate) fn one(&mut self, client: &mut MediatedClient, entry: SubmissionEntry) -> Status {
+    pub(crate) fn run_one(&mut self, client: &mut MediatedClient, entry: SubmissionEntry) -> Status {
         let command = client.submit(entry);
-        self.answers(client, 1)[&command]
+        self.wait_completions(client, 1)[&command]
     }
 
     /// Returns the number of regions mapped for the controller.
-    pub(crate) fn lent(&self) -> usize {
+    pub(crate) fn mapped_regions(&self) -> usize {
         self.machine.lock().lent.len()
     }
 

@@ -1,7 +1,7 @@
 //! Hosts that flood, stall, disappear or send malformed data: they harm only themselves.
 
 use crate::host::TcpTestNode;
-use headwater_frontend::nvme_tcp::limits::{CONNECTIONS_MAX, CONTROLLERS_MAX, JOIN_WITHIN};
+use headwater_frontend::nvme_tcp::limits::{CONNECT_TIMEOUT, CONNECTIONS_MAX, CONTROLLERS_MAX};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::Command;
 use headwater_nvme::tcp::DigestSettings;
@@ -89,10 +89,12 @@ fn connections_without_a_connect_are_closed_at_the_time_limit() {
     let mut answer = [0; 128];
     shy.read_exact(&mut answer).unwrap();
     for stream in [&mut silent, &mut shy] {
-        stream.set_read_timeout(Some(JOIN_WITHIN.after(Nanos::from_millis(10_000)).to_duration())).unwrap();
+        stream
+            .set_read_timeout(Some(CONNECT_TIMEOUT.after(Nanos::from_millis(10_000)).to_duration()))
+            .unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "closed without further data");
     }
-    assert!(clock.now() >= JOIN_WITHIN, "closed before the time limit");
+    assert!(clock.now() >= CONNECT_TIMEOUT, "closed before the time limit");
     node.until("an empty table", |numbers| numbers.connections == 0);
 }
 

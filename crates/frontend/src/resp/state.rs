@@ -2,10 +2,10 @@
 //!
 //! Input: events of connections. Output: counters for INFO, and work lists that a turn processes in order.
 
-use super::command_table::{TABLE, RespCommand};
+use super::command_table::{RespCommand, TABLE};
 use super::connection::ClientIdentity;
 use super::locks::{ClientIndex, KeyLocks};
-use super::output::ValueBuffers;
+use super::output_queue::ValueBuffers;
 use super::settings::RespSettings;
 use super::slowlog::SlowLog;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -57,12 +57,12 @@ pub(crate) struct OperationRef {
 /// The state that the connections share.
 #[derive(Debug)]
 pub(crate) struct RespState {
-    pub(crate) face: FrontEndId,
+    pub(crate) front_end: FrontEndId,
     pub(crate) settings: RespSettings,
     pub(crate) counters: RespCounters,
     pub(crate) slowlog: SlowLog,
     pub(crate) locks: KeyLocks,
-    pub(crate) sinks: ValueBuffers,
+    pub(crate) value_buffers: ValueBuffers,
     /// Device commands of this front end in flight.
     pub(crate) in_flight: usize,
     /// Clients whose commands can proceed.
@@ -87,7 +87,7 @@ pub(crate) struct RespState {
 impl RespState {
     /// Counts a finished command.
     #[inline]
-    pub(crate) fn account(&mut self, verb: RespCommand, took: Nanos, failed: bool) {
+    pub(crate) fn count_command(&mut self, verb: RespCommand, took: Nanos, failed: bool) {
         self.counters.commands_done += 1;
         if let Some(command) = self.counters.commands.get_mut(verb as usize) {
             command.calls += 1;
@@ -100,7 +100,7 @@ impl RespState {
     }
 
     /// Counts a command that was refused before execution.
-    pub(crate) fn reject(&mut self, verb: Option<RespCommand>) {
+    pub(crate) fn count_rejected(&mut self, verb: Option<RespCommand>) {
         self.counters.errors += 1;
         if let Some(command) = verb.and_then(|verb| self.counters.commands.get_mut(verb as usize)) {
             command.rejected += 1;
@@ -108,7 +108,13 @@ impl RespState {
     }
 
     /// Adds a slow command to the slow log. Its arguments are user data and are not kept.
-    pub(crate) fn log_slow(&mut self, verb: RespCommand, arguments: u32, took: Nanos, identity: &ClientIdentity) {
+    pub(crate) fn log_slow(
+        &mut self,
+        verb: RespCommand,
+        arguments: u32,
+        took: Nanos,
+        identity: &ClientIdentity,
+    ) {
         let at = self.wall;
         self.slowlog.push(verb, arguments, took, at, identity);
     }
@@ -120,8 +126,8 @@ impl RespState {
     }
 
     /// Removes a connection from the waiters for a key; queues the next waiter if the key was promised to it.
-    pub(crate) fn abandon(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
-        let next = self.locks.abandon(namespace, key, client);
+    pub(crate) fn stop_waiting(&mut self, namespace: NamespaceId, key: &[u8], client: ClientIndex) {
+        let next = self.locks.remove_waiter(namespace, key, client);
         self.dirty.extend(next);
     }
 }

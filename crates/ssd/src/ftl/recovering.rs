@@ -1,0 +1,190 @@
+//! The FTL while recovery fills it.
+//!
+//! Input: what recovery finds on the medium. Output: the [`Ftl`] that serves commands. Invariant: what recovery alone may
+//! do is possible only here: once [`into_ftl`](RecoveringFtl::into_ftl) has given the FTL out, nothing puts in a block, a
+//! record or a sequence that it did not write itself.
+
+use super::Ftl;
+use super::incomplete_batches::IncompleteBatches;
+use super::namespace_table::NamespaceDefinition;
+use super::removal_marks::RemovalMarks;
+use super::sanitize_mark::FoundMark;
+use crate::command::{NamespaceId, Sequence};
+use crate::config::DeviceConfig;
+use crate::index::{CompositeIndex, IndexEntry, KeyHash, KeyHasher};
+use crate::limits::RECOVERY_FRAMES;
+use crate::log::blocks::BlockEntry;
+use crate::log::group_commit::GroupCommit;
+use crate::log::page_cache::PageCache;
+use crate::log::record::{RecordAddress, UNIT_BYTES};
+use crate::media::Media;
+use crate::media::geometry::BlockId;
+use crate::namespace::attachment::NamespaceAttachment;
+use headwater_dma::frame::FramePool;
+use headwater_dma::pool::Pool;
+use headwater_host::clock::UnixMillis;
+use std::ops::Deref;
+
+/// The point of the log at which a recovered FTL continues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogEnd {
+    /// The highest sequence found.
+    pub(crate) last: Sequence,
+    /// The sequence that a page on the medium calls durable.
+    pub(crate) stamped: Sequence,
+    /// The sequence that later pages may call durable.
+    pub(crate) stamp: Sequence,
+    /// The highest block order accepted.
+    pub(crate) order: u64,
+}
+
+/// An FTL that recovery fills, and the frames that recovery reads into.
+#[derive(Debug)]
+pub(crate) struct RecoveringFtl<M> {
+    ftl: Ftl<M>,
+    frames: FramePool,
+}
+
+impl<M> Deref for RecoveringFtl<M> {
+    type Target = Ftl<M>;
+
+    fn deref(&self) -> &Ftl<M> {
+        &self.ftl
+    }
+}
+
+impl<M: Media> RecoveringFtl<M> {
+    /// Makes an FTL without any state of its medium.
+    pub(crate) fn new(media: M, config: &DeviceConfig, pool: &Pool) -> Self {
+        let frames = FramePool::new(pool.clone(), RECOVERY_FRAMES);
+        Self { ftl: Ftl::new(media, config, pool), frames }
+    }
+
+    /// Makes sure that this many frames of device DRAM can be taken, and one for recovery.
+    pub(crate) fn reserve_frames(&mut self, frames: usize) -> bool {
+        self.ftl.flash.reserve_frames(frames) && self.frames.reserve(1)
+    }
+
+    /// Returns the memory of the frames that recovery reads into, while it reads nothing.
+    pub(crate) fn release_frames(&mut self) {
+        self.frames.release_idle();
+    }
+
+    /// Ends recovery, and leaves the incomplete batches to the collector.
+    pub(crate) fn into_ftl(self, incomplete: IncompleteBatches) -> Ftl<M> {
+        let mut ftl = self.ftl;
+        ftl.collector.start_clean_up(incomplete);
+        ftl
+    }
+
+    /// Returns the medium and drops the rest.
+    pub(crate) fn into_media(self) -> M {
+        self.ftl.into_media()
+    }
+
+    /// Returns the hasher, the index and the medium, and drops the rest.
+    pub(crate) fn into_parts(self) -> (KeyHasher, CompositeIndex, M) {
+        let (hasher, index) = self.ftl.catalog.into_index();
+        (hasher, index, self.ftl.flash.into_media())
+    }
+
+    /// Returns the medium, the frames to read into, and the device DRAM that keeps pages.
+    pub(crate) fn reading(&mut self) -> (&mut M, &mut FramePool, &mut PageCache) {
+        let (media, page_cache) = self.ftl.flash.reading();
+        (media, &mut self.frames, page_cache)
+    }
+
+    /// Sets the wall time at which expiries are due.
+    pub(crate) fn set_wall(&mut self, wall: UnixMillis) {
+        self.ftl.set_wall(wall);
+    }
+
+    /// Sets the hasher of keys, before any key is found.
+    pub(crate) fn set_hasher(&mut self, hasher: KeyHasher) {
+        self.ftl.catalog.set_hasher(hasher);
+    }
+
+    /// Counts records whose checksum does not match.
+    pub(crate) fn count_damaged(&mut self, records: u64) {
+        self.ftl.count_damaged(records);
+    }
+
+    /// Puts a block in use into the block table.
+    pub(crate) fn adopt(&mut self, block: BlockId, found: BlockEntry) {
+        self.ftl.flash.blocks_mut().adopt(block, found);
+    }
+
+    /// Ends the adoption of blocks, and returns the highest order accepted.
+    pub(crate) fn finish_adoption(&mut self, highest_seen: u64) -> u64 {
+        self.ftl.flash.blocks_mut().finish_adoption(highest_seen)
+    }
+
+    /// Raises the sequence of the last clear of a namespace. Returns true if it grew.
+    pub(crate) fn raise_cleared(&mut self, namespace: NamespaceId, sequence: Sequence) -> bool {
+        self.ftl.catalog.raise_cleared(namespace, sequence)
+    }
+
+    /// Counts a tombstone in the block that holds it.
+    pub(crate) fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
+        self.ftl.flash.blocks_mut().add_tombstone(address, units, sequence);
+    }
+
+    /// Inserts an entry of a checkpoint, unless its block is there already.
+    pub(crate) fn insert_block(&mut self, position: KeyHash, entry: IndexEntry) {
+        self.ftl.catalog.insert_block(position, entry);
+    }
+
+    /// Inserts the entries of one segment of a checkpoint, sorted by hash. Drops all of them if they are out of order.
+    pub(crate) fn insert_segment(&mut self, number: usize, entries: &[(KeyHash, IndexEntry)]) {
+        self.ftl.catalog.insert_segment(number, entries);
+    }
+
+    /// Inserts a record that the scan found.
+    pub(crate) fn insert_record(&mut self, hash: KeyHash, entry: IndexEntry, expiry_ms: u64) {
+        self.ftl.catalog.insert_record(hash, entry, expiry_ms);
+    }
+
+    /// Removes an entry of a checkpoint for which the scan found a newer record.
+    pub(crate) fn remove_outdated(&mut self, hash: KeyHash, address: RecordAddress) {
+        self.ftl.catalog.remove_outdated(hash, address);
+    }
+
+    /// Inserts an expiry of a checkpoint, if its record is live.
+    pub(crate) fn insert_expiry(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
+        self.ftl.catalog.insert_expiry(expiry_ms, hash, address);
+    }
+
+    /// Counts every record that the index names: in its namespace, in its blocks, and for the collector's reserve.
+    pub(crate) fn count_live_records(&mut self) {
+        let Ftl { flash, catalog, space, .. } = &mut self.ftl;
+        catalog.count_all(|entry| {
+            flash.blocks_mut().add_live(entry.address, entry.units);
+            space.raise_for_record(entry.units as usize * UNIT_BYTES);
+        });
+    }
+
+    /// Sets the point of the log at which the FTL continues.
+    pub(crate) fn continue_at(&mut self, end: LogEnd) {
+        let LogEnd { last, stamped, stamp, order } = end;
+        // One sequence is skipped: it would complete a batch that was cut off right after the last record found.
+        self.ftl.flash.continue_after_recovery(Sequence(last.0 + 2), order);
+        self.ftl.removals = RemovalMarks::after_recovery(last);
+        self.ftl.commit = GroupCommit::new(last, stamped, order);
+        self.ftl.flash.set_durable_stamp(stamp, order);
+    }
+
+    /// Sets the definition of a namespace.
+    pub(crate) fn load_namespace(
+        &mut self,
+        namespace: NamespaceId,
+        definition: NamespaceDefinition,
+        attachment: &NamespaceAttachment,
+    ) {
+        self.ftl.catalog.load_namespace(namespace, definition, attachment);
+    }
+
+    /// Sets the sanitize mark.
+    pub(crate) fn load_sanitize(&mut self, mark: Option<FoundMark>) {
+        self.ftl.catalog.load_sanitize(mark);
+    }
+}
