@@ -10,6 +10,7 @@ use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_io::attach::admin::NamespaceRequest;
+use headwater_io::ring_queue::ClientPair;
 use headwater_io::{ClientNamespace, IoError};
 use headwater_nvme::controller::{QueueId, QueueKind};
 use headwater_nvme::queue_pair::{QueuePair, SleepDecision, words_for};
@@ -56,7 +57,7 @@ pub(crate) enum CoreRequest {
 /// The client's half of a new queue.
 pub(crate) struct NewQueue {
     pub(crate) id: QueueId,
-    pub(crate) pair: QueuePair<SharedMemoryWords>,
+    pub(crate) pair: ClientPair,
     pub(crate) wakeup: WakeDescriptor,
 }
 

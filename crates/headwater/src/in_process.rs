@@ -231,6 +231,10 @@ impl QueueTransport for InProcessQueue {
         self.ring.arm()
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.ring.visit_tokens(visit);
+    }
+
     fn in_flight(&self) -> u32 {
         self.ring.in_flight()
     }

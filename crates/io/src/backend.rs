@@ -11,6 +11,7 @@ use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::priority::QueuePriority;
+use headwater_nvme::spec::status::Status;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -102,6 +103,24 @@ pub struct CompletedCommand {
     pub data: TransferData,
 }
 
+/// What a queue keeps of a command in flight, in the slot whose number the device sees as the command identifier.
+#[derive(Debug)]
+pub struct CommandContext {
+    /// The caller's token.
+    pub token: u64,
+    /// The buffers that are lent to the device.
+    pub data: TransferData,
+}
+
+impl CommandContext {
+    /// Returns the completion of the command.
+    #[must_use]
+    #[inline]
+    pub fn complete(self, result: u32, status: Status) -> CompletedCommand {
+        CompletedCommand { completion: Completion { token: self.token, result, status }, data: self.data }
+    }
+}
+
 /// The data plane: one queue. It blocks only in [`sleep`](Self::sleep) and while it reconnects to its device.
 ///
 /// The queue holds the data of commands in flight. A queue dropped with commands in flight forgets their buffers
@@ -157,6 +176,10 @@ pub trait QueueTransport: Send + fmt::Debug {
         let _ = token;
         Err(no_cancelling())
     }
+
+    /// Visits the token of every command that is accepted and not yet reaped, to find it or to change it. Not on the path
+    /// of a command.
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64));
 
     /// Returns the number of commands accepted and not yet completed.
     fn in_flight(&self) -> u32;

@@ -12,7 +12,9 @@
 //! ```
 //!
 //! A request takes the fast path while the handle has one queue of its own, schedules first come first served and polls
-//! inline: it is then one table entry and one command, without allocation, lock or clock.
+//! inline: the queue then keeps the caller's token and buffers in the slot whose number is the command identifier that the
+//! device sees, and the handle keeps nothing of the request. No allocation, lock or clock. Commands of the slow path carry
+//! [`HANDLE_TOKEN`] at the queue; a request whose own token has that bit takes the slow path.
 //!
 //! # Order
 //! Outstanding requests have no order among each other, like NVMe commands. A flush covers the requests that completed
@@ -40,14 +42,16 @@ use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
 use crate::completion::{CompletionPolicy, PollPeriod};
 use crate::error::{IoError, RejectedCommand, SubmitError};
-use crate::queue::Completion;
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, RequestScheduler};
 use crate::selector::QueueSelector;
 use attached_queue::{AttachedQueue, QueueLink};
 use headwater_host::clock::Nanos;
 use request::NamespaceGeometry;
-use request_table::{RequestTable, SlotState};
+use request_table::RequestTable;
 use std::collections::{BTreeSet, VecDeque};
+
+/// The bit of a token at a queue that marks a command of the slow path; the rest of the token is the slot of its request.
+const HANDLE_TOKEN: u64 = 1 << 63;
 
 /// A handle on a namespace. One thread uses it at a time; it may move between threads.
 #[derive(Debug)]
@@ -61,6 +65,8 @@ pub struct Handle {
     plain_bytes_max: u64,
     /// True if queues and policies allow the fast path.
     plain: bool,
+    /// Requests on the fast path that are in flight.
+    plain_in_flight: u32,
     /// Requests on the slow path plus completions not yet taken. While it is not 0, every request takes the slow path.
     detours: u32,
     /// Parts of divided requests that are in flight.
@@ -102,18 +108,19 @@ impl Handle {
         if self.plain
             && self.detours == 0
             && alone
+            && token & HANDLE_TOKEN == 0
             && request.bytes <= self.plain_bytes_max
             && request.within.is_none()
             && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
-            && let Some(slot) = self.slots.take(token, SlotState::Plain, 0)
         {
             let IoRequest { operation, offset, bytes, data, class, within } = request;
             let entry = self.geometry.entry(operation, offset, bytes);
-            let Err(rejected) = queue.submit(Command { entry, data }, slot.into()) else {
+            let Err(rejected) = queue.submit(Command { entry, data }, token) else {
+                self.plain_in_flight += 1;
                 return Ok(());
             };
             let request = IoRequest { operation, offset, bytes, data: TransferData::None, class, within };
-            return self.rejected(request, rejected, slot, token);
+            return self.rejected(request, rejected, token);
         }
         self.submit_long(request, token)
     }
@@ -124,10 +131,8 @@ impl Handle {
         &mut self,
         request: IoRequest,
         rejected: RejectedCommand,
-        slot: u32,
         token: u64,
     ) -> Result<(), RefusedRequest> {
-        self.slots.give_back(slot);
         let request = IoRequest { data: rejected.command.data, ..request };
         match rejected.reason {
             SubmitError::Full => self.submit_long(request, token),
@@ -158,12 +163,15 @@ impl Handle {
             && self.detours == 0
             && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
         {
-            let Some(CompletedCommand { completion, data }) = queue.poll_with()? else {
-                return Ok(None);
-            };
-            let slot = u32::try_from(completion.token).unwrap_or(request_table::NOWHERE);
-            let token = self.slots.give_back(slot);
-            return Ok(Some(CompletedCommand { completion: Completion { token, ..completion }, data }));
+            let completed = queue.poll_with()?;
+            if let Some(done) = &completed {
+                assert!(
+                    done.completion.token & HANDLE_TOKEN == 0,
+                    "a command of the slow path is in flight while no request takes it"
+                );
+                self.plain_in_flight -= 1;
+            }
+            return Ok(completed);
         }
         self.poll_long()
     }
@@ -172,7 +180,7 @@ impl Handle {
     #[must_use]
     pub fn unanswered(&self) -> u32 {
         let ready = u32::try_from(self.ready.len()).unwrap_or(u32::MAX);
-        (self.slots.used() - self.parts).saturating_add(ready)
+        (self.slots.used() - self.parts + self.plain_in_flight).saturating_add(ready)
     }
 
     /// Returns the most requests that the handle accepts: what its queues hold plus what may wait.

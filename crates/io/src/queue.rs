@@ -188,6 +188,11 @@ impl Queue {
         self.transport.cancel(token)
     }
 
+    /// Visits the token of every command in flight, to find it or to change it.
+    pub(crate) fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.transport.visit_tokens(visit);
+    }
+
     /// Returns the number of commands accepted and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> u32 {

@@ -13,7 +13,7 @@ use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_host::wake_line::{WakeEvent, WakeLine};
-use headwater_nvme::queue_pair::{CommandId, QueuePair, SleepDecision};
+use headwater_nvme::queue_pair::{QueuePair, SleepDecision};
 use headwater_nvme::ring::WakeDecision;
 use headwater_nvme::spec::command::SubmissionEntry;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -85,14 +85,15 @@ impl InFlightCommand {
     }
 }
 
+/// The client's end of a queue pair, which keeps the commands in flight.
+pub type ClientPair = QueuePair<SharedMemoryWords, InFlightCommand>;
+
 /// The client's side of a queue pair.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
-    pair: QueuePair<SharedMemoryWords>,
+    pair: ClientPair,
     bells: QueueWakeups,
-    /// The commands in flight, by slot.
-    unanswered: Vec<Option<InFlightCommand>>,
     submitted: u64,
     /// True if commands were submitted since the last doorbell.
     submitted_news: bool,
@@ -107,13 +108,10 @@ pub struct RingQueue {
 impl RingQueue {
     /// Returns a queue over the client's side of a pair.
     #[must_use]
-    pub fn new(pair: QueuePair<SharedMemoryWords>, bells: QueueWakeups) -> Self {
-        let slots = usize::try_from(pair.depth()).unwrap_or(0);
-        let unanswered = (0..slots).map(|_| None).collect();
+    pub fn new(pair: ClientPair, bells: QueueWakeups) -> Self {
         Self {
             pair,
             bells,
-            unanswered,
             submitted: 0,
             submitted_news: false,
             reaped_news: false,
@@ -131,14 +129,22 @@ impl RingQueue {
         if command.data.buffers().len() > 1 {
             return Err(RejectedCommand { command, reason: SubmitError::IN_PIECES });
         }
-        let entry = entry_of(&command);
-        match self.pair.submit(entry) {
-            Ok(id) => {
-                self.hold(id, entry, command.data, token);
-                Ok(())
-            }
-            Err(_full) => Err(RejectedCommand { command, reason: SubmitError::Full }),
-        }
+        let pointed = entry_of(&command);
+        let Command { entry, data } = command;
+        self.push(InFlightCommand { token, entry: pointed, data, order: 0 }).map_err(|refused| {
+            let command = Command { entry, data: refused.data };
+            RejectedCommand { command, reason: SubmitError::Full }
+        })
+    }
+
+    /// Submits a command with its entry; returns it if the queue is full.
+    #[inline]
+    fn push(&mut self, command: InFlightCommand) -> Result<(), InFlightCommand> {
+        let order = self.submitted + 1;
+        self.pair.submit(command.entry, InFlightCommand { order, ..command }).map_err(|full| full.context)?;
+        self.submitted = order;
+        self.submitted_news = true;
+        Ok(())
     }
 
     /// Resubmits the commands of another queue in their order.
@@ -151,22 +157,11 @@ impl RingQueue {
     ) -> Result<(), (Vec<InFlightCommand>, SubmitError)> {
         let mut rest = commands.into_iter();
         while let Some(command) = rest.next() {
-            match self.pair.submit(command.entry) {
-                Ok(id) => self.hold(id, command.entry, command.data, command.token),
-                Err(_full) => {
-                    return Err((std::iter::once(command).chain(rest).collect(), SubmitError::Full));
-                }
+            if let Err(command) = self.push(command) {
+                return Err((std::iter::once(command).chain(rest).collect(), SubmitError::Full));
             }
         }
         Ok(())
-    }
-
-    #[inline]
-    fn hold(&mut self, id: CommandId, entry: SubmissionEntry, data: TransferData, token: u64) {
-        self.submitted += 1;
-        self.unanswered[self.pair.slot(id)] =
-            Some(InFlightCommand { token, entry, data, order: self.submitted });
-        self.submitted_news = true;
     }
 
     /// Returns the next completion together with its command.
@@ -185,9 +180,7 @@ impl RingQueue {
             return Ok(None);
         };
         self.reaped_news = true;
-        let Some(command) = self.unanswered.get_mut(answer.slot).and_then(Option::take) else {
-            return Ok(None);
-        };
+        let command = answer.context;
         let completion = Completion { token: command.token, result: answer.result, status: answer.status };
         Ok(Some((completion, command)))
     }
@@ -222,7 +215,7 @@ impl RingQueue {
 
     /// Removes and returns the commands in flight, in the order of submission.
     pub fn take_unanswered(&mut self) -> Vec<InFlightCommand> {
-        let mut all: Vec<InFlightCommand> = self.unanswered.iter_mut().filter_map(Option::take).collect();
+        let mut all: Vec<InFlightCommand> = self.pair.take_contexts().collect();
         all.sort_by_key(|command| command.order);
         all
     }
@@ -296,6 +289,10 @@ impl QueueTransport for RingQueue {
         Ok(ArmResult::Waiting)
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.pair.commands_mut().for_each(|(_, command)| visit(&mut command.token));
+    }
+
     fn in_flight(&self) -> u32 {
         self.pair.in_flight()
     }
@@ -308,6 +305,6 @@ impl QueueTransport for RingQueue {
 impl Drop for RingQueue {
     fn drop(&mut self) {
         // The device may still access these buffers.
-        self.unanswered.drain(..).flatten().for_each(|command| command.data.forget());
+        self.pair.take_contexts().for_each(|command| command.data.forget());
     }
 }

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut done = 0;
             while done < COMMANDS {
                 for host in &mut hosts {
-                    while host.submit(SubmissionEntry::default()).is_ok() {}
+                    while host.submit(SubmissionEntry::default(), ()).is_ok() {}
                     let _ = host.ring();
                 }
                 while let Some(fetched) = arbiter.fetch() {

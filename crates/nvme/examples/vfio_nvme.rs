@@ -121,7 +121,7 @@ impl VfioHarness {
         at: u64,
         bytes: u64,
     ) -> Result<()> {
-        let command = queue.submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }])?;
+        let command = queue.submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }], ()).map_err(|(fault, ())| fault)?;
         queue.ring();
         let start = self.clock.now();
         loop {
@@ -179,7 +179,7 @@ impl VfioHarness {
                 let range = BlockRange { start: u64::from(slot) * 8, blocks: 4_096 >> shift };
                 let start = Iova(buffer.address + u64::from(slot) * 4_096);
                 let entry = nvm::read(namespace, range, 0, BlockOptions::NONE);
-                queue.submit(entry, &[IovaRange { start, bytes: 4_096 }])?;
+                queue.submit(entry, &[IovaRange { start, bytes: 4_096 }], ()).map_err(|(fault, ())| fault)?;
                 submitted += 1;
             }
             queue.ring();

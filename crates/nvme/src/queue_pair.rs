@@ -1,14 +1,14 @@
 //! The host side of an I/O queue pair: submit, ring, reap, and sleep in between.
 //!
-//! Input: entries without a command id. Output: one [`CommandCompletion`] for each accepted entry, identified by the
-//! [`CommandId`] that submit returned. Invariant: a completion of a command that is not in flight, stale or duplicate,
+//! Input: entries without a command id, each with the caller's context. Output: one [`CommandCompletion`] for each accepted
+//! entry, with its context; the slot that holds the context is the command id that the device sees. Invariant: a completion of a command that is not in flight, stale or duplicate,
 //! is never passed on: an id carries the generation of its slot, and a slot gets a new generation each time it is
 //! freed.
 //!
 //! # Limits
 //! It holds no context of a command and wakes no thread: [`WakeDecision`] tells the owner to do so.
 
-pub(crate) mod command_ids;
+pub(crate) mod command_table;
 
 use crate::ring::completion::{CompletionConsumer, CompletionProducer};
 use crate::ring::doorbell::WakeDecision;
@@ -16,8 +16,8 @@ use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::ring::submission::{HeadFault, QueueFull, SubmissionConsumer, SubmissionProducer};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use crate::spec::status::Status;
-use command_ids::CommandIds;
-use headwater_host::ring_memory::{HeapWords, RingMemory};
+use command_table::CommandTable;
+use headwater_host::ring_memory::{RingMemory, HeapWords};
 use std::fmt;
 
 /// Most commands in flight on one queue pair: 12 bits of a command id name the slot, the rest its generation.
@@ -51,13 +51,15 @@ impl fmt::Debug for CommandId {
     }
 }
 
-/// The completion of one command.
+/// The completion of one command, with the context that its submission brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommandCompletion {
+pub struct CommandCompletion<C = ()> {
     /// The command; its slot may be used again from now on, with another generation.
     pub command: CommandId,
     /// Slot of the command in a table of [`QueuePair::depth`] entries; free again.
     pub slot: usize,
+    /// The context of its submission.
+    pub context: C,
     /// Command specific: the full length of a value in bytes, for those that read one.
     pub result: u32,
     /// The status of the command.
@@ -123,15 +125,14 @@ pub struct ControllerEnd<M> {
 
 /// The host side of a queue pair.
 #[derive(Debug)]
-pub struct QueuePair<M> {
+pub struct QueuePair<M, C = ()> {
     memory: M,
     submissions: SubmissionProducer<M>,
     completions: CompletionConsumer<M>,
-    ids: CommandIds,
-    depth: u32,
+    commands: CommandTable<C>,
 }
 
-impl QueuePair<HeapWords> {
+impl<C> QueuePair<HeapWords, C> {
     /// Creates both sides of a pair in this process, for up to `depth` commands in flight.
     ///
     /// # Errors
@@ -158,7 +159,7 @@ impl<M: RingMemory + Clone> ControllerEnd<M> {
     }
 }
 
-impl<M: RingMemory + Clone> QueuePair<M> {
+impl<M: RingMemory + Clone, C> QueuePair<M, C> {
     /// Creates both sides of a pair in the given memory, which must be zero where it was never used as this pair.
     ///
     /// # Errors
@@ -178,8 +179,7 @@ impl<M: RingMemory + Clone> QueuePair<M> {
             submissions: SubmissionProducer::new(memory.clone(), layout),
             completions: CompletionConsumer::new(memory.clone(), layout),
             memory,
-            ids: CommandIds::new(depth),
-            depth,
+            commands: CommandTable::new(depth),
         })
     }
 }
@@ -192,16 +192,16 @@ pub fn words_for(depth: u32) -> Result<usize, QueuePairError> {
     layout_for(depth).map(RingLayout::words)
 }
 
-impl<M: RingMemory> QueuePair<M> {
-    /// Writes a command; the controller sees it after [`ring`](Self::ring). `Ok` means exactly one completion will
-    /// follow.
+impl<M: RingMemory, C> QueuePair<M, C> {
+    /// Writes a command and keeps its context; the controller sees it after [`ring`](Self::ring). `Ok` means exactly one
+    /// completion will follow.
     ///
     /// # Errors
-    /// [`QueueFull`] if [`depth`](Self::depth) commands are in flight, or no fetched slot is reported free yet: reap,
-    /// then try again. The pair is unchanged.
+    /// [`QueueFull`] with the context if [`depth`](Self::depth) commands are in flight, or no fetched slot is reported free
+    /// yet: reap, then try again. The pair is unchanged.
     #[inline]
-    pub fn submit(&mut self, entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
-        self.submit_words(entry.to_words())
+    pub fn submit(&mut self, entry: SubmissionEntry, context: C) -> Result<CommandId, QueueFull<C>> {
+        self.submit_words(entry.to_words(), context)
     }
 
     /// Submits as [`submit`](Self::submit) does, for an entry in words; its command id is written here.
@@ -209,14 +209,18 @@ impl<M: RingMemory> QueuePair<M> {
     /// # Errors
     /// As for [`submit`](Self::submit).
     #[inline]
-    pub fn submit_words(&mut self, mut words: [u64; SUBMISSION_WORDS]) -> Result<CommandId, QueueFull> {
+    pub fn submit_words(
+        &mut self,
+        mut words: [u64; SUBMISSION_WORDS],
+        context: C,
+    ) -> Result<CommandId, QueueFull<C>> {
         if self.submissions.room() == 0 {
-            return Err(QueueFull);
+            return Err(QueueFull { context });
         }
-        let id = self.ids.take().ok_or(QueueFull)?;
+        let id = self.commands.insert(context).map_err(|context| QueueFull { context })?;
         // Bytes 2 and 3. The whole word is stored: a load of an entry that was just written in other parts is slow.
         words[0] = words[0] & !COMMAND_ID_MASK | u64::from(id) << 16;
-        self.submissions.push_words(words)?;
+        self.submissions.push_words(words);
         Ok(CommandId(id))
     }
 
@@ -225,7 +229,22 @@ impl<M: RingMemory> QueuePair<M> {
     #[must_use]
     #[inline]
     pub fn slot(&self, command: CommandId) -> usize {
-        self.ids.slot(command.0)
+        self.commands.slot(command.0)
+    }
+
+    /// Iterates over the commands in flight and their contexts.
+    pub fn commands(&self) -> impl Iterator<Item = (CommandId, &C)> {
+        self.commands.iter().map(|(id, context)| (CommandId(id), context))
+    }
+
+    /// Iterates over the commands in flight, to change their contexts.
+    pub fn commands_mut(&mut self) -> impl Iterator<Item = (CommandId, &mut C)> {
+        self.commands.iter_mut().map(|(id, context)| (CommandId(id), context))
+    }
+
+    /// Removes the contexts of all commands in flight: the pair is at its end, and no completion follows.
+    pub fn take_contexts(&mut self) -> impl Iterator<Item = C> {
+        self.commands.drain()
     }
 
     /// Publishes the submitted commands, frees reaped slots, fences, and returns whether the controller must be woken.
@@ -246,18 +265,19 @@ impl<M: RingMemory> QueuePair<M> {
     /// # Errors
     /// [`ControllerFault`] for a completion that no correct controller posts; it is consumed and not passed on.
     #[inline]
-    pub fn reap(&mut self) -> Result<Option<CommandCompletion>, ControllerFault> {
+    pub fn reap(&mut self) -> Result<Option<CommandCompletion<C>>, ControllerFault> {
         let Some(entry) = self.completions.reap() else {
             return Ok(None);
         };
         let command_id = entry.command_id.get();
-        let Some(slot) = self.ids.give_back(command_id) else {
+        let Some((slot, context)) = self.commands.remove(command_id) else {
             return Err(ControllerFault::UnknownCommand { command_id });
         };
         // A wrong head costs free slots, not the completion: the command is complete in either case.
         let completion = CommandCompletion {
             command: CommandId(command_id),
             slot,
+            context,
             result: entry.result.get(),
             status: entry.status(),
         };
@@ -268,13 +288,13 @@ impl<M: RingMemory> QueuePair<M> {
     /// Returns the number of commands accepted and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.ids.in_flight()
+        self.commands.in_flight()
     }
 
     /// Returns the most commands in flight.
     #[must_use]
     pub fn depth(&self) -> u32 {
-        self.depth
+        self.commands.depth()
     }
 
     /// Rings, then requests a wake-up by the next completion. The owner wakes the controller if [`WakeDecision`] requires it;

@@ -63,7 +63,7 @@ fn loom_host_and_arbiter_that_both_sleep_lose_no_wake_up() {
             }
         });
         for _ in 0..COMMANDS {
-            let id = host.submit(SubmissionEntry::default()).unwrap();
+            let id = host.submit(SubmissionEntry::default(), ()).unwrap();
             let done = loop {
                 if let Some(done) = host.reap().unwrap() {
                     break done;

@@ -35,10 +35,10 @@ fn forge(memory: &HeapWords, depth: u32, position: u32, command_id: u16, submiss
 #[test]
 fn depths_out_of_range_are_refused() {
     for depth in [0, QUEUE_DEPTH_MAX + 1, u32::MAX] {
-        assert_eq!(QueuePair::new(depth).err(), Some(QueuePairError::Depth { depth }));
+        assert_eq!(QueuePair::<_, ()>::new(depth).err(), Some(QueuePairError::Depth { depth }));
     }
-    assert!(QueuePair::new(QUEUE_DEPTH_MAX).is_ok());
-    let small = QueuePair::over(HeapWords::zeroed(8), 4).err();
+    assert!(QueuePair::<_, ()>::new(QUEUE_DEPTH_MAX).is_ok());
+    let small = QueuePair::<_, ()>::over(HeapWords::zeroed(8), 4).err();
     assert!(matches!(small, Some(QueuePairError::Memory { given: 8, .. })));
 }
 
@@ -49,9 +49,9 @@ fn a_full_queue_is_an_error_value_and_loses_no_command() {
         let mut queue = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
         for _ in 0..20 {
             for _ in 0..depth {
-                host.submit(SubmissionEntry::default()).unwrap();
+                host.submit(SubmissionEntry::default(), ()).unwrap();
             }
-            assert_eq!(host.submit(SubmissionEntry::default()), Err(QueueFull));
+            assert_eq!(host.submit(SubmissionEntry::default(), ()), Err(QueueFull { context: () }));
             assert_eq!(host.in_flight(), depth);
             let _ = host.ring();
             while let headwater_nvme::controller::FetchOutcome::Command(fetched) = queue.fetch() {
@@ -71,8 +71,8 @@ fn a_full_queue_is_an_error_value_and_loses_no_command() {
 fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
     let memory = HeapWords::zeroed(layout(4).words());
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
-    let first = host.submit(SubmissionEntry::default()).unwrap();
-    let second = host.submit(SubmissionEntry::default()).unwrap();
+    let first = host.submit(SubmissionEntry::default(), ()).unwrap();
+    let second = host.submit(SubmissionEntry::default(), ()).unwrap();
     let _ = host.ring();
     let unknown = |command_id| Err(ControllerFault::UnknownCommand { command_id });
     forge(&memory, 4, 0, first.number(), 1);
@@ -82,7 +82,7 @@ fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
     assert_eq!(host.reap(), unknown(first.number()), "duplicate");
     assert_eq!(host.reap(), unknown(0xFFFF), "never allocated");
     // The slot is used again, with another generation: the old completion is stale.
-    let later: Vec<_> = (0..3).map(|_| host.submit(SubmissionEntry::default()).unwrap()).collect();
+    let later: Vec<_> = (0..3).map(|_| host.submit(SubmissionEntry::default(), ()).unwrap()).collect();
     assert!(later.iter().any(|&id| host.slot(id) == host.slot(first)));
     let _ = host.ring();
     forge(&memory, 4, 3, first.number(), 2);
@@ -96,7 +96,7 @@ fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
 fn an_impossible_submission_head_is_reported() {
     let memory = HeapWords::zeroed(layout(4).words());
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
-    let command = host.submit(SubmissionEntry::default()).unwrap();
+    let command = host.submit(SubmissionEntry::default(), ()).unwrap();
     let _ = host.ring();
     forge(&memory, 4, 0, command.number(), 3);
     assert!(matches!(host.reap(), Err(ControllerFault::Head(_))));
@@ -108,7 +108,7 @@ fn a_side_that_is_awake_is_not_woken() {
     let (mut host, end) = QueuePair::new(8).unwrap();
     let mut arbiter = QueueArbiter::new(NonZeroU16::MIN);
     arbiter.add(ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end)).unwrap();
-    host.submit(SubmissionEntry::default()).unwrap();
+    host.submit(SubmissionEntry::default(), ()).unwrap();
     assert_eq!(host.ring(), WakeDecision::NotNeeded);
     let fetched = arbiter.fetch().unwrap();
     assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until);
@@ -121,7 +121,7 @@ fn a_side_that_is_awake_is_not_woken() {
     assert_eq!(woken, [QueueId(1)], "once");
     host.awake();
     assert!(host.reap().unwrap().is_some());
-    host.submit(SubmissionEntry::default()).unwrap();
+    host.submit(SubmissionEntry::default(), ()).unwrap();
     assert_eq!(host.ring(), WakeDecision::Needed, "the arbiter still sleeps");
     arbiter.awake();
     let fetched = arbiter.fetch().unwrap();
@@ -165,7 +165,7 @@ fn two_threads_that_sleep_when_idle_lose_no_command_and_no_wake_up() {
         while reaped < COMMANDS {
             while submitted < COMMANDS {
                 let entry = SubmissionEntry { cdw10: U32::new(submitted), ..SubmissionEntry::default() };
-                let Ok(id) = host.submit(entry) else { break };
+                let Ok(id) = host.submit(entry, ()) else { break };
                 expected[host.slot(id)] = submitted ^ 0x5A5A_5A5A;
                 submitted += 1;
             }

@@ -50,7 +50,7 @@ proptest! {
             match step {
                 PairStep::Submit(which) => {
                     let (host, waiting) = &mut hosts[which];
-                    match host.submit(SubmissionEntry::default()) {
+                    match host.submit(SubmissionEntry::default(), ()) {
                         Ok(id) => {
                             assert!(!waiting.contains(&id), "an id in flight was assigned again");
                             waiting.push(id);

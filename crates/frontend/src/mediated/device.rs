@@ -68,11 +68,9 @@ pub struct InterruptEventfd {
 /// The node's NVMe controller.
 pub struct HardwareDevice<F: PciFunction, H: HostMemory> {
     driver: NvmeDriver<F, H>,
-    queue: Option<Box<IoQueue<H::Words, F::Registers>>>,
+    queue: Option<Box<IoQueue<H::Words, F::Registers, u64>>>,
     queue_ticket: Option<RequestTicket>,
     depth: u32,
-    /// Tokens of the queue's commands, by slot.
-    tokens: Vec<u64>,
     /// Completions of a queue that a reset has ended.
     lost_queue_completions: VecDeque<ControllerCompletion>,
     pages: RangePages<H::Words>,
@@ -100,7 +98,6 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
             queue: None,
             queue_ticket: None,
             depth: DEPTH,
-            tokens: Vec::new(),
             lost_queue_completions: VecDeque::new(),
             pages: RangePages::in_block(block),
             interrupt: bell,
@@ -184,12 +181,8 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
             .as_mut()
             .filter(|_| self.lost_queue_completions.is_empty())
             .ok_or(ControllerRefusal::Later)?;
-        match queue.submit(entry, runs) {
-            Ok(command) => {
-                let slot = queue.slot(command);
-                self.tokens[slot] = token;
-                Ok(())
-            }
+        match queue.submit(entry, runs, token).map_err(|(fault, _)| fault) {
+            Ok(_) => Ok(()),
             Err(SubmitFault::Full | SubmitFault::NotLive) => Err(ControllerRefusal::Later),
             Err(SubmitFault::Data(DataPointerError::Unaligned { .. } | DataPointerError::Gap { .. })) => {
                 Err(ControllerRefusal::Refused(Status::PRP_OFFSET_INVALID))
@@ -212,7 +205,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
             return Some(answer);
         }
         let done = self.queue.as_mut()?.reap()?;
-        Some(ControllerCompletion { token: self.tokens[done.slot], result: done.result, status: done.status })
+        Some(ControllerCompletion { token: done.context, result: done.result, status: done.status })
     }
 
     /// Writes a list of ranges to memory that the controller reads; `None` when the maximum is in flight.
@@ -262,23 +255,22 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     /// Ends a queue that the controller lost: its remaining commands complete as aborted.
     fn lose_queue(&mut self) -> bool {
         while let Some(answer) = self.queue.as_mut().and_then(|queue| queue.reap()) {
-            let token = self.tokens[answer.slot];
             self.lost_queue_completions.push_back(ControllerCompletion {
-                token,
+                token: answer.context,
                 result: answer.result,
                 status: answer.status,
             });
         }
         let Some(queue) = self.queue.take() else { return false };
         match queue.abandon() {
-            Ok(slots) => {
-                let aborted = |slot: usize| ControllerCompletion {
-                    token: self.tokens[slot],
+            Ok(tokens) => {
+                let aborted = |token| ControllerCompletion {
+                    token,
                     result: 0,
                     status: Status::ABORTED_BY_HOST,
                 };
-                tracing::warn!(lost = slots.len(), trouble = ?self.driver.trouble(), "the controller was reset");
-                self.lost_queue_completions.extend(slots.into_iter().map(aborted));
+                tracing::warn!(lost = tokens.len(), trouble = ?self.driver.trouble(), "the controller was reset");
+                self.lost_queue_completions.extend(tokens.into_iter().map(aborted));
             }
             Err(queue) => self.queue = Some(queue),
         }
@@ -300,10 +292,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         let Some(made) = self.driver.take_queue(ticket) else { return false };
         self.queue_ticket = None;
         match made {
-            Ok(queue) => {
-                self.tokens = vec![0; queue.depth() as usize];
-                self.queue = Some(queue);
-            }
+            Ok(queue) => self.queue = Some(Box::new(queue.carrying())),
             Err(QueueError::Refused(status)) => {
                 self.driver.report(ResetCause::Refused { what: "an I/O queue", status }, now);
             }

@@ -203,7 +203,7 @@ impl QueueOwner for LentQueueOwner {
         let borrowing = Arc::new(borrowing);
         session.watch(&borrowing)?;
         self.borrowing = Some(borrowing);
-        Ok(queue)
+        Ok(Box::new(queue.carrying()))
     }
 
     #[inline]

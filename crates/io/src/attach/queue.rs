@@ -157,6 +157,11 @@ impl QueueTransport for AttachQueue {
         Ok(armed)
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.ring.visit_tokens(visit);
+        self.aborted.iter_mut().for_each(|command| visit(&mut command.token));
+    }
+
     fn in_flight(&self) -> u32 {
         let aborted = u32::try_from(self.aborted.len()).unwrap_or(u32::MAX);
         self.ring.in_flight().saturating_add(aborted)

@@ -3,6 +3,7 @@
 //! Input: commands with the slots of their requests. Output: their completions. Invariant: the fast path uses only the
 //! handle's own queue, which needs no lock.
 
+use super::HANDLE_TOKEN;
 use crate::backend::{ArmResult, CompletedCommand, IoLimits};
 use crate::clock::IoClock;
 use crate::command::Command;
@@ -69,7 +70,11 @@ impl AttachedQueue {
         };
         let Self { name, link, leaving, adopted } = self;
         let (seat, adopted) = match link {
-            QueueLink::Own(queue) => (SharedQueue::adopting(queue), true),
+            QueueLink::Own(mut queue) => {
+                // A shared queue names commands by their slots alone.
+                queue.visit_tokens(&mut |token| *token &= !HANDLE_TOKEN);
+                (SharedQueue::adopting(queue), true)
+            }
             QueueLink::Shared(seat) => (seat, adopted),
         };
         let started = seat.queue().start_thread(pace, aggregation, time);
@@ -84,12 +89,22 @@ impl AttachedQueue {
         let Self { name, link, leaving, adopted } = self;
         let link = match link {
             QueueLink::Shared(seat) if adopted && !seat.has_mail() => {
-                seat.reclaim().map_or_else(QueueLink::Shared, QueueLink::Own)
+                seat.reclaim().map_or_else(QueueLink::Shared, |mut queue| {
+                    queue.visit_tokens(&mut |token| *token |= HANDLE_TOKEN);
+                    QueueLink::Own(queue)
+                })
             }
             link => link,
         };
         let adopted = adopted && matches!(link, QueueLink::Shared(_));
         Self { name, link, leaving, adopted }
+    }
+
+    /// Visits the tokens of the commands in flight on a queue that only this handle uses.
+    pub(super) fn visit_own_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        if let QueueLink::Own(queue) = &mut self.link {
+            queue.visit_tokens(visit);
+        }
     }
 
     pub(super) fn load(&self) -> QueueLoad {
@@ -120,7 +135,7 @@ impl AttachedQueue {
 
     pub(super) fn submit(&mut self, command: Command, slot: u32) -> Result<(), RejectedCommand> {
         match &mut self.link {
-            QueueLink::Own(queue) => queue.submit(command, slot.into()),
+            QueueLink::Own(queue) => queue.submit(command, HANDLE_TOKEN | u64::from(slot)),
             QueueLink::Shared(seat) => seat.submit(command, slot),
         }
     }
@@ -135,13 +150,24 @@ impl AttachedQueue {
     pub(super) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         match &mut self.link {
             QueueLink::Own(queue) => queue.poll_with(),
-            QueueLink::Shared(seat) => seat.poll(),
+            QueueLink::Shared(seat) => Ok(seat.poll()?.map(|mut done| {
+                done.completion.token |= HANDLE_TOKEN;
+                done
+            })),
+        }
+    }
+
+    /// Sends an abort of a command of the fast path.
+    pub(super) fn cancel_token(&mut self, token: u64) -> Result<(), IoError> {
+        match &mut self.link {
+            QueueLink::Own(queue) => queue.cancel(token),
+            QueueLink::Shared(_) => unreachable!("a shared queue carries no command of the fast path"),
         }
     }
 
     pub(super) fn cancel(&mut self, slot: u32) -> Result<(), IoError> {
         match &mut self.link {
-            QueueLink::Own(queue) => queue.cancel(slot.into()),
+            QueueLink::Own(queue) => queue.cancel(HANDLE_TOKEN | u64::from(slot)),
             QueueLink::Shared(seat) => seat.cancel(slot),
         }
     }

@@ -114,6 +114,7 @@ impl HandleBuilder {
             limits: IoLimits { transfer_bytes_max: 0, segments_max: 1, memory_align: 1 },
             plain_bytes_max: 0,
             plain: false,
+            plain_in_flight: 0,
             detours: 0,
             parts: 0,
             waiting_max: self.waiting_max,

@@ -3,7 +3,7 @@
 //! Input: a token, or the time. Output: the request's one completion, early where possible: with
 //! [`ABORT_REQUESTED`](Status::ABORT_REQUESTED) if the request was not submitted, else with the status of the device.
 
-use super::Handle;
+use super::{HANDLE_TOKEN, Handle};
 use super::request_table::SlotState;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
@@ -26,8 +26,24 @@ impl Handle {
     pub fn cancel(&mut self, token: u64) -> RequestCancellation {
         match self.slots.find(token) {
             Some(slot) => self.give_up(slot),
+            None if token & HANDLE_TOKEN == 0 && self.plain_in_flight > 0 => self.cancel_plain(token),
             None => RequestCancellation::Unknown,
         }
+    }
+
+    /// Cancels a request of the fast path, which only its queue knows.
+    fn cancel_plain(&mut self, token: u64) -> RequestCancellation {
+        for lane in &mut self.lanes {
+            let mut found = false;
+            lane.visit_own_tokens(&mut |held| found |= *held == token);
+            if found {
+                return match lane.cancel_token(token) {
+                    Ok(()) => RequestCancellation::Asked,
+                    Err(_) => RequestCancellation::TooLate,
+                };
+            }
+        }
+        RequestCancellation::Unknown
     }
 
     /// Cancels the requests whose deadline has passed.

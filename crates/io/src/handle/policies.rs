@@ -6,7 +6,7 @@
 use super::attached_queue::{AttachedQueue, QueueAttachment, QueueLink};
 use super::request::RequestOperation;
 use super::request_table::SlotState;
-use super::{Handle, RequestError};
+use super::{HANDLE_TOKEN, Handle, RequestError};
 use crate::backend::IoLimits;
 use crate::completion::{CompletionPolicy, PollPace, PollPeriod};
 use crate::error::IoError;
@@ -132,6 +132,9 @@ impl Handle {
             // Take the completions that the threads found before the threads stop.
             self.turn()?;
         }
+        if threaded(policy) {
+            self.register_plain();
+        }
         let mut followed = Ok(());
         for lane in std::mem::take(&mut self.lanes) {
             let (lane, result) = lane.follow(policy, &self.time);
@@ -148,6 +151,24 @@ impl Handle {
         self.completion = policy;
         self.policies_changed();
         Ok(())
+    }
+
+    /// Moves the commands of the fast path into the request table: a shared queue names commands by their slots. Until they
+    /// are taken, requests use the slow path.
+    fn register_plain(&mut self) {
+        let Self { lanes, slots, detours, .. } = self;
+        for (index, lane) in (0..).zip(lanes) {
+            lane.visit_own_tokens(&mut |token| {
+                if *token & HANDLE_TOKEN == 0 {
+                    let Some(slot) = slots.take(*token, SlotState::Plain, index) else {
+                        unreachable!("the request table has a slot for every command of its queues");
+                    };
+                    *token = HANDLE_TOKEN | u64::from(slot);
+                    *detours += 1;
+                }
+            });
+        }
+        self.plain_in_flight = 0;
     }
 
     /// Returns the completion policy.

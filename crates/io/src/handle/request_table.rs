@@ -18,7 +18,8 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 pub(super) enum SlotState {
     /// No request.
     Free,
-    /// One command in flight; its completion goes to the caller unchanged.
+    /// A command of the fast path that was in flight when its queue became shared; its completion goes to the caller
+    /// unchanged.
     Plain,
     /// A request that waits, alone or as the head of a group.
     Waiting,

@@ -6,7 +6,7 @@
 use super::attached_queue::AttachedQueue;
 use super::request::{IoRequest, NamespaceGeometry, RequestOperation, cut, shaped};
 use super::request_table::{NOWHERE, RequestTable, SlotState};
-use super::{Handle, RefusedRequest, RequestError};
+use super::{HANDLE_TOKEN, Handle, RefusedRequest, RequestError};
 use crate::backend::CompletedCommand;
 use crate::command::{Command, TransferData};
 use crate::completion::CompletionPolicy;
@@ -49,7 +49,7 @@ impl Handle {
         token: u64,
         awaited: bool,
     ) -> Result<(), RefusedRequest> {
-        let unanswered = self.slots.used() - self.parts;
+        let unanswered = self.slots.used() - self.parts + self.plain_in_flight;
         let most = self.most();
         if unanswered >= most {
             return Err(NamespaceGeometry::refuse(request, RequestError::Full { unanswered, most }));
@@ -371,12 +371,16 @@ impl Handle {
 
     /// Processes a completion of a queue.
     fn answered(&mut self, answer: CompletedCommand, now: Nanos) {
-        let CompletedCommand { completion, data } = answer;
-        let slot = u32::try_from(completion.token).unwrap_or(NOWHERE);
-        let kind = self.slots.kind(slot);
-        if kind == SlotState::Free {
+        if answer.completion.token & HANDLE_TOKEN == 0 {
+            self.plain_in_flight -= 1;
+            self.detours += 1;
+            self.ready.push_back(answer);
             return;
         }
+        let CompletedCommand { completion, data } = answer;
+        let slot = u32::try_from(completion.token & !HANDLE_TOKEN).unwrap_or(NOWHERE);
+        let kind = self.slots.kind(slot);
+        assert!(kind != SlotState::Free, "a completion for slot {slot}, which holds no request");
         if now > Nanos::ZERO && kind != SlotState::Plain {
             let story = self.slots.story(slot);
             let latency = now.since(story.submitted);
@@ -387,10 +391,7 @@ impl Handle {
         match kind {
             SlotState::Part => self.part_answered(slot, completion.status, data),
             SlotState::Leading => self.leading_answered(slot, completion, data),
-            _ => {
-                self.detours += 1;
-                self.finish(slot, completion.status, completion.result, data);
-            }
+            _ => self.finish(slot, completion.status, completion.result, data),
         }
     }
 

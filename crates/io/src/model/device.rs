@@ -5,6 +5,7 @@
 //! a unit that becomes free takes the next command at that time.
 
 use super::contents::ModelBlocks;
+use crate::backend::CommandContext;
 use crate::command::TransferData;
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
@@ -102,7 +103,7 @@ impl ModelCore {
         &mut self,
         depth: u32,
         priority: QueuePriority,
-    ) -> Result<(QueueId, QueuePair<HeapWords>), IoError> {
+    ) -> Result<(QueueId, QueuePair<HeapWords, CommandContext>), IoError> {
         let arbiter = &mut self.arbiter;
         self.abandoned.retain(|&id| !matches!(arbiter.remove_drained(id), Ok(Some(_))));
         let (host, end): (_, ControllerEnd<_>) = QueuePair::new(depth)?;

@@ -4,10 +4,9 @@
 //! completion ring; command ids and statuses pass through the code that validates those of any other controller.
 
 use super::contents::judge;
-use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
-use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::HeapWords;
 use headwater_nvme::controller::{ControllerQueuePair, QueueId, QueueKind};
@@ -19,13 +18,6 @@ use zerocopy::little_endian::U64;
 
 /// The index of PRP Entry 1 in the words of an entry.
 const DATA_POINTER_WORD: usize = 3;
-
-/// A command in flight.
-#[derive(Debug)]
-pub(super) struct NullCommand {
-    pub(super) token: u64,
-    pub(super) data: TransferData,
-}
 
 /// Returns the entry of a command with its data pointer.
 #[inline]
@@ -67,10 +59,8 @@ fn fits_in_all(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> 
 
 #[derive(Debug)]
 pub(super) struct NullQueue {
-    host: QueuePair<HeapWords>,
+    host: QueuePair<HeapWords, CommandContext>,
     device: ControllerQueuePair<HeapWords>,
-    /// The commands in flight, by slot.
-    held: Box<[Option<NullCommand>]>,
     limits: IoLimits,
     size: u64,
     /// True if a command was submitted since the doorbell was rung.
@@ -81,8 +71,7 @@ impl NullQueue {
     pub(super) fn new(depth: u32, limits: IoLimits, size: u64) -> Result<Self, IoError> {
         let (host, end) = QueuePair::new(depth)?;
         let device = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
-        let held = (0..depth).map(|_| None).collect();
-        Ok(Self { host, device, held, limits, size, news: false })
+        Ok(Self { host, device, limits, size, news: false })
     }
 
     /// Runs the controller's end.
@@ -107,10 +96,11 @@ impl QueueTransport for NullQueue {
         if let Some(buffer) = command.buffer() {
             words[DATA_POINTER_WORD] = buffer.address();
         }
-        let Ok(id) = self.host.submit_words(words) else {
+        let Command { entry, data } = command;
+        if let Err(full) = self.host.submit_words(words, CommandContext { token, data }) {
+            let command = Command { entry, data: full.context.data };
             return Err(RejectedCommand { command, reason: SubmitError::Full });
-        };
-        self.held[self.host.slot(id)] = Some(NullCommand { token, data: command.data });
+        }
         self.news = true;
         Ok(())
     }
@@ -127,14 +117,7 @@ impl QueueTransport for NullQueue {
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        let Some(answer) = self.host.reap()? else {
-            return Ok(None);
-        };
-        let Some(held) = self.held.get_mut(answer.slot).and_then(Option::take) else {
-            return Ok(None);
-        };
-        let completion = Completion { token: held.token, result: answer.result, status: answer.status };
-        Ok(Some(CompletedCommand { completion, data: held.data }))
+        Ok(self.host.reap()?.map(|done| done.context.complete(done.result, done.status)))
     }
 
     fn sleep(&mut self, _longest: Option<Nanos>) -> Result<(), IoError> {
@@ -148,6 +131,10 @@ impl QueueTransport for NullQueue {
     fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring()?;
         Ok(ArmResult::Ready)
+    }
+
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.host.commands_mut().for_each(|(_, command)| visit(&mut command.token));
     }
 
     fn in_flight(&self) -> u32 {

@@ -6,34 +6,23 @@
 use super::contents::{ModelBlocks, locked};
 use super::device::ModelCore;
 use super::null::{entry_of, fits};
-use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
-use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::HeapWords;
 use headwater_host::sync::Mutex;
 use headwater_nvme::controller::QueueId;
-use headwater_nvme::queue_pair::{CommandId, QueuePair};
+use headwater_nvme::queue_pair::QueuePair;
 use headwater_nvme::spec::priority::QueuePriority;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A command in flight.
-#[derive(Debug)]
-struct TimedCommand {
-    id: CommandId,
-    token: u64,
-    data: TransferData,
-}
-
 #[derive(Debug)]
 pub(super) struct TimedQueue {
     id: QueueId,
-    host: QueuePair<HeapWords>,
-    /// The commands in flight, by slot.
-    held: Box<[Option<TimedCommand>]>,
+    host: QueuePair<HeapWords, CommandContext>,
     limits: IoLimits,
     core: Arc<Mutex<ModelCore>>,
     blocks: Arc<Mutex<ModelBlocks>>,
@@ -52,8 +41,7 @@ impl TimedQueue {
         time: IoClock,
     ) -> Result<Self, IoError> {
         let (id, host) = locked(&core).add(depth, priority)?;
-        let held = (0..depth).map(|_| None).collect();
-        Ok(Self { id, host, held, limits, core, blocks, time, news: false })
+        Ok(Self { id, host, limits, core, blocks, time, news: false })
     }
 }
 
@@ -66,13 +54,20 @@ impl QueueTransport for TimedQueue {
         if let Err(reason) = fits(&command, &self.limits) {
             return Err(RejectedCommand { command, reason });
         }
-        let Ok(id) = self.host.submit(entry_of(&command)) else {
-            return Err(RejectedCommand { command, reason: SubmitError::Full });
+        let pointed = entry_of(&command);
+        let moves = locked(&self.blocks).keeps() || !matches!(command.data, TransferData::FromDevice(_));
+        let moved = moves.then(|| command.data.clone());
+        let Command { entry, data } = command;
+        let id = match self.host.submit(pointed, CommandContext { token, data }) {
+            Ok(id) => id,
+            Err(full) => {
+                let command = Command { entry, data: full.context.data };
+                return Err(RejectedCommand { command, reason: SubmitError::Full });
+            }
         };
-        if locked(&self.blocks).keeps() || !matches!(command.data, TransferData::FromDevice(_)) {
-            locked(&self.core).moves(self.id, id.number(), command.data.clone());
+        if let Some(data) = moved {
+            locked(&self.core).moves(self.id, id.number(), data);
         }
-        self.held[self.host.slot(id)] = Some(TimedCommand { id, token, data: command.data });
         self.news = true;
         Ok(())
     }
@@ -96,13 +91,7 @@ impl QueueTransport for TimedQueue {
             locked(&self.core).advance(self.time.now(), &mut locked(&self.blocks));
             answer = self.host.reap()?;
         }
-        let held = answer.and_then(|answer| {
-            self.held.get_mut(answer.slot).and_then(Option::take).map(|held| (answer, held))
-        });
-        Ok(held.map(|(answer, held)| CompletedCommand {
-            completion: Completion { token: held.token, result: answer.result, status: answer.status },
-            data: held.data,
-        }))
+        Ok(answer.map(|done| done.context.complete(done.result, done.status)))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
@@ -129,10 +118,14 @@ impl QueueTransport for TimedQueue {
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         self.ring()?;
-        if let Some(held) = self.held.iter().flatten().find(|held| held.token == token) {
-            locked(&self.core).abort(self.id, held.id.number());
+        if let Some((id, _)) = self.host.commands().find(|(_, command)| command.token == token) {
+            locked(&self.core).abort(self.id, id.number());
         }
         Ok(())
+    }
+
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.host.commands_mut().for_each(|(_, command)| visit(&mut command.token));
     }
 
     fn in_flight(&self) -> u32 {

@@ -210,6 +210,10 @@ impl QueueTransport for TcpQueue {
         Ok(if self.link.has_done() { ArmResult::Ready } else { ArmResult::Waiting })
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.unanswered.iter_mut().flatten().for_each(|command| visit(&mut command.token));
+    }
+
     fn in_flight(&self) -> u32 {
         u32::try_from(self.unanswered.len() - self.free.len()).unwrap_or(u32::MAX)
     }

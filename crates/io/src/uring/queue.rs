@@ -211,6 +211,11 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
         })
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.flights.iter_mut().flatten().for_each(|flight| visit(&mut flight.token));
+        self.ready.iter_mut().for_each(|done| visit(&mut done.completion.token));
+    }
+
     fn in_flight(&self) -> u32 {
         u32::try_from(self.flights.len() - self.free.len() + self.ready.len()).unwrap_or(u32::MAX)
     }

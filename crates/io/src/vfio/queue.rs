@@ -11,17 +11,15 @@
 
 use super::queue_owner::{OwnedQueue, QueueOwner};
 use super::validation::check;
-use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
-use crate::command::{Command, TransferData};
+use crate::command::Command;
 use crate::error::{IoError, RejectedCommand, SubmitError};
-use crate::queue::Completion;
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::wake::WakeDescriptor;
 use headwater_nvme::driver::{DataPointerError, IoQueueState, SubmitFault};
-use headwater_nvme::queue_pair::CommandId;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,21 +38,12 @@ const SLEEP_MAX: Nanos = Nanos::from_millis(500);
 /// Duration of one sleep without interrupts.
 const NAP: Nanos = Nanos::from_micros(50);
 
-/// A command in flight.
-#[derive(Debug)]
-struct CommandSlot {
-    token: u64,
-    data: TransferData,
-    command: CommandId,
-}
-
 /// A hardware queue of a controller.
 pub struct NvmeQueue<K: QueueOwner> {
     keeper: K,
     /// `None` after a reset, until the next command.
     queue: Option<Box<OwnedQueue<K>>>,
     depth: u32,
-    slots: Vec<Option<CommandSlot>>,
     /// Completions of commands that the controller will not complete.
     lost: VecDeque<CompletedCommand>,
     namespaces: Vec<ClientNamespace>,
@@ -76,7 +65,6 @@ impl<K: QueueOwner> NvmeQueue<K> {
         let queue = keeper.make_queue(depth)?;
         Ok(Self {
             depth,
-            slots: (0..depth).map(|_| None).collect(),
             lost: VecDeque::new(),
             namespaces: keeper.namespaces(),
             transfer_bytes_max: usize::try_from(queue.transfer_bytes_max()).unwrap_or(usize::MAX),
@@ -131,11 +119,10 @@ impl<K: QueueOwner> NvmeQueue<K> {
         let Some(mut queue) = self.queue.take() else { return };
         let is_dead = queue.fate() == IoQueueState::Dead;
         while let Some(done) = queue.reap() {
-            let answer = answer_of(&mut self.slots, done.slot, done.result, done.status);
-            self.lost.extend(answer);
+            self.lost.push_back(done.context.complete(done.result, done.status));
         }
-        let slots = match queue.abandon() {
-            Ok(slots) => slots,
+        let commands = match queue.abandon() {
+            Ok(commands) => commands,
             Err(queue) => {
                 self.queue = Some(queue);
                 return;
@@ -143,13 +130,12 @@ impl<K: QueueOwner> NvmeQueue<K> {
         };
         let status = if is_dead { Status::HOST_PATHING_ERROR } else { Status::ABORTED_BY_HOST };
         let is_quiet = !is_dead || self.keeper.is_quiet();
-        for slot in slots {
-            if !is_quiet && let Some(Some(slot)) = self.slots.get(slot) {
+        for command in commands {
+            if !is_quiet {
                 // The caller gets its handle back; the memory is never reused.
-                slot.data.clone().forget();
+                command.data.clone().forget();
             }
-            let answer = answer_of(&mut self.slots, slot, 0, status);
-            self.lost.extend(answer);
+            self.lost.push_back(command.complete(0, status));
         }
     }
 
@@ -217,17 +203,6 @@ impl<K: QueueOwner> NvmeQueue<K> {
 }
 
 #[inline]
-fn answer_of(
-    slots: &mut [Option<CommandSlot>],
-    slot: usize,
-    result: u32,
-    status: Status,
-) -> Option<CompletedCommand> {
-    let CommandSlot { token, data, .. } = slots.get_mut(slot)?.take()?;
-    Some(CompletedCommand { completion: Completion { token, result, status }, data })
-}
-
-#[inline]
 fn run_of(buffer: &Buffer) -> Option<IovaRange> {
     Some(IovaRange { start: Iova(buffer.address()), bytes: u32::try_from(buffer.bytes()).ok()? })
 }
@@ -273,23 +248,28 @@ impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
         if let Err(reason) = self.keeper.device_addresses(&mut self.runs) {
             return Err(RejectedCommand { command, reason });
         }
+        let Command { entry, data } = command;
+        let mut context = CommandContext { token, data };
         loop {
             let submitted = match &mut self.queue {
-                Some(queue) => queue.submit(command.entry, &self.runs).map(|id| (queue.slot(id), id)),
-                None => Err(SubmitFault::NotLive),
+                Some(queue) => queue.submit(entry, &self.runs, context),
+                None => Err((SubmitFault::NotLive, context)),
             };
-            match submitted {
-                Ok((slot, id)) => {
-                    self.slots[slot] = Some(CommandSlot { token, data: command.data, command: id });
-                    return Ok(());
-                }
-                Err(SubmitFault::NotLive) => {
-                    if let Err(reason) = self.remake() {
-                        return Err(RejectedCommand { command, reason });
+            let (fault, refused) = match submitted {
+                Ok(_) => return Ok(()),
+                Err(refused) => refused,
+            };
+            let reason = match fault {
+                SubmitFault::NotLive => match self.remake() {
+                    Ok(()) => {
+                        context = refused;
+                        continue;
                     }
-                }
-                Err(fault) => return Err(RejectedCommand { command, reason: reason_of(fault) }),
-            }
+                    Err(reason) => reason,
+                },
+                fault => reason_of(fault),
+            };
+            return Err(RejectedCommand { command: Command { entry, data: refused.data }, reason });
         }
     }
 
@@ -306,7 +286,7 @@ impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
         if let Some(queue) = &mut self.queue
             && let Some(done) = queue.reap()
         {
-            return Ok(answer_of(&mut self.slots, done.slot, done.result, done.status));
+            return Ok(Some(done.context.complete(done.result, done.status)));
         }
         if let Some(answer) = self.lost.pop_front() {
             return Ok(Some(answer));
@@ -352,14 +332,24 @@ impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
     }
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
-        let slot = self.slots.iter().flatten().find(|slot| slot.token == token);
-        let (Some(slot), Some(queue)) = (slot, &mut self.queue) else {
+        let named = |queue: &OwnedQueue<K>| {
+            queue.commands().find(|(_, context)| context.token == token).map(|(command, _)| command)
+        };
+        let command = self.queue.as_deref().and_then(named);
+        let (Some(command), Some(queue)) = (command, &mut self.queue) else {
             let answered = self.lost.iter().any(|answer| answer.completion.token == token);
             let reason = format!("no command of token {token} is in flight");
             return if answered { Ok(()) } else { Err(IoError::Refused { reason }) };
         };
         queue.ring();
-        self.keeper.abort(queue.id(), slot.command)
+        self.keeper.abort(queue.id(), command)
+    }
+
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        if let Some(queue) = &mut self.queue {
+            queue.commands_mut().for_each(|(_, command)| visit(&mut command.token));
+        }
+        self.lost.iter_mut().for_each(|done| visit(&mut done.completion.token));
     }
 
     fn in_flight(&self) -> u32 {
@@ -376,8 +366,8 @@ impl<K: QueueOwner> Drop for NvmeQueue<K> {
     fn drop(&mut self) {
         let is_over = self.queue.as_ref().is_none_or(|queue| self.keeper.delete_queue(queue));
         if !is_over {
-            let held = self.slots.iter_mut().filter_map(Option::take);
-            held.for_each(|slot| slot.data.forget());
+            let held = self.queue.iter_mut().flat_map(|queue| queue.take_contexts());
+            held.for_each(|command| command.data.forget());
         }
     }
 }

@@ -7,6 +7,7 @@
 use super::facts_of;
 use super::shared_controller::SharedController;
 use crate::client_namespace::ClientNamespace;
+use crate::backend::CommandContext;
 use crate::error::{IoError, SubmitError};
 use headwater_dma::iova::IovaRange;
 use headwater_host::clock::Nanos;
@@ -23,7 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A queue of an owner.
-pub type OwnedQueue<K> = IoQueue<<K as QueueOwner>::Words, <K as QueueOwner>::Registers>;
+pub type OwnedQueue<K> = IoQueue<<K as QueueOwner>::Words, <K as QueueOwner>::Registers, CommandContext>;
 
 /// The owner of one queue, which manages the queue's controller.
 pub trait QueueOwner: Send + fmt::Debug {
@@ -125,7 +126,8 @@ where
     }
 
     fn make_queue(&mut self, depth: u32) -> Result<Box<OwnedQueue<Self>>, IoError> {
-        self.control.make_queue(QueueSpec { depth, vector: self.vector, priority: self.priority })
+        let spec = QueueSpec { depth, vector: self.vector, priority: self.priority };
+        Ok(Box::new(self.control.make_queue(spec)?.carrying()))
     }
 
     #[inline]

@@ -102,6 +102,10 @@ impl QueueTransport for BlockDevice {
         Ok(ArmResult::Ready)
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.flying.iter_mut().for_each(|(_, token)| visit(token));
+    }
+
     fn in_flight(&self) -> u32 {
         u32::try_from(self.flying.len()).unwrap()
     }

@@ -197,7 +197,7 @@ impl MediatedHarness {
 
 impl MediatedClient {
     pub(crate) fn submit(&mut self, entry: SubmissionEntry) -> CommandId {
-        let command = self.pair.submit(entry).unwrap();
+        let command = self.pair.submit(entry, ()).unwrap();
         let _ = self.pair.ring();
         command
     }

@@ -107,9 +107,8 @@ impl<M: RingMemory + Clone> AdminMemory<M> {
 /// The admin queue pair.
 #[derive(Debug)]
 pub(super) struct AdminQueue<M, R> {
-    pair: RingPair<M, R>,
+    pair: RingPair<M, R, PendingAdminCommand<M>>,
     data: DmaBlock<M>,
-    pending: Box<[Option<PendingAdminCommand<M>>]>,
     strays: u32,
 }
 
@@ -124,8 +123,7 @@ impl<M: RingMemory + Clone, R: DeviceRegisters> AdminQueue<M, R> {
         let tail = capabilities.doorbell(0);
         let doorbells = DoorbellOffsets { tail, head: tail + capabilities.doorbell_stride };
         let pair = RingPair::new(0, slots, &memory.rings, registers, doorbells);
-        let pending = (0..pair.depth()).map(|_| None).collect();
-        Self { pair, data: memory.data.clone(), pending, strays: 0 }
+        Self { pair, data: memory.data.clone(), strays: 0 }
     }
 }
 
@@ -143,8 +141,7 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
         purpose: AdminPurpose<M>,
         deadline: Option<Nanos>,
     ) -> Result<(), AdminPurpose<M>> {
-        // The page belongs to the slot; the entry gets its slot at submission, but the next slot to be allocated is
-        // known. known.
+        // The page belongs to the slot; the entry gets its slot at submission, but the next slot to be used is known.
         let Some(slot) = self.pair.next_slot() else { return Err(purpose) };
         let at = slot * ADMIN_DATA_BYTES;
         match data {
@@ -156,13 +153,11 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
         if !matches!(data, PageUse::None) {
             entry.prp1 = U64::new(self.data.address + u64::try_from(at).unwrap_or(0));
         }
-        let opcode = entry.opcode;
-        if self.pair.submit(entry).is_err() {
-            return Err(purpose);
+        let pending = PendingAdminCommand { purpose, opcode: entry.opcode, deadline: deadline.unwrap_or(NEVER) };
+        match self.pair.submit(entry, pending) {
+            Ok(_) => Ok(()),
+            Err(full) => Err(full.context.purpose),
         }
-        self.pending[slot] =
-            Some(PendingAdminCommand { purpose, opcode, deadline: deadline.unwrap_or(NEVER) });
-        Ok(())
     }
 
     /// Rings the doorbells.
@@ -176,13 +171,13 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
             match self.pair.reap()? {
                 ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
                 ReapedEntry::Answer(completion) => {
-                    let pending = self.pending.get_mut(completion.slot).and_then(Option::take);
-                    let Some(PendingAdminCommand { purpose, .. }) = pending else { continue };
+                    let CommandCompletion { command, slot, context, result, status } = completion;
+                    let completion = CommandCompletion { command, slot, context: (), result, status };
                     let data = match completion.status.is_success() {
                         true => self.data.read(completion.slot * ADMIN_DATA_BYTES, ADMIN_DATA_BYTES),
                         false => Vec::new(),
                     };
-                    return Some(CompletedAdminCommand { purpose, completion, data });
+                    return Some(CompletedAdminCommand { purpose: context.purpose, completion, data });
                 }
             }
         }
@@ -196,17 +191,16 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
 
     /// Returns the opcode of an overdue command.
     pub(super) fn overdue(&self, now: Nanos) -> Option<u8> {
-        let late = |pending: &&PendingAdminCommand<M>| pending.deadline <= now;
-        self.pending.iter().flatten().find(late).map(|pending| pending.opcode)
+        self.pair.commands().find(|(_, pending)| pending.deadline <= now).map(|(_, pending)| pending.opcode)
     }
 
     /// Returns the earliest deadline.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
-        self.pending.iter().flatten().map(|pending| pending.deadline).min().filter(|&at| at != NEVER)
+        self.pair.commands().map(|(_, pending)| pending.deadline).min().filter(|&at| at != NEVER)
     }
 
     /// Returns the purposes of all pending commands, which will not complete any more.
     pub(super) fn lose(&mut self) -> impl Iterator<Item = AdminPurpose<M>> {
-        self.pending.iter_mut().filter_map(Option::take).map(|pending| pending.purpose)
+        self.pair.take_contexts().map(|pending| pending.purpose)
     }
 }

@@ -80,21 +80,21 @@ pub(super) struct TransferRules {
     pub(super) transfer_bytes_max: u64,
 }
 
-/// A command in flight.
+/// A command in flight: the driver's part, and the context of its owner.
 #[derive(Debug)]
-struct InFlightSlot {
+pub(super) struct InFlightSlot<C> {
     chain: PageChain,
     /// The tick of its submission, or of its last report by `watch`.
     tick: u32,
     aborting: bool,
+    context: C,
 }
 
 /// An I/O queue pair of one thread.
 #[derive(Debug)]
-pub struct IoQueue<M, R> {
-    pair: RingPair<M, R>,
+pub struct IoQueue<M, R, C = ()> {
+    pair: RingPair<M, R, InFlightSlot<C>>,
     lists: ListPages<M>,
-    places: Box<[InFlightSlot]>,
     rules: TransferRules,
     life: SharedLifecycle,
     epoch: u32,
@@ -107,16 +107,14 @@ pub struct IoQueue<M, R> {
 
 impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     pub(super) fn new(
-        pair: RingPair<M, R>,
+        pair: RingPair<M, R, InFlightSlot<()>>,
         lists: ListPages<M>,
         rules: TransferRules,
         life: SharedLifecycle,
         timeout: Nanos,
         now: Nanos,
     ) -> Self {
-        let place = |_| InFlightSlot { chain: PageChain::NONE, tick: 0, aborting: false };
         Self {
-            places: (0..pair.depth()).map(place).collect(),
             pair,
             lists,
             rules,
@@ -128,6 +126,19 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
             tick_span: Nanos((timeout.0 / u64::from(TICKS)).max(1)),
         }
     }
+
+    /// Returns the same queue for commands with a context of the owner's: what it needs at their completion.
+    ///
+    /// # Panics
+    /// If commands are in flight.
+    #[must_use]
+    pub fn carrying<C>(self) -> IoQueue<M, R, C> {
+        let Self { pair, lists, rules, life, epoch, strays, tick, ticked, tick_span } = self;
+        IoQueue { pair: pair.carrying(), lists, rules, life, epoch, strays, tick, ticked, tick_span }
+    }
+}
+
+impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
 
     /// Returns the queue identifier.
     #[must_use]
@@ -148,39 +159,47 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     }
 
     /// Accepts a command and builds its data pointer; the controller sees it after [`ring`](Self::ring). The data must
-    /// stay valid until the completion. `Ok` means that exactly one result follows, from [`reap`](Self::reap) or
-    /// [`abandon`](Self::abandon).
+    /// stay valid until the completion. `Ok` means that exactly one result follows, with the context, from
+    /// [`reap`](Self::reap) or [`abandon`](Self::abandon).
     ///
     /// # Errors
-    /// [`SubmitFault`]: the queue is unchanged.
+    /// [`SubmitFault`] with the context: the queue is unchanged.
     #[inline]
     pub fn submit(
         &mut self,
         mut entry: SubmissionEntry,
         data: &[IovaRange],
-    ) -> Result<CommandId, SubmitFault> {
+        context: C,
+    ) -> Result<CommandId, (SubmitFault, C)> {
+        let chain = match self.describe_data(&mut entry, data) {
+            Ok(chain) => chain,
+            Err(fault) => return Err((fault, context)),
+        };
+        let command = InFlightSlot { chain, tick: self.tick, aborting: false, context };
+        self.pair.submit(entry, command).map_err(|full| {
+            self.lists.give_back(full.context.chain);
+            (SubmitFault::Full, full.context.context)
+        })
+    }
+
+    /// Builds the data pointer of an entry, if the queue can take it.
+    #[inline]
+    fn describe_data(&mut self, entry: &mut SubmissionEntry, data: &[IovaRange]) -> Result<PageChain, SubmitFault> {
         if !self.life.is_live(self.epoch) {
             return Err(SubmitFault::NotLive);
         }
-        if self.pair.in_flight() == self.pair.depth() {
+        if !self.pair.has_room() {
             return Err(SubmitFault::Full);
         }
         let bytes = data.iter().fold(0, |sum: u64, run| sum.saturating_add(u64::from(run.bytes)));
         if bytes > self.rules.transfer_bytes_max {
             return Err(SubmitFault::TooLong { bytes, most: self.rules.transfer_bytes_max });
         }
-        let chain = match describe(&mut entry, data, self.rules.sgl, &mut self.lists) {
-            Ok(chain) => chain,
-            Err(DataPointerError::NoListPages) => return Err(SubmitFault::Full),
-            Err(error) => return Err(error.into()),
-        };
-        let Ok(command) = self.pair.submit(entry) else {
-            self.lists.give_back(chain);
-            return Err(SubmitFault::Full);
-        };
-        let slot = self.pair.slot(command);
-        self.places[slot] = InFlightSlot { chain, tick: self.tick, aborting: false };
-        Ok(command)
+        match describe(entry, data, self.rules.sgl, &mut self.lists) {
+            Ok(chain) => Ok(chain),
+            Err(DataPointerError::NoListPages) => Err(SubmitFault::Full),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the command's slot in a table of [`depth`](Self::depth) entries; no other command has it until
@@ -201,20 +220,35 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
 
     /// Returns the next completion. Drops and counts completions of no command in flight: see [`fault`](Self::fault).
     #[inline]
-    pub fn reap(&mut self) -> Option<CommandCompletion> {
+    pub fn reap(&mut self) -> Option<CommandCompletion<C>> {
         for _ in 0..STRAYS_MAX {
             match self.pair.reap()? {
-                ReapedEntry::Answer(completion) => {
-                    let chain = std::mem::replace(&mut self.places[completion.slot].chain, PageChain::NONE);
+                ReapedEntry::Answer(CommandCompletion { command, slot, context: reaped, result, status }) => {
+                    let InFlightSlot { chain, context, .. } = reaped;
                     if !chain.is_none() {
                         self.lists.give_back(chain);
                     }
-                    return Some(completion);
+                    return Some(CommandCompletion { command, slot, context, result, status });
                 }
                 ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
             }
         }
         None
+    }
+
+    /// Iterates over the commands in flight and their contexts.
+    pub fn commands(&self) -> impl Iterator<Item = (CommandId, &C)> {
+        self.pair.commands().map(|(command, slot)| (command, &slot.context))
+    }
+
+    /// Iterates over the commands in flight, to change their contexts.
+    pub fn commands_mut(&mut self) -> impl Iterator<Item = (CommandId, &mut C)> {
+        self.pair.commands_mut().map(|(command, slot)| (command, &mut slot.context))
+    }
+
+    /// Removes the contexts of the commands in flight: the queue is deleted, and no result follows.
+    pub fn take_contexts(&mut self) -> impl Iterator<Item = C> {
+        self.pair.take_contexts().map(|slot| slot.context)
     }
 
     /// Returns true if [`reap`](Self::reap) may return a completion.
@@ -249,14 +283,14 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
         if self.pair.in_flight() == 0 {
             return;
         }
-        for (slot, place) in self.places.iter_mut().enumerate() {
-            let Some(command) = self.pair.in_slot(slot) else { continue };
+        let now = self.tick;
+        for (command, slot) in self.pair.commands_mut() {
             // The submission may lie late in its tick, so a timeout takes one tick more.
-            if self.tick.wrapping_sub(place.tick) <= TICKS {
+            if now.wrapping_sub(slot.tick) <= TICKS {
                 continue;
             }
-            place.tick = self.tick;
-            if std::mem::replace(&mut place.aborting, true) {
+            slot.tick = now;
+            if std::mem::replace(&mut slot.aborting, true) {
                 found(OverdueCommand::Stuck(command));
             } else {
                 found(OverdueCommand::Abort(command));
@@ -270,17 +304,17 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
         self.ticked.after(self.tick_span)
     }
 
-    /// Discards a queue that a reset invalidated or whose controller is dead, and returns the slots of the commands in
+    /// Discards a queue that a reset invalidated or whose controller is dead, and returns the contexts of the commands in
     /// flight. The controller completes none of them any more, and their data may be reused, unless a dead controller
     /// is not [quiet](super::Controller::is_quiet). Reap first: completions posted before the reset are still in the
     /// ring.
     ///
     /// # Errors
     /// The queue itself, if it is neither lost nor dead.
-    pub fn abandon(self) -> Result<Vec<usize>, Box<Self>> {
+    pub fn abandon(mut self) -> Result<Vec<C>, Box<Self>> {
         match self.fate() {
             IoQueueState::Lost | IoQueueState::Dead => {
-                Ok((0..self.places.len()).filter(|&slot| self.pair.in_slot(slot).is_some()).collect())
+                Ok(self.take_contexts().collect())
             }
             IoQueueState::Live | IoQueueState::Waiting => Err(Box::new(self)),
         }

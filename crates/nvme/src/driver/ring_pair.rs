@@ -5,7 +5,7 @@
 //! queue of `depth` commands has one slot more (NVMe Base 2.0 section 3.3.1.4), in both rings, so neither can overrun
 //! while the controller follows the protocol; a doorbell store is ordered after the entries that it publishes.
 use super::memory::DmaBlock;
-use crate::queue_pair::command_ids::CommandIds;
+use crate::queue_pair::command_table::CommandTable;
 use crate::queue_pair::{CommandCompletion, CommandId};
 use crate::ring::completion::CompletionConsumer;
 use crate::ring::layout::QueueSlots;
@@ -29,20 +29,20 @@ pub(super) struct DoorbellOffsets {
 
 /// A classified entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ReapedEntry {
+pub(super) enum ReapedEntry<C> {
     /// The completion of a command.
-    Answer(CommandCompletion),
+    Answer(CommandCompletion<C>),
     /// A completion that names no command in flight, or another queue.
     Stray,
 }
 
 /// A submission and completion queue pair.
 #[derive(Debug)]
-pub(super) struct RingPair<M, R> {
+pub(super) struct RingPair<M, R, C> {
     queue: u16,
     submissions: SubmissionProducer<M>,
     completions: CompletionConsumer<M>,
-    ids: CommandIds,
+    commands: CommandTable<C>,
     registers: R,
     doorbells: DoorbellOffsets,
     fault: Option<HeadFault>,
@@ -60,7 +60,7 @@ pub(super) fn ring_bytes(slots: QueueSlots) -> (usize, usize) {
     (slots.get() as usize * SUBMISSION_BYTES, slots.get() as usize * COMPLETION_BYTES)
 }
 
-impl<M: RingMemory + Clone, R: DeviceRegisters> RingPair<M, R> {
+impl<M: RingMemory + Clone, R: DeviceRegisters, C> RingPair<M, R, C> {
     /// Creates a pair that does not exist at the controller yet. Zeroes the completion ring, so that no old entry has a
     /// phase that looks new.
     pub(super) fn new(
@@ -76,7 +76,7 @@ impl<M: RingMemory + Clone, R: DeviceRegisters> RingPair<M, R> {
             queue,
             submissions: SubmissionProducer::over(memory.submissions.words.clone(), slots),
             completions: CompletionConsumer::over(memory.completions.words.clone(), slots),
-            ids: CommandIds::new(slots.entries_max()),
+            commands: CommandTable::new(slots.entries_max()),
             registers,
             doorbells,
             fault: None,
@@ -84,38 +84,65 @@ impl<M: RingMemory + Clone, R: DeviceRegisters> RingPair<M, R> {
     }
 }
 
-impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
+impl<M: RingMemory, R: DeviceRegisters, C> RingPair<M, R, C> {
     /// Returns the queue identifier.
     pub(super) fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// Writes a command; the controller sees it after [`ring`](Self::ring).
+    /// Writes a command and keeps its context; the controller sees it after [`ring`](Self::ring).
     #[inline]
-    pub(super) fn submit(&mut self, mut entry: SubmissionEntry) -> Result<CommandId, QueueFull> {
+    pub(super) fn submit(&mut self, mut entry: SubmissionEntry, context: C) -> Result<CommandId, QueueFull<C>> {
         if self.submissions.room() == 0 {
-            return Err(QueueFull);
+            return Err(QueueFull { context });
         }
-        let id = self.ids.take().ok_or(QueueFull)?;
+        let id = self.commands.insert(context).map_err(|context| QueueFull { context })?;
         entry.command_id = U16::new(id);
-        self.submissions.push(entry)?;
+        self.submissions.push_words(entry.to_words());
         Ok(CommandId::of(id))
     }
 
     /// Returns the slot of the next command, if there is room.
     pub(super) fn next_slot(&self) -> Option<usize> {
-        self.ids.next_slot().filter(|_| self.submissions.room() > 0)
+        self.commands.next_slot().filter(|_| self.submissions.room() > 0)
+    }
+
+    /// Returns true if one more command can be submitted.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.submissions.room() > 0 && self.commands.in_flight() < self.commands.depth()
     }
 
     /// Returns the command's slot in a table with one entry per command of the depth.
     #[inline]
     pub(super) fn slot(&self, command: CommandId) -> usize {
-        self.ids.slot(command.number())
+        self.commands.slot(command.number())
     }
 
-    /// Returns the id of the command in flight in a slot.
-    pub(super) fn in_slot(&self, slot: usize) -> Option<CommandId> {
-        self.ids.in_flight_at(slot).map(CommandId::of)
+    /// Iterates over the commands in flight.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (CommandId, &C)> {
+        self.commands.iter().map(|(id, context)| (CommandId::of(id), context))
+    }
+
+    /// Iterates over the commands in flight, to change their contexts.
+    pub(super) fn commands_mut(&mut self) -> impl Iterator<Item = (CommandId, &mut C)> {
+        self.commands.iter_mut().map(|(id, context)| (CommandId::of(id), context))
+    }
+
+    /// Removes the contexts of all commands in flight: no completion follows.
+    pub(super) fn take_contexts(&mut self) -> impl Iterator<Item = C> {
+        self.commands.drain()
+    }
+
+    /// Returns the same pair for contexts of another type.
+    ///
+    /// # Panics
+    /// If commands are in flight: their contexts would be lost.
+    pub(super) fn carrying<D>(self) -> RingPair<M, R, D> {
+        assert!(self.commands.in_flight() == 0, "the contexts of commands in flight cannot change their type");
+        let Self { queue, submissions, completions, commands, registers, doorbells, fault } = self;
+        let commands = CommandTable::new(commands.depth());
+        RingPair { queue, submissions, completions, commands, registers, doorbells, fault }
     }
 
     /// Rings the doorbells. The head doorbell is rung only together with the tail doorbell, or when nothing is in
@@ -123,7 +150,7 @@ impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
     #[inline]
     pub(super) fn ring(&mut self) {
         let tail = self.submissions.unpublished();
-        if (tail.is_some() || self.ids.in_flight() == 0)
+        if (tail.is_some() || self.commands.in_flight() == 0)
             && let Some(head) = self.completions.unpublished()
         {
             // The head first: a controller that sees the new commands also sees the free slots for their completions.
@@ -136,13 +163,13 @@ impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
 
     /// Takes the next entry of the completion queue.
     #[inline]
-    pub(super) fn reap(&mut self) -> Option<ReapedEntry> {
+    pub(super) fn reap(&mut self) -> Option<ReapedEntry<C>> {
         let entry = self.completions.reap()?;
         let command_id = entry.command_id.get();
         if entry.submission_queue.get() != self.queue {
             return Some(ReapedEntry::Stray);
         }
-        let Some(slot) = self.ids.give_back(command_id) else {
+        let Some((slot, context)) = self.commands.remove(command_id) else {
             return Some(ReapedEntry::Stray);
         };
         // A wrong head costs free slots, not the completion: the command is complete in either case.
@@ -152,6 +179,7 @@ impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
         Some(ReapedEntry::Answer(CommandCompletion {
             command: CommandId::of(command_id),
             slot,
+            context,
             result: entry.result.get(),
             status: entry.status(),
         }))
@@ -171,12 +199,12 @@ impl<M: RingMemory, R: DeviceRegisters> RingPair<M, R> {
     /// Returns the number of commands accepted and not yet completed.
     #[inline]
     pub(super) fn in_flight(&self) -> u32 {
-        self.ids.in_flight()
+        self.commands.in_flight()
     }
 
     /// Returns the most commands in flight.
     #[inline]
     pub(super) fn depth(&self) -> u32 {
-        self.ids.depth()
+        self.commands.depth()
     }
 }

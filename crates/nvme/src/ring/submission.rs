@@ -10,10 +10,13 @@ use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
 
-/// The queue is full: reap completions and try again.
+/// The queue is full: reap completions and try again. It holds what the caller wanted to submit with the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the submission queue is full; reap completions and submit again")]
-pub struct QueueFull;
+pub struct QueueFull<C = ()> {
+    /// The context of the refused command.
+    pub context: C,
+}
 
 /// A submission head in a completion that the controller cannot have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,21 +68,23 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// [`QueueFull`] if no slot is free; nothing was written.
     #[inline]
     pub fn push(&mut self, entry: SubmissionEntry) -> Result<(), QueueFull> {
-        self.push_words(entry.to_words())
+        if self.room() == 0 {
+            return Err(QueueFull { context: () });
+        }
+        self.push_words(entry.to_words());
+        Ok(())
     }
 
-    /// Pushes as [`push`](Self::push) does, for an entry in words.
+    /// Pushes an entry in words.
     ///
-    /// # Errors
-    /// As for [`push`](Self::push).
+    /// # Panics
+    /// If there is no [`room`](Self::room): the caller has checked it, and the store would overwrite a command that the
+    /// controller has not fetched.
     #[inline]
-    pub(crate) fn push_words(&mut self, words: [u64; SUBMISSION_WORDS]) -> Result<(), QueueFull> {
-        if self.room() == 0 {
-            return Err(QueueFull);
-        }
+    pub(crate) fn push_words(&mut self, words: [u64; SUBMISSION_WORDS]) {
+        assert!(self.room() > 0, "a command pushed into a full submission queue");
         self.memory.store_words(self.first + self.tail as usize * SUBMISSION_WORDS, words);
         self.tail = self.slots.after(self.tail);
-        Ok(())
     }
 
     /// Publishes every pushed command, fences, and returns whether the controller must be woken.
@@ -318,7 +323,7 @@ mod tests {
         for id in 0..100 {
             producer.push(numbered(2 * id)).unwrap();
             producer.push(numbered(2 * id + 1)).unwrap();
-            assert_eq!(producer.push(numbered(0)), Err(QueueFull));
+            assert_eq!(producer.push(numbered(0)), Err(QueueFull { context: () }));
             assert_eq!(consumer.fetch(), Ok(None), "nothing is seen before the ring");
             assert_eq!(producer.ring(), WakeDecision::NotNeeded);
             assert_eq!(consumer.fetch().unwrap(), Some(numbered(2 * id)));

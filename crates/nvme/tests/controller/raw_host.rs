@@ -2,7 +2,7 @@
 
 use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_nvme::controller::{ControllerQueuePair, QueueArbiter, QueueId, QueueKind};
-use headwater_nvme::queue_pair::QueuePair;
+use headwater_nvme::queue_pair::ControllerEnd;
 use headwater_nvme::ring::{QueueSlots, RingLayout};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::{CompletionEntry, PhaseTag};
@@ -60,7 +60,7 @@ pub(crate) fn raw_queue(id: u16, depth: u32) -> (RawHost, ControllerQueuePair<He
     let slots = QueueSlots::new(depth + 1).expect("a valid depth");
     let layout = RingLayout { submission_slots: slots, completion_slots: slots };
     let memory = HeapWords::zeroed(layout.words());
-    let (_, end) = QueuePair::over(memory.clone(), depth).expect("memory for the depth");
+    let end = ControllerEnd::over(memory.clone(), depth).expect("memory for the depth");
     let host = RawHost { memory, layout, tail: 0, head: 0, phase: PhaseTag::One };
     (host, ControllerQueuePair::new(QueueId(id), QueueKind::Standard, end))
 }

@@ -16,7 +16,7 @@ fn with_commands(host: &mut HostHarness, count: u32) -> Box<TestQueue> {
     let mut queue = host.queue(31);
     let buffer = host.buffer(4_096);
     for _ in 0..count {
-        queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
+        queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()).unwrap();
     }
     queue.ring();
     queue
@@ -115,7 +115,7 @@ fn with_mute_commands(host: &mut HostHarness) -> Box<TestQueue> {
     let mut queue = queue;
     let buffer = host.buffer(4_096);
     for _ in 0..4 {
-        queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
+        queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()).unwrap();
     }
     queue.ring();
     queue

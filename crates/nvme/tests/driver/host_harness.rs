@@ -106,7 +106,7 @@ impl HostHarness {
         entry: SubmissionEntry,
         data: &[IovaRange],
     ) -> CommandCompletion {
-        let command = queue.submit(entry, data).unwrap();
+        let command = queue.submit(entry, data, ()).unwrap();
         queue.ring();
         for _ in 0..1_000 {
             self.turn();

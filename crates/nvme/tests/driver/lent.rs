@@ -104,7 +104,7 @@ fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
     }
     for _ in 0..5 {
         for block in 0..31 {
-            queue.submit(small(false, block, 512), &[run(&into, 0, 512)]).unwrap();
+            queue.submit(small(false, block, 512), &[run(&into, 0, 512)], ()).unwrap();
         }
         queue.ring();
         let answers = host.answers(&mut queue);
@@ -121,7 +121,7 @@ fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
     let into = host.buffer(PAGE);
     succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
     host.machine.lock().faults.holds = true;
-    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
+    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)], ()).unwrap();
     queue.ring();
     host.turns(2);
     assert!(!loan.queue.is_over());
@@ -149,7 +149,7 @@ fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
     let (mut queue, _lease) = host.borrow(&loan, 7);
     let into = host.buffer(PAGE);
     host.machine.lock().faults.holds = true;
-    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
+    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)], ()).unwrap();
     queue.ring();
     host.turns(2);
     host.driver.delete_queue(loan.queue.id, host.now).unwrap();
@@ -157,7 +157,7 @@ fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
     assert!(!host.driver.has_queue(loan.queue.id));
     assert_eq!(queue.reap().unwrap().status, Status::ABORTED_SQ_DELETION);
     // A doorbell of a deleted queue has no effect.
-    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)]).unwrap();
+    queue.submit(small(false, 1, 512), &[run(&into, 0, 512)], ()).unwrap();
     queue.ring();
     host.turns(10);
     assert_eq!((queue.reap(), host.driver.resets()), (None, 0));

@@ -99,7 +99,7 @@ impl FaultRun {
         let data = [run(&self.buffer, lane * u64::from(LANE_BYTES), LANE_BYTES)];
         let (queue, flights) = &mut self.queues[at];
         let entry = small(writes.is_some(), lane * 8, LANE_BYTES);
-        if let Ok(command) = queue.submit(entry, &data) {
+        if let Ok(command) = queue.submit(entry, &data, ()) {
             let before = flights.insert(queue.slot(command), LaneCommand { lane, writes });
             assert!(before.is_none(), "two commands share a slot");
             self.busy[usize::try_from(lane).unwrap()] = true;
@@ -149,7 +149,9 @@ impl FaultRun {
                 kept.push((queue, flights));
                 continue;
             }
-            for slot in queue.abandon().unwrap() {
+            let lost: Vec<usize> = queue.commands().map(|(command, ())| queue.slot(command)).collect();
+            assert_eq!(queue.abandon().unwrap().len(), lost.len());
+            for slot in lost {
                 let flight = flights.remove(&slot).unwrap();
                 self.done(flight, Status::ABORTED_BY_HOST);
             }

@@ -74,9 +74,9 @@ fn b4_a_queue_accepts_exactly_its_depth_and_then_returns_full() {
         let buffer = host.buffer(4_096);
         for round in 0..3 {
             for _ in 0..depth {
-                queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
+                queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()).unwrap();
             }
-            assert_eq!(queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]), Err(SubmitFault::Full));
+            assert_eq!(queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()), Err((SubmitFault::Full, ())));
             queue.ring();
             let answers = host.answers(&mut queue);
             assert_eq!(answers.len(), depth as usize, "round {round}");
@@ -150,7 +150,7 @@ fn weighted_round_robin_is_used_if_the_controller_supports_it() {
     let buffer = host.buffer(4_096);
     for queue in &mut queues {
         for _ in 0..63 {
-            queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)]).unwrap();
+            queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()).unwrap();
         }
         queue.ring();
     }
@@ -173,10 +173,10 @@ fn invalid_data_is_refused_before_it_reaches_the_controller() {
     let mut queue = host.queue(3);
     let buffer = host.buffer(4 << 20);
     let max = 1 << 20;
-    let long = queue.submit(small(false, 0, 512), &[run(&buffer, 0, max + 4)]);
-    assert_eq!(long, Err(SubmitFault::TooLong { bytes: u64::from(max) + 4, most: u64::from(max) }));
-    let unaligned = queue.submit(small(false, 0, 512), &[run(&buffer, 2, 512)]);
-    assert!(matches!(unaligned, Err(SubmitFault::Data(_))));
+    let long = queue.submit(small(false, 0, 512), &[run(&buffer, 0, max + 4)], ());
+    assert_eq!(long, Err((SubmitFault::TooLong { bytes: u64::from(max) + 4, most: u64::from(max) }, ())));
+    let unaligned = queue.submit(small(false, 0, 512), &[run(&buffer, 2, 512)], ());
+    assert!(matches!(unaligned, Err((SubmitFault::Data(_), ()))));
     assert_eq!(queue.in_flight(), 0);
     succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
 }
@@ -244,7 +244,7 @@ fn a_closed_controller_is_shut_down_and_accesses_no_memory() {
     assert_eq!((host.driver.death(), host.driver.is_quiet()), (Some(DeathCause::Closed), true));
     assert!(!host.machine.lock().mastering);
     assert_eq!(queue.fate(), IoQueueState::Dead);
-    assert_eq!(queue.submit(small(false, 0, 512), &[]), Err(SubmitFault::NotLive));
+    assert_eq!(queue.submit(small(false, 0, 512), &[], ()), Err((SubmitFault::NotLive, ())));
     assert_eq!(host.driver.make_queue(spec(1), host.now), Err(RequestError::NotReady));
 }
 
@@ -265,7 +265,7 @@ fn a_requested_reset_loses_only_the_commands_in_flight() {
     succeeded(host.one(&mut queue, small(true, 0, 65_536), &[run(&buffer, 0, 65_536)]));
     host.machine.lock().faults.holds = true;
     for _ in 0..5 {
-        queue.submit(small(false, 0, 4_096), &[run(&buffer, 0, 4_096)]).unwrap();
+        queue.submit(small(false, 0, 4_096), &[run(&buffer, 0, 4_096)], ()).unwrap();
     }
     queue.ring();
     host.turn();

@@ -48,6 +48,10 @@ impl QueueTransport for RecordingQueue {
         self.inner.arm()
     }
 
+    fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.inner.visit_tokens(visit);
+    }
+
     fn in_flight(&self) -> u32 {
         self.inner.in_flight()
     }

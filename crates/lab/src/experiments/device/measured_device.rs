@@ -190,7 +190,7 @@ impl MeasuredDevice {
                 RoundKind::Get => retrieve(1, key, data),
                 RoundKind::Put => store(1, key, data, StoreOptions::NONE),
             };
-            if self.queue.pair.submit(entry).is_err() {
+            if self.queue.pair.submit(entry, ()).is_err() {
                 break;
             }
             *left -= 1;

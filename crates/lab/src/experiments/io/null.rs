@@ -70,7 +70,7 @@ fn pair_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoErr
         while done < reads {
             for _ in 0..depth {
                 // The queue is empty here, because everything was reaped.
-                let _ = black_box(host.submit(SubmissionEntry::default()));
+                let _ = black_box(host.submit(SubmissionEntry::default(), ()));
             }
             let _ = host.ring();
             while let FetchOutcome::Command(fetched) = device.fetch() {

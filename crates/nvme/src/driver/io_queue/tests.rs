@@ -17,7 +17,9 @@ const HEAD: usize = 0x100C;
 const TIMEOUT: Nanos = Nanos(400);
 
 struct QueueHarness {
-    queue: IoQueue<HeapWords, SimulatedRegisters>,
+    queue: IoQueue<HeapWords, SimulatedRegisters, usize>,
+    /// The context of the next command: commands are counted.
+    submitted: usize,
     registers: SimulatedRegisters,
     completions: HeapWords,
     life: SharedLifecycle,
@@ -40,13 +42,15 @@ fn puppet() -> QueueHarness {
     let life = SharedLifecycle::new();
     life.set(DriverPhase::Ready);
     let rules = TransferRules { sgl: SglUse::Never, transfer_bytes_max: 1 << 20 };
-    let queue = IoQueue::new(pair, lists, rules, life.clone(), TIMEOUT, Nanos::ZERO);
-    QueueHarness { queue, registers, completions, life, tail: 0, tag: Tag::One }
+    let queue = IoQueue::new(pair, lists, rules, life.clone(), TIMEOUT, Nanos::ZERO).carrying();
+    QueueHarness { queue, submitted: 0, registers, completions, life, tail: 0, tag: Tag::One }
 }
 
 impl QueueHarness {
     fn submit(&mut self) -> CommandId {
-        self.queue.submit(SubmissionEntry::default(), &[]).unwrap()
+        let command = self.queue.submit(SubmissionEntry::default(), &[], self.submitted).unwrap();
+        self.submitted += 1;
+        command
     }
 
     /// Posts a completion with these fields, valid or not.
@@ -162,7 +166,7 @@ fn no_doorbell_is_rung_and_no_command_accepted_during_a_reset() {
     puppet.life.set(DriverPhase::Recovering);
     puppet.queue.ring();
     assert_eq!(puppet.registers.load32(TAIL), 1);
-    assert_eq!(puppet.queue.submit(SubmissionEntry::default(), &[]), Err(SubmitFault::NotLive));
+    assert_eq!(puppet.queue.submit(SubmissionEntry::default(), &[], 7), Err((SubmitFault::NotLive, 7)));
     let queue = puppet.queue.abandon().unwrap_err();
     puppet.life.next_epoch();
     puppet.life.set(DriverPhase::Ready);
