@@ -9,10 +9,12 @@ RESP ?=
 SERVE_ARGS ?=
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source
+FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions soak proof lab fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -79,6 +81,16 @@ proof: ## store every file of /usr/share, with kills, deletion and overwriting: 
 
 lab: build ## list the experiments; `make lab RUN="resp --quick"` runs one
 	$(TARGET_DIR)/release/headwater lab $(if $(RUN),run $(RUN),list)
+
+# One file a run, so that a single experiment can be measured again; FIGURES_ARGS= measures full runs.
+figures: build ## measure every experiment and write docs/figures.md (FIGURES="device io", FIGURES_ARGS=)
+	@mkdir -p docs/figures
+	@for name in $(FIGURES); do \
+	  echo "== $$name"; \
+	  $(TARGET_DIR)/release/headwater lab run $$name $(FIGURES_ARGS) --json >docs/figures/$$name.json.new; \
+	  mv docs/figures/$$name.json.new docs/figures/$$name.json; \
+	done
+	$(TARGET_DIR)/release/headwater lab figures docs/figures/*.json >docs/figures.md
 
 fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TARGETS=)
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }

@@ -61,13 +61,11 @@ mod tests {
 
     #[test]
     fn the_report_counts_what_the_checks_find() {
-        let tree = Tree::of(&[
-            ("README.md", "one\ntwo\n"),
-            (
-                "crates/a/src/lib.rs",
-                "//! A.\n\n/// Whether it is.\nstruct State;\n/// A noun.\nstruct QueueState;\n// Nobody.\n",
-            ),
-        ]);
+        let source = format!(
+            "//! A.\n\n/// Whether it is.\nstruct State;\n/// A noun.\nstruct QueueState;\n// {}.\n",
+            words::REFUSED[0]
+        );
+        let tree = Tree::of(&[("README.md", "one\ntwo\n"), ("crates/a/src/lib.rs", &source)]);
         let report = report(&tree, Path::new(env!("CARGO_MANIFEST_DIR")));
         for line in [
             "refused_words 1",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
-/// Folders, from the root, that nobody writes by hand.
+/// Folders, from the root, that no person writes.
 const SKIPPED: &[&str] =
     &[".git", "target", "data", "fuzz/target", "fuzz/artifacts", "fuzz/corpus", "fuzz/open", "fuzz/coverage"];
 
@@ -17,7 +17,7 @@ const SKIPPED: &[&str] =
 pub(crate) struct Tree {
     texts: BTreeMap<String, String>,
     /// Files that are there but are not text, and folders: links may point at them.
-    others: Vec<String>,
+    not_text: Vec<String>,
 }
 
 impl Tree {
@@ -28,42 +28,42 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree made by hand.
+    /// Returns a tree made by hand.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let texts = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-        Self { texts, others: Vec::new() }
+        Self { texts, not_text: Vec::new() }
     }
 
-    /// How many text files there are.
+    /// Returns the number of text files.
     pub(crate) fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.texts.get(path).map(String::as_str)
     }
 
-    /// Whether a file or a folder is there.
+    /// Returns whether a file or a folder is there.
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         self.texts.contains_key(path)
-            || self.others.iter().any(|other| other == path.trim_end_matches('/'))
+            || self.not_text.iter().any(|other| other == path.trim_end_matches('/'))
             || self.texts.keys().any(|file| file.starts_with(&folder))
     }
 
-    /// Every file and its text.
+    /// Iterates over every file and its text.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Every Rust file and its text.
+    /// Iterates over every Rust file and its text.
     pub(crate) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// Every Markdown file and its text.
+    /// Iterates over every Markdown file and its text.
     pub(crate) fn markdown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".md"))
     }
@@ -75,17 +75,17 @@ impl Tree {
             let Some(name) = name.to_str() else { continue };
             let path = if below.is_empty() { name.to_owned() } else { format!("{below}/{name}") };
             if SKIPPED.contains(&path.as_str()) {
-                self.others.push(path);
+                self.not_text.push(path);
                 continue;
             }
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                self.others.push(path.clone());
+                self.not_text.push(path.clone());
                 self.read_folder(&entry.path(), &path)?;
             } else if kind.is_file() {
                 match String::from_utf8(fs::read(entry.path())?) {
                     Ok(text) => drop(self.texts.insert(path, text)),
-                    Err(_) => self.others.push(path),
+                    Err(_) => self.not_text.push(path),
                 }
             }
         }
@@ -93,12 +93,12 @@ impl Tree {
     }
 }
 
-/// Whether a path lies in a folder of tests or is a file of tests.
+/// Returns whether a path lies in a folder of tests or is a file of tests.
 pub(crate) fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| part == "tests" || part == "tests.rs" || part == "benches")
 }
 
-/// The lines of a Rust file, numbered from 1, up to where its own tests begin.
+/// Returns the lines of a Rust file, numbered from 1, up to where its own tests begin.
 pub(crate) fn lines_before_tests(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()

@@ -9,11 +9,11 @@ pub(crate) struct Violation {
     pub(crate) path: String,
     /// Line, from 1; 1 when the whole file is meant.
     pub(crate) line: usize,
-    /// What was found.
+    /// The finding.
     pub(crate) what: String,
-    /// Why that is a rule.
+    /// The reason for the rule.
     pub(crate) why: &'static str,
-    /// What puts it right.
+    /// The change that corrects it.
     pub(crate) remedy: &'static str,
 }
 

@@ -77,7 +77,9 @@ pub extern "C" fn hw_aio_read(
     })
 }
 
-/// Writes `bytes` bytes of memory of hw_get_buffer from byte `offset` on, asynchronously as hw_aio_read.
+/// Writes `bytes` bytes of memory of hw_get_buffer from byte `offset` on, asynchronously as hw_aio_read. With
+/// HW_PARAM_CACHE_BYTES a cache holds the data and writes them back later: the event does not make them durable,
+/// hw_aio_flush or hw_flush does.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_write(
     handle: *mut IoHandle,
@@ -94,7 +96,8 @@ pub extern "C" fn hw_aio_write(
     })
 }
 
-/// Makes durable every write that completed before, asynchronously as hw_aio_read.
+/// Makes durable every write that completed before, asynchronously as hw_aio_read. With a cache it first writes back the
+/// data that only the cache has.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_flush(handle: *mut IoHandle, tag: *mut c_void) -> ResultCode {
     run_call(|| HANDLES.with(handle, |open| open.submit(IoRequest::flush(), tag)))
@@ -116,7 +119,8 @@ pub extern "C" fn hw_aio_discard(
     })
 }
 
-/// Writes zeroes to `bytes` bytes from byte `offset` on, asynchronously as hw_aio_read.
+/// Writes zeroes to `bytes` bytes from byte `offset` on, asynchronously as hw_aio_read. With a cache the zeroes are
+/// durable only after hw_aio_flush or hw_flush.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_aio_write_zeroes(
     handle: *mut IoHandle,

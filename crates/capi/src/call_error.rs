@@ -4,7 +4,7 @@
 //! message says what to change.
 
 use crate::code::ResultCode;
-use headwater::io::handle::RequestError;
+use headwater::io::error::{CacheError, RequestError};
 use headwater::{IoError, SubmitError};
 use headwater_dma::pool::PoolError;
 use headwater_dma::pool::calibration::InvalidThresholds;
@@ -125,9 +125,9 @@ fn code_of_request(error: &RequestError) -> ResultCode {
         RequestError::Unreachable { .. } => ResultCode::Align,
         RequestError::ReadOnly { .. } => ResultCode::ReadOnly,
         RequestError::Full { .. } => ResultCode::WouldBlock,
-        RequestError::Unfit { .. } => ResultCode::Unsupported,
+        RequestError::Unsupported { .. } => ResultCode::Unsupported,
         RequestError::Gone => ResultCode::Gone,
-        RequestError::Closed => ResultCode::Closed,
+        RequestError::NoQueue => ResultCode::Closed,
         _ => ResultCode::Argument,
     }
 }
@@ -135,15 +135,19 @@ fn code_of_request(error: &RequestError) -> ResultCode {
 fn code_of_io(error: &IoError) -> ResultCode {
     match error {
         IoError::Status(_) => ResultCode::Status,
-        IoError::Blocks { .. } => ResultCode::Misaligned,
-        IoError::Range { .. } => ResultCode::OutOfRange,
+        IoError::PartialBlocks { .. } => ResultCode::Misaligned,
+        IoError::BlocksOutOfRange { .. } => ResultCode::OutOfRange,
         IoError::Submit(SubmitError::Full) => ResultCode::WouldBlock,
         IoError::Submit(SubmitError::Gone) | IoError::Gone { .. } => ResultCode::Gone,
         IoError::Submit(_) => ResultCode::Unsupported,
-        IoError::Refused { .. } => ResultCode::Refused,
+        IoError::Unsupported { .. }
+        | IoError::Limit { .. }
+        | IoError::Denied { .. }
+        | IoError::Daemon { .. }
+        | IoError::Cache(CacheError::InUse) => ResultCode::Refused,
         IoError::Device { .. } | IoError::Controller(_) | IoError::Protocol { .. } => ResultCode::Device,
         IoError::Namespace { .. } | IoError::OutOfBuffer(_) | IoError::QueuePair(_) => ResultCode::Argument,
-        IoError::Map(_) | IoError::Take(_) => ResultCode::NoMemory,
+        IoError::MapFailed(_) | IoError::SharedMemory(_) => ResultCode::NoMemory,
         _ => ResultCode::Other,
     }
 }

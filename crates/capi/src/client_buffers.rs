@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn ranges_inside_a_buffer_are_found_and_a_start_address_is_released_once() {
         let buffers = ClientBuffers::default();
-        let buffer = Buffer::pooled(Pool::of_process().unwrap().buffer(8_192).unwrap());
+        let buffer = Buffer::from_pool(Pool::of_process().unwrap().buffer(8_192).unwrap());
         let start = buffers.insert(buffer);
         assert_eq!(buffers.find(start + 512, 100).unwrap().process_address(), start + 512);
         assert!(buffers.find(start, 8_192).is_some());

@@ -129,7 +129,7 @@ fn open_handle(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<
                 device: queue.device,
                 position: 0,
                 class: RequestClass::FIRST,
-                durable: WriteDurability::AsPromised,
+                durable: WriteDurability::NamespaceDefault,
                 queues: vec![(name, number.addr())],
                 clock: Clock::start(),
                 settings: HandleSettings::default(),

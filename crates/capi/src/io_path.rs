@@ -75,7 +75,7 @@ impl IoPath {
     pub(crate) fn cancel(&mut self, token: u64) -> Result<(), CallError> {
         match self {
             Self::Direct(handle) => match handle.cancel(token) {
-                RequestCancellation::Waiting | RequestCancellation::Asked => Ok(()),
+                RequestCancellation::NotSubmitted | RequestCancellation::AbortSent => Ok(()),
                 RequestCancellation::TooLate => Err(CallError::TooLate),
                 RequestCancellation::Unknown => Err(CallError::UnknownTag),
             },
@@ -110,7 +110,7 @@ impl IoPath {
             })
         };
         match (std::mem::replace(self, Self::Closed), cache) {
-            (Self::Direct(handle), Some(_)) if handle.unanswered() > 0 => {
+            (Self::Direct(handle), Some(_)) if handle.outstanding() > 0 => {
                 *self = Self::Direct(handle);
                 Err(CallError::RequestsInFlight)
             }
@@ -119,7 +119,7 @@ impl IoPath {
                 *self = Self::Cached(Box::new(CachedHandle::new(handle, facts, config, &mut memory)?));
                 Ok(())
             }
-            (Self::Cached(handle), None) if handle.unanswered() > 0 => {
+            (Self::Cached(handle), None) if handle.outstanding() > 0 => {
                 *self = Self::Cached(handle);
                 Err(CallError::RequestsInFlight)
             }
@@ -155,7 +155,7 @@ impl IoPath {
     /// Returns the bytes of the cache, 0 without one.
     pub(crate) fn cache_bytes(&self) -> u64 {
         match self {
-            Self::Cached(handle) => handle.cache().with(|cache, _| cache.config().pages * PAGE_BYTES) as u64,
+            Self::Cached(handle) => handle.cache().with_parts(|cache, _| cache.config().pages * PAGE_BYTES) as u64,
             _ => 0,
         }
     }

@@ -23,6 +23,7 @@ pub mod quota;
 pub mod segments;
 pub mod statistics;
 pub mod transfer;
+pub mod version;
 
 pub use code::ResultCode;
 

@@ -29,7 +29,8 @@ pub enum HandleParam {
     AggregationNs = 3,
     /// Order of the requests: one of HW_SCHEDULER_.
     Scheduler = 4,
-    /// Nanoseconds within which a request should complete, for HW_SCHEDULER_DEADLINE.
+    /// Nanoseconds within which a request should complete, for HW_SCHEDULER_DEADLINE: of every class without a deadline
+    /// of its own. With one deadline for all classes the order is that of submission.
     DeadlineNs = 5,
     /// Class of the requests from now on, 0 to 7, for shares, priorities and selectors.
     Class = 6,
@@ -42,10 +43,15 @@ pub enum HandleParam {
     /// Maximum number of requests at the device; further ones wait in the scheduler.
     InFlightMax = 10,
     /// Bytes of the block cache, rounded up to pages of 4,096; 0 for none. With a cache, requests need not be whole
-    /// blocks. It is added and removed while no request is in flight.
+    /// blocks. It is added and removed while no request is in flight. The cache writes back: written data are durable
+    /// only after hw_flush or hw_aio_flush, or with HW_PARAM_SYNC.
     CacheBytes = 11,
-    /// 1: writes complete when the cache has them, and go to the device later. 0: when the device has them too.
+    /// 1, the default: writes complete when the cache has them, and go to the device later. 0: when the device has them
+    /// too. Under both, written data are durable only after hw_flush or hw_aio_flush, or with HW_PARAM_SYNC.
     CacheWriteBack = 12,
+    /// Nanoseconds within which a request of one class should complete, for HW_SCHEDULER_DEADLINE. Pass
+    /// HW_PARAM_DEADLINE_NS_OF_CLASS + class, 16 to 23; the value 0 returns the class to HW_PARAM_DEADLINE_NS.
+    DeadlineNsOfClass = 16,
 }
 
 /// The caller polls without sleeping.
@@ -79,6 +85,8 @@ pub(crate) struct HandleSettings {
     aggregation: CompletionAggregation,
     scheduler: u64,
     deadline_ns: u64,
+    /// The deadline of each class, 0 for `deadline_ns`.
+    class_deadlines_ns: [u64; CLASSES],
     weights: u64,
     merging: bool,
     policy: WritePolicy,
@@ -93,6 +101,7 @@ impl Default for HandleSettings {
             aggregation: CompletionAggregation::NONE,
             scheduler: HW_SCHEDULER_FIFO,
             deadline_ns: DEADLINE_NS,
+            class_deadlines_ns: [0; CLASSES],
             weights: 0,
             merging: false,
             policy: WritePolicy::Back,
@@ -118,8 +127,8 @@ impl HandleSettings {
         match self.scheduler {
             HW_SCHEDULER_FIFO => Some(SchedulingPolicy::Fifo),
             HW_SCHEDULER_DEADLINE => Some(SchedulingPolicy::Deadline {
-                within: [Nanos(self.deadline_ns); CLASSES],
-                late: LatePolicy::Serve,
+                deadlines: self.class_deadlines_ns.map(|own| Nanos(self.deadline_or_default(own))),
+                late_policy: LatePolicy::Serve,
             }),
             HW_SCHEDULER_SHARE => Some(SchedulingPolicy::share(&self.weights.to_le_bytes().map(u16::from))),
             HW_SCHEDULER_PRIORITY => Some(SchedulingPolicy::Priority { overtakes_max: OVERTAKES_MAX }),
@@ -128,8 +137,23 @@ impl HandleSettings {
     }
 }
 
+impl HandleSettings {
+    fn deadline_or_default(&self, own: u64) -> u64 {
+        if own == 0 { self.deadline_ns } else { own }
+    }
+
+    fn own_deadline_ns(&mut self, class: RequestClass) -> &mut u64 {
+        &mut self.class_deadlines_ns[usize::from(class.number())]
+    }
+
+    fn class_deadline_ns(&self, class: RequestClass) -> u64 {
+        self.deadline_or_default(self.class_deadlines_ns[usize::from(class.number())])
+    }
+}
+
 impl OpenHandle {
-    fn set(&mut self, param: HandleParam, value: u64) -> Result<(), CallError> {
+    fn set(&mut self, key: ParamKey, value: u64) -> Result<(), CallError> {
+        let ParamKey { param, class } = key;
         let refused = |field, choice| CallError::InvalidValue { field, value, choice };
         let small = |field| u32::try_from(value).map_err(|_| refused(field, "a value that fits 32 bits"));
         let either = |field| match value {
@@ -145,6 +169,7 @@ impl OpenHandle {
             HandleParam::AggregationNs => settings.aggregation.time = Nanos(value),
             HandleParam::Scheduler => settings.scheduler = value,
             HandleParam::DeadlineNs => settings.deadline_ns = value,
+            HandleParam::DeadlineNsOfClass => *settings.own_deadline_ns(class) = value,
             HandleParam::Weights => settings.weights = value,
             HandleParam::Merging => settings.merging = either("MERGING")?,
             HandleParam::InFlightMax => settings.in_flight_max = small("IN_FLIGHT_MAX")?,
@@ -161,19 +186,22 @@ impl OpenHandle {
                 return Ok(());
             }
             HandleParam::Sync => {
-                self.durable =
-                    if either("SYNC")? { WriteDurability::Now } else { WriteDurability::AsPromised };
+                let (sync, plain) = (WriteDurability::Immediate, WriteDurability::NamespaceDefault);
+                self.durable = if either("SYNC")? { sync } else { plain };
                 return Ok(());
             }
         }
         let completion = settings.completion().ok_or(refused("COMPLETION", "one of HW_COMPLETION_"))?;
         let scheduling = settings.scheduling().ok_or(refused("SCHEDULER", "one of HW_SCHEDULER_"))?;
         match param {
-            HandleParam::Scheduler | HandleParam::DeadlineNs | HandleParam::Weights => {
+            HandleParam::Scheduler
+            | HandleParam::DeadlineNs
+            | HandleParam::DeadlineNsOfClass
+            | HandleParam::Weights => {
                 self.io_path.with(|handle| {
                     handle.set_scheduling(scheduling);
                     Ok(())
-                })?
+                })?;
             }
             HandleParam::Merging => {
                 let merging = if settings.merging { MergePolicy::Adjacent } else { MergePolicy::Off };
@@ -199,19 +227,20 @@ impl OpenHandle {
         self.io_path.set_cache(cache, &self.facts, self.device)
     }
 
-    fn get(&self, param: HandleParam) -> u64 {
+    fn get(&self, key: ParamKey) -> u64 {
         let settings = &self.settings;
-        match param {
+        match key.param {
             HandleParam::Completion => settings.completion,
             HandleParam::PeriodNs => settings.period_ns,
             HandleParam::AggregationCount => settings.aggregation.count.into(),
             HandleParam::AggregationNs => settings.aggregation.time.0,
             HandleParam::Scheduler => settings.scheduler,
             HandleParam::DeadlineNs => settings.deadline_ns,
+            HandleParam::DeadlineNsOfClass => settings.class_deadline_ns(key.class),
             HandleParam::Class => self.class.number().into(),
             HandleParam::Weights => settings.weights,
             HandleParam::Merging => settings.merging.into(),
-            HandleParam::Sync => u64::from(self.durable == WriteDurability::Now),
+            HandleParam::Sync => u64::from(self.durable == WriteDurability::Immediate),
             HandleParam::InFlightMax => settings.in_flight_max.into(),
             HandleParam::CacheBytes => self.io_path.cache_bytes(),
             HandleParam::CacheWriteBack => (settings.policy == WritePolicy::Back).into(),
@@ -219,16 +248,29 @@ impl OpenHandle {
     }
 }
 
+/// A parameter, and the class that its number carries: the first for a parameter of all classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ParamKey {
+    param: HandleParam,
+    class: RequestClass,
+}
+
 /// Returns the parameter of a number; C can pass any number.
-fn param_of(number: u32) -> Result<HandleParam, CallError> {
-    PARAMS.get(number as usize).copied().ok_or(CallError::InvalidValue {
+fn param_of(number: u32) -> Result<ParamKey, CallError> {
+    let plain = PARAMS.get(number as usize).map(|&param| ParamKey { param, class: RequestClass::FIRST });
+    let of_class = || {
+        let class = number.checked_sub(HandleParam::DeadlineNsOfClass as u32)?;
+        let class = RequestClass::new(u8::try_from(class).ok()?)?;
+        Some(ParamKey { param: HandleParam::DeadlineNsOfClass, class })
+    };
+    plain.or_else(of_class).ok_or(CallError::InvalidValue {
         field: "param",
         value: number.into(),
-        choice: "one of HW_PARAM_",
+        choice: "one of HW_PARAM_, or HW_PARAM_DEADLINE_NS_OF_CLASS + 0 to 7",
     })
 }
 
-/// Every parameter, in the order of the numbers.
+/// Every parameter that is not of one class, in the order of the numbers.
 ///
 /// cbindgen:ignore
 const PARAMS: [HandleParam; 13] = [
@@ -247,13 +289,14 @@ const PARAMS: [HandleParam; 13] = [
     HandleParam::CacheWriteBack,
 ];
 
-/// Changes a parameter of a handle: `param` is one of HW_PARAM_. Requests in flight continue under the new value.
+/// Changes a parameter of a handle: `param` is one of HW_PARAM_, or HW_PARAM_DEADLINE_NS_OF_CLASS + class. Requests in
+/// flight continue under the new value.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_set_param(handle: *mut IoHandle, param: u32, value: u64) -> ResultCode {
     run_call(|| HANDLES.with(handle, |open| open.set(param_of(param)?, value)))
 }
 
-/// Writes the current value of a handle's parameter to `value`: `param` is one of HW_PARAM_.
+/// Writes the current value of a handle's parameter to `value`: `param` is as for hw_set_param.
 ///
 /// # Safety
 /// A `value` that is neither null nor misaligned is valid for a write.
@@ -277,8 +320,34 @@ mod tests {
     fn every_parameter_has_its_number() {
         for (number, param) in PARAMS.into_iter().enumerate() {
             assert_eq!(param as usize, number);
-            assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), param);
+            let key = ParamKey { param, class: RequestClass::FIRST };
+            assert_eq!(param_of(u32::try_from(number).unwrap()).unwrap(), key);
         }
         assert!(param_of(13).is_err() && param_of(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn deadline_number_carries_each_class_and_no_other() {
+        for class in 0..8 {
+            let key =
+                ParamKey { param: HandleParam::DeadlineNsOfClass, class: RequestClass::new(class).unwrap() };
+            assert_eq!(param_of(16 + u32::from(class)).unwrap(), key);
+        }
+        assert!(param_of(15).is_err() && param_of(24).is_err());
+    }
+
+    #[test]
+    fn class_without_a_deadline_of_its_own_has_the_default() {
+        let mut settings = HandleSettings {
+            scheduler: HW_SCHEDULER_DEADLINE,
+            deadline_ns: 900,
+            ..HandleSettings::default()
+        };
+        settings.class_deadlines_ns[3] = 20;
+        let Some(SchedulingPolicy::Deadline { deadlines, .. }) = settings.scheduling() else {
+            panic!("not a deadline policy")
+        };
+        let expected: Vec<u64> = (0..8).map(|class| if class == 3 { 20 } else { 900 }).collect();
+        assert_eq!(deadlines.map(|deadline| deadline.0).to_vec(), expected);
     }
 }

@@ -56,8 +56,11 @@ pub unsafe extern "C" fn hw_get_user_quota(
             return Err(IoError::Protocol { reason: "the daemon's answer is not a list".to_owned() }.into());
         };
         let grant = grants.iter().find(|grant| grant.who == GrantSubject::Uid(uid));
-        let grant =
-            grant.ok_or_else(|| IoError::Refused { reason: format!("nothing is granted to uid {uid}") })?;
+        let grant = grant.ok_or_else(|| IoError::Denied {
+            reason: format!(
+                "nothing is granted to uid {uid} by its number; grant it with `headwater attach grant --uid {uid}`"
+            ),
+        })?;
         queues.write(grant.queues);
         memory.write(grant.memory);
         Ok(())

@@ -83,7 +83,8 @@ pub unsafe extern "C" fn hw_pread(
 }
 
 /// Writes `bytes` bytes from byte `offset` on. Memory of hw_get_buffer is written from in place, any other through a
-/// copy.
+/// copy. With HW_PARAM_CACHE_BYTES a cache holds the data and writes them back later: they are durable only after
+/// hw_flush.
 ///
 /// # Safety
 /// A `buffer` that is not null is valid for reads of `bytes` bytes, and no thread writes to them during the call.
@@ -118,7 +119,8 @@ pub unsafe extern "C" fn hw_read(handle: *mut IoHandle, buffer: *mut c_void, byt
     })
 }
 
-/// Writes as hw_pwrite at the position, and advances the position by `bytes`.
+/// Writes as hw_pwrite at the position, and advances the position by `bytes`. With a cache the data are durable only
+/// after hw_flush.
 ///
 /// # Safety
 /// As for hw_pwrite.
@@ -177,16 +179,16 @@ pub unsafe extern "C" fn hw_lseek(
     })
 }
 
-/// Makes durable every write that completed before.
+/// Makes durable every write that completed before. With a cache it first writes back the data that only the cache has.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_flush(handle: *mut IoHandle) -> ResultCode {
     run_call(|| HANDLES.with(handle, |open| open.run(IoRequest::flush())))
 }
 
 /// Discards `bytes` bytes from byte `offset` on, whose contents are no longer needed. Whole blocks, inside the range
-/// that the handle may access.
+/// that the handle may access. `bytes` stands before `offset`, as in every call that takes both.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> ResultCode {
+pub extern "C" fn hw_discard(handle: *mut IoHandle, bytes: u64, offset: u64) -> ResultCode {
     run_call(|| {
         HANDLES.with(handle, |open| {
             let list = open.allocate_device_memory(LIST_BYTES)?;
@@ -195,9 +197,10 @@ pub extern "C" fn hw_discard(handle: *mut IoHandle, offset: u64, bytes: u64) -> 
     })
 }
 
-/// Writes zeroes to `bytes` bytes from byte `offset` on. Whole blocks.
+/// Writes zeroes to `bytes` bytes from byte `offset` on. Whole blocks. `bytes` stands before `offset`, as in every call
+/// that takes both. With a cache the zeroes are durable only after hw_flush.
 #[unsafe(no_mangle)]
-pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, offset: u64, bytes: u64) -> ResultCode {
+pub extern "C" fn hw_write_zeroes(handle: *mut IoHandle, bytes: u64, offset: u64) -> ResultCode {
     run_call(|| HANDLES.with(handle, |open| open.run(IoRequest::write_zeroes(offset, bytes, open.durable))))
 }
 

@@ -1,7 +1,7 @@
 //! Device-visible memory (DMA memory) and its ownership.
 //!
-//! Input: requests for memory. Output: [`buffer::Payload`]s of the [`pool`], pinned once and reused, and
-//! [`frame::Frame`]s, page slots of one size. Both are moved into an operation and returned with its completion.
+//! Input: requests for memory. Output: [`buffer::PoolBuffer`]s of the [`pool`], pinned once and reused, and
+//! [`frame::MediaFrame`]s, page slots of one size. Both are moved into an operation and returned with its completion.
 #![forbid(unsafe_code)]
 
 pub mod buddy;

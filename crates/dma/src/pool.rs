@@ -272,7 +272,7 @@ impl Pool {
         lookup::segment(self.state, address)
     }
 
-    /// Returns the buffer [leaked](Buffer::leak) at this address, with a length of all its pages.
+    /// Returns the buffer [leaked](PoolBuffer::leak) at this address, with a length of all its pages.
     ///
     /// # Errors
     /// The address is outside the pool, inside a buffer, already freed, or of a buffer that was not leaked.
@@ -280,7 +280,7 @@ impl Pool {
         lookup::adopt(self.state, address)
     }
 
-    /// Performs [`allocate`](Self::allocate) and [`leak`](Buffer::leak) in one step, for callers that hold only
+    /// Performs [`allocate`](Self::allocate) and [`leak`](PoolBuffer::leak) in one step, for callers that hold only
     /// addresses. The memory is contiguous, whatever the shape of the request.
     ///
     /// # Errors

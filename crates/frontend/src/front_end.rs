@@ -8,7 +8,7 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::queue_pair::SleepDecision;
 use std::os::fd::BorrowedFd;
 
-/// The cost of an idle [`poll`](Face::poll) of a front end.
+/// The cost of an idle [`poll`](FrontEnd::poll) of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollCost {
     /// Loads from memory: polled in every turn.
@@ -37,9 +37,9 @@ pub trait FrontEnd<D> {
     }
 
     /// Makes clients with doorbells in memory signal [`wake_descriptor`](Self::wake_descriptor) until the next poll.
-    /// Returns [`SleepDecision::No`] if new work has arrived: poll again.
+    /// Returns [`SleepDecision::WorkPending`] if new work has arrived: poll again.
     fn prepare_sleep(&mut self) -> SleepDecision {
-        SleepDecision::Until
+        SleepDecision::UntilWoken
     }
 
     /// Stops accepting clients and commands; commands in flight are still answered.

@@ -2,7 +2,7 @@
 //!
 //! Input: connections and, once a turn, the device and the time. Output: commands to the device, replies to the
 //! sockets. The front end never blocks and has no thread: the core loop polls it and sleeps on its
-//! [`descriptor`](RespFace::descriptor). Invariant: every command of a client gets exactly one reply, in order, and
+//! [`descriptor`](RespFrontEnd::descriptor). Invariant: every command of a client gets exactly one reply, in order, and
 //! none before the device released it.
 //!
 //! ```text
@@ -13,8 +13,10 @@ mod atomic_writes;
 mod bits;
 mod change;
 mod client;
+mod client_identity;
 mod clients;
 mod command_table;
+mod config;
 mod connection;
 mod decimals;
 mod dispatch;
@@ -35,6 +37,7 @@ mod listing;
 mod locks;
 mod metrics;
 mod operation;
+mod operation_step;
 mod output_queue;
 pub mod parser;
 mod plan;
@@ -51,13 +54,13 @@ mod strings;
 mod sweep;
 mod turn;
 
+pub use config::{RespConfig, RespError};
+
 use crate::core_device::CoreDevice;
 use crate::counters::FrontEndCounters;
 use crate::front_end::FrontEnd;
 use clients::ClientTable;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::FrontEndId;
-use headwater_ssd::engine::Durability;
 use limits::{READ_BYTES, TURN_EVENTS_MAX};
 use listener::RespListener;
 use rustix::event::{Timespec, epoll};
@@ -65,68 +68,6 @@ use state::{RespCounters, RespState};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-
-/// The configuration of a RESP front end.
-#[derive(Clone, Debug)]
-pub struct RespConfig {
-    /// TCP addresses to listen on; port 0 picks one.
-    pub listen: Vec<SocketAddr>,
-    /// Path of a Unix socket to listen on as well.
-    pub unix_path: Option<PathBuf>,
-    /// Password that AUTH requires, if any.
-    pub password: Option<String>,
-    /// Durability mode of the device, as CONFIG and INFO report it.
-    pub durability: Durability,
-    /// Number of this front end in the device.
-    pub front_end: FrontEndId,
-    /// Seed of random choices (RANDOMKEY).
-    pub seed: u64,
-}
-
-impl Default for RespConfig {
-    fn default() -> Self {
-        Self {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 6379))],
-            unix_path: None,
-            password: None,
-            durability: Durability::Always,
-            front_end: FrontEndId(1),
-            seed: 0,
-        }
-    }
-}
-
-/// An error that prevents the front end from starting.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RespError {
-    /// A TCP address cannot be bound.
-    #[error("cannot listen on {address}: {source}; choose another address or stop the process that uses it")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-    /// A Unix socket path cannot be bound.
-    #[error("cannot listen on {}: {source}; choose another path or stop the process that uses it", path.display())]
-    ListenUnix {
-        /// The path.
-        path: PathBuf,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-    /// Neither an address nor a path is configured.
-    #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]
-    NoAddress,
-    /// The epoll instance cannot be created or extended.
-    #[error("cannot watch sockets with epoll: {source}; raise the limit of open files")]
-    Epoll {
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-}
 
 /// The life-cycle stage of the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

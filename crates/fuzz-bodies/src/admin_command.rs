@@ -81,9 +81,9 @@ impl FuzzedHost {
             }
             3 => self.write(0x14, 4, 0x0046_0061 ^ actions.number(1) << (8 * (action >> 6))),
             4 => self.write(0x24, 4, 0x001F_001F),
-            5 => self.controller.enabled(),
-            6 => self.controller.disabled(),
-            7 => self.controller.shut_down(),
+            5 => self.controller.complete_enable(),
+            6 => self.controller.complete_disable(),
+            7 => self.controller.complete_shutdown(),
             8 if action > 0xF0 => self.controller.fail(),
             8 | 9 => self.change(actions),
             10 => {

@@ -258,11 +258,11 @@ impl DriverOwner {
         }
         if phase == DriverPhase::Ready && self.making.is_none() && self.live_queues.len() < 2 {
             let spec = QueueSpec { depth: DEPTH, vector: Some(1), priority: QueuePriority::Medium };
-            self.making = self.driver.make_queue(spec, self.now).ok();
+            self.making = self.driver.request_queue(spec, self.now).ok();
         }
         for mut live in std::mem::take(&mut self.live_queues) {
             self.work(&mut live);
-            match live.queue.fate() {
+            match live.queue.state() {
                 IoQueueState::Live | IoQueueState::Waiting => self.live_queues.push(live),
                 IoQueueState::Lost | IoQueueState::Dead => {
                     let lost = live.queue.abandon().map(|slots| slots.len());
@@ -278,7 +278,7 @@ impl DriverOwner {
     fn work(&mut self, live: &mut LiveQueue) {
         let data = [IovaRange { start: Iova(MEMORY_AT + 512), bytes: 16_384 }];
         let entry = SubmissionEntry { opcode: 2, ..SubmissionEntry::default() };
-        while live.queue.submit(entry, &data).is_ok() {
+        while live.queue.submit(entry, &data, ()).is_ok() {
             live.in_flight += 1;
             self.accepted += 1;
         }
@@ -290,12 +290,12 @@ impl DriverOwner {
             self.answered += 1;
         }
         let (driver, now, queue) = (&mut self.driver, self.now, live.queue.id());
-        live.queue.watch(now, |overdue| match overdue {
+        live.queue.check_timeouts(now, |overdue| match overdue {
             OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
-            OverdueCommand::Stuck(command) => driver.report(ResetCause::Stuck { queue, command }, now),
+            OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue, command }, now),
         });
         if let Some(fault) = live.queue.fault() {
-            driver.report(ResetCause::Queue { queue, fault }, now);
+            driver.reset_for(ResetCause::QueueViolation { queue, fault }, now);
         }
     }
 }

@@ -28,7 +28,7 @@ impl LentBytes for LentVec {
     fn crc32c(&self, seed: u32, range: Range<usize>) -> u32 {
         crc32c(seed, &self.0.borrow()[range])
     }
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
         self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 }
@@ -73,7 +73,7 @@ pub fn body(bytes: &[u8]) {
         let mut input = part;
         loop {
             match host.advance(&mut input) {
-                InitiatorStep::Starved => break,
+                InitiatorStep::NeedInput => break,
                 InitiatorStep::Opened => {}
                 InitiatorStep::Completed(done) => {
                     returned += 1;

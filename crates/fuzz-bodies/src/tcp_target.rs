@@ -37,7 +37,7 @@ fn run(mode: u8, stream: &[u8], piece: usize) -> (usize, Vec<u8>, bool) {
         request[11] = mode >> 6;
         harness.receive(&mut target, &request);
     }
-    let flow = if mode & 0x20 == 0 { FlowControl::Heads } else { FlowControl::Disabled };
+    let flow = if mode & 0x20 == 0 { FlowControl::Enabled } else { FlowControl::Disabled };
     if target.is_open() {
         target.set_queue(8, flow);
     }
@@ -69,7 +69,7 @@ impl TargetHarness {
     fn receive(&mut self, target: &mut TargetConnection, mut bytes: &[u8]) {
         loop {
             match target.advance(&mut bytes) {
-                TargetStep::Starved => return,
+                TargetStep::NeedInput => return,
                 TargetStep::Closed(_) => {
                     self.closed = true;
                     return;
@@ -84,7 +84,7 @@ impl TargetHarness {
                         2 => TransferNeed::ToHost(bytes),
                         _ => TransferNeed::None,
                     };
-                    if target.want(slot, need) == NeedOutcome::Now {
+                    if target.declare_need(slot, need) == NeedOutcome::Now {
                         self.answer(target, slot);
                     }
                 }

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::thread;
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type ExampleResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Bytes that the program works on.
 const AREA: u64 = 16 << 20;
@@ -27,7 +27,7 @@ fn pattern(at: u64, bytes: usize) -> Vec<u8> {
     (at..at + bytes as u64).step_by(8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
-fn check(at: u64, found: &[u8]) -> Result<()> {
+fn check(at: u64, found: &[u8]) -> ExampleResult<()> {
     let expected = pattern(at, found.len());
     match expected.iter().zip(found).position(|(expected, found)| expected != found) {
         None => Ok(()),
@@ -35,19 +35,19 @@ fn check(at: u64, found: &[u8]) -> Result<()> {
     }
 }
 
-fn ensure(holds: bool, what: &str) -> Result<()> {
+fn ensure(holds: bool, what: &str) -> ExampleResult<()> {
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
 /// Writes or verifies the area by blocking calls, from one block to more than any device transfers in one command.
-fn write_or_verify(device: &mut Device, writes: bool) -> Result<()> {
+fn write_or_verify(device: &mut Device, writes: bool) -> ExampleResult<()> {
     let block = u64::from(device.namespace().block_bytes);
     let lengths = [1, 2, 7, 64, 513, 1_027].map(|blocks| blocks * block).into_iter().chain([5 << 20]);
     let mut at = 0;
     for length in lengths.collect::<Vec<_>>().into_iter().cycle() {
         let bytes = usize::try_from(length.min(AREA - at))?;
         if writes {
-            device.write(at / block, &pattern(at, bytes), WriteDurability::AsPromised)?;
+            device.write(at / block, &pattern(at, bytes), WriteDurability::NamespaceDefault)?;
         } else {
             let mut found = vec![0; bytes];
             device.read(at / block, &mut found)?;
@@ -63,7 +63,7 @@ fn write_or_verify(device: &mut Device, writes: bool) -> Result<()> {
 }
 
 /// Runs a full queue on each of several threads, each thread with its own blocks.
-fn several_queues(device: &mut Device) -> Result<()> {
+fn several_queues(device: &mut Device) -> ExampleResult<()> {
     let block = device.namespace().block_bytes;
     let namespace = device.namespace().id;
     let mut threads = Vec::new();
@@ -77,7 +77,7 @@ fn several_queues(device: &mut Device) -> Result<()> {
     Ok(())
 }
 
-fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, number: u64) -> Result<()> {
+fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, number: u64) -> ExampleResult<()> {
     for round in 0..8_u64 {
         for writes in [true, false] {
             let mut places = Vec::new();
@@ -87,7 +87,7 @@ fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, numb
                 let lba = at / u64::from(block);
                 let command = if writes {
                     slice.write(0, &pattern(at, 8_192))?;
-                    Command::write(namespace, lba, block, slice, WriteDurability::AsPromised)?
+                    Command::write(namespace, lba, block, slice, WriteDurability::NamespaceDefault)?
                 } else {
                     slice.write(0, &[0xEE; 8_192])?;
                     Command::read(namespace, lba, block, slice)?
@@ -97,7 +97,7 @@ fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, numb
             }
             let mut answered = 0;
             while let Some(completion) = queue.wait(None)? {
-                completion.ok()?;
+                completion.into_result()?;
                 answered += 1;
             }
             ensure(answered == DEPTH, "each command has one answer")?;
@@ -111,28 +111,28 @@ fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, numb
     Ok(())
 }
 
-fn run_one(queue: &mut Queue, command: Command) -> std::result::Result<Status, IoError> {
+fn run_one(queue: &mut Queue, command: Command) -> Result<Status, IoError> {
     queue.submit(command, 1)?;
     Ok(queue.wait(None)?.map_or(Status::INTERNAL_ERROR, |completion| completion.status))
 }
 
 /// Checks the commands that the blocking calls do not have, and misuse.
-fn every_command(device: &mut Device) -> Result<()> {
+fn every_command(device: &mut Device) -> ExampleResult<()> {
     let facts = device.namespace().clone();
     let (id, block) = (facts.id, facts.block_bytes);
     let bytes = block as usize * 8;
     let (buffer, list) = (device.buffer(bytes)?, device.buffer(4_096)?);
-    device.write(0, &pattern(0, bytes), WriteDurability::Now)?;
+    device.write(0, &pattern(0, bytes), WriteDurability::Immediate)?;
     let mut queue = device.queue(4)?;
     buffer.write(0, &pattern(0, bytes))?;
     let same = run_one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
     buffer.write(bytes - 1, &[!0])?;
     let other = run_one(&mut queue, Command::compare(id, 0, block, buffer.clone())?)?;
     ensure(
-        same.is_success() && other.is(Status::COMPARE_FAILURE),
+        same.is_success() && other.same_code(Status::COMPARE_FAILURE),
         "compare distinguishes equal from different data",
     )?;
-    let zeroes = run_one(&mut queue, Command::write_zeroes(id, 2, 4, WriteDurability::Now)?)?;
+    let zeroes = run_one(&mut queue, Command::write_zeroes(id, 2, 4, WriteDurability::Immediate)?)?;
     let discarded = run_one(&mut queue, Command::discard(id, &[(6, 1), (7, 1)], &list)?)?;
     ensure(zeroes.is_success() && discarded.is_success(), "zeroes and discard")?;
     let read = run_one(&mut queue, Command::read(id, 0, block, buffer.clone())?)?;
@@ -144,15 +144,15 @@ fn every_command(device: &mut Device) -> Result<()> {
     ensure(found[front..zeroed].iter().all(|&byte| byte == 0), "zeroes read back")?;
     for beyond in [facts.size, facts.size - 7, u64::MAX - 7] {
         let refused = run_one(&mut queue, Command::read(id, beyond, block, buffer.clone())?);
-        ensure(matches!(refused, Err(IoError::Range { .. })), "blocks beyond the end are refused")?;
+        ensure(matches!(refused, Err(IoError::BlocksOutOfRange { .. })), "blocks beyond the end are refused")?;
     }
     let discard = Command::discard(id, &[(0, 1), (facts.size - 1, 2)], &list)?;
     let refused = run_one(&mut queue, discard);
-    ensure(matches!(refused, Err(IoError::Range { .. })), "a discard beyond the end is refused")?;
+    ensure(matches!(refused, Err(IoError::BlocksOutOfRange { .. })), "a discard beyond the end is refused")?;
     let parts = vec![buffer.slice(0, block as usize)?, buffer.slice(block as usize * 3, block as usize * 2)?];
     buffer.write(0, &pattern(0, bytes))?;
     let gathered =
-        run_one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::AsPromised)?)?;
+        run_one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::NamespaceDefault)?)?;
     ensure(gathered.is_success(), "data in two pieces is one command")?;
     let mut found = vec![0; block as usize * 3];
     device.read(0, &mut found)?;
@@ -160,7 +160,7 @@ fn every_command(device: &mut Device) -> Result<()> {
     check(u64::from(block) * 3, &found[block as usize..])
 }
 
-fn run() -> Result<()> {
+fn run() -> ExampleResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, what] = &arguments[..] else { return Err("device_blocks URL write|verify|try".into()) };
     let mut device = Device::open(url)?;

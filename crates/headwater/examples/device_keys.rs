@@ -10,7 +10,7 @@ use headwater::{Command, Device, Status, StoreCondition};
 use std::error::Error;
 use std::io::{Read as _, Write as _};
 
-type Outcome = Result<(), Box<dyn Error>>;
+type ExampleResult = Result<(), Box<dyn Error>>;
 
 /// Lengths of values: zero, less than a page, some pages, and with pages of 4 KiB a PRP list that continues in a second
 /// page.
@@ -23,13 +23,13 @@ const VALUE_BYTES: usize = 512;
 /// The key of the values of every length.
 const ONE: &[u8] = b"of every length";
 
-fn put(device: &mut Device, key: &str) -> Outcome {
+fn put(device: &mut Device, key: &str) -> ExampleResult {
     let mut value = Vec::new();
     std::io::stdin().read_to_end(&mut value)?;
     Ok(device.put(key.as_bytes(), &value)?)
 }
 
-fn get(device: &mut Device, key: &str) -> Outcome {
+fn get(device: &mut Device, key: &str) -> ExampleResult {
     let value = device.get(key.as_bytes())?.ok_or("there is no such key")?;
     Ok(std::io::stdout().write_all(&value)?)
 }
@@ -63,7 +63,7 @@ fn values(device: &mut Device) -> Result<usize, Box<dyn Error>> {
     Ok(max)
 }
 
-fn conditions(device: &mut Device) -> Outcome {
+fn conditions(device: &mut Device) -> ExampleResult {
     let status = |put: Result<(), headwater::IoError>| put.err().and_then(|error| error.status());
     let taken = status(device.put_if(ONE, b"w", StoreCondition::IfAbsent));
     let absent = status(device.put_if(b"not there", b"w", StoreCondition::IfExists));
@@ -78,24 +78,24 @@ fn conditions(device: &mut Device) -> Outcome {
 }
 
 /// Stores keys with a full queue, reusing each buffer.
-fn many(device: &mut Device) -> Outcome {
+fn many(device: &mut Device) -> ExampleResult {
     let namespace = device.namespace().id;
     let buffer = device.buffer(64 * VALUE_BYTES)?;
     let mut queue = device.queue(DEPTH)?;
     for turn in 0..KEYS {
         let value = buffer.slice(usize::try_from(turn % 64)? * VALUE_BYTES, VALUE_BYTES)?;
         if queue.in_flight() == queue.depth() {
-            queue.wait(None)?.ok_or("no answer")?.ok()?;
+            queue.wait(None)?.ok_or("no answer")?.into_result()?;
         }
         queue.submit(Command::put(namespace, &turn.to_le_bytes(), value, StoreCondition::Always)?, turn)?;
     }
     while let Some(completion) = queue.wait(None)? {
-        completion.ok()?;
+        completion.into_result()?;
     }
     Ok(())
 }
 
-fn attempt(device: &mut Device) -> Outcome {
+fn attempt(device: &mut Device) -> ExampleResult {
     let max = values(device)?;
     conditions(device)?;
     many(device)?;
@@ -113,7 +113,7 @@ fn attempt(device: &mut Device) -> Outcome {
     Ok(())
 }
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, what @ ..] = &arguments[..] else { return Err("device_keys URL ACTION".into()) };
     let mut device = Device::open(url)?;

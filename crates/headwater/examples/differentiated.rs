@@ -14,7 +14,7 @@ use headwater::{Device, Handle, IoRequest, QueuePriority, SharedQueue, TransferD
 use std::error::Error;
 use std::process::ExitCode;
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type ExampleResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const USERS: usize = 4;
 const IN_FLIGHT: u32 = 4;
@@ -38,7 +38,7 @@ impl QueueLayout {
     }
 
     /// Creates the handles of the users, the boosted one first.
-    fn handles(self, device: &mut Device) -> Result<Vec<Handle>> {
+    fn handles(self, device: &mut Device) -> ExampleResult<Vec<Handle>> {
         let facts = device.namespace().clone();
         let shared_depth = u32::try_from(USERS - 1)? * IN_FLIGHT;
         let (first, shared) = match self {
@@ -49,8 +49,8 @@ impl QueueLayout {
             }
             Self::Boosted => (device.queue(IN_FLIGHT)?, device.queue(shared_depth)?),
             Self::Weighted => (
-                device.queue_of(IN_FLIGHT, QueuePriority::High)?,
-                device.queue_of(shared_depth, QueuePriority::Low)?,
+                device.queue_of_class(IN_FLIGHT, QueuePriority::High)?,
+                device.queue_of_class(shared_depth, QueuePriority::Low)?,
             ),
         };
         let shared = SharedQueue::new(shared);
@@ -63,13 +63,13 @@ impl QueueLayout {
 }
 
 /// Runs one layout and returns the writes a second of each user.
-fn run_layout(way: QueueLayout, device: &mut Device, span: Nanos) -> Result<[f64; USERS]> {
+fn run_layout(way: QueueLayout, device: &mut Device, span: Nanos) -> ExampleResult<[f64; USERS]> {
     let pages = device.namespace().size * u64::from(device.namespace().block_bytes) / BYTES as u64;
     let mut handles = way.handles(device)?;
     let mut free = Vec::new();
     for _ in 0..USERS {
         let buffers = (0..IN_FLIGHT).map(|_| device.buffer(BYTES));
-        free.push(buffers.collect::<std::result::Result<Vec<_>, _>>()?);
+        free.push(buffers.collect::<Result<Vec<_>, _>>()?);
     }
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut counts = [0_u32; USERS];
@@ -79,10 +79,10 @@ fn run_layout(way: QueueLayout, device: &mut Device, span: Nanos) -> Result<[f64
             while let Some(buffer) = free.pop() {
                 random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                 let offset = (random >> 16) % pages * BYTES as u64;
-                handle.submit(IoRequest::write(offset, buffer, WriteDurability::AsPromised), 0)?;
+                handle.submit(IoRequest::write(offset, buffer, WriteDurability::NamespaceDefault), 0)?;
             }
             while let Some(answer) = handle.poll()? {
-                answer.completion.ok()?;
+                answer.completion.into_result()?;
                 *count += 1;
                 if let TransferData::ToDevice(buffer) = answer.data {
                     free.push(buffer);
@@ -94,7 +94,7 @@ fn run_layout(way: QueueLayout, device: &mut Device, span: Nanos) -> Result<[f64
     Ok(counts.map(|count| f64::from(count) / took.as_secs_f64()))
 }
 
-fn run() -> Result<()> {
+fn run() -> ExampleResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, seconds] = &arguments[..] else {
         return Err("differentiated URL SECONDS".into());
@@ -106,7 +106,7 @@ fn run() -> Result<()> {
         let [first, rest @ ..] = run_layout(way, &mut device, span)?;
         let best = rest.iter().copied().fold(0.0, f64::max);
         println!(
-            "{{\"figure\":\"4\",\"way\":\"{}\",\"first\":{first:.0},\"others\":[{:.0},{:.0},{:.0}],\"beside_the_best_other\":{:.2}}}",
+            "{{\"figure\":\"4\",\"way\":\"{}\",\"first\":{first:.0},\"rest\":[{:.0},{:.0},{:.0}],\"beside_the_best_other\":{:.2}}}",
             way.name(),
             rest[0],
             rest[1],

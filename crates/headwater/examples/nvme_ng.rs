@@ -10,7 +10,7 @@ use headwater::host::clock::{Clock, Nanos};
 use headwater::{Buffer, Command, Device, IoError, Queue, Status, WriteDurability};
 use std::error::Error;
 
-type Outcome = Result<(), Box<dyn Error>>;
+type ExampleResult = Result<(), Box<dyn Error>>;
 
 /// Maximum number of blocks that the golden test works on.
 const BLOCKS: u64 = 1_024;
@@ -42,7 +42,7 @@ impl GoldenTest {
     fn run(&mut self, command: Command) -> Result<u32, IoError> {
         self.queue.submit(command, 3)?;
         let gone = || IoError::Device { reason: "the queue has no answer".to_owned() };
-        self.queue.wait(None)?.ok_or_else(gone)?.ok()
+        self.queue.wait(None)?.ok_or_else(gone)?.into_result()
     }
 
     /// Chooses a random run of blocks: the first, the count, and the range of its bytes in the model.
@@ -54,9 +54,9 @@ impl GoldenTest {
         (first as u64, count, first * bytes..(first + count) * bytes)
     }
 
-    fn write(&mut self, max: usize) -> Outcome {
+    fn write(&mut self, max: usize) -> ExampleResult {
         let (lba, _, range) = self.some_blocks(max);
-        let durable = if fastrand::bool() { WriteDurability::Now } else { WriteDurability::AsPromised };
+        let durable = if fastrand::bool() { WriteDurability::Immediate } else { WriteDurability::NamespaceDefault };
         fastrand::fill(&mut self.model[range.clone()]);
         let from = self.buffer.slice(0, range.len())?;
         from.write(0, &self.model[range])?;
@@ -68,7 +68,7 @@ impl GoldenTest {
         Ok(())
     }
 
-    fn read(&mut self, max: usize) -> Outcome {
+    fn read(&mut self, max: usize) -> ExampleResult {
         let (lba, _, range) = self.some_blocks(max);
         let into = self.buffer.slice(0, range.len())?;
         into.write(0, &vec![0xEE; range.len()])?;
@@ -89,20 +89,20 @@ impl GoldenTest {
         Ok(Some(vec![buffer.slice(0, half)?, buffer.slice(half, buffer.bytes() - half)?]))
     }
 
-    fn zeroes(&mut self) -> Outcome {
+    fn zeroes(&mut self) -> ExampleResult {
         let (lba, count, range) = self.some_blocks(64);
         self.run(Command::write_zeroes(
             self.namespace,
             lba,
             u32::try_from(count)?,
-            WriteDurability::AsPromised,
+            WriteDurability::NamespaceDefault,
         )?)?;
         self.model[range].fill(0);
         Ok(())
     }
 
     /// Discards ranges and checks that each of their blocks is unchanged or zeroes, and the rest unchanged.
-    fn discard(&mut self) -> Outcome {
+    fn discard(&mut self) -> ExampleResult {
         let runs: Vec<_> = (0..fastrand::usize(1..4)).map(|_| self.some_blocks(32)).collect();
         let ranges: Result<Vec<(u64, u32)>, _> =
             runs.iter().map(|(lba, count, _)| u32::try_from(*count).map(|count| (*lba, count))).collect();
@@ -122,7 +122,7 @@ impl GoldenTest {
         check_same(&now, &self.model, "after a discard")
     }
 
-    fn compare(&mut self) -> Outcome {
+    fn compare(&mut self) -> ExampleResult {
         let (lba, _, range) = self.some_blocks(32);
         let with = self.buffer.slice(0, range.len())?;
         let mut bytes = self.model[range].to_vec();
@@ -137,7 +137,7 @@ impl GoldenTest {
         }
     }
 
-    fn round(&mut self) -> Outcome {
+    fn round(&mut self) -> ExampleResult {
         match fastrand::u32(0..10) {
             0..=3 => self.write(64),
             4..=5 => self.read(64),
@@ -149,7 +149,7 @@ impl GoldenTest {
     }
 }
 
-fn golden(url: &str, path: &str) -> Outcome {
+fn golden(url: &str, path: &str) -> ExampleResult {
     let mut ours = GoldenTest::open(url)?;
     // Plain direct reads of the kernel's own block device.
     let mut kernel = Device::open(&format!("io-uring:{path}?plain=1"))?;
@@ -164,7 +164,7 @@ fn golden(url: &str, path: &str) -> Outcome {
     }
     fastrand::seed(42);
     fastrand::fill(&mut ours.model);
-    ours.device.write(0, &ours.model, WriteDurability::Now)?;
+    ours.device.write(0, &ours.model, WriteDurability::Immediate)?;
     let mut now = vec![0; ours.model.len()];
     for round in 0..ROUNDS {
         ours.round().map_err(|error| format!("round {round}: {error}"))?;
@@ -180,7 +180,7 @@ fn golden(url: &str, path: &str) -> Outcome {
     }
     // The other direction: the kernel writes and this program reads.
     fastrand::fill(&mut ours.model);
-    kernel.write(0, &ours.model, WriteDurability::Now)?;
+    kernel.write(0, &ours.model, WriteDurability::Immediate)?;
     ours.device.read(0, &mut now)?;
     check_same(&now, &ours.model, "what the kernel wrote")?;
     println!(
@@ -192,7 +192,7 @@ fn golden(url: &str, path: &str) -> Outcome {
 }
 
 /// Checks that every command that leaves the partition, at either end, is refused with its numbers.
-fn outside(url: &str) -> Outcome {
+fn outside(url: &str) -> ExampleResult {
     let mut ours = GoldenTest::open(url)?;
     let size = ours.device.namespace().size;
     let (id, block) = (ours.namespace, ours.block_bytes);
@@ -202,18 +202,18 @@ fn outside(url: &str) -> Outcome {
         let two = ours.buffer.slice(0, 2 * block as usize)?;
         let list = ours.device.buffer(4_096)?;
         let commands = [
-            Command::write(id, first, block, two.clone(), WriteDurability::Now)?,
-            Command::write_gathered(id, first, block, vec![two.clone()], WriteDurability::Now)?,
+            Command::write(id, first, block, two.clone(), WriteDurability::Immediate)?,
+            Command::write_gathered(id, first, block, vec![two.clone()], WriteDurability::Immediate)?,
             Command::read(id, first, block, two.clone())?,
             Command::compare(id, first, block, two)?,
-            Command::write_zeroes(id, first, 2, WriteDurability::Now)?,
+            Command::write_zeroes(id, first, 2, WriteDurability::Immediate)?,
             Command::discard(id, &[(first, 2)], &list)?,
             Command::discard(id, &[(0, 1), (size / 2, 1), (first, 2)], &ours.device.buffer(4_096)?)?,
         ];
         for command in commands {
             let opcode = command.entry.opcode;
             match ours.run(command) {
-                Err(IoError::Range { size: limit, .. }) if limit == size => refused += 1,
+                Err(IoError::BlocksOutOfRange { size: limit, .. }) if limit == size => refused += 1,
                 other => return Err(format!("opcode {opcode:#x} at block {first}: {other:?}").into()),
             }
         }
@@ -223,7 +223,7 @@ fn outside(url: &str) -> Outcome {
 }
 
 /// Writes and reads back, at depth, for a time; every block must read as last written.
-fn traffic(url: &str, span: Nanos) -> Outcome {
+fn traffic(url: &str, span: Nanos) -> ExampleResult {
     let mut device = Device::open(url)?;
     let facts = device.namespace().clone();
     let bytes = facts.block_bytes as usize;
@@ -247,14 +247,14 @@ fn traffic(url: &str, span: Nanos) -> Outcome {
                     &if write { stamped(stamp, turn, part.bytes()) } else { vec![0xEE; part.bytes()] },
                 )?;
                 let command = if write {
-                    Command::write(facts.id, lba, facts.block_bytes, part, WriteDurability::AsPromised)?
+                    Command::write(facts.id, lba, facts.block_bytes, part, WriteDurability::NamespaceDefault)?
                 } else {
                     Command::read(facts.id, lba, facts.block_bytes, part)?
                 };
                 queue.submit(command, slot as u64)?;
             }
             while let Some(completion) = queue.wait(None)? {
-                completion.ok()?;
+                completion.into_result()?;
             }
         }
         for (slot, &turn) in turns.iter().enumerate() {
@@ -280,14 +280,14 @@ fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(bytes)
 }
 
-fn check_same(found: &[u8], wanted: &[u8], what: &str) -> Outcome {
+fn check_same(found: &[u8], wanted: &[u8], what: &str) -> ExampleResult {
     match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
         None if found.len() == wanted.len() => Ok(()),
         at => Err(format!("{what}: byte {at:?} of {} differs", wanted.len()).into()),
     }
 }
 
-fn main() -> Outcome {
+fn main() -> ExampleResult {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["golden", url, path] => golden(url, path),

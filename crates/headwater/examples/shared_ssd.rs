@@ -10,7 +10,7 @@ use headwater::{Command, Device, Queue, Status, WriteDurability};
 use std::error::Error;
 use std::process::ExitCode;
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type ExampleResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Bytes of one call.
 const PIECE: usize = 300 << 10;
@@ -40,7 +40,7 @@ impl SsdClient {
     }
 
     /// Writes or verifies the blocks of the grant in calls of some blocks each.
-    fn write_or_verify(&mut self, writes: bool) -> Result<()> {
+    fn write_or_verify(&mut self, writes: bool) -> ExampleResult<()> {
         let max = (PIECE / self.block as usize) as u64;
         let end = self.first + self.blocks;
         let mut lba = self.first;
@@ -48,7 +48,7 @@ impl SsdClient {
             let blocks = max.min(end - lba);
             let expected = pattern(self.at(lba), usize::try_from(self.at(blocks))?);
             if writes {
-                self.device.write(lba, &expected, WriteDurability::AsPromised)?;
+                self.device.write(lba, &expected, WriteDurability::NamespaceDefault)?;
             } else {
                 let mut found = vec![0; expected.len()];
                 self.device.read(lba, &mut found)?;
@@ -63,7 +63,7 @@ impl SsdClient {
     }
 
     /// Writes the same bytes again and again, until this process is killed.
-    fn load(&mut self) -> Result<()> {
+    fn load(&mut self) -> ExampleResult<()> {
         let id = self.device.namespace().id;
         let each = (LOAD_BYTES / self.block as usize) as u64;
         let buffer = self.device.buffer(DEPTH as usize * LOAD_BYTES)?;
@@ -76,21 +76,21 @@ impl SsdClient {
                 let done = queue.wait(None)?.ok_or("nothing in flight")?;
                 // It may have been written or not; the contents are the same in both cases.
                 if done.status != Status::ABORTED_BY_HOST {
-                    done.ok()?;
+                    done.into_result()?;
                 }
                 done.token
             };
             let lba = self.first + round * each % (self.blocks / each * each);
             let slice = buffer.slice(usize::try_from(token)? * LOAD_BYTES, LOAD_BYTES)?;
             slice.write(0, &pattern(self.at(lba), LOAD_BYTES))?;
-            queue.submit(Command::write(id, lba, self.block, slice, WriteDurability::AsPromised)?, token)?;
+            queue.submit(Command::write(id, lba, self.block, slice, WriteDurability::NamespaceDefault)?, token)?;
             queue.ring()?;
         }
         Ok(())
     }
 
     /// Tries commands outside the grant, and checks that the node refuses each.
-    fn outside(&mut self) -> Result<()> {
+    fn outside(&mut self) -> ExampleResult<()> {
         let (id, block, end) = (self.device.namespace().id, self.block, self.first + self.blocks);
         let (data, list) = (self.device.buffer(2 * block as usize)?, self.device.buffer(4_096)?);
         data.write(0, &vec![0xEE; 2 * block as usize])?;
@@ -101,15 +101,15 @@ impl SsdClient {
                 continue;
             }
             for command in [
-                Command::write(id, lba, block, data.clone(), WriteDurability::AsPromised)?,
+                Command::write(id, lba, block, data.clone(), WriteDurability::NamespaceDefault)?,
                 Command::read(id, lba, block, data.clone())?,
                 Command::compare(id, lba, block, data.clone())?,
-                Command::write_zeroes(id, lba, 2, WriteDurability::AsPromised)?,
+                Command::write_zeroes(id, lba, 2, WriteDurability::NamespaceDefault)?,
                 Command::discard(id, &[(self.first, 1), (lba, 2)], &list)?,
             ] {
                 let opcode = command.entry.opcode;
                 let status = run_one(&mut queue, command)?;
-                if !status.is(Status::ACCESS_DENIED) {
+                if !status.same_code(Status::ACCESS_DENIED) {
                     return Err(format!("command {opcode:02x}h at {lba}: {status}").into());
                 }
             }
@@ -118,12 +118,12 @@ impl SsdClient {
     }
 }
 
-fn run_one(queue: &mut Queue, command: Command) -> Result<Status> {
+fn run_one(queue: &mut Queue, command: Command) -> ExampleResult<Status> {
     queue.submit(command, 1)?;
     Ok(queue.wait(None)?.ok_or("no answer")?.status)
 }
 
-fn run() -> Result<()> {
+fn run() -> ExampleResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, what, first, blocks] = &arguments[..] else {
         return Err("shared_ssd URL write|verify|load|outside FIRST BLOCKS".into());

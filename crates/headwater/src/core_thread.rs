@@ -4,22 +4,22 @@
 //! sleeps until a client rings, the medium completes or a deadline passes. Invariant: it ends with everything durable.
 
 use crate::namespace_request::{client_namespace, namespace_change};
-use headwater_dma::iova::{Iova, RegionRevocation};
+use headwater_dma::iova::{Iova, RegionRevocation, RegisterError};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_io::attach::admin::NamespaceRequest;
+use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::ClientPair;
 use headwater_io::{ClientNamespace, IoError};
 use headwater_nvme::controller::{QueueId, QueueKind};
 use headwater_nvme::queue_pair::{QueuePair, SleepDecision, words_for};
-use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
+use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError};
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::Media;
 use headwater_ssd::namespace::Namespace;
-use headwater_ssd::nvme::rings::{ClientId, ClientWakeup, RingFrontEnd};
+use headwater_ssd::nvme::rings::{ClientId, ClientWakeup, RingError, RingFrontEnd};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -41,7 +41,7 @@ pub(crate) enum CoreRequest {
     /// The list of namespaces.
     ListNamespaces(Sender<Vec<ClientNamespace>>),
     /// A change of a namespace.
-    ChangeNamespace { id: u8, wish: NamespaceRequest, answer: Sender<Result<u8, IoError>> },
+    ChangeNamespace { id: u8, request: NamespaceRequest, answer: Sender<Result<u8, IoError>> },
     /// The registration of memory at an address.
     Register { start: Iova, memory: SharedMemory, answer: Sender<Result<(), IoError>> },
     /// The release of memory; answered when no command in flight names it.
@@ -131,7 +131,7 @@ impl<M: Media> CoreThread<M> {
             if moved {
                 moved_at = now;
             } else if now.since(moved_at) >= IDLE_SPIN
-                && self.front_end.rings.prepare_sleep() == SleepDecision::Until
+                && self.front_end.rings.prepare_sleep() == SleepDecision::UntilWoken
             {
                 self.sleep(now, wall);
             } else {
@@ -155,20 +155,24 @@ impl<M: Media> CoreThread<M> {
             CoreRequest::ListNamespaces(answer) => {
                 let _ = answer.send(self.namespaces());
             }
-            CoreRequest::ChangeNamespace { id, wish, answer } => self.submit_change(id, &wish, answer),
+            CoreRequest::ChangeNamespace { id, request, answer } => self.submit_change(id, &request, answer),
             CoreRequest::Register { start, memory, answer } => {
-                let table = self.front_end.rings.memory(self.client);
-                let known = table.ok_or_else(|| refused("the device is stopping")).and_then(|table| {
-                    table.register(start, memory).map_err(|error| refused(&error.to_string()))
-                });
-                let _ = answer.send(known);
+                let stopping = || IoError::Unsupported {
+                    reason: format!("no memory can be registered at {start}: the device is stopping; open it again"),
+                };
+                let limit = |error: RegisterError| IoError::Limit { reason: error.to_string() };
+                let table = self.front_end.rings.memory(self.client).ok_or_else(stopping);
+                let _ = answer.send(table.and_then(|table| table.register(start, memory).map_err(limit)));
             }
             CoreRequest::Release { start, answer } => {
                 let table = self.front_end.rings.memory(self.client);
                 match table.map(|table| table.revoke(start)) {
                     Some(Ok(revocation)) => self.releases.push((revocation, answer)),
                     _ => {
-                        let _ = answer.send(Err(refused("the buffer belongs to another device")));
+                        let reason = format!(
+                            "the memory at {start} is not registered with this device; release it at its own"
+                        );
+                        let _ = answer.send(Err(IoError::Unsupported { reason }));
                     }
                 }
             }
@@ -190,14 +194,14 @@ impl<M: Media> CoreThread<M> {
     }
 
     fn submit_change(&mut self, id: u8, request: &NamespaceRequest, answer: Sender<Result<u8, IoError>>) {
-        let submitted = namespace_change(id, request).and_then(|(namespace, change)| {
+        let change = namespace_change(id, request).map_err(|reason| IoError::Unsupported { reason });
+        let submitted = change.and_then(|(namespace, change)| {
             let command = SsdCommand::Namespace(change);
-            self.device
-                .submit(CONTROL, namespace, self.next_token, command)
-                .map_err(|error| error.to_string())
+            let submitted = self.device.submit(CONTROL, namespace, self.next_token, command);
+            submitted.map_err(|error| unsubmitted_change(id, error))
         });
-        if let Err(reason) = submitted {
-            let _ = answer.send(Err(refused(&reason)));
+        if let Err(error) = submitted {
+            let _ = answer.send(Err(error));
             return;
         }
         let id = if matches!(request, NamespaceRequest::Create(_)) { 0 } else { id };
@@ -214,7 +218,7 @@ impl<M: Media> CoreThread<M> {
             .front_end
             .rings
             .add_queue(self.client, end, QueueKind::Uio, ClientWakeup::Descriptor(bell.clone()))
-            .map_err(|error| refused(&error.to_string()))?;
+            .map_err(|error| missing_queue(depth, &error))?;
         Ok(NewQueue { id, pair, wakeup: bell })
     }
 
@@ -259,6 +263,20 @@ impl<M: Media> CoreThread<M> {
     }
 }
 
-fn refused(reason: &str) -> IoError {
-    IoError::Refused { reason: reason.to_owned() }
+/// Returns the error for a change that the device did not accept; namespace 0 is a new one.
+fn unsubmitted_change(id: u8, error: SubmitError) -> IoError {
+    let reason = format!("namespace {id} is unchanged: {error}");
+    match error {
+        SubmitError::Busy(_) => IoError::Limit { reason },
+        SubmitError::Refused(_) => IoError::Unsupported { reason },
+    }
+}
+
+/// Returns the error for a queue that was not created.
+fn missing_queue(depth: u32, error: &RingError) -> IoError {
+    let reason = format!("no queue of depth {depth} was created: {error}");
+    match error {
+        RingError::NoClient(_) | RingError::Draining => IoError::Unsupported { reason },
+        _ => IoError::Limit { reason },
+    }
 }

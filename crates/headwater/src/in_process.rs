@@ -11,7 +11,7 @@ use headwater_dma::pool::{Pool, PoolTicker};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
-use headwater_io::attach::admin::NamespaceRequest;
+use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{
     ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
@@ -97,7 +97,7 @@ impl MemoryRegistrar for ThreadRegistrar {
         core.call(|answer| CoreRequest::Register { start, memory, answer })?
     }
 
-    fn forget(&self, start: Iova) -> Result<(), IoError> {
+    fn unregister(&self, start: Iova) -> Result<(), IoError> {
         match self.0.upgrade() {
             Some(core) => core.call(|answer| CoreRequest::Release { start, answer })?,
             None => Ok(()),
@@ -171,8 +171,8 @@ impl DeviceBackend for InProcess {
         self.device_thread.call(CoreRequest::ListNamespaces)
     }
 
-    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError> {
-        self.device_thread.call(|answer| CoreRequest::ChangeNamespace { id, wish, answer })?
+    fn change_namespace(&mut self, id: u8, request: NamespaceRequest) -> Result<u8, IoError> {
+        self.device_thread.call(|answer| CoreRequest::ChangeNamespace { id, request, answer })?
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {

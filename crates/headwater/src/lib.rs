@@ -31,7 +31,7 @@
 //! Many commands at once, without blocking:
 //!
 //! ```
-//! use headwater::{Command, Condition, Device};
+//! use headwater::prelude::*;
 //!
 //! let mut device = Device::open("mem:64MiB")?;
 //! let buffer = device.buffer(8 * 4_096)?;
@@ -39,51 +39,99 @@
 //! for token in 0..8_u8 {
 //!     let value = buffer.slice(usize::from(token) * 4_096, 4_096)?;
 //!     value.write(0, &[token; 4_096])?;
-//!     queue.submit(Command::put(1, &[token], value, Condition::Always)?, token.into())?;
+//!     queue.submit(Command::put(1, &[token], value, StoreCondition::Always)?, token.into())?;
 //! }
 //! while let Some(completion) = queue.wait(None)? {
 //!     completion.ok()?;
 //! }
-//! # Ok::<(), headwater::IoError>(())
+//! # Ok::<(), IoError>(())
 //! ```
 //!
 //! A handle for blocks, with its own policies, over one queue or several:
 //!
 //! ```
-//! use headwater::io::completion::{CompletionPolicy, Pace};
-//! use headwater::io::scheduler::Scheduling;
-//! use headwater::{Device, Durable};
+//! use headwater::prelude::*;
 //!
 //! let mut device = Device::open("model:16MiB?fixed=10us&keep=1")?;
-//! let mut handle = device.handle(32)?.scheduling(Scheduling::share(&[3, 1])).build()?;
+//! let mut handle = device.handle(32)?.scheduling(SchedulingPolicy::share(&[3, 1])).build()?;
 //! let mut buffer = device.buffer(4_096)?;
 //! if let Some(bytes) = buffer.bytes_mut() {
 //!     bytes.fill(7);
 //! }
-//! let buffer = handle.write(8_192, buffer, Durable::Now).map_err(|failed| failed.error)?;
-//! handle.set_completion(CompletionPolicy::Paced(Pace::Adaptive))?;
-//! let mut buffer = handle.read(8_192, buffer).map_err(|failed| failed.error)?;
+//! let buffer = handle.write(8_192, buffer, WriteDurability::Immediate)?;
+//! handle.set_completion(CompletionPolicy::Paced(PollPace::Adaptive))?;
+//! let mut buffer = handle.read(8_192, buffer)?;
 //! assert_eq!(buffer.bytes_mut().map(|bytes| bytes[4_095]), Some(7));
-//! # Ok::<(), headwater::IoError>(())
+//! # Ok::<(), IoError>(())
+//! ```
+//!
+//! A read from a file through a cache, of any bytes:
+//!
+//! ```
+//! use headwater::prelude::*;
+//!
+//! # let file = std::env::temp_dir().join(format!("headwater-doc-{}", std::process::id()));
+//! # std::fs::write(&file, vec![5; 1 << 20]).expect("a file");
+//! let mut device = Device::open(&format!("io-uring:{}", file.display()))?;
+//! let handle = device.handle(32)?.build()?;
+//! let namespace = device.namespace().clone();
+//! let config = CacheConfig { pages: 64, ..CacheConfig::default() };
+//! let mut cached = CachedHandle::new(handle, &namespace, config, &mut |bytes| device.buffer(bytes))?;
+//! cached.submit(IoRequest::read(1_000, device.buffer(10)?), 7)?;
+//! let done = loop {
+//!     if let Some(done) = cached.poll()? {
+//!         break done;
+//!     }
+//! };
+//! assert_eq!((done.completion.token, done.completion.ok().is_ok()), (7, true));
+//! let mut again = [0; 10];
+//! assert!(cached.read_hit(1_000, &mut again), "the page is cached now");
+//! assert_eq!(again, [5; 10]);
+//! # let _ = std::fs::remove_file(&file);
+//! # Ok::<(), IoError>(())
+//! ```
+//!
+//! An async read, on any executor:
+//!
+//! ```
+//! use headwater::prelude::*;
+//! # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+//! #     let mut future = std::pin::pin!(future);
+//! #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+//! #     loop {
+//! #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+//! #             return output;
+//! #         }
+//! #         std::thread::yield_now();
+//! #     }
+//! # }
+//!
+//! let mut device = Device::open("model:16MiB?fixed=10us&keep=1")?;
+//! let buffer = device.buffer(4_096)?;
+//! let handle = AsyncHandle::over(device.handle(32)?.build()?)?;
+//! let buffer = block_on(async { handle.read(8_192, buffer).await })?;
+//! assert_eq!(buffer.bytes(), 4_096);
+//! # Ok::<(), IoError>(())
 //! ```
 //!
 //! A namespace of blocks:
 //!
 //! ```
-//! use headwater::{Device, Durable, NamespaceText};
+//! use headwater::prelude::*;
 //!
 //! let mut device = Device::open("mem:64MiB")?;
-//! let blocks = device.create_namespace(NamespaceText { block_bytes: 4_096, size: 1_000, ..NamespaceText::keys() })?;
-//! device.choose(blocks)?;
-//! device.write(7, &[1; 8_192], Durable::Now)?;
+//! let blocks = device.create_namespace(NamespaceSpec { block_bytes: 4_096, size: 1_000, ..NamespaceSpec::keys() })?;
+//! device.select_namespace(blocks)?;
+//! device.write(7, &[1; 8_192], WriteDurability::Immediate)?;
 //! let mut back = [0; 4_096];
 //! device.read(8, &mut back)?;
 //! assert_eq!(back, [1; 4_096]);
-//! # Ok::<(), headwater::IoError>(())
+//! # Ok::<(), IoError>(())
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod namespace_request;
+pub mod prelude;
 
 mod core_thread;
 mod device;
@@ -94,7 +142,7 @@ pub use device::Device;
 pub use headwater_dma as dma;
 pub use headwater_host as host;
 pub use headwater_io as io;
-pub use headwater_io::attach::admin::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
+pub use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 pub use headwater_io::{
     AsyncHandle, Buffer, ClientNamespace, Command, CompletedCommand, Completion, Handle, IoError, IoRequest,
     Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError, TransferData,
@@ -103,5 +151,5 @@ pub use headwater_io::{
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::spec::priority::QueuePriority;
 pub use headwater_nvme::spec::status::Status;
-pub use headwater_ssd as converged;
+pub use headwater_ssd as ssd;
 pub use url::{DeviceLocation, DeviceUrl};

@@ -5,7 +5,7 @@
 
 use headwater_host::clock::Nanos;
 use headwater_io::ClientNamespace;
-use headwater_io::attach::admin::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
+use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{Durability, SsdDevice};
 use headwater_ssd::limits::NAMESPACES;

@@ -242,7 +242,7 @@ fn parse_model(
         Some(_) if query.switch("keep")? => ModelContents::Memory,
         _ => ModelContents::Nothing,
     };
-    let null = ModelSettings::null(bytes);
+    let null = ModelSettings::null_device(bytes);
     Ok(ModelSettings { block_bytes: block_bytes.unwrap_or(null.block_bytes), contents, service, ..null })
 }
 
@@ -302,7 +302,7 @@ mod tests {
         let attach = |direct| DeviceLocation::Attach { path: "data/attach.sock".into(), direct };
         assert_eq!(parsed("attach:data/attach.sock?ns=16"), (attach(false), 16));
         assert_eq!(parsed("attach:data/attach.sock?direct=1"), (attach(true), 1));
-        let null = ModelSettings::null(1 << 30);
+        let null = ModelSettings::null_device(1 << 30);
         assert_eq!(parsed("null:1GiB"), (DeviceLocation::Model(null.clone()), 1));
         let large = ModelSettings { block_bytes: 4_096, ..null.clone() };
         assert_eq!(parsed("null:1GiB?block=4096"), (DeviceLocation::Model(large), 1));
@@ -310,7 +310,7 @@ mod tests {
         let model = ModelSettings { contents: ModelContents::Memory, service: Some(service), ..null.clone() };
         let text = "model:1GiB?fixed=10us&per-kib=500ns&units=8&jitter=5&keep=1";
         assert_eq!(parsed(text), (DeviceLocation::Model(model), 1));
-        let usual = ModelSettings::timed(1 << 30, ServiceTimes::default());
+        let usual = ModelSettings::latency_model(1 << 30, ServiceTimes::default());
         assert_eq!(parsed("model:1GiB"), (DeviceLocation::Model(usual), 1));
         let uring = |poll, create, uring| {
             DeviceLocation::Uring("/dev/sda2".into(), UringOptions { poll, create, uring })

@@ -128,7 +128,7 @@ pub struct RingOptions {
     /// The choice between io_uring and plain system calls.
     pub choice: UringChoice,
     /// Slots in the ring's table of registered buffers; 0 for no table.
-    pub slots: u32,
+    pub registration_slots: u32,
 }
 
 /// A kind of command: [`BlockWork`] or [`NvmeWork`].
@@ -184,7 +184,7 @@ impl<W: DeviceWork> DeviceRing<W> {
         let mut ring =
             Self { file, backend: machine, side_threads: None, depth, in_flight: 0, polled, table: None };
         // A kernel without buffer tables still moves the bytes.
-        ring.table = if options.slots > 0 { ring.open_table(options.slots).ok().map(Arc::new) } else { None };
+        ring.table = if options.registration_slots > 0 { ring.open_table(options.registration_slots).ok().map(Arc::new) } else { None };
         Ok(ring)
     }
 

@@ -8,7 +8,7 @@
 //! It decides nothing: no policy, no protocol, no retry. Those belong to the crates above.
 #![expect(unsafe_code, reason = "this is the crate that may use unsafe; each block argues its own safety")]
 
-#[cfg(feature = "rivals")]
+#[cfg(feature = "baselines")]
 pub mod baselines;
 pub mod biased_lock;
 pub mod calibration;

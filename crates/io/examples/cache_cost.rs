@@ -21,7 +21,7 @@ const ROUNDS: u32 = 9;
 /// A device that moves no data and completes at once.
 #[derive(Default)]
 struct NullBacking {
-    answers: VecDeque<u64>,
+    completed: VecDeque<u64>,
 }
 
 impl BackingDevice for NullBacking {
@@ -30,13 +30,13 @@ impl BackingDevice for NullBacking {
     }
 
     fn submit(&mut self, _: BackingTransfer, ticket: u64) -> Result<(), TransferRefusal> {
-        self.answers.push_back(ticket);
+        self.completed.push_back(ticket);
         Ok(())
     }
 
     fn poll(&mut self) -> Result<Option<TransferCompletion>, Status> {
         let done = |ticket| TransferCompletion { ticket, status: Status::SUCCESS };
-        Ok(self.answers.pop_front().map(done))
+        Ok(self.completed.pop_front().map(done))
     }
 }
 
@@ -52,7 +52,7 @@ impl CacheBench {
         let config = PoolConfig { cap: 512 << 20, ..PoolConfig::default() };
         let pool = Pool::open(config).map_err(|error| IoError::Device { reason: error.to_string() })?;
         let shape = DeviceShape { device_bytes: 1 << 40, block_bytes: 4_096 };
-        let config = CacheConfig { pages, ahead_pages: 0, ..CacheConfig::default() };
+        let config = CacheConfig { pages, prefetch_pages: 0, ..CacheConfig::default() };
         let mut cache = BlockCache::new(shape, config, &mut |bytes| take(&pool, bytes))?;
         let owner = cache.join();
         Ok(Self { cache, lower: NullBacking::default(), owner, pool })
@@ -65,9 +65,9 @@ impl CacheBench {
         }
         let request = CacheRequest::Read { offset: page * PAGE, into: take(&self.pool, PAGE_BYTES)? };
         let submitted = self.cache.submit(&mut self.lower, self.owner, request, 0);
-        if matches!(submitted, Ok(SubmitResult::Later)) {
-            self.cache.turn(&mut self.lower, Nanos::ZERO);
-            self.cache.take(self.owner);
+        if matches!(submitted, Ok(SubmitResult::Pending)) {
+            self.cache.poll(&mut self.lower, Nanos::ZERO);
+            self.cache.take_finished(self.owner);
         }
         Ok(false)
     }
@@ -75,7 +75,7 @@ impl CacheBench {
 
 fn take(pool: &Pool, bytes: usize) -> Result<Buffer, IoError> {
     let buffer = pool.buffer(bytes).map_err(|error| IoError::Device { reason: error.to_string() })?;
-    Ok(Buffer::pooled(buffer))
+    Ok(Buffer::from_pool(buffer))
 }
 
 /// The calls of one measurement.

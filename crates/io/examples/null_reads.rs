@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(reads), Some(depth)) = (numbers.next().transpose()?, numbers.next().transpose()?) else {
         return Err("null_reads READS DEPTH".into());
     };
-    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null_device(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
     // Chosen at run time, so that the compiler cannot specialise for the policies.
@@ -45,7 +45,7 @@ fn read(handle: &mut Handle, mut free: Vec<Buffer>, reads: u32) -> Result<(), Io
             sent += 1;
         }
         while let Some(answer) = handle.poll()? {
-            answer.completion.ok()?;
+            answer.completion.into_result()?;
             answered += 1;
             if let TransferData::FromDevice(buffer) = answer.data {
                 free.push(buffer);

@@ -14,7 +14,7 @@ use headwater_io::model::{ModelDevice, ModelSettings, ServiceTimes};
 use headwater_io::{Handle, IoRequest, Queue};
 use std::error::Error;
 
-const LENGTH: Nanos = Nanos::from_millis(400);
+const RUN_TIME: Nanos = Nanos::from_millis(400);
 
 fn main() -> Result<(), Box<dyn Error>> {
     for (kib, fixed_us) in [(4, 8), (8, 60), (16, 60), (32, 60), (64, 60)] {
@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ] {
             for depth in [1, 8] {
                 let (answers, cpu, slept) = run(kib << 10, service, policy, depth)?;
-                let second = answers * 1_000_000_000 / LENGTH.0;
-                let percent = cpu.0 * 100 / LENGTH.0;
+                let second = answers * 1_000_000_000 / RUN_TIME.0;
+                let percent = cpu.0 * 100 / RUN_TIME.0;
                 println!(
                     "{kib:2} KiB, depth {depth}, {name:16}: {second:6} a second, {percent:3} % of a CPU, slept {slept}"
                 );
@@ -49,7 +49,7 @@ fn run(
     policy: CompletionPolicy,
     depth: u64,
 ) -> Result<(u64, Nanos, Nanos), Box<dyn Error>> {
-    let mut model = ModelDevice::new(ModelSettings::timed(1 << 30, service))?;
+    let mut model = ModelDevice::new(ModelSettings::latency_model(1 << 30, service))?;
     let queue = Queue::over(model.queue(32)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).completion(policy).build()?;
     for token in 0..depth {
@@ -57,8 +57,8 @@ fn run(
     }
     let (clock, before) = (Clock::start(), Clock::process_cpu());
     let mut answers = 0;
-    while clock.now() < LENGTH {
-        if let Some(answer) = handle.wait(Some(LENGTH))?
+    while clock.now() < RUN_TIME {
+        if let Some(answer) = handle.wait(Some(RUN_TIME))?
             && let TransferData::FromDevice(buffer) = answer.data
         {
             answers += 1;

@@ -3,7 +3,7 @@
 //! Input: requests of a [`Device`](crate::Device). Output: [`Buffer`]s and [`QueueTransport`]s. Each backend implements the
 //! two traits once; the layers above depend on nothing else of it.
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::{Command, TransferData};
@@ -27,7 +27,7 @@ pub trait DeviceBackend: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`] when the device refuses, this client lacks the right, or the backend has no administration.
-    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError>;
+    fn change_namespace(&mut self, id: u8, change: NamespaceRequest) -> Result<u8, IoError>;
 
     /// Allocates memory that the device may access: contiguous, page-aligned, from this device's pool. It returns to
     /// the pool when its last handle is dropped. It holds whatever this process last had there.
@@ -45,10 +45,10 @@ pub trait DeviceBackend: Send + fmt::Debug {
     /// Creates a queue of a priority class, if the device arbitrates by class (NVMe Base 2.0 section 3.4.4.2).
     ///
     /// # Errors
-    /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
-    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+    /// [`IoError::Unsupported`] if it does not; else as [`queue`](Self::queue).
+    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
         let (_, _) = (depth, priority);
-        Err(IoError::Refused {
+        Err(IoError::Unsupported {
             reason: "queues of this device have no classes; open an SSD with Headwater's driver and weights="
                 .to_owned(),
         })
@@ -81,7 +81,7 @@ impl IoLimits {
         } else {
             return Ok(());
         };
-        Err(SubmitError::Unfit { what })
+        Err(SubmitError::Unsupported { what })
     }
 }
 
@@ -91,7 +91,7 @@ pub enum ArmResult {
     /// A completion may already be available: poll again now.
     Ready,
     /// The descriptor becomes readable with the next completion.
-    Waiting,
+    Armed,
 }
 
 /// A completion with the buffers of its command.
@@ -103,7 +103,7 @@ pub struct CompletedCommand {
     pub data: TransferData,
 }
 
-/// What a queue keeps of a command in flight, in the slot whose number the device sees as the command identifier.
+/// A command in flight, as its queue keeps it in the slot whose number the device sees as the command identifier.
 #[derive(Debug)]
 pub struct CommandContext {
     /// The caller's token.
@@ -124,7 +124,7 @@ impl CommandContext {
 /// The data plane: one queue. It blocks only in [`sleep`](Self::sleep) and while it reconnects to its device.
 ///
 /// The queue holds the data of commands in flight. A queue dropped with commands in flight forgets their buffers
-/// ([`TransferData::forget`](crate::command::Data::forget)), unless the device has certainly finished with them.
+/// ([`TransferData::leak`](crate::command::TransferData::leak)), unless the device has certainly finished with them.
 pub trait QueueTransport: Send + fmt::Debug {
     /// Returns the limits of one command.
     fn limits(&self) -> IoLimits;
@@ -148,11 +148,20 @@ pub trait QueueTransport: Send + fmt::Debug {
     /// [`IoError`] when the device is gone or breaks the protocol.
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError>;
 
+    /// Rings, then returns the next completion: one call through the trait object where a poll needs both.
+    ///
+    /// # Errors
+    /// [`IoError`] when the device is gone or breaks the protocol.
+    fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        self.ring()?;
+        self.reap()
+    }
+
     /// Sleeps until a completion may have arrived, at most for `longest`.
     ///
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
-    fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError>;
+    fn sleep(&mut self, timeout: Option<Nanos>) -> Result<(), IoError>;
 
     /// Returns true if [`sleep`](Self::sleep) also rings, so that both are one system call.
     fn sleep_rings(&self) -> bool {
@@ -171,10 +180,10 @@ pub trait QueueTransport: Send + fmt::Debug {
     /// Sends an abort of a command. The command still completes once, and its status tells whether it was aborted.
     ///
     /// # Errors
-    /// [`IoError::Refused`] if the backend has no abort; [`IoError`] when the device is gone.
+    /// [`IoError::Unsupported`] if the backend has no abort; [`IoError`] when the device is gone.
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         let _ = token;
-        Err(no_cancelling())
+        Err(abort_unsupported())
     }
 
     /// Visits the token of every command that is accepted and not yet reaped, to find it or to change it. Not on the path
@@ -189,8 +198,8 @@ pub trait QueueTransport: Send + fmt::Debug {
 }
 
 /// Returns the error of a device that has no abort.
-pub(crate) fn no_cancelling() -> IoError {
-    IoError::Refused {
+pub(crate) fn abort_unsupported() -> IoError {
+    IoError::Unsupported {
         reason: "commands of this device cannot be cancelled; wait for their completions".to_owned(),
     }
 }

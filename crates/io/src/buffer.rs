@@ -18,25 +18,25 @@ pub struct Buffer {
     offset: usize,
     bytes: usize,
     /// The index of the memory in the kernel's table of registered buffers.
-    slot: Option<u32>,
+    registration: Option<u32>,
 }
 
 impl Buffer {
     /// Returns a buffer over a whole region that the device addresses from `start` on.
     #[must_use]
-    pub fn whole(memory: SharedMemory, start: Iova) -> Self {
+    pub fn from_region(memory: SharedMemory, start: Iova) -> Self {
         let bytes = memory.bytes();
-        Self { memory, start, offset: 0, bytes, slot: None }
+        Self { memory, start, offset: 0, bytes, registration: None }
     }
 
     /// Returns a buffer of a pool that is registered with the device. A device without its own addresses uses the
     /// process's.
     #[must_use]
-    pub fn pooled(buffer: Pooled) -> Self {
+    pub fn from_pool(buffer: Pooled) -> Self {
         let bytes = buffer.bytes();
         let (memory, segment) = buffer.into_shared();
         let start = segment.iova.unwrap_or(segment.address as u64);
-        Self { memory, start: Iova(start), offset: 0, bytes, slot: segment.slot.map(|(number, _)| number) }
+        Self { memory, start: Iova(start), offset: 0, bytes, registration: segment.slot.map(|(number, _)| number) }
     }
 
     /// Returns a part of the buffer.
@@ -65,8 +65,8 @@ impl Buffer {
     /// Returns the index of its memory in the kernel's table of registered buffers.
     #[must_use]
     #[inline]
-    pub fn slot(&self) -> Option<u32> {
-        self.slot
+    pub fn registration(&self) -> Option<u32> {
+        self.registration
     }
 
     /// Returns the memory it lies in, and its offset there.
@@ -113,7 +113,7 @@ impl Buffer {
     }
 
     /// Leaks the memory, so that it never returns to its pool: a device may still write to it.
-    pub fn forget(self) {
+    pub fn leak(self) {
         self.memory.leak();
     }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn slice_accesses_the_same_bytes_and_only_those() {
-        let buffer = Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(0x1_0000));
+        let buffer = Buffer::from_region(SharedMemory::anonymous(4_096).unwrap(), Iova(0x1_0000));
         let slice = buffer.slice(100, 50).unwrap();
         assert_eq!((slice.address(), slice.bytes()), (0x1_0064, 50));
         slice.write(10, b"hello").unwrap();
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn bytes_need_a_sole_handle_and_memory_returns_with_the_last() {
         let pool = Pool::of_process().unwrap();
-        let mut buffer = Buffer::pooled(pool.buffer(10_000).unwrap());
+        let mut buffer = Buffer::from_pool(pool.buffer(10_000).unwrap());
         assert_eq!(buffer.bytes(), 10_000);
         buffer.bytes_mut().unwrap().fill(7);
         let in_flight = buffer.slice(4_096, 100).unwrap();
@@ -161,7 +161,7 @@ mod tests {
         let mut last = in_flight;
         assert_eq!(last.bytes_mut().unwrap(), [7; 100]);
         drop(last);
-        let again = Buffer::pooled(pool.buffer(10_000).unwrap());
+        let again = Buffer::from_pool(pool.buffer(10_000).unwrap());
         assert_eq!(again.process_address(), address, "the pages were not reused");
     }
 }

@@ -28,7 +28,7 @@ impl BufferPool {
             Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
             found => found,
         };
-        found.map(Buffer::pooled)
+        found.map(Buffer::from_pool)
     }
 
     /// Returns the pool.

@@ -5,11 +5,11 @@
 //! device stays until it is; after a successful flush everything written before is durable on the device.
 //!
 //! It is a state machine without clock, thread or queue of its own. The caller
-//! - tries [`read_hit`](BlockCache::read_hit) and [`write_hit`](Cache::write_hit) with slices, which never wait, or
-//! - [`submit`](BlockCache::submit)s a [`CacheRequest`] with a token of its choice: [`SubmitResult::TransferCompletion`] at once, or later;
-//! - calls [`turn`](Cache::turn) with the time whenever the device may have completed transfers, and at
-//!   [`next_deadline`](Cache::next_deadline);
-//! - then [`take`](Cache::take)s finished requests.
+//! - tries [`read_hit`](BlockCache::read_hit) and [`write_hit`](BlockCache::write_hit) with slices, which never wait, or
+//! - [`submit`](BlockCache::submit)s a [`CacheRequest`] with a token of its choice: [`SubmitResult::Done`] at once, or later;
+//! - calls [`poll`](BlockCache::poll) with the time whenever the device may have completed transfers, and at
+//!   [`next_deadline`](BlockCache::next_deadline);
+//! - then [`take_finished`](BlockCache::take_finished)s finished requests.
 //!
 //! The [`BackingDevice`] is passed with each call and must be the same each time; the cache chooses the tickets. All requests
 //! for the device's bytes must pass through the cache, direct ones too, so that both paths are coherent. Flush a cache
@@ -20,22 +20,22 @@
 pub use backing::{
     BackingDevice, BackingLimits, BackingTransfer, TransferCompletion, TransferKind, TransferRefusal,
 };
-pub use config::{CacheConfig, CacheError, PAGES_LEAST, WritePolicy};
-pub use handle_backing::{HandleBacking, LISTS_BYTES};
+pub use config::{CacheConfig, PAGES_MIN, WritePolicy};
+pub use handle_backing::{HandleBacking, DISCARD_LISTS_BYTES};
 pub use request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, SubmitResult};
 pub use shape::{DeviceShape, PAGE_BYTES};
 pub use shared::{CacheMember, SharedCache};
 pub use statistics::CacheStatistics;
 
 use crate::buffer::Buffer;
-use crate::error::IoError;
+use crate::error::{CacheError, IoError};
 use direct::DirectWriteLock;
 use flush::FlushState;
-use frames::{FrameList, FrameState, FrameTable, NONE, PageFlags};
+use frames::{FrameList, FrameState, FrameTable, NO_FRAME, PageFlags};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use index::FrameIndex;
-use replacement::{ReplacementPolicy, share};
+use replacement::{ReplacementPolicy, percentage_of};
 use request::{CacheOperation, PendingCacheRequest};
 use resize::ShrinkState;
 use shape::{PAGE, PagePart, pages_of, to_u64};
@@ -83,7 +83,7 @@ pub struct BlockCache {
     frames: FrameTable,
     index: FrameIndex,
     replacement: ReplacementPolicy,
-    owners: CacheUsers,
+    users: CacheUsers,
     requests: SlotMap<PendingCacheRequest>,
     /// The requests that wait for each frame.
     waiters: BTreeMap<u32, Vec<FrameWaiter>>,
@@ -91,20 +91,20 @@ pub struct BlockCache {
     parked: VecDeque<u64>,
     /// The ranges of direct writes, in the order of arrival.
     locks: Vec<DirectWriteLock>,
-    flights: SlotMap<TransferPurpose>,
+    transfers: SlotMap<TransferPurpose>,
     outbox: TransferOutbox,
     write_backs: u32,
     dirty: usize,
     dirty_background: usize,
-    dirty_most: usize,
-    aheads: Vec<Range<u64>>,
+    dirty_max: usize,
+    prefetches: Vec<Range<u64>>,
     flushes: FlushState,
     failure: Status,
     shrink: Option<ShrinkState>,
     /// The first frame whose memory is released by a shrink in progress.
-    kept: u32,
+    retained_frames: u32,
     /// True after an event that may let waiting requests continue.
-    stirred: bool,
+    progressed: bool,
     gone: Option<Status>,
     statistics: CacheStatistics,
 }
@@ -113,7 +113,7 @@ impl BlockCache {
     /// Creates a cache of memory that `memory` allocates in page-aligned blocks, registered with the device.
     ///
     /// # Errors
-    /// [`IoError::BlockCache`] for an invalid configuration, and the errors of `memory`.
+    /// [`IoError::Cache`] for an invalid configuration, and the errors of `memory`.
     pub fn new(
         shape: DeviceShape,
         config: CacheConfig,
@@ -130,23 +130,23 @@ impl BlockCache {
             frames: FrameTable::new(config.block_pages),
             index: FrameIndex::with_room(0),
             replacement: ReplacementPolicy::for_frames(0),
-            owners: CacheUsers::default(),
+            users: CacheUsers::default(),
             requests: SlotMap::new(),
             waiters: BTreeMap::new(),
             parked: VecDeque::new(),
             locks: Vec::new(),
-            flights: SlotMap::new(),
+            transfers: SlotMap::new(),
             outbox: TransferOutbox::default(),
             write_backs: 0,
             dirty: 0,
             dirty_background: 0,
-            dirty_most: 0,
-            aheads: Vec::new(),
+            dirty_max: 0,
+            prefetches: Vec::new(),
             flushes: FlushState::default(),
             failure: Status::INTERNAL_ERROR,
             shrink: None,
-            kept: NONE,
-            stirred: false,
+            retained_frames: NO_FRAME,
+            progressed: false,
             gone: None,
             statistics: CacheStatistics::default(),
         };
@@ -168,30 +168,30 @@ impl BlockCache {
 
     /// Adds a user with its own finished requests, read streams and reports of failed writes.
     pub fn join(&mut self) -> CacheUser {
-        self.owners.join()
+        self.users.join()
     }
 
     /// Removes a user. Its requests continue, and their results are discarded.
     pub fn leave(&mut self, owner: CacheUser) {
-        self.owners.leave(owner);
+        self.users.leave(owner);
     }
 
     /// Copies bytes that are all cached. Returns `false` if nothing was copied: use [`submit`](Self::submit).
     #[inline]
     pub fn read_hit(&mut self, owner: CacheUser, offset: u64, into: &mut [u8]) -> bool {
         let bytes = to_u64(into.len());
-        if !self.is_here(offset, bytes, FrameState::Writing) {
+        if !self.is_cached(offset, bytes, FrameState::Writing) {
             return false;
         }
         let (first, end) = pages_of(offset, bytes);
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
-                self.frames.read(frame, part.at, &mut into[part.start..part.start + part.bytes]);
-                self.touch(owner.0, page, frame);
+                self.frames.read(frame, part.page_offset, &mut into[part.request_offset..part.request_offset + part.bytes]);
+                self.record_use(owner.0, page, frame);
             }
         }
-        self.note_read(owner.0, first, end);
+        self.record_read(owner.0, first, end);
         true
     }
 
@@ -201,19 +201,19 @@ impl BlockCache {
     pub fn write_hit(&mut self, owner: CacheUser, offset: u64, from: &[u8]) -> bool {
         let bytes = to_u64(from.len());
         let back = self.config.policy == WritePolicy::Back;
-        if !back || !self.is_here(offset, bytes, FrameState::Idle) {
+        if !back || !self.is_cached(offset, bytes, FrameState::Idle) {
             return false;
         }
         let (first, end) = pages_of(offset, bytes);
-        if to_u64(self.dirty_most.saturating_sub(self.dirty)) < end - first {
+        if to_u64(self.dirty_max.saturating_sub(self.dirty)) < end - first {
             return false;
         }
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
-                self.frames.write(frame, part.at, &from[part.start..part.start + part.bytes]);
-                self.touch(owner.0, page, frame);
-                self.soil(frame, false);
+                self.frames.write(frame, part.page_offset, &from[part.request_offset..part.request_offset + part.bytes]);
+                self.record_use(owner.0, page, frame);
+                self.mark_dirty(frame, false);
             }
         }
         true
@@ -221,20 +221,20 @@ impl BlockCache {
 
     /// Returns true if every page of a range is cached, and is idle or in the state `busiest`.
     #[inline]
-    fn is_here(&self, offset: u64, bytes: u64, busiest: FrameState) -> bool {
+    fn is_cached(&self, offset: u64, bytes: u64, busiest: FrameState) -> bool {
         if self.shape.check_range(offset, bytes).is_err() || !self.locks.is_empty() || self.gone.is_some() {
             return false;
         }
         let (first, end) = pages_of(offset, bytes);
         (first..end).all(|page| {
             self.index.find(page).is_some_and(|frame| {
-                let state = self.frames.of(frame).state;
+                let state = self.frames.frame(frame).state;
                 state == FrameState::Idle || state == busiest
             })
         })
     }
 
-    /// Accepts a request. After [`SubmitResult::Later`] exactly one [`FinishedRequest`] with the token follows.
+    /// Accepts a request. After [`SubmitResult::Pending`] exactly one [`FinishedRequest`] with the token follows.
     ///
     /// # Errors
     /// [`RefusedCacheRequest`] for a range beyond the end, direct I/O that is not whole blocks, or a device that is gone.
@@ -250,45 +250,45 @@ impl BlockCache {
         }
         let mut pending = PendingCacheRequest::new(owner, token, request);
         if self.config.policy == WritePolicy::Through
-            && let CacheOperation::Write { through, .. } = &mut pending.action
+            && let CacheOperation::Write { through, .. } = &mut pending.operation
         {
             *through = true;
         }
-        if pending.bytes == 0 && pending.action != CacheOperation::Flush {
-            return Ok(SubmitResult::Done(pending.finished()));
+        if pending.bytes == 0 && pending.operation != CacheOperation::Flush {
+            return Ok(SubmitResult::Done(pending.into_finished()));
         }
         self.limits = lower.limits();
-        match pending.action {
+        match pending.operation {
             CacheOperation::Flush => return Ok(self.begin_flush(lower, pending)),
-            CacheOperation::Direct { kind, .. } if kind != TransferKind::Read || !self.is_newer(&pending) => {
-                self.owners.begin(owner.0);
+            CacheOperation::Direct { kind, .. } if kind != TransferKind::Read || !self.has_dirty_pages(&pending) => {
+                self.users.count_request(owner.0);
                 self.begin_direct(kind, pending);
             }
             _ => {
-                if matches!(pending.action, CacheOperation::Direct { .. }) {
-                    pending.action = CacheOperation::Read;
+                if matches!(pending.operation, CacheOperation::Direct { .. }) {
+                    pending.operation = CacheOperation::Read;
                 }
-                if !matches!(pending.action, CacheOperation::Write { .. }) {
-                    self.note_read(owner.0, pending.next, pending.end);
+                if !matches!(pending.operation, CacheOperation::Write { .. }) {
+                    self.record_read(owner.0, pending.next, pending.end);
                 }
-                if self.carry_here(&mut pending) {
-                    self.do_due(lower);
-                    return Ok(SubmitResult::Done(pending.finished()));
+                if self.execute_if_cached(&mut pending) {
+                    self.run_due_work(lower);
+                    return Ok(SubmitResult::Done(pending.into_finished()));
                 }
-                self.owners.begin(owner.0);
+                self.users.count_request(owner.0);
                 let key = self.requests.insert(pending);
-                self.carry(key);
+                self.advance_request(key);
             }
         }
-        self.settle(lower);
-        Ok(SubmitResult::Later)
+        self.run_until_idle(lower);
+        Ok(SubmitResult::Pending)
     }
 
     fn admit_request(&self, owner: CacheUser, request: &CacheRequest) -> Result<(), CacheError> {
         if let Some(status) = self.gone {
             return Err(CacheError::Gone(status));
         }
-        if !self.owners.is_here(owner.0) {
+        if !self.users.is_joined(owner.0) {
             return Err(CacheError::Left);
         }
         let (offset, bytes) = request.range();
@@ -297,40 +297,40 @@ impl BlockCache {
     }
 
     /// Processes available completions, and does the work that is due at this time.
-    pub fn turn<L: BackingDevice>(&mut self, lower: &mut L, now: Nanos) {
+    pub fn poll<L: BackingDevice>(&mut self, lower: &mut L, now: Nanos) {
         self.now = self.now.max(now);
         if self.gone.is_none() {
-            self.collect(lower);
+            self.reap_transfers(lower);
         }
         self.retry_failed();
-        self.settle(lower);
+        self.run_until_idle(lower);
     }
 
     /// Returns the next finished request of a user.
     #[inline]
-    pub fn take(&mut self, owner: CacheUser) -> Option<FinishedRequest> {
-        self.owners.take(owner.0)
+    pub fn take_finished(&mut self, owner: CacheUser) -> Option<FinishedRequest> {
+        self.users.take(owner.0)
     }
 
     /// Returns the number of requests and transfers in progress: at 0, only the age of dirty pages causes work.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.requests.len() + self.flights.len()
+        self.requests.len() + self.transfers.len()
     }
 
-    /// Returns true if [`turn`](Self::turn) has work to start after hits that bypassed [`submit`](Self::submit).
+    /// Returns true if [`poll`](Self::poll) has work to start after hits that bypassed [`submit`](Self::submit).
     #[must_use]
     #[inline]
     pub fn is_work_due(&self) -> bool {
         let back = self.frames.len(FrameList::Dirty) > self.dirty_background
             && self.write_backs < self.config.write_backs;
-        !self.aheads.is_empty() || self.frames.len(FrameList::Urgent) > 0 || back
+        !self.prefetches.is_empty() || self.frames.len(FrameList::Urgent) > 0 || back
     }
 
     /// Returns the time at which the next dirty page exceeds its age limit.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let oldest = |list| self.frames.first(list).map(|frame| self.frames.of(frame).since);
+        let oldest = |list| self.frames.first(list).map(|frame| self.frames.frame(frame).dirty_since);
         let first = oldest(FrameList::Dirty).into_iter().chain(oldest(FrameList::Failed)).min()?;
         Some(first.after(self.config.dirty_age))
     }
@@ -340,14 +340,14 @@ impl BlockCache {
     pub fn set_policy<L: BackingDevice>(&mut self, lower: &mut L, policy: WritePolicy) {
         self.config.policy = policy;
         if policy == WritePolicy::Through {
-            self.hurry(FrameList::Dirty);
-            self.settle(lower);
+            self.mark_urgent(FrameList::Dirty);
+            self.run_until_idle(lower);
         }
     }
 
     /// Sets the most pages to prefetch; 0 disables prefetch.
-    pub fn set_ahead_pages(&mut self, pages: u32) {
-        self.config.ahead_pages = pages;
+    pub fn set_prefetch_pages(&mut self, pages: u32) {
+        self.config.prefetch_pages = pages;
     }
 
     /// Returns the counters and the current state.
@@ -366,25 +366,25 @@ impl BlockCache {
 
     /// Starts work that became due through hits, if there is any.
     #[inline]
-    pub fn do_due<L: BackingDevice>(&mut self, lower: &mut L) {
+    pub fn run_due_work<L: BackingDevice>(&mut self, lower: &mut L) {
         if self.is_work_due() {
-            self.settle(lower);
+            self.run_until_idle(lower);
         }
     }
 
     /// Does all work that is possible now.
-    fn settle<L: BackingDevice>(&mut self, lower: &mut L) {
+    fn run_until_idle<L: BackingDevice>(&mut self, lower: &mut L) {
         self.limits = lower.limits();
         while self.gone.is_none() {
-            self.stirred = false;
-            self.resume_parked();
+            self.progressed = false;
+            self.advance_parked();
             self.launch_directs();
             self.advance_shrink();
             self.advance_flush();
-            self.read_ahead();
+            self.prefetch();
             self.write_back();
-            self.pump(lower);
-            if !self.stirred && !self.give_up() {
+            self.submit_transfers(lower);
+            if !self.progressed && !self.fail_parked() {
                 break;
             }
         }
@@ -392,39 +392,39 @@ impl BlockCache {
 
     /// Notes a use of a cached page.
     #[inline]
-    fn touch(&mut self, owner: u32, page: u64, frame: u32) {
+    fn record_use(&mut self, owner: u32, page: u64, frame: u32) {
         self.statistics.hits += 1;
-        let again = self.owners.is_same_page(owner, page);
-        let at = self.frames.at(frame);
-        if at.marks.has(PageFlags::AHEAD) {
+        let again = self.users.replace_last_page(owner, page);
+        let at = self.frames.frame_mut(frame);
+        if at.flags.has(PageFlags::PREFETCHED) {
             // The first use of a prefetched page is expected, and does not count.
-            at.marks.clear(PageFlags::AHEAD);
-            self.statistics.ahead_used += 1;
-        } else if !again && at.uses < replacement::USES_MOST {
+            at.flags.clear(PageFlags::PREFETCHED);
+            self.statistics.prefetch_used += 1;
+        } else if !again && at.uses < replacement::USES_MAX {
             at.uses += 1;
         }
     }
 
     /// Notes a read for the detection of sequential streams.
     #[inline]
-    fn note_read(&mut self, owner: u32, first: u64, end: u64) {
-        if self.config.ahead_pages == 0 {
+    fn record_read(&mut self, owner: u32, first: u64, end: u64) {
+        if self.config.prefetch_pages == 0 {
             return;
         }
-        if let Some(pages) = self.owners.note(owner, first, end, self.config.ahead_pages) {
-            self.aheads.push(pages);
+        if let Some(pages) = self.users.record_read(owner, first, end, self.config.prefetch_pages) {
+            self.prefetches.push(pages);
         }
     }
 
-    fn resized(&mut self) {
+    fn rebuild_tables(&mut self) {
         let frames = self.frames.count();
         self.index = FrameIndex::with_room(frames);
         for (frame, page) in self.frames.in_use() {
             self.index.set(page, frame);
         }
         self.replacement = ReplacementPolicy::for_frames(frames);
-        self.dirty_background = share(frames, self.config.dirty_background);
-        self.dirty_most = share(frames, self.config.dirty_most);
+        self.dirty_background = percentage_of(frames, self.config.dirty_background);
+        self.dirty_max = percentage_of(frames, self.config.dirty_max);
         self.config.pages = frames;
     }
 }

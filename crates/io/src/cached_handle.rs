@@ -20,8 +20,8 @@ use crate::cache::{
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::command::TransferData;
-use crate::error::IoError;
-use crate::handle::{Handle, IoRequest, RefusedRequest, RequestError, RequestOperation};
+use crate::error::{CacheError, IoError, RequestError};
+use crate::handle::{Handle, IoRequest, RefusedRequest, RequestOperation};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
@@ -36,7 +36,7 @@ pub enum CachePath {
     #[default]
     Cached,
     /// Around the cache, between the device and the caller's buffers, in whole blocks; still coherent.
-    Past,
+    Direct,
 }
 
 /// The form in which a request's buffers were given and are returned.
@@ -69,7 +69,7 @@ impl SplitRequest {
         Self { token, shape, pieces, left, status: Status::SUCCESS, deadline }
     }
 
-    fn answer(self) -> CompletedCommand {
+    fn into_completion(self) -> CompletedCommand {
         let mut buffers: Vec<Buffer> = self.pieces.into_iter().flatten().collect();
         let data = match self.shape {
             BufferForm::None => TransferData::None,
@@ -87,7 +87,7 @@ impl SplitRequest {
 }
 
 /// Returns the cache request for a piece of a read, a write or a compare.
-fn asked_of(operation: RequestOperation, offset: u64, buffer: Buffer, past: bool) -> Asked {
+fn cache_request_for(operation: RequestOperation, offset: u64, buffer: Buffer, past: bool) -> Asked {
     match operation {
         RequestOperation::Write(durable) if past => Asked::DirectWrite { offset, from: buffer, durable },
         RequestOperation::Write(durable) => Asked::Write { offset, from: buffer, durable },
@@ -115,7 +115,7 @@ pub struct CachedHandle {
     first: u64,
     end: u64,
     path: CachePath,
-    wholes: BTreeMap<u32, SplitRequest>,
+    requests: BTreeMap<u32, SplitRequest>,
     next: u32,
     /// The available completions, by the request's key.
     ready: VecDeque<(u32, CompletedCommand)>,
@@ -134,7 +134,7 @@ impl CachedHandle {
         config: CacheConfig,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<Self, IoError> {
-        let lower = HandleBacking::new(handle, facts, &memory(crate::cache::LISTS_BYTES)?)?;
+        let lower = HandleBacking::new(handle, facts, &memory(crate::cache::DISCARD_LISTS_BYTES)?)?;
         let cache = BlockCache::new(lower.shape(), config, memory)?;
         Ok(Self::join(&SharedCache::new(cache, lower), facts))
     }
@@ -142,14 +142,14 @@ impl CachedHandle {
     /// Creates another handle on a cache.
     #[must_use]
     pub fn join(cache: &SharedCache<HandleBacking>, facts: &ClientNamespace) -> Self {
-        let (first, bytes) = cache.with(|cache, lower| (lower.first(), cache.shape().device_bytes));
+        let (first, bytes) = cache.with_parts(|cache, lower| (lower.first(), cache.shape().device_bytes));
         Self {
             member: cache.join(),
             facts: facts.clone(),
             first,
             end: first.saturating_add(bytes),
             path: CachePath::Cached,
-            wholes: BTreeMap::new(),
+            requests: BTreeMap::new(),
             next: 0,
             ready: VecDeque::new(),
             time: IoClock::machine(),
@@ -177,8 +177,7 @@ impl CachedHandle {
             Ok((_, lower)) => Ok(lower.into_handle()),
             Err(cache) => {
                 let again = Self { path, time, ..Self::join(&cache, &facts) };
-                let reason = "other handles use this cache; drop them first".to_owned();
-                Err((Box::new(again), IoError::Refused { reason }))
+                Err((Box::new(again), CacheError::InUse.into()))
             }
         }
     }
@@ -202,15 +201,15 @@ impl CachedHandle {
         pages: usize,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<(), IoError> {
-        let key = self.keep(SplitRequest::of(0, BufferForm::None, 1, None));
+        let key = self.insert_request(SplitRequest::of(0, BufferForm::None, 1, None));
         match self.member.resize(pages, piece_token(key, 0), memory) {
-            Ok(SubmitResult::Later) => self.wait_whole(key).completion.ok().map(drop),
+            Ok(SubmitResult::Pending) => self.wait_for_key(key).completion.into_result().map(drop),
             Ok(SubmitResult::Done(finished)) => {
-                self.wholes.remove(&key);
+                self.requests.remove(&key);
                 if finished.status.is_success() { Ok(()) } else { Err(IoError::Status(finished.status)) }
             }
             Err(error) => {
-                self.wholes.remove(&key);
+                self.requests.remove(&key);
                 Err(error)
             }
         }
@@ -218,7 +217,7 @@ impl CachedHandle {
 
     /// Calls a function with the underlying handle, to change its queues and policies.
     pub fn with_handle<R>(&mut self, call: impl FnOnce(&mut Handle) -> R) -> R {
-        self.member.cache().with(|_, lower| call(lower.handle()))
+        self.member.cache().with_parts(|_, lower| call(lower.handle()))
     }
 
     /// Returns the cache's counters and state.
@@ -248,16 +247,16 @@ impl CachedHandle {
     /// # Errors
     /// [`RefusedRequest`], with the request: it had no effect.
     pub fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
-        match self.judge(&request) {
+        match self.validate(&request) {
             Ok(()) => {
-                self.begin(request, token);
+                self.start(request, token);
                 Ok(())
             }
             Err(error) => Err(RefusedRequest { request, error }),
         }
     }
 
-    fn judge(&self, request: &IoRequest) -> Result<(), RequestError> {
+    fn validate(&self, request: &IoRequest) -> Result<(), RequestError> {
         let IoRequest { operation, offset, bytes, .. } = *request;
         if operation == RequestOperation::Flush {
             return Ok(());
@@ -288,11 +287,11 @@ impl CachedHandle {
     }
 
     /// Submits a validated request to the cache, piece by piece.
-    fn begin(&mut self, request: IoRequest, token: u64) -> u32 {
-        let IoRequest { operation, offset, bytes, data, within, .. } = request;
+    fn start(&mut self, request: IoRequest, token: u64) -> u32 {
+        let IoRequest { operation, offset, bytes, data, timeout: within, .. } = request;
         let deadline = within.map(|span| self.time.now().after(span));
         let mut at = offset.saturating_sub(self.first);
-        let past = self.path == CachePath::Past;
+        let past = self.path == CachePath::Direct;
         let (shape, buffers) = match (operation, data) {
             (RequestOperation::Discard, list) => (BufferForm::List(list), Vec::new()),
             (_, TransferData::None) => (BufferForm::None, Vec::new()),
@@ -301,28 +300,28 @@ impl CachedHandle {
             (_, TransferData::Gather(buffers)) => (BufferForm::Gather, buffers),
             (_, TransferData::Scatter(buffers)) => (BufferForm::Scatter, buffers),
         };
-        let key = self.keep(SplitRequest::of(token, shape, buffers.len().max(1), deadline));
+        let key = self.insert_request(SplitRequest::of(token, shape, buffers.len().max(1), deadline));
         if buffers.is_empty() {
             let asked = match operation {
                 RequestOperation::WriteZeroes(durable) => Asked::Zeroes { offset: at, bytes, durable },
                 RequestOperation::Discard => Asked::Discard { offset: at, bytes },
                 _ => Asked::Flush,
             };
-            self.ask(asked, key, 0);
+            self.submit_piece(asked, key, 0);
             return key;
         }
         for (piece, buffer) in (0..).zip(buffers) {
             let bytes = buffer.bytes() as u64;
-            self.ask(asked_of(operation, at, buffer, past), key, piece);
+            self.submit_piece(cache_request_for(operation, at, buffer, past), key, piece);
             at += bytes;
         }
         key
     }
 
-    fn ask(&mut self, asked: Asked, key: u32, piece: u32) {
+    fn submit_piece(&mut self, asked: Asked, key: u32, piece: u32) {
         let token = piece_token(key, piece);
         match self.member.submit(asked, token) {
-            Ok(SubmitResult::Later) => {}
+            Ok(SubmitResult::Pending) => {}
             Ok(SubmitResult::Done(finished)) => self.piece_done(finished),
             Err(refused) => {
                 // It was validated: the device has failed since.
@@ -332,19 +331,19 @@ impl CachedHandle {
         }
     }
 
-    fn keep(&mut self, whole: SplitRequest) -> u32 {
-        while self.wholes.contains_key(&self.next) {
+    fn insert_request(&mut self, whole: SplitRequest) -> u32 {
+        while self.requests.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
         let key = self.next;
         self.next = key.wrapping_add(1);
-        self.wholes.insert(key, whole);
+        self.requests.insert(key, whole);
         key
     }
 
     fn piece_done(&mut self, finished: FinishedRequest) {
         let (key, piece) = piece_of(finished.token);
-        let Some(whole) = self.wholes.get_mut(&key) else { return };
+        let Some(whole) = self.requests.get_mut(&key) else { return };
         if let Some(returned) = whole.pieces.get_mut(piece as usize) {
             *returned = finished.data;
         }
@@ -353,9 +352,9 @@ impl CachedHandle {
         }
         whole.left = whole.left.saturating_sub(1);
         if whole.left == 0
-            && let Some(whole) = self.wholes.remove(&key)
+            && let Some(whole) = self.requests.remove(&key)
         {
-            self.ready.push_back((key, whole.answer()));
+            self.ready.push_back((key, whole.into_completion()));
         }
     }
 
@@ -364,23 +363,23 @@ impl CachedHandle {
     /// # Errors
     /// [`IoError`] when the device is gone, once all requests in progress have completed.
     pub fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        self.turn();
+        self.poll_cache();
         if let Some((_, answer)) = self.ready.pop_front() {
             return Ok(Some(answer));
         }
-        match self.member.cache().with(|_, lower| lower.take_failure()) {
+        match self.member.cache().with_parts(|_, lower| lower.take_failure()) {
             Some(error) => Err(error),
             None => Ok(None),
         }
     }
 
-    fn turn(&mut self) {
+    fn poll_cache(&mut self) {
         let now = self.time.now();
         let late = |whole: &SplitRequest| whole.deadline.is_some_and(|deadline| deadline <= now);
         let expired: Vec<u32> =
-            self.wholes.iter().filter(|(_, whole)| late(whole)).map(|(&key, _)| key).collect();
+            self.requests.iter().filter(|(_, whole)| late(whole)).map(|(&key, _)| key).collect();
         for key in expired {
-            self.give_up(key);
+            self.cancel_key(key);
         }
         while let Some(finished) = self.member.poll(now) {
             self.piece_done(finished);
@@ -389,12 +388,12 @@ impl CachedHandle {
 
     /// Cancels a request, which still completes once. Returns `false` if there is none, or all of it is at the device.
     pub fn cancel(&mut self, token: u64) -> bool {
-        let found = self.wholes.iter().find(|(_, whole)| whole.token == token).map(|(&key, _)| key);
-        found.is_some_and(|key| self.give_up(key))
+        let found = self.requests.iter().find(|(_, whole)| whole.token == token).map(|(&key, _)| key);
+        found.is_some_and(|key| self.cancel_key(key))
     }
 
-    fn give_up(&mut self, key: u32) -> bool {
-        let Some(whole) = self.wholes.get_mut(&key) else { return false };
+    fn cancel_key(&mut self, key: u32) -> bool {
+        let Some(whole) = self.requests.get_mut(&key) else { return false };
         whole.deadline = None;
         let pieces = u32::try_from(whole.pieces.len()).unwrap_or(0).max(1);
         let given_up = (0..pieces).filter(|&piece| self.member.cancel(piece_token(key, piece)));
@@ -403,7 +402,7 @@ impl CachedHandle {
 
     /// Returns the number of requests that are accepted and not yet completed to the caller.
     #[must_use]
-    pub fn unanswered(&self) -> usize {
-        self.wholes.len() + self.ready.len()
+    pub fn outstanding(&self) -> usize {
+        self.requests.len() + self.ready.len()
     }
 }

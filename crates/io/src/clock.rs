@@ -8,7 +8,7 @@ use headwater_host::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// The duration of a poll in virtual time.
-const VIRTUAL_LOOK: Nanos = Nanos(100);
+const VIRTUAL_POLL: Nanos = Nanos(100);
 
 /// A source of time. A clone is the same source.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl IoClock {
 
     /// Returns a virtual clock at zero.
     #[must_use]
-    pub fn at_zero() -> Self {
+    pub fn virtual_at_zero() -> Self {
         Self::Virtual(Arc::new(AtomicU64::new(0)))
     }
 
@@ -44,16 +44,16 @@ impl IoClock {
 
     /// Accounts for a poll that found nothing: a processor pause, or a step of virtual time.
     #[inline]
-    pub fn looked(&self) {
+    pub fn pause_after_poll(&self) {
         match self {
             Self::Machine(_) => std::hint::spin_loop(),
-            Self::Virtual(_) => self.sleep(VIRTUAL_LOOK),
+            Self::Virtual(_) => self.sleep(VIRTUAL_POLL),
         }
     }
 
     /// Returns how long to poll before sleeping: `span`, or zero in virtual time, where polling takes no time.
     #[must_use]
-    pub fn spin(&self, span: Nanos) -> Nanos {
+    pub fn spin_limit(&self, span: Nanos) -> Nanos {
         match self {
             Self::Machine(_) => span,
             Self::Virtual(_) => Nanos::ZERO,

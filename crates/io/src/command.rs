@@ -12,6 +12,9 @@ use headwater_nvme::spec::opcode::DataTransfer;
 use zerocopy::IntoBytes as _;
 use zerocopy::little_endian::{U32, U64};
 
+/// The most bytes of a value, and of a run of blocks that one blocking call moves in one command.
+pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
+
 /// The most ranges of one command.
 pub const RANGES_MAX: usize = 256;
 /// The most blocks of one command: the largest value of the zero-based 16 bits of CDW12.
@@ -34,17 +37,17 @@ pub enum StoreCondition {
 pub enum WriteDurability {
     /// Durable as the namespace guarantees.
     #[default]
-    AsPromised,
+    NamespaceDefault,
     /// Durable before the write completes.
-    Now,
+    Immediate,
 }
 
 impl WriteDurability {
     /// Returns the corresponding write option.
     pub(crate) const fn options(self) -> BlockOptions {
         match self {
-            Self::AsPromised => BlockOptions::NONE,
-            Self::Now => BlockOptions::FORCE_UNIT_ACCESS,
+            Self::NamespaceDefault => BlockOptions::NONE,
+            Self::Immediate => BlockOptions::FORCE_UNIT_ACCESS,
         }
     }
 }
@@ -95,11 +98,11 @@ impl TransferData {
     }
 
     /// Leaks the memory, so that it is never reused: a device may still write to it.
-    pub fn forget(self) {
+    pub fn leak(self) {
         match self {
             Self::None => {}
-            Self::ToDevice(buffer) | Self::FromDevice(buffer) => buffer.forget(),
-            Self::Gather(buffers) | Self::Scatter(buffers) => buffers.into_iter().for_each(Buffer::forget),
+            Self::ToDevice(buffer) | Self::FromDevice(buffer) => buffer.leak(),
+            Self::Gather(buffers) | Self::Scatter(buffers) => buffers.into_iter().for_each(Buffer::leak),
         }
     }
 }
@@ -252,7 +255,7 @@ impl Command {
     /// Builds a command that zeroes `blocks` blocks from `lba` on.
     ///
     /// # Errors
-    /// [`IoError::Range`] for no blocks, or more than one command covers.
+    /// [`IoError::BlocksOutOfRange`] for no blocks, or more than one command covers.
     pub fn write_zeroes(
         namespace: u32,
         lba: u64,
@@ -260,7 +263,7 @@ impl Command {
         durable: WriteDurability,
     ) -> Result<Self, IoError> {
         if blocks == 0 || blocks > BLOCKS_MAX {
-            return Err(IoError::Range { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
+            return Err(IoError::BlocksOutOfRange { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
         }
         let range = BlockRange { start: lba, blocks };
         Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: TransferData::None })
@@ -270,11 +273,11 @@ impl Command {
     /// are written to the start of `list`, 16 bytes each, which the command keeps.
     ///
     /// # Errors
-    /// [`IoError::Length`] for no ranges, more than 256, or more than the list has room for.
+    /// [`IoError::TransferTooLong`] for no ranges, more than 256, or more than the list has room for.
     pub fn discard(namespace: u32, ranges: &[(u64, u32)], list: &Buffer) -> Result<Self, IoError> {
         let bytes = ranges.len() * size_of::<DatasetRange>();
         if ranges.is_empty() || ranges.len() > RANGES_MAX {
-            return Err(IoError::Length { bytes, most: RANGES_MAX * size_of::<DatasetRange>() });
+            return Err(IoError::TransferTooLong { bytes, max: RANGES_MAX * size_of::<DatasetRange>() });
         }
         let list = list.slice(0, bytes)?;
         let named = |&(first, blocks): &(u64, u32)| DatasetRange {
@@ -302,7 +305,7 @@ fn inline(key: &[u8]) -> Result<InlineKey, IoError> {
 /// Returns a data pointer that holds only the length.
 fn length_of(buffer: &Buffer) -> Result<DataPointer, IoError> {
     let bytes = u32::try_from(buffer.bytes())
-        .map_err(|_| IoError::Length { bytes: buffer.bytes(), most: u32::MAX as usize })?;
+        .map_err(|_| IoError::TransferTooLong { bytes: buffer.bytes(), max: u32::MAX as usize })?;
     Ok(DataPointer { address: 0, bytes })
 }
 
@@ -310,11 +313,11 @@ fn length_of(buffer: &Buffer) -> Result<DataPointer, IoError> {
 fn range_of(lba: u64, bytes: usize, block_bytes: u32) -> Result<BlockRange, IoError> {
     let block_bytes = block_bytes as usize;
     if bytes == 0 || block_bytes == 0 || !bytes.is_multiple_of(block_bytes) {
-        return Err(IoError::Blocks { bytes, block_bytes });
+        return Err(IoError::PartialBlocks { bytes, block_bytes });
     }
     let blocks = u32::try_from(bytes / block_bytes).ok().filter(|&blocks| blocks <= BLOCKS_MAX);
     let most = block_bytes * BLOCKS_MAX as usize;
-    Ok(BlockRange { start: lba, blocks: blocks.ok_or(IoError::Length { bytes, most })? })
+    Ok(BlockRange { start: lba, blocks: blocks.ok_or(IoError::TransferTooLong { bytes, max: most })? })
 }
 
 #[cfg(test)]
@@ -324,18 +327,18 @@ mod tests {
     use headwater_host::shared_memory::SharedMemory;
 
     fn buffer(bytes: usize) -> Buffer {
-        Buffer::whole(SharedMemory::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+        Buffer::from_region(SharedMemory::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
     }
 
     #[test]
     fn entry_lengths_equal_the_buffer_lengths() {
         assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
-        let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Now).unwrap().entry;
+        let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Immediate).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));
         assert_eq!(write.cdw12.get(), 2 | 1 << 30);
         assert_eq!(write.namespace.get(), 2);
-        assert!(matches!(Command::read(1, 0, 512, buffer(100)), Err(IoError::Blocks { .. })));
-        assert!(matches!(Command::read(1, 0, 512, buffer(0)), Err(IoError::Blocks { .. })));
+        assert!(matches!(Command::read(1, 0, 512, buffer(100)), Err(IoError::PartialBlocks { .. })));
+        assert!(matches!(Command::read(1, 0, 512, buffer(0)), Err(IoError::PartialBlocks { .. })));
         let several = vec![buffer(512), buffer(1_024)];
         let read = Command::read_scattered(1, 7, 512, several).unwrap();
         assert_eq!((read.entry.cdw12.get(), read.data.bytes()), (2, 1_536));
@@ -353,9 +356,9 @@ mod tests {
         assert!(Command::discard(3, &[], &list).is_err());
         assert!(Command::discard(3, &[(0, 1); 257], &list).is_err());
         assert!(Command::discard(3, &[(0, 1); 2], &list.slice(0, 16).unwrap()).is_err());
-        let zeroes = Command::write_zeroes(1, 5, 1 << 16, WriteDurability::Now).unwrap().entry;
+        let zeroes = Command::write_zeroes(1, 5, 1 << 16, WriteDurability::Immediate).unwrap().entry;
         assert_eq!((zeroes.opcode, zeroes.cdw12.get()), (8, 0xFFFF | 1 << 30));
-        assert!(Command::write_zeroes(1, 5, 0, WriteDurability::Now).is_err());
+        assert!(Command::write_zeroes(1, 5, 0, WriteDurability::Immediate).is_err());
     }
 
     #[test]

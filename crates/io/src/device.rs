@@ -9,14 +9,15 @@
 //! if sent once, unless another client changed the same key or block in between: then the last writer wins, as with any
 //! two writers. A put with a condition reports the state it finds, which may be that of its own first attempt.
 
-use crate::attach::admin::{NamespaceRequest, NamespaceSpec};
+use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
+use crate::command::TRANSFER_BYTES_MAX;
 use crate::backend::DeviceBackend;
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::{Command, StoreCondition, WriteDurability};
 use crate::error::IoError;
 use crate::handle::{Handle, HandleBuilder};
-use crate::key_list::keys_of;
+use crate::key_list::decode_key_list;
 use crate::queue::{Completion, Queue};
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
@@ -24,9 +25,7 @@ use headwater_nvme::spec::status::Status;
 /// The initial size of the buffer of blocking calls, in bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 /// The depth of the queue of blocking calls.
-const BLOCKING_DEPTH: u32 = 16;
-/// The most bytes of a value, and of a run of blocks that one blocking call moves in one command.
-pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
+const BLOCKING_QUEUE_DEPTH: u32 = 16;
 
 /// An open device, accessed through one of its namespaces.
 #[derive(Debug)]
@@ -71,7 +70,7 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`] when it does not exist, or the device cannot be queried.
-    pub fn choose(&mut self, namespace: u32) -> Result<(), IoError> {
+    pub fn select_namespace(&mut self, namespace: u32) -> Result<(), IoError> {
         self.namespace = facts_of(self.backend.as_mut(), namespace)?;
         Ok(())
     }
@@ -88,12 +87,12 @@ impl Device {
     ///
     /// # Errors
     /// [`IoError`] when the device refuses, or this client lacks the right.
-    pub fn change_namespace(&mut self, namespace: u32, wish: NamespaceRequest) -> Result<(), IoError> {
+    pub fn change_namespace(&mut self, namespace: u32, change: NamespaceRequest) -> Result<(), IoError> {
         let id = u8::try_from(namespace).map_err(|_| IoError::Namespace {
             namespace,
             what: "is not a valid number; list the namespaces",
         })?;
-        self.backend.change_namespace(id, wish)?;
+        self.backend.change_namespace(id, change)?;
         if let Ok(facts) = facts_of(self.backend.as_mut(), self.namespace.id) {
             self.namespace = facts;
         }
@@ -121,9 +120,9 @@ impl Device {
     /// handle schedules its own waiting requests; this class applies to commands at the device.
     ///
     /// # Errors
-    /// [`IoError::Refused`] if it does not; else as [`queue`](Self::queue).
-    pub fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Queue, IoError> {
-        self.backend.queue_of(depth, priority).map(Queue::over)
+    /// [`IoError::Unsupported`] if it does not; else as [`queue`](Self::queue).
+    pub fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Queue, IoError> {
+        self.backend.queue_of_class(depth, priority).map(Queue::over)
     }
 
     /// Returns a builder of a handle on the namespace, for policies and more queues; its first queue has this depth.
@@ -142,12 +141,12 @@ impl Device {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
         let namespace = self.namespace.id;
         loop {
-            let scratch = self.answer_scratch()?;
+            let scratch = self.transfer_scratch()?;
             let completion = self.run(Command::get(namespace, key, scratch.clone())?)?;
-            if completion.status.is(Status::KEY_DOES_NOT_EXIST) {
+            if completion.status.same_code(Status::KEY_DOES_NOT_EXIST) {
                 return Ok(None);
             }
-            let bytes = usize::try_from(completion.ok()?).unwrap_or(usize::MAX);
+            let bytes = usize::try_from(completion.into_result()?).unwrap_or(usize::MAX);
             if bytes <= scratch.bytes() {
                 let mut value = vec![0; bytes];
                 scratch.read(0, &mut value)?;
@@ -155,7 +154,7 @@ impl Device {
             }
             let most = self.transfer_bytes_max()?;
             if bytes > most {
-                return Err(IoError::Length { bytes, most });
+                return Err(IoError::TransferTooLong { bytes, max: most });
             }
             // The value is longer than the buffer: retry with a longer one.
             self.scratch(bytes)?;
@@ -178,11 +177,11 @@ impl Device {
     pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: StoreCondition) -> Result<(), IoError> {
         let most = self.transfer_bytes_max()?;
         if value.len() > most {
-            return Err(IoError::Length { bytes: value.len(), most });
+            return Err(IoError::TransferTooLong { bytes: value.len(), max: most });
         }
         let from = self.scratch(value.len())?.slice(0, value.len())?;
         from.write(0, value)?;
-        self.run(Command::put(self.namespace.id, key, from, condition)?)?.ok().map(drop)
+        self.run(Command::put(self.namespace.id, key, from, condition)?)?.into_result().map(drop)
     }
 
     /// Removes a key; a missing key is no error.
@@ -190,9 +189,9 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn delete(&mut self, key: &[u8]) -> Result<(), IoError> {
-        match self.run(Command::delete(self.namespace.id, key)?)?.ok() {
+        match self.run(Command::delete(self.namespace.id, key)?)?.into_result() {
             Ok(_) => Ok(()),
-            Err(IoError::Status(status)) if status.is(Status::KEY_DOES_NOT_EXIST) => Ok(()),
+            Err(IoError::Status(status)) if status.same_code(Status::KEY_DOES_NOT_EXIST) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -202,9 +201,9 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn exist(&mut self, key: &[u8]) -> Result<bool, IoError> {
-        match self.run(Command::exist(self.namespace.id, key)?)?.ok() {
+        match self.run(Command::exist(self.namespace.id, key)?)?.into_result() {
             Ok(_) => Ok(true),
-            Err(IoError::Status(status)) if status.is(Status::KEY_DOES_NOT_EXIST) => Ok(false),
+            Err(IoError::Status(status)) if status.same_code(Status::KEY_DOES_NOT_EXIST) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -215,12 +214,12 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn list(&mut self, from: Option<&[u8]>) -> Result<Vec<Vec<u8>>, IoError> {
-        let scratch = self.answer_scratch()?;
+        let scratch = self.transfer_scratch()?;
         // A list may be shorter than the buffer's previous contents: its leading count bounds what is read.
-        self.run(Command::list(self.namespace.id, from, scratch.clone())?)?.ok()?;
+        self.run(Command::list(self.namespace.id, from, scratch.clone())?)?.into_result()?;
         let mut answer = vec![0; scratch.bytes()];
         scratch.read(0, &mut answer)?;
-        Ok(keys_of(&answer))
+        Ok(decode_key_list(&answer))
     }
 
     /// Makes everything durable that the namespace acknowledged before.
@@ -228,7 +227,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn flush(&mut self) -> Result<(), IoError> {
-        self.run(Command::flush(self.namespace.id))?.ok().map(drop)
+        self.run(Command::flush(self.namespace.id))?.into_result().map(drop)
     }
 
     /// Reads whole blocks.
@@ -237,10 +236,10 @@ impl Device {
     /// [`IoError`].
     pub fn read(&mut self, lba: u64, into: &mut [u8]) -> Result<(), IoError> {
         let mut at = lba;
-        for piece in into.chunks_mut(self.piece_bytes()?) {
+        for piece in into.chunks_mut(self.block_transfer_bytes_max()?) {
             let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
             let command = Command::read(self.namespace.id, at, self.namespace.block_bytes, buffer.clone())?;
-            self.run(command)?.ok()?;
+            self.run(command)?.into_result()?;
             buffer.read(0, piece)?;
             at += blocks(piece.len(), self.namespace.block_bytes);
         }
@@ -253,19 +252,19 @@ impl Device {
     /// [`IoError`].
     pub fn write(&mut self, lba: u64, from: &[u8], durable: WriteDurability) -> Result<(), IoError> {
         let mut at = lba;
-        for piece in from.chunks(self.piece_bytes()?) {
+        for piece in from.chunks(self.block_transfer_bytes_max()?) {
             let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
             buffer.write(0, piece)?;
             let block_bytes = self.namespace.block_bytes;
             let command = Command::write(self.namespace.id, at, block_bytes, buffer, durable)?;
-            self.run(command)?.ok()?;
+            self.run(command)?.into_result()?;
             at += blocks(piece.len(), block_bytes);
         }
         Ok(())
     }
 
     /// Returns the bytes of the largest block command.
-    fn piece_bytes(&mut self) -> Result<usize, IoError> {
+    fn block_transfer_bytes_max(&mut self) -> Result<usize, IoError> {
         let namespace = self.namespace.id;
         let block_bytes = self.namespace.block_bytes as usize;
         if block_bytes == 0 {
@@ -283,7 +282,7 @@ impl Device {
     }
 
     /// Returns the buffer of blocking calls, up to the length that one command may fill.
-    fn answer_scratch(&mut self) -> Result<Buffer, IoError> {
+    fn transfer_scratch(&mut self) -> Result<Buffer, IoError> {
         let most = self.transfer_bytes_max()?;
         let scratch = self.scratch(0)?;
         Ok(scratch.slice(0, scratch.bytes().min(most))?)
@@ -292,12 +291,12 @@ impl Device {
     /// Returns the buffer of blocking calls, grown to at least this many bytes.
     fn scratch(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         if bytes > TRANSFER_BYTES_MAX {
-            return Err(IoError::Length { bytes, most: TRANSFER_BYTES_MAX });
+            return Err(IoError::TransferTooLong { bytes, max: TRANSFER_BYTES_MAX });
         }
         let have = match &mut self.blocking {
             Some(blocking) => blocking,
             None => {
-                let queue = Queue::over(self.backend.queue(BLOCKING_DEPTH)?);
+                let queue = Queue::over(self.backend.queue(BLOCKING_QUEUE_DEPTH)?);
                 let scratch = self.backend.region(SCRATCH_BYTES)?;
                 self.blocking.insert(BlockingState { queue, scratch })
             }

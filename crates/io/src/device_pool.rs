@@ -16,9 +16,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The initial chunk size, small enough for a client with a low limit.
-const CHUNK: usize = 256 << 10;
+const CHUNK_BYTES_INITIAL: usize = 256 << 10;
 /// The bounds between which the chunk size adapts to the load.
-const CHUNKS: ChunkRule = ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 };
+const CHUNK_SIZING: ChunkRule = ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 };
 
 /// The registration of memory with a device.
 pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
@@ -33,7 +33,7 @@ pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError`]: the device may still use it.
-    fn forget(&self, start: Iova) -> Result<(), IoError>;
+    fn unregister(&self, start: Iova) -> Result<(), IoError>;
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct NodeFile {
     file: Arc<OwnedFd>,
 }
 
-/// A pinner that registers memory. Device addresses start at [`FIRST_ADDRESS`] and follow the offsets in the files.
+/// A pinner that registers memory. Device addresses start at [`FIRST_DEVICE_ADDRESS`] and follow the offsets in the files.
 struct RegisteringPinner<R> {
     registrar: R,
     /// The file of each NUMA node.
@@ -55,7 +55,7 @@ struct RegisteringPinner<R> {
 }
 
 /// The lowest device address of memory; addresses below it are invalid.
-pub const FIRST_ADDRESS: u64 = 1 << 32;
+pub const FIRST_DEVICE_ADDRESS: u64 = 1 << 32;
 
 impl<R> fmt::Debug for RegisteringPinner<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,7 +74,7 @@ impl<R: MemoryRegistrar> MemoryPinner for RegisteringPinner<R> {
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
         let file = file.map_err(|error| PinError::Refused { bytes, errno: errno(error) })?;
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = files.last().map_or(FIRST_ADDRESS, |last| last.start + last.bytes as u64);
+        let start = files.last().map_or(FIRST_DEVICE_ADDRESS, |last| last.start + last.bytes as u64);
         files.push(NodeFile { address, bytes, start, file: Arc::new(file) });
         Ok(())
     }
@@ -102,7 +102,7 @@ impl<R: MemoryRegistrar> MemoryPinner for RegisteringPinner<R> {
     fn unpin(&self, token: PinToken) -> Result<(), PinError> {
         let bytes = token.bytes;
         let iova = token.iova.ok_or(PinError::Short { bytes, unpinned: 0 })?;
-        self.registrar.forget(Iova(iova)).map_err(|_| PinError::Short { bytes, unpinned: 0 })
+        self.registrar.unregister(Iova(iova)).map_err(|_| PinError::Short { bytes, unpinned: 0 })
     }
 }
 
@@ -125,8 +125,8 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
             refusal: Mutex::new(None),
         });
         let pool = BufferPool::open(PoolConfig {
-            chunk: CHUNK,
-            chunk_rule: CHUNKS,
+            chunk: CHUNK_BYTES_INITIAL,
+            chunk_rule: CHUNK_SIZING,
             cap: PROCESS_POOL_CAP,
             cap_max: PROCESS_POOL_CAP,
             sharing: PoolSharing::Shared,

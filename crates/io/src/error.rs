@@ -1,7 +1,12 @@
 //! Errors between an application and its device.
 
+mod cache;
+mod request;
+
+pub use cache::CacheError;
+pub use request::RequestError;
+
 use crate::command::Command;
-use crate::handle::RequestError;
 use headwater_dma::pool::PoolError;
 use headwater_host::shared_memory::{MapDescriptorError, MapError, OutOfRegion};
 use headwater_host::wake::WakeError;
@@ -22,16 +27,16 @@ pub enum IoError {
         bytes: usize,
     },
     /// More data than one command moves.
-    #[error("{bytes} bytes in one command; send at most {most}")]
-    Length {
+    #[error("{bytes} bytes in one command; send at most {max}")]
+    TransferTooLong {
         /// The bytes given.
         bytes: usize,
         /// The most bytes.
-        most: usize,
+        max: usize,
     },
     /// A length that is not a whole number of blocks.
     #[error("{bytes} bytes are not a whole number of blocks of {block_bytes} bytes; pass whole blocks")]
-    Blocks {
+    PartialBlocks {
         /// The bytes given.
         bytes: usize,
         /// The bytes of a block.
@@ -39,7 +44,7 @@ pub enum IoError {
     },
     /// Blocks beyond the end of a namespace, a partition or a command.
     #[error("{blocks} blocks from block {first} on exceed the limit of {size} blocks; stay inside it")]
-    Range {
+    BlocksOutOfRange {
         /// The first block.
         first: u64,
         /// The number of blocks.
@@ -75,19 +80,37 @@ pub enum IoError {
     Controller(#[from] ControllerFault),
     /// A refusal by the cache.
     #[error(transparent)]
-    Cache(#[from] crate::cache::CacheError),
+    Cache(#[from] CacheError),
     /// A mapping that the kernel refused.
     #[error(transparent)]
-    Map(#[from] MapError),
+    MapFailed(#[from] MapError),
     /// Shared memory that cannot be used.
     #[error(transparent)]
-    Take(#[from] MapDescriptorError),
+    SharedMemory(#[from] MapDescriptorError),
     /// A failure to wait or to wake.
     #[error(transparent)]
-    Wake(#[from] WakeError),
-    /// A refusal by the daemon: by policy, by a limit, or for a malformed request.
+    WakeFailed(#[from] WakeError),
+    /// A request that this backend, device or build cannot serve.
+    #[error("{reason}")]
+    Unsupported {
+        /// The reason, and what to do.
+        reason: String,
+    },
+    /// A limit that is reached: of a depth, of queues, of memory, of interrupt vectors.
+    #[error("{reason}")]
+    Limit {
+        /// The limit, and what to do.
+        reason: String,
+    },
+    /// A request that a policy, a right, a key or the kernel's permissions forbid.
+    #[error("{reason}")]
+    Denied {
+        /// The reason, and what to do.
+        reason: String,
+    },
+    /// A refusal by the attach daemon: by policy, by a limit, or for a malformed request.
     #[error("the daemon refused: {reason}")]
-    Refused {
+    Daemon {
         /// The daemon's reason.
         reason: String,
     },
@@ -137,7 +160,7 @@ pub struct RejectedCommand {
 impl From<RejectedCommand> for IoError {
     fn from(rejected: RejectedCommand) -> Self {
         match rejected.reason {
-            SubmitError::Range { first, blocks, size } => Self::Range { first, blocks, size },
+            SubmitError::BlocksOutOfRange { first, blocks, size } => Self::BlocksOutOfRange { first, blocks, size },
             reason => Self::Submit(reason),
         }
     }
@@ -155,7 +178,7 @@ pub enum SubmitError {
     Gone,
     /// Blocks beyond the end of a namespace or a partition.
     #[error("{blocks} blocks from block {first} on exceed the limit of {size} blocks; stay inside it")]
-    Range {
+    BlocksOutOfRange {
         /// The first block.
         first: u64,
         /// The number of blocks.
@@ -165,7 +188,7 @@ pub enum SubmitError {
     },
     /// A command that the backend does not support.
     #[error("{what}")]
-    Unfit {
+    Unsupported {
         /// The reason, and what to do.
         what: &'static str,
     },
@@ -173,6 +196,6 @@ pub enum SubmitError {
 
 impl SubmitError {
     /// Data in several buffers, on a queue whose commands take one.
-    pub(crate) const IN_PIECES: Self =
-        Self::Unfit { what: "this queue takes data in one piece; send a command for each buffer" };
+    pub(crate) const SINGLE_BUFFER_ONLY: Self =
+        Self::Unsupported { what: "this queue takes data in one piece; send a command for each buffer" };
 }

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::command::{TransferData, WriteDurability};
 use crate::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use crate::error::IoError;
-use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest};
+use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest, single_buffer};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 #[derive(Debug)]
 enum FutureState {
     Waiting(Option<Waker>),
-    Answered(CompletedCommand),
+    Completed(CompletedCommand),
     /// The future was dropped: the completion is discarded.
     Dropped,
 }
@@ -28,10 +28,10 @@ enum FutureState {
 #[derive(Debug)]
 struct AsyncState {
     handle: Handle,
-    tickets: BTreeMap<u64, FutureState>,
-    next: u64,
+    futures: BTreeMap<u64, FutureState>,
+    next_token: u64,
     /// The error after which no completions follow.
-    gone: Option<String>,
+    failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Wake for CompletionWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(state) = self.0.upgrade() {
-            state.hand_out();
+            state.deliver_completions();
         }
     }
 }
@@ -60,31 +60,31 @@ impl AsyncShared {
     }
 
     /// Takes available completions, and wakes their tasks after releasing the lock.
-    fn hand_out(&self) {
-        let woken = self.lock().take_answers();
+    fn deliver_completions(&self) {
+        let woken = self.lock().take_completions();
         woken.into_iter().for_each(Waker::wake);
     }
 }
 
 impl AsyncState {
-    fn take_answers(&mut self) -> Vec<Waker> {
+    fn take_completions(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         loop {
             match self.handle.poll() {
                 Ok(Some(answer)) => {
                     let token = answer.completion.token;
-                    match self.tickets.insert(token, FutureState::Answered(answer)) {
+                    match self.futures.insert(token, FutureState::Completed(answer)) {
                         Some(FutureState::Waiting(waker)) => woken.extend(waker),
                         Some(FutureState::Dropped) => {
-                            self.tickets.remove(&token);
+                            self.futures.remove(&token);
                         }
                         _ => {}
                     }
                 }
                 Ok(None) => return woken,
                 Err(error) => {
-                    self.gone = Some(error.to_string());
-                    for ticket in self.tickets.values_mut() {
+                    self.failure = Some(error.to_string());
+                    for ticket in self.futures.values_mut() {
                         if let FutureState::Waiting(waker) = ticket {
                             woken.extend(waker.take());
                         }
@@ -113,14 +113,14 @@ impl AsyncHandle {
             handle
                 .set_completion(CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE))?;
         }
-        let inner = AsyncState { handle, tickets: BTreeMap::new(), next: 0, gone: None };
+        let inner = AsyncState { handle, futures: BTreeMap::new(), next_token: 0, failure: None };
         let state = Arc::new(AsyncShared { inner: Mutex::new(inner) });
         let this = Self { state };
-        this.hang_bell(&mut this.state.lock());
+        this.install_waker(&mut this.state.lock());
         Ok(this)
     }
 
-    fn hang_bell(&self, inner: &mut AsyncState) {
+    fn install_waker(&self, inner: &mut AsyncState) {
         let bell = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&self.state))));
         inner.handle.set_waker(&bell);
     }
@@ -130,7 +130,7 @@ impl AsyncHandle {
     ///
     /// # Errors
     /// [`IoError`] when the kernel creates no thread.
-    pub fn with<T>(&self, change: impl FnOnce(&mut Handle) -> T) -> Result<T, IoError> {
+    pub fn with_handle<T>(&self, change: impl FnOnce(&mut Handle) -> T) -> Result<T, IoError> {
         let mut inner = self.state.lock();
         let found = change(&mut inner.handle);
         let policy = match inner.handle.completion() {
@@ -139,8 +139,8 @@ impl AsyncHandle {
         };
         // Newly attached queues have no thread yet.
         inner.handle.set_completion(policy)?;
-        self.hang_bell(&mut inner);
-        let woken = inner.take_answers();
+        self.install_waker(&mut inner);
+        let woken = inner.take_completions();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
         Ok(found)
@@ -152,14 +152,14 @@ impl AsyncHandle {
     /// [`RefusedRequest`], with the request: it had no effect.
     pub fn start(&self, request: IoRequest) -> Result<RequestFuture, RefusedRequest> {
         let mut inner = self.state.lock();
-        let token = inner.next;
+        let token = inner.next_token;
         inner.handle.submit(request, token)?;
-        inner.next += 1;
-        inner.tickets.insert(token, FutureState::Waiting(None));
+        inner.next_token += 1;
+        inner.futures.insert(token, FutureState::Waiting(None));
         if let Err(error) = inner.handle.ring() {
-            inner.gone = Some(error.to_string());
+            inner.failure = Some(error.to_string());
         }
-        let woken = inner.take_answers();
+        let woken = inner.take_completions();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
         Ok(RequestFuture { state: self.state.clone(), token })
@@ -169,8 +169,8 @@ impl AsyncHandle {
     ///
     /// # Errors
     /// [`FailedRequest`], with the buffer.
-    pub async fn read(&self, offset: u64, into: Buffer) -> Result<TransferData, Box<FailedRequest>> {
-        self.run(IoRequest::read(offset, into)).await
+    pub async fn read(&self, offset: u64, into: Buffer) -> Result<Buffer, Box<FailedRequest>> {
+        self.run(IoRequest::read(offset, into)).await.and_then(single_buffer)
     }
 
     /// Writes the bytes of `from`.
@@ -182,16 +182,16 @@ impl AsyncHandle {
         offset: u64,
         from: Buffer,
         durable: WriteDurability,
-    ) -> Result<TransferData, Box<FailedRequest>> {
-        self.run(IoRequest::write(offset, from, durable)).await
+    ) -> Result<Buffer, Box<FailedRequest>> {
+        self.run(IoRequest::write(offset, from, durable)).await.and_then(single_buffer)
     }
 
     /// Makes the requests completed before it durable.
     ///
     /// # Errors
-    /// [`FailedRequest`].
-    pub async fn flush(&self) -> Result<TransferData, Box<FailedRequest>> {
-        self.run(IoRequest::flush()).await
+    /// [`IoError`].
+    pub async fn flush(&self) -> Result<(), IoError> {
+        self.run(IoRequest::flush()).await.map(drop).map_err(|failed| failed.error)
     }
 
     /// Submits any request, waits for its completion, and returns its buffers.
@@ -221,9 +221,9 @@ impl Future for RequestFuture {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut inner = self.state.lock();
-        let gone = inner.gone.clone();
+        let gone = inner.failure.clone();
         let failed = |error, data| Poll::Ready(Err(Box::new(FailedRequest { error, data })));
-        match inner.tickets.get_mut(&self.token) {
+        match inner.futures.get_mut(&self.token) {
             Some(FutureState::Waiting(waker)) => {
                 if let Some(reason) = gone {
                     return failed(IoError::Device { reason }, TransferData::None);
@@ -231,8 +231,8 @@ impl Future for RequestFuture {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            Some(FutureState::Answered(_)) => match inner.tickets.remove(&self.token) {
-                Some(FutureState::Answered(CompletedCommand { completion, data })) => match completion.ok() {
+            Some(FutureState::Completed(_)) => match inner.futures.remove(&self.token) {
+                Some(FutureState::Completed(CompletedCommand { completion, data })) => match completion.into_result() {
                     Ok(_) => Poll::Ready(Ok(data)),
                     Err(error) => failed(error, data),
                 },
@@ -250,12 +250,12 @@ impl Drop for RequestFuture {
     fn drop(&mut self) {
         let mut inner = self.state.lock();
         let mut woken = Vec::new();
-        if let Some(ticket @ FutureState::Waiting(_)) = inner.tickets.get_mut(&self.token) {
+        if let Some(ticket @ FutureState::Waiting(_)) = inner.futures.get_mut(&self.token) {
             *ticket = FutureState::Dropped;
             inner.handle.cancel(self.token);
-            woken = inner.take_answers();
+            woken = inner.take_completions();
         } else {
-            inner.tickets.remove(&self.token);
+            inner.futures.remove(&self.token);
         }
         drop(inner);
         woken.into_iter().for_each(Waker::wake);

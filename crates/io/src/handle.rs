@@ -14,7 +14,7 @@
 //! A request takes the fast path while the handle has one queue of its own, schedules first come first served and polls
 //! inline: the queue then keeps the caller's token and buffers in the slot whose number is the command identifier that the
 //! device sees, and the handle keeps nothing of the request. No allocation, lock or clock. Commands of the slow path carry
-//! [`HANDLE_TOKEN`] at the queue; a request whose own token has that bit takes the slow path.
+//! `HANDLE_TOKEN` at the queue; a request whose own token has that bit takes the slow path.
 //!
 //! # Order
 //! Outstanding requests have no order among each other, like NVMe commands. A flush covers the requests that completed
@@ -32,23 +32,31 @@ mod waiting;
 
 pub use attached_queue::QueueAttachment;
 pub use blocking::FailedRequest;
+pub(crate) use blocking::single_buffer;
 pub use builder::HandleBuilder;
 pub use cancel::RequestCancellation;
-pub use error::{RefusedRequest, RequestError};
+pub use error::RefusedRequest;
 pub use request::{IoRequest, RequestOperation};
 
 use crate::backend::{CompletedCommand, IoLimits};
+use crate::buffer::Buffer;
+use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
-use crate::command::{Command, TransferData};
+use crate::command::{BLOCKS_MAX, Command, TransferData};
 use crate::completion::{CompletionPolicy, PollPeriod};
-use crate::error::{IoError, RejectedCommand, SubmitError};
+use crate::error::{IoError, RejectedCommand, RequestError, SubmitError};
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, RequestScheduler};
 use crate::selector::QueueSelector;
 use attached_queue::{AttachedQueue, QueueLink};
 use headwater_host::clock::Nanos;
-use request::NamespaceGeometry;
+use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::kv;
+use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
 use request_table::RequestTable;
 use std::collections::{BTreeSet, VecDeque};
+
+/// The most blocks that one range of a discard covers.
+const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
 /// The bit of a token at a queue that marks a command of the slow path; the rest of the token is the slot of its request.
 const HANDLE_TOKEN: u64 = 1 << 63;
@@ -57,38 +65,38 @@ const HANDLE_TOKEN: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct Handle {
     geometry: NamespaceGeometry,
-    lanes: Vec<AttachedQueue>,
+    queues: Vec<AttachedQueue>,
     slots: RequestTable,
     /// The limits that every queue supports.
     limits: IoLimits,
     /// The largest read or write that is one command, in bytes.
-    plain_bytes_max: u64,
+    command_bytes_max: u64,
     /// True if queues and policies allow the fast path.
-    plain: bool,
+    fast_path: bool,
     /// Requests on the fast path that are in flight.
     plain_in_flight: u32,
     /// Requests on the slow path plus completions not yet taken. While it is not 0, every request takes the slow path.
-    detours: u32,
+    slow_requests: u32,
     /// Parts of divided requests that are in flight.
     parts: u32,
     /// The number of accepted requests beyond what the queues hold.
     waiting_max: u32,
-    names: u32,
+    next_name: u32,
     selector: QueueSelector,
     scheduler: RequestScheduler,
     merging: MergePolicy,
     merger: RequestMerger,
     window: InFlightWindow,
-    window_max: u32,
+    in_flight_max: u32,
     completion: CompletionPolicy,
     period: PollPeriod,
     /// Requests that the scheduler chose and that are not fully submitted to a queue.
     outgoing: VecDeque<u32>,
-    ready: VecDeque<CompletedCommand>,
+    completed: VecDeque<CompletedCommand>,
     /// The completion that a blocking call waits for.
     awaited: Option<CompletedCommand>,
     deadlines: BTreeSet<(Nanos, u32)>,
-    time: IoClock,
+    clock: IoClock,
 }
 
 impl Handle {
@@ -100,34 +108,34 @@ impl Handle {
     /// [`RefusedRequest`], with the request: it had no effect.
     #[inline]
     pub fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
-        if let Err(error) = self.geometry.judge(&request, &self.limits) {
+        if let Err(error) = self.geometry.validate(&request, &self.limits) {
             return Err(NamespaceGeometry::refuse(request, error));
         }
         let alone = matches!(request.data, TransferData::FromDevice(_) | TransferData::ToDevice(_))
             && request.operation != RequestOperation::Discard;
-        if self.plain
-            && self.detours == 0
+        if self.fast_path
+            && self.slow_requests == 0
             && alone
             && token & HANDLE_TOKEN == 0
-            && request.bytes <= self.plain_bytes_max
-            && request.within.is_none()
-            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
+            && request.bytes <= self.command_bytes_max
+            && request.timeout.is_none()
+            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.queues.as_mut_slice()
         {
-            let IoRequest { operation, offset, bytes, data, class, within } = request;
+            let IoRequest { operation, offset, bytes, data, class, timeout: within } = request;
             let entry = self.geometry.entry(operation, offset, bytes);
-            let Err(rejected) = queue.submit(Command { entry, data }, token) else {
+            let Err(rejected) = queue.transport.submit(Command { entry, data }, token) else {
                 self.plain_in_flight += 1;
                 return Ok(());
             };
-            let request = IoRequest { operation, offset, bytes, data: TransferData::None, class, within };
-            return self.rejected(request, rejected, token);
+            let request = IoRequest { operation, offset, bytes, data: TransferData::None, class, timeout: within };
+            return self.keep_or_refuse(request, rejected, token);
         }
-        self.submit_long(request, token)
+        self.submit_slow(request, token)
     }
 
     /// Keeps a request waiting in the handle if its queue is full; refuses it otherwise.
     #[cold]
-    fn rejected(
+    fn keep_or_refuse(
         &mut self,
         request: IoRequest,
         rejected: RejectedCommand,
@@ -135,7 +143,7 @@ impl Handle {
     ) -> Result<(), RefusedRequest> {
         let request = IoRequest { data: rejected.command.data, ..request };
         match rejected.reason {
-            SubmitError::Full => self.submit_long(request, token),
+            SubmitError::Full => self.submit_slow(request, token),
             reason => Err(NamespaceGeometry::refuse(request, reason.into())),
         }
     }
@@ -146,24 +154,27 @@ impl Handle {
     /// [`IoError`] when a device is gone.
     #[inline]
     pub fn ring(&mut self) -> Result<(), IoError> {
-        if self.detours > 0 {
+        if self.slow_requests > 0 {
             let now = self.now();
-            self.give_out(now);
+            self.dispatch_waiting(now);
         }
-        self.lanes.iter_mut().try_for_each(AttachedQueue::ring)
+        self.queues.iter_mut().try_for_each(AttachedQueue::ring)
     }
 
     /// Returns the next completion, if there is one, with the request's token and buffers.
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
+    ///
+    /// # Panics
+    /// A command of the slow path completes while no request takes that path: an error of the handle itself.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        if self.plain
-            && self.detours == 0
-            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.lanes.as_mut_slice()
+        if self.fast_path
+            && self.slow_requests == 0
+            && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.queues.as_mut_slice()
         {
-            let completed = queue.poll_with()?;
+            let completed = queue.transport.poll()?;
             if let Some(done) = &completed {
                 assert!(
                     done.completion.token & HANDLE_TOKEN == 0,
@@ -173,19 +184,19 @@ impl Handle {
             }
             return Ok(completed);
         }
-        self.poll_long()
+        self.poll_slow()
     }
 
     /// Returns the number of requests that are accepted and not yet completed to the caller.
     #[must_use]
-    pub fn unanswered(&self) -> u32 {
-        let ready = u32::try_from(self.ready.len()).unwrap_or(u32::MAX);
+    pub fn outstanding(&self) -> u32 {
+        let ready = u32::try_from(self.completed.len()).unwrap_or(u32::MAX);
         (self.slots.used() - self.parts + self.plain_in_flight).saturating_add(ready)
     }
 
     /// Returns the most requests that the handle accepts: what its queues hold plus what may wait.
     #[must_use]
-    pub fn most(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         self.depth().saturating_add(self.waiting_max)
     }
 
@@ -208,13 +219,165 @@ impl Handle {
     }
 
     fn depth(&self) -> u32 {
-        self.lanes.iter().map(AttachedQueue::depth).fold(0, u32::saturating_add)
+        self.queues.iter().map(AttachedQueue::depth).fold(0, u32::saturating_add)
     }
 
     /// Returns the current time if a policy needs it, else zero.
     fn now(&self) -> Nanos {
-        if self.is_timed() { self.time.now() } else { Nanos::ZERO }
+        if self.is_timed() { self.clock.now() } else { Nanos::ZERO }
     }
+}
+
+/// The layout and access rights of a namespace.
+#[derive(Clone, Copy, Debug)]
+struct NamespaceGeometry {
+    namespace: u32,
+    block_shift: u32,
+    /// The block size minus 1, in bytes.
+    block_mask: u64,
+    /// The first accessible byte; `end` is one past the last.
+    first: u64,
+    end: u64,
+    writable: bool,
+}
+
+impl NamespaceGeometry {
+    pub(super) fn of(facts: &ClientNamespace) -> Result<Self, IoError> {
+        let namespace = facts.id;
+        if !facts.block_bytes.is_power_of_two() {
+            return Err(IoError::Namespace { namespace, what: "holds keys; a handle needs blocks" });
+        }
+        let block_bytes = u64::from(facts.block_bytes);
+        let (first, end) = facts.blocks.unwrap_or((0, facts.size));
+        Ok(Self {
+            namespace,
+            block_shift: facts.block_bytes.trailing_zeros(),
+            block_mask: block_bytes - 1,
+            first: first.saturating_mul(block_bytes),
+            end: end.min(facts.size).saturating_mul(block_bytes),
+            writable: facts.writable,
+        })
+    }
+
+    /// Returns the bytes of a block.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.block_mask + 1
+    }
+
+    /// Returns the end of the accessible range, one past its last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Validates that a request can be executed, by one command or several.
+    #[inline]
+    pub(super) fn validate(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
+        let (offset, bytes) = (request.offset, request.bytes);
+        if request.operation == RequestOperation::Flush {
+            return Ok(());
+        }
+        if (offset | bytes) & self.block_mask != 0 || bytes == 0 {
+            return Err(self.misaligned(offset, bytes));
+        }
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.end && offset >= self.first => {}
+            _ => return Err(RequestError::OutOfRange { offset, bytes, end: self.end }),
+        }
+        if !self.writable && request.operation.is_change() {
+            return Err(RequestError::ReadOnly { namespace: self.namespace });
+        }
+        match &request.data {
+            TransferData::FromDevice(buffer) => check_alignment(buffer, limits),
+            TransferData::None => Ok(()),
+            TransferData::ToDevice(buffer) if request.operation != RequestOperation::Discard => {
+                check_alignment(buffer, limits)
+            }
+            _ => self.validate_buffers(request, limits),
+        }
+    }
+
+    #[cold]
+    fn misaligned(&self, offset: u64, bytes: u64) -> RequestError {
+        if bytes == 0 {
+            return RequestError::Empty { offset };
+        }
+        RequestError::Misaligned { offset, bytes, block_bytes: 1 << self.block_shift }
+    }
+
+    /// Validates range lists and buffer vectors.
+    fn validate_buffers(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
+        if request.operation == RequestOperation::Discard {
+            let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
+            let (given, needed) = (request.data.bytes() as u64, ranges * size_of::<DatasetRange>() as u64);
+            if given < needed {
+                return Err(RequestError::BufferTooShort { given, needed });
+            }
+        } else {
+            for buffer in request.data.buffers() {
+                let bytes = buffer.bytes() as u64;
+                if bytes == 0 || bytes & self.block_mask != 0 {
+                    return Err(self.misaligned(request.offset, bytes));
+                }
+            }
+        }
+        request.data.buffers().iter().try_for_each(|buffer| check_alignment(buffer, limits))
+    }
+
+    /// Builds the entry of a validated run of bytes that fits one command.
+    #[inline]
+    pub(super) fn entry(&self, operation: RequestOperation, offset: u64, bytes: u64) -> SubmissionEntry {
+        let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
+        let range = BlockRange { start: offset >> self.block_shift, blocks };
+        match operation {
+            RequestOperation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
+            RequestOperation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
+            RequestOperation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
+            RequestOperation::WriteZeroes(durable) => {
+                nvm::write_zeroes(self.namespace, range, durable.options())
+            }
+            RequestOperation::Discard | RequestOperation::Flush => kv::flush(self.namespace),
+        }
+    }
+
+    /// Builds the command of a validated discard.
+    pub(super) fn discard(&self, offset: u64, bytes: u64, list: &Buffer) -> Result<Command, IoError> {
+        let (mut first, mut blocks) = (offset >> self.block_shift, bytes >> self.block_shift);
+        let mut ranges = Vec::new();
+        while blocks > 0 {
+            let part = blocks.min(RANGE_BLOCKS_MAX);
+            ranges.push((first, u32::try_from(part).unwrap_or(u32::MAX)));
+            first += part;
+            blocks -= part;
+        }
+        Command::discard(self.namespace, &ranges, list)
+    }
+
+    /// Returns the most bytes of one command.
+    pub(super) fn command_bytes_max(&self, operation: RequestOperation, limits: &IoLimits) -> u64 {
+        let of_blocks = u64::from(BLOCKS_MAX) << self.block_shift;
+        match operation {
+            RequestOperation::Read | RequestOperation::Write(_) | RequestOperation::Compare => {
+                (limits.transfer_bytes_max as u64 & !self.block_mask).clamp(self.block_bytes(), of_blocks)
+            }
+            RequestOperation::WriteZeroes(_) => of_blocks,
+            RequestOperation::Discard | RequestOperation::Flush => u64::MAX,
+        }
+    }
+
+    /// Returns a refused request with the reason.
+    #[cold]
+    pub(super) fn refuse(request: IoRequest, error: RequestError) -> RefusedRequest {
+        RefusedRequest { request, error }
+    }
+}
+
+#[inline]
+fn check_alignment(buffer: &Buffer, limits: &IoLimits) -> Result<(), RequestError> {
+    let (address, align) = (buffer.address(), limits.memory_align.max(1));
+    if align.is_power_of_two() && address & (align as u64 - 1) != 0 {
+        return Err(RequestError::Unreachable { address, align });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

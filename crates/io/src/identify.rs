@@ -9,16 +9,16 @@ use crate::error::IoError;
 /// The bytes of an Identify page.
 pub(crate) const IDENTIFY_BYTES: usize = 4_096;
 /// Command Set Identifier of NVMe Key Value.
-pub(crate) const KEY_VALUE: u8 = 0x01;
+pub(crate) const KEY_VALUE_COMMAND_SET: u8 = 0x01;
 /// CNS of a namespace, for the NVM command set.
-pub(crate) const VIEW_NAMESPACE: u8 = 0x00;
+pub(crate) const CNS_NAMESPACE: u8 = 0x00;
 /// CNS of the identification descriptors of a namespace.
-pub(crate) const VIEW_DESCRIPTORS: u8 = 0x03;
+pub(crate) const CNS_DESCRIPTORS: u8 = 0x03;
 /// CNS of a namespace, for a given command set.
-pub(crate) const VIEW_OF_SET: u8 = 0x05;
+pub(crate) const CNS_NAMESPACE_OF_SET: u8 = 0x05;
 
 /// Returns the 64-bit word at an offset.
-pub(crate) fn word(page: &[u8], at: usize) -> u64 {
+pub(crate) fn word_at(page: &[u8], at: usize) -> u64 {
     page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn command_set(descriptors: &[u8]) -> u8 {
 
 /// Decodes a key space.
 pub(crate) fn key_space(id: u32, page: &[u8]) -> ClientNamespace {
-    ClientNamespace { size: word(page, 0), ..ClientNamespace::key_space(id) }
+    ClientNamespace { size: word_at(page, 0), ..ClientNamespace::key_space(id) }
 }
 
 /// Decodes a namespace of blocks, and returns its metadata bytes per block.
@@ -49,7 +49,7 @@ pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(ClientNamespace, 
     let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
     let block_bytes = block_bytes
         .ok_or(IoError::Protocol { reason: format!("Identify reports blocks of 2^{shift} bytes") })?;
-    let facts = ClientNamespace { id, block_bytes, size: word(page, 0), writable: true, blocks: None };
+    let facts = ClientNamespace { id, block_bytes, size: word_at(page, 0), writable: true, blocks: None };
     Ok((facts, u16::from_le_bytes([byte(format), byte(format + 1)])))
 }
 

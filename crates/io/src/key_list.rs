@@ -6,7 +6,7 @@ use headwater_nvme::spec::kv::LIST_HEADER_BYTES;
 
 /// Returns the complete keys of a list.
 #[must_use]
-pub fn keys_of(answer: &[u8]) -> Vec<Vec<u8>> {
+pub fn decode_key_list(answer: &[u8]) -> Vec<Vec<u8>> {
     let Some((count, mut rest)) = answer.split_at_checked(LIST_HEADER_BYTES) else {
         return Vec::new();
     };
@@ -39,7 +39,7 @@ mod tests {
         let mut encoder = ListEncoder::new(4_096).unwrap();
         let keys: Vec<Vec<u8>> = (1..=16).map(|bytes| vec![7; bytes]).collect();
         keys.iter().for_each(|key| encoder.push(key).unwrap());
-        assert_eq!(keys_of(&encoder.finish()), keys);
+        assert_eq!(decode_key_list(&encoder.finish()), keys);
     }
 
     #[test]
@@ -48,8 +48,8 @@ mod tests {
         (0..10).for_each(|_| encoder.push(b"abcdefg").unwrap());
         let answer = encoder.finish();
         for cut in 0..answer.len() {
-            assert!(keys_of(&answer[..cut]).iter().all(|key| key == b"abcdefg"));
+            assert!(decode_key_list(&answer[..cut]).iter().all(|key| key == b"abcdefg"));
         }
-        assert!(keys_of(&[0xFF; 64]).is_empty());
+        assert!(decode_key_list(&[0xFF; 64]).is_empty());
     }
 }

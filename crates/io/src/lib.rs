@@ -54,6 +54,7 @@ mod identify;
 pub mod key_list;
 #[cfg(not(loom))]
 pub mod model;
+pub mod namespace_request;
 #[cfg(not(loom))]
 pub mod nvme_tcp;
 #[cfg(not(loom))]
@@ -88,11 +89,11 @@ pub use device::Device;
 #[cfg(not(loom))]
 pub use device_pool::{DevicePool, MemoryRegistrar};
 #[cfg(not(loom))]
-pub use error::{IoError, RejectedCommand, SubmitError};
+pub use error::{CacheError, IoError, RejectedCommand, RequestError, SubmitError};
 #[cfg(not(loom))]
 pub use future::AsyncHandle;
 #[cfg(not(loom))]
-pub use handle::{Handle, IoRequest, RefusedRequest, RequestError};
+pub use handle::{Handle, IoRequest, RefusedRequest};
 #[cfg(not(loom))]
 pub use nvme_tcp::{NvmeTcp, NvmeTcpTarget};
 #[cfg(not(loom))]

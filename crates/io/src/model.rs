@@ -18,7 +18,7 @@ mod timed;
 pub use contents::{BlockFaults, ModelContents};
 pub use device::{ArbitrationMode, ServiceTimes};
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use timed::TimedQueue;
 
 /// The namespace id of a model.
-const NAMESPACE: u32 = 1;
+const MODEL_NAMESPACE: u32 = 1;
 /// The default limit of bytes of one command: the MDTS of many SSDs.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
 /// The default limit of buffers of one command.
@@ -60,7 +60,7 @@ pub struct ModelSettings {
 impl ModelSettings {
     /// Returns the settings of a null device.
     #[must_use]
-    pub fn null(bytes: u64) -> Self {
+    pub fn null_device(bytes: u64) -> Self {
         Self {
             bytes,
             block_bytes: 512,
@@ -77,8 +77,8 @@ impl ModelSettings {
 
     /// Returns the settings of a latency model.
     #[must_use]
-    pub fn timed(bytes: u64, service: ServiceTimes) -> Self {
-        Self { service: Some(service), ..Self::null(bytes) }
+    pub fn latency_model(bytes: u64, service: ServiceTimes) -> Self {
+        Self { service: Some(service), ..Self::null_device(bytes) }
     }
 }
 
@@ -89,7 +89,7 @@ pub struct ModelDevice {
     facts: ClientNamespace,
     blocks: Arc<Mutex<ModelBlocks>>,
     core: Option<Arc<Mutex<ModelCore>>>,
-    time: IoClock,
+    clock: IoClock,
     pool: Pool,
 }
 
@@ -99,24 +99,24 @@ impl ModelDevice {
     /// # Errors
     /// [`IoError`] for an invalid block size, or when memory is exhausted.
     pub fn new(settings: ModelSettings) -> Result<Self, IoError> {
-        Self::in_time(settings, IoClock::machine())
+        Self::with_clock(settings, IoClock::machine())
     }
 
     /// Creates a model with this clock.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub fn in_time(settings: ModelSettings, time: IoClock) -> Result<Self, IoError> {
+    pub fn with_clock(settings: ModelSettings, time: IoClock) -> Result<Self, IoError> {
         let block_bytes = settings.block_bytes;
         let power_of_two = block_bytes.is_power_of_two() && (512..=65_536).contains(&block_bytes);
         let size = settings.bytes / u64::from(block_bytes.max(1));
         if !power_of_two || size == 0 {
-            return Err(IoError::Blocks {
+            return Err(IoError::PartialBlocks {
                 bytes: usize::try_from(settings.bytes).unwrap_or(usize::MAX),
                 block_bytes: usize::try_from(block_bytes).unwrap_or(usize::MAX),
             });
         }
-        let facts = ClientNamespace { id: NAMESPACE, block_bytes, size, writable: true, blocks: None };
+        let facts = ClientNamespace { id: MODEL_NAMESPACE, block_bytes, size, writable: true, blocks: None };
         let core = settings
             .service
             .map(|service| Arc::new(Mutex::new(ModelCore::new(service, settings.arbitration))));
@@ -125,7 +125,7 @@ impl ModelDevice {
             blocks: Arc::new(Mutex::new(ModelBlocks::new(size, block_bytes, settings.contents)?)),
             facts,
             core,
-            time,
+            clock: time,
             pool: Pool::of_process()?,
         })
     }
@@ -138,7 +138,7 @@ impl ModelDevice {
 
     /// Sets the blocks whose commands fail from now on; not supported by the null device.
     pub fn set_faults(&self, faults: BlockFaults) {
-        contents::locked(&self.blocks).set_faults(faults);
+        contents::lock_any(&self.blocks).set_faults(faults);
     }
 }
 
@@ -147,20 +147,22 @@ impl DeviceBackend for ModelDevice {
         Ok(vec![self.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
-        Err(IoError::Refused { reason: "a model has a fixed namespace; set it in ModelSettings".to_owned() })
+    fn change_namespace(&mut self, _id: u8, _request: NamespaceRequest) -> Result<u8, IoError> {
+        Err(IoError::Unsupported {
+            reason: "a model cannot change its namespace; set it in ModelSettings".to_owned(),
+        })
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        Ok(Buffer::pooled(self.pool.buffer(bytes)?))
+        Ok(Buffer::from_pool(self.pool.buffer(bytes)?))
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
-        self.queue_of(depth, QueuePriority::Medium)
+        self.queue_of_class(depth, QueuePriority::Medium)
     }
 
     /// Ignores the class under round robin.
-    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
         Ok(match &self.core {
             None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
             Some(core) => Box::new(TimedQueue::new(
@@ -169,7 +171,7 @@ impl DeviceBackend for ModelDevice {
                 self.limits,
                 core.clone(),
                 self.blocks.clone(),
-                self.time.clone(),
+                self.clock.clone(),
             )?),
         })
     }

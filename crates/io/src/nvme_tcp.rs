@@ -15,7 +15,7 @@ mod queue;
 mod secure_link;
 mod session;
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
@@ -92,7 +92,9 @@ impl NvmeTcp {
     /// Connects to a device and enables a controller of it.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when the device does not respond, [`IoError::Refused`] when it refuses, with its reason.
+    /// [`IoError::Gone`] when the device does not respond; [`IoError::Denied`] when it refuses this host or its key,
+    /// [`IoError::Limit`] when none of its controllers is free, [`IoError::Unsupported`] for a key in a build without
+    /// TLS.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
         Ok(Self { session: TcpSession::open(target)? })
     }
@@ -119,17 +121,17 @@ impl NvmeTcp {
 
 impl DeviceBackend for NvmeTcp {
     fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
-        self.session.call(RetryPolicy::May, admin_connection::AdminConnection::namespaces)
+        self.session.call(RetryPolicy::Allowed, admin_connection::AdminConnection::namespaces)
     }
 
-    fn change_namespace(&mut self, id: u8, wish: NamespaceRequest) -> Result<u8, IoError> {
+    fn change_namespace(&mut self, id: u8, request: NamespaceRequest) -> Result<u8, IoError> {
         // Not retried: if the connection is lost after the namespace was created, a retry would create a second one.
-        self.session.call(RetryPolicy::MustNot, |control| control.change_namespace(id, &wish))
+        self.session.call(RetryPolicy::Forbidden, |control| control.change_namespace(id, &request))
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         // Only this process accesses it.
-        Ok(Buffer::pooled(Pool::of_process()?.buffer(bytes.max(1))?))
+        Ok(Buffer::from_pool(Pool::of_process()?.buffer(bytes.max(1))?))
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
@@ -161,7 +163,7 @@ impl LentBytes for Buffer {
         crc
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
         let copied = self.write(at, bytes);
         assert!(copied.is_ok(), "a range outside the lent buffer");
     }

@@ -11,7 +11,7 @@ mod commands;
 mod device_file;
 mod validation;
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The bytes of a buffer for a key list.
-const KEYS_BYTES: u32 = 4_096;
+const KEY_LIST_BYTES: u32 = 4_096;
 
 /// The options of opening a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct PassthroughDevice {
     pool: RingPool,
     options: PassthroughOptions,
     /// The slots of each ring's buffer table; 0 if the driver does not support registered memory.
-    slots: u32,
+    registration_slots: u32,
     note: Option<String>,
 }
 
@@ -60,12 +60,12 @@ impl PassthroughDevice {
     /// [`IoError::Device`] with the fault of the path or the partition, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: PassthroughOptions) -> Result<Self, IoError> {
         let file = Arc::new(DeviceFile::open(path, options.partition)?);
-        let mut device = Self { file, pool: RingPool::open()?, options, slots: SLOTS, note: None };
+        let mut device = Self { file, pool: RingPool::open()?, options, registration_slots: SLOTS, note: None };
         if options.poll {
-            device.file.polls()?;
+            device.file.check_polling()?;
         }
         if options.uring == UringChoice::Auto {
-            device.try_uring()?;
+            device.probe_uring()?;
         }
         Ok(device)
     }
@@ -89,29 +89,29 @@ impl PassthroughDevice {
 
     /// Probes with one read-only command what the kernel accepts on a ring: commands on registered memory, commands on
     /// unregistered memory, or none, which falls back to ioctls.
-    fn try_uring(&mut self) -> Result<(), IoError> {
+    fn probe_uring(&mut self) -> Result<(), IoError> {
         let name = self.file.path.display().to_string();
         let RingKind::Blocking { refused } = self.ring(1)?.kind() else {
-            if self.goes_through()? {
+            if self.probe_command()? {
                 return Ok(());
             }
             // Before 6.12 the driver accepts registered memory only if each piece has its own registration.
-            self.slots = 0;
-            if self.goes_through()? {
+            self.registration_slots = 0;
+            if self.probe_command()? {
                 self.note = Some(format!(
                     "{name}: this kernel's driver does not support registered memory: each command pins its pages"
                 ));
                 return Ok(());
             }
-            return self.make_calls("every command on a ring fails");
+            return self.fall_back_to_ioctl("every command on a ring fails");
         };
-        self.make_calls(&format!("error {}", refused.unwrap_or(0)))
+        self.fall_back_to_ioctl(&format!("error {}", refused.unwrap_or(0)))
     }
 
     /// Switches to an ioctl for each command.
-    fn make_calls(&mut self, reason: &str) -> Result<(), IoError> {
+    fn fall_back_to_ioctl(&mut self, reason: &str) -> Result<(), IoError> {
         if self.options.poll {
-            return Err(self.file.no_polling());
+            return Err(self.file.polling_error());
         }
         self.options.uring = UringChoice::Never;
         let name = self.file.path.display();
@@ -122,9 +122,9 @@ impl PassthroughDevice {
     }
 
     /// Returns true if a read-only probe command reaches the device and is not refused.
-    fn goes_through(&mut self) -> Result<bool, IoError> {
+    fn probe_command(&mut self) -> Result<bool, IoError> {
         let facts = self.file.facts.clone();
-        let into = self.region(facts.block_bytes.max(KEYS_BYTES) as usize)?;
+        let into = self.region(facts.block_bytes.max(KEY_LIST_BYTES) as usize)?;
         let probe = if facts.is_key_space() {
             Command::list(facts.id, None, into)?
         } else {
@@ -143,13 +143,13 @@ impl PassthroughDevice {
     }
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<NvmeWork>, IoError> {
-        let wish = RingOptions {
+        let options = RingOptions {
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             polled: self.options.poll,
             choice: self.options.uring,
-            slots: self.slots,
+            registration_slots: self.registration_slots,
         };
-        self.pool.ring(&self.file.file, &self.file.path, wish)
+        self.pool.ring(&self.file.file, &self.file.path, options)
     }
 }
 
@@ -158,9 +158,12 @@ impl DeviceBackend for PassthroughDevice {
         Ok(vec![self.file.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
-        Err(IoError::Refused {
-            reason: "this backend cannot change namespaces; use nvme-cli as administrator".to_owned(),
+    fn change_namespace(&mut self, _id: u8, _request: NamespaceRequest) -> Result<u8, IoError> {
+        Err(IoError::Unsupported {
+            reason: format!(
+                "{}: this backend cannot change namespaces; use nvme-cli as administrator",
+                self.file.path.display()
+            ),
         })
     }
 

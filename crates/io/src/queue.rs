@@ -11,9 +11,9 @@ use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 
 /// The default time that [`Queue::wait`] polls before it sleeps: about the cost of two wake-ups.
-pub const SPIN: Nanos = Nanos::from_micros(20);
+pub const SPIN_DEFAULT: Nanos = Nanos::from_micros(20);
 /// The number of polls between two readings of the clock.
-const LOOKS: u32 = 32;
+const POLLS_PER_CLOCK_READ: u32 = 32;
 
 /// The result of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Completion {
     ///
     /// # Errors
     /// [`IoError::Status`] for a failed command.
-    pub fn ok(self) -> Result<u32, IoError> {
+    pub fn into_result(self) -> Result<u32, IoError> {
         if self.status.is_success() { Ok(self.result) } else { Err(IoError::Status(self.status)) }
     }
 }
@@ -39,7 +39,8 @@ impl Completion {
 /// One queue of a device.
 #[derive(Debug)]
 pub struct Queue {
-    transport: Box<dyn QueueTransport>,
+    /// A handle with one queue of its own calls it directly.
+    pub(crate) transport: Box<dyn QueueTransport>,
     clock: Clock,
     spin: Nanos,
 }
@@ -48,7 +49,7 @@ impl Queue {
     /// Returns a queue over a transport.
     #[must_use]
     pub fn over(transport: Box<dyn QueueTransport>) -> Self {
-        Self { transport, clock: Clock::start(), spin: SPIN }
+        Self { transport, clock: Clock::start(), spin: SPIN_DEFAULT }
     }
 
     /// Sets how long [`wait`](Self::wait) polls before it sleeps; with [`Nanos::ZERO`] it sleeps at once.
@@ -81,7 +82,7 @@ impl Queue {
     /// [`IoError`] when the device is gone or breaks the protocol.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completion>, IoError> {
-        Ok(self.poll_with()?.map(|answer| answer.completion))
+        Ok(self.poll_command()?.map(|answer| answer.completion))
     }
 
     /// Polls as [`poll`](Self::poll) does, and also returns the buffers of the command.
@@ -89,9 +90,8 @@ impl Queue {
     /// # Errors
     /// As for [`poll`](Self::poll).
     #[inline]
-    pub fn poll_with(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        self.transport.ring()?;
-        self.transport.reap()
+    pub fn poll_command(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        self.transport.poll()
     }
 
     /// Waits for the next completion, at most for `longest`: polls for a while, then sleeps. Returns `None` when the
@@ -99,21 +99,21 @@ impl Queue {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone or breaks the protocol.
-    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<Completion>, IoError> {
-        Ok(self.wait_with(longest)?.map(|answer| answer.completion))
+    pub fn wait(&mut self, timeout: Option<Nanos>) -> Result<Option<Completion>, IoError> {
+        Ok(self.wait_command(timeout)?.map(|answer| answer.completion))
     }
 
     /// Waits as [`wait`](Self::wait) does, and also returns the buffers of the command.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
-    pub fn wait_with(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
+    pub fn wait_command(&mut self, timeout: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         if self.spin == Nanos::ZERO && self.transport.sleep_rings() {
-            return self.wait_asleep(longest);
+            return self.wait_asleep(timeout);
         }
         self.transport.ring()?;
         let started = self.clock.now();
-        let looks = if self.spin == Nanos::ZERO { 1 } else { LOOKS };
+        let looks = if self.spin == Nanos::ZERO { 1 } else { POLLS_PER_CLOCK_READ };
         loop {
             for _ in 0..looks {
                 if let Some(answer) = self.transport.reap()? {
@@ -125,18 +125,18 @@ impl Queue {
                 return Ok(None);
             }
             let waited = self.clock.now().since(started);
-            if longest.is_some_and(|longest| waited >= longest) {
+            if timeout.is_some_and(|longest| waited >= longest) {
                 return Ok(None);
             }
             if waited >= self.spin {
-                self.transport.sleep(longest.map(|longest| longest.since(waited)))?;
+                self.transport.sleep(timeout.map(|longest| longest.since(waited)))?;
             }
         }
     }
 
     /// Sleeps as soon as no completion is ready: the system call that sleeps also submits.
-    fn wait_asleep(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
-        let until = longest.map(|longest| self.clock.now().after(longest));
+    fn wait_asleep(&mut self, timeout: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
+        let until = timeout.map(|longest| self.clock.now().after(longest));
         loop {
             if let Some(answer) = self.transport.reap()? {
                 // If the device is gone, the next call reports it; this command has its completion.
@@ -156,8 +156,8 @@ impl Queue {
     ///
     /// # Errors
     /// [`IoError`] when the kernel refuses or the device is gone.
-    pub fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        self.transport.sleep(longest)
+    pub fn sleep(&mut self, timeout: Option<Nanos>) -> Result<(), IoError> {
+        self.transport.sleep(timeout)
     }
 
     /// Returns the limits of one command.
@@ -183,7 +183,7 @@ impl Queue {
     /// Sends an abort of a command. The command still completes once, and its status tells whether it was aborted.
     ///
     /// # Errors
-    /// [`IoError::Refused`] if the backend has no abort; [`IoError`] when the device is gone.
+    /// [`IoError::Unsupported`] if the backend has no abort; [`IoError`] when the device is gone.
     pub fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         self.transport.cancel(token)
     }

@@ -6,7 +6,7 @@
 
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::{Command, TransferData};
-use crate::device::TRANSFER_BYTES_MAX;
+use crate::command::TRANSFER_BYTES_MAX;
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -30,36 +30,36 @@ pub enum QueueWakeups {
         device: WakeDescriptor,
     },
     /// Wake-up for sides that do not trust each other.
-    Line(WakeLine),
+    WakeLine(WakeLine),
 }
 
 impl QueueWakeups {
     fn wake_device(&self) -> Result<(), WakeError> {
         match self {
             Self::Descriptors { device, .. } => device.wake(),
-            Self::Line(line) => line.wake(),
+            Self::WakeLine(line) => line.wake(),
         }
     }
 
     fn wait(&self, longest: Option<Nanos>) -> Result<WakeEvent, WakeError> {
         match self {
             Self::Descriptors { own, .. } => own.wait(longest).map(|_| WakeEvent::Woken),
-            Self::Line(line) => line.wait(longest),
+            Self::WakeLine(line) => line.wait(longest),
         }
     }
 
     /// Consumes pending wake-ups, so that the descriptor is no longer readable.
-    fn take(&self) -> Result<WakeEvent, WakeError> {
+    fn take_wakeups(&self) -> Result<WakeEvent, WakeError> {
         match self {
             Self::Descriptors { own, .. } => own.take().map(|_| WakeEvent::Woken),
-            Self::Line(line) => Ok(line.take()),
+            Self::WakeLine(line) => Ok(line.take()),
         }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Descriptors { own, .. } => own.as_fd(),
-            Self::Line(line) => line.as_fd(),
+            Self::WakeLine(line) => line.as_fd(),
         }
     }
 }
@@ -93,13 +93,13 @@ pub type ClientPair = QueuePair<SharedMemoryWords, InFlightCommand>;
 #[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
     pair: ClientPair,
-    bells: QueueWakeups,
+    wakeups: QueueWakeups,
     submitted: u64,
     /// True if commands were submitted since the last doorbell.
-    submitted_news: bool,
+    unrung_submissions: bool,
     /// True if completions were reaped since the last doorbell. They are shown with the next submission, or when a poll
     /// finds nothing more: a fence for every completion would cost more than the completion.
-    reaped_news: bool,
+    unrung_reaps: bool,
     /// True if the device was requested to make the descriptor readable.
     armed: bool,
     hung_up: bool,
@@ -108,13 +108,13 @@ pub struct RingQueue {
 impl RingQueue {
     /// Returns a queue over the client's side of a pair.
     #[must_use]
-    pub fn new(pair: ClientPair, bells: QueueWakeups) -> Self {
+    pub fn new(pair: ClientPair, wakeups: QueueWakeups) -> Self {
         Self {
             pair,
-            bells,
+            wakeups,
             submitted: 0,
-            submitted_news: false,
-            reaped_news: false,
+            unrung_submissions: false,
+            unrung_reaps: false,
             armed: false,
             hung_up: false,
         }
@@ -127,7 +127,7 @@ impl RingQueue {
     #[inline]
     pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
         if command.data.buffers().len() > 1 {
-            return Err(RejectedCommand { command, reason: SubmitError::IN_PIECES });
+            return Err(RejectedCommand { command, reason: SubmitError::SINGLE_BUFFER_ONLY });
         }
         let pointed = entry_of(&command);
         let Command { entry, data } = command;
@@ -143,7 +143,7 @@ impl RingQueue {
         let order = self.submitted + 1;
         self.pair.submit(command.entry, InFlightCommand { order, ..command }).map_err(|full| full.context)?;
         self.submitted = order;
-        self.submitted_news = true;
+        self.unrung_submissions = true;
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl RingQueue {
     ///
     /// # Errors
     /// [`SubmitError::Full`], with the remaining commands.
-    pub fn submit_again(
+    pub fn resubmit(
         &mut self,
         commands: Vec<InFlightCommand>,
     ) -> Result<(), (Vec<InFlightCommand>, SubmitError)> {
@@ -169,17 +169,17 @@ impl RingQueue {
     /// # Errors
     /// [`IoError::Controller`] for a completion that violates the protocol.
     #[inline]
-    pub fn reap_with(&mut self) -> Result<Option<(Completion, InFlightCommand)>, IoError> {
+    pub fn reap_command(&mut self) -> Result<Option<(Completion, InFlightCommand)>, IoError> {
         if self.armed {
             self.disarm();
         }
         let Some(answer) = self.pair.reap()? else {
-            if self.reaped_news {
-                self.show();
+            if self.unrung_reaps {
+                self.ring_doorbells();
             }
             return Ok(None);
         };
-        self.reaped_news = true;
+        self.unrung_reaps = true;
         let command = answer.context;
         let completion = Completion { token: command.token, result: answer.result, status: answer.status };
         Ok(Some((completion, command)))
@@ -188,9 +188,9 @@ impl RingQueue {
     /// Rings, and requests a wake-up with the next completion.
     fn prepare_sleep(&mut self) -> SleepDecision {
         let (wake, sleep) = self.pair.prepare_sleep();
-        self.submitted_news = false;
-        self.reaped_news = false;
-        if wake == WakeDecision::Needed && self.bells.wake_device().is_err() {
+        self.unrung_submissions = false;
+        self.unrung_reaps = false;
+        if wake == WakeDecision::Needed && self.wakeups.wake_device().is_err() {
             self.hung_up = true;
         }
         sleep
@@ -199,22 +199,22 @@ impl RingQueue {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
-        self.pair.awake();
-        self.hung_up |= !matches!(self.bells.take(), Ok(WakeEvent::Woken | WakeEvent::Empty));
+        self.pair.disarm();
+        self.hung_up |= !matches!(self.wakeups.take_wakeups(), Ok(WakeEvent::Woken | WakeEvent::Empty));
     }
 
     /// Shows the device submitted commands and reaped completions.
     #[inline]
-    fn show(&mut self) {
-        self.submitted_news = false;
-        self.reaped_news = false;
-        if self.pair.ring() == WakeDecision::Needed && self.bells.wake_device().is_err() {
+    fn ring_doorbells(&mut self) {
+        self.unrung_submissions = false;
+        self.unrung_reaps = false;
+        if self.pair.ring() == WakeDecision::Needed && self.wakeups.wake_device().is_err() {
             self.hung_up = true;
         }
     }
 
     /// Removes and returns the commands in flight, in the order of submission.
-    pub fn take_unanswered(&mut self) -> Vec<InFlightCommand> {
+    pub fn take_in_flight(&mut self) -> Vec<InFlightCommand> {
         let mut all: Vec<InFlightCommand> = self.pair.take_contexts().collect();
         all.sort_by_key(|command| command.order);
         all
@@ -228,8 +228,8 @@ impl RingQueue {
 
     /// Checks, by a system call, whether the other side has closed its end.
     #[must_use]
-    pub fn look_for_hang_up(&mut self) -> bool {
-        if let QueueWakeups::Line(line) = &self.bells {
+    pub fn check_hang_up(&mut self) -> bool {
+        if let QueueWakeups::WakeLine(line) = &self.wakeups {
             self.hung_up |= line.take() == WakeEvent::HungUp;
         }
         self.hung_up
@@ -258,35 +258,35 @@ impl QueueTransport for RingQueue {
 
     #[inline]
     fn ring(&mut self) -> Result<(), IoError> {
-        if self.submitted_news {
-            self.show();
+        if self.unrung_submissions {
+            self.ring_doorbells();
         }
         Ok(())
     }
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        Ok(self.reap_with()?.map(|(completion, command)| CompletedCommand { completion, data: command.data }))
+        Ok(self.reap_command()?.map(|(completion, command)| CompletedCommand { completion, data: command.data }))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        if self.prepare_sleep() == SleepDecision::Until && !self.hung_up {
-            self.hung_up = self.bells.wait(longest)? == WakeEvent::HungUp;
-            self.pair.awake();
+        if self.prepare_sleep() == SleepDecision::UntilWoken && !self.hung_up {
+            self.hung_up = self.wakeups.wait(longest)? == WakeEvent::HungUp;
+            self.pair.disarm();
         }
         Ok(())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bells.descriptor())
+        Some(self.wakeups.descriptor())
     }
 
     fn arm(&mut self) -> Result<ArmResult, IoError> {
-        if self.prepare_sleep() == SleepDecision::No || self.hung_up {
+        if self.prepare_sleep() == SleepDecision::WorkPending || self.hung_up {
             return Ok(ArmResult::Ready);
         }
         self.armed = true;
-        Ok(ArmResult::Waiting)
+        Ok(ArmResult::Armed)
     }
 
     fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
@@ -305,6 +305,6 @@ impl QueueTransport for RingQueue {
 impl Drop for RingQueue {
     fn drop(&mut self) {
         // The device may still access these buffers.
-        self.pair.take_contexts().for_each(|command| command.data.forget());
+        self.pair.take_contexts().for_each(|command| command.data.leak());
     }
 }

@@ -1,16 +1,16 @@
 //! Chooses the next of the requests that wait in a handle.
 //!
 //! Input: requests as [`WaitingRequest`] (a slot, a class, bytes, a deadline), and the time as an argument. Output: slots, one
-//! at a time. Invariant: each pushed request comes out exactly once, by [`pop`](Scheduler::pop) or
-//! [`remove`](Scheduler::remove), also across changes of policy; no policy lets a request wait for ever while it serves
+//! at a time. Invariant: each pushed request comes out exactly once, by [`pop`](RequestScheduler::pop) or
+//! [`remove`](RequestScheduler::remove), also across changes of policy; no policy lets a request wait for ever while it serves
 //! later ones.
 //!
 //! | policy | next is | no starvation because |
 //! | --- | --- | --- |
-//! | [`Fifo`](Scheduling::Fifo) | the first to arrive | requests leave in arrival order |
-//! | [`Deadline`](Scheduling::Deadline) | the earliest deadline | every request has one, and deadlines come nearer |
-//! | [`Share`](Scheduling::Share) | the class with the fewest bytes for its weight | weights are at least 1 |
-//! | [`Priority`](Scheduling::Priority) | the most urgent class | a class is overtaken a bounded number of times |
+//! | [`Fifo`](SchedulingPolicy::Fifo) | the first to arrive | requests leave in arrival order |
+//! | [`Deadline`](SchedulingPolicy::Deadline) | the earliest deadline | every request has one, and deadlines come nearer |
+//! | [`Share`](SchedulingPolicy::Share) | the class with the fewest bytes for its weight | weights are at least 1 |
+//! | [`Priority`](SchedulingPolicy::Priority) | the most urgent class | a class is overtaken a bounded number of times |
 
 mod deadline;
 mod merge;
@@ -54,7 +54,7 @@ impl RequestClass {
     /// Returns its index in a table of [`CLASSES`].
     #[must_use]
     #[inline]
-    pub(crate) fn place(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         usize::from(self.0) % CLASSES
     }
 }
@@ -68,7 +68,7 @@ pub enum LatePolicy {
     /// The request is cancelled: it completes with
     /// [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED) without submission. Under overload
     /// this keeps the served requests in time.
-    GiveUp,
+    Cancel,
 }
 
 /// A scheduling policy with its settings.
@@ -80,9 +80,9 @@ pub enum SchedulingPolicy {
     /// Earliest deadline first. Fewer commands are kept in flight when latency exceeds half of the shortest deadline.
     Deadline {
         /// The default deadline of each class, relative to arrival.
-        within: [Nanos; CLASSES],
+        deadlines: [Nanos; CLASSES],
         /// The treatment of late requests.
-        late: LatePolicy,
+        late_policy: LatePolicy,
     },
     /// Bytes in proportion to weights, among the classes with waiting requests.
     Share {
@@ -100,7 +100,7 @@ impl SchedulingPolicy {
     /// Returns an earliest-deadline-first policy with one deadline for all classes, which serves late requests.
     #[must_use]
     pub const fn deadline(within: Nanos) -> Self {
-        Self::Deadline { within: [within; CLASSES], late: LatePolicy::Serve }
+        Self::Deadline { deadlines: [within; CLASSES], late_policy: LatePolicy::Serve }
     }
 
     /// Returns a policy of weighted shares: one weight for each class, in order; remaining classes have 1.
@@ -124,7 +124,7 @@ pub struct WaitingRequest {
     /// The bytes it moves, or its nominal cost if it moves none.
     pub bytes: u64,
     /// The time of arrival.
-    pub arrived: Nanos,
+    pub arrived_at: Nanos,
     /// Its own deadline, if it has one.
     pub deadline: Option<Nanos>,
 }
@@ -135,7 +135,7 @@ pub enum SchedulerDecision {
     /// Submit this request.
     Serve(u32),
     /// Cancel this request without submission: its deadline has passed.
-    GiveUp(u32),
+    Cancel(u32),
 }
 
 /// A waiting request with its arrival number.
@@ -157,7 +157,7 @@ impl SchedulerState {
     fn of(scheduling: &SchedulingPolicy) -> Self {
         match scheduling {
             SchedulingPolicy::Fifo => Self::Fifo(VecDeque::new()),
-            SchedulingPolicy::Deadline { within, late } => Self::Deadline(DeadlineQueue::new(*within, *late)),
+            SchedulingPolicy::Deadline { deadlines: within, late_policy: late } => Self::Deadline(DeadlineQueue::new(*within, *late)),
             SchedulingPolicy::Share { weights } => Self::Share(FairShares::new(*weights)),
             SchedulingPolicy::Priority { overtakes_max } => {
                 Self::Priority(PriorityQueues::new(*overtakes_max))
@@ -203,7 +203,7 @@ impl RequestScheduler {
     }
 
     /// Changes the policy; waiting requests move to it in the order of arrival.
-    pub fn change(&mut self, scheduling: SchedulingPolicy) {
+    pub fn set_policy(&mut self, scheduling: SchedulingPolicy) {
         let mut all = match &mut self.state {
             SchedulerState::Fifo(queue) => std::mem::take(queue).into(),
             SchedulerState::Deadline(deadlines) => deadlines.take_all(),
@@ -214,7 +214,7 @@ impl RequestScheduler {
         self.state = SchedulerState::of(&scheduling);
         self.scheduling = scheduling;
         for queued in all {
-            self.put(queued);
+            self.enqueue(queued);
         }
     }
 
@@ -222,10 +222,10 @@ impl RequestScheduler {
     pub fn push(&mut self, waiting: WaitingRequest) {
         self.arrivals += 1;
         self.waiting += 1;
-        self.put(QueuedRequest { waiting, order: self.arrivals });
+        self.enqueue(QueuedRequest { waiting, order: self.arrivals });
     }
 
-    fn put(&mut self, queued: QueuedRequest) {
+    fn enqueue(&mut self, queued: QueuedRequest) {
         match &mut self.state {
             SchedulerState::Fifo(queue) => queue.push_back(queued),
             SchedulerState::Deadline(deadlines) => deadlines.push(queued),
@@ -235,7 +235,7 @@ impl RequestScheduler {
     }
 
     /// Charges a class for bytes that were merged into a waiting request.
-    pub fn extend(&mut self, class: RequestClass, bytes: u64) {
+    pub fn charge_class(&mut self, class: RequestClass, bytes: u64) {
         if let SchedulerState::Share(shares) = &mut self.state {
             shares.charge(class, bytes);
         }
@@ -269,9 +269,9 @@ impl RequestScheduler {
 
     /// Returns the device latency above which fewer commands are kept in flight, if the policy has one.
     #[must_use]
-    pub fn device_target(&self) -> Option<Nanos> {
+    pub fn latency_target(&self) -> Option<Nanos> {
         match &self.scheduling {
-            SchedulingPolicy::Deadline { within, .. } => {
+            SchedulingPolicy::Deadline { deadlines: within, .. } => {
                 let shortest = within.iter().min().copied().unwrap_or_default();
                 Some(Nanos(shortest.0 / 2))
             }

@@ -49,11 +49,11 @@ pub enum QueueSelector {
     /// The queue with the most room, or the first of several with equal room.
     MostRoom,
     /// Reads on one queue, all other requests on another.
-    ReadsApart {
+    SeparateReads {
         /// The queue for reads.
         reads: QueueName,
         /// The queue for all other requests.
-        others: QueueName,
+        rest: QueueName,
     },
     /// A queue for each class.
     ByClass([QueueName; CLASSES]),
@@ -72,11 +72,11 @@ impl QueueSelector {
                 // Among equals max_by_key takes the last.
                 choice.queues.iter().rev().max_by_key(|load| room(load))?.name
             }
-            Self::ReadsApart { reads, others } => match choice.direction {
+            Self::SeparateReads { reads, rest } => match choice.direction {
                 TransferDirection::Read => *reads,
-                TransferDirection::Write | TransferDirection::Other => *others,
+                TransferDirection::Write | TransferDirection::Other => *rest,
             },
-            Self::ByClass(names) => names[choice.class.place()],
+            Self::ByClass(names) => names[choice.class.index()],
             Self::Function(function) => function(choice),
         })
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for QueueSelector {
         match self {
             Self::First => f.write_str("First"),
             Self::MostRoom => f.write_str("MostRoom"),
-            Self::ReadsApart { reads, others } => write!(f, "ReadsApart({}, {})", reads.0, others.0),
+            Self::SeparateReads { reads, rest } => write!(f, "ReadsApart({}, {})", reads.0, rest.0),
             Self::ByClass(names) => write!(f, "ByClass({names:?})"),
             Self::Function(_) => f.write_str("Function"),
         }
@@ -112,7 +112,7 @@ mod tests {
         let read = choice(TransferDirection::Read, 2);
         assert_eq!(QueueSelector::First.choose(&read), Some(QueueName(3)));
         assert_eq!(QueueSelector::MostRoom.choose(&read), Some(QueueName(4)));
-        let mut apart = QueueSelector::ReadsApart { reads: QueueName(9), others: QueueName(4) };
+        let mut apart = QueueSelector::SeparateReads { reads: QueueName(9), rest: QueueName(4) };
         assert_eq!(apart.choose(&read), Some(QueueName(9)));
         assert_eq!(apart.choose(&choice(TransferDirection::Write, 0)), Some(QueueName(4)));
         let mut by_class =

@@ -31,7 +31,7 @@ use std::task::Waker;
 struct SharedQueueState {
     exchange: Arc<CompletionExchange<PacedQueue>>,
     thread: Mutex<Option<PollingThread>>,
-    rest: QueueSleep,
+    sleeper: QueueSleep,
     limits: IoLimits,
     depth: u32,
 }
@@ -47,7 +47,7 @@ pub struct SharedQueue {
 pub(crate) struct QueueUser {
     shared: Arc<SharedQueueState>,
     number: u32,
-    bell: Option<WakeDescriptor>,
+    wakeup: Option<WakeDescriptor>,
 }
 
 impl SharedQueue {
@@ -57,22 +57,22 @@ impl SharedQueue {
         let (limits, depth, rest) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
         let exchange = Arc::new(CompletionExchange::new(PacedQueue::over(queue)));
         Self {
-            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), rest, limits, depth }),
+            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), sleeper: rest, limits, depth }),
         }
     }
 
     /// Shares a queue with commands in flight, which belong to the returned seat.
-    pub(crate) fn adopting(queue: Queue) -> QueueUser {
+    pub(crate) fn share_busy(queue: Queue) -> QueueUser {
         let in_flight = queue.in_flight();
         let shared = Self::new(queue);
-        let seat = shared.seat();
+        let seat = shared.add_user();
         shared.shared.exchange.adopt(seat.number, in_flight);
         seat
     }
 
     /// Adds a user.
-    pub(crate) fn seat(&self) -> QueueUser {
-        QueueUser { shared: self.shared.clone(), number: self.shared.exchange.sit_down(), bell: None }
+    pub(crate) fn add_user(&self) -> QueueUser {
+        QueueUser { shared: self.shared.clone(), number: self.shared.exchange.allocate_seat(), wakeup: None }
     }
 
     /// Starts a thread that polls for completions at this pace, and notifies each user as `aggregation` says. A running
@@ -87,8 +87,8 @@ impl SharedQueue {
         time: &IoClock,
     ) -> Result<(), IoError> {
         let mut thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        self.shared.exchange.with_line(|line| line.set_pace(pace, time.clone()));
-        self.shared.exchange.set_enough(aggregation.count);
+        self.shared.exchange.with_queue(|line| line.set_pace(pace, time.clone()));
+        self.shared.exchange.set_notify_threshold(aggregation.count);
         if thread.is_none() {
             *thread = Some(PollingThread::start(self.shared.exchange.clone(), time.clone(), aggregation)?);
         }
@@ -104,7 +104,7 @@ impl SharedQueue {
     /// Returns the thread's last sleep between two polls.
     #[must_use]
     pub fn period(&self) -> Nanos {
-        self.shared.exchange.with_line(|line| line.period())
+        self.shared.exchange.with_queue(|line| line.period())
     }
 
     /// Returns the queue if this is its only user.
@@ -114,9 +114,9 @@ impl SharedQueue {
     pub fn into_queue(self) -> Result<Queue, Self> {
         self.stop_thread();
         let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
-        let SharedQueueState { exchange, rest, limits, depth, .. } = shared;
-        Arc::try_unwrap(exchange).map(|exchange| exchange.into_line().into_queue()).map_err(|exchange| Self {
-            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), rest, limits, depth }),
+        let SharedQueueState { exchange, sleeper: rest, limits, depth, .. } = shared;
+        Arc::try_unwrap(exchange).map(|exchange| exchange.into_queue().into_queue()).map_err(|exchange| Self {
+            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), sleeper: rest, limits, depth }),
         })
     }
 }
@@ -128,7 +128,7 @@ impl QueueUser {
     }
 
     /// Returns true if completions for this seat were found and not yet taken.
-    pub(crate) fn has_mail(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         self.shared.exchange.has_answer(self.number)
     }
 
@@ -139,13 +139,13 @@ impl QueueUser {
         if first {
             self.queue().stop_thread();
         }
-        if !first || self.has_mail() {
+        if !first || self.has_completions() {
             return Err(self);
         }
         // The seat's reference is dropped before the queue is taken out; no other reference exists.
         let shared = self.queue();
         drop(self);
-        shared.into_queue().map_err(|shared| shared.seat())
+        shared.into_queue().map_err(|shared| shared.add_user())
     }
 
     pub(crate) fn limits(&self) -> IoLimits {
@@ -157,7 +157,7 @@ impl QueueUser {
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
-        self.shared.exchange.owed(self.number)
+        self.shared.exchange.outstanding(self.number)
     }
 
     pub(crate) fn submit(&mut self, command: Command, slot: u32) -> Result<(), RejectedCommand> {
@@ -165,7 +165,7 @@ impl QueueUser {
     }
 
     pub(crate) fn ring(&mut self) -> Result<(), IoError> {
-        self.shared.exchange.with_line(|line| line.ring())
+        self.shared.exchange.with_queue(|line| line.ring())
     }
 
     pub(crate) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
@@ -178,60 +178,60 @@ impl QueueUser {
 
     pub(crate) fn cancel(&mut self, slot: u32) -> Result<(), IoError> {
         let token = exchange::token(self.number, slot);
-        self.shared.exchange.with_line(|line| line.cancel(token))
+        self.shared.exchange.with_queue(|line| line.cancel(token))
     }
 
     /// Sleeps until a completion may be available, at most for `longest`.
     pub(crate) fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        let rest = &self.shared.rest;
+        let rest = &self.shared.sleeper;
         self.shared.exchange.wait(self.number, longest.map(Nanos::to_duration), |longest| rest.sleep(longest))
     }
 
     /// Creates the descriptor that becomes readable once the queue's thread has found a completion for this seat.
     pub(crate) fn make_descriptor(&mut self) -> Result<(), IoError> {
-        if self.bell.is_none() {
+        if self.wakeup.is_none() {
             let bell = WakeDescriptor::new()?;
             let rung = bell.clone();
             // If the kernel refuses this wake-up, there is no other way to notify the sleeper.
-            self.call(Some(WakeCallback::new(move || {
+            self.set_callback(Some(WakeCallback::new(move || {
                 let _ = rung.wake();
             })));
-            self.bell = Some(bell);
+            self.wakeup = Some(bell);
         }
         Ok(())
     }
 
     /// Sets the waker that is notified of completions for this seat.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
-        self.bell = None;
-        self.call(Some(WakeCallback::new(move || waker.wake_by_ref())));
+        self.wakeup = None;
+        self.set_callback(Some(WakeCallback::new(move || waker.wake_by_ref())));
     }
 
-    fn call(&self, call: Option<WakeCallback>) {
-        self.shared.exchange.set_call(self.number, call);
+    fn set_callback(&self, call: Option<WakeCallback>) {
+        self.shared.exchange.set_callback(self.number, call);
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.bell.as_ref().map(|bell| bell.as_fd())
+        self.wakeup.as_ref().map(|bell| bell.as_fd())
     }
 
     /// Arms the descriptor. Only the queue's thread signals it: without one this is refused, and the waiter has to
     /// poll.
     pub(crate) fn arm(&mut self) -> Result<ArmResult, IoError> {
         if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            let reason = "this shared queue has no completion thread; start one".to_owned();
-            return Err(IoError::Refused { reason });
+            let reason = "a shared queue without a completion thread has no descriptor; start one, or poll".to_owned();
+            return Err(IoError::Unsupported { reason });
         }
         self.make_descriptor()?;
-        if let Some(bell) = &self.bell {
+        if let Some(bell) = &self.wakeup {
             bell.take()?;
         }
-        Ok(if self.shared.exchange.has_answer(self.number) { ArmResult::Ready } else { ArmResult::Waiting })
+        Ok(if self.shared.exchange.has_answer(self.number) { ArmResult::Ready } else { ArmResult::Armed })
     }
 }
 
 impl Drop for QueueUser {
     fn drop(&mut self) {
-        self.shared.exchange.stand_up(self.number);
+        self.shared.exchange.free_seat(self.number);
     }
 }

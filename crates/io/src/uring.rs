@@ -16,7 +16,7 @@ pub(crate) mod translate;
 
 pub use file::UringOptions;
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
@@ -50,7 +50,7 @@ impl UringDevice {
         let file = Arc::new(BlockFile::open(path, &options)?);
         let mut device = Self { file, pool: RingPool::open()?, options };
         if options.poll {
-            device.file.polls()?;
+            device.file.check_polling()?;
             device.check_polling()?;
         }
         Ok(device)
@@ -85,13 +85,13 @@ impl UringDevice {
     }
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<BlockWork>, IoError> {
-        let wish = RingOptions {
+        let options = RingOptions {
             depth: usize::try_from(depth).unwrap_or(usize::MAX),
             polled: self.options.poll,
             choice: self.options.uring,
-            slots: pool::SLOTS,
+            registration_slots: pool::SLOTS,
         };
-        self.pool.ring(&self.file.file, &self.file.path, wish)
+        self.pool.ring(&self.file.file, &self.file.path, options)
     }
 
     /// Reads a block in polled mode.
@@ -102,7 +102,7 @@ impl UringDevice {
         let read = crate::command::Command::read(NAMESPACE, 0, block_bytes, buffer)?;
         queue.submit(read, 0)?;
         let answer = queue.wait(None)?;
-        answer.and_then(|completion| completion.ok().ok()).map(drop).ok_or_else(|| self.file.no_polling())
+        answer.and_then(|completion| completion.into_result().ok()).map(drop).ok_or_else(|| self.file.polling_error())
     }
 }
 
@@ -111,9 +111,12 @@ impl DeviceBackend for UringDevice {
         Ok(vec![self.file.facts.clone()])
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
-        Err(IoError::Refused {
-            reason: "this backend cannot change namespaces; resize the file or the block device".to_owned(),
+    fn change_namespace(&mut self, _id: u8, _request: NamespaceRequest) -> Result<u8, IoError> {
+        Err(IoError::Unsupported {
+            reason: format!(
+                "{}: this backend cannot change namespaces; resize the file or the block device",
+                self.file.path.display()
+            ),
         })
     }
 

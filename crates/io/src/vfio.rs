@@ -18,15 +18,14 @@ mod pool;
 mod queue;
 mod queue_owner;
 mod shared_controller;
-mod validation;
 mod vectors;
 
-pub use queue::NvmeQueue;
-pub use queue_owner::{LocalQueueOwner, OwnedQueue, QueueOwner};
+pub use queue::{NvmeQueue, OwnedQueue, QueueOwner};
+pub use queue_owner::LocalQueueOwner;
 pub use shared_controller::SharedController;
 pub use vectors::{NoVectors, VectorSource};
 
-use crate::attach::admin::NamespaceRequest;
+use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
@@ -87,7 +86,7 @@ impl VfioDevice {
     ///
     /// # Errors
     /// [`IoError::Device`] when it is gone.
-    pub fn facts(&self) -> Result<ControllerInfo, IoError> {
+    pub fn controller_info(&self) -> Result<ControllerInfo, IoError> {
         self.control.facts()
     }
 
@@ -120,14 +119,16 @@ impl VfioDevice {
 
 impl DeviceBackend for VfioDevice {
     fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
-        self.control.until_ready()?;
-        Ok(self.control.namespaces().iter().filter_map(facts_of).collect())
+        self.control.wait_until_ready()?;
+        Ok(self.control.namespaces().iter().filter_map(client_namespace).collect())
     }
 
-    fn change_namespace(&mut self, _id: u8, _wish: NamespaceRequest) -> Result<u8, IoError> {
-        Err(IoError::Refused {
-            reason: "this backend cannot change namespaces; bind the SSD to the kernel and use nvme-cli"
-                .to_owned(),
+    fn change_namespace(&mut self, _id: u8, _request: NamespaceRequest) -> Result<u8, IoError> {
+        Err(IoError::Unsupported {
+            reason: format!(
+                "the driver of {} cannot change namespaces; bind the SSD to the kernel and use nvme-cli",
+                self.control.name()
+            ),
         })
     }
 
@@ -139,17 +140,18 @@ impl DeviceBackend for VfioDevice {
         Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control), depth)?))
     }
 
-    fn queue_of(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
-        if !self.facts()?.weighted_round_robin {
-            let reason = "the controller arbitrates by round robin; open it with weights=".to_owned();
-            return Err(IoError::Refused { reason });
+    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+        if !self.controller_info()?.weighted_round_robin {
+            let name = self.control.name();
+            let reason = format!("{name} arbitrates by round robin and has no {priority:?} class; open it with weights=");
+            return Err(IoError::Unsupported { reason });
         }
         Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control).of_class(priority), depth)?))
     }
 }
 
 /// Returns the client's view of a namespace; `None` for an unusable one.
-pub(crate) fn facts_of(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
+pub(crate) fn client_namespace(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
     let writable = namespace.is_writable;
     match namespace.kind {
         NamespaceKind::Block { block_shift, blocks } => Some(ClientNamespace {

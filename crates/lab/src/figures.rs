@@ -43,7 +43,7 @@ pub enum FiguresError {
 const OPENING: &str = "\
 # Figures
 
-`headwater lab figures` writes this page from the runs in `docs/figures/`; nobody edits it. Each figure is a claim that its
+`headwater lab figures` writes this page from the runs in `docs/figures/`; it is not edited. Each figure is a claim that its
 command measures again on your machine, beside its baseline, in the same run. `MEASURED` is time on the machine that is
 named; `FUNCTIONAL` is a count that any machine finds; `MODEL` is virtual time. A value in bold misses its goal. A run
 marked *short* was made with `--quick`: fewer rounds, the same claims.

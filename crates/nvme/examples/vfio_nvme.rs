@@ -27,7 +27,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type ExampleResult<T> = Result<T, Box<dyn Error>>;
 type VfioDriver = NvmeDriver<VfioFunction, PoolMemory>;
 type VfioQueue = headwater_nvme::driver::IoQueue<SharedMemoryWords, MappedRegisters>;
 
@@ -35,7 +35,7 @@ type VfioQueue = headwater_nvme::driver::IoQueue<SharedMemoryWords, MappedRegist
 const AREA: u64 = 24 << 20;
 const QUEUES: u16 = 4;
 const DEPTH: u32 = 31;
-const PATIENCE: Nanos = Nanos::from_millis(30_000);
+const TIMEOUT: Nanos = Nanos::from_millis(30_000);
 /// Bytes of a command, in turn, and offset of its data in a page: one PRP entry, three, lists, and a list that fills
 /// its page to the last slot (QEMU transfers no more in one command).
 const LENGTHS: [(u64, u64); 6] =
@@ -54,7 +54,7 @@ struct VfioHarness {
 }
 
 impl VfioHarness {
-    fn open(name: &str) -> Result<Self> {
+    fn open(name: &str) -> ExampleResult<Self> {
         let container = Arc::new(VfioContainer::open(&[name])?);
         let device = Arc::new(container.device(name)?);
         if device.class()? != Some(PciClass::NVME) {
@@ -70,7 +70,7 @@ impl VfioHarness {
         let vectors = device.vector_count()?.min(u32::from(QUEUES) + 1);
         device.allocate_vectors(vectors)?;
         let bells =
-            (0..vectors).map(|_| WakeDescriptor::new()).collect::<std::result::Result<Vec<_>, _>>()?;
+            (0..vectors).map(|_| WakeDescriptor::new()).collect::<Result<Vec<_>, _>>()?;
         for (vector, bell) in (0_u32..).zip(&bells) {
             device.connect_vector(vector, Some(bell))?;
         }
@@ -82,24 +82,24 @@ impl VfioHarness {
         Ok(machine)
     }
 
-    fn until_ready(&mut self) -> Result<()> {
+    fn until_ready(&mut self) -> ExampleResult<()> {
         let start = self.clock.now();
         loop {
             let now = self.clock.now();
             match self.driver.poll(now) {
                 DriverPhase::Ready => return Ok(()),
                 DriverPhase::Dead => {
-                    return Err(format!("the controller is dead: {:?}", self.driver.death()).into());
+                    return Err(format!("the controller is dead: {:?}", self.driver.death_cause()).into());
                 }
-                _ if now.since(start) > PATIENCE => return Err("the controller is not ready in time".into()),
+                _ if now.since(start) > TIMEOUT => return Err("the controller is not ready in time".into()),
                 _ => Clock::sleep(Nanos::from_micros(100)),
             }
         }
     }
 
-    fn queue(&mut self, vector: u16) -> Result<VfioQueue> {
+    fn queue(&mut self, vector: u16) -> ExampleResult<VfioQueue> {
         let spec = QueueSpec { depth: DEPTH, vector: Some(vector), priority: QueuePriority::Medium };
-        let ticket = self.driver.make_queue(spec, self.clock.now())?;
+        let ticket = self.driver.request_queue(spec, self.clock.now())?;
         loop {
             self.driver.poll(self.clock.now());
             if let Some(queue) = self.driver.take_queue(ticket) {
@@ -108,19 +108,19 @@ impl VfioHarness {
         }
     }
 
-    fn buffer(&mut self, bytes: u64) -> Result<DmaBlock<SharedMemoryWords>> {
+    fn buffer(&mut self, bytes: u64) -> ExampleResult<DmaBlock<SharedMemoryWords>> {
         self.memory.take(usize::try_from(bytes)?, 4_096).ok_or_else(|| "no memory for a buffer".into())
     }
 
     /// Transfers bytes of a namespace by one command of a queue, and sleeps until its interrupt.
-    fn one(
+    fn execute(
         &mut self,
         queue: &mut VfioQueue,
         vector: u16,
         entry: SubmissionEntry,
         at: u64,
         bytes: u64,
-    ) -> Result<()> {
+    ) -> ExampleResult<()> {
         let command = queue.submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }], ()).map_err(|(fault, ())| fault)?;
         queue.ring();
         let start = self.clock.now();
@@ -132,7 +132,7 @@ impl VfioHarness {
                     status => Err(format!("{command:?} of {bytes} bytes: {status}").into()),
                 };
             }
-            if self.clock.now().since(start) > PATIENCE {
+            if self.clock.now().since(start) > TIMEOUT {
                 return Err(format!("{command:?} of {bytes} bytes timed out").into());
             }
             if let Some(bell) = self.bells.get(usize::from(vector)) {
@@ -142,7 +142,7 @@ impl VfioHarness {
     }
 
     /// Writes or verifies the area of a namespace with commands of varying length, on all queues in turn.
-    fn go_over(&mut self, namespace: u32, shift: u32, queues: &mut [VfioQueue], writes: bool) -> Result<()> {
+    fn process_area(&mut self, namespace: u32, shift: u32, queues: &mut [VfioQueue], writes: bool) -> ExampleResult<()> {
         let (mut at, mut round) = (0, 0);
         while at < AREA {
             let (length, offset) = LENGTHS[round % LENGTHS.len()];
@@ -159,7 +159,7 @@ impl VfioHarness {
                 nvm::read(namespace, range, 0, BlockOptions::NONE)
             };
             let vector = u16::try_from(lane)? + 1;
-            self.one(&mut queues[lane], vector, entry, address, bytes)?;
+            self.execute(&mut queues[lane], vector, entry, address, bytes)?;
             if !writes {
                 compare(&buffer, first, namespace, at, bytes)?;
             }
@@ -171,7 +171,7 @@ impl VfioHarness {
     }
 
     /// Fills every queue with reads and resets the controller while they are in flight.
-    fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<VfioQueue>) -> Result<()> {
+    fn reset(&mut self, namespace: u32, shift: u32, mut queues: Vec<VfioQueue>) -> ExampleResult<()> {
         let buffer = self.buffer(64 * 4_096)?;
         let mut submitted = 0;
         for queue in &mut queues {
@@ -191,7 +191,7 @@ impl VfioHarness {
             while queue.reap().is_some() {
                 answered += 1;
             }
-            if queue.fate() != IoQueueState::Lost {
+            if queue.state() != IoQueueState::Lost {
                 return Err("a queue is still live after a reset".into());
             }
             lost += queue.abandon().map_err(|_| "a lost queue cannot be abandoned")?.len();
@@ -203,12 +203,12 @@ impl VfioHarness {
         Ok(())
     }
 
-    fn close(mut self) -> Result<()> {
+    fn close(mut self) -> ExampleResult<()> {
         self.driver.close(self.clock.now());
         while self.driver.poll(self.clock.now()) != DriverPhase::Dead {
             Clock::sleep(Nanos::from_micros(100));
         }
-        println!("closed: {:?}", self.driver.death());
+        println!("closed: {:?}", self.driver.death_cause());
         Ok(())
     }
 }
@@ -235,7 +235,7 @@ fn compare(
     namespace: u32,
     at: u64,
     bytes: u64,
-) -> Result<()> {
+) -> ExampleResult<()> {
     for (cell, offset) in words(first, bytes) {
         let found = buffer.words.load_cell_acquire(cell);
         if found != half(namespace, at + offset) {
@@ -245,7 +245,7 @@ fn compare(
     Ok(())
 }
 
-fn pattern(namespace: u32) -> Result<()> {
+fn pattern(namespace: u32) -> ExampleResult<()> {
     let mut out = std::io::stdout().lock();
     for at in (0..AREA).step_by(4_096) {
         let page: Vec<u8> =
@@ -265,7 +265,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
+fn run() -> ExampleResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [first, second] = &arguments[..] else {
         return Err("usage: vfio_nvme DEVICE write|verify|reset, or vfio_nvme pattern NAMESPACE".into());
@@ -274,19 +274,19 @@ fn run() -> Result<()> {
         return pattern(second.parse()?);
     }
     let mut machine = VfioHarness::open(first)?;
-    println!("{:?}", machine.driver.facts().ok_or("a ready controller has facts")?);
+    println!("{:?}", machine.driver.info().ok_or("a ready controller has facts")?);
     let namespaces = machine.driver.namespaces().to_vec();
-    let mut queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<Result<Vec<_>>>()?;
+    let mut queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<ExampleResult<Vec<_>>>()?;
     for namespace in namespaces {
         println!("{namespace:?}");
         let NamespaceKind::Block { block_shift, .. } = namespace.kind else { continue };
         match second.as_str() {
             "reset" => {
                 machine.reset(namespace.id, block_shift, std::mem::take(&mut queues))?;
-                queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<Result<Vec<_>>>()?;
-                machine.go_over(namespace.id, block_shift, &mut queues, false)?;
+                queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<ExampleResult<Vec<_>>>()?;
+                machine.process_area(namespace.id, block_shift, &mut queues, false)?;
             }
-            what => machine.go_over(namespace.id, block_shift, &mut queues, what == "write")?,
+            what => machine.process_area(namespace.id, block_shift, &mut queues, what == "write")?,
         }
     }
     machine.close()

@@ -119,7 +119,7 @@ pub fn data_ranges(
 
 /// Appends a range of host memory; extends the last range if the new one is contiguous with it.
 #[inline]
-fn push(ranges: &mut Vec<DataRange>, start: u64, bytes: u32) {
+fn push_memory(ranges: &mut Vec<DataRange>, start: u64, bytes: u32) {
     if let Some(DataRange::Memory(last)) = ranges.last_mut()
         && last.start.0.checked_add(u64::from(last.bytes)) == Some(start)
         && let Some(both) = last.bytes.checked_add(bytes)

@@ -14,7 +14,7 @@
 //!      +--lend_queue--> LentQueue ~~~ (another process) IoQueue::borrowed
 //! ```
 //!
-//! The rings are the host ends of [`ring`](crate::ring), with their doorbells in registers; [`describe()`] builds data
+//! The rings are the host ends of [`ring`](crate::ring), with their doorbells in registers; [`build_data_pointer()`] builds data
 //! pointers. The controller side, which tests run against this one, is [`controller`](crate::controller).
 //!
 //! # Limits
@@ -58,5 +58,5 @@ pub use memory::PoolMemory;
 pub use memory::{DmaBlock, HostMemory};
 pub use nvme_driver::NvmeDriver;
 pub use pci_function::{PciFunction, PciFunctionError, RegistersFile, VfioFunction};
-pub use pointer_builder::{DataPointerError, SglUse, describe};
+pub use pointer_builder::{DataPointerError, SglUse, build_data_pointer};
 pub use requests::{AdminReply, AdminRequestData, QueueResult, QueueSpec, RequestTicket};

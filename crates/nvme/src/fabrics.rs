@@ -86,7 +86,7 @@ pub struct Association {
     admin: ConnectionId,
     io: BTreeMap<u16, ConnectionId>,
     /// The subsystem's generation at the controller's last poll.
-    seen: u64,
+    polled_generation: u64,
 }
 
 impl Association {
@@ -121,7 +121,7 @@ pub struct PropertyOutcome {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
     /// The remaining action for the caller.
-    pub demand: PropertyAction,
+    pub action: PropertyAction,
 }
 
 /// The action that a property write requires.
@@ -131,7 +131,7 @@ pub enum PropertyAction {
     Nothing,
     /// Close these connections.
     Close(Vec<ConnectionId>),
-    /// Make every acknowledged write durable, then call [`DeviceController::shut_down`].
+    /// Make every acknowledged write durable, then call [`DeviceController::complete_shutdown`](crate::controller::DeviceController::complete_shutdown).
     Shutdown,
 }
 
@@ -148,7 +148,7 @@ pub struct AssociationEvents {
 #[derive(Debug)]
 pub struct AssociationTable {
     config: FabricsConfig,
-    all: BTreeMap<ControllerId, Association>,
+    by_controller: BTreeMap<ControllerId, Association>,
     next: u16,
 }
 
@@ -157,7 +157,7 @@ impl AssociationTable {
     #[must_use]
     pub fn new(config: FabricsConfig) -> Self {
         let next = config.first_controller;
-        Self { config, all: BTreeMap::new(), next }
+        Self { config, by_controller: BTreeMap::new(), next }
     }
 
     /// Returns the configuration.
@@ -173,24 +173,24 @@ impl AssociationTable {
 
     /// Returns an association by its controller.
     pub fn get_mut(&mut self, id: ControllerId) -> Option<&mut Association> {
-        self.all.get_mut(&id)
+        self.by_controller.get_mut(&id)
     }
 
     /// Returns the ids of I/O controllers, in ascending order.
     pub fn controllers(&self) -> impl Iterator<Item = u16> + '_ {
-        self.all.iter().filter(|(_, association)| !association.is_discovery()).map(|(id, _)| id.0)
+        self.by_controller.iter().filter(|(_, association)| !association.is_discovery()).map(|(id, _)| id.0)
     }
 
     /// Returns the number of associations.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.by_controller.len()
     }
 
     /// Returns true if there is no association.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.by_controller.is_empty()
     }
 
     /// Executes Property Get (Base 2.0 section 6.5): existing registers only, in their own width.
@@ -198,13 +198,13 @@ impl AssociationTable {
     /// # Errors
     /// [`Status::INVALID_FIELD`] for any other offset or width.
     pub fn property_get(&self, id: ControllerId, entry: &SubmissionEntry) -> Result<PropertyOutcome, Status> {
-        let fields = PropertyFields::of(entry);
-        let association = self.all.get(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        let fields = PropertyFields::from_entry(entry);
+        let association = self.by_controller.get(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
         let register = ControllerRegister::at(fields.offset).filter(|register| is_property(*register));
         let register = register.filter(|register| fields.bytes == Some(register.bytes()));
         let register = register.ok_or(Status::INVALID_FIELD)?;
         let result = association.controller.read_register(register.offset(), register.bytes());
-        Ok(PropertyOutcome { result, demand: PropertyAction::Nothing })
+        Ok(PropertyOutcome { result, action: PropertyAction::Nothing })
     }
 
     /// Executes Property Set (Base 2.0 section 6.6): CC and NSSR.
@@ -217,8 +217,8 @@ impl AssociationTable {
         entry: &SubmissionEntry,
         now: Nanos,
     ) -> Result<PropertyOutcome, Status> {
-        let fields = PropertyFields::of(entry);
-        let association = self.all.get_mut(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        let fields = PropertyFields::from_entry(entry);
+        let association = self.by_controller.get_mut(&id).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
         let writable =
             [ControllerRegister::Configuration.offset(), ControllerRegister::SubsystemReset.offset()];
         if fields.bytes != Some(4) || !writable.contains(&fields.offset) {
@@ -228,30 +228,30 @@ impl AssociationTable {
         let demand = match controller.write_register(fields.offset, 4, fields.value, now) {
             RegisterEffect::None | RegisterEffect::InterruptMask => PropertyAction::Nothing,
             RegisterEffect::Enable(_) => {
-                controller.enabled();
+                controller.complete_enable();
                 PropertyAction::Nothing
             }
             RegisterEffect::Disable => {
-                controller.disabled();
+                controller.complete_disable();
                 PropertyAction::Close(std::mem::take(&mut association.io).into_values().collect())
             }
             RegisterEffect::Shutdown(_) => PropertyAction::Shutdown,
             // A reset ends every association of the subsystem (Base 2.0 section 3.7.1.1).
             RegisterEffect::SubsystemReset => PropertyAction::Close(
-                std::mem::take(&mut self.all).values().flat_map(Association::connections).collect(),
+                std::mem::take(&mut self.by_controller).values().flat_map(Association::connections).collect(),
             ),
         };
-        Ok(PropertyOutcome { result: 0, demand })
+        Ok(PropertyOutcome { result: 0, action: demand })
     }
 
     /// Removes a closed connection. If it was an admin queue, also removes its controller and returns the connections
     /// to close.
-    pub fn leave(&mut self, id: ControllerId, connection: ConnectionId) -> Vec<ConnectionId> {
-        let Some(association) = self.all.get_mut(&id) else {
+    pub fn remove_connection(&mut self, id: ControllerId, connection: ConnectionId) -> Vec<ConnectionId> {
+        let Some(association) = self.by_controller.get_mut(&id) else {
             return Vec::new();
         };
         if association.admin == connection {
-            return self.all.remove(&id).map_or_else(Vec::new, |gone| gone.io.into_values().collect());
+            return self.by_controller.remove(&id).map_or_else(Vec::new, |gone| gone.io.into_values().collect());
         }
         association.io.retain(|_, io| *io != connection);
         Vec::new()
@@ -262,10 +262,10 @@ impl AssociationTable {
     pub fn poll(&mut self, subsystem: &impl NvmSubsystem, now: Nanos) -> AssociationEvents {
         let mut findings = AssociationEvents::default();
         let generation = subsystem.generation();
-        self.all.retain(|_, association| {
+        self.by_controller.retain(|_, association| {
             let due = association.controller.next_deadline().is_some_and(|deadline| deadline < now);
-            if due || association.seen != generation {
-                association.seen = generation;
+            if due || association.polled_generation != generation {
+                association.polled_generation = generation;
                 if association.controller.poll(subsystem, now) == KeepAliveStatus::KeepAliveExpired {
                     findings.expired.extend(association.connections());
                     return false;
@@ -282,24 +282,24 @@ impl AssociationTable {
     /// Returns the earliest Keep Alive deadline, by which [`poll`](Self::poll) must be called even if nothing changes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.all.values().filter_map(|association| association.controller.next_deadline()).min()
+        self.by_controller.values().filter_map(|association| association.controller.next_deadline()).min()
     }
 
     /// Returns a free CNTLID, in rotation, so that a released id is not soon reassigned to another host.
-    fn vacancy(&mut self) -> Option<ControllerId> {
-        if self.all.len() >= self.config.controllers_max {
+    fn next_free_id(&mut self) -> Option<ControllerId> {
+        if self.by_controller.len() >= self.config.controllers_max {
             return None;
         }
         loop {
             let id = ControllerId(self.next);
             self.next = if id.0 >= CONTROLLER_LAST { self.config.first_controller } else { id.0 + 1 };
-            if !self.all.contains_key(&id) {
+            if !self.by_controller.contains_key(&id) {
                 return Some(id);
             }
         }
     }
 
-    fn make_controller(&self, id: ControllerId, kind: ControllerKind) -> DeviceController {
+    fn create_controller(&self, id: ControllerId, kind: ControllerKind) -> DeviceController {
         let config = match kind {
             ControllerKind::Io => ControllerConfig::fabrics(id.0),
             ControllerKind::Discovery => ControllerConfig::discovery(id.0),

@@ -110,12 +110,12 @@ pub enum ControllerFault {
 #[must_use = "pending work must be done before sleeping"]
 pub enum SleepDecision {
     /// There is no work: sleep; the other side sends a wake-up.
-    Until,
+    UntilWoken,
     /// Work has arrived: do not sleep.
-    No,
+    WorkPending,
 }
 
-/// The controller side, the input of a [`crate::controller::queue::IoQueue`].
+/// The controller side, the input of a [`crate::controller::queue::ControllerQueuePair`].
 #[derive(Debug)]
 pub struct ControllerEnd<M> {
     pub(crate) submissions: SubmissionConsumer<M>,
@@ -166,14 +166,14 @@ impl<M: RingMemory + Clone, C> QueuePair<M, C> {
     /// [`QueuePairError`] for a depth out of range or too little memory.
     pub fn over(memory: M, depth: u32) -> Result<(Self, ControllerEnd<M>), QueuePairError> {
         let device = ControllerEnd::over(memory.clone(), depth)?;
-        Ok((Self::host_half(memory, depth)?, device))
+        Ok((Self::host_side(memory, depth)?, device))
     }
 
     /// Creates only the host side, if another process has already created the controller side with the same depth.
     ///
     /// # Errors
     /// [`QueuePairError`] for a depth out of range or too little memory.
-    pub fn host_half(memory: M, depth: u32) -> Result<Self, QueuePairError> {
+    pub fn host_side(memory: M, depth: u32) -> Result<Self, QueuePairError> {
         let layout = layout_in(&memory, depth)?;
         Ok(Self {
             submissions: SubmissionProducer::new(memory.clone(), layout),
@@ -201,27 +201,32 @@ impl<M: RingMemory, C> QueuePair<M, C> {
     /// yet: reap, then try again. The pair is unchanged.
     #[inline]
     pub fn submit(&mut self, entry: SubmissionEntry, context: C) -> Result<CommandId, QueueFull<C>> {
-        self.submit_words(entry.to_words(), context)
+        if !self.has_room() {
+            return Err(QueueFull { context });
+        }
+        Ok(self.push_words(entry.to_words(), context))
+    }
+
+    /// Returns true if one more command can be submitted.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.submissions.room() > 0 && self.commands.has_free_slot()
     }
 
     /// Submits as [`submit`](Self::submit) does, for an entry in words; its command id is written here.
     ///
-    /// # Errors
-    /// As for [`submit`](Self::submit).
+    /// # Panics
+    /// If there is no [room](Self::has_room): the caller has checked it.
     #[inline]
-    pub fn submit_words(
-        &mut self,
-        mut words: [u64; SUBMISSION_WORDS],
-        context: C,
-    ) -> Result<CommandId, QueueFull<C>> {
-        if self.submissions.room() == 0 {
-            return Err(QueueFull { context });
-        }
-        let id = self.commands.insert(context).map_err(|context| QueueFull { context })?;
+    pub fn push_words(&mut self, mut words: [u64; SUBMISSION_WORDS], context: C) -> CommandId {
+        let Ok(id) = self.commands.insert(context) else {
+            panic!("a command submitted to a full queue pair");
+        };
         // Bytes 2 and 3. The whole word is stored: a load of an entry that was just written in other parts is slow.
         words[0] = words[0] & !COMMAND_ID_MASK | u64::from(id) << 16;
         self.submissions.push_words(words);
-        Ok(CommandId(id))
+        CommandId(id)
     }
 
     /// Returns the command's slot in a table of [`depth`](Self::depth) entries; no other command has it until
@@ -266,6 +271,18 @@ impl<M: RingMemory, C> QueuePair<M, C> {
     /// [`ControllerFault`] for a completion that no correct controller posts; it is consumed and not passed on.
     #[inline]
     pub fn reap(&mut self) -> Result<Option<CommandCompletion<C>>, ControllerFault> {
+        self.reap_with(|completion| completion)
+    }
+
+    /// Returns what `finish` makes of the next completion, which spares a copy of the context.
+    ///
+    /// # Errors
+    /// As for [`reap`](Self::reap).
+    #[inline]
+    pub fn reap_with<T>(
+        &mut self,
+        finish: impl FnOnce(CommandCompletion<C>) -> T,
+    ) -> Result<Option<T>, ControllerFault> {
         let Some(entry) = self.completions.reap() else {
             return Ok(None);
         };
@@ -274,15 +291,10 @@ impl<M: RingMemory, C> QueuePair<M, C> {
             return Err(ControllerFault::UnknownCommand { command_id });
         };
         // A wrong head costs free slots, not the completion: the command is complete in either case.
-        let completion = CommandCompletion {
-            command: CommandId(command_id),
-            slot,
-            context,
-            result: entry.result.get(),
-            status: entry.status(),
-        };
+        let (command, result, status) = (CommandId(command_id), entry.result.get(), entry.status());
+        let completion = CommandCompletion { command, slot, context, result, status };
         self.submissions.set_head(entry.submission_head.get())?;
-        Ok(Some(completion))
+        Ok(Some(finish(completion)))
     }
 
     /// Returns the number of commands accepted and not yet completed.
@@ -298,19 +310,19 @@ impl<M: RingMemory, C> QueuePair<M, C> {
     }
 
     /// Rings, then requests a wake-up by the next completion. The owner wakes the controller if [`WakeDecision`] requires it;
-    /// on [`SleepDecision::Until`] it then sleeps, and calls [`awake`](Self::awake) after the wake-up.
+    /// on [`SleepDecision::UntilWoken`] it then sleeps, and calls [`disarm`](Self::disarm) after the wake-up.
     pub fn prepare_sleep(&mut self) -> (WakeDecision, SleepDecision) {
         let wake = self.ring();
         self.completions.arm();
         if self.completions.has_work() {
             self.completions.disarm();
-            return (wake, SleepDecision::No);
+            return (wake, SleepDecision::WorkPending);
         }
-        (wake, SleepDecision::Until)
+        (wake, SleepDecision::UntilWoken)
     }
 
     /// Announces that this side is awake, so that completions cost no system call.
-    pub fn awake(&mut self) {
+    pub fn disarm(&mut self) {
         self.completions.disarm();
     }
 }

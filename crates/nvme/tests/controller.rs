@@ -108,7 +108,7 @@ fn answer_each_completes_every_entry_once_and_keeps_live_ids() {
     host.push(6);
     host.push(7);
     let mut answered = Vec::new();
-    queue.answer_each(|entry| {
+    queue.complete_each(|entry| {
         answered.push(entry.command_id.get());
         (3, Status::SUCCESS)
     });
@@ -136,10 +136,10 @@ fn full_completion_queue_delays_completions_and_loses_none() {
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 3);
     (6..9).for_each(|id| host.push(id));
     assert!(arbiter.fetch().is_none(), "nothing is fetched while an answer waits");
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until, "only the host can free slots");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::UntilWoken, "only the host can free slots");
     let ids = |answers: Vec<(u16, Status)>| answers.into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(ids(host.reap_all()), [0, 1, 2]);
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the host made room");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::WorkPending, "the host made room");
     serve(&mut arbiter);
     assert_eq!(ids(host.reap_all()), [3, 4, 5]);
     serve(&mut arbiter);

@@ -35,7 +35,7 @@ fn status(controller: &DeviceController) -> u64 {
 fn ready() -> DeviceController {
     let mut controller = controller();
     assert!(matches!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(_)));
-    controller.enabled();
+    controller.complete_enable();
     controller
 }
 
@@ -70,13 +70,13 @@ fn ready_is_set_with_the_admin_queues_and_cleared_after_all_queues_are_gone() {
         })
     );
     assert_eq!(status(&controller), 0);
-    controller.enabled();
+    controller.complete_enable();
     assert_eq!(status(&controller), READY);
     assert!(controller.is_ready());
     assert_eq!(write(&mut controller, CC, ENABLE & !1), RegisterEffect::Disable);
     assert_eq!(status(&controller), READY, "queues still exist");
     assert!(!controller.is_ready(), "but no command is accepted");
-    controller.disabled();
+    controller.complete_disable();
     assert_eq!(status(&controller), 0);
     assert_eq!(
         controller.read_register(ASQ, 8),
@@ -97,7 +97,7 @@ fn enabling_unsupported_settings_is_fatal_until_the_next_reset() {
         assert_eq!(write(&mut controller, CC, unsupported), RegisterEffect::None);
         assert_eq!(status(&controller), FATAL, "{unsupported:x}");
         assert_eq!(write(&mut controller, CC, 0), RegisterEffect::Disable);
-        controller.disabled();
+        controller.complete_disable();
         assert_eq!(status(&controller), 0);
         assert!(matches!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(_)));
     }
@@ -159,13 +159,13 @@ fn shutdown_lasts_until_writes_are_durable_and_a_reset_ends_it() {
         assert_eq!(status(&controller), READY | 1 << 2);
         assert!(!controller.is_ready());
         assert_eq!(write(&mut controller, CC, ENABLE | bits), RegisterEffect::None, "a shutdown starts once");
-        controller.shut_down();
+        controller.complete_shutdown();
         assert_eq!(status(&controller), READY | 2 << 2);
         assert_eq!(write(&mut controller, CC, ENABLE & !1), RegisterEffect::Disable);
-        controller.disabled();
+        controller.complete_disable();
         assert_eq!(status(&controller), 0);
         write(&mut controller, CC, ENABLE);
-        controller.enabled();
+        controller.complete_enable();
         assert!(controller.is_ready());
     }
 }
@@ -174,7 +174,7 @@ fn shutdown_lasts_until_writes_are_durable_and_a_reset_ends_it() {
 fn disabled_controller_can_shut_down() {
     let mut controller = controller();
     assert_eq!(write(&mut controller, CC, 1 << 14), RegisterEffect::Shutdown(ShutdownKind::Normal));
-    controller.shut_down();
+    controller.complete_shutdown();
     assert_eq!(status(&controller), 2 << 2);
 }
 
@@ -192,7 +192,7 @@ fn subsystem_reset_needs_the_signature_and_sets_nssro_until_cleared() {
     assert_eq!(write(&mut controller, NSSR, 0x4E56_4D65), RegisterEffect::SubsystemReset);
     controller.reset_with_subsystem(Nanos::ZERO);
     assert_eq!(status(&controller), READY | 1 << 4, "queues still exist");
-    controller.disabled();
+    controller.complete_disable();
     assert_eq!(status(&controller), 1 << 4);
     assert_eq!(controller.read_register(AQA, 4), 0, "a subsystem reset clears the admin queue registers");
     write(&mut controller, CSTS, 1 << 4);
@@ -227,23 +227,23 @@ fn fabrics_controller_has_no_admin_queue_registers_and_no_interrupt_mask() {
         assert_eq!(controller.read_register(offset, 4), 0);
     }
     assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::Enable(AdminQueueAddresses::default()));
-    controller.enabled();
+    controller.complete_enable();
     assert_eq!(status(&controller), READY);
 }
 
 #[test]
 fn late_handshake_calls_change_nothing() {
     let mut controller = controller();
-    controller.enabled();
-    controller.disabled();
-    controller.shut_down();
+    controller.complete_enable();
+    controller.complete_disable();
+    controller.complete_shutdown();
     controller.fail();
     assert_eq!(status(&controller), 0);
     write(&mut controller, CC, ENABLE);
     write(&mut controller, CC, 0);
-    controller.enabled();
+    controller.complete_enable();
     assert_eq!(status(&controller), 0, "the host disabled the controller before the queues existed");
     assert_eq!(write(&mut controller, CC, ENABLE), RegisterEffect::None, "the host must wait for the reset");
-    controller.disabled();
+    controller.complete_disable();
     assert_eq!(status(&controller), 0);
 }

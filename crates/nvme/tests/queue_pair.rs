@@ -20,7 +20,7 @@ fn layout(depth: u32) -> RingLayout {
 }
 
 /// Writes a completion at a controller's position, valid or not.
-fn forge(memory: &HeapWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
+fn write_completion(memory: &HeapWords, depth: u32, position: u32, command_id: u16, submission_head: u16) {
     let word = layout(depth).completion_word(position);
     let entry = CompletionEntry {
         command_id: U16::new(command_id),
@@ -75,9 +75,9 @@ fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
     let second = host.submit(SubmissionEntry::default(), ()).unwrap();
     let _ = host.ring();
     let unknown = |command_id| Err(ControllerFault::UnknownCommand { command_id });
-    forge(&memory, 4, 0, first.number(), 1);
-    forge(&memory, 4, 1, first.number(), 1);
-    forge(&memory, 4, 2, 0xFFFF, 1);
+    write_completion(&memory, 4, 0, first.number(), 1);
+    write_completion(&memory, 4, 1, first.number(), 1);
+    write_completion(&memory, 4, 2, 0xFFFF, 1);
     assert_eq!(host.reap().unwrap().unwrap().command, first);
     assert_eq!(host.reap(), unknown(first.number()), "duplicate");
     assert_eq!(host.reap(), unknown(0xFFFF), "never allocated");
@@ -85,9 +85,9 @@ fn duplicate_stale_and_unknown_completions_are_not_passed_on() {
     let later: Vec<_> = (0..3).map(|_| host.submit(SubmissionEntry::default(), ()).unwrap()).collect();
     assert!(later.iter().any(|&id| host.slot(id) == host.slot(first)));
     let _ = host.ring();
-    forge(&memory, 4, 3, first.number(), 2);
+    write_completion(&memory, 4, 3, first.number(), 2);
     assert_eq!(host.reap(), unknown(first.number()), "stale");
-    forge(&memory, 4, 4, second.number(), 2);
+    write_completion(&memory, 4, 4, second.number(), 2);
     assert_eq!(host.reap().unwrap().unwrap().command, second, "the pair still works");
     assert_eq!(host.in_flight(), 3);
 }
@@ -98,7 +98,7 @@ fn an_impossible_submission_head_is_reported() {
     let (mut host, _end) = QueuePair::over(memory.clone(), 4).unwrap();
     let command = host.submit(SubmissionEntry::default(), ()).unwrap();
     let _ = host.ring();
-    forge(&memory, 4, 0, command.number(), 3);
+    write_completion(&memory, 4, 0, command.number(), 3);
     assert!(matches!(host.reap(), Err(ControllerFault::Head(_))));
     assert_eq!(host.in_flight(), 0);
 }
@@ -111,19 +111,19 @@ fn a_side_that_is_awake_is_not_woken() {
     host.submit(SubmissionEntry::default(), ()).unwrap();
     assert_eq!(host.ring(), WakeDecision::NotNeeded);
     let fetched = arbiter.fetch().unwrap();
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until);
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::UntilWoken);
     let (wake, sleep) = host.prepare_sleep();
-    assert_eq!((wake, sleep), (WakeDecision::NotNeeded, SleepDecision::Until));
+    assert_eq!((wake, sleep), (WakeDecision::NotNeeded, SleepDecision::UntilWoken));
     arbiter.complete(fetched.token, 0, Status::SUCCESS);
     let mut woken = Vec::new();
     arbiter.ring(|id| woken.push(id));
     arbiter.ring(|id| woken.push(id));
     assert_eq!(woken, [QueueId(1)], "once");
-    host.awake();
+    host.disarm();
     assert!(host.reap().unwrap().is_some());
     host.submit(SubmissionEntry::default(), ()).unwrap();
     assert_eq!(host.ring(), WakeDecision::Needed, "the arbiter still sleeps");
-    arbiter.awake();
+    arbiter.disarm();
     let fetched = arbiter.fetch().unwrap();
     arbiter.complete(fetched.token, 0, Status::SUCCESS);
     arbiter.ring(|id| panic!("{id} does not sleep"));
@@ -143,9 +143,9 @@ fn controller(mut arbiter: QueueArbiter<HeapWords>, bell: &WakeDescriptor, host_
             served += 1;
         }
         arbiter.ring(|_| host_bell.wake().expect("an eventfd can be written"));
-        if served == before && arbiter.prepare_sleep() == SleepDecision::Until {
+        if served == before && arbiter.prepare_sleep() == SleepDecision::UntilWoken {
             bell.wait(None).expect("an eventfd can be waited for");
-            arbiter.awake();
+            arbiter.disarm();
         }
     }
 }
@@ -173,9 +173,9 @@ fn two_threads_that_sleep_when_idle_lose_no_command_and_no_wake_up() {
             if wake == WakeDecision::Needed {
                 bell.wake().unwrap();
             }
-            if sleep == SleepDecision::Until {
+            if sleep == SleepDecision::UntilWoken {
                 host_bell.wait(None).unwrap();
-                host.awake();
+                host.disarm();
             }
             while let Some(done) = host.reap().unwrap() {
                 assert_eq!(done.result, expected[done.slot]);

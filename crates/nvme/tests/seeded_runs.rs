@@ -111,7 +111,7 @@ proptest! {
             }
             arbiter.ring(|_| ());
             let _ = arbiter.prepare_sleep();
-            arbiter.awake();
+            arbiter.disarm();
             prop_assert_eq!(honest.reap_all(), [(round, Status::SUCCESS)]);
             let bounded = arbiter.queue(QueueId(1)).unwrap();
             prop_assert!(bounded.unposted() <= 5 && bounded.live() == 0);

@@ -3,7 +3,7 @@
 //! Input: a random stream.
 //! Output: a [`FaultPlan`] for one boot (when the power is cut, which die is slow) and a [`DamagePlan`] for the cut
 //! (the outcome of each operation that was not durable).
-//! Invariant: damage never reaches what the medium promised to keep; [`crate::flash::Flash::cut`] alone decides how far
+//! Invariant: damage never reaches what the medium promised to keep; [`crate::flash::SimFlash::power_cut`] alone decides how far
 //! it reaches.
 
 use crate::timeline::SlowDie;

@@ -1,7 +1,7 @@
 //! Deterministic simulation of the whole stack in virtual time, from one seed.
 //!
 //! Input: a seed.
-//! Output: a [`world::Report`], or a [`world::Failure`] that names the seed and the command that replays it.
+//! Output: a [`world::RunReport`], or a [`world::RunFailure`] that names the seed and the command that replays it.
 //! Invariant: the same seed gives the same run, completion by completion, on every machine.
 //! The device code is the code that runs live; only time, flash and power are simulated: [`media::SimMedia`] models the
 //! timing of channels and dies, [`faults`] cuts the power and damages operations in flight, [`workload`] issues

@@ -1,7 +1,6 @@
 //! Runs a C program written to SPDK's names, against both libraries of this build.
 //!
 //! Input: `examples/c/spdk_names.c`. Output: its output, and what the library printed about its wrong frees.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use headwater_testkit::c_program::{LinkMode, run};
 use std::path::Path;

@@ -228,7 +228,7 @@ pub enum SsdCommand {
     /// (KV List 06h). The completion carries the keys and the position to continue from.
     List {
         /// The position to start at: [`ListPosition::START`], one that a completion returned, or that of a key
-        /// ([`Device::position_of`](crate::engine::Device::position_of)).
+        /// ([`SsdDevice::list_position_of`](crate::engine::SsdDevice::list_position_of)).
         position: ListPosition,
         /// Most keys to return (more only if keys share one position).
         keys_max: u32,

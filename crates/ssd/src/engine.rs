@@ -5,6 +5,7 @@
 //! new operations, expiry, collection, commit, release. Invariant: a turn never blocks, sleeps or reads a clock.
 
 mod abort;
+mod accessors;
 pub mod administration;
 mod checkpoint;
 mod execute;
@@ -12,7 +13,6 @@ pub mod inspection;
 mod open;
 mod operation;
 mod recovery;
-pub mod release;
 mod schedule;
 mod throttle;
 pub mod trace;
@@ -22,19 +22,18 @@ use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletio
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, OperationWork};
-use crate::engine::release::ReleaseQueue;
-use crate::engine::trace::{StageTrace, StageTracer};
-use crate::ftl::namespace_table::NamespaceDefinition;
+use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
-use crate::limits::{NAMESPACES, OPERATIONS_MAX};
-use crate::log::reads::ReadWaiter;
-use crate::media::{Media, MediaError};
-use crate::namespace::{Namespace, NamespaceKind};
+use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX};
+use crate::log::flash_log::ReadWaiter;
+use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
 use administration::AdminState;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::OperationSchedule;
+use std::collections::{BTreeMap, VecDeque};
 use throttle::CommandThrottle;
+use validate::check_batch;
 
 pub use crate::config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
 pub(crate) use open::build_ftl;
@@ -91,14 +90,54 @@ impl<M: Media> SsdDevice<M> {
         if self.operations.is_full() {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
-        self.throttle.check_room(namespace, &command)?;
+        let throttled = self.throttle.waiting > 0 || self.ftl.namespace_table().limits(namespace).is_some();
+        if throttled {
+            self.throttle.check_room(namespace, &command)?;
+        }
         let mut operation =
             DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
         operation.format = self.ftl.namespace_table().format(namespace);
         operation.compute_spans(self.ftl.hasher());
         let at = self.operations.insert(operation);
-        self.admit(at, namespace);
+        if throttled {
+            self.admit(at, namespace);
+        } else {
+            self.schedule.incoming.push_back(at);
+        }
         Ok(())
+    }
+
+    /// Checks the command against the limits, and returns the status of the one that it exceeds.
+    fn check_limits(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
+        if namespace.0 == 0 || namespace.index() >= NAMESPACES {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        let value_max = self.value_bytes_max();
+        match command {
+            SsdCommand::Store { key, value, .. } => {
+                key_fits(key)?;
+                if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
+            }
+            SsdCommand::Retrieve { key, .. }
+            | SsdCommand::Exist { key, .. }
+            | SsdCommand::Delete { key, .. } => key_fits(key),
+            SsdCommand::Batch { writes } => check_batch(writes, value_max),
+            SsdCommand::List { .. }
+            | SsdCommand::Flush
+            | SsdCommand::Fence { .. }
+            | SsdCommand::Clear
+            | SsdCommand::Namespace(_) => Ok(()),
+            _ => match self.ftl.namespace_table().format(namespace) {
+                Some(format) => self.check_blocks(format, command),
+                None => Err(Status::INVALID_NAMESPACE),
+            },
+        }
+    }
+
+    /// Returns the maximum length of a value. A record is built whole in device DRAM before its pages are written, so
+    /// DRAM limits it too.
+    pub(super) fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX.min(self.ftl.page_cache().frames_max() / 4 * PAGE_DATA_BYTES)
     }
 
     /// Runs every stage as far as it can go at this time, without blocking. Returns true if any state changed.
@@ -191,21 +230,6 @@ impl<M: Media> SsdDevice<M> {
         self.release_queue.pop(front_end)
     }
 
-    /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, or a simulated media event. `None` if only a command or a media
-    /// completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Nanos> {
-        let limits = self.throttle.next_start();
-        self.interval_due.into_iter().chain(limits).chain(self.ftl.media().next_event()).min()
-    }
-
-    /// Returns the wall time at which the next key expires, if any key has an expiry.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<UnixMillis> {
-        self.ftl.expiry().next_expiry_ms().map(UnixMillis)
-    }
-
     /// Changes the durability of a namespace whose own settings give none, from the next completion on.
     pub fn set_durability(&mut self, namespace: NamespaceId, durability: Durability) {
         if let Some(slot) = self.default_durability.get_mut(namespace.index()) {
@@ -219,124 +243,6 @@ impl<M: Media> SsdDevice<M> {
         let configured =
             || self.default_durability.get(namespace.index()).copied().unwrap_or(Durability::Always);
         self.ftl.namespace_table().durability(namespace).unwrap_or_else(configured)
-    }
-
-    /// Returns a namespace's settings; `None` if hosts see no namespace under this number.
-    #[must_use]
-    pub fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
-        if namespace.index() >= NAMESPACES {
-            return None;
-        }
-        let seen = namespace == NamespaceId::FIRST || self.keys(namespace) > 0;
-        match self.ftl.namespace_table().visible(namespace) {
-            NamespaceDefinition::Implicit => seen.then_some(Namespace::IMPLICIT),
-            NamespaceDefinition::Created(made) => Some(made),
-            NamespaceDefinition::Damaged => None,
-        }
-    }
-
-    /// Returns a counter that grows whenever a result of [`namespace`](Self::namespace) changes.
-    #[must_use]
-    pub fn namespace_generation(&self) -> u64 {
-        self.ftl.namespace_table().generation()
-    }
-
-    /// Returns the used part of a namespace in the unit of its [`size`](Namespace::size): written blocks, or bytes of
-    /// records.
-    #[must_use]
-    pub fn namespace_usage(&self, namespace: NamespaceId) -> u64 {
-        let state = self.ftl.counts().get(namespace.index()).copied().unwrap_or_default();
-        match self.ftl.namespace_table().get(namespace) {
-            NamespaceDefinition::Created(Namespace { kind: NamespaceKind::Block(_), .. }) => state.keys,
-            _ => state.bytes,
-        }
-    }
-
-    /// Returns the number of keys of a key space, or of written blocks of a block namespace.
-    #[must_use]
-    pub fn keys(&self, namespace: NamespaceId) -> u64 {
-        self.ftl.counts().get(namespace.index()).map_or(0, |state| state.keys)
-    }
-
-    /// Returns the list position of a key in the device's order, whether the key exists or not.
-    #[must_use]
-    pub fn list_position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
-        crate::command::ListPosition(self.ftl.hasher().hash(namespace, key).0)
-    }
-
-    /// Returns the number of operations in flight, without completions that wait for durability.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.operations.len()
-    }
-
-    /// Schedules a checkpoint, which later calls of [`poll`](Self::poll) write.
-    pub fn request_checkpoint(&mut self) {
-        self.checkpointer.request();
-    }
-
-    /// Returns true if a checkpoint is being written or waits for room.
-    #[must_use]
-    pub fn is_checkpointing(&self) -> bool {
-        self.checkpointer.is_busy()
-    }
-
-    /// Returns the failure after which the device refuses all writes, if there was one.
-    #[must_use]
-    pub fn failure(&self) -> Option<MediaError> {
-        self.ftl.failure()
-    }
-
-    /// Returns the stage times of the last sampled request.
-    #[must_use]
-    pub fn trace(&self) -> Option<StageTrace> {
-        self.tracer.last()
-    }
-
-    /// Returns the flash translation layer, for the NVMe side.
-    pub(crate) fn ftl(&self) -> &Ftl<M> {
-        &self.ftl
-    }
-
-    /// Returns the flash translation layer, for the NVMe side.
-    pub(crate) fn ftl_mut(&mut self) -> &mut Ftl<M> {
-        &mut self.ftl
-    }
-
-    /// Returns the state that no single namespace owns.
-    pub(crate) fn administration(&self) -> &AdminState {
-        &self.administration
-    }
-
-    /// Returns the state that no single namespace owns.
-    pub(crate) fn administration_mut(&mut self) -> &mut AdminState {
-        &mut self.administration
-    }
-
-    /// Returns the time of the last turn.
-    pub(crate) fn now(&self) -> Nanos {
-        self.now
-    }
-
-    /// Returns the medium.
-    pub fn media(&self) -> &M {
-        self.ftl.media()
-    }
-
-    /// Returns the medium, so that a simulator can inject faults.
-    pub fn media_mut(&mut self) -> &mut M {
-        self.ftl.media_mut()
-    }
-
-    /// Returns the index, for tests that damage it.
-    #[cfg(test)]
-    pub(crate) fn index_mut(&mut self) -> &mut crate::index::CompositeIndex {
-        self.ftl.index_mut()
-    }
-
-    /// Returns the medium as a power cut would leave it.
-    pub fn into_media(self) -> M {
-        self.ftl.into_media()
     }
 
     /// Makes all data durable, writes a checkpoint, and returns the time at which both are done. Blocks on the media.
@@ -365,21 +271,6 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 
-    /// Returns the device's counters.
-    #[must_use]
-    pub fn stats(&self) -> DeviceStats {
-        let mut stats = self.ftl.stats();
-        stats.completed = self.release_queue.pushed();
-        (stats.cache_hits, stats.cache_misses) = self.schedule.cache_hits_and_misses();
-        stats.no_room = self.schedule.no_room();
-        (stats.checkpoints, stats.checkpoint_pages) = self.checkpointer.counts();
-        stats.gated = self.release_queue.gated() as u64;
-        stats.in_flight = self.operations.len() as u64;
-        stats
-    }
-}
-
-impl<M: Media> SsdDevice<M> {
     /// Removes expired keys, at most `AT_ONCE` at a time, so that many expiries at once do not delay commands.
     fn submit_expiries(&mut self) -> bool {
         const AT_ONCE: usize = 128;
@@ -426,3 +317,77 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 }
+
+fn key_fits(key: &[u8]) -> Result<(), Status> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
+}
+
+/// The completions that wait for durability, and the released ones that no front end has taken yet.
+#[derive(Debug, Default)]
+struct ReleaseQueue {
+    gated: BTreeMap<(Sequence, u64), (FrontEndId, SsdCompletion)>,
+    ready: Vec<VecDeque<SsdCompletion>>,
+    next_arrival: u64,
+    pushed: u64,
+}
+
+impl ReleaseQueue {
+    /// Adds a completion that may be released once everything up to `gate` is durable.
+    fn push(&mut self, face: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
+        self.pushed += 1;
+        if gate <= durable {
+            self.make_ready(face, completion);
+        } else {
+            self.gated.insert((gate, self.next_arrival), (face, completion));
+            self.next_arrival += 1;
+        }
+    }
+
+    fn make_ready(&mut self, face: FrontEndId, completion: SsdCompletion) {
+        let face = usize::from(face.0);
+        if self.ready.len() <= face {
+            self.ready.resize_with(face + 1, VecDeque::new);
+        }
+        self.ready[face].push_back(completion);
+    }
+
+    /// Releases all completions with a gate up to `durable`. Returns true if there were any.
+    fn release_up_to(&mut self, durable: Sequence) -> bool {
+        if self.gated.first_key_value().is_none_or(|((gate, _), _)| *gate > durable) {
+            return false;
+        }
+        let later = self.gated.split_off(&(Sequence(durable.0 + 1), 0));
+        for (face, completion) in std::mem::replace(&mut self.gated, later).into_values() {
+            self.make_ready(face, completion);
+        }
+        true
+    }
+
+    /// Releases all waiting completions with this status, after durability has failed. Returns true if there were any.
+    fn fail(&mut self, status: Status) -> bool {
+        let failed = std::mem::take(&mut self.gated);
+        let any = !failed.is_empty();
+        for (face, completion) in failed.into_values() {
+            self.make_ready(face, SsdCompletion { status, ..completion });
+        }
+        any
+    }
+
+    /// Takes the next released completion of a front end.
+    fn pop(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
+        self.ready.get_mut(usize::from(face.0))?.pop_front()
+    }
+
+    /// Returns the number of completions that wait for durability.
+    fn gated(&self) -> usize {
+        self.gated.len()
+    }
+
+    /// Returns the number of completions added so far.
+    fn pushed(&self) -> u64 {
+        self.pushed
+    }
+}
+
+#[cfg(test)]
+mod tests;

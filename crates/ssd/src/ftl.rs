@@ -34,10 +34,9 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::SPACES;
 use crate::log::blocks::BlockTable;
-use crate::log::flash_log::{FlashCompletion, FlashLog};
+use crate::log::flash_log::{FlashCompletion, FlashLog, ReadWaiter};
 use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
-use crate::log::reads::ReadWaiter;
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
@@ -48,7 +47,7 @@ use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
-use prefetch::PendingPrefetch;
+use find::PendingPrefetch;
 use removal_marks::RemovalMarks;
 use space_reserve::SpaceReserve;
 use std::cell::Cell;
@@ -74,7 +73,7 @@ pub(crate) struct Ftl<M> {
     flash: FlashLog<M>,
     /// The keys, blocks and namespaces that exist.
     catalog: Catalog,
-    /// What of the log is durable.
+    /// The durable part of the log.
     commit: GroupCommit,
     collector: GarbageCollector,
     space: SpaceReserve,
@@ -84,7 +83,7 @@ pub(crate) struct Ftl<M> {
     pending_prefetch: Cell<PendingPrefetch>,
 }
 
-/// What one call of [`Ftl::pump`] did.
+/// The result of one call of [`Ftl::pump`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PumpOutcome {
     /// True if anything moved.

@@ -1,23 +1,20 @@
 //! The index: the address of each live record, by the hash of its key.
 //!
 //! Input: a [`KeyHash`] and an [`IndexEntry`]. Output: candidates; the caller always compares the full key with the record,
-//! because different keys may have the same hash. Keys are in a [`hashed`] index, blocks in a [`flat`] one by their
+//! because different keys may have the same hash. Keys are in a [`HashedIndex`], blocks in a [`flat`] one by their
 //! position; the [`CompositeIndex`] combines both. Invariant: an entry is found by its hash from its insertion to its
 //! removal, whatever is inserted, moved or removed in between; entries are in the order of their hashes.
 
-pub mod composite;
 pub mod expiry;
 pub mod flat;
-pub mod hashed;
 mod segment;
 
 use crate::command::{Lba, NamespaceId};
 use crate::limits::{HASH_BITS, NAMESPACE_BLOCKS_MAX};
 use crate::log::record::{RecordAddress, RecordHeader};
+use segment::{IndexSegment, SLOT_HASH_BITS};
 
-pub use composite::CompositeIndex;
 pub use flat::FlatIndex;
-pub use hashed::HashedIndex;
 
 /// The hash of a namespace and key: 60 bits, stable for the lifetime of a process. For a block it is not a hash but the
 /// block's position: bit 63 set, the namespace in bits 58 to 62, the block address below. So positions follow all
@@ -181,3 +178,215 @@ pub trait RecordIndex {
     /// Returns the bytes of DRAM in use.
     fn bytes(&self) -> u64;
 }
+
+/// The index of a device: keys in the hashed part, blocks in the flat one. Positions are only in the flat part, hashes only
+/// in the hashed part; in the order of all entries every key comes before every block.
+#[derive(Debug, Default)]
+pub struct CompositeIndex {
+    /// Index of keys.
+    pub hashed: HashedIndex,
+    /// Index of blocks.
+    pub flat: FlatIndex,
+}
+
+impl RecordIndex for CompositeIndex {
+    #[inline]
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
+        if hash.is_position() { self.flat.find(hash, nth) } else { self.hashed.find(hash, nth) }
+    }
+
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
+        if hash.is_position() {
+            self.flat.insert(hash, entry);
+        } else {
+            self.hashed.insert(hash, entry);
+        }
+    }
+
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
+        if hash.is_position() {
+            self.flat.replace(hash, old, new)
+        } else {
+            self.hashed.replace(hash, old, new)
+        }
+    }
+
+    fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
+        if hash.is_position() { self.flat.remove(hash, address) } else { self.hashed.remove(hash, address) }
+    }
+
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
+        let key = if from.is_position() { None } else { self.hashed.next(from) };
+        key.or_else(|| self.flat.next(from.max(KeyHash::FIRST_POSITION)))
+    }
+
+    #[inline]
+    fn prefetch(&self, hash: KeyHash) {
+        if hash.is_position() {
+            self.flat.prefetch(hash);
+        } else {
+            self.hashed.prefetch(hash);
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.hashed.len() + self.flat.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.hashed.bytes() + self.flat.bytes()
+    }
+}
+
+const SEGMENT_BITS: u32 = HASH_BITS - SLOT_HASH_BITS;
+/// Segments of an index.
+pub const SEGMENTS: usize = 1 << SEGMENT_BITS;
+
+/// The index of key namespaces: 4,096 segments selected by the top bits of the hash, each a sorted table. Each operation
+/// changes one segment only, so the longest pause is the growth of one segment (2,500 entries at ten million keys).
+#[derive(Debug)]
+pub struct HashedIndex {
+    segments: Box<[IndexSegment]>,
+    len: u64,
+}
+
+impl Default for HashedIndex {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[inline]
+const fn split(hash: KeyHash) -> (usize, u64) {
+    ((hash.0 >> SLOT_HASH_BITS) as usize, hash.0 & ((1 << SLOT_HASH_BITS) - 1))
+}
+
+#[inline]
+const fn join(segment: usize, low: u64) -> KeyHash {
+    KeyHash((segment as u64) << SLOT_HASH_BITS | low)
+}
+
+impl HashedIndex {
+    /// Makes an empty index.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { segments: (0..SEGMENTS).map(|_| IndexSegment::default()).collect(), len: 0 }
+    }
+
+    /// Returns all entries of one segment in hash order.
+    pub fn segment(&self, number: usize) -> impl Iterator<Item = (KeyHash, IndexEntry)> + '_ {
+        self.segments[number].iter().map(move |(low, entry)| (join(number, low), entry))
+    }
+
+    /// Replaces a segment's entries by those of a checkpoint, sorted by hash. Refuses entries of other segments and
+    /// entries out of order.
+    ///
+    /// # Errors
+    /// The hash of the first refused entry.
+    pub fn load_segment(&mut self, number: usize, entries: &[(KeyHash, IndexEntry)]) -> Result<(), KeyHash> {
+        let mut lows = Vec::with_capacity(entries.len());
+        for &(hash, entry) in entries {
+            let (segment, low) = split(hash);
+            if segment != number || lows.last().is_some_and(|&(last, _)| last > low) {
+                return Err(hash);
+            }
+            lows.push((low, entry));
+        }
+        self.len -= self.segments[number].iter().count() as u64;
+        self.segments[number] = IndexSegment::load(&lows);
+        self.len += lows.len() as u64;
+        Ok(())
+    }
+}
+
+impl RecordIndex for HashedIndex {
+    #[inline]
+    fn find(&self, hash: KeyHash, nth: usize) -> Option<IndexEntry> {
+        let (segment, low) = split(hash);
+        self.segments[segment].find(low, nth)
+    }
+
+    fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
+        let (segment, low) = split(hash);
+        self.segments[segment].insert(low, entry);
+        self.len += 1;
+    }
+
+    fn replace(&mut self, hash: KeyHash, old: RecordAddress, new: IndexEntry) -> bool {
+        let (segment, low) = split(hash);
+        self.segments[segment].replace(low, old, new)
+    }
+
+    fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
+        let (segment, low) = split(hash);
+        let removed = self.segments[segment].remove(low, address);
+        self.len -= u64::from(removed);
+        removed
+    }
+
+    fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
+        let (segment, low) = split(from);
+        let first = self.segments.get(segment)?.next(low).map(|(low, entry)| (join(segment, low), entry));
+        first.or_else(|| {
+            (segment + 1..SEGMENTS).find_map(|number| {
+                self.segments[number].next(0).map(|(low, entry)| (join(number, low), entry))
+            })
+        })
+    }
+
+    #[inline]
+    fn prefetch(&self, hash: KeyHash) {
+        let (segment, low) = split(hash);
+        self.segments[segment].prefetch(low);
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn bytes(&self) -> u64 {
+        let tables: usize = self.segments.iter().map(IndexSegment::bytes).sum();
+        (tables + SEGMENTS * size_of::<IndexSegment>()) as u64
+    }
+}
+
+/// Bytes of an entry in a checkpoint.
+pub const ENTRY_BYTES: usize = 16;
+
+const LIMITED_BIT: u64 = 1 << 23;
+const UNITS_MASK: u64 = LIMITED_BIT - 1;
+
+/// Encodes an entry for a checkpoint: hash in the low 60 bits and namespace minus 1 in the high 4; then address in the
+/// high 40 bits, lifetime in bit 23, units below.
+#[must_use]
+pub fn encode_entry(hash: KeyHash, entry: IndexEntry) -> [u8; ENTRY_BYTES] {
+    let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED_BIT } else { 0 };
+    let hash_and_namespace = hash.0 | u64::from(entry.namespace.0 - 1) << HASH_BITS;
+    let address_and_units = entry.address.0 << 24 | lifetime | u64::from(entry.units);
+    let mut bytes = [0; ENTRY_BYTES];
+    bytes[..8].copy_from_slice(&hash_and_namespace.to_le_bytes());
+    bytes[8..].copy_from_slice(&address_and_units.to_le_bytes());
+    bytes
+}
+
+/// Decodes an entry of a checkpoint.
+#[must_use]
+pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, IndexEntry) {
+    let [hash_and_namespace, address_and_units]: [zerocopy::little_endian::U64; 2] =
+        zerocopy::transmute!(bytes);
+    let (hash_and_namespace, address_and_units) = (hash_and_namespace.get(), address_and_units.get());
+    let entry = IndexEntry {
+        address: RecordAddress(address_and_units >> 24),
+        units: (address_and_units & UNITS_MASK) as u32,
+        namespace: NamespaceId((hash_and_namespace >> HASH_BITS) as u8 + 1),
+        lifetime: if address_and_units & LIMITED_BIT == 0 {
+            EntryLifetime::Unlimited
+        } else {
+            EntryLifetime::Limited
+        },
+    };
+    (KeyHash(hash_and_namespace & ((1 << HASH_BITS) - 1)), entry)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The key-value SSD: commands in, completions out, flash beneath.
 //!
-//! A [`engine::Device`] runs on one core. Its stages are state machines over one slab of operations. Time, medium and
+//! An [`engine::SsdDevice`] runs on one core. Its stages are state machines over one slab of operations. Time, medium and
 //! wall clock are arguments, so the same code runs live and in the simulator. The path of a read: [`engine`] accepts
 //! the command, `engine::execute` runs it, `ftl` finds the record, [`media`] holds its bytes.
 #![forbid(unsafe_code)]

@@ -13,7 +13,6 @@ pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod page;
 pub mod page_cache;
-pub mod reads;
 pub mod record;
 mod record_source;
 mod record_writer;
@@ -230,7 +229,7 @@ impl RecordLog {
                 payload.iter().for_each(|piece| match piece {
                     RecordSource::Bytes(bytes) => crc = writer.put_crc(bytes, crc),
                     RecordSource::Client(segments) => {
-                        crc = writer.put_client(segments, 0..segments.bytes(), crc)
+                        crc = writer.put_client(segments, 0..segments.bytes(), crc);
                     }
                     RecordSource::Part { segments, offset: at, len } => {
                         crc = writer.put_client(segments, *at..at + len, crc);

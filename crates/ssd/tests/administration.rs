@@ -37,7 +37,7 @@ fn enabled(id: u16) -> DeviceController {
     assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
     let effect = controller.write_register(0x14, 4, 0x0046_0061, Nanos::ZERO);
     assert!(matches!(effect, RegisterEffect::Enable(_)));
-    controller.enabled();
+    controller.complete_enable();
     controller
 }
 

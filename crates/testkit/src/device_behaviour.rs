@@ -1,6 +1,6 @@
 //! The behaviour of every device, on every I/O path.
 
-use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{Command, Device, IoError, RejectedCommand, StoreCondition, SubmitError, WriteDurability};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ pub fn blocks(device: &mut Device) {
         let size = 2_000;
         let text = NamespaceSpec { block_bytes, size, ..NamespaceSpec::keys() };
         let namespace = device.create_namespace(text).unwrap();
-        device.choose(namespace).unwrap();
+        device.select_namespace(namespace).unwrap();
         assert_eq!((device.namespace().block_bytes, device.namespace().size), (block_bytes, size));
         let bytes = block_bytes as usize;
         let mut back = vec![0xFF; 3 * bytes];
@@ -79,10 +79,10 @@ pub fn blocks(device: &mut Device) {
         match device.change_namespace(namespace, NamespaceRequest::Resize(size * 2)) {
             Ok(()) => {
                 assert_eq!(device.namespace().size, size * 2);
-                device.write(size * 2 - 1, &written[..bytes], WriteDurability::AsPromised).unwrap();
+                device.write(size * 2 - 1, &written[..bytes], WriteDurability::NamespaceDefault).unwrap();
             }
             // NVMe has no command for it, so a path that carries only NVMe commands refuses.
-            Err(IoError::Refused { .. }) => assert_eq!(device.namespace().size, size),
+            Err(IoError::Unsupported { .. }) => assert_eq!(device.namespace().size, size),
             Err(other) => panic!("{other}"),
         }
         device.change_namespace(namespace, NamespaceRequest::Delete).unwrap();
@@ -97,20 +97,20 @@ pub fn blocks(device: &mut Device) {
 pub fn block_reads_and_writes(device: &mut Device) {
     let (bytes, size) = (device.namespace().block_bytes as usize, device.namespace().size);
     let written = pattern(5 * bytes);
-    device.write(10, &written, WriteDurability::AsPromised).unwrap();
-    device.write(size - 1, &written[..bytes], WriteDurability::Now).unwrap();
+    device.write(10, &written, WriteDurability::NamespaceDefault).unwrap();
+    device.write(size - 1, &written[..bytes], WriteDurability::Immediate).unwrap();
     let mut back = vec![0xFF; 3 * bytes];
     device.read(11, &mut back).unwrap();
     assert_eq!(back, written[bytes..4 * bytes]);
     device.flush().unwrap();
     let long = pattern(600 * bytes);
-    device.write(100, &long, WriteDurability::AsPromised).unwrap();
+    device.write(100, &long, WriteDurability::NamespaceDefault).unwrap();
     let mut all = vec![0; long.len()];
     device.read(100, &mut all).unwrap();
     assert_eq!(all, long);
-    assert_out_of_range(device.write(size - 1, &written[..2 * bytes], WriteDurability::AsPromised));
+    assert_out_of_range(device.write(size - 1, &written[..2 * bytes], WriteDurability::NamespaceDefault));
     assert_out_of_range(device.read(u64::MAX, &mut back));
-    assert!(matches!(device.write(0, &[1], WriteDurability::Now), Err(IoError::Blocks { .. })));
+    assert!(matches!(device.write(0, &[1], WriteDurability::Immediate), Err(IoError::PartialBlocks { .. })));
     assert!(device.get(b"k").is_err(), "blocks hold no keys");
     every_block_command(device);
 }
@@ -123,7 +123,7 @@ fn every_block_command(device: &mut Device) {
     };
     let bytes = block_bytes as usize;
     let written = pattern(8 * bytes);
-    device.write(20, &written, WriteDurability::AsPromised).unwrap();
+    device.write(20, &written, WriteDurability::NamespaceDefault).unwrap();
     let buffer = device.buffer(16 * bytes).unwrap();
     let mut queue = device.queue(4).unwrap();
     let slice = |at: usize, blocks: usize| buffer.slice(at * bytes, blocks * bytes).unwrap();
@@ -131,16 +131,16 @@ fn every_block_command(device: &mut Device) {
         queue.submit(command, 7)?;
         let completion = queue.wait(None)?.unwrap();
         assert_eq!(completion.token, 7);
-        completion.ok()
+        completion.into_result()
     };
     buffer.write(0, &written).unwrap();
     let compare = |lba, from| Command::compare(id, lba, block_bytes, from).unwrap();
     run(compare(20, slice(0, 8))).unwrap();
     assert_eq!(run(compare(21, slice(0, 2))).unwrap_err().status(), Some(Status::COMPARE_FAILURE));
     assert_out_of_range(run(compare(size, slice(0, 1))));
-    run(Command::write_zeroes(id, 21, 2, WriteDurability::AsPromised).unwrap()).unwrap();
-    run(Command::write_zeroes(id, 23, 1, WriteDurability::Now).unwrap()).unwrap();
-    assert_out_of_range(run(Command::write_zeroes(id, size - 1, 2, WriteDurability::Now).unwrap()));
+    run(Command::write_zeroes(id, 21, 2, WriteDurability::NamespaceDefault).unwrap()).unwrap();
+    run(Command::write_zeroes(id, 23, 1, WriteDurability::Immediate).unwrap()).unwrap();
+    assert_out_of_range(run(Command::write_zeroes(id, size - 1, 2, WriteDurability::Immediate).unwrap()));
     let list = device.buffer(4_096).unwrap();
     assert_out_of_range(run(Command::discard(id, &[(26, 1), (size - 1, 2)], &list).unwrap()));
     run(Command::discard(id, &[(24, 1), (900, 0), (25, 1)], &list).unwrap()).unwrap();
@@ -153,7 +153,7 @@ fn every_block_command(device: &mut Device) {
         queue.submit(Command::read(id, 23, block_bytes, second.clone()).unwrap(), 2).unwrap();
     }
     while let Some(completion) = queue.wait(None).unwrap() {
-        completion.ok().unwrap();
+        completion.into_result().unwrap();
     }
     let mut back = vec![0; 3 * bytes];
     first.read(0, &mut back).unwrap();
@@ -168,7 +168,7 @@ fn every_block_command(device: &mut Device) {
 /// Checks that blocks beyond the end are refused, by the device or before it.
 fn assert_out_of_range<T: std::fmt::Debug>(answer: Result<T, IoError>) {
     match answer.unwrap_err() {
-        IoError::Range { .. } | IoError::Status(Status::LBA_OUT_OF_RANGE) => {}
+        IoError::BlocksOutOfRange { .. } | IoError::Status(Status::LBA_OUT_OF_RANGE) => {}
         other => panic!("{other}"),
     }
 }
@@ -205,7 +205,7 @@ pub fn queues(device: &mut Device) {
     // A short buffer receives the start of a value; the result is the whole length.
     let get = Command::get(namespace, &5_u64.to_le_bytes(), buffer.slice(0, 8).unwrap()).unwrap();
     queue.submit(get, 1).unwrap();
-    assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1_024);
+    assert_eq!(queue.wait(None).unwrap().unwrap().into_result().unwrap(), 1_024);
     drop(queue);
     for key in 0..300_u64 {
         device.delete(&key.to_le_bytes()).unwrap();

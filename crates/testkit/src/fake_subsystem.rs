@@ -30,8 +30,15 @@ pub struct FakeSubsystem {
     pub health: SubsystemHealth,
 }
 
+impl Default for FakeSubsystem {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FakeSubsystem {
     /// Creates namespace 1 of keys, 2 of 4 KiB blocks and 3 of 512-byte blocks, and controllers 1 and 2.
+    #[must_use]
     pub fn new() -> Self {
         let facts = |format, size, number| NamespaceProperties {
             format,

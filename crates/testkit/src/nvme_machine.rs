@@ -4,6 +4,7 @@
 //! Input: register accesses of a driver. Output: the controller's responses; written blocks. Invariant: the controller
 //! accesses only allocated or lent memory, and none at all while its bus mastering is off.
 
+mod admin;
 mod blocks;
 mod page;
 
@@ -16,15 +17,13 @@ use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_nvme::controller::{
-    AdminCompletion, AdminData, AdminQueueAddresses, AdminQueues, AdminStep, ArbiterError, CommandToken,
-    CompletionQueueSpec, ControllerConfig, DeviceController, FetchedCommand, QueueArbiter, QueueId,
-    QueueKind, QueueLimits, RegisterEffect, SubmissionQueueSpec,
+    AdminQueueAddresses, AdminQueues, CommandToken, ControllerConfig, DeviceController, FetchedCommand,
+    QueueArbiter, QueueId, QueueLimits, RegisterEffect,
 };
 use headwater_nvme::data_pointer::{DataRange, HostTransfer, PageBytes, data_ranges};
 use headwater_nvme::driver::{DmaBlock, HostMemory, PciFunction, PciFunctionError, RegistersFile};
 use headwater_nvme::ring::QueueSlots;
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use page::{DoorbellPage, RungDoorbell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,25 +45,25 @@ pub struct InjectedFaults {
     /// CSTS.CFS.
     pub fatal: bool,
     /// It fetches no commands.
-    pub mute: bool,
+    pub unresponsive: bool,
     /// It fetches I/O commands and completes none, until they are aborted.
-    pub holds: bool,
+    pub holds_commands: bool,
     /// It completes no Abort.
     pub ignores_aborts: bool,
     /// I/O commands that are executed and whose completions are not posted.
-    pub lost: u32,
+    pub lost_completions: u32,
     /// CSTS.RDY stays 1 after CC.EN is cleared.
     pub stuck_ready: bool,
     /// CSTS.RDY stays 0.
     pub never_ready: bool,
     /// Function reset fails.
-    pub no_reset: bool,
+    pub reset_fails: bool,
     /// Changes of bus mastering fail.
-    pub no_mastering: bool,
+    pub mastering_fails: bool,
     /// Admin opcodes that fail, with their status.
-    pub refuses: BTreeMap<u8, Status>,
+    pub refused_opcodes: BTreeMap<u8, Status>,
     /// NSIDs whose reads and writes fail.
-    pub broken: BTreeSet<u32>,
+    pub failing_namespaces: BTreeSet<u32>,
 }
 
 /// The machine: one function, its controller, and the memory that it may access.
@@ -93,7 +92,7 @@ pub struct NvmeMachine {
     /// True if it runs at every register access, and not only on a call of [`work`](Self::work).
     pub is_awake: bool,
     /// The receivers of interrupts, by vector.
-    pub bells: BTreeMap<u16, WakeDescriptor>,
+    pub interrupt_receivers: BTreeMap<u16, WakeDescriptor>,
     /// Most bytes that the driver may allocate.
     pub memory_max: usize,
     events: Vec<CommandToken>,
@@ -154,7 +153,7 @@ impl NvmeMachine {
             taken: 0,
             lent: BTreeMap::new(),
             is_awake: false,
-            bells: BTreeMap::new(),
+            interrupt_receivers: BTreeMap::new(),
             memory_max: MEMORY_BYTES,
             events: Vec::new(),
             deletions: Vec::new(),
@@ -164,23 +163,23 @@ impl NvmeMachine {
     }
 
     /// Returns the offset of an address in the memory; validates every access.
-    fn place(&self, at: u64, bytes: usize) -> Option<usize> {
+    fn memory_offset(&self, at: u64, bytes: usize) -> Option<usize> {
         assert!(self.mastering, "the controller accesses memory while its bus mastering is off");
         let start = usize::try_from(at.checked_sub(MEMORY_AT)?).ok()?;
         (start.checked_add(bytes)? <= self.taken).then_some(start)
     }
 
     /// Returns the memory at an address, the machine's or lent, and the offset in it.
-    fn reach(&self, at: u64, bytes: usize) -> Option<(&SharedMemory, usize)> {
+    fn memory_at(&self, at: u64, bytes: usize) -> Option<(&SharedMemory, usize)> {
         let lent = self.lent.range(..=at).next_back().and_then(|(start, memory)| {
             let offset = usize::try_from(at - start).ok()?;
             (offset.checked_add(bytes)? <= memory.bytes()).then_some((memory, offset))
         });
-        lent.filter(|_| self.mastering).or_else(|| Some((&self.memory, self.place(at, bytes)?)))
+        lent.filter(|_| self.mastering).or_else(|| Some((&self.memory, self.memory_offset(at, bytes)?)))
     }
 
     fn ring_at(&self, base: u64, words: usize) -> Option<SharedMemoryWords> {
-        let (memory, offset) = self.reach(base, words * 8)?;
+        let (memory, offset) = self.memory_at(base, words * 8)?;
         SharedMemoryWords::new(memory.clone(), offset, words).ok()
     }
 
@@ -189,7 +188,7 @@ impl NvmeMachine {
     /// # Errors
     /// Data Transfer Error if the function may not access them.
     pub fn read_memory(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
-        let (memory, offset) = self.reach(at, into.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        let (memory, offset) = self.memory_at(at, into.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
         memory.copy_in(offset, into).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
@@ -198,7 +197,7 @@ impl NvmeMachine {
     /// # Errors
     /// Data Transfer Error if the function may not access it.
     pub fn write_memory(&self, at: u64, from: &[u8]) -> Result<(), Status> {
-        let (memory, offset) = self.reach(at, from.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
+        let (memory, offset) = self.memory_at(at, from.len()).ok_or(Status::DATA_TRANSFER_ERROR)?;
         memory.copy_out(offset, from).map_err(|_| Status::DATA_TRANSFER_ERROR)
     }
 
@@ -218,21 +217,21 @@ impl NvmeMachine {
             RegisterEffect::None | RegisterEffect::InterruptMask => {}
             RegisterEffect::Enable(_) if self.faults.never_ready => {}
             RegisterEffect::Enable(places) => match self.enable(&places) {
-                Some(()) => self.controller.enabled(),
+                Some(()) => self.controller.complete_enable(),
                 None => self.controller.fail(),
             },
             RegisterEffect::Disable | RegisterEffect::SubsystemReset => {
-                self.forget();
+                self.reset_queues();
                 if !self.faults.stuck_ready {
-                    self.controller.disabled();
+                    self.controller.complete_disable();
                 }
             }
-            RegisterEffect::Shutdown(_) => self.controller.shut_down(),
+            RegisterEffect::Shutdown(_) => self.controller.complete_shutdown(),
         }
     }
 
     fn enable(&mut self, places: &AdminQueueAddresses) -> Option<()> {
-        self.arbiter.reset(self.controller.mechanism());
+        self.arbiter.reset(self.controller.queue_arbitration());
         let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
         let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
         let pair = AdminQueues {
@@ -245,8 +244,8 @@ impl NvmeMachine {
         self.arbiter.create_admin_queues(pair).ok()
     }
 
-    fn forget(&mut self) {
-        self.arbiter.reset(self.controller.mechanism());
+    fn reset_queues(&mut self) {
+        self.arbiter.reset(self.controller.queue_arbitration());
         let events = std::mem::take(&mut self.events);
         let deletions = std::mem::take(&mut self.deletions).into_iter().map(|(_, token)| token);
         let held = std::mem::take(&mut self.held).into_iter().map(|fetched| fetched.token);
@@ -256,24 +255,27 @@ impl NvmeMachine {
     }
 
     /// Runs the controller until it is idle.
+    ///
+    /// # Panics
+    /// The controller breaks the protocol: it loses an event or a deletion, or its keep-alive timer expires.
     pub fn work(&mut self) {
-        if self.faults.removed || self.faults.mute || !self.controller.is_ready() || !self.mastering {
+        if self.faults.removed || self.faults.unresponsive || !self.controller.is_ready() || !self.mastering {
             return;
         }
         for rung in self.page.rung() {
             // A doorbell of a deleted queue has no effect.
             let _ = match rung {
-                RungDoorbell::Tail(queue, tail) => self.arbiter.ring_submission(queue, tail),
-                RungDoorbell::Head(queue, head) => self.arbiter.ring_completion(queue, head),
+                RungDoorbell::Tail(queue, tail) => self.arbiter.write_submission_doorbell(queue, tail),
+                RungDoorbell::Head(queue, head) => self.arbiter.write_completion_doorbell(queue, head),
             };
         }
         while let Some(fetched) = self.arbiter.fetch() {
             if fetched.token.queue() == QueueId::ADMIN {
                 self.admin(fetched);
-            } else if self.faults.holds {
+            } else if self.faults.holds_commands {
                 self.held.push(fetched);
             } else {
-                self.io(fetched);
+                self.execute_io(fetched);
             }
         }
         let vitality = self.controller.poll(&self.subsystem, self.now);
@@ -283,8 +285,8 @@ impl NvmeMachine {
             let token = self.events.swap_remove(at);
             self.arbiter.complete(token, answer.result, answer.status);
         }
-        let bells = &self.bells;
-        self.arbiter.interrupt(self.now, |vector| {
+        let bells = &self.interrupt_receivers;
+        self.arbiter.fire_interrupts(self.now, |vector| {
             if let Some(bell) = bells.get(&vector) {
                 bell.wake().unwrap();
             }
@@ -296,122 +298,18 @@ impl NvmeMachine {
         }
     }
 
-    fn admin(&mut self, fetched: FetchedCommand) {
-        let FetchedCommand { entry, token, .. } = fetched;
-        if let Some(&status) = self.faults.refuses.get(&entry.opcode) {
-            return self.arbiter.complete(token, 0, status);
-        }
-        if entry.opcode == AdminOpcode::Abort.number() && self.faults.ignores_aborts {
-            return self.held.push(FetchedCommand { entry, token, kind: QueueKind::Standard });
-        }
-        let data = match self.controller.admin_data(&entry) {
-            Ok(AdminData::ToHost(bytes)) => Ok((self.ranges(&entry, HostTransfer::ToHost(bytes)), 0)),
-            Ok(AdminData::FromHost(bytes)) => Ok((self.ranges(&entry, HostTransfer::FromHost(bytes)), bytes)),
-            Ok(AdminData::None) => Ok((Ok(Vec::new()), 0)),
-            Err(status) => Err(status),
-        };
-        let (ranges, sent) = match data {
-            Ok((Ok(ranges), sent)) => (ranges, sent),
-            Ok((Err(status), _)) | Err(status) => return self.arbiter.complete(token, 0, status),
-        };
-        let mut bytes = Vec::new();
-        for range in ranges.iter().filter(|_| sent > 0) {
-            let mut here = vec![0; range.bytes as usize];
-            self.read_memory(range.start.0, &mut here).unwrap();
-            bytes.append(&mut here);
-        }
-        let step = self.controller.admin(&entry, &bytes, &self.subsystem, self.now);
-        self.step(step, &entry, token, &ranges);
-    }
-
-    fn step(&mut self, step: AdminStep, entry: &SubmissionEntry, token: CommandToken, ranges: &[IovaRange]) {
-        let done = match step {
-            AdminStep::Done(answer) => return self.answer(entry, token, &answer, ranges),
-            AdminStep::Held => return self.events.push(token),
-            AdminStep::CreateCompletionQueue(request) => {
-                self.page.clear(request.id);
-                let memory = self.ring_at(request.base, request.slots as usize * 2);
-                let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
-                self.arbiter.create_completion_queue(request.id, spec, |_| memory)
-            }
-            AdminStep::CreateSubmissionQueue(request) => {
-                let memory = self.ring_at(request.base, request.slots as usize * 8);
-                let spec = SubmissionQueueSpec {
-                    slots: request.slots,
-                    completion: request.completion,
-                    priority: request.priority,
-                    kind: QueueKind::Standard,
-                };
-                self.arbiter.create_submission_queue(request.id, spec, |_| memory)
-            }
-            AdminStep::DeleteCompletionQueue(queue) => self.arbiter.delete_completion_queue(queue),
-            AdminStep::DeleteSubmissionQueue(queue) => match self.arbiter.delete_submission_queue(queue) {
-                Ok(()) => {
-                    // Held commands are aborted, as a real device aborts commands that it has not begun.
-                    let (of_queue, rest): (Vec<_>, Vec<_>) =
-                        self.held.drain(..).partition(|held| held.token.queue() == queue);
-                    self.held = rest;
-                    for held in of_queue {
-                        self.arbiter.complete(held.token, 0, Status::ABORTED_SQ_DELETION);
-                    }
-                    return self.deletions.push((queue, token));
-                }
-                Err(error) => Err(error),
-            },
-            AdminStep::Abort { queue, command } => {
-                let aborted = self.abort(queue, command);
-                return self.arbiter.complete(token, u32::from(!aborted), Status::SUCCESS);
-            }
-            other => panic!("the driver sends no command that leads to {other:?}"),
-        };
-        let status = done.map_or_else(ArbiterError::status, |()| Status::SUCCESS);
-        self.arbiter.complete(token, 0, status);
-    }
-
-    fn answer(
-        &mut self,
-        entry: &SubmissionEntry,
-        token: CommandToken,
-        answer: &AdminCompletion,
-        ranges: &[IovaRange],
-    ) {
-        if entry.opcode == AdminOpcode::SetFeatures.number() {
-            self.arbiter.set_arbitration(self.controller.arbitration());
-            self.arbiter.grant_queues(self.controller.io_queues(), self.controller.io_queues());
-        }
-        let mut rest = &answer.data[..];
-        for range in ranges {
-            let (here, next) = rest.split_at(rest.len().min(range.bytes as usize));
-            self.write_memory(range.start.0, here).unwrap();
-            rest = next;
-        }
-        self.arbiter.complete(token, answer.result, answer.status);
-    }
-
-    fn abort(&mut self, queue: QueueId, command: u16) -> bool {
-        let is_it = |held: &FetchedCommand| held.token.queue() == queue && held.token.command_id() == command;
-        match self.held.iter().position(is_it) {
-            Some(at) => {
-                let held = self.held.swap_remove(at);
-                self.arbiter.complete(held.token, 0, Status::ABORT_REQUESTED);
-                true
-            }
-            None => self.arbiter.abort(queue, command),
-        }
-    }
-
     /// Executes the held commands in reverse order.
-    pub fn release(&mut self) {
-        self.faults.holds = false;
+    pub fn complete_held(&mut self) {
+        self.faults.holds_commands = false;
         for held in std::mem::take(&mut self.held).into_iter().rev() {
-            self.io(held);
+            self.execute_io(held);
         }
     }
 
-    fn io(&mut self, fetched: FetchedCommand) {
-        let status = self.carry_out(&fetched.entry).err().unwrap_or(Status::SUCCESS);
-        if self.faults.lost > 0 {
-            self.faults.lost -= 1;
+    fn execute_io(&mut self, fetched: FetchedCommand) {
+        let status = self.execute_block(&fetched.entry).err().unwrap_or(Status::SUCCESS);
+        if self.faults.lost_completions > 0 {
+            self.faults.lost_completions -= 1;
             // No completion is posted; the command ends with the next reset.
             return self.held.push(fetched);
         }
@@ -421,7 +319,7 @@ impl NvmeMachine {
 
 impl Drop for NvmeMachine {
     fn drop(&mut self) {
-        self.forget();
+        self.reset_queues();
     }
 }
 
@@ -455,8 +353,8 @@ impl DeviceRegisters for SharedMachine {
         let queue = QueueId(u16::try_from(doorbell / 2).unwrap());
         if machine.controller.is_ready() {
             let rung = match doorbell % 2 {
-                0 => machine.arbiter.ring_submission(queue, value),
-                _ => machine.arbiter.ring_completion(queue, value),
+                0 => machine.arbiter.write_submission_doorbell(queue, value),
+                _ => machine.arbiter.write_completion_doorbell(queue, value),
             };
             rung.unwrap_or_else(|error| panic!("the driver rang {value} at {at:#x}: {error}"));
             if machine.is_awake {
@@ -483,7 +381,7 @@ impl PciFunction for SharedMachine {
 
     fn set_mastering(&mut self, mastering: BusMastering) -> Result<(), PciFunctionError> {
         let mut machine = self.lock();
-        if machine.faults.no_mastering {
+        if machine.faults.mastering_fails {
             return Err(PciFunctionError { errno: 5 });
         }
         machine.mastering = mastering == BusMastering::On && !machine.faults.removed;
@@ -492,12 +390,12 @@ impl PciFunction for SharedMachine {
 
     fn reset(&mut self) -> Result<(), PciFunctionError> {
         let mut machine = self.lock();
-        if machine.faults.no_reset {
+        if machine.faults.reset_fails {
             return Err(PciFunctionError { errno: 95 });
         }
         machine.function_resets += 1;
         machine.mastering = false;
-        machine.forget();
+        machine.reset_queues();
         let config = *machine.controller.config();
         machine.controller = DeviceController::new(config);
         Ok(())

@@ -39,7 +39,7 @@ kernel() {
         if (users != 4) exit 1
         most = rates[2] > rates[3] ? rates[2] : rates[3]
         if (rates[4] > most) most = rates[4]
-        printf "{\"figure\":\"4\",\"way\":\"kernel\",\"first\":%d,\"others\":[%d,%d,%d],\"beside_the_best_other\":%.2f}\n",
+        printf "{\"figure\":\"4\",\"way\":\"kernel\",\"first\":%d,\"rest\":[%d,%d,%d],\"beside_the_best_other\":%.2f}\n",
           rates[1], rates[2], rates[3], rates[4], rates[1] / most
       }' >>/tmp/rows
 }

@@ -23,7 +23,7 @@ const FLOORS: &[&[&str]] = &[
 /// Crates of fixtures that any room may name in `[dev-dependencies]`, and nowhere else.
 const FIXTURES: &[&str] = &["testkit"];
 
-/// Who may name the simulator. A test that needs it lives in it.
+/// Crates that may name the simulator. A test that needs it lives in it.
 const SIM_USERS: &[&str] = &["lab", "node"];
 
 /// Finds dependencies that point upward or sideways, and rooms that stand on no floor.

@@ -35,7 +35,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// The crate whose root this file is.
+/// Returns the crate whose root this file is.
 fn room_of_root(path: &str) -> Option<&str> {
     let mut parts = path.split('/');
     let room = match parts.next()? {

@@ -40,7 +40,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
                     path: path.to_owned(),
                     line,
                     what: format!("`{name}` has a fixed layout and stands on no page of {PAGES}"),
-                    why: "whoever reads our media in ten years has only the page",
+                    why: "a reader of our media in ten years has only the page",
                     remedy: "draw it by byte on a page that says: `Struct` in `path`",
                 });
             }
@@ -49,7 +49,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Every `` `Name` in `file.rs` `` of a page, with its line. A line break may stand where a space may.
+/// Returns every `` `Name` in `file.rs` `` of a page, with its line. A line break may stand where a space may.
 fn names_of(page: &str) -> Vec<(usize, String, String)> {
     let mut found = Vec::new();
     let mut line = 1;
@@ -72,7 +72,7 @@ fn defines_struct(source: &str, name: &str) -> bool {
     source.lines().any(|line| struct_name(line) == Some(name))
 }
 
-/// The name in `pub struct Name {`, if the line defines a struct.
+/// Returns the name in `pub struct Name {`, if the line defines a struct.
 fn struct_name(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let at = line.find("struct ")?;
@@ -85,7 +85,7 @@ fn struct_name(line: &str) -> Option<&str> {
     Some(&rest[..end])
 }
 
-/// Structs with named fields, `repr(C)` and bytes that can be taken as they are: what a medium or a wire sees.
+/// Returns structs with named fields, `repr(C)` and bytes that can be taken as they are: what a medium or a wire sees.
 fn wire_structs_of(source: &str) -> Vec<(usize, &str)> {
     let mut attributes = String::new();
     let mut found = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
                         path: path.to_owned(),
                         line: index + 1,
                         what: format!("the link to `{target}` leads nowhere"),
-                        why: "a dead link is a promise that nobody keeps",
+                        why: "a reader who follows a link expects a page",
                         remedy: "point it at what is there, or take it out",
                     });
                 }
@@ -31,7 +31,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// The relative targets of a line's links, without their anchors. Code spans hold no links.
+/// Returns the relative targets of a line's links, without their anchors. Code spans hold no links.
 fn targets_of(line: &str) -> Vec<&str> {
     let mut targets = Vec::new();
     for prose in line.split('`').step_by(2) {
@@ -50,7 +50,7 @@ fn targets_of(line: &str) -> Vec<&str> {
     targets
 }
 
-/// A target as a path from the root of the checkout; `None` when it leaves the checkout.
+/// Returns a target as a path from the root of the checkout; `None` when it leaves the checkout.
 fn resolve(folder: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     if target.starts_with('/') {

@@ -27,7 +27,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// The name in `mod name;` or `pub(crate) mod name {`, if the line declares a module.
+/// Returns the name in `mod name;` or `pub(crate) mod name {`, if the line declares a module.
 fn module_of(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let line = match line.strip_prefix("pub") {

@@ -3,7 +3,7 @@
 use crate::tree::{Tree, is_test_path, lines_before_tests};
 use crate::violation::Violation;
 
-/// Folders of somebody's machine, in any file. Put together so that this file does not name them.
+/// Folders of one developer's machine, in any file. Put together so that this file does not name them.
 const MACHINES: &[&str] = &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 /// The folder for scratch files, which only tests may take for granted.
 const SCRATCH: &str = concat!("/", "tmp/");
@@ -29,7 +29,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// One violation a file: a diagram has many such lines and one cause.
+/// Returns one violation for a file: a diagram has many such lines and one cause.
 fn beyond_ascii(path: &str, text: &str) -> Option<Violation> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.is_ascii());
     let (first, _) = lines.next().filter(|_| is_source(path))?;
@@ -46,7 +46,7 @@ fn is_source(path: &str) -> bool {
     [".rs", ".toml", ".sh"].iter().any(|end| path.ends_with(end)) || path == "Makefile" || path == ".ci/run"
 }
 
-/// Whether the line holds the folder at the start of a path, not in the middle of a longer one.
+/// Returns whether the line holds the folder at the start of a path, not in the middle of a longer one.
 fn names_root(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();

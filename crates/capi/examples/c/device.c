@@ -42,10 +42,19 @@ static void synchronous_calls(hw_device *device, hw_handle *handle) {
     CHECK_CODE(hw_pread(handle, back, block, 2 * block), HW_CODE_OK);
     CHECK(memcmp(back, plain, block) == 0);
 
-    CHECK_CODE(hw_write_zeroes(handle, 0, block), HW_CODE_OK);
+    CHECK_CODE(hw_write_zeroes(handle, block, 0), HW_CODE_OK);
     CHECK_CODE(hw_discard(handle, block, block), HW_CODE_OK);
     CHECK_CODE(hw_pread(handle, back, 2 * block, 0), HW_CODE_OK);
     for (size_t i = 0; i < block; i++) CHECK(back[i] == 0);
+
+    /* Each call changes its own bytes and no others: bytes come before the offset. */
+    CHECK_CODE(hw_pwrite(handle, own, BLOCKS * block, 0), HW_CODE_OK);
+    CHECK_CODE(hw_write_zeroes(handle, block, 5 * block), HW_CODE_OK);
+    CHECK_CODE(hw_discard(handle, block, 6 * block), HW_CODE_OK);
+    CHECK_CODE(hw_pread(handle, back, BLOCKS * block, 0), HW_CODE_OK);
+    for (size_t i = 0; i < block; i++) CHECK(back[5 * block + i] == 0);
+    CHECK(memcmp(back, own, 5 * block) == 0);
+    CHECK(memcmp(back + 7 * block, own + 7 * block, block) == 0);
     CHECK_CODE(hw_put_buffer(device, own), HW_CODE_OK);
     CHECK_CODE(hw_put_buffer(device, back), HW_CODE_OK);
 }
@@ -147,6 +156,42 @@ static void parameters(hw_device *device, hw_handle *handle) {
     CHECK(value == 20000);
 }
 
+/* Under the deadline scheduler a request of a class with a short deadline overtakes those with a long one. */
+static void deadlines(hw_device *device, hw_handle *handle) {
+    unsigned char *bytes = NULL;
+    hw_aio_event events[5];
+    int tags[5];
+    size_t found = 0, urgent = 5;
+    uint64_t value = 0;
+    CHECK_CODE(hw_get_buffer(device, 5 * block, (void **)&bytes), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_IN_FLIGHT_MAX, 1), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_SCHEDULER, HW_SCHEDULER_DEADLINE), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_DEADLINE_NS, 60000000000), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 2, 1000), HW_CODE_OK);
+    CHECK_CODE(hw_get_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 2, &value), HW_CODE_OK);
+    CHECK(value == 1000);
+    CHECK_CODE(hw_get_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 1, &value), HW_CODE_OK);
+    CHECK(value == 60000000000);
+    for (size_t i = 0; i < 5; i++) {
+        CHECK_CODE(hw_set_param(handle, HW_PARAM_CLASS, i == 4 ? 2 : 0), HW_CODE_OK);
+        CHECK_CODE(hw_aio_read(handle, bytes + i * block, block, 2 * i * block, &tags[i]), HW_CODE_OK);
+    }
+    CHECK_CODE(hw_aio_complete(handle, 5, 5, HW_FOREVER, events, &found), HW_CODE_OK);
+    CHECK(found == 5);
+    for (size_t i = 0; i < 5; i++)
+        if (events[i].tag == &tags[4]) urgent = i;
+    /* One request may have been at the device already. */
+    CHECK(urgent <= 1);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 2, 0), HW_CODE_OK);
+    CHECK_CODE(hw_get_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 2, &value), HW_CODE_OK);
+    CHECK(value == 60000000000);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_DEADLINE_NS_OF_CLASS + 8, 1), HW_CODE_CONFIG);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_CLASS, 0), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_SCHEDULER, HW_SCHEDULER_FIFO), HW_CODE_OK);
+    CHECK_CODE(hw_set_param(handle, HW_PARAM_IN_FLIGHT_MAX, UINT32_MAX), HW_CODE_OK);
+    CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_OK);
+}
+
 /* A cache is added and removed: requests have any length, and written data reads back. */
 static void cache(hw_handle *handle) {
     unsigned char bytes[100], back[100];
@@ -185,7 +230,7 @@ static void misuse(hw_device *device, hw_handle *handle, uint64_t end) {
     CHECK_CODE(hw_pread(handle, bytes, block - 1, 0), HW_CODE_MISALIGNED);
     CHECK_CODE(hw_pread(handle, bytes, 2 * block, end - block), HW_CODE_OUT_OF_RANGE);
     CHECK_CODE(hw_pwrite(handle, bytes, block, end), HW_CODE_OUT_OF_RANGE);
-    CHECK_CODE(hw_discard(handle, end, block), HW_CODE_OUT_OF_RANGE);
+    CHECK_CODE(hw_discard(handle, block, end), HW_CODE_OUT_OF_RANGE);
     CHECK_CODE(hw_lseek(handle, -1, HW_SEEK_SET, NULL), HW_CODE_OUT_OF_RANGE);
     CHECK_CODE(hw_aio_read(handle, plain, block, 0, NULL), HW_CODE_FOREIGN);
     CHECK_CODE(hw_aio_read(handle, bytes + block, 2 * block, 0, NULL), HW_CODE_FOREIGN);
@@ -206,6 +251,7 @@ int main(void) {
     hw_queue *queue = NULL;
     hw_handle *handle = NULL;
     CHECK(folder != NULL);
+    CHECK(hw_version() == HW_VERSION);
     snprintf(url, sizeof url, "io-uring:%s/disk?create=1MiB", folder);
     CHECK_CODE(hw_open(url, &device), HW_CODE_OK);
     CHECK_CODE(hw_device_facts(device, &facts), HW_CODE_OK);
@@ -217,6 +263,7 @@ int main(void) {
     requests(device, handle);
     several_queues(device);
     parameters(device, handle);
+    deadlines(device, handle);
     cache(handle);
     requests(device, handle);
     misuse(device, handle, facts.blocks * block);

@@ -21,7 +21,7 @@ pub struct BufferStub {
 }
 
 impl LentBuffer<PoolBuffer> {
-    /// Takes the buffer apart for a ring's [`ReadFixed`](headwater_host::uring::Transfer::ReadFixed) or `WriteFixed`.
+    /// Takes the buffer apart for a ring's [`ReadFixed`](headwater_host::uring::FileTransfer::ReadFixed) or `WriteFixed`.
     ///
     /// # Errors
     /// Returns the buffer unchanged if its memory is not registered with a ring, because the pool has another pinner.

@@ -12,7 +12,7 @@ const PAGE_BYTES: u64 = 4_096;
 impl ClientMemory {
     /// Returns a contiguous mapping of a range and the offset of the range in it: for rings, which are accessed in
     /// place. Pages of several regions are mapped a second time, contiguously. Before a caller revokes a region it ends
-    /// this use: [`Revocation::is_quiet`](super::Revocation::is_quiet) does not detect it.
+    /// this use: [`RegionRevocation::is_drained`](super::RegionRevocation::is_drained) does not detect it.
     ///
     /// # Errors
     /// [`DataTransferError`] when the range is not fully registered, or its pages cannot be mapped a second time.

@@ -69,7 +69,7 @@ impl ClientSegments {
     }
 
     /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a
-    /// device mapping](super::ClientMemory::register_with), and are valid as long as `self` is held.
+    /// device mapping](super::ClientMemory::register_mapped), and are valid as long as `self` is held.
     ///
     /// # Errors
     /// [`NotDeviceMapped`] if a piece has no device mapping; then `into` must not be used.

@@ -160,7 +160,7 @@ pub struct PoolConfig {
     /// Bytes of empty chunks that are kept regardless of their idle time.
     pub min_idle: usize,
     /// Tier thresholds. `None`: those of `HEADWATER_TIERS`, else the measured ones of this machine; see
-    /// [`Choice::of`](super::calibration::Choice::of).
+    /// [`TierChoice::of`](super::calibration::TierChoice::of).
     pub tiers: Option<TierThresholds>,
     /// Kinds of pages, in the order to try.
     pub backing: BackingOrder,

@@ -6,7 +6,8 @@
 use super::AttachFrontEnd;
 use super::client::{AttachedClient, ClientKey, DeferredReply};
 use super::executor::EntryExecutor;
-use headwater_io::attach::admin::{AdminAnswer, AdminRequest, NamespaceRequest};
+use headwater_io::namespace_request::NamespaceRequest;
+use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 
 impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// Executes an administrator's request. Returns `None` when the reply follows later.
@@ -38,7 +39,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
                 AdminAnswer::Reached(self.apply_policy())
             }
             AdminRequest::Namespaces => AdminAnswer::Namespaces(self.executor.namespace_table(device)),
-            AdminRequest::Namespace { id, wish: change } => {
+            AdminRequest::Namespace { id, request: change } => {
                 self.change_namespace(device, key, id, &change)?;
                 return Ok(None);
             }

@@ -10,7 +10,7 @@ use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeError;
-use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::client_namespace::ClientNamespace;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
 use headwater_ssd::engine::SsdDevice;

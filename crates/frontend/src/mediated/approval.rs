@@ -17,7 +17,7 @@ use std::ops::Range;
 use zerocopy::little_endian::U32;
 
 /// The command options that clients may set.
-const OPTIONS: BlockOptions = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
+const OPTIONS: BlockOptions = BlockOptions::FORCE_UNIT_ACCESS.union(BlockOptions::LIMITED_RETRY);
 
 /// The blocks that a client may name in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(super) fn approve(
             approve_transfer(entry, bytes, transfer_bytes_max)?
         }
         NvmOpcode::WriteZeroes => {
-            let entry = nvm::write_zeroes(number, range, options(OPTIONS.and(BlockOptions::DEALLOCATE))?);
+            let entry = nvm::write_zeroes(number, range, options(OPTIONS.union(BlockOptions::DEALLOCATE))?);
             ApprovedEntry { entry, need: DataRequirement::Nothing }
         }
         NvmOpcode::DatasetManagement => approve_dataset_management(entry, &transfer, window.clone())?,
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_range_of_a_discard_is_validated_and_its_hints_are_cleared() {
-        let list = headwater_nvme::spec::kv::DataPointer { address: 7, bytes: 48 };
+        let list = DataPointer { address: 7, bytes: 48 };
         let approved = judge(&nvm::deallocate(1, list), &part(AccessLevel::Write)).unwrap();
         let DataRequirement::Ranges(3, window) = approved.need else { panic!("{:?}", approved.need) };
         let ranges = |places: &[(u64, u32)]| -> Vec<DatasetRange> {
@@ -263,7 +263,7 @@ mod tests {
     fn a_read_only_client_cannot_change_data() {
         let reader = part(AccessLevel::Read);
         let none = BlockOptions::NONE;
-        let list = headwater_nvme::spec::kv::DataPointer { address: 7, bytes: 16 };
+        let list = DataPointer { address: 7, bytes: 16 };
         assert!(judge(&nvm::read(1, range(100, 1), 7, none), &reader).is_ok());
         assert!(judge(&nvm::compare(1, range(100, 1), 7, none), &reader).is_ok());
         for change in [
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_approved_entry_holds_validated_fields_only() {
-        let options = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
+        let options = BlockOptions::FORCE_UNIT_ACCESS.union(BlockOptions::LIMITED_RETRY);
         let clean = nvm::write(1, range(100, 9), 0, options);
         let noise = U32::new(0xDEAD_BEEF);
         let dirty = SubmissionEntry {

@@ -65,10 +65,13 @@ pub struct InterruptEventfd {
     pub vector: u16,
 }
 
+/// An I/O queue of the controller. The context of a command is the token of its submitter.
+type HardwareQueue<F, H> = IoQueue<<H as HostMemory>::Words, <F as PciFunction>::Registers, u64>;
+
 /// The node's NVMe controller.
 pub struct HardwareDevice<F: PciFunction, H: HostMemory> {
     driver: NvmeDriver<F, H>,
-    queue: Option<Box<IoQueue<H::Words, F::Registers, u64>>>,
+    queue: Option<Box<HardwareQueue<F, H>>>,
     queue_ticket: Option<RequestTicket>,
     depth: u32,
     /// Completions of a queue that a reset has ended.
@@ -134,13 +137,13 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.lost_queue_completions.is_empty()
-            && self.queue.as_ref().is_some_and(|queue| queue.fate() == IoQueueState::Live)
+            && self.queue.as_ref().is_some_and(|queue| queue.state() == IoQueueState::Live)
     }
 
     /// Returns the reason why the controller failed permanently, if it did: every command fails then.
     #[must_use]
     pub fn death(&self) -> Option<DeathCause> {
-        self.driver.death()
+        self.driver.death_cause()
     }
 
     /// Returns the namespaces, including unusable ones.
@@ -221,12 +224,12 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     /// Polls the driver and the queue. Returns true if there was progress.
     pub fn poll_controller(&mut self, now: Nanos) -> bool {
         let phase = self.driver.poll(now);
-        if let Some(death) = self.driver.death()
+        if let Some(death) = self.driver.death_cause()
             && !std::mem::replace(&mut self.death_logged, true)
         {
             tracing::error!(%death, "the controller failed permanently; every command fails from now on");
         }
-        let moved = match self.queue.as_ref().map(|queue| queue.fate()) {
+        let moved = match self.queue.as_ref().map(|queue| queue.state()) {
             Some(IoQueueState::Live) => self.check_overdue(now),
             Some(IoQueueState::Waiting) => false,
             Some(IoQueueState::Lost | IoQueueState::Dead) => self.lose_queue(),
@@ -241,13 +244,13 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         let Some(queue) = &mut self.queue else { return false };
         let (driver, id) = (&mut self.driver, queue.id());
         if let Some(fault) = queue.fault() {
-            driver.report(ResetCause::Queue { queue: id, fault }, now);
+            driver.reset_for(ResetCause::QueueViolation { queue: id, fault }, now);
             return true;
         }
-        queue.watch(now, |overdue| match overdue {
+        queue.check_timeouts(now, |overdue| match overdue {
             // If there is no room for the abort, the reset follows one timeout later anyway.
             OverdueCommand::Abort(command) => drop(driver.abort(id, command, now)),
-            OverdueCommand::Stuck(command) => driver.report(ResetCause::Stuck { queue: id, command }, now),
+            OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue: id, command }, now),
         });
         false
     }
@@ -269,7 +272,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
                     result: 0,
                     status: Status::ABORTED_BY_HOST,
                 };
-                tracing::warn!(lost = tokens.len(), trouble = ?self.driver.trouble(), "the controller was reset");
+                tracing::warn!(lost = tokens.len(), trouble = ?self.driver.reset_cause(), "the controller was reset");
                 self.lost_queue_completions.extend(tokens.into_iter().map(aborted));
             }
             Err(queue) => self.queue = Some(queue),
@@ -281,9 +284,9 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         let Some(ticket) = self.queue_ticket else {
             let vector = self.interrupt.as_ref().map(|bell| bell.vector);
             let spec = QueueSpec { depth: self.depth, vector, priority: QueuePriority::Medium };
-            match self.driver.make_queue(spec, now) {
+            match self.driver.request_queue(spec, now) {
                 Ok(ticket) => self.queue_ticket = Some(ticket),
-                Err(RequestError::Depth { most, .. }) if most < self.depth => self.depth = most,
+                Err(RequestError::Depth { max: most, .. }) if most < self.depth => self.depth = most,
                 // Retried by the next turn, until the driver has room and memory, or fails permanently.
                 Err(_) => return false,
             }
@@ -294,7 +297,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         match made {
             Ok(queue) => self.queue = Some(Box::new(queue.carrying())),
             Err(QueueError::Refused(status)) => {
-                self.driver.report(ResetCause::Refused { what: "an I/O queue", status }, now);
+                self.driver.reset_for(ResetCause::Refused { command: "an I/O queue", status }, now);
             }
             Err(_) => {}
         }
@@ -323,12 +326,12 @@ impl<F: PciFunction, H: HostMemory> CoreWork for HardwareDevice<F, H> {
         let waits = !self.lost_queue_completions.is_empty() || busy.is_some_and(|queue| queue.has_work());
         let late = waits.then_some(now);
         // The end of a controller reset raises no interrupt.
-        let phase = self.driver.life().phase();
+        let phase = self.driver.lifecycle().phase();
         let coming =
             phase == DriverPhase::Recovering || (phase == DriverPhase::Ready && self.queue.is_none());
         let deaf = self.interrupt.is_none() && busy.is_some();
         let look = (coming || deaf).then(|| now.after(POLL_PERIOD));
-        let watch = busy.map(|queue| queue.next_watch());
+        let watch = busy.map(|queue| queue.next_timeout_check());
         [late, look, watch, self.driver.next_deadline()].into_iter().flatten().min()
     }
 

@@ -209,11 +209,11 @@ impl LentQueues {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            QueueTrouble::Stuck(command) => ResetCause::Stuck { queue, command: CommandId::of(command) },
-            QueueTrouble::Broken => ResetCause::Queue { queue, fault: QueueFault::Strays { count: 1 } },
+            QueueTrouble::Stuck(command) => ResetCause::CommandTimeout { queue, command: CommandId::of(command) },
+            QueueTrouble::Broken => ResetCause::QueueViolation { queue, fault: QueueFault::StrayCompletions { count: 1 } },
         };
         tracing::warn!(%trouble, "a client reports a fault of its queue; the controller is reset");
-        driver.report(trouble, self.now);
+        driver.reset_for(trouble, self.now);
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl LentQueues {
         if let Some(queue) = loan.queue().filter(|_| !loan.to_delete) {
             self.lost.push_back(queue.id);
         }
-        if device.death().is_some() && !device.driver().is_quiet() {
+        if device.death().is_some() && !device.driver().is_dma_stopped() {
             tracing::error!("the dead controller may still write to a client's memory, which is leaked");
             // Its line is leaked too: a client whose line is closed would reuse its buffers.
             Box::leak(Box::new(loan));
@@ -312,7 +312,7 @@ fn advance_loan<F: PciFunction, H: HostMemory>(
         }
     }
     let LoanStage::Live(queue) = &loan.stage else { return LoanStep::Stay };
-    if queue.is_over() {
+    if queue.is_invalidated() {
         return LoanStep::Over;
     }
     if loan.to_delete {

@@ -42,7 +42,7 @@ impl NvmeTcpFrontEnd {
             }
             Some(NvmeTcpCommand::Shutdown(id)) => {
                 if let Some(association) = self.shared.associations.get_mut(id) {
-                    association.controller.shut_down();
+                    association.controller.complete_shutdown();
                 }
             }
         }

@@ -35,7 +35,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
     pub(super) fn process_bytes(&mut self, connection: &mut NvmeTcpConnection, mut bytes: &[u8]) {
         while connection.accepts_commands() {
             match connection.target.advance(&mut bytes) {
-                TargetStep::Starved => return,
+                TargetStep::NeedInput => return,
                 TargetStep::Command { slot, entry } => self.validate_command(connection, slot, &entry),
                 TargetStep::Ready(slot) => self.run(connection, slot),
                 TargetStep::Closed(ended) => {
@@ -54,7 +54,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         entry: &SubmissionEntry,
     ) {
         self.shared.counters.commands += 1;
-        let judged = match (connection.role, FabricsKind::of(entry)) {
+        let judged = match (connection.role, FabricsKind::from_entry(entry)) {
             (ConnectionRole::Unconnected, Some(FabricsKind::Connect)) => {
                 Ok((TransferNeed::FromHost(CONNECT_BYTES), SlotWork::Connect(*entry)))
             }
@@ -94,7 +94,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             Err(status) => connection.respond(slot, TargetResponse::status(status)),
             Ok((need, work)) => {
                 connection.set_work(slot, work);
-                if connection.target.want(slot, need) == NeedOutcome::Now {
+                if connection.target.declare_need(slot, need) == NeedOutcome::Now {
                     self.run(connection, slot);
                 }
             }
@@ -109,7 +109,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         };
         match answer {
             Err(status) => TargetResponse::status(status),
-            Ok(PropertyOutcome { result, demand }) => {
+            Ok(PropertyOutcome { result, action: demand }) => {
                 match demand {
                     PropertyAction::Nothing => {}
                     PropertyAction::Close(connections) => self.shared.to_close.extend(connections),
@@ -242,7 +242,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             }
             Ok(joined) => {
                 if !self.add_controller(joined.controller, joined.role) {
-                    self.shared.associations.leave(joined.controller, connection.id);
+                    self.shared.associations.remove_connection(joined.controller, connection.id);
                     return connection.respond(slot, TargetResponse::status(connect_status::CONTROLLER_BUSY));
                 }
                 connection.role = match joined.role {

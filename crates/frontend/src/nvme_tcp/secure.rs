@@ -9,10 +9,10 @@ use super::dispatch::NvmeTcpTurn;
 use super::limits::CLOSE_TIMEOUT;
 use super::socket::SendResult;
 use headwater_host::tls::{TlsError, TlsKeys, TlsRole};
-use headwater_nvme::spec::fabrics::{ConnectData, DISCOVERY_NAME, SecureChannel, name_in};
+use headwater_nvme::spec::fabrics::{ConnectData, DISCOVERY_NAME, SecureChannel, parse_name};
 use headwater_nvme::tcp::SendQueue;
 use headwater_nvme::tcp::psk::HostKey;
-use headwater_nvme::tcp::secure::{SecureStream, prepare};
+use headwater_nvme::tcp::secure::{SecureStream, prepare_tls_keys};
 use headwater_ssd::media::Media;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -46,7 +46,7 @@ impl HostKeyring {
                 psks.extend(host.tls_psks(name).map_err(|error| format!("{}: {error}", host.host))?);
             }
         }
-        let keys = prepare(&psks).map_err(|error| error.to_string())?;
+        let keys = prepare_tls_keys(&psks).map_err(|error| error.to_string())?;
         let names =
             psks.into_iter().map(|psk| (psk.identity, KeyNames { host: psk.host, subsystem: psk.subsystem }));
         Ok(Self { keys, names: names.collect() })
@@ -111,8 +111,8 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         else {
             return false;
         };
-        name_in(&data.host_name) == Some(&names.host)
-            && name_in(&data.subsystem_name) == Some(&names.subsystem)
+        parse_name(&data.host_name) == Some(&names.host)
+            && parse_name(&data.subsystem_name) == Some(&names.subsystem)
     }
 }
 

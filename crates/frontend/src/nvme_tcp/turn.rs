@@ -312,7 +312,7 @@ impl NvmeTcpFrontEnd {
     /// Executes a Disconnect: the queue's number is free before the host receives the response.
     fn disconnect(&mut self, connection: &mut NvmeTcpConnection, slot: ExchangeSlot) {
         if let ConnectionRole::Io(id) = connection.role {
-            self.shared.to_close.extend(self.shared.associations.leave(id, connection.id));
+            self.shared.to_close.extend(self.shared.associations.remove_connection(id, connection.id));
         }
         connection.respond(slot, TargetResponse::status(Status::SUCCESS));
         connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_TIMEOUT));
@@ -323,7 +323,7 @@ impl NvmeTcpFrontEnd {
             self.shared.removed_controllers.push(id);
         }
         if let ConnectionRole::Admin(id) | ConnectionRole::Io(id) = connection.role {
-            self.shared.to_close.extend(self.shared.associations.leave(id, connection.id));
+            self.shared.to_close.extend(self.shared.associations.remove_connection(id, connection.id));
         }
         self.connections.remove(connection);
     }

@@ -3,7 +3,7 @@
 //! Input: keys and values of one namespace. Output: one batch, in which each key occurs once, and one reply.
 
 use super::errors::{self, ErrorReply};
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
 use super::request::RespRequest;
 use crate::core_device::CoreDevice;

@@ -3,11 +3,8 @@
 //! Input: the old value, a bit's offset and its new state. Output: the new value and the bit's old state. Bit 0 is the
 //! highest bit of the first byte.
 
-use super::change::{OldValue, WriteAction};
 use super::errors::{self, ErrorReply};
-use super::reply::RespReply;
 use super::request::RespRequest;
-use headwater_ssd::command::RecordExpiry;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
 /// Parses a bit's offset.
@@ -20,13 +17,8 @@ pub(crate) fn offset(request: &RespRequest<'_>, at: usize) -> Result<u64, ErrorR
         .ok_or(errors::BIT_OFFSET)
 }
 
-/// Sets a bit.
-pub(crate) fn set(
-    old: Option<OldValue>,
-    offset: u64,
-    bit: bool,
-) -> Result<(WriteAction, RespReply), ErrorReply> {
-    let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
+/// Sets a bit; returns the new value and the bit's old state.
+pub(crate) fn set(mut bytes: Vec<u8>, offset: u64, bit: bool) -> Result<(Vec<u8>, bool), ErrorReply> {
     let at = usize::try_from(offset / 8).map_err(|_| errors::BIT_OFFSET)?;
     if bytes.len() <= at {
         bytes.resize(at + 1, 0);
@@ -38,5 +30,5 @@ pub(crate) fn set(
     } else {
         bytes[at] &= !mask;
     }
-    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), RespReply::Integer(i64::from(before))))
+    Ok((bytes, before))
 }

@@ -7,7 +7,8 @@ use super::bits;
 use super::errors::{self, ErrorReply};
 use super::expiry::ExpireCondition;
 use super::increment;
-use super::reply::{RespReply, decimal_signed};
+use super::output_queue::decimal_signed;
+use super::reply::RespReply;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{RecordExpiry, WriteCondition};
@@ -91,9 +92,9 @@ impl KeyChange {
         wall: UnixMillis,
     ) -> Result<(WriteAction, RespReply), ErrorReply> {
         match self {
-            Self::Increment(by) => increment::increment(old, *by),
-            Self::IncrementFloat(by) => increment::increment_float(old, by),
-            Self::SetBit { offset, bit } => bits::set(old, *offset, *bit),
+            Self::Increment(by) => increment(old.as_ref(), *by),
+            Self::IncrementFloat(by) => increment_float(old.as_ref(), by),
+            Self::SetBit { offset, bit } => set_bit(old, *offset, *bit),
             Self::Append(value) => append(old, value),
             Self::SetRange { offset, value } => set_range(old, *offset, value),
             Self::Swap { value, expiry, condition } => {
@@ -128,9 +129,19 @@ pub(crate) fn length_reply(length: usize) -> RespReply {
     RespReply::Integer(i64::try_from(length).unwrap_or(i64::MAX))
 }
 
-/// Returns the write of a number and the reply that contains it.
-pub(crate) fn stored_number(value: i64) -> (WriteAction, RespReply) {
-    (WriteAction::Store(decimal_signed(value).into(), RecordExpiry::Keep), RespReply::Integer(value))
+fn increment(old: Option<&OldValue>, by: i64) -> Result<(WriteAction, RespReply), ErrorReply> {
+    let sum = increment::add_integer(old.map(|old| &old.bytes[..]), by)?;
+    Ok((WriteAction::Store(decimal_signed(sum).into(), RecordExpiry::Keep), RespReply::Integer(sum)))
+}
+
+fn increment_float(old: Option<&OldValue>, by: &[u8]) -> Result<(WriteAction, RespReply), ErrorReply> {
+    let sum = increment::add_float(old.map(|old| &old.bytes[..]), by)?;
+    Ok((WriteAction::Store(sum.clone().into(), RecordExpiry::Keep), RespReply::Bulk(sum)))
+}
+
+fn set_bit(old: Option<OldValue>, offset: u64, bit: bool) -> Result<(WriteAction, RespReply), ErrorReply> {
+    let (bytes, before) = bits::set(old.map_or_else(Vec::new, |old| old.bytes), offset, bit)?;
+    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), RespReply::Integer(i64::from(before))))
 }
 
 fn append(old: Option<OldValue>, value: &Bytes) -> Result<(WriteAction, RespReply), ErrorReply> {

@@ -6,8 +6,9 @@
 use super::clients::ClientTable;
 use super::connection::{ConnectionLife, ReplyMode, RespConnection};
 use super::errors::{self, ErrorReply};
+use super::output_queue::ReplyEncoder;
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::state::RespState;
 use std::fmt::Write as _;

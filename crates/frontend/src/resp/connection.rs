@@ -1,16 +1,16 @@
-//! The connection of one client: its input, its pending replies and its identity.
+//! The connection of one client: its input and its pending replies.
 //!
 //! Input: bytes of the socket. Output: replies in the order of the commands. A command that waits for the device has a
 //! slot; finished slots are removed from the front only. Invariant: every command taken from the input puts exactly one
 //! reply into the output, unless CLIENT REPLY suppresses it.
 
+use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
 use super::limits::{READ_BYTES, SLOTS_MAX};
-use super::locks::ClientIndex;
+use super::locks::{ClientIndex, KeyAccess};
 use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
 use super::parser::{CommandBatch, ProtocolError, RespParser};
-use super::plan::KeyAccess;
 use super::reply::{RespReply, RespVersion};
 use super::reply_form::ReplyForm;
 use super::state::RespState;
@@ -76,18 +76,6 @@ impl ParsedCommands {
     pub(crate) fn is_done(&self) -> bool {
         self.cursor == self.batch.len()
     }
-}
-
-/// The identity of a client.
-#[derive(Debug)]
-pub(crate) struct ClientIdentity {
-    pub(crate) id: u64,
-    pub(crate) address: String,
-    pub(crate) local: String,
-    pub(crate) name: Vec<u8>,
-    pub(crate) library: Vec<u8>,
-    pub(crate) library_version: Vec<u8>,
-    pub(crate) created: Nanos,
 }
 
 /// The readiness of the socket, from the kernel's events.

@@ -14,10 +14,11 @@ use super::errors::{self, ErrorReply};
 use super::gather::KeyGather;
 use super::help;
 use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
-use super::locks::LockView;
-use super::operation::{DriveResult, OperationContext, RespOperation, operation_ref};
+use super::locks::{KeyAccess, LockView};
+use super::operation::{RespOperation, operation_ref};
+use super::operation_step::{DriveResult, OperationContext};
 use super::parser::{AuthState, ParserLimits};
-use super::plan::{CommandPlan, KeyAccess, PlanContext, plan};
+use super::plan::{CommandPlan, PlanContext, plan};
 use super::reply::RespReply;
 use super::reply_form::ReplyForm;
 use super::request::RespRequest;
@@ -84,7 +85,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
     fn execute(&mut self, connection: &mut RespConnection, request: &RespRequest<'_>) -> RespOutcome {
         let Some(verb) = lookup(request.arg(0)) else {
             self.shared.count_rejected(None);
-            connection.answer_uncounted(errors::unknown_command(request).into(), self.shared);
+            let arguments = (1..request.len()).map(|at| request.arg(at));
+            let failure = errors::unknown_command(request.arg(0), arguments);
+            connection.answer_uncounted(failure.into(), self.shared);
             return RespOutcome::Taken;
         };
         let entry = verb.entry();

@@ -15,7 +15,7 @@
 use super::change::{KeyChange, OldValue, WriteAction};
 use super::errors::{self, ErrorReply};
 use super::limits::RETRIES_MAX;
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;

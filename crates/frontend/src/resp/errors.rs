@@ -3,7 +3,6 @@
 //! Input: the cause of an error. Output: a [`ErrorReply`], the text of an error reply without its dash. The encoder
 //! replaces line ends in a text with blanks, so that no argument can forge a reply.
 
-use super::request::RespRequest;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::borrow::Cow;
@@ -64,19 +63,19 @@ pub(crate) const BATCH_TOO_LARGE: ErrorReply =
     ErrorReply::fixed("ERR too many keys or bytes for one all-or-nothing write; split the command");
 
 /// Returns the error for an unknown command, with as much of its arguments as Redis shows.
-pub(crate) fn unknown_command(request: &RespRequest<'_>) -> ErrorReply {
+pub(crate) fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]>) -> ErrorReply {
     let mut shown: Vec<u8> = Vec::new();
-    for at in 1..request.len() {
+    for argument in arguments {
         if shown.len() >= 128 {
             break;
         }
-        let argument = c_string(request.arg(at));
+        let argument = c_string(argument);
         let room = 128 - shown.len();
         shown.push(b'\'');
         shown.extend_from_slice(&argument[..argument.len().min(room)]);
         shown.extend_from_slice(b"' ");
     }
-    let name = c_string(request.arg(0));
+    let name = c_string(name);
     ErrorReply::formatted(format!(
         "ERR unknown command '{}', with args beginning with: {}",
         String::from_utf8_lossy(&name[..name.len().min(128)]),

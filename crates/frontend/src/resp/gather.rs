@@ -5,8 +5,9 @@
 
 use super::errors;
 use super::limits::GATHER_IN_FLIGHT_MAX;
-use super::operation::{DriveResult, OperationContext};
-use super::reply::{ReplyEncoder, RespReply};
+use super::operation_step::{DriveResult, OperationContext};
+use super::output_queue::ReplyEncoder;
+use super::reply::RespReply;
 use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;

@@ -3,7 +3,8 @@
 //! Input: a command with subcommands. Output: a line for each subcommand that exists here.
 
 use super::command_table::RespCommand;
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::output_queue::ReplyEncoder;
+use super::reply::{RespReply, RespVersion};
 
 const CLIENT: &[&str] = &[
     "GETNAME: the name of this connection",

@@ -1,30 +1,21 @@
 //! The arithmetic of INCR, DECR and INCRBYFLOAT.
 //!
-//! Input: the old value and the increment. Output: the new value in decimal, and the reply.
+//! Input: the old value, or none, and the increment. Output: the sum.
 
-use super::change::{OldValue, WriteAction, stored_number};
 use super::decimals;
 use super::errors::{self, ErrorReply};
 use super::parser::integer;
-use super::reply::RespReply;
-use headwater_ssd::command::RecordExpiry;
 
 /// Adds to an integer; a missing key counts as zero.
-pub(crate) fn increment(old: Option<OldValue>, by: i64) -> Result<(WriteAction, RespReply), ErrorReply> {
+pub(crate) fn add_integer(old: Option<&[u8]>, by: i64) -> Result<i64, ErrorReply> {
     let value = match old {
-        Some(old) => integer(&old.bytes).ok_or(errors::NOT_AN_INTEGER)?,
+        Some(old) => integer(old).ok_or(errors::NOT_AN_INTEGER)?,
         None => 0,
     };
-    let sum = value.checked_add(by).ok_or(errors::OVERFLOW)?;
-    Ok(stored_number(sum))
+    value.checked_add(by).ok_or(errors::OVERFLOW)
 }
 
-/// Adds to a floating-point number; a missing key counts as zero.
-pub(crate) fn increment_float(
-    old: Option<OldValue>,
-    by: &[u8],
-) -> Result<(WriteAction, RespReply), ErrorReply> {
-    let value = old.map_or_else(|| b"0".to_vec(), |old| old.bytes);
-    let sum = decimals::add(&value, by)?.into_bytes();
-    Ok((WriteAction::Store(sum.clone().into(), RecordExpiry::Keep), RespReply::Bulk(sum)))
+/// Adds to a floating-point number; a missing key counts as zero. Returns the sum in decimal.
+pub(crate) fn add_float(old: Option<&[u8]>, by: &[u8]) -> Result<Vec<u8>, ErrorReply> {
+    decimals::add(old.unwrap_or(b"0"), by).map(String::into_bytes)
 }

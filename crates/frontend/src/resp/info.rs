@@ -4,15 +4,16 @@
 //! have Redis's names, fields of this device begin with `device_`.
 
 use super::command_table::TABLE;
-use super::dispatch::TurnContext;
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::output_queue::ReplyEncoder;
+use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
-use super::session::REDIS_VERSION;
 use super::state::RespState;
-use crate::core_device::CoreDevice;
 use headwater_host::clock::Clock;
 use headwater_ssd::engine::{DeviceStats, Durability};
 use std::fmt::Write as _;
+
+/// The Redis version whose behaviour and texts this front end reproduces.
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// The sections in order; the flag is true for sections shown by default.
 const SECTIONS: &[(&str, bool)] = &[
@@ -28,16 +29,16 @@ const SECTIONS: &[(&str, bool)] = &[
 ];
 
 /// Executes INFO.
-pub(crate) fn answer<S: CoreDevice>(
+pub(crate) fn answer(
     request: &RespRequest<'_>,
     protocol: RespVersion,
-    turn: &mut TurnContext<'_, S>,
+    shared: &RespState,
+    stats: &DeviceStats,
+    clients: usize,
 ) -> RespReply {
     let asked: Vec<Vec<u8>> = (1..request.len()).map(|at| request.lower(at)).collect();
     let every = asked.iter().any(|word| matches!(&word[..], b"all" | b"everything"));
     let usual = asked.is_empty() || asked.iter().any(|word| &word[..] == b"default");
-    let stats = turn.device.stats();
-    let clients = turn.clients.len();
     let mut text = String::new();
     for (name, default) in SECTIONS {
         let lower = name.to_ascii_lowercase();
@@ -47,7 +48,7 @@ pub(crate) fn answer<S: CoreDevice>(
                 text.push_str("\r\n");
             }
             line(&mut text, format_args!("# {name}"));
-            section(&lower, &mut text, turn.shared, &stats, clients);
+            section(&lower, &mut text, shared, stats, clients);
         }
     }
     let mut out = Vec::new();

@@ -5,9 +5,10 @@
 use super::errors::{self, ErrorReply};
 use super::lcs::{self, CommonSubsequence};
 use super::limits::LCS_CELLS_MAX;
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
+use super::output_queue::ReplyEncoder;
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;

@@ -4,8 +4,8 @@
 //! ends. A Unix socket file without a listening process is replaced; one in use is an error. The file is removed when
 //! the listener is closed.
 
+use super::config::{RespConfig, RespError};
 use super::settings::RespSettings;
-use super::{RespConfig, RespError};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;

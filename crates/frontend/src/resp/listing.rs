@@ -6,9 +6,10 @@
 
 use super::errors::{self, ErrorReply};
 use super::glob::{self, CaseSensitivity};
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
+use super::output_queue::ReplyEncoder;
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespReply};
+use super::reply::RespReply;
 use super::request::RespRequest;
 use super::state::RespState;
 use crate::core_device::CoreDevice;

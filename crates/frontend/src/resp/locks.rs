@@ -46,6 +46,15 @@ pub(crate) enum LockView {
     Taken,
 }
 
+/// The kind of access of a single device command to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyAccess {
+    /// Reads the key.
+    Read,
+    /// Changes the key.
+    Write,
+}
+
 /// The key locks of all namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct KeyLocks {

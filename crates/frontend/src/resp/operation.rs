@@ -2,7 +2,8 @@
 //!
 //! Input: completions of their device commands. Output: further device commands, and one reply. An operation keeps the
 //! state to submit a step again, because the device may have no room for it: `drive` submits the steps that are due and
-//! can be called at any time; `accept` only changes state.
+//! can be called at any time; `accept` only changes state. Each operation stands in a file of its own, on
+//! [`OperationContext`] and [`DriveResult`]; this file is the list of them.
 //!
 //! ```text
 //!            drive: Waiting           completion: accept
@@ -16,61 +17,14 @@ use super::gather::KeyGather;
 use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
 use super::locks::ClientIndex;
+use super::operation_step::{DriveResult, OperationContext};
 use super::relocate::KeyRelocation;
-use super::reply::{RespReply, RespVersion};
+use super::reply::RespReply;
 use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
-use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
-
-/// The result of driving an operation.
-#[derive(Debug)]
-pub(crate) enum DriveResult {
-    /// A completion is outstanding.
-    Waiting,
-    /// The device has no room; drive again later.
-    Busy,
-    /// There is no work before this time.
-    Until(Nanos),
-    /// The operation is finished.
-    Done(RespReply),
-}
-
-/// The state that an operation may use while it is driven.
-pub(crate) struct OperationContext<'a, S> {
-    pub(crate) device: &'a mut S,
-    pub(crate) shared: &'a mut RespState,
-    pub(crate) in_flight: &'a mut u32,
-    pub(crate) locks: &'a mut u32,
-    pub(crate) token: u64,
-    pub(crate) protocol: RespVersion,
-}
-
-impl<S: CoreDevice> OperationContext<'_, S> {
-    /// Submits one part of the operation; the token of its completion contains the part's number.
-    pub(crate) fn submit(
-        &mut self,
-        part: u32,
-        namespace: NamespaceId,
-        command: SsdCommand,
-    ) -> Result<(), SubmitError> {
-        let limit = super::limits::IN_FLIGHT_MAX;
-        if self.shared.in_flight >= limit {
-            return Err(SubmitError::Busy(limit));
-        }
-        self.device.submit(self.shared.front_end, namespace, self.token | u64::from(part), command)?;
-        self.shared.in_flight += 1;
-        *self.in_flight += 1;
-        Ok(())
-    }
-
-    /// Unlocks a key that was locked for this operation.
-    pub(crate) fn unlock(&mut self, namespace: NamespaceId, key: &[u8]) {
-        *self.locks -= 1;
-        self.shared.unlock(namespace, key);
-    }
-}
+use headwater_ssd::command::{NamespaceId, SsdCompletion};
 
 /// A client command that takes several device commands.
 #[derive(Debug)]

@@ -12,25 +12,17 @@ use super::expiry::{ExpireCondition, ExpiryArgument, TimeOrigin, TimeUnit};
 use super::gather::{KeyGather, KeyQuery};
 use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
+use super::locks::KeyAccess;
 use super::operation::RespOperation;
 use super::relocate::{KeyRelocation, RelocateKind, SourceAndTarget};
 use super::reply::RespReply;
 use super::reply_form::{ReplyForm, TtlForm};
 use super::request::RespRequest;
-use super::strings;
+use super::strings::{self, SetOptions};
 use super::sweep::{NamespaceSweep, SweepCommand};
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
-
-/// The kind of access of a single device command to its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyAccess {
-    /// Reads the key.
-    Read,
-    /// Changes the key.
-    Write,
-}
 
 /// The execution plan of a command.
 #[derive(Debug)]
@@ -65,21 +57,25 @@ pub(crate) fn plan(
 ) -> Result<CommandPlan, ErrorReply> {
     match verb {
         RespCommand::Get => Ok(read(request, 1, u32::MAX, ReplyForm::Value)),
-        RespCommand::Set => strings::set(request, place.wall),
+        RespCommand::Set => set(request, place.wall),
         RespCommand::SetNx => {
-            Ok(strings::store(request, 2, WriteCondition::IfAbsent, RecordExpiry::Never, ReplyForm::Count))
+            Ok(store(request, 2, WriteCondition::IfAbsent, RecordExpiry::Never, ReplyForm::Count))
         }
-        RespCommand::SetEx => strings::set_with_time(request, place.wall, TimeUnit::Seconds, "setex"),
-        RespCommand::PSetEx => strings::set_with_time(request, place.wall, TimeUnit::Millis, "psetex"),
-        RespCommand::GetSet => {
-            Ok(edit(request, strings::swap(request.bytes(2), RecordExpiry::Never, WriteCondition::Always)))
-        }
+        RespCommand::SetEx => set_with_time(request, place.wall, TimeUnit::Seconds, "setex"),
+        RespCommand::PSetEx => set_with_time(request, place.wall, TimeUnit::Millis, "psetex"),
+        RespCommand::GetSet => Ok(swap(request, WriteCondition::Always, RecordExpiry::Never)),
         RespCommand::GetDel => Ok(edit(request, KeyChange::GetAndDelete)),
-        RespCommand::GetEx => strings::get_ex(request, place.wall),
+        RespCommand::GetEx => Ok(match strings::get_ex(request, place.wall)? {
+            Some(change) => edit(request, change),
+            None => read(request, 1, u32::MAX, ReplyForm::Value),
+        }),
         RespCommand::Append => Ok(edit(request, KeyChange::Append(request.bytes(2)))),
         RespCommand::StrLen => Ok(exist(request, 1, ReplyForm::Length)),
-        RespCommand::GetRange | RespCommand::SubStr => strings::get_range(request),
-        RespCommand::SetRange => strings::set_range(request),
+        RespCommand::GetRange | RespCommand::SubStr => {
+            let (bytes_max, form) = strings::get_range(request)?;
+            Ok(read(request, 1, bytes_max, form))
+        }
+        RespCommand::SetRange => Ok(edit(request, strings::set_range(request)?)),
         RespCommand::SetBit => set_bit(request),
         RespCommand::GetBit => get_bit(request),
         RespCommand::Incr => Ok(edit(request, KeyChange::Increment(1))),
@@ -176,7 +172,7 @@ fn plan_exclusive(
 }
 
 /// Plans a read of the first `bytes_max` bytes of a value.
-pub(crate) fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
+fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
     CommandPlan::Single {
         access: KeyAccess::Read,
         key_at,
@@ -200,9 +196,55 @@ fn exist(request: &RespRequest<'_>, key_at: usize, wait: ReplyForm) -> CommandPl
     }
 }
 
+/// Plans a store of argument `value_at` under the key in argument 1.
+#[inline]
+fn store(
+    request: &RespRequest<'_>,
+    value_at: usize,
+    condition: WriteCondition,
+    expiry: RecordExpiry,
+    wait: ReplyForm,
+) -> CommandPlan {
+    CommandPlan::Single {
+        access: KeyAccess::Write,
+        key_at: 1,
+        command: SsdCommand::Store {
+            key: request.bytes(1),
+            value: request.bytes(value_at).into(),
+            condition,
+            expiry,
+        },
+        wait,
+    }
+}
+
 /// Plans a read-modify-write of the first key.
-pub(crate) fn edit(request: &RespRequest<'_>, change: KeyChange) -> CommandPlan {
+fn edit(request: &RespRequest<'_>, change: KeyChange) -> CommandPlan {
     CommandPlan::Edit(request.bytes(1), change)
+}
+
+/// Plans SET: one store, or a read-modify-write that replies with the old value.
+fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<CommandPlan, ErrorReply> {
+    let SetOptions { condition, expiry, get } = strings::set(request, wall)?;
+    if get {
+        return Ok(swap(request, condition, expiry));
+    }
+    Ok(store(request, 2, condition, expiry, ReplyForm::Stored))
+}
+
+/// Plans a store of argument 2 that replies with the old value.
+fn swap(request: &RespRequest<'_>, condition: WriteCondition, expiry: RecordExpiry) -> CommandPlan {
+    edit(request, KeyChange::Swap { value: request.bytes(2), expiry, condition })
+}
+
+fn set_with_time(
+    request: &RespRequest<'_>,
+    wall: UnixMillis,
+    unit: TimeUnit,
+    command: &str,
+) -> Result<CommandPlan, ErrorReply> {
+    let expiry = strings::set_with_time(request, wall, unit, command)?;
+    Ok(store(request, 3, WriteCondition::Always, expiry, ReplyForm::Stored))
 }
 
 fn gather(request: &RespRequest<'_>, place: &PlanContext, question: KeyQuery) -> CommandPlan {

@@ -6,7 +6,7 @@
 
 use super::errors;
 use super::limits::RETRIES_MAX;
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;

@@ -3,8 +3,8 @@
 //! Input: a [`SsdCompletion`] and the expected form of the reply. Output: the reply. Stateless.
 
 use super::errors;
-use super::output_queue::ValueBuffers;
-use super::reply::{RespReply, decimal_signed};
+use super::output_queue::{ValueBuffers, decimal_signed};
+use super::reply::RespReply;
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
@@ -63,7 +63,7 @@ pub(crate) enum ReplyForm {
 }
 
 impl ReplyForm {
-    /// Makes the reply from a completion.
+    /// Makes the reply from a completion; the caller replies itself with a value that was read.
     #[inline]
     pub(crate) fn reply(
         self,
@@ -71,11 +71,6 @@ impl ReplyForm {
         wall: UnixMillis,
         sinks: &mut ValueBuffers,
     ) -> RespReply {
-        if let Self::Value = self
-            && completion.status.is_success()
-        {
-            return RespReply::Bulk(completion.sink);
-        }
         let reply = self.reply_without_value(&completion, wall);
         sinks.put_back(completion.sink);
         reply

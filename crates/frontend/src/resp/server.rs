@@ -4,8 +4,9 @@
 
 use super::command_table::{CommandEntry, RespCommand, TABLE, lookup};
 use super::errors::{self, ErrorReply};
+use super::output_queue::ReplyEncoder;
 use super::parser::integer;
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::settings;
 use super::state::{RespCounters, RespState};

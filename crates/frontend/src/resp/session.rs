@@ -6,14 +6,13 @@ use super::command_table::RespCommand;
 use super::connection::{ConnectionLife, ReplyMode, RespConnection};
 use super::dispatch::TurnContext;
 use super::errors::{self, ErrorReply};
-use super::reply::{ReplyEncoder, RespReply, RespVersion};
+use super::info::{self, REDIS_VERSION};
+use super::output_queue::ReplyEncoder;
+use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::state::RespState;
-use super::{client, info, server};
+use super::{client, server};
 use crate::core_device::CoreDevice;
-
-/// The Redis version whose behaviour and texts this front end reproduces.
-pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// Executes a session or server command.
 pub(crate) fn answer<S: CoreDevice>(
@@ -37,7 +36,10 @@ pub(crate) fn answer<S: CoreDevice>(
         RespCommand::Hello => hello(request, connection, turn.shared),
         RespCommand::Reset => Ok(reset(connection, turn.shared)),
         RespCommand::Client => client::answer(request, connection, turn.clients, turn.shared),
-        RespCommand::Info => Ok(info::answer(request, connection.protocol, turn)),
+        RespCommand::Info => {
+            let (stats, clients) = (turn.device.stats(), turn.clients.len());
+            Ok(info::answer(request, connection.protocol, turn.shared, &stats, clients))
+        }
         RespCommand::DbSize => {
             let keys = turn.device.stats().keys[connection.namespace().index()];
             Ok(RespReply::Integer(i64::try_from(keys).unwrap_or(i64::MAX)))

@@ -3,7 +3,7 @@
 //! Input: the configuration of the front end. Output: values by name, and checked changes of the variable ones. A
 //! change of a fixed parameter is refused, never silently accepted.
 
-use super::RespConfig;
+use super::config::RespConfig;
 use super::errors::ErrorReply;
 use super::glob::{self, CaseSensitivity};
 use super::limits::{BULK_BYTES_MAX, CLIENTS_CEILING, CLIENTS_MAX, DATABASES, SLOWLOG_ENTRIES_MAX};

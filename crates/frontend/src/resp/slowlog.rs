@@ -3,10 +3,10 @@
 //! Input: finished commands with their durations, as differences of the turns' start times. Output: entries, newest
 //! first. Arguments are user data: only their number is kept.
 
+use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
-use super::connection::ClientIdentity;
 use super::limits::SLOWLOG_ENTRIES_MAX;
-use super::reply::ReplyEncoder;
+use super::output_queue::ReplyEncoder;
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::collections::VecDeque;
 

@@ -2,8 +2,8 @@
 //!
 //! Input: events of connections. Output: counters for INFO, and work lists that a turn processes in order.
 
+use super::client_identity::ClientIdentity;
 use super::command_table::{RespCommand, TABLE};
-use super::connection::ClientIdentity;
 use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
 use super::settings::RespSettings;

@@ -1,56 +1,42 @@
-//! Planning of the SET and GET commands with their options.
+//! The arguments of SET, GETEX, GETRANGE and their variants.
 //!
-//! Input: a request. Output: the plan, or Redis's error. A command that a single device command can execute is planned
-//! as one.
+//! Input: a request. Output: what the command reads or writes, or Redis's error. The planner turns it into device
+//! commands.
 
 use super::change::KeyChange;
 use super::errors::{self, ErrorReply};
 use super::expiry::{ExpiryArgument, TimeOrigin, TimeUnit};
-use super::plan::{CommandPlan, KeyAccess, edit, read};
 use super::reply_form::ReplyForm;
 use super::request::RespRequest;
-use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
-use headwater_ssd::command::{RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::command::{RecordExpiry, WriteCondition};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
-/// Plans a store of argument `value_at` under the key in argument 1.
-#[inline]
-pub(crate) fn store(
-    request: &RespRequest<'_>,
-    value_at: usize,
-    condition: WriteCondition,
-    expiry: RecordExpiry,
-    wait: ReplyForm,
-) -> CommandPlan {
-    CommandPlan::Single {
-        access: KeyAccess::Write,
-        key_at: 1,
-        command: SsdCommand::Store {
-            key: request.bytes(1),
-            value: request.bytes(value_at).into(),
-            condition,
-            expiry,
-        },
-        wait,
-    }
-}
-
-/// Returns the change that stores a value and replies with the old one.
-pub(crate) fn swap(value: Bytes, expiry: RecordExpiry, condition: WriteCondition) -> KeyChange {
-    KeyChange::Swap { value, expiry, condition }
+/// The options of SET.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetOptions {
+    pub(crate) condition: WriteCondition,
+    pub(crate) expiry: RecordExpiry,
+    /// True if the reply is the old value.
+    pub(crate) get: bool,
 }
 
 fn check_length(request: &RespRequest<'_>, value_at: usize) -> Result<(), ErrorReply> {
     if request.arg(value_at).len() > VALUE_BYTES_MAX { Err(errors::TOO_LONG) } else { Ok(()) }
 }
 
-/// Plans SET with all its options.
-pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<CommandPlan, ErrorReply> {
+/// Parses the options of SET and checks the length of the value.
+#[inline]
+pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<SetOptions, ErrorReply> {
     check_length(request, 2)?;
     if request.len() == 3 {
-        return Ok(store(request, 2, WriteCondition::Always, RecordExpiry::Never, ReplyForm::Stored));
+        let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+        return Ok(SetOptions { condition, expiry, get: false });
     }
+    set_options(request, wall)
+}
+
+fn set_options(request: &RespRequest<'_>, wall: UnixMillis) -> Result<SetOptions, ErrorReply> {
     let mut condition = WriteCondition::Always;
     let mut keep = false;
     let mut get = false;
@@ -60,10 +46,10 @@ pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Command
         let word = request.lower(at);
         match (&word[..], condition) {
             (b"nx", WriteCondition::Always | WriteCondition::IfAbsent) => {
-                condition = WriteCondition::IfAbsent
+                condition = WriteCondition::IfAbsent;
             }
             (b"xx", WriteCondition::Always | WriteCondition::IfExists) => {
-                condition = WriteCondition::IfExists
+                condition = WriteCondition::IfExists;
             }
             (b"get", _) => get = true,
             (b"keepttl", _) if said.is_none() => keep = true,
@@ -82,29 +68,24 @@ pub(crate) fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Command
         None if keep => RecordExpiry::Keep,
         None => RecordExpiry::Never,
     };
-    if get {
-        return Ok(edit(request, swap(request.bytes(2), expiry, condition)));
-    }
-    Ok(store(request, 2, condition, expiry, ReplyForm::Stored))
+    Ok(SetOptions { condition, expiry, get })
 }
 
-/// Plans SETEX and PSETEX.
+/// Parses the expiry of SETEX and PSETEX and checks the length of the value.
 pub(crate) fn set_with_time(
     request: &RespRequest<'_>,
     wall: UnixMillis,
     unit: TimeUnit,
     command: &str,
-) -> Result<CommandPlan, ErrorReply> {
+) -> Result<RecordExpiry, ErrorReply> {
     check_length(request, 3)?;
-    let said = ExpiryArgument { unit, origin: TimeOrigin::Now };
-    let expiry = said.parse_expiry(request, 2, wall, command)?;
-    Ok(store(request, 3, WriteCondition::Always, expiry, ReplyForm::Stored))
+    ExpiryArgument { unit, origin: TimeOrigin::Now }.parse_expiry(request, 2, wall, command)
 }
 
-/// Plans GETEX.
-pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<CommandPlan, ErrorReply> {
+/// Parses the option of GETEX; returns `None` for a plain read.
+pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Option<KeyChange>, ErrorReply> {
     if request.len() == 2 {
-        return Ok(read(request, 1, u32::MAX, ReplyForm::Value));
+        return Ok(None);
     }
     let word = request.lower(2);
     let expiry = match (ExpiryArgument::parse_option(&word), request.len()) {
@@ -112,22 +93,22 @@ pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Comm
         (None, 3) if word == b"persist" => Ok(RecordExpiry::Never),
         _ => return Err(errors::SYNTAX),
     };
-    Ok(edit(request, KeyChange::Refresh(expiry)))
+    Ok(Some(KeyChange::Refresh(expiry)))
 }
 
-/// Plans GETRANGE and SUBSTR.
-pub(crate) fn get_range(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
+/// Parses the range of GETRANGE and SUBSTR; returns the length of the prefix to read, and the reply's form.
+pub(crate) fn get_range(request: &RespRequest<'_>) -> Result<(u32, ReplyForm), ErrorReply> {
     let (start, end) = (request.integer(2)?, request.integer(3)?);
     // Only a range with offsets from the start needs no more than a prefix of the value.
     let bytes_max = match (u32::try_from(start), u32::try_from(end)) {
         (Ok(_), Ok(end)) => end.saturating_add(1),
         _ => u32::MAX,
     };
-    Ok(read(request, 1, bytes_max, ReplyForm::Range { start, end }))
+    Ok((bytes_max, ReplyForm::Range { start, end }))
 }
 
-/// Plans SETRANGE.
-pub(crate) fn set_range(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
+/// Parses the arguments of SETRANGE.
+pub(crate) fn set_range(request: &RespRequest<'_>) -> Result<KeyChange, ErrorReply> {
     let offset = usize::try_from(request.integer(2)?).map_err(|_| errors::OFFSET)?;
-    Ok(edit(request, KeyChange::SetRange { offset, value: request.bytes(3) }))
+    Ok(KeyChange::SetRange { offset, value: request.bytes(3) })
 }

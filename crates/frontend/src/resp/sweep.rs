@@ -4,7 +4,7 @@
 
 use super::errors;
 use super::limits::DATABASES;
-use super::operation::{DriveResult, OperationContext};
+use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
 use super::state::RespState;
 use crate::core_device::CoreDevice;

@@ -3,17 +3,19 @@
 //! Input: kernel events, completions, times. Output: connections that read, run, send and close. Invariant: a step does
 //! a bounded amount of work for each connection; the rest stays on a list that the next turn starts with.
 
-use super::connection::{ClientIdentity, ConnectionLife, PipelineSlotState, RespConnection};
+use super::client_identity::ClientIdentity;
+use super::connection::{ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
 use super::limits::{OUTPUT_BUFFER_BYTES_MAX, TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
 use super::output_queue::FlushResult;
+use super::reply::RespReply;
+use super::reply_form::ReplyForm;
 use super::state::OperationRef;
 use super::{RespFrontEnd, RespStage};
 use crate::core_device::CoreDevice;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::net::{SendFlags, send};
@@ -277,14 +279,16 @@ impl RespFrontEnd {
         let slot = connection.first_slot + at as u64;
         match connection.slots.get_mut(at).map(|slot| &mut slot.state) {
             Some(PipelineSlotState::Waiting(wait)) => {
-                let wait = *wait;
-                if let super::reply_form::ReplyForm::Value = wait {
-                    match completion.status {
-                        Status::SUCCESS => self.shared.counters.hits += 1,
-                        _ => self.shared.counters.misses += 1,
+                let reply = match *wait {
+                    ReplyForm::Value if completion.status.is_success() => {
+                        self.shared.counters.hits += 1;
+                        RespReply::Bulk(completion.sink)
                     }
-                }
-                let reply = wait.reply(completion, self.shared.wall, &mut self.shared.value_buffers);
+                    wait => {
+                        self.shared.counters.misses += u64::from(matches!(wait, ReplyForm::Value));
+                        wait.reply(completion, self.shared.wall, &mut self.shared.value_buffers)
+                    }
+                };
                 connection.complete_slot(at, reply, &mut self.shared);
             }
             Some(PipelineSlotState::Working(operation)) => {

@@ -91,7 +91,7 @@ impl GuestController {
         let limits = QueueLimits {
             submission_queues: IO_QUEUES_MAX,
             completion_queues: IO_QUEUES_MAX,
-            slots: QueueSlots::new(config.queue_slots_max).unwrap_or(QueueSlots::MOST),
+            slots: QueueSlots::new(config.queue_slots_max).unwrap_or(QueueSlots::MAX),
             vectors: VECTORS,
         };
         Self {
@@ -153,7 +153,7 @@ impl GuestController {
                     let closed = answer.build(completion);
                     self.arbiter.complete(token, closed.result, closed.status);
                 }
-                Some(GuestCommand::Shutdown) => self.controller.shut_down(),
+                Some(GuestCommand::Shutdown) => self.controller.complete_shutdown(),
                 // Namespace changes are completed below.
                 Some(GuestCommand::Admin(token)) => token.abandon(),
                 None => {}
@@ -300,14 +300,14 @@ impl GuestController {
                 }
                 Err(SubmitError::Busy(_)) => return moved,
                 // The device accepts no more writes, and acknowledged writes are durable already.
-                Err(SubmitError::Refused(_)) => self.controller.shut_down(),
+                Err(SubmitError::Refused(_)) => self.controller.complete_shutdown(),
             }
             self.shutting_down = false;
             moved = true;
         }
         if self.resetting && self.in_flight.is_empty() {
             self.resetting = false;
-            self.controller.disabled();
+            self.controller.complete_disable();
             moved = true;
         }
         moved
@@ -315,7 +315,7 @@ impl GuestController {
 
     /// Fires the vectors that have completions to announce.
     pub fn interrupt(&mut self, now: Nanos, fire: impl FnMut(u16)) {
-        self.arbiter.interrupt(now, fire);
+        self.arbiter.fire_interrupts(now, fire);
     }
 
     /// Removes every queue at once. Commands in flight continue, and their completions are dropped.
@@ -354,19 +354,19 @@ impl GuestController {
     }
 
     /// Makes the guest write a doorbell register when it submits; see
-    /// [`Face::prepare_sleep`](crate::front_end::Face::prepare_sleep).
+    /// [`FrontEnd::prepare_sleep`](crate::front_end::FrontEnd::prepare_sleep).
     pub fn prepare_sleep(&mut self) -> SleepDecision {
         if !self.controller.is_ready() {
-            return SleepDecision::Until;
+            return SleepDecision::UntilWoken;
         }
         let sleep = self.arbiter.prepare_sleep();
-        self.armed = sleep == SleepDecision::Until;
+        self.armed = sleep == SleepDecision::UntilWoken;
         sleep
     }
 
     fn end_sleep(&mut self) {
         if std::mem::take(&mut self.armed) {
-            self.arbiter.awake();
+            self.arbiter.disarm();
         }
     }
 

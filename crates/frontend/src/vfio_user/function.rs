@@ -137,7 +137,7 @@ impl VfioUserFunction {
             }
             VfioUserRequest::DeviceInfo => message::device_info(header, REGIONS, IRQS, out),
             VfioUserRequest::RegionInfo(index) => {
-                message::region_info(header, index, region_bytes(index)?, out)
+                message::region_info(header, index, region_bytes(index)?, out);
             }
             VfioUserRequest::IrqInfo(index) if index < IRQS => {
                 message::irq_info(header, index, if index == MSIX { u32::from(VECTORS) } else { 0 }, out);

@@ -89,9 +89,9 @@ fn run<F: FrontEnd<SsdDevice<MemoryMedia>>>(
         turned(face);
         if draining && face.is_drained() {
             device.shutdown(now, wall).unwrap();
-            return device.into_media().reopened();
+            return device.into_media().after_power_cut();
         }
-        if moved || face.prepare_sleep() == SleepDecision::No {
+        if moved || face.prepare_sleep() == SleepDecision::WorkPending {
             continue;
         }
         let span = face.next_deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));

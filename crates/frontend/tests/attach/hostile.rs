@@ -11,7 +11,7 @@ use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake_line::WakeLine;
 use headwater_io::attach::connection::{AttachConnection, receive_message, send_message};
 use headwater_io::attach::protocol::{AttachReply, AttachRequest, decode_reply};
-use headwater_io::device_pool::FIRST_ADDRESS;
+use headwater_io::device_pool::FIRST_DEVICE_ADDRESS;
 use headwater_io::error::IoError;
 use headwater_io::{Buffer, Command, StoreCondition};
 use headwater_nvme::queue_pair::words_for;
@@ -135,9 +135,9 @@ fn unregistered_addresses_are_a_data_transfer_error() {
             queue.wait(None).unwrap().unwrap().status
         };
         assert_eq!(status(own.clone()), Status::SUCCESS);
-        let at = |address| Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(address));
+        let at = |address| Buffer::from_region(SharedMemory::anonymous(4_096).unwrap(), Iova(address));
         let past_all = own.address() + PROCESS_POOL_CAP as u64;
-        for address in [0, 4_096, FIRST_ADDRESS - 4_096, past_all, u64::MAX - 4_095] {
+        for address in [0, 4_096, FIRST_DEVICE_ADDRESS - 4_096, past_all, u64::MAX - 4_095] {
             assert_eq!(status(at(address)), Status::DATA_TRANSFER_ERROR, "{address:#x}");
         }
         drop(queue);
@@ -151,7 +151,7 @@ fn unsealed_or_too_short_memory_is_refused() {
         let mut bad = AttachConnection::open(&host.path).unwrap();
         let refused = |bad: &mut AttachConnection, descriptor: &OwnedFd, start, bytes| {
             let answer = bad.call(&AttachRequest::Region { start, bytes, offset: 0 }, &[descriptor.as_fd()]);
-            assert!(matches!(answer, Err(IoError::Refused { .. })), "{answer:?}");
+            assert!(matches!(answer, Err(IoError::Daemon { .. })), "{answer:?}");
         };
         let open = memfd_create(c"open", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&open, 8_192).unwrap();
@@ -163,7 +163,7 @@ fn unsealed_or_too_short_memory_is_refused() {
         refused(&mut bad, &tempfile::tempfile().unwrap().into(), 0, 4_096);
         assert!(matches!(
             bad.call(&AttachRequest::Region { start: 0, bytes: 4_096, offset: 0 }, &[]),
-            Err(IoError::Refused { .. })
+            Err(IoError::Daemon { .. })
         ));
         bad.call(&AttachRequest::Region { start: 0, bytes: 8_192, offset: 0 }, &[sealed.as_fd()]).unwrap();
         refused(&mut bad, &sealed, 4_096, 8_192);
@@ -183,7 +183,7 @@ fn invalid_requests_are_refused_and_the_client_stays() {
             AttachRequest::Release { start: 77 },
             AttachRequest::Hello { version: 1, direct: false },
         ] {
-            assert!(matches!(client.call(&request, &[]), Err(IoError::Refused { .. })), "{request:?}");
+            assert!(matches!(client.call(&request, &[]), Err(IoError::Daemon { .. })), "{request:?}");
         }
         // A queue whose wake line the client closes is reclaimed: the line stays open until the queue is deleted.
         let (reply, _line) = client.call(&AttachRequest::Queue { depth: 1 }, &[]).unwrap();

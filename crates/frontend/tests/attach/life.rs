@@ -81,7 +81,7 @@ fn a_full_queue_is_reported_and_every_accepted_command_is_completed_once() {
         }
         assert!(queue.in_flight() <= 32);
         let answer = queue.wait(None).unwrap().unwrap();
-        assert_eq!(answer.ok().unwrap(), 512);
+        assert_eq!(answer.into_result().unwrap(), 512);
         answered[usize::try_from(answer.token).unwrap()] += 1;
     }
     assert!(answered.iter().all(|&times| times == 1));

@@ -2,7 +2,8 @@
 
 use crate::host::{AttachHost, media, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
-use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject, NamespaceRequest};
+use headwater_io::namespace_request::NamespaceRequest;
+use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject};
 use headwater_io::error::IoError;
 use headwater_nvme::spec::status::Status;
 
@@ -39,7 +40,7 @@ fn a_namespace_without_a_grant_is_neither_listed_nor_served() {
     let mut client = host.client();
     let seen: Vec<u32> = client.namespaces().unwrap().iter().map(|facts| facts.id).collect();
     assert_eq!(seen, [1, 3]);
-    assert!(matches!(client.choose(2), Err(IoError::Namespace { namespace: 2, .. })));
+    assert!(matches!(client.select_namespace(2), Err(IoError::Namespace { namespace: 2, .. })));
     // The device denies the command of a client that does not check.
     let buffer = client.buffer(64).unwrap();
     let mut queue = client.queue(1).unwrap();
@@ -58,10 +59,10 @@ fn a_revoked_client_is_disconnected_and_its_commands_fail() {
     let _ = host.admin(AdminRequest::Revoke(own()));
     let refused = client.get(b"k").unwrap_err();
     assert!(
-        matches!(&refused, IoError::Refused { reason } if reason.contains("nothing is granted")),
+        matches!(&refused, IoError::Daemon { reason } if reason.contains("nothing is granted")),
         "{refused}"
     );
-    assert!(matches!(host.try_client(), Err(IoError::Refused { .. })));
+    assert!(matches!(host.try_client(), Err(IoError::Daemon { .. })));
     host.until_holdings(headwater_frontend::attach::AttachHoldings::default());
     drop(host.end());
 }
@@ -74,13 +75,13 @@ fn quotas_limit_queues_and_memory_and_can_change_while_a_client_is_connected() {
     let mut client = host.client();
     let _first = client.queue(8).unwrap();
     let second = client.queue(8).unwrap();
-    assert!(matches!(client.queue(8), Err(IoError::Refused { .. })));
+    assert!(matches!(client.queue(8), Err(IoError::Daemon { .. })));
     assert!(
-        matches!(client.buffer(1 << 20), Err(IoError::Refused { .. })),
+        matches!(client.buffer(1 << 20), Err(IoError::Daemon { .. })),
         "ring memory counts against the quota"
     );
     let buffer = client.buffer(1 << 19).unwrap();
-    assert!(matches!(client.buffer(1 << 19), Err(IoError::Refused { .. })));
+    assert!(matches!(client.buffer(1 << 19), Err(IoError::Daemon { .. })));
     drop(buffer);
     client.buffer(1 << 19).unwrap();
     drop(second);
@@ -108,9 +109,9 @@ fn administration_lists_clients_and_refuses_invalid_requests() {
         AdminRequest::Revoke(GrantSubject::Gid(4_000_001)),
         AdminRequest::Quota { who: GrantSubject::Uid(4_000_001), queues: None, memory: None },
         AdminRequest::Grant(AccessGrant { namespaces: vec![99], ..AccessGrant::everything(own()) }),
-        AdminRequest::Namespace { id: 99, wish: NamespaceRequest::Delete },
+        AdminRequest::Namespace { id: 99, request: NamespaceRequest::Delete },
     ] {
-        assert!(matches!(host.admin(invalid), Err(IoError::Refused { .. })));
+        assert!(matches!(host.admin(invalid), Err(IoError::Daemon { .. })));
     }
     drop(host.end());
 }

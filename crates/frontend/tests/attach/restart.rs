@@ -35,7 +35,7 @@ fn clients_continue_across_restarts_and_acknowledged_writes_survive() {
                     .wait(Some(Nanos::from_millis(20_000)))
                     .unwrap()
                     .expect("no completion before the timeout");
-                answer.ok().unwrap();
+                answer.into_result().unwrap();
                 answered[usize::try_from(answer.token).unwrap()] += 1;
                 stored.fetch_add(1, Ordering::Relaxed);
             }
@@ -74,7 +74,7 @@ fn blocking_calls_wait_until_the_daemon_is_restarted() {
     // Memory registered with the old daemon is registered with the new one too.
     let mut queue = client.queue(1).unwrap();
     queue.submit(Command::get(1, b"k", buffer.clone()).unwrap(), 7).unwrap();
-    assert_eq!(queue.wait(None).unwrap().unwrap().ok().unwrap(), 1);
+    assert_eq!(queue.wait(None).unwrap().unwrap().into_result().unwrap(), 1);
     let mut byte = [0];
     buffer.read(0, &mut byte).unwrap();
     assert_eq!(&byte, b"v");

@@ -11,7 +11,7 @@ use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::{Command, Device as Client, StoreCondition};
-use host::{Host, media};
+use host::{AttachHost, media};
 use std::process::{Child, Stdio};
 
 /// The environment variable with the socket's path for a child; absent in an ordinary run of the tests.
@@ -50,7 +50,7 @@ fn child_process_runs_random_commands_until_killed() {
     }
 }
 
-fn child(host: &Host) -> Child {
+fn child(host: &AttachHost) -> Child {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process_runs_random_commands_until_killed", "--test-threads=1"])
         .env(SOCKET, &host.path)
@@ -71,7 +71,7 @@ fn shared_maps() -> usize {
 #[test]
 fn a_client_killed_a_thousand_times_leaks_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let host = Host::start(folder.path(), GrantPolicy::new([]), media());
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     // The scheduler determines where a kill hits, so no seed would reproduce a run.
     let mut random = fastrand::Rng::new();
     let mut good = host.client();
@@ -92,11 +92,11 @@ fn a_client_killed_a_thousand_times_leaks_nothing() {
         }
     }
     assert!(at_work > kills / 10, "{at_work} of {kills} were connected when they were killed");
-    assert!(host.settle(held) < Nanos::from_millis(1_500));
+    assert!(host.until_holdings(held) < Nanos::from_millis(1_500));
     // No other test runs in this process: the child's test returns at once.
     assert_eq!((descriptors(), shared_maps()), (files, maps), "descriptors or mappings leaked");
     good.delete(b"good").unwrap();
     drop(good);
-    host.settle(AttachHoldings::default());
+    host.until_holdings(AttachHoldings::default());
     drop(host.end());
 }

@@ -3,7 +3,7 @@
 use crate::host::TcpTestNode;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFrontEnd};
 use headwater_host::clock::Nanos;
-use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{DeviceBackend as _, IoError, NvmeTcp, NvmeTcpTarget, WriteDurability};
 use headwater_nvme::tcp::{DigestMode, DigestSettings};
 use headwater_ssd::command::FrontEndId;
@@ -45,7 +45,7 @@ fn a_block_namespace_is_created_written_and_read_over_the_network() {
         assert_eq!((made.block_bytes, made.size), (4_096, 1_024));
         let mut client = headwater_io::Device::over(Box::new(backend), id).unwrap();
         let pattern: Vec<u8> = (0..400 * 4_096_u32).map(|at| (at / 7).to_le_bytes()[0]).collect();
-        client.write(3, &pattern, WriteDurability::Now).unwrap();
+        client.write(3, &pattern, WriteDurability::Immediate).unwrap();
         let mut back = vec![0; pattern.len()];
         client.read(3, &mut back).unwrap();
         assert!(back == pattern, "the blocks differ from those written");
@@ -89,12 +89,12 @@ fn a_build_without_tls_refuses_keys_and_names_the_feature() {
     let target = NvmeTcpTarget::new(([127, 0, 0, 1], 1).into(), "nqn.s").secured(keys[0].clone());
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let config =
-            NvmeTcpConfig { listen: listen.parse().unwrap(), face: FrontEndId(5), keys: keys.clone() };
+            NvmeTcpConfig { listen: listen.parse().unwrap(), front_end_id: FrontEndId(5), keys: keys.clone() };
         let error = NvmeTcpFrontEnd::bind(&config).unwrap_err().to_string();
         assert!(error.contains("--features tls"), "{error}");
     }
     let error = NvmeTcp::open(target).unwrap_err();
-    assert!(matches!(&error, IoError::Refused { reason } if reason.contains("--features tls")), "{error}");
+    assert!(matches!(&error, IoError::Unsupported { reason } if reason.contains("--features tls")), "{error}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_disconnect_is_answered_last_and_frees_the_queue() {
     queue.send(disconnect_entry(), CommandTransfer::None);
     // A command after the Disconnect is discarded.
     queue.send(flush(), CommandTransfer::None);
-    let place = |id: u16| CommandId(id).place();
+    let place = |id: u16| CommandId(id).slot();
     let mut answers: Vec<usize> =
         (0..6).map(|_| place(queue.wait_completion(&mut bench).command_id.get())).collect();
     assert_eq!(answers.pop(), Some(5), "the Disconnect must be answered last");
@@ -115,7 +115,7 @@ fn commands_in_flight_complete_after_a_restart_of_the_device() {
         let address = node.address;
         node = TcpTestNode::over(node.end(), address);
         while let Some(done) = queue.wait(Some(Nanos::from_millis(20_000))).unwrap() {
-            done.ok().unwrap();
+            done.into_result().unwrap();
             answered[usize::try_from(done.token).unwrap()] += 1;
         }
         assert_eq!(answered, [1; 16], "each put is completed once");

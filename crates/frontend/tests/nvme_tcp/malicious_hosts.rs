@@ -119,7 +119,7 @@ fn a_host_that_reads_no_responses_uses_bounded_memory_and_other_hosts_are_served
     }
     let mut answered = [0_u32; 64];
     while let Some(done) = queue.wait(Some(Nanos::from_millis(20_000))).unwrap() {
-        assert_eq!(usize::try_from(done.ok().unwrap()).unwrap(), value.len());
+        assert_eq!(usize::try_from(done.into_result().unwrap()).unwrap(), value.len());
         answered[usize::try_from(done.token).unwrap()] += 1;
     }
     assert_eq!(answered, [1; 64], "each read is completed once");

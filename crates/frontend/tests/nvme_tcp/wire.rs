@@ -170,7 +170,7 @@ impl RawConnection {
                 _ => return None,
             }
             match self.connection.advance(&mut &byte[..]) {
-                InitiatorStep::Starved => {}
+                InitiatorStep::NeedInput => {}
                 step => return Some(step),
             }
         }

@@ -7,7 +7,7 @@ use headwater_host::tls::TlsRole;
 use headwater_io::{Device, IoError, NvmeTcp, NvmeTcpTarget};
 use headwater_nvme::spec::fabrics::{CONTROLLER_DYNAMIC, ConnectData, ConnectFields};
 use headwater_nvme::tcp::psk::KeyTransform;
-use headwater_nvme::tcp::secure::{SecureStream, prepare};
+use headwater_nvme::tcp::secure::{SecureStream, prepare_tls_keys};
 use headwater_nvme::tcp::{CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
 use headwater_ssd::command::FrontEndId;
 use std::io::{Read as _, Write as _};
@@ -20,15 +20,15 @@ fn wrong_keys_unknown_hosts_and_hosts_without_tls_are_refused() {
     let right = target(&node, keys().remove(0));
     let mut client = Device::over(Box::new(NvmeTcp::open(right.clone()).unwrap()), 1).unwrap();
     for wrong in [
-        key(SHORT, KeyTransform::ByHost, 32, 9),
-        key(SHORT, KeyTransform::ByHost, 48, 1),
+        key(SHORT, KeyTransform::FromHostName, 32, 9),
+        key(SHORT, KeyTransform::FromHostName, 48, 1),
         key(SHORT, KeyTransform::None, 32, 1),
-        key(LONG, KeyTransform::ByHost, 32, 1),
-        key("nqn.2026-01.test:unknown", KeyTransform::ByHost, 32, 1),
+        key(LONG, KeyTransform::FromHostName, 32, 1),
+        key("nqn.2026-01.test:unknown", KeyTransform::FromHostName, 32, 1),
     ] {
         let refused = NvmeTcp::open(right.clone().secured(wrong.clone())).unwrap_err();
         let text = refused.to_string();
-        assert!(matches!(refused, IoError::Refused { .. } | IoError::Gone { .. }), "{text}");
+        assert!(matches!(refused, IoError::Denied { .. } | IoError::Gone { .. }), "{text}");
         assert!(text.contains("TLS"), "{wrong:?}: {text}");
     }
     let bare = NvmeTcpTarget { key: None, ..right.clone() };
@@ -60,7 +60,7 @@ fn with_keys_any_address_is_accepted_for_listening() {
 /// Sends a Connect under `names` after a handshake with the first key for `subsystem`; returns the code of its status.
 fn connect_as(address: std::net::SocketAddr, subsystem: &str, names: (&str, &str)) -> u8 {
     let psks = keys().remove(0).tls_psks(subsystem).unwrap();
-    let mut stream = SecureStream::new(TlsRole::Client, &prepare(&psks).unwrap()).unwrap();
+    let mut stream = SecureStream::new(TlsRole::Client, &prepare_tls_keys(&psks).unwrap()).unwrap();
     let mut socket = TcpStream::connect(address).unwrap();
     let parameters = InitiatorParameters { in_capsule_max: 8_192, ..InitiatorParameters::default() };
     let mut connection = InitiatorConnection::<Vec<u8>>::new(parameters);
@@ -80,10 +80,10 @@ fn connect_as(address: std::net::SocketAddr, subsystem: &str, names: (&str, &str
             let mut bytes = &buffer[..opened];
             loop {
                 match connection.advance(&mut bytes) {
-                    InitiatorStep::Starved => break,
+                    InitiatorStep::NeedInput => break,
                     InitiatorStep::Opened => {
                         let fields =
-                            ConnectFields { queue: 0, size: 31, ..ConnectFields::of(&Default::default()) };
+                            ConnectFields { queue: 0, size: 31, ..ConnectFields::from_entry(&Default::default()) };
                         let data = ConnectData::new((names.0, [1; 16]), names.1, CONTROLLER_DYNAMIC);
                         let data = CommandTransfer::Out(data.as_bytes().to_vec());
                         assert!(connection.submit(fields.to_entry(), data).is_ok());

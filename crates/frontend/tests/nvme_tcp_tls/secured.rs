@@ -24,8 +24,8 @@ pub(crate) fn key(host: &str, transform: KeyTransform, bytes: usize, seed: u8) -
 /// Returns the keys that the nodes of these tests accept.
 pub(crate) fn keys() -> Vec<HostKey> {
     vec![
-        key(SHORT, KeyTransform::ByHost, 32, 1),
-        key(LONG, KeyTransform::ByHost, 48, 2),
+        key(SHORT, KeyTransform::FromHostName, 32, 1),
+        key(LONG, KeyTransform::FromHostName, 48, 2),
         key(PLAIN, KeyTransform::None, 32, 3),
     ]
 }

@@ -2,7 +2,7 @@
 
 use crate::secured::{SHORT, keys, node, over, target};
 use headwater_host::clock::Nanos;
-use headwater_io::attach::admin::NamespaceSpec;
+use headwater_io::namespace_request::NamespaceSpec;
 use headwater_io::{Buffer, Command, Device, NvmeTcp, NvmeTcpTarget, WriteDurability};
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::{DigestMode, DigestSettings};
@@ -61,7 +61,7 @@ fn run_mixed(client: &mut Device, seed: u64) {
     let blocks = 2_048_u64;
     let text = NamespaceSpec { block_bytes: BLOCK_BYTES, size: blocks, ..NamespaceSpec::keys() };
     let namespace = client.create_namespace(text).unwrap();
-    client.choose(namespace).unwrap();
+    client.select_namespace(namespace).unwrap();
     let room = block_bytes(BLOCKS_MAX);
     let depth = index(DEPTH.into());
     let buffer = client.buffer(depth * room).unwrap();
@@ -91,7 +91,7 @@ fn run_mixed(client: &mut Device, seed: u64) {
                     versions[index(lba)] = sent + 1;
                     part.write(block_bytes(lba - first), &block_of(lba, sent + 1)).unwrap();
                 }
-                (Command::write(namespace, first, BLOCK_BYTES, part, WriteDurability::AsPromised), None)
+                (Command::write(namespace, first, BLOCK_BYTES, part, WriteDurability::NamespaceDefault), None)
             } else {
                 let expected = range.flat_map(|lba| match versions[index(lba)] {
                     0 => vec![0; block_bytes(1)],

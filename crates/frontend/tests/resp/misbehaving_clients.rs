@@ -10,7 +10,7 @@ fn ok() -> RespValue {
 
 /// Returns the number of clients in CLIENT LIST.
 fn clients(wire: &mut RespTestClient<TcpStream>) -> usize {
-    match wire.say("CLIENT LIST") {
+    match wire.call_line("CLIENT LIST") {
         RespValue::Bulk(text) | RespValue::Verbatim(text) => text.iter().filter(|&&byte| byte == b'\n').count(),
         other => panic!("no list: {other:?}"),
     }
@@ -30,17 +30,17 @@ fn until(wire: &mut RespTestClient<TcpStream>, wanted: usize) {
 fn a_storm_of_connections_is_capped_and_connected_clients_are_served() {
     let node = TestNode::start(31, 1_000);
     let mut good = node.connect();
-    assert_eq!(good.say("CONFIG SET maxclients 100"), ok());
-    assert_eq!(good.say("SET k before"), ok());
+    assert_eq!(good.call_line("CONFIG SET maxclients 100"), ok());
+    assert_eq!(good.call_line("SET k before"), ok());
     for wave in 0..4 {
         let crowd: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(node.address).unwrap()).collect();
         until(&mut good, 100);
-        assert_eq!(good.say("INCR through"), RespValue::Integer(wave + 1));
+        assert_eq!(good.call_line("INCR through"), RespValue::Integer(wave + 1));
         drop(crowd);
         until(&mut good, 1);
     }
     let mut late = node.connect();
-    assert_eq!(late.say("GET k"), RespValue::Bulk(b"before".to_vec()));
+    assert_eq!(late.call_line("GET k"), RespValue::Bulk(b"before".to_vec()));
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn a_client_that_reads_no_replies_is_closed_at_its_output_limit() {
     let node = TestNode::start(32, 1_000);
     let mut good = node.connect();
     let (value, times) = (vec![b'v'; 4 << 20], 80);
-    assert_eq!(good.ask(&[b"SET", b"large", &value]), ok());
+    assert_eq!(good.call(&[b"SET", b"large", &value]), ok());
     let mut slow = node.connect();
     for _ in 0..times {
         // The write fails once the node has closed the connection.
         let _ = slow.stream.get_mut().write_all(&encode(&[b"GET", b"large"]));
-        assert_eq!(good.say("SET k v"), ok());
+        assert_eq!(good.call_line("SET k v"), ok());
     }
     until(&mut good, 1);
     // Bytes in the kernel's buffers can still be read; the stream then ends long before the last reply.
@@ -62,5 +62,5 @@ fn a_client_that_reads_no_replies_is_closed_at_its_output_limit() {
         taken += bytes;
     }
     assert!(taken < times * value.len(), "the client received all {taken} bytes");
-    assert_eq!(good.say("STRLEN large"), RespValue::Integer(4 << 20));
+    assert_eq!(good.call_line("STRLEN large"), RespValue::Integer(4 << 20));
 }

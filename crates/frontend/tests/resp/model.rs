@@ -199,7 +199,7 @@ impl KvDeviceModel {
                 needs = self.sequence;
             }
             SsdCommand::List { position: from, keys_max } => {
-                self.list(namespace, from, keys_max, wall, &mut completion)
+                self.list(namespace, from, keys_max, wall, &mut completion);
             }
             SsdCommand::Flush => needs = self.sequence,
             SsdCommand::Fence { up_to } => needs = up_to.0,

@@ -101,7 +101,7 @@ fn with_shadow_doorbells_messages_are_sent_only_to_a_sleeping_core() {
     let while_awake = queue.messages;
     assert!(while_awake <= 1, "{while_awake} messages while the core was awake");
     node.run_until_idle();
-    assert_eq!(node.face.prepare_sleep(), SleepDecision::Until);
+    assert_eq!(node.face.prepare_sleep(), SleepDecision::UntilWoken);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     assert_eq!(queue.messages, while_awake + 1, "the sleeping core was not notified");
     node.run_until_idle();

@@ -22,7 +22,7 @@ fn url(folder: &tempfile::TempDir, more: &str) -> String {
 fn all_answered(queue: &mut Queue, count: u64) {
     let mut tokens: Vec<u64> = Vec::new();
     while let Some(completion) = queue.wait(None).unwrap() {
-        completion.ok().unwrap();
+        completion.into_result().unwrap();
         tokens.push(completion.token);
     }
     tokens.sort_unstable();
@@ -41,7 +41,7 @@ fn files_are_block_devices_with_and_without_io_uring() {
             assert!(device.put(b"k", b"v").is_err(), "no keys");
             assert!(matches!(
                 device.change_namespace(1, headwater::NamespaceRequest::Delete),
-                Err(IoError::Refused { .. })
+                Err(IoError::Unsupported { .. })
             ));
         }
     }
@@ -69,7 +69,7 @@ fn commands_of_several_queues_complete_once_and_keep_their_data() {
                                 let slice = buffer.slice(at, bytes).unwrap();
                                 let command = if round == 0 {
                                     slice.write(0, &vec![number + 1; bytes]).unwrap();
-                                    Command::write(1, first + lba, block, slice, WriteDurability::AsPromised)
+                                    Command::write(1, first + lba, block, slice, WriteDurability::NamespaceDefault)
                                 } else {
                                     slice.write(0, &vec![0xEE; bytes]).unwrap();
                                     Command::read(1, first + lba, block, slice)
@@ -142,14 +142,14 @@ fn bytes_after_the_last_whole_block_are_never_changed() {
         let facts = device.namespace().clone();
         let bytes = facts.block_bytes as usize;
         assert_eq!(facts.size, (1 << 20) / u64::from(facts.block_bytes));
-        let beyond = device.write(facts.size, &vec![1; bytes], WriteDurability::Now).unwrap_err();
-        let IoError::Range { first, blocks, size } = beyond else { panic!("{beyond}") };
+        let beyond = device.write(facts.size, &vec![1; bytes], WriteDurability::Immediate).unwrap_err();
+        let IoError::BlocksOutOfRange { first, blocks, size } = beyond else { panic!("{beyond}") };
         assert_eq!((first, blocks, size), (facts.size, 1, facts.size));
         let list = device.buffer(4_096).unwrap();
         let mut queue = device.queue(2).unwrap();
         let discard = Command::discard(1, &[(0, 1), (u64::MAX, 2), (facts.size, 1)], &list).unwrap();
         assert!(queue.submit(discard, 1).is_err());
-        let zeroes = Command::write_zeroes(1, facts.size - 1, 2, WriteDurability::AsPromised).unwrap();
+        let zeroes = Command::write_zeroes(1, facts.size - 1, 2, WriteDurability::NamespaceDefault).unwrap();
         assert!(queue.submit(zeroes, 1).is_err());
         drop((queue, device));
         let after = std::fs::read(&path).unwrap();
@@ -165,7 +165,7 @@ fn a_discarded_range_of_a_file_is_a_hole() {
         let (block, size) = (device.namespace().block_bytes, device.namespace().size);
         let written = vec![7; 1 << 20];
         for at in 0..16 {
-            device.write(at * (1 << 20) / u64::from(block), &written, WriteDurability::AsPromised).unwrap();
+            device.write(at * (1 << 20) / u64::from(block), &written, WriteDurability::NamespaceDefault).unwrap();
         }
         let blocks_of = || std::fs::metadata(folder.path().join("disk")).unwrap().blocks();
         assert!(blocks_of() >= 16 << 11);
@@ -173,7 +173,7 @@ fn a_discarded_range_of_a_file_is_a_hole() {
         let mut queue = device.queue(1).unwrap();
         let half = u32::try_from(size / 2).unwrap();
         queue.submit(Command::discard(1, &[(0, half)], &list).unwrap(), 1).unwrap();
-        queue.wait(None).unwrap().unwrap().ok().unwrap();
+        queue.wait(None).unwrap().unwrap().into_result().unwrap();
         assert!(blocks_of() < 10 << 11, "half of its space is free again");
     }
 }
@@ -247,6 +247,6 @@ fn read_only_file_is_a_read_only_device() {
     let block = vec![9; device.namespace().block_bytes as usize];
     let mut back = vec![0; block.len()];
     device.read(0, &mut back).unwrap();
-    let refused = device.write(0, &block, WriteDurability::Now).unwrap_err();
+    let refused = device.write(0, &block, WriteDurability::Immediate).unwrap_err();
     assert_eq!(refused.status(), Some(Status::READ_ONLY));
 }

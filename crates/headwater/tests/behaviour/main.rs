@@ -21,10 +21,10 @@ fn namespace_is_resized_in_place() {
     let mut device = Device::open("mem:128MiB").unwrap();
     let text = NamespaceSpec { block_bytes: 512, size: 100, ..NamespaceSpec::keys() };
     let namespace = device.create_namespace(text).unwrap();
-    device.choose(namespace).unwrap();
+    device.select_namespace(namespace).unwrap();
     device.change_namespace(namespace, NamespaceRequest::Resize(200)).unwrap();
     assert_eq!(device.namespace().size, 200);
-    device.write(199, &[1; 512], WriteDurability::AsPromised).unwrap();
+    device.write(199, &[1; 512], WriteDurability::NamespaceDefault).unwrap();
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn directory_behaves_the_same_and_keeps_its_data() {
     device_behaviour::keys(&mut device);
     device_behaviour::queues(&mut device);
     device_behaviour::blocks(&mut device);
-    device.choose(1).unwrap();
+    device.select_namespace(1).unwrap();
     device.put(b"kept", b"over the end of its process").unwrap();
     let busy = Device::open(&url).unwrap_err().to_string();
     assert!(busy.contains("in use"), "{busy}");
@@ -58,7 +58,7 @@ fn queue_outlives_its_device() {
     drop(device);
     let thread = std::thread::spawn(move || {
         queue.submit(headwater::Command::get(1, b"k", buffer).unwrap(), 1).unwrap();
-        queue.wait(None).unwrap().unwrap().ok().unwrap()
+        queue.wait(None).unwrap().unwrap().into_result().unwrap()
     });
     assert_eq!(thread.join().unwrap(), 1);
 }

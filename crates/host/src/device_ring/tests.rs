@@ -9,7 +9,7 @@ const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
 const PAGE: usize = 4_096;
 
 fn open(file: File, depth: usize, choice: UringChoice) -> DeviceRing<BlockWork> {
-    let options = RingOptions { depth, polled: false, choice, slots: 16 };
+    let options = RingOptions { depth, polled: false, choice, registration_slots: 16 };
     DeviceRing::open(Arc::new(file), options).unwrap()
 }
 
@@ -110,7 +110,7 @@ fn unfit_command_is_refused_with_its_numbers() {
         assert_eq!(ring.submit(3, read(0, 8)), Err(RingSubmitError::Full));
         assert_eq!(ring.in_flight(), 2);
     }
-    let none = RingOptions { depth: 0, polled: false, choice: UringChoice::Auto, slots: 0 };
+    let none = RingOptions { depth: 0, polled: false, choice: UringChoice::Auto, registration_slots: 0 };
     let refused = DeviceRing::<BlockWork>::open(Arc::new(tempfile::tempfile().unwrap()), none);
     assert!(matches!(refused, Err(RingError::Entries { entries: 0 })));
 }

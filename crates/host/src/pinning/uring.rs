@@ -1,6 +1,6 @@
 //! Registered buffers of a ring: memory that io_uring has pinned and addresses by slot number.
 //!
-//! Input: ranges of mapped memory. Output: slots for [`Fixed`](crate::uring::Fixed) transfers. Invariant: this table
+//! Input: ranges of mapped memory. Output: slots for [`FixedBuffer`](crate::uring::FixedBuffer) transfers. Invariant: this table
 //! and the kernel's have the same range in every slot; a slot is free or has one range.
 //!
 //! A range that is unregistered while a transfer on it is in flight stays pinned until that completes: the kernel

@@ -7,7 +7,7 @@
 //!
 //! # The number of mappings
 //! A container has room for 65,535 mappings by default (`dma_entry_limit` of `vfio_iommu_type1`), of any length. One
-//! mapping takes a whole range, and adjacent ranges are [joined](Container::map_all) first: chunks of 4 MiB reach 256
+//! mapping takes a whole range, and adjacent ranges are [joined](VfioContainer::map_all) first: chunks of 4 MiB reach 256
 //! GiB under the default limit, where pages of 4 KiB would end at 256 MiB.
 //!
 //! # What this does not do

@@ -37,7 +37,7 @@ impl AttachConnection {
     /// Connects and sends a hello.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when no daemon listens on `path`, [`IoError::Refused`] when the daemon rejects this client.
+    /// [`IoError::Gone`] when no daemon listens on `path`, [`IoError::Daemon`] when the daemon rejects this client.
     pub fn open(path: &Path) -> Result<Self, IoError> {
         Self::open_as(path, false)
     }
@@ -45,13 +45,13 @@ impl AttachConnection {
     /// Connects as a client that drives hardware queues.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`IoError::Refused`] also when direct access is not granted, or the daemon does not
+    /// As [`open`](Self::open); [`IoError::Daemon`] also when direct access is not granted, or the daemon does not
     /// offer it.
     pub fn open_direct(path: &Path) -> Result<Self, IoError> {
         let connection = Self::open_as(path, true)?;
         if connection.direct.is_none() {
-            let reason = "this daemon lends no hardware queues; attach without direct=1".to_owned();
-            return Err(IoError::Refused { reason });
+            let reason = format!("{} lends no hardware queues; attach without direct=1", path.display());
+            return Err(IoError::Daemon { reason });
         }
         Ok(connection)
     }
@@ -70,26 +70,26 @@ impl AttachConnection {
             (AttachReply::Welcome { version: VERSION, data, direct, .. }, _) => {
                 Ok(Self { data, direct, ..connection })
             }
-            (other, _) => Err(nonsense("a hello", &other)),
+            (other, _) => Err(unexpected_reply("a hello", &other)),
         }
     }
 
     /// Returns the limits on a command's data at this daemon's device, if the device has any.
     #[must_use]
-    pub fn data(&self) -> Option<DataRules> {
+    pub fn data_rules(&self) -> Option<DataRules> {
         self.data
     }
 
     /// Returns the rules for driving hardware queues, after [`open_direct`](Self::open_direct).
     #[must_use]
-    pub fn direct(&self) -> Option<DirectRules> {
+    pub fn direct_rules(&self) -> Option<DirectRules> {
         self.direct
     }
 
     /// Sends a request with its descriptors and blocks for the reply and its descriptors.
     ///
     /// # Errors
-    /// [`IoError::Refused`] when the daemon refuses, [`IoError::Gone`] when it is gone, [`IoError::Protocol`] when its
+    /// [`IoError::Daemon`] when the daemon refuses, [`IoError::Gone`] when it is gone, [`IoError::Protocol`] when its
     /// answer is not a valid reply.
     pub fn call(
         &mut self,
@@ -114,7 +114,7 @@ impl AttachConnection {
         }
         let text = room.get(..bytes).unwrap_or_default();
         match decode_reply(text).map_err(|error| IoError::Protocol { reason: error.reason })? {
-            AttachReply::Refused { reason } => Err(IoError::Refused { reason }),
+            AttachReply::Refused { reason } => Err(IoError::Daemon { reason }),
             AttachReply::Gone { reason } => Err(self.gone_because(&reason)),
             reply => Ok((reply, descriptors)),
         }
@@ -130,7 +130,7 @@ impl AttachConnection {
 }
 
 /// Returns the error for a reply of the wrong kind.
-pub(crate) fn nonsense(asked: &str, reply: &AttachReply) -> IoError {
+pub(crate) fn unexpected_reply(asked: &str, reply: &AttachReply) -> IoError {
     let kind = match reply {
         AttachReply::Welcome { .. } => "a welcome",
         AttachReply::Done => "done",

@@ -21,7 +21,7 @@ mod region_addresses;
 pub(super) use loan_watcher::{LoanWatcher, QueueLoan};
 pub(super) use region_addresses::RegionAddresses;
 
-use super::connection::nonsense;
+use super::connection::unexpected_reply;
 use super::protocol::{AttachReply, AttachRequest, DirectRules, LentQueueLayout, QueueTrouble};
 use super::session::{AttachSession, expect_done, lock};
 use crate::client_namespace::ClientNamespace;
@@ -72,9 +72,9 @@ pub(super) struct LentQueueOwner {
     addresses: AddressCache,
     /// The session's epoch in which the queue was lent.
     epoch: u64,
-    borrowing: Option<Arc<QueueLoan>>,
+    loan: Option<Arc<QueueLoan>>,
     has_interrupts: bool,
-    given_up: Option<ControllerActivity>,
+    final_activity: Option<ControllerActivity>,
 }
 
 impl LentQueueOwner {
@@ -84,24 +84,24 @@ impl LentQueueOwner {
             clock: Clock::start(),
             addresses: AddressCache::of(addresses),
             epoch: 0,
-            borrowing: None,
+            loan: None,
             has_interrupts: false,
-            given_up: None,
+            final_activity: None,
         }
     }
 
     /// Sends a request about the queue to the daemon that lent it.
-    fn ask(&self, request: &AttachRequest, wake: Option<&WakeDescriptor>) -> Result<(), IoError> {
+    fn call_daemon(&self, request: &AttachRequest, wake: Option<&WakeDescriptor>) -> Result<(), IoError> {
         let mut session = lock(&self.session);
         if session.epoch() != self.epoch {
-            return Err(IoError::Refused { reason: "the daemon that lent the queue is gone".to_owned() });
+            return Err(session.gone("the one that lent the queue has ended"));
         }
         let wake = wake.map(|wake| wake.as_fd());
         expect_done(&session.call_with(request, wake.as_slice())?.0)
     }
 
-    fn tell(&self, queue: u16, trouble: QueueTrouble) -> Result<(), IoError> {
-        self.ask(&AttachRequest::Trouble { queue, trouble }, None)
+    fn report_trouble(&self, queue: u16, trouble: QueueTrouble) -> Result<(), IoError> {
+        self.call_daemon(&AttachRequest::Trouble { queue, trouble }, None)
     }
 
     /// Determines the state of a queue whose wake line is hung up, and ends or fails its lease.
@@ -115,13 +115,13 @@ impl LentQueueOwner {
             Err(IoError::Gone { .. }) => session.reconnect(self.epoch),
             other => other,
         };
-        self.given_up = match found {
+        self.final_activity = match found {
             Ok(()) => None,
             // A daemon that answers has the controller, and acquires it only after all lent queues have ended.
-            Err(IoError::Refused { .. }) => Some(ControllerActivity::Quiet),
+            Err(IoError::Daemon { .. }) => Some(ControllerActivity::Quiet),
             Err(_) => Some(ControllerActivity::Unknown),
         };
-        match self.given_up {
+        match self.final_activity {
             None => borrowing.end(),
             Some(_) => borrowing.fail(),
         }
@@ -190,11 +190,11 @@ impl QueueOwner for LentQueueOwner {
         lock(&self.session).namespaces().unwrap_or_default()
     }
 
-    fn make_queue(&mut self, depth: u32) -> Result<Box<OwnedQueue<Self>>, IoError> {
-        if self.given_up.is_some() {
+    fn create_queue(&mut self, depth: u32) -> Result<Box<OwnedQueue<Self>>, IoError> {
+        if self.final_activity.is_some() {
             return Err(SubmitError::Gone.into());
         }
-        self.borrowing = None;
+        self.loan = None;
         let mut session = lock(&self.session);
         let lent = session.lent_queue(depth)?;
         self.epoch = session.epoch();
@@ -202,48 +202,48 @@ impl QueueOwner for LentQueueOwner {
         let (queue, borrowing) = lent.into_queue(depth, self.clock.now())?;
         let borrowing = Arc::new(borrowing);
         session.watch(&borrowing)?;
-        self.borrowing = Some(borrowing);
+        self.loan = Some(borrowing);
         Ok(Box::new(queue.carrying()))
     }
 
     #[inline]
-    fn device_addresses(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError> {
+    fn translate_addresses(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError> {
         self.addresses.translate(runs)
     }
 
-    fn look(&mut self, _now: Nanos) {
-        if let Some(borrowing) = self.borrowing.clone().filter(|borrowing| borrowing.is_suspended()) {
+    fn poll_controller(&mut self, _now: Nanos) {
+        if let Some(borrowing) = self.loan.clone().filter(|borrowing| borrowing.is_suspended()) {
             self.resolve(&borrowing);
         }
     }
 
-    fn overdue(&mut self, queue: u16, overdue: OverdueCommand, _now: Nanos) {
+    fn report_overdue(&mut self, queue: u16, overdue: OverdueCommand, _now: Nanos) {
         let trouble = match overdue {
             OverdueCommand::Abort(command) => QueueTrouble::Late(command.number()),
             OverdueCommand::Stuck(command) => QueueTrouble::Stuck(command.number()),
         };
         // A daemon that cannot be notified is gone, which the wake line reports too.
-        let _ = self.tell(queue, trouble);
+        let _ = self.report_trouble(queue, trouble);
     }
 
-    fn broken(&mut self, queue: u16, _fault: QueueFault, _now: Nanos) {
-        let _ = self.tell(queue, QueueTrouble::Broken);
+    fn report_fault(&mut self, queue: u16, _fault: QueueFault, _now: Nanos) {
+        let _ = self.report_trouble(queue, QueueTrouble::Broken);
     }
 
     fn abort(&mut self, queue: u16, command: CommandId) -> Result<(), IoError> {
-        self.tell(queue, QueueTrouble::Late(command.number()))
+        self.report_trouble(queue, QueueTrouble::Late(command.number()))
     }
 
     fn is_quiet(&self) -> bool {
-        self.given_up != Some(ControllerActivity::Unknown)
+        self.final_activity != Some(ControllerActivity::Unknown)
     }
 
     fn delete_queue(&mut self, queue: &OwnedQueue<Self>) -> bool {
-        match queue.fate() {
+        match queue.state() {
             IoQueueState::Lost => true,
             IoQueueState::Dead => self.is_quiet(),
             IoQueueState::Live | IoQueueState::Waiting => {
-                self.ask(&AttachRequest::DeleteQueue { id: queue.id() }, None).is_ok()
+                self.call_daemon(&AttachRequest::DeleteQueue { id: queue.id() }, None).is_ok()
             }
         }
     }
@@ -252,10 +252,10 @@ impl QueueOwner for LentQueueOwner {
         self.has_interrupts
     }
 
-    fn connect(&mut self, queue: u16, wake: &WakeDescriptor) -> Result<(), IoError> {
-        match self.ask(&AttachRequest::Interrupts { queue }, Some(wake)) {
+    fn connect_interrupt(&mut self, queue: u16, wake: &WakeDescriptor) -> Result<(), IoError> {
+        match self.call_daemon(&AttachRequest::Interrupts { queue }, Some(wake)) {
             // The queue has ended, or its vector is unavailable: waiters poll at intervals.
-            Err(IoError::Gone { .. } | IoError::Refused { .. }) => {
+            Err(IoError::Gone { .. } | IoError::Daemon { .. }) => {
                 self.has_interrupts = false;
                 Ok(())
             }
@@ -265,14 +265,14 @@ impl QueueOwner for LentQueueOwner {
 }
 
 /// Returns the lent queue of a reply to [`AttachRequest::Queue`].
-pub(super) fn lent_of(
+pub(super) fn parse_lent_reply(
     reply: AttachReply,
     descriptors: Vec<OwnedFd>,
     rules: Option<DirectRules>,
 ) -> Result<LentQueueReply, IoError> {
     let missing = |what: &str| IoError::Protocol { reason: format!("a lent queue came without {what}") };
     let AttachReply::Queue { id, bytes, lent } = reply else {
-        return Err(nonsense("a queue", &reply));
+        return Err(unexpected_reply("a queue", &reply));
     };
     let text = lent.ok_or_else(|| missing("its layout"))?;
     let rules = rules.ok_or_else(|| missing("its rules"))?;

@@ -22,9 +22,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 /// Empty polls between two system calls that check if the daemon still holds its end.
-const LOOKS: u32 = 16_384;
+const POLLS_PER_CHECK: u32 = 16_384;
 /// Longest sleep between two polls while commands wait for the next daemon.
-const DRAIN_LOOK: Nanos = Nanos::from_millis(10);
+const DRAIN_POLL_INTERVAL: Nanos = Nanos::from_millis(10);
 
 /// A queue of an attached client.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct AttachQueue {
     limits: IoLimits,
     /// Commands aborted by a daemon that shuts down; resubmitted to the next one.
     aborted: Vec<InFlightCommand>,
-    looks: u32,
+    empty_polls: u32,
     given_up: bool,
 }
 
@@ -46,28 +46,28 @@ impl AttachQueue {
         ring: RingQueue,
         limits: IoLimits,
     ) -> Self {
-        Self { session, epoch, ring, limits, aborted: Vec::new(), looks: 0, given_up: false }
+        Self { session, epoch, ring, limits, aborted: Vec::new(), empty_polls: 0, given_up: false }
     }
 
     /// Reconnects to the daemon and resubmits the unanswered commands.
     #[cold]
-    fn find_again(&mut self) -> Result<(), IoError> {
-        let found = self.try_again();
+    fn reconnect(&mut self) -> Result<(), IoError> {
+        let found = self.try_reconnect();
         self.given_up = found.is_err();
         found
     }
 
-    fn try_again(&mut self) -> Result<(), IoError> {
+    fn try_reconnect(&mut self) -> Result<(), IoError> {
         // Completions that arrived before the end are already reaped.
         let mut session = lock(&self.session);
         session.reconnect(self.epoch)?;
         let mut ring = session.ring_queue(self.ring.depth())?;
         self.epoch = session.epoch();
         drop(session);
-        let mut again = self.ring.take_unanswered();
+        let mut again = self.ring.take_in_flight();
         again.append(&mut self.aborted);
         again.sort_by_key(InFlightCommand::order);
-        if let Err((rest, error)) = ring.submit_again(again) {
+        if let Err((rest, error)) = ring.resubmit(again) {
             self.aborted = rest;
             return Err(error.into());
         }
@@ -100,21 +100,21 @@ impl QueueTransport for AttachQueue {
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        while let Some((completion, command)) = self.ring.reap_with()? {
+        while let Some((completion, command)) = self.ring.reap_command()? {
             if completion.status == Status::ABORTED_SQ_DELETION {
                 // The daemon shuts down and did not start this one.
                 self.aborted.push(command);
                 continue;
             }
-            self.looks = 0;
+            self.empty_polls = 0;
             return Ok(Some(CompletedCommand { completion, data: command.data }));
         }
-        self.looks += 1;
-        if self.looks >= LOOKS {
-            self.looks = 0;
-            if self.given_up || self.ring.look_for_hang_up() {
+        self.empty_polls += 1;
+        if self.empty_polls >= POLLS_PER_CHECK {
+            self.empty_polls = 0;
+            if self.given_up || self.ring.check_hang_up() {
                 // A completion posted before the end is still delivered.
-                match self.ring.reap_with()? {
+                match self.ring.reap_command()? {
                     Some((completion, command)) if completion.status == Status::ABORTED_SQ_DELETION => {
                         self.aborted.push(command);
                     }
@@ -123,7 +123,7 @@ impl QueueTransport for AttachQueue {
                     }
                     None => {}
                 }
-                self.find_again()?;
+                self.reconnect()?;
             }
         }
         Ok(None)
@@ -132,11 +132,11 @@ impl QueueTransport for AttachQueue {
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let longest = match (longest, self.aborted.is_empty()) {
             (longest, true) => longest,
-            (longest, false) => Some(longest.map_or(DRAIN_LOOK, |longest| longest.min(DRAIN_LOOK))),
+            (longest, false) => Some(longest.map_or(DRAIN_POLL_INTERVAL, |longest| longest.min(DRAIN_POLL_INTERVAL))),
         };
         self.ring.sleep(longest)?;
         if self.ring.has_hung_up() {
-            self.looks = LOOKS;
+            self.empty_polls = POLLS_PER_CHECK;
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl QueueTransport for AttachQueue {
         }
         let armed = self.ring.arm()?;
         if self.ring.has_hung_up() {
-            self.looks = LOOKS;
+            self.empty_polls = POLLS_PER_CHECK;
         }
         Ok(armed)
     }

@@ -4,10 +4,11 @@
 //! its address and its bytes for the session's life; the epoch counts connections, so that each queue detects that its
 //! own has ended.
 
-use super::direct::{LentQueueOwner, LentQueueReply, LoanWatcher, QueueLoan, RegionAddresses, lent_of};
+use super::direct::{LentQueueOwner, LentQueueReply, LoanWatcher, QueueLoan, RegionAddresses, parse_lent_reply};
 use super::queue::AttachQueue;
-use crate::attach::admin::{AdminAnswer, AdminRequest, NamespaceRequest};
-use crate::attach::connection::{AttachConnection, nonsense};
+use crate::namespace_request::NamespaceRequest;
+use crate::attach::admin::{AdminAnswer, AdminRequest};
+use crate::attach::connection::{AttachConnection, unexpected_reply};
 use crate::attach::protocol::{AttachReply, AttachRequest};
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
@@ -105,7 +106,7 @@ impl AttachSession {
     }
 
     /// Calls as [`call`](Self::call), and repeats the call over a new connection if the old one has ended.
-    fn call_again(
+    fn call_with_retry(
         &mut self,
         request: &AttachRequest,
         with: Option<u64>,
@@ -118,6 +119,11 @@ impl AttachSession {
             }
             other => other,
         }
+    }
+
+    /// Returns the error for a daemon that has ended.
+    pub(super) fn gone(&self, reason: &str) -> IoError {
+        IoError::Gone { what: self.path.display().to_string(), reason: reason.to_owned() }
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -150,7 +156,7 @@ impl AttachSession {
         };
         for (&start, region) in &self.regions {
             let (reply, _) = connection.call(&region.request(start), &[region.file.as_fd()])?;
-            self.registered(start, region.bytes, &reply)?;
+            self.record_region(start, region.bytes, &reply)?;
         }
         self.connection = Some(connection);
         self.epoch += 1;
@@ -158,29 +164,29 @@ impl AttachSession {
     }
 
     /// Checks the daemon's reply to a region, and records the region's device address.
-    fn registered(&self, start: u64, bytes: u64, reply: &AttachReply) -> Result<(), IoError> {
+    fn record_region(&self, start: u64, bytes: u64, reply: &AttachReply) -> Result<(), IoError> {
         match (&self.direct, reply) {
             (None, AttachReply::Done) => Ok(()),
             (Some(direct), &AttachReply::Region { address }) => {
                 direct.addresses.insert(start, bytes, address);
                 Ok(())
             }
-            _ => Err(nonsense("a region", reply)),
+            _ => Err(unexpected_reply("a region", reply)),
         }
     }
 
     /// Returns the namespaces that this client may use.
     pub(super) fn namespaces(&mut self) -> Result<Vec<ClientNamespace>, IoError> {
-        match self.call_again(&AttachRequest::Namespaces, None)?.0 {
+        match self.call_with_retry(&AttachRequest::Namespaces, None)?.0 {
             AttachReply::Namespaces(namespaces) => Ok(namespaces),
-            other => Err(nonsense("namespaces", &other)),
+            other => Err(unexpected_reply("namespaces", &other)),
         }
     }
 
     /// Borrows a new hardware queue.
     pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentQueueReply, IoError> {
-        let (reply, descriptors) = self.call_again(&AttachRequest::Queue { depth }, None)?;
-        lent_of(reply, descriptors, self.connection.as_ref().and_then(AttachConnection::direct))
+        let (reply, descriptors) = self.call_with_retry(&AttachRequest::Queue { depth }, None)?;
+        parse_lent_reply(reply, descriptors, self.connection.as_ref().and_then(AttachConnection::direct_rules))
     }
 
     /// Watches for the end of a hardware queue.
@@ -191,9 +197,9 @@ impl AttachSession {
     /// Creates a queue over the present connection.
     pub(super) fn ring_queue(&mut self, depth: u32) -> Result<RingQueue, IoError> {
         let words = words_for(depth)?;
-        let (reply, descriptors) = self.call_again(&AttachRequest::Queue { depth }, None)?;
+        let (reply, descriptors) = self.call_with_retry(&AttachRequest::Queue { depth }, None)?;
         let AttachReply::Queue { bytes, .. } = reply else {
-            return Err(nonsense("a queue", &reply));
+            return Err(unexpected_reply("a queue", &reply));
         };
         let (Ok([memory, line]), Ok(bytes)) = (<[OwnedFd; 2]>::try_from(descriptors), usize::try_from(bytes))
         else {
@@ -202,15 +208,15 @@ impl AttachSession {
             });
         };
         let region = SharedMemory::map_descriptor(memory.as_fd(), 0, bytes)?;
-        let pair = QueuePair::host_half(SharedMemoryWords::new(region, 0, words)?, depth)?;
-        Ok(RingQueue::new(pair, QueueWakeups::Line(WakeLine::from(line))))
+        let pair = QueuePair::host_side(SharedMemoryWords::new(region, 0, words)?, depth)?;
+        Ok(RingQueue::new(pair, QueueWakeups::WakeLine(WakeLine::from(line))))
     }
 }
 
 impl AttachSession {
     /// Returns the limits of a ring, reduced to those of this daemon's device.
     fn limits(&self, ring: IoLimits) -> IoLimits {
-        let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data) else { return ring };
+        let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data_rules) else { return ring };
         let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
         IoLimits {
             transfer_bytes_max: ring.transfer_bytes_max.min(transfer),
@@ -221,7 +227,7 @@ impl AttachSession {
 }
 
 pub(super) fn expect_done(reply: &AttachReply) -> Result<(), IoError> {
-    if *reply == AttachReply::Done { Ok(()) } else { Err(nonsense("a request", reply)) }
+    if *reply == AttachReply::Done { Ok(()) } else { Err(unexpected_reply("a request", reply)) }
 }
 
 /// Locks the session. A thread that panicked in a call leaves at worst an old connection.
@@ -249,7 +255,7 @@ impl MemoryRegistrar for RegionRegistrar {
         session.regions.insert(start.0, region);
         let epoch = session.epoch;
         let answered = match session.call(&request, Some(start.0)) {
-            Ok((reply, _)) => session.registered(start.0, bytes as u64, &reply),
+            Ok((reply, _)) => session.record_region(start.0, bytes as u64, &reply),
             // A new connection registers it together with all other regions.
             Err(IoError::Gone { .. }) => session.reconnect(epoch),
             Err(error) => Err(error),
@@ -260,7 +266,7 @@ impl MemoryRegistrar for RegionRegistrar {
         answered
     }
 
-    fn forget(&self, start: Iova) -> Result<(), IoError> {
+    fn unregister(&self, start: Iova) -> Result<(), IoError> {
         let Some(session) = self.0.upgrade() else {
             return Ok(());
         };
@@ -282,7 +288,7 @@ impl AttachBackend {
     /// Connects to the daemon behind a socket, without retrying; later reconnects retry as the options say.
     ///
     /// # Errors
-    /// [`IoError::Gone`] when no daemon answers, [`IoError::Refused`] when the policy has no grant for this user.
+    /// [`IoError::Gone`] when no daemon answers, [`IoError::Daemon`] when the policy has no grant for this user.
     pub fn connect(path: &Path, options: AttachOptions) -> Result<Self, IoError> {
         let mut session = AttachSession {
             path: path.to_owned(),
@@ -311,10 +317,10 @@ impl DeviceBackend for AttachBackend {
 
     fn change_namespace(&mut self, id: u8, change: NamespaceRequest) -> Result<u8, IoError> {
         // Not retried: if the daemon went away after creating the namespace, a retry would create a second one.
-        let request = AttachRequest::Admin(AdminRequest::Namespace { id, wish: change });
+        let request = AttachRequest::Admin(AdminRequest::Namespace { id, request: change });
         match lock(&self.session).call(&request, None)?.0 {
             AttachReply::Admin(AdminAnswer::Namespace(id)) => Ok(id),
-            other => Err(nonsense("a change of namespaces", &other)),
+            other => Err(unexpected_reply("a change of namespaces", &other)),
         }
     }
 

@@ -3,8 +3,8 @@
 //! Input: an operator's settings. Output: the same, validated. Invariant: a setting takes effect with the call that
 //! sets it.
 
+use crate::error::CacheError;
 use headwater_host::clock::Nanos;
-use headwater_nvme::spec::status::Status;
 
 /// The time at which a write completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,11 +28,11 @@ pub struct CacheConfig {
     /// The percentage of dirty pages above which pages are written back in the background.
     pub dirty_background: u8,
     /// The most dirty pages in percent; a write that needs more waits.
-    pub dirty_most: u8,
+    pub dirty_max: u8,
     /// The age at which a dirty page is written back.
     pub dirty_age: Nanos,
     /// The pages of the largest prefetch; 0 for none.
-    pub ahead_pages: u32,
+    pub prefetch_pages: u32,
     /// The most write-backs in flight.
     pub write_backs: u32,
 }
@@ -44,29 +44,29 @@ impl Default for CacheConfig {
             pages: 16_384,
             block_pages: 512,
             dirty_background: 10,
-            dirty_most: 40,
+            dirty_max: 40,
             dirty_age: Nanos::from_millis(5_000),
-            ahead_pages: 128,
+            prefetch_pages: 128,
             write_backs: 16,
         }
     }
 }
 
 /// The fewest pages of a cache.
-pub const PAGES_LEAST: usize = 8;
+pub const PAGES_MIN: usize = 8;
 
 impl CacheConfig {
     pub(super) fn check(&self) -> Result<(), CacheError> {
         let pages = self.pages;
-        if !(PAGES_LEAST..=super::index::FRAMES_MAX).contains(&pages) {
-            return Err(CacheError::Pages { pages, least: PAGES_LEAST, most: super::index::FRAMES_MAX });
+        if !(PAGES_MIN..=super::index::FRAMES_MAX).contains(&pages) {
+            return Err(CacheError::Pages { pages, least: PAGES_MIN, most: super::index::FRAMES_MAX });
         }
         if !self.block_pages.is_power_of_two() || self.block_pages > super::index::FRAMES_MAX {
             return Err(CacheError::BlockPages { block_pages: self.block_pages });
         }
-        let shares = self.dirty_background <= self.dirty_most && (1..=90).contains(&self.dirty_most);
+        let shares = self.dirty_background <= self.dirty_max && (1..=90).contains(&self.dirty_max);
         if !shares || self.write_backs == 0 {
-            let Self { dirty_background, dirty_most, write_backs, .. } = *self;
+            let Self { dirty_background, dirty_max: dirty_most, write_backs, .. } = *self;
             return Err(CacheError::Dirty { dirty_background, dirty_most, write_backs });
         }
         Ok(())
@@ -76,90 +76,6 @@ impl CacheConfig {
     pub(super) fn blocks(&self, pages: usize) -> usize {
         pages.div_ceil(self.block_pages)
     }
-}
-
-/// A refusal of a cache, which had no effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CacheError {
-    /// An invalid device shape.
-    #[error(
-        "cannot cache {device_bytes} bytes in blocks of {block_bytes}; use blocks of a power of two up to 4096 bytes"
-    )]
-    Shape {
-        /// The device's length.
-        device_bytes: u64,
-        /// The device's block size.
-        block_bytes: u32,
-    },
-    /// Too few or too many pages.
-    #[error("the cache has {pages} pages; set {least} to {most}")]
-    Pages {
-        /// The pages given.
-        pages: usize,
-        /// The fewest.
-        least: usize,
-        /// The most.
-        most: usize,
-    },
-    /// A block of memory that is not a power of two.
-    #[error("a memory block has {block_pages} pages; set a power of two")]
-    BlockPages {
-        /// The pages given.
-        block_pages: usize,
-    },
-    /// Limits of dirty pages that contradict each other, or no write-backs.
-    #[error(
-        "dirty limits of {dirty_background} and {dirty_most} percent with {write_backs} write-backs; set at most 90, \
-         the first at most the second, and at least one write-back"
-    )]
-    Dirty {
-        /// The background limit.
-        dirty_background: u8,
-        /// The limit of dirty pages.
-        dirty_most: u8,
-        /// The write-backs in flight.
-        write_backs: u32,
-    },
-    /// A buffer too short for a block of memory.
-    #[error("a memory block has {bytes} bytes and needs {needed}; allocate as many as requested")]
-    Memory {
-        /// The bytes given.
-        bytes: usize,
-        /// The bytes needed.
-        needed: usize,
-    },
-    /// A range beyond the end of the device.
-    #[error("{bytes} bytes at offset {offset} exceed the device of {device_bytes} bytes; stay inside it")]
-    Range {
-        /// The start of the range.
-        offset: u64,
-        /// The length of the range.
-        bytes: u64,
-        /// The length of the device.
-        device_bytes: u64,
-    },
-    /// A direct request that is not whole blocks.
-    #[error(
-        "{bytes} bytes at offset {offset} are not whole blocks of {block_bytes} bytes; use the cached path"
-    )]
-    Misaligned {
-        /// The start of the range.
-        offset: u64,
-        /// The length of the range.
-        bytes: u64,
-        /// The bytes of a block.
-        block_bytes: u32,
-    },
-    /// Another shrink in progress.
-    #[error("the cache is already shrinking; wait until it has finished")]
-    Shrinking,
-    /// A user that has left the cache.
-    #[error("this user has left the cache; join again")]
-    Left,
-    /// The device is gone.
-    #[error("the device is gone: {0}; open it again")]
-    Gone(Status),
 }
 
 #[cfg(test)]
@@ -176,7 +92,7 @@ mod tests {
             CacheConfig { block_pages: 3, ..good },
             CacheConfig { block_pages: 0, ..good },
             CacheConfig { dirty_background: 50, ..good },
-            CacheConfig { dirty_most: 100, ..good },
+            CacheConfig { dirty_max: 100, ..good },
             CacheConfig { write_backs: 0, ..good },
         ];
         for config in bad {

@@ -35,8 +35,8 @@ impl BlockCache {
     }
 
     /// Returns true if cached pages are newer than the device: a direct read must then go through the cache.
-    pub(super) fn is_newer(&self, pending: &PendingCacheRequest) -> bool {
-        let is_dirty = |&frame: &u32| self.frames.of(frame).marks.has(PageFlags::DIRTY);
+    pub(super) fn has_dirty_pages(&self, pending: &PendingCacheRequest) -> bool {
+        let is_dirty = |&frame: &u32| self.frames.frame(frame).flags.has(PageFlags::DIRTY);
         self.dirty > 0 && self.frames_of(pending.next, pending.end).iter().any(is_dirty)
     }
 
@@ -55,7 +55,7 @@ impl BlockCache {
         for at in 0..self.locks.len() {
             let DirectWriteLock { request, first, end, launched } = self.locks[at];
             let waits = self.locks[..at].iter().any(|earlier| earlier.overlaps(first, end));
-            let rests = |&frame: &u32| self.frames.of(frame).state == FrameState::Idle;
+            let rests = |&frame: &u32| self.frames.frame(frame).state == FrameState::Idle;
             if !launched && !waits && self.frames_of(first, end).iter().all(rests) {
                 self.locks[at].launched = true;
                 self.launch_direct(request);
@@ -65,7 +65,7 @@ impl BlockCache {
 
     fn launch_direct(&mut self, request: u64) {
         let Some(mut pending) = self.requests.take(request) else { return };
-        let CacheOperation::Direct { kind, durable } = pending.action else { return };
+        let CacheOperation::Direct { kind, durable } = pending.operation else { return };
         let most = match kind {
             TransferKind::Read | TransferKind::Write => to_u64(self.transfer_pages()) * PAGE,
             _ => (self.limits.range_bytes_max / PAGE).max(1) * PAGE,
@@ -79,7 +79,7 @@ impl BlockCache {
             };
             let segments = pending.data.iter().map(cut).collect();
             let transfer = BackingTransfer { kind, offset: pending.offset + done, bytes, durable, segments };
-            self.launch(TransferPurpose::Direct(request), transfer);
+            self.queue_transfer(TransferPurpose::Direct(request), transfer);
             pending.waiting += 1;
             done += bytes;
         }
@@ -87,21 +87,21 @@ impl BlockCache {
         self.requests.put_back(request, pending);
     }
 
-    pub(super) fn direct_done(&mut self, request: u64, status: Status) {
+    pub(super) fn direct_completed(&mut self, request: u64, status: Status) {
         let Some(mut pending) = self.requests.take(request) else { return };
         pending.waiting -= 1;
         if !status.is_success() {
             pending.fail(status);
         }
         if pending.waiting == 0 {
-            if let CacheOperation::Direct { kind, .. } = pending.action
+            if let CacheOperation::Direct { kind, .. } = pending.operation
                 && kind != TransferKind::Read
             {
-                self.follow(kind, &pending);
+                self.update_cached_pages(kind, &pending);
             }
             self.unlock(request);
         }
-        self.give_back(request, pending, false);
+        self.store_or_finish(request, pending, false);
     }
 
     /// Releases the range of a direct write.
@@ -110,12 +110,12 @@ impl BlockCache {
     }
 
     /// Updates the cached pages of a range to the device's new contents.
-    fn follow(&mut self, kind: TransferKind, pending: &PendingCacheRequest) {
+    fn update_cached_pages(&mut self, kind: TransferKind, pending: &PendingCacheRequest) {
         let (first, end) = pages_of(pending.offset, pending.bytes);
         for frame in self.frames_of(first, end) {
-            let page = self.frames.of(frame).page;
+            let page = self.frames.frame(frame).page;
             let part = pending.part(page);
-            let is_dirty = self.frames.of(frame).marks.has(PageFlags::DIRTY);
+            let is_dirty = self.frames.frame(frame).flags.has(PageFlags::DIRTY);
             // A request waits for this page to be written: it must be written, with its current contents.
             let is_awaited = self.waiters.contains_key(&frame);
             let is_whole = part.bytes == self.shape.page_bytes(page);
@@ -132,7 +132,7 @@ impl BlockCache {
                 self.copy_direct(frame, pending.data.as_ref(), part);
                 if is_whole && is_dirty && !is_awaited {
                     self.frames.unlink(frame);
-                    self.forget_dirt(frame);
+                    self.clear_dirty(frame);
                     self.list_clean(frame);
                 }
             }

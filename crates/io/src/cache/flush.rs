@@ -26,7 +26,7 @@ pub(super) struct FlushState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlushPhase {
-    Rest,
+    Idle,
     Pages,
     Device,
 }
@@ -34,7 +34,7 @@ enum FlushPhase {
 impl Default for FlushState {
     fn default() -> Self {
         let (waiting, active) = (Vec::new(), Vec::new());
-        Self { waiting, active, phase: FlushPhase::Rest, marked: 0, status: Status::SUCCESS }
+        Self { waiting, active, phase: FlushPhase::Idle, marked: 0, status: Status::SUCCESS }
     }
 }
 
@@ -44,31 +44,31 @@ impl BlockCache {
         lower: &mut L,
         pending: PendingCacheRequest,
     ) -> SubmitResult {
-        self.owners.begin(pending.owner);
+        self.users.count_request(pending.owner);
         let key = self.requests.insert(pending);
         self.flushes.waiting.push(key);
-        self.settle(lower);
-        SubmitResult::Later
+        self.run_until_idle(lower);
+        SubmitResult::Pending
     }
 
     pub(super) fn advance_flush(&mut self) {
         loop {
             match self.flushes.phase {
-                FlushPhase::Rest if self.flushes.waiting.is_empty() => return,
-                FlushPhase::Rest => {
+                FlushPhase::Idle if self.flushes.waiting.is_empty() => return,
+                FlushPhase::Idle => {
                     self.flushes.active = std::mem::take(&mut self.flushes.waiting);
                     self.flushes.status = Status::SUCCESS;
                     self.flushes.phase = FlushPhase::Pages;
                     self.mark_dirty_pages();
                 }
                 FlushPhase::Pages if self.flushes.marked > 0 => return,
-                FlushPhase::Pages if !self.flushes.status.is_success() => self.end_flush(self.flushes.status),
+                FlushPhase::Pages if !self.flushes.status.is_success() => self.complete_flushes(self.flushes.status),
                 FlushPhase::Pages => {
                     self.flushes.phase = FlushPhase::Device;
-                    let (durable, segments) = (WriteDurability::AsPromised, Vec::new());
+                    let (durable, segments) = (WriteDurability::NamespaceDefault, Vec::new());
                     let transfer =
                         BackingTransfer { kind: TransferKind::Flush, offset: 0, bytes: 0, durable, segments };
-                    return self.launch(TransferPurpose::Flush, transfer);
+                    return self.queue_transfer(TransferPurpose::Flush, transfer);
                 }
                 FlushPhase::Device => return,
             }
@@ -81,25 +81,25 @@ impl BlockCache {
         for list in [FrameList::Urgent, FrameList::Dirty, FrameList::Failed] {
             dirty.extend(self.frames.iter(list));
         }
-        for (_, flight) in self.flights.iter() {
+        for (_, flight) in self.transfers.iter() {
             if let TransferPurpose::WriteBack(frames) = flight {
                 dirty.extend(frames);
             }
         }
         for &frame in &dirty {
-            self.frames.at(frame).marks.set(PageFlags::FLUSHED);
+            self.frames.frame_mut(frame).flags.set(PageFlags::FLUSHED);
         }
         self.flushes.marked = dirty.len();
-        self.hurry(FrameList::Failed);
-        self.hurry(FrameList::Dirty);
+        self.mark_urgent(FrameList::Failed);
+        self.mark_urgent(FrameList::Dirty);
     }
 
-    pub(super) fn end_flush(&mut self, status: Status) {
-        self.flushes.phase = FlushPhase::Rest;
-        self.stirred = true;
+    pub(super) fn complete_flushes(&mut self, status: Status) {
+        self.flushes.phase = FlushPhase::Idle;
+        self.progressed = true;
         for key in std::mem::take(&mut self.flushes.active) {
             let Some(mut pending) = self.requests.take(key) else { continue };
-            let is_news = self.owners.tell(pending.owner);
+            let is_news = self.users.report_failures(pending.owner);
             if !status.is_success() {
                 pending.fail(status);
             } else if is_news {

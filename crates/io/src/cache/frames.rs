@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use headwater_host::clock::Nanos;
 
 /// No frame.
-pub(super) const NONE: u32 = u32::MAX;
+pub(super) const NO_FRAME: u32 = u32::MAX;
 
 /// The list that a frame is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl PageFlags {
     /// The device does not have it yet.
     pub(super) const DIRTY: Self = Self(1);
     /// Its write was acknowledged, and the device does not have it yet.
-    pub(super) const OWED: Self = Self(2);
+    pub(super) const ACKNOWLEDGED: Self = Self(2);
     /// A flush waits for it.
     pub(super) const FLUSHED: Self = Self(4);
     /// A transfer with other pages failed; it is written alone.
@@ -63,7 +63,7 @@ impl PageFlags {
     /// It must be durable when it is written.
     pub(super) const DURABLE: Self = Self(16);
     /// It was prefetched and is not yet used.
-    pub(super) const AHEAD: Self = Self(32);
+    pub(super) const PREFETCHED: Self = Self(32);
     /// It moves to the main list when it is clean.
     pub(super) const PROVEN: Self = Self(64);
 
@@ -88,25 +88,25 @@ impl PageFlags {
 pub(super) struct CacheFrame {
     pub(super) page: u64,
     /// The time at which it became dirty, or failed.
-    pub(super) since: Nanos,
+    pub(super) dirty_since: Nanos,
     prev: u32,
     next: u32,
     list: FrameList,
     pub(super) state: FrameState,
     /// Its recent uses, up to [`USES_MOST`](super::replacement::USES_MOST).
     pub(super) uses: u8,
-    pub(super) marks: PageFlags,
+    pub(super) flags: PageFlags,
 }
 
-const FREE: CacheFrame = CacheFrame {
+const FREE_FRAME: CacheFrame = CacheFrame {
     page: 0,
-    since: Nanos::ZERO,
-    prev: NONE,
-    next: NONE,
+    dirty_since: Nanos::ZERO,
+    prev: NO_FRAME,
+    next: NO_FRAME,
     list: FrameList::None,
     state: FrameState::Free,
     uses: 0,
-    marks: PageFlags(0),
+    flags: PageFlags(0),
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ pub(super) struct FrameTable {
 
 impl FrameTable {
     pub(super) fn new(block_pages: usize) -> Self {
-        let lists = [ListEnds { first: NONE, last: NONE, frames: 0 }; LISTS];
+        let lists = [ListEnds { first: NO_FRAME, last: NO_FRAME, frames: 0 }; LISTS];
         Self { blocks: Vec::new(), block_bits: block_pages.trailing_zeros(), frames: Vec::new(), lists }
     }
 
@@ -135,8 +135,8 @@ impl FrameTable {
     pub(super) fn add(&mut self, block: Buffer) {
         self.blocks.push(block);
         for _ in 0..1_usize << self.block_bits {
-            let frame = u32::try_from(self.frames.len()).unwrap_or(NONE);
-            self.frames.push(FREE);
+            let frame = u32::try_from(self.frames.len()).unwrap_or(NO_FRAME);
+            self.frames.push(FREE_FRAME);
             self.push_back(FrameList::Free, frame);
         }
     }
@@ -160,18 +160,18 @@ impl FrameTable {
     }
 
     #[inline]
-    pub(super) fn of(&self, frame: u32) -> &CacheFrame {
+    pub(super) fn frame(&self, frame: u32) -> &CacheFrame {
         &self.frames[frame as usize]
     }
 
     #[inline]
-    pub(super) fn at(&mut self, frame: u32) -> &mut CacheFrame {
+    pub(super) fn frame_mut(&mut self, frame: u32) -> &mut CacheFrame {
         &mut self.frames[frame as usize]
     }
 
     /// Resets a frame to empty; it is on no list.
     pub(super) fn reset(&mut self, frame: u32) {
-        *self.at(frame) = FREE;
+        *self.frame_mut(frame) = FREE_FRAME;
     }
 
     /// Iterates over the frames with a page or a transfer, with their page numbers.
@@ -182,7 +182,7 @@ impl FrameTable {
 
     #[inline]
     pub(super) fn list(&self, frame: u32) -> FrameList {
-        self.of(frame).list
+        self.frame(frame).list
     }
 
     #[inline]
@@ -192,67 +192,67 @@ impl FrameTable {
 
     #[inline]
     pub(super) fn first(&self, list: FrameList) -> Option<u32> {
-        Some(self.lists[list as usize].first).filter(|&frame| frame != NONE)
+        Some(self.lists[list as usize].first).filter(|&frame| frame != NO_FRAME)
     }
 
     #[inline]
     pub(super) fn last(&self, list: FrameList) -> Option<u32> {
-        Some(self.lists[list as usize].last).filter(|&frame| frame != NONE)
+        Some(self.lists[list as usize].last).filter(|&frame| frame != NO_FRAME)
     }
 
     /// Iterates over the frames of a list, first to last.
     pub(super) fn iter(&self, list: FrameList) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(list), |&frame| {
-            Some(self.of(frame).next).filter(|&next| next != NONE)
+            Some(self.frame(frame).next).filter(|&next| next != NO_FRAME)
         })
     }
 
     pub(super) fn push_front(&mut self, list: FrameList, frame: u32) {
         let next = self.lists[list as usize].first;
-        self.link(list, NONE, frame, next);
+        self.link(list, NO_FRAME, frame, next);
     }
 
     pub(super) fn push_back(&mut self, list: FrameList, frame: u32) {
         let prev = self.lists[list as usize].last;
-        self.link(list, prev, frame, NONE);
+        self.link(list, prev, frame, NO_FRAME);
     }
 
     fn link(&mut self, list: FrameList, prev: u32, frame: u32, next: u32) {
-        let at = self.at(frame);
+        let at = self.frame_mut(frame);
         debug_assert!(at.list == FrameList::None, "the frame is already on a list");
         (at.prev, at.next, at.list) = (prev, next, list);
-        if prev == NONE {
+        if prev == NO_FRAME {
             self.lists[list as usize].first = frame;
         } else {
-            self.at(prev).next = frame;
+            self.frame_mut(prev).next = frame;
         }
-        if next == NONE {
+        if next == NO_FRAME {
             self.lists[list as usize].last = frame;
         } else {
-            self.at(next).prev = frame;
+            self.frame_mut(next).prev = frame;
         }
         self.lists[list as usize].frames += 1;
     }
 
     /// Removes a frame from its list, if it is on one.
     pub(super) fn unlink(&mut self, frame: u32) {
-        let CacheFrame { prev, next, list, .. } = *self.of(frame);
+        let CacheFrame { prev, next, list, .. } = *self.frame(frame);
         if list == FrameList::None {
             return;
         }
-        if prev == NONE {
+        if prev == NO_FRAME {
             self.lists[list as usize].first = next;
         } else {
-            self.at(prev).next = next;
+            self.frame_mut(prev).next = next;
         }
-        if next == NONE {
+        if next == NO_FRAME {
             self.lists[list as usize].last = prev;
         } else {
-            self.at(next).prev = prev;
+            self.frame_mut(next).prev = prev;
         }
         self.lists[list as usize].frames -= 1;
-        let at = self.at(frame);
-        (at.prev, at.next, at.list) = (NONE, NONE, FrameList::None);
+        let at = self.frame_mut(frame);
+        (at.prev, at.next, at.list) = (NO_FRAME, NO_FRAME, FrameList::None);
     }
 
     /// Moves a page to a free frame, at the same position in its list.
@@ -260,19 +260,19 @@ impl FrameTable {
         let mut bytes = [0; PAGE_BYTES];
         self.read(from, 0, &mut bytes);
         self.write(to, 0, &bytes);
-        let CacheFrame { prev, list, .. } = *self.of(from);
+        let CacheFrame { prev, list, .. } = *self.frame(from);
         self.unlink(from);
         self.unlink(to);
-        *self.at(to) = CacheFrame { prev: NONE, next: NONE, list: FrameList::None, ..*self.of(from) };
+        *self.frame_mut(to) = CacheFrame { prev: NO_FRAME, next: NO_FRAME, list: FrameList::None, ..*self.frame(from) };
         if list != FrameList::None {
-            let next = if prev == NONE { self.lists[list as usize].first } else { self.of(prev).next };
+            let next = if prev == NO_FRAME { self.lists[list as usize].first } else { self.frame(prev).next };
             self.link(list, prev, to, next);
         }
         self.reset(from);
     }
 
     #[inline]
-    fn place(&self, frame: u32) -> (&Buffer, usize) {
+    fn memory_of(&self, frame: u32) -> (&Buffer, usize) {
         let within = (frame as usize) & ((1 << self.block_bits) - 1);
         (&self.blocks[(frame >> self.block_bits) as usize], within * PAGE_BYTES)
     }
@@ -280,7 +280,7 @@ impl FrameTable {
     /// Copies bytes out of a page.
     #[inline]
     pub(super) fn read(&self, frame: u32, at: usize, into: &mut [u8]) {
-        let (block, start) = self.place(frame);
+        let (block, start) = self.memory_of(frame);
         let copied = block.read(start + at, into);
         assert!(copied.is_ok(), "part of a page is outside its block");
     }
@@ -288,22 +288,22 @@ impl FrameTable {
     /// Copies bytes into a page.
     #[inline]
     pub(super) fn write(&self, frame: u32, at: usize, from: &[u8]) {
-        let (block, start) = self.place(frame);
+        let (block, start) = self.memory_of(frame);
         let copied = block.write(start + at, from);
         assert!(copied.is_ok(), "part of a page is outside its block");
     }
 
     /// Returns true if two frames are contiguous in one block.
-    pub(super) fn are_joined(&self, frame: u32, next: u32) -> bool {
+    pub(super) fn are_contiguous(&self, frame: u32, next: u32) -> bool {
         next == frame + 1 && next.trailing_zeros() < self.block_bits
     }
 
     /// Returns the memory of frames as segments of a transfer, `bytes` in total.
     pub(super) fn segments(&self, frames: &[u32], bytes: u64) -> Vec<Buffer> {
         let mut left = to_usize(bytes);
-        let runs = frames.chunk_by(|&frame, &next| self.are_joined(frame, next));
+        let runs = frames.chunk_by(|&frame, &next| self.are_contiguous(frame, next));
         let segment = |run: &[u32]| {
-            let (block, start) = self.place(run[0]);
+            let (block, start) = self.memory_of(run[0]);
             let wanted = (run.len() * PAGE_BYTES).min(left);
             left -= wanted;
             match block.slice(start, wanted) {
@@ -325,7 +325,7 @@ mod tests {
         let mut frames = FrameTable::new(4);
         for block in 0..blocks {
             let memory = SharedMemory::anonymous(4 * PAGE_BYTES).unwrap();
-            frames.add(Buffer::whole(memory, Iova(block << 20)));
+            frames.add(Buffer::from_region(memory, Iova(block << 20)));
         }
         frames
     }
@@ -344,7 +344,7 @@ mod tests {
         let mut frames = frames(1);
         for frame in 0..3 {
             frames.unlink(frame);
-            frames.at(frame).state = FrameState::Idle;
+            frames.frame_mut(frame).state = FrameState::Idle;
             frames.push_back(FrameList::Small, frame);
         }
         frames.write(1, 7, b"here");
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(frames.len(FrameList::Small), 3);
         let mut back = [0; 4];
         frames.read(3, 7, &mut back);
-        assert_eq!((&back, frames.of(1).state), (b"here", FrameState::Free));
+        assert_eq!((&back, frames.frame(1).state), (b"here", FrameState::Free));
         assert_eq!(frames.len(FrameList::Free), 0);
         for frame in [0, 2, 3] {
             frames.unlink(frame);

@@ -13,31 +13,32 @@ use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::{BLOCKS_MAX, TransferData};
 use crate::error::IoError;
-use crate::handle::{Handle, IoRequest, RefusedRequest, RequestError};
+use crate::error::RequestError;
+use crate::handle::{Handle, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 
 /// The bytes of a discard list with one range.
-const LIST_BYTES: usize = size_of::<DatasetRange>();
+const DISCARD_LIST_BYTES: usize = size_of::<DatasetRange>();
 /// The bytes of memory for the discard lists.
-pub const LISTS_BYTES: usize = 1_024;
+pub const DISCARD_LISTS_BYTES: usize = 1_024;
 
 /// A handle as backing device. Offset 0 of the cache is the first byte that this client may access.
 #[derive(Debug)]
 pub struct HandleBacking {
     handle: Handle,
-    first: u64,
-    lists: Vec<Buffer>,
+    first_byte: u64,
+    discard_lists: Vec<Buffer>,
     /// The completions that arrived during a wait.
     ready: VecDeque<CompletedCommand>,
     failure: Option<IoError>,
 }
 
 impl HandleBacking {
-    /// Wraps a handle without other users. `lists` is a buffer of the same device with 16 bytes for each discard in
-    /// flight ([`LISTS_BYTES`] are ample).
+    /// Wraps a handle without other users. `discard_lists` is a buffer of the same device with 16 bytes for each discard in
+    /// flight ([`DISCARD_LISTS_BYTES`] are ample).
     ///
     /// # Errors
     /// [`IoError::Namespace`] for a namespace without blocks.
@@ -46,23 +47,23 @@ impl HandleBacking {
             return Err(IoError::Namespace { namespace: facts.id, what: "holds keys; a cache needs blocks" });
         }
         let (first, _) = facts.blocks.unwrap_or((0, facts.size));
-        let cut = |at| lists.slice(at * LIST_BYTES, LIST_BYTES);
-        let lists = (0..lists.bytes() / LIST_BYTES).map(cut).collect::<Result<_, _>>()?;
+        let cut = |at| lists.slice(at * DISCARD_LIST_BYTES, DISCARD_LIST_BYTES);
+        let lists = (0..lists.bytes() / DISCARD_LIST_BYTES).map(cut).collect::<Result<_, _>>()?;
         let first = first.saturating_mul(handle.block_bytes());
-        Ok(Self { handle, first, lists, ready: VecDeque::new(), failure: None })
+        Ok(Self { handle, first_byte: first, discard_lists: lists, ready: VecDeque::new(), failure: None })
     }
 
     /// Returns the shape for a cache over it.
     #[must_use]
     pub fn shape(&self) -> DeviceShape {
         let block_bytes = u32::try_from(self.handle.block_bytes()).unwrap_or(u32::MAX);
-        DeviceShape { device_bytes: self.handle.end().saturating_sub(self.first), block_bytes }
+        DeviceShape { device_bytes: self.handle.end().saturating_sub(self.first_byte), block_bytes }
     }
 
     /// Returns the first byte that this client may access.
     #[must_use]
     pub fn first(&self) -> u64 {
-        self.first
+        self.first_byte
     }
 
     /// Returns the handle, to change its queues and policies. Only the cache submits requests.
@@ -82,7 +83,7 @@ impl HandleBacking {
     }
 
     /// Waits for a completion as the handle's completion policy says, at most for `longest`.
-    pub fn rest(&mut self, longest: Nanos) {
+    pub fn wait_for_completion(&mut self, longest: Nanos) {
         match self.handle.wait(Some(longest)) {
             Ok(answer) => self.ready.extend(answer),
             Err(error) => self.failure = Some(error),
@@ -90,11 +91,11 @@ impl HandleBacking {
     }
 
     /// Recovers the list buffer of a discard.
-    fn recover(&mut self, kind: TransferKind, data: TransferData) -> Vec<Buffer> {
+    fn recover_list(&mut self, kind: TransferKind, data: TransferData) -> Vec<Buffer> {
         match data {
             TransferData::None => Vec::new(),
             TransferData::ToDevice(list) if kind == TransferKind::Discard => {
-                self.lists.push(list);
+                self.discard_lists.push(list);
                 Vec::new()
             }
             TransferData::ToDevice(segment) | TransferData::FromDevice(segment) => vec![segment],
@@ -116,11 +117,11 @@ impl BackingDevice for HandleBacking {
     }
 
     fn submit(&mut self, transfer: BackingTransfer, ticket: u64) -> Result<(), TransferRefusal> {
-        if transfer.kind == TransferKind::Discard && self.lists.is_empty() {
+        if transfer.kind == TransferKind::Discard && self.discard_lists.is_empty() {
             return Err(TransferRefusal::Full(transfer));
         }
         let BackingTransfer { kind, offset, bytes, durable, mut segments } = transfer;
-        let at = self.first + offset;
+        let at = self.first_byte + offset;
         let one = if segments.len() == 1 { segments.pop() } else { None };
         let request = match (kind, one) {
             (TransferKind::Read, Some(into)) => IoRequest::read(at, into),
@@ -128,7 +129,7 @@ impl BackingDevice for HandleBacking {
             (TransferKind::Write, Some(from)) => IoRequest::write(at, from, durable),
             (TransferKind::Write, None) => IoRequest::write_gathered(at, segments, durable),
             (TransferKind::Zeroes, _) => IoRequest::write_zeroes(at, bytes, durable),
-            (TransferKind::Discard, _) => match self.lists.pop() {
+            (TransferKind::Discard, _) => match self.discard_lists.pop() {
                 Some(list) => IoRequest::discard(at, bytes, list),
                 None => return Err(TransferRefusal::Failed(Status::INTERNAL_ERROR)),
             },
@@ -137,14 +138,14 @@ impl BackingDevice for HandleBacking {
         let Err(RefusedRequest { request, error }) = self.handle.submit(request, ticket) else {
             return Ok(());
         };
-        let segments = self.recover(kind, request.data);
+        let segments = self.recover_list(kind, request.data);
         Err(match error {
             RequestError::Full { .. } => {
                 TransferRefusal::Full(BackingTransfer { kind, offset, bytes, durable, segments })
             }
             RequestError::OutOfRange { .. } => TransferRefusal::Failed(Status::LBA_OUT_OF_RANGE),
             RequestError::ReadOnly { .. } => TransferRefusal::Failed(Status::READ_ONLY),
-            RequestError::Closed | RequestError::Gone => TransferRefusal::Failed(Status::INTERNAL_ERROR),
+            RequestError::NoQueue | RequestError::Gone => TransferRefusal::Failed(Status::INTERNAL_ERROR),
             _ => TransferRefusal::Failed(Status::INVALID_FIELD),
         })
     }
@@ -160,8 +161,8 @@ impl BackingDevice for HandleBacking {
         };
         Ok(answer.map(|CompletedCommand { completion, data }| {
             // Only discard lists have this length.
-            if data.bytes() == LIST_BYTES {
-                self.recover(TransferKind::Discard, data);
+            if data.bytes() == DISCARD_LIST_BYTES {
+                self.recover_list(TransferKind::Discard, data);
             }
             TransferCompletion { ticket: completion.token, status: completion.status }
         }))

@@ -11,7 +11,7 @@ const FRAME_BITS: u32 = 24;
 /// An empty entry: its page would be [`PAGES_MAX`].
 const EMPTY: u64 = u64::MAX;
 /// 2^64 divided by the golden ratio, which spreads adjacent pages far apart.
-const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+const HASH_MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The hash table of pages and their frames.
 #[derive(Debug)]
@@ -30,19 +30,19 @@ impl FrameIndex {
     }
 
     #[inline]
-    fn home(&self, page: u64) -> usize {
-        to_usize(page.wrapping_mul(SPREAD) >> self.shift)
+    fn hashed_position(&self, page: u64) -> usize {
+        to_usize(page.wrapping_mul(HASH_MULTIPLIER) >> self.shift)
     }
 
     #[inline]
-    fn after(&self, position: usize) -> usize {
+    fn next_position(&self, position: usize) -> usize {
         (position + 1) & (self.entries.len() - 1)
     }
 
     /// Returns the frame of a page.
     #[inline]
     pub(super) fn find(&self, page: u64) -> Option<u32> {
-        let mut position = self.home(page);
+        let mut position = self.hashed_position(page);
         loop {
             let entry = self.entries[position];
             if entry >> FRAME_BITS == page {
@@ -51,39 +51,39 @@ impl FrameIndex {
             if entry == EMPTY {
                 return None;
             }
-            position = self.after(position);
+            position = self.next_position(position);
         }
     }
 
     /// Sets the frame of a page, new or present.
     pub(super) fn set(&mut self, page: u64, frame: u32) {
         debug_assert!(page < PAGES_MAX && (frame as usize) < FRAMES_MAX);
-        let mut position = self.home(page);
+        let mut position = self.hashed_position(page);
         while self.entries[position] != EMPTY && self.entries[position] >> FRAME_BITS != page {
-            position = self.after(position);
+            position = self.next_position(position);
         }
         self.entries[position] = (page << FRAME_BITS) | u64::from(frame);
     }
 
     /// Removes a page.
     pub(super) fn remove(&mut self, page: u64) {
-        let mut gap = self.home(page);
+        let mut gap = self.hashed_position(page);
         while self.entries[gap] >> FRAME_BITS != page {
             if self.entries[gap] == EMPTY {
                 return;
             }
-            gap = self.after(gap);
+            gap = self.next_position(gap);
         }
         // Following entries move up, unless that would put them before their hashed position.
-        let mut position = self.after(gap);
+        let mut position = self.next_position(gap);
         while self.entries[position] != EMPTY {
-            let home = self.home(self.entries[position] >> FRAME_BITS);
+            let home = self.hashed_position(self.entries[position] >> FRAME_BITS);
             let mask = self.entries.len() - 1;
             if (position.wrapping_sub(home) & mask) >= (position.wrapping_sub(gap) & mask) {
                 self.entries[gap] = self.entries[position];
                 gap = position;
             }
-            position = self.after(position);
+            position = self.next_position(position);
         }
         self.entries[gap] = EMPTY;
     }

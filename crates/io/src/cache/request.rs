@@ -4,13 +4,13 @@
 //! exactly once, and its buffer is returned in every case.
 
 use super::backing::TransferKind;
-use super::config::CacheError;
+use crate::error::CacheError;
 use super::shape::{PagePart, pages_of, to_u64};
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
 use headwater_nvme::spec::status::Status;
 
-/// A user of a cache, returned by [`Cache::join`](super::Cache::join).
+/// A user of a cache, returned by [`BlockCache::join`](super::BlockCache::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheUser(pub(super) u32);
 
@@ -30,7 +30,7 @@ pub enum CacheRequest {
         offset: u64,
         /// The buffer to write.
         from: Buffer,
-        /// The durability; [`WriteDurability::Now`] writes through to the medium under either policy.
+        /// The durability; [`WriteDurability::Immediate`] writes through to the medium under either policy.
         durable: WriteDurability,
     },
     /// A comparison with a buffer: [`Status::COMPARE_FAILURE`] when they differ.
@@ -101,8 +101,8 @@ pub struct FinishedRequest {
 pub enum SubmitResult {
     /// The request is finished.
     Done(FinishedRequest),
-    /// The request finishes later, through [`Cache::take`](super::Cache::take).
-    Later,
+    /// The request finishes later, through [`BlockCache::take_finished`](super::BlockCache::take_finished).
+    Pending,
 }
 
 /// The operation of a request in progress.
@@ -128,7 +128,7 @@ pub(super) enum CacheOperation {
 pub(super) struct PendingCacheRequest {
     pub(super) owner: u32,
     pub(super) token: u64,
-    pub(super) action: CacheOperation,
+    pub(super) operation: CacheOperation,
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) data: Option<Buffer>,
@@ -142,15 +142,15 @@ pub(super) struct PendingCacheRequest {
 
 impl PendingCacheRequest {
     pub(super) fn new(owner: CacheUser, token: u64, request: CacheRequest) -> Self {
-        let (action, offset, bytes, data) = request.into_parts();
+        let (operation, offset, bytes, data) = request.into_parts();
         let (next, end) = pages_of(offset, bytes);
         let status = Status::SUCCESS;
-        Self { owner: owner.0, token, action, offset, bytes, data, next, end, waiting: 0, status }
+        Self { owner: owner.0, token, operation, offset, bytes, data, next, end, waiting: 0, status }
     }
 
     /// Returns a request without bytes.
-    pub(super) fn of(owner: CacheUser, token: u64, action: CacheOperation) -> Self {
-        Self { action, ..Self::new(owner, token, CacheRequest::Flush) }
+    pub(super) fn without_bytes(owner: CacheUser, token: u64, operation: CacheOperation) -> Self {
+        Self { operation, ..Self::new(owner, token, CacheRequest::Flush) }
     }
 
     pub(super) fn part(&self, page: u64) -> PagePart {
@@ -165,11 +165,11 @@ impl PendingCacheRequest {
         self.next = self.end;
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.next >= self.end && self.waiting == 0
     }
 
-    pub(super) fn finished(self) -> FinishedRequest {
+    pub(super) fn into_finished(self) -> FinishedRequest {
         FinishedRequest { token: self.token, status: self.status, data: self.data }
     }
 }
@@ -204,12 +204,12 @@ impl CacheRequest {
 
     fn into_parts(self) -> (CacheOperation, u64, u64, Option<Buffer>) {
         let (offset, bytes) = self.range();
-        let plain = WriteDurability::AsPromised;
+        let plain = WriteDurability::NamespaceDefault;
         let (action, data) = match self {
             Self::Read { into, .. } => (CacheOperation::Read, Some(into)),
             Self::Compare { with, .. } => (CacheOperation::Compare, Some(with)),
             Self::Write { from, durable, .. } => {
-                (CacheOperation::Write { through: durable == WriteDurability::Now, durable }, Some(from))
+                (CacheOperation::Write { through: durable == WriteDurability::Immediate, durable }, Some(from))
             }
             Self::DirectRead { into, .. } => {
                 (CacheOperation::Direct { kind: TransferKind::Read, durable: plain }, Some(into))

@@ -4,12 +4,12 @@
 //! loses no dirty page and no frame under a transfer; the most valuable pages stay, moved to other frames if necessary.
 
 use super::backing::BackingDevice;
-use super::config::CacheError;
-use super::frames::{FrameList, FrameState, NONE, PageFlags};
-use super::replacement::share;
+use crate::error::CacheError;
+use super::frames::{FrameList, FrameState, NO_FRAME, PageFlags};
+use super::replacement::percentage_of;
 use super::request::{CacheOperation, CacheUser, FinishedRequest, PendingCacheRequest, SubmitResult};
 use super::shape::PAGE_BYTES;
-use super::{BlockCache, PAGES_LEAST};
+use super::{BlockCache, PAGES_MIN};
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_nvme::spec::status::Status;
@@ -20,7 +20,7 @@ pub(super) struct ShrinkState {
     request: u64,
     blocks: usize,
     /// The frames that still hold a page.
-    left: Vec<u32>,
+    remaining: Vec<u32>,
     retired: usize,
     failure: Option<Status>,
 }
@@ -37,7 +37,7 @@ impl BlockCache {
     /// status gives the reason.
     ///
     /// # Errors
-    /// [`IoError::BlockCache`] for an invalid number, or while a shrink is in progress; the errors of `memory`.
+    /// [`IoError::Cache`] for an invalid number, or while a shrink is in progress; the errors of `memory`.
     pub fn resize<L: BackingDevice>(
         &mut self,
         lower: &mut L,
@@ -52,27 +52,27 @@ impl BlockCache {
         if self.shrink.is_some() {
             return Err(CacheError::Shrinking.into());
         }
-        if !self.owners.is_here(owner.0) {
+        if !self.users.is_joined(owner.0) {
             return Err(CacheError::Left.into());
         }
-        let blocks = self.config.blocks(pages.max(PAGES_LEAST));
+        let blocks = self.config.blocks(pages.max(PAGES_MIN));
         if blocks >= self.frames.blocks() {
             self.grow(blocks, memory)?;
             let finished = FinishedRequest { token, status: Status::SUCCESS, data: None };
             return Ok(SubmitResult::Done(finished));
         }
-        self.owners.begin(owner.0);
-        let request = self.requests.insert(PendingCacheRequest::of(owner, token, CacheOperation::Shrink));
+        self.users.count_request(owner.0);
+        let request = self.requests.insert(PendingCacheRequest::without_bytes(owner, token, CacheOperation::Shrink));
         let kept = blocks * self.config.block_pages;
-        self.kept = u32::try_from(kept).unwrap_or(NONE);
-        let left = (self.kept..).take(self.frames.count() - kept).collect();
-        self.shrink = Some(ShrinkState { request, blocks, left, retired: 0, failure: None });
-        self.dirty_background = share(kept, self.config.dirty_background);
-        self.dirty_most = share(kept, self.config.dirty_most);
+        self.retained_frames = u32::try_from(kept).unwrap_or(NO_FRAME);
+        let left = (self.retained_frames..).take(self.frames.count() - kept).collect();
+        self.shrink = Some(ShrinkState { request, blocks, remaining: left, retired: 0, failure: None });
+        self.dirty_background = percentage_of(kept, self.config.dirty_background);
+        self.dirty_max = percentage_of(kept, self.config.dirty_max);
         // Pages that failed before are retried before they decide.
-        self.hurry(FrameList::Failed);
-        self.settle(lower);
-        Ok(SubmitResult::Later)
+        self.mark_urgent(FrameList::Failed);
+        self.run_until_idle(lower);
+        Ok(SubmitResult::Pending)
     }
 
     /// Allocates blocks of memory up to this number; all of them, or none.
@@ -93,54 +93,54 @@ impl BlockCache {
         for block in taken {
             self.frames.add(block);
         }
-        self.resized();
+        self.rebuild_tables();
         Ok(())
     }
 
     pub(super) fn advance_shrink(&mut self) {
         let Some(mut shrink) = self.shrink.take() else { return };
-        let mut left = std::mem::take(&mut shrink.left);
+        let mut left = std::mem::take(&mut shrink.remaining);
         let before = left.len();
-        left.retain(|&frame| !self.retire(frame, &mut shrink));
+        left.retain(|&frame| !self.retire_frame(frame, &mut shrink));
         shrink.retired += before - left.len();
-        shrink.left = left;
-        if !shrink.left.is_empty() && shrink.failure.is_none() {
+        shrink.remaining = left;
+        if !shrink.remaining.is_empty() && shrink.failure.is_none() {
             self.shrink = Some(shrink);
             return;
         }
-        let kept = std::mem::replace(&mut self.kept, NONE);
-        if shrink.left.is_empty() {
+        let kept = std::mem::replace(&mut self.retained_frames, NO_FRAME);
+        if shrink.remaining.is_empty() {
             self.frames.keep_blocks(shrink.blocks);
         } else {
             for frame in (kept..).take(self.frames.count() - kept as usize) {
-                if self.frames.of(frame).state == FrameState::Retired {
-                    self.release(frame);
+                if self.frames.frame(frame).state == FrameState::Retired {
+                    self.release_frame(frame);
                 }
             }
         }
-        self.resized();
+        self.rebuild_tables();
         if let Some(mut pending) = self.requests.take(shrink.request) {
-            if let Some(status) = shrink.failure.filter(|_| !shrink.left.is_empty()) {
+            if let Some(status) = shrink.failure.filter(|_| !shrink.remaining.is_empty()) {
                 pending.fail(status);
             }
             self.finish(shrink.request, pending);
         }
-        self.stirred = true;
+        self.progressed = true;
     }
 
     /// Empties a frame whose memory is to be released. Returns `false` if it is not yet empty.
-    fn retire(&mut self, frame: u32, shrink: &mut ShrinkState) -> bool {
+    fn retire_frame(&mut self, frame: u32, shrink: &mut ShrinkState) -> bool {
         loop {
-            let at = *self.frames.of(frame);
+            let at = *self.frames.frame(frame);
             match at.state {
                 FrameState::Retired => return true,
                 FrameState::Free => {
                     self.frames.unlink(frame);
-                    self.frames.at(frame).state = FrameState::Retired;
+                    self.frames.frame_mut(frame).state = FrameState::Retired;
                     return true;
                 }
                 FrameState::Filling | FrameState::Writing => return false,
-                FrameState::Idle if at.marks.has(PageFlags::DIRTY) => {
+                FrameState::Idle if at.flags.has(PageFlags::DIRTY) => {
                     match self.frames.list(frame) {
                         FrameList::Dirty => {
                             self.frames.unlink(frame);
@@ -155,16 +155,16 @@ impl BlockCache {
             }
             // A clean page moves to another frame, freed by evicting the least valuable page, which may be this one.
             match self.frames.first(FrameList::Free) {
-                Some(to) if to < self.kept => {
+                Some(to) if to < self.retained_frames => {
                     self.frames.move_to(frame, to);
                     self.index.set(at.page, to);
-                    self.frames.at(frame).state = FrameState::Retired;
+                    self.frames.frame_mut(frame).state = FrameState::Retired;
                     return true;
                 }
                 Some(other) => {
                     // This frame's memory is also to be released.
                     self.frames.unlink(other);
-                    self.frames.at(other).state = FrameState::Retired;
+                    self.frames.frame_mut(other).state = FrameState::Retired;
                 }
                 None => {
                     if self.evict().is_none() {

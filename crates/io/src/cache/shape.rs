@@ -3,7 +3,7 @@
 //! Input: offsets and lengths in bytes. Output: page numbers, and offsets in pages. Invariant: only the last page of a
 //! device is short, and no part exceeds its end.
 
-use super::config::CacheError;
+use crate::error::CacheError;
 
 /// The bytes of a page.
 pub const PAGE_BYTES: usize = 4_096;
@@ -77,9 +77,9 @@ impl DeviceShape {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PagePart {
     /// The start in the page.
-    pub(super) at: usize,
+    pub(super) page_offset: usize,
     /// The start in the request's bytes.
-    pub(super) start: usize,
+    pub(super) request_offset: usize,
     /// The length.
     pub(super) bytes: usize,
 }
@@ -91,7 +91,7 @@ impl PagePart {
         let begin = page * PAGE;
         let from = offset.max(begin);
         let to = (offset + bytes).min(begin + PAGE);
-        Self { at: to_usize(from - begin), start: to_usize(from - offset), bytes: to_usize(to - from) }
+        Self { page_offset: to_usize(from - begin), request_offset: to_usize(from - offset), bytes: to_usize(to - from) }
     }
 }
 
@@ -133,8 +133,8 @@ mod tests {
         let mut next = 0;
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
-            assert_eq!(part.start, next);
-            assert_eq!(page * PAGE + to_u64(part.at), offset + to_u64(part.start));
+            assert_eq!(part.request_offset, next);
+            assert_eq!(page * PAGE + to_u64(part.page_offset), offset + to_u64(part.request_offset));
             next += part.bytes;
         }
         assert_eq!(next, 9_000);

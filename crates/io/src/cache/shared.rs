@@ -26,19 +26,19 @@ struct SharedCacheState<L> {
 /// A cache and its backing device, for several users. A clone is another handle to the same cache.
 #[derive(Debug)]
 pub struct SharedCache<L> {
-    inside: Arc<Mutex<SharedCacheState<L>>>,
+    state: Arc<Mutex<SharedCacheState<L>>>,
 }
 
 impl<L> Clone for SharedCache<L> {
     fn clone(&self) -> Self {
-        Self { inside: Arc::clone(&self.inside) }
+        Self { state: Arc::clone(&self.state) }
     }
 }
 
 impl<L> SharedCache<L> {
     fn lock(&self) -> MutexGuard<'_, SharedCacheState<L>> {
         // A panic under the lock is a defect of this crate; the state machine checks its own invariants.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,7 +46,7 @@ impl<L: BackingDevice> SharedCache<L> {
     /// Shares a cache over its own backing device.
     #[must_use]
     pub fn new(cache: BlockCache, lower: L) -> Self {
-        Self { inside: Arc::new(Mutex::new(SharedCacheState { cache, lower })) }
+        Self { state: Arc::new(Mutex::new(SharedCacheState { cache, lower })) }
     }
 
     /// Returns the cache and its backing device from the last handle. Flush before, or dirty pages are lost.
@@ -54,7 +54,7 @@ impl<L: BackingDevice> SharedCache<L> {
     /// # Errors
     /// The handle, while there are other handles or users.
     pub fn into_parts(self) -> Result<(BlockCache, L), Self> {
-        let inside = Arc::try_unwrap(self.inside).map_err(|inside| Self { inside })?;
+        let inside = Arc::try_unwrap(self.state).map_err(|inside| Self { state: inside })?;
         let SharedCacheState { cache, lower } = inside.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((cache, lower))
     }
@@ -79,7 +79,7 @@ impl<L: BackingDevice> SharedCache<L> {
     }
 
     /// Calls a function with the cache and its backing device, under the lock.
-    pub fn with<R>(&self, call: impl FnOnce(&mut BlockCache, &mut L) -> R) -> R {
+    pub fn with_parts<R>(&self, call: impl FnOnce(&mut BlockCache, &mut L) -> R) -> R {
         let SharedCacheState { cache, lower } = &mut *self.lock();
         call(cache, lower)
     }
@@ -98,7 +98,7 @@ impl<L: BackingDevice> CacheMember<L> {
     pub fn read_hit(&mut self, offset: u64, into: &mut [u8]) -> bool {
         let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         let hit = cache.read_hit(self.owner, offset, into);
-        cache.do_due(lower);
+        cache.run_due_work(lower);
         hit
     }
 
@@ -107,7 +107,7 @@ impl<L: BackingDevice> CacheMember<L> {
     pub fn write_hit(&mut self, offset: u64, from: &[u8]) -> bool {
         let SharedCacheState { cache, lower } = &mut *self.shared.lock();
         let hit = cache.write_hit(self.owner, offset, from);
-        cache.do_due(lower);
+        cache.run_due_work(lower);
         hit
     }
 
@@ -123,8 +123,8 @@ impl<L: BackingDevice> CacheMember<L> {
     /// Does the work of all users, then returns the next finished request of this user.
     pub fn poll(&mut self, now: Nanos) -> Option<FinishedRequest> {
         let SharedCacheState { cache, lower } = &mut *self.shared.lock();
-        cache.turn(lower, now);
-        cache.take(self.owner)
+        cache.poll(lower, now);
+        cache.take_finished(self.owner)
     }
 
     /// Resizes as [`BlockCache::resize`] does.
@@ -149,7 +149,7 @@ impl<L: BackingDevice> CacheMember<L> {
     /// Returns true if the cache has no other user.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.shared.inside) == 1
+        Arc::strong_count(&self.shared.state) == 1
     }
 
     /// Returns the cache.

@@ -6,8 +6,8 @@
 /// The values by key.
 #[derive(Debug)]
 pub(super) struct SlotMap<T> {
-    places: Vec<MapSlot<T>>,
-    vacant: Vec<u32>,
+    slots: Vec<MapSlot<T>>,
+    free: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -18,55 +18,55 @@ struct MapSlot<T> {
 
 impl<T> SlotMap<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Vec::new(), vacant: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new() }
     }
 
     /// Stores a value under a new key.
     pub(super) fn insert(&mut self, value: T) -> u64 {
-        let at = self.vacant.pop().unwrap_or_else(|| {
-            self.places.push(MapSlot { generation: 0, value: None });
-            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(MapSlot { generation: 0, value: None });
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let slot = &mut self.places[at as usize];
+        let slot = &mut self.slots[at as usize];
         slot.value = Some(value);
         (u64::from(slot.generation) << 32) | u64::from(at)
     }
 
-    fn place(&mut self, key: u64) -> Option<(&mut MapSlot<T>, u32)> {
+    fn slot_mut(&mut self, key: u64) -> Option<(&mut MapSlot<T>, u32)> {
         let at = u32::try_from(key & u64::from(u32::MAX)).ok()?;
-        let slot = self.places.get_mut(at as usize)?;
+        let slot = self.slots.get_mut(at as usize)?;
         (u64::from(slot.generation) == key >> 32).then_some((slot, at))
     }
 
     /// Takes a value out temporarily; its key stays reserved.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
-        self.place(key)?.0.value.take()
+        self.slot_mut(key)?.0.value.take()
     }
 
     /// Returns a value that was [taken](Self::take).
     pub(super) fn put_back(&mut self, key: u64, value: T) {
-        if let Some((slot, _)) = self.place(key) {
+        if let Some((slot, _)) = self.slot_mut(key) {
             slot.value = Some(value);
         }
     }
 
     /// Removes a key, and returns the value if it was not taken.
     pub(super) fn remove(&mut self, key: u64) -> Option<T> {
-        let (slot, at) = self.place(key)?;
+        let (slot, at) = self.slot_mut(key)?;
         slot.generation = slot.generation.wrapping_add(1);
         let value = slot.value.take();
-        self.vacant.push(at);
+        self.free.push(at);
         value
     }
 
     /// Returns the number of keys in use.
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.vacant.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Iterates over every value with its key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.places
+        self.slots
             .iter()
             .zip(0_u64..)
             .filter_map(|(slot, at)| Some(((u64::from(slot.generation) << 32) | at, slot.value.as_ref()?)))

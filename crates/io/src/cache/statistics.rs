@@ -10,11 +10,11 @@ pub struct CacheStatistics {
     /// Pages accessed that had to be read from the device, or were being read.
     pub misses: u64,
     /// Pages prefetched.
-    pub ahead_read: u64,
+    pub prefetched: u64,
     /// Prefetched pages that were used later.
-    pub ahead_used: u64,
+    pub prefetch_used: u64,
     /// Prefetched pages that were evicted unused.
-    pub ahead_wasted: u64,
+    pub prefetch_wasted: u64,
     /// Transfers that wrote pages back.
     pub write_backs: u64,
     /// Pages in these transfers.
@@ -26,7 +26,7 @@ pub struct CacheStatistics {
     /// Pages evicted.
     pub evictions: u64,
     /// Completions of the backing device that match no transfer.
-    pub strays: u64,
+    pub unmatched_completions: u64,
     /// Bytes of dirty pages, in whole pages.
     pub dirty_bytes: u64,
     /// Bytes of cached pages, in whole pages.

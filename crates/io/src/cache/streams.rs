@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 /// The most concurrent streams of one user.
-const LANES: usize = 4;
+const STREAMS_MAX: usize = 4;
 /// The pages of the first prefetch of a stream.
-const WINDOW_LEAST: u32 = 4;
+const WINDOW_MIN: u32 = 4;
 
 /// The streams of one user.
 #[derive(Debug, Default)]
 pub(super) struct ReadStreams {
-    lanes: [ReadStream; LANES],
+    streams: [ReadStream; STREAMS_MAX],
     /// The stream matched last; `oldest` is the one to replace next.
     recent: usize,
     oldest: usize,
@@ -24,29 +24,29 @@ struct ReadStream {
     /// The page that would continue the stream.
     next: u64,
     /// The first page not yet prefetched.
-    ahead: u64,
+    prefetched_to: u64,
     window: u32,
 }
 
 impl ReadStreams {
     /// Notes a read of `[first, end)`, and returns the pages to prefetch, if any.
     #[inline]
-    pub(super) fn note(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
-        let recent = &mut self.lanes[self.recent];
+    pub(super) fn record_read(&mut self, first: u64, end: u64, max: u32) -> Option<Range<u64>> {
+        let recent = &mut self.streams[self.recent];
         if recent.continues(first) {
-            return recent.go_on(end, most);
+            return recent.advance(end, max);
         }
-        self.look_further(first, end, most)
+        self.match_other_stream(first, end, max)
     }
 
-    fn look_further(&mut self, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
-        if let Some(at) = self.lanes.iter().position(|lane| lane.continues(first)) {
+    fn match_other_stream(&mut self, first: u64, end: u64, max: u32) -> Option<Range<u64>> {
+        if let Some(at) = self.streams.iter().position(|lane| lane.continues(first)) {
             self.recent = at;
-            return self.lanes[at].go_on(end, most);
+            return self.streams[at].advance(end, max);
         }
         self.recent = self.oldest;
-        self.oldest = (self.oldest + 1) % LANES;
-        self.lanes[self.recent] = ReadStream { next: end, ahead: end, window: 0 };
+        self.oldest = (self.oldest + 1) % STREAMS_MAX;
+        self.streams[self.recent] = ReadStream { next: end, prefetched_to: end, window: 0 };
         None
     }
 }
@@ -58,19 +58,19 @@ impl ReadStream {
     }
 
     #[inline]
-    fn go_on(&mut self, end: u64, most: u32) -> Option<Range<u64>> {
+    fn advance(&mut self, end: u64, max: u32) -> Option<Range<u64>> {
         // Another part of the same page predicts nothing about the next page.
         if end <= self.next {
             return None;
         }
         self.next = end;
-        if self.ahead >= end + u64::from(self.window / 2) && self.window > 0 {
+        if self.prefetched_to >= end + u64::from(self.window / 2) && self.window > 0 {
             return None;
         }
-        self.window = (self.window * 2).max(WINDOW_LEAST).min(most);
-        let from = self.ahead.max(end);
-        self.ahead = end + u64::from(self.window);
-        (from < self.ahead).then_some(from..self.ahead)
+        self.window = (self.window * 2).max(WINDOW_MIN).min(max);
+        let from = self.prefetched_to.max(end);
+        self.prefetched_to = end + u64::from(self.window);
+        (from < self.prefetched_to).then_some(from..self.prefetched_to)
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let mut asked: Vec<u64> = Vec::new();
         let mut most = 0;
         for page in 100..600 {
-            if let Some(pages) = streams.note(page, page + 1, 64) {
+            if let Some(pages) = streams.record_read(page, page + 1, 64) {
                 assert!(pages.start > page);
                 most = most.max(pages.end - pages.start);
                 asked.extend(pages);
@@ -101,8 +101,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..1_000 {
             let page = random.u64(0..1 << 30) * 8;
-            assert_eq!(streams.note(page, page + 1, 64), None);
-            assert_eq!(streams.note(page, page + 1, 64), None);
+            assert_eq!(streams.record_read(page, page + 1, 64), None);
+            assert_eq!(streams.record_read(page, page + 1, 64), None);
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         for step in 0..50 {
             for (lane, asked) in asked.iter_mut().enumerate() {
                 let page = u64::try_from(lane).unwrap() * 10_000 + step;
-                *asked += u32::from(streams.note(page, page + 1, 32).is_some());
+                *asked += u32::from(streams.record_read(page, page + 1, 32).is_some());
             }
         }
         assert!(asked.iter().all(|&asked| asked >= 3), "{asked:?}");
@@ -122,6 +122,6 @@ mod tests {
     #[test]
     fn window_of_zero_disables_prefetch() {
         let mut streams = ReadStreams::default();
-        assert!((0..100).all(|page| streams.note(page, page + 1, 0).is_none()));
+        assert!((0..100).all(|page| streams.record_read(page, page + 1, 0).is_none()));
     }
 }

@@ -14,25 +14,25 @@ use headwater_nvme::spec::status::Status;
 
 impl BlockCache {
     /// Executes a request at once if all of its pages are cached.
-    pub(super) fn carry_here(&mut self, pending: &mut PendingCacheRequest) -> bool {
-        let writes = match pending.action {
+    pub(super) fn execute_if_cached(&mut self, pending: &mut PendingCacheRequest) -> bool {
+        let writes = match pending.operation {
             CacheOperation::Write { through: true, .. } => return false,
             CacheOperation::Write { .. } => true,
             _ => false,
         };
         let busiest = if writes { FrameState::Idle } else { FrameState::Writing };
-        if !self.is_here(pending.offset, pending.bytes, busiest) {
+        if !self.is_cached(pending.offset, pending.bytes, busiest) {
             return false;
         }
-        if writes && to_u64(self.dirty_most.saturating_sub(self.dirty)) < pending.end - pending.next {
+        if writes && to_u64(self.dirty_max.saturating_sub(self.dirty)) < pending.end - pending.next {
             return false;
         }
         for page in pending.next..pending.end {
             if let Some(frame) = self.index.find(page) {
-                self.touch(pending.owner, page, frame);
+                self.record_use(pending.owner, page, frame);
                 if writes {
                     self.copy_in(frame, pending);
-                    self.soil(frame, false);
+                    self.mark_dirty(frame, false);
                 } else {
                     self.copy_out(frame, pending);
                 }
@@ -43,19 +43,19 @@ impl BlockCache {
     }
 
     /// Continues a request as far as possible.
-    pub(super) fn carry(&mut self, key: u64) {
+    pub(super) fn advance_request(&mut self, key: u64) {
         let Some(mut pending) = self.requests.take(key) else { return };
-        let stalled = match pending.action {
-            CacheOperation::Write { .. } => self.carry_write(key, &mut pending),
-            _ => self.carry_read(key, &mut pending),
+        let stalled = match pending.operation {
+            CacheOperation::Write { .. } => self.advance_write(key, &mut pending),
+            _ => self.advance_read(key, &mut pending),
         };
-        self.give_back(key, pending, stalled);
+        self.store_or_finish(key, pending, stalled);
     }
 
     /// Continues every request that waited for free frames or for a lock.
-    pub(super) fn resume_parked(&mut self) {
+    pub(super) fn advance_parked(&mut self) {
         for key in std::mem::take(&mut self.parked) {
-            self.carry(key);
+            self.advance_request(key);
         }
     }
 
@@ -68,8 +68,8 @@ impl BlockCache {
             return false;
         };
         let Some(mut pending) = self.requests.take(key) else { return false };
-        let is_direct = matches!(pending.action, CacheOperation::Direct { .. });
-        if (is_direct && pending.waiting > 0) || pending.action == CacheOperation::Shrink {
+        let is_direct = matches!(pending.operation, CacheOperation::Direct { .. });
+        if (is_direct && pending.waiting > 0) || pending.operation == CacheOperation::Shrink {
             self.requests.put_back(key, pending);
             return false;
         }
@@ -77,13 +77,13 @@ impl BlockCache {
         pending.fail(Status::ABORT_REQUESTED);
         self.finish(key, pending);
         // Requests that waited for its lock continue with the next turn.
-        self.stirred = true;
+        self.progressed = true;
         true
     }
 
     /// Stores a request that continues, or finishes it.
-    pub(super) fn give_back(&mut self, key: u64, pending: PendingCacheRequest, stalled: bool) {
-        if pending.is_over() {
+    pub(super) fn store_or_finish(&mut self, key: u64, pending: PendingCacheRequest, stalled: bool) {
+        if pending.is_finished() {
             return self.finish(key, pending);
         }
         if stalled {
@@ -95,30 +95,30 @@ impl BlockCache {
     pub(super) fn finish(&mut self, key: u64, pending: PendingCacheRequest) {
         self.requests.remove(key);
         let owner = pending.owner;
-        self.owners.finish(owner, pending.finished());
+        self.users.finish(owner, pending.into_finished());
     }
 
-    fn carry_read(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+    fn advance_read(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
         while pending.next < pending.end {
             let page = pending.next;
             if self.is_locked(page) {
                 return true;
             }
             match self.index.find(page) {
-                Some(frame) if self.frames.of(frame).state == FrameState::Filling => {
-                    self.wait(frame, key, pending);
+                Some(frame) if self.frames.frame(frame).state == FrameState::Filling => {
+                    self.wait_for_frame(frame, key, pending);
                 }
                 Some(frame) => {
-                    self.touch(pending.owner, page, frame);
+                    self.record_use(pending.owner, page, frame);
                     self.copy_out(frame, pending);
                 }
                 None => {
-                    let frames = self.fetch(page, pending.end, PageFlags::default());
+                    let frames = self.read_missing(page, pending.end, PageFlags::default());
                     if frames.is_empty() {
                         return true;
                     }
                     for &frame in &frames {
-                        self.wait(frame, key, pending);
+                        self.wait_for_frame(frame, key, pending);
                     }
                     pending.next += to_u64(frames.len()) - 1;
                 }
@@ -128,34 +128,34 @@ impl BlockCache {
         false
     }
 
-    fn carry_write(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+    fn advance_write(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
         while pending.next < pending.end {
             let page = pending.next;
             let found = self.index.find(page);
-            let is_dirty = found.is_some_and(|frame| self.frames.of(frame).marks.has(PageFlags::DIRTY));
-            if self.is_locked(page) || (!is_dirty && self.dirty >= self.dirty_most) {
+            let is_dirty = found.is_some_and(|frame| self.frames.frame(frame).flags.has(PageFlags::DIRTY));
+            if self.is_locked(page) || (!is_dirty && self.dirty >= self.dirty_max) {
                 return true;
             }
             let is_whole = pending.part(page).bytes == self.shape.page_bytes(page);
             match found {
-                Some(frame) if self.frames.of(frame).state == FrameState::Idle => {
-                    self.touch(pending.owner, page, frame);
-                    self.apply(frame, key, pending);
+                Some(frame) if self.frames.frame(frame).state == FrameState::Idle => {
+                    self.record_use(pending.owner, page, frame);
+                    self.write_page(frame, key, pending);
                 }
-                Some(frame) => self.wait(frame, key, pending),
+                Some(frame) => self.wait_for_frame(frame, key, pending),
                 None if is_whole => {
                     let Some(frame) = self.take_frame() else { return true };
                     self.statistics.misses += 1;
-                    self.settle_page(frame, page, FrameState::Idle, PageFlags::default());
-                    if self.replacement.knows(page) {
-                        self.frames.at(frame).marks.set(PageFlags::PROVEN);
+                    self.assign_page(frame, page, FrameState::Idle, PageFlags::default());
+                    if self.replacement.was_evicted_recently(page) {
+                        self.frames.frame_mut(frame).flags.set(PageFlags::PROVEN);
                     }
-                    self.apply(frame, key, pending);
+                    self.write_page(frame, key, pending);
                 }
                 None => {
-                    let frames = self.fetch(page, page + 1, PageFlags::default());
+                    let frames = self.read_missing(page, page + 1, PageFlags::default());
                     let Some(&frame) = frames.first() else { return true };
-                    self.wait(frame, key, pending);
+                    self.wait_for_frame(frame, key, pending);
                 }
             }
             pending.next += 1;
@@ -164,14 +164,14 @@ impl BlockCache {
     }
 
     /// Assigns a page to a frame.
-    fn settle_page(&mut self, frame: u32, page: u64, state: FrameState, marks: PageFlags) {
-        let at = self.frames.at(frame);
-        (at.page, at.state, at.marks) = (page, state, marks);
+    fn assign_page(&mut self, frame: u32, page: u64, state: FrameState, marks: PageFlags) {
+        let at = self.frames.frame_mut(frame);
+        (at.page, at.state, at.flags) = (page, state, marks);
         self.index.set(page, frame);
     }
 
     /// Starts to read missing pages of `[page, end)`, as far as there are frames and one transfer allows.
-    fn fetch(&mut self, page: u64, end: u64, marks: PageFlags) -> Vec<u32> {
+    fn read_missing(&mut self, page: u64, end: u64, marks: PageFlags) -> Vec<u32> {
         let most = to_u64(self.transfer_pages()).min(end - page);
         let mut frames: Vec<u32> = Vec::new();
         let mut segments = 0;
@@ -180,17 +180,17 @@ impl BlockCache {
                 break;
             }
             let Some(frame) = self.take_frame() else { break };
-            let joined = frames.last().is_some_and(|&last| self.frames.are_joined(last, frame));
+            let joined = frames.last().is_some_and(|&last| self.frames.are_contiguous(last, frame));
             segments += usize::from(!joined);
             if segments > self.limits.segments_max && !frames.is_empty() {
                 self.frames.push_front(FrameList::Free, frame);
                 break;
             }
-            self.settle_page(frame, page, FrameState::Filling, marks);
+            self.assign_page(frame, page, FrameState::Filling, marks);
             frames.push(frame);
         }
         if !frames.is_empty() {
-            self.fill(frames.clone());
+            self.read_frames(frames.clone());
         }
         frames
     }
@@ -201,8 +201,8 @@ impl BlockCache {
     }
 
     /// Prefetches the ranges that were detected.
-    pub(super) fn read_ahead(&mut self) {
-        for pages in std::mem::take(&mut self.aheads) {
+    pub(super) fn prefetch(&mut self) {
+        for pages in std::mem::take(&mut self.prefetches) {
             // A prefetch must not evict its own pages.
             let most = to_u64(self.frames.count() / 4);
             let end = pages.end.min(self.shape.pages()).min(pages.start + most);
@@ -212,30 +212,30 @@ impl BlockCache {
                     page += 1;
                     continue;
                 }
-                let frames = self.fetch(page, end, PageFlags::AHEAD);
+                let frames = self.read_missing(page, end, PageFlags::PREFETCHED);
                 if frames.is_empty() {
                     break;
                 }
-                self.statistics.ahead_read += to_u64(frames.len());
+                self.statistics.prefetched += to_u64(frames.len());
                 page += to_u64(frames.len());
             }
         }
     }
 
     /// Makes a request wait for a frame's page.
-    fn wait(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
+    fn wait_for_frame(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
         self.statistics.misses += 1;
-        let marks = &mut self.frames.at(frame).marks;
-        if marks.has(PageFlags::AHEAD) {
-            marks.clear(PageFlags::AHEAD);
-            self.statistics.ahead_used += 1;
+        let marks = &mut self.frames.frame_mut(frame).flags;
+        if marks.has(PageFlags::PREFETCHED) {
+            marks.clear(PageFlags::PREFETCHED);
+            self.statistics.prefetch_used += 1;
         }
         pending.waiting += 1;
         self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: false });
     }
 
     /// Copies for the requests that waited for a page that is now idle.
-    pub(super) fn serve(&mut self, frame: u32) {
+    pub(super) fn serve_waiters(&mut self, frame: u32) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         for waiter in waiters {
             if waiter.written {
@@ -244,22 +244,22 @@ impl BlockCache {
             }
             let Some(mut pending) = self.requests.take(waiter.request) else { continue };
             pending.waiting -= 1;
-            match pending.action {
-                CacheOperation::Write { .. } => self.apply(frame, waiter.request, &mut pending),
+            match pending.operation {
+                CacheOperation::Write { .. } => self.write_page(frame, waiter.request, &mut pending),
                 _ => self.copy_out(frame, &mut pending),
             }
-            self.give_back(waiter.request, pending, false);
+            self.store_or_finish(waiter.request, pending, false);
         }
     }
 
     /// Writes a request's bytes to an idle page.
-    fn apply(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
+    fn write_page(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
         self.copy_in(frame, pending);
-        let CacheOperation::Write { through, durable } = pending.action else { return };
-        self.soil(frame, through);
+        let CacheOperation::Write { through, durable } = pending.operation else { return };
+        self.mark_dirty(frame, through);
         if through {
-            if durable == WriteDurability::Now {
-                self.frames.at(frame).marks.set(PageFlags::DURABLE);
+            if durable == WriteDurability::Immediate {
+                self.frames.frame_mut(frame).flags.set(PageFlags::DURABLE);
             }
             pending.waiting += 1;
             self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: true });
@@ -268,20 +268,20 @@ impl BlockCache {
 
     /// Marks a page as dirty; `urgent` if it is to be written at once.
     #[inline]
-    pub(super) fn soil(&mut self, frame: u32, urgent: bool) {
+    pub(super) fn mark_dirty(&mut self, frame: u32, urgent: bool) {
         let now = self.now;
         let list = self.frames.list(frame);
-        let at = self.frames.at(frame);
+        let at = self.frames.frame_mut(frame);
         if !urgent {
-            at.marks.set(PageFlags::OWED);
+            at.flags.set(PageFlags::ACKNOWLEDGED);
         }
-        let was_dirty = at.marks.has(PageFlags::DIRTY);
+        let was_dirty = at.flags.has(PageFlags::DIRTY);
         if was_dirty && !urgent {
             return;
         }
         if !was_dirty {
-            at.marks.set(PageFlags::DIRTY);
-            at.since = now;
+            at.flags.set(PageFlags::DIRTY);
+            at.dirty_since = now;
             self.dirty += 1;
         }
         if list != FrameList::Urgent {
@@ -292,37 +292,37 @@ impl BlockCache {
 
     /// Copies a request's part of a page into the page, directly from its buffer if there is no other handle to it.
     fn copy_in(&self, frame: u32, pending: &mut PendingCacheRequest) {
-        let part = pending.part(self.frames.of(frame).page);
+        let part = pending.part(self.frames.frame(frame).page);
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
-        if let Some(bytes) = whole.and_then(|bytes| bytes.get(part.start..part.start + part.bytes)) {
-            return self.frames.write(frame, part.at, bytes);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get(part.request_offset..part.request_offset + part.bytes)) {
+            return self.frames.write(frame, part.page_offset, bytes);
         }
         let mut bytes = [0; PAGE_BYTES];
         read_part(pending.data.as_ref(), part, &mut bytes);
-        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+        self.frames.write(frame, part.page_offset, &bytes[..part.bytes]);
     }
 
     /// Copies a request's part of a page into its buffer, or compares the two.
     fn copy_out(&self, frame: u32, pending: &mut PendingCacheRequest) {
-        let part = pending.part(self.frames.of(frame).page);
-        if pending.action == CacheOperation::Compare {
+        let part = pending.part(self.frames.frame(frame).page);
+        if pending.operation == CacheOperation::Compare {
             return self.compare(frame, pending, part);
         }
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
-        if let Some(bytes) = whole.and_then(|bytes| bytes.get_mut(part.start..part.start + part.bytes)) {
-            return self.frames.read(frame, part.at, bytes);
+        if let Some(bytes) = whole.and_then(|bytes| bytes.get_mut(part.request_offset..part.request_offset + part.bytes)) {
+            return self.frames.read(frame, part.page_offset, bytes);
         }
         let mut bytes = [0; PAGE_BYTES];
-        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        self.frames.read(frame, part.page_offset, &mut bytes[..part.bytes]);
         if let Some(data) = &pending.data {
-            let copied = data.write(part.start, &bytes[..part.bytes]);
+            let copied = data.write(part.request_offset, &bytes[..part.bytes]);
             assert!(copied.is_ok(), "part of a request is outside its buffer");
         }
     }
 
     fn compare(&self, frame: u32, pending: &mut PendingCacheRequest, part: PagePart) {
         let (mut bytes, mut wanted) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-        self.frames.read(frame, part.at, &mut bytes[..part.bytes]);
+        self.frames.read(frame, part.page_offset, &mut bytes[..part.bytes]);
         read_part(pending.data.as_ref(), part, &mut wanted);
         if bytes[..part.bytes] != wanted[..part.bytes] {
             pending.fail(Status::COMPARE_FAILURE);
@@ -330,16 +330,16 @@ impl BlockCache {
     }
 
     /// Fails requests that wait for free frames when no work in progress can free any: every page is dirty and failed.
-    pub(super) fn give_up(&mut self) -> bool {
+    pub(super) fn fail_parked(&mut self) -> bool {
         let moving =
-            self.flights.len() + self.frames.len(FrameList::Urgent) + self.frames.len(FrameList::Dirty);
+            self.transfers.len() + self.frames.len(FrameList::Urgent) + self.frames.len(FrameList::Dirty);
         if self.parked.is_empty() || moving > 0 || !self.locks.is_empty() {
             return false;
         }
         for key in std::mem::take(&mut self.parked) {
             if let Some(mut pending) = self.requests.take(key) {
                 pending.fail(self.failure);
-                self.give_back(key, pending, false);
+                self.store_or_finish(key, pending, false);
             }
         }
         true
@@ -349,7 +349,7 @@ impl BlockCache {
     pub(super) fn copy_direct(&self, frame: u32, data: Option<&Buffer>, part: PagePart) {
         let mut bytes = [0; PAGE_BYTES];
         read_part(data, part, &mut bytes);
-        self.frames.write(frame, part.at, &bytes[..part.bytes]);
+        self.frames.write(frame, part.page_offset, &bytes[..part.bytes]);
     }
 
     /// Returns the cached frames of a range, by iterating over its pages or over the frames, whichever are fewer.
@@ -364,7 +364,7 @@ impl BlockCache {
 /// Reads the bytes of a part of a request; does nothing without a buffer.
 fn read_part(data: Option<&Buffer>, part: PagePart, into: &mut [u8; PAGE_BYTES]) {
     if let Some(data) = data {
-        let copied = data.read(part.start, &mut into[..part.bytes]);
+        let copied = data.read(part.request_offset, &mut into[..part.bytes]);
         assert!(copied.is_ok(), "part of a request is outside its buffer");
     }
 }

@@ -28,25 +28,25 @@ pub(super) enum TransferPurpose {
 /// of the other.
 #[derive(Debug, Default)]
 pub(super) struct TransferOutbox {
-    lanes: [VecDeque<(u64, BackingTransfer)>; 2],
+    queues: [VecDeque<(u64, BackingTransfer)>; 2],
     turn: usize,
 }
 
 impl TransferOutbox {
     fn push(&mut self, lane: usize, ticket: u64, transfer: BackingTransfer) {
-        self.lanes[lane].push_back((ticket, transfer));
+        self.queues[lane].push_back((ticket, transfer));
     }
 
     fn next(&mut self) -> Option<(u64, BackingTransfer)> {
         let other = 1 - self.turn;
-        if !self.lanes[other].is_empty() {
+        if !self.queues[other].is_empty() {
             self.turn = other;
         }
-        self.lanes[self.turn].pop_front()
+        self.queues[self.turn].pop_front()
     }
 
     fn put_back(&mut self, ticket: u64, transfer: BackingTransfer) {
-        self.lanes[self.turn].push_front((ticket, transfer));
+        self.queues[self.turn].push_front((ticket, transfer));
     }
 
     fn clear(&mut self) {
@@ -56,74 +56,74 @@ impl TransferOutbox {
 
 impl BlockCache {
     /// Appends a transfer to the outbox.
-    pub(super) fn launch(&mut self, flight: TransferPurpose, transfer: BackingTransfer) {
+    pub(super) fn queue_transfer(&mut self, flight: TransferPurpose, transfer: BackingTransfer) {
         let lane = usize::from(matches!(flight, TransferPurpose::WriteBack(_)));
-        let ticket = self.flights.insert(flight);
+        let ticket = self.transfers.insert(flight);
         self.outbox.push(lane, ticket, transfer);
     }
 
     /// Submits queued transfers while the device accepts them.
-    pub(super) fn pump<L: BackingDevice>(&mut self, lower: &mut L) {
+    pub(super) fn submit_transfers<L: BackingDevice>(&mut self, lower: &mut L) {
         while let Some((ticket, transfer)) = self.outbox.next() {
             match lower.submit(transfer, ticket) {
                 Ok(()) => {}
                 Err(TransferRefusal::Full(transfer)) => return self.outbox.put_back(ticket, transfer),
-                Err(TransferRefusal::Failed(status)) => self.complete(ticket, status),
+                Err(TransferRefusal::Failed(status)) => self.complete_transfer(ticket, status),
             }
         }
     }
 
     /// Processes every available completion.
-    pub(super) fn collect<L: BackingDevice>(&mut self, lower: &mut L) {
+    pub(super) fn reap_transfers<L: BackingDevice>(&mut self, lower: &mut L) {
         loop {
             match lower.poll() {
-                Ok(Some(done)) => self.complete(done.ticket, done.status),
+                Ok(Some(done)) => self.complete_transfer(done.ticket, done.status),
                 Ok(None) => return,
-                Err(status) => return self.lose(status),
+                Err(status) => return self.handle_device_loss(status),
             }
         }
     }
 
-    fn complete(&mut self, ticket: u64, status: Status) {
-        self.stirred = true;
-        match self.flights.remove(ticket) {
-            Some(TransferPurpose::Fill(frames)) => self.filled(&frames, status),
-            Some(TransferPurpose::WriteBack(frames)) => self.written(&frames, status),
-            Some(TransferPurpose::Direct(request)) => self.direct_done(request, status),
-            Some(TransferPurpose::Flush) => self.end_flush(status),
-            None => self.statistics.strays += 1,
+    fn complete_transfer(&mut self, ticket: u64, status: Status) {
+        self.progressed = true;
+        match self.transfers.remove(ticket) {
+            Some(TransferPurpose::Fill(frames)) => self.fill_completed(&frames, status),
+            Some(TransferPurpose::WriteBack(frames)) => self.write_completed(&frames, status),
+            Some(TransferPurpose::Direct(request)) => self.direct_completed(request, status),
+            Some(TransferPurpose::Flush) => self.complete_flushes(status),
+            None => self.statistics.unmatched_completions += 1,
         }
     }
 
     /// Starts to read frames with consecutive pages.
-    pub(super) fn fill(&mut self, frames: Vec<u32>) {
-        let page = self.frames.of(frames[0]).page;
+    pub(super) fn read_frames(&mut self, frames: Vec<u32>) {
+        let page = self.frames.frame(frames[0]).page;
         let bytes = self.shape.run_bytes(page, frames.len());
         let segments = self.frames.segments(&frames, bytes);
-        let durable = WriteDurability::AsPromised;
+        let durable = WriteDurability::NamespaceDefault;
         let transfer =
             BackingTransfer { kind: TransferKind::Read, offset: page * PAGE, bytes, durable, segments };
-        self.launch(TransferPurpose::Fill(frames), transfer);
+        self.queue_transfer(TransferPurpose::Fill(frames), transfer);
     }
 
-    fn filled(&mut self, frames: &[u32], status: Status) {
+    fn fill_completed(&mut self, frames: &[u32], status: Status) {
         for &frame in frames {
             if status.is_success() {
-                let page = self.frames.of(frame).page;
-                let proven = self.replacement.knows(page);
-                let at = self.frames.at(frame);
+                let page = self.frames.frame(frame).page;
+                let proven = self.replacement.was_evicted_recently(page);
+                let at = self.frames.frame_mut(frame);
                 at.state = FrameState::Idle;
                 if proven {
-                    at.marks.set(PageFlags::PROVEN);
+                    at.flags.set(PageFlags::PROVEN);
                 }
                 self.list_clean(frame);
-                self.serve(frame);
+                self.serve_waiters(frame);
             } else if frames.len() > 1 && self.waiters.contains_key(&frame) {
                 // The failure may be in another page of the transfer.
-                self.fill(vec![frame]);
+                self.read_frames(vec![frame]);
             } else {
                 self.statistics.read_failures += 1;
-                self.answer(frame, status, |_| true);
+                self.complete_waiters(frame, status, |_| true);
                 self.drop_page(frame);
             }
         }
@@ -131,12 +131,12 @@ impl BlockCache {
 
     /// Puts a clean page on its list.
     pub(super) fn list_clean(&mut self, frame: u32) {
-        let proven = self.frames.of(frame).marks.has(PageFlags::PROVEN);
+        let proven = self.frames.frame(frame).flags.has(PageFlags::PROVEN);
         self.frames.push_front(if proven { FrameList::Main } else { FrameList::Small }, frame);
     }
 
     /// Ends the waits for a frame that match `which`.
-    pub(super) fn answer(&mut self, frame: u32, status: Status, which: impl Fn(&FrameWaiter) -> bool) {
+    pub(super) fn complete_waiters(&mut self, frame: u32, status: Status, which: impl Fn(&FrameWaiter) -> bool) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         let (done, rest): (Vec<FrameWaiter>, Vec<FrameWaiter>) = waiters.into_iter().partition(which);
         if !rest.is_empty() {
@@ -148,7 +148,7 @@ impl BlockCache {
                 if !status.is_success() {
                     pending.fail(status);
                 }
-                self.give_back(waiter.request, pending, false);
+                self.store_or_finish(waiter.request, pending, false);
             }
         }
     }
@@ -156,35 +156,35 @@ impl BlockCache {
     /// Drops a page, clean or dirty; no request waits for it.
     pub(super) fn drop_page(&mut self, frame: u32) {
         self.frames.unlink(frame);
-        self.forget_dirt(frame);
-        self.index.remove(self.frames.of(frame).page);
-        self.release(frame);
+        self.clear_dirty(frame);
+        self.index.remove(self.frames.frame(frame).page);
+        self.release_frame(frame);
     }
 
     /// Clears the dirty state of a page.
-    pub(super) fn forget_dirt(&mut self, frame: u32) {
-        let at = self.frames.at(frame);
-        if at.marks.has(PageFlags::DIRTY) {
+    pub(super) fn clear_dirty(&mut self, frame: u32) {
+        let at = self.frames.frame_mut(frame);
+        if at.flags.has(PageFlags::DIRTY) {
             self.dirty -= 1;
         }
-        if at.marks.has(PageFlags::FLUSHED) {
+        if at.flags.has(PageFlags::FLUSHED) {
             self.flushes.marked -= 1;
         }
         for mark in
-            [PageFlags::DIRTY, PageFlags::OWED, PageFlags::FLUSHED, PageFlags::ALONE, PageFlags::DURABLE]
+            [PageFlags::DIRTY, PageFlags::ACKNOWLEDGED, PageFlags::FLUSHED, PageFlags::ALONE, PageFlags::DURABLE]
         {
-            at.marks.clear(mark);
+            at.flags.clear(mark);
         }
     }
 
     /// Releases an empty frame that is on no list.
-    pub(super) fn release(&mut self, frame: u32) {
-        self.statistics.ahead_wasted += u64::from(self.frames.of(frame).marks.has(PageFlags::AHEAD));
+    pub(super) fn release_frame(&mut self, frame: u32) {
+        self.statistics.prefetch_wasted += u64::from(self.frames.frame(frame).flags.has(PageFlags::PREFETCHED));
         self.frames.reset(frame);
-        if frame < self.kept {
+        if frame < self.retained_frames {
             self.frames.push_back(FrameList::Free, frame);
         } else {
-            self.frames.at(frame).state = FrameState::Retired;
+            self.frames.frame_mut(frame).state = FrameState::Retired;
         }
     }
 
@@ -202,13 +202,13 @@ impl BlockCache {
     pub(super) fn evict(&mut self) -> Option<()> {
         let victim = self.replacement.evict(&mut self.frames)?;
         self.statistics.evictions += 1;
-        self.index.remove(self.frames.of(victim).page);
-        self.release(victim);
+        self.index.remove(self.frames.frame(victim).page);
+        self.release_frame(victim);
         Some(())
     }
 
     /// Processes the loss of the device: completes every request, and never reuses memory that the device may access.
-    fn lose(&mut self, status: Status) {
+    fn handle_device_loss(&mut self, status: Status) {
         self.gone = Some(status);
         self.outbox.clear();
         self.parked.clear();

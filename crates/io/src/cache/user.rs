@@ -22,16 +22,16 @@ struct UserState {
     streams: ReadStreams,
     last_page: Option<u64>,
     /// The failures reported to it.
-    told: u64,
+    failures_reported: u64,
     /// The requests in progress.
     pending: usize,
-    is_gone: bool,
+    has_left: bool,
 }
 
 impl CacheUsers {
     pub(super) fn join(&mut self) -> CacheUser {
-        let user = UserState { told: self.failures, ..UserState::default() };
-        let vacant = self.users.iter().position(|user| user.is_gone && user.pending == 0);
+        let user = UserState { failures_reported: self.failures, ..UserState::default() };
+        let vacant = self.users.iter().position(|user| user.has_left && user.pending == 0);
         let at = vacant.unwrap_or_else(|| {
             self.users.push(UserState::default());
             self.users.len() - 1
@@ -42,24 +42,24 @@ impl CacheUsers {
 
     pub(super) fn leave(&mut self, owner: CacheUser) {
         if let Some(user) = self.users.get_mut(owner.0 as usize) {
-            user.is_gone = true;
+            user.has_left = true;
             user.finished.clear();
         }
     }
 
-    pub(super) fn is_here(&self, owner: u32) -> bool {
-        self.users.get(owner as usize).is_some_and(|user| !user.is_gone)
+    pub(super) fn is_joined(&self, owner: u32) -> bool {
+        self.users.get(owner as usize).is_some_and(|user| !user.has_left)
     }
 
     /// Counts a request in progress.
-    pub(super) fn begin(&mut self, owner: u32) {
+    pub(super) fn count_request(&mut self, owner: u32) {
         self.users[owner as usize].pending += 1;
     }
 
     pub(super) fn finish(&mut self, owner: u32, finished: FinishedRequest) {
         let user = &mut self.users[owner as usize];
         user.pending -= 1;
-        if !user.is_gone {
+        if !user.has_left {
             user.finished.push_back(finished);
         }
     }
@@ -71,25 +71,25 @@ impl CacheUsers {
 
     /// Notes the last page used, and returns true if it is the same as before.
     #[inline]
-    pub(super) fn is_same_page(&mut self, owner: u32, page: u64) -> bool {
+    pub(super) fn replace_last_page(&mut self, owner: u32, page: u64) -> bool {
         let user = self.users.get_mut(owner as usize);
         user.is_some_and(|user| user.last_page.replace(page) == Some(page))
     }
 
     /// Notes a read, and returns the pages to prefetch, if any.
     #[inline]
-    pub(super) fn note(&mut self, owner: u32, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
-        self.users.get_mut(owner as usize)?.streams.note(first, end, most)
+    pub(super) fn record_read(&mut self, owner: u32, first: u64, end: u64, most: u32) -> Option<Range<u64>> {
+        self.users.get_mut(owner as usize)?.streams.record_read(first, end, most)
     }
 
     /// Notes a failed write-back of an acknowledged write.
-    pub(super) fn note_failure(&mut self) {
+    pub(super) fn record_failure(&mut self) {
         self.failures += 1;
     }
 
     /// Marks all failures as reported to the user, and returns true if there were new ones.
-    pub(super) fn tell(&mut self, owner: u32) -> bool {
+    pub(super) fn report_failures(&mut self, owner: u32) -> bool {
         let user = &mut self.users[owner as usize];
-        std::mem::replace(&mut user.told, self.failures) != self.failures
+        std::mem::replace(&mut user.failures_reported, self.failures) != self.failures
     }
 }

@@ -18,17 +18,17 @@ impl BlockCache {
     pub(super) fn write_back(&mut self) {
         while self.write_backs < self.config.write_backs {
             let Some(frame) = self.next_to_write() else { return };
-            self.start_write(self.run_around(frame));
+            self.start_write(self.adjacent_dirty(frame));
         }
     }
 
     fn next_to_write(&self) -> Option<u32> {
-        let is_free = |&frame: &u32| !self.is_locked(self.frames.of(frame).page);
+        let is_free = |&frame: &u32| !self.is_locked(self.frames.frame(frame).page);
         if let Some(frame) = self.frames.iter(FrameList::Urgent).find(is_free) {
             return Some(frame);
         }
         let oldest = self.frames.first(FrameList::Dirty)?;
-        let is_old = self.frames.of(oldest).since.after(self.config.dirty_age) <= self.now;
+        let is_old = self.frames.frame(oldest).dirty_since.after(self.config.dirty_age) <= self.now;
         let is_much = self.frames.len(FrameList::Dirty) > self.dirty_background;
         // Parked requests may wait for free frames.
         let is_due = is_old || is_much || !self.parked.is_empty();
@@ -36,24 +36,24 @@ impl BlockCache {
     }
 
     /// Returns the dirty pages adjacent to a page that can be written in one transfer with it, in order.
-    fn run_around(&self, frame: u32) -> Vec<u32> {
+    fn adjacent_dirty(&self, frame: u32) -> Vec<u32> {
         let Self { frames, limits, .. } = self;
         let mut run = VecDeque::from([frame]);
-        if frames.of(frame).marks.has(PageFlags::ALONE) {
+        if frames.frame(frame).flags.has(PageFlags::ALONE) {
             return run.into();
         }
         let goes_too = |page: u64| {
             let frame = self.index.find(page)?;
-            let at = frames.of(frame);
+            let at = frames.frame(frame);
             let is_fit = matches!(frames.list(frame), FrameList::Dirty | FrameList::Urgent)
                 && at.state == FrameState::Idle;
-            (is_fit && !at.marks.has(PageFlags::ALONE) && !self.is_locked(page)).then_some(frame)
+            (is_fit && !at.flags.has(PageFlags::ALONE) && !self.is_locked(page)).then_some(frame)
         };
-        let (mut first, mut end) = (frames.of(frame).page, frames.of(frame).page + 1);
+        let (mut first, mut end) = (frames.frame(frame).page, frames.frame(frame).page + 1);
         let (most, mut segments) = (self.transfer_pages(), 1);
         while run.len() < most && first > 0 {
             let Some(frame) = goes_too(first - 1) else { break };
-            segments += usize::from(!frames.are_joined(frame, run[0]));
+            segments += usize::from(!frames.are_contiguous(frame, run[0]));
             if segments > limits.segments_max {
                 break;
             }
@@ -62,7 +62,7 @@ impl BlockCache {
         }
         while run.len() < most {
             let Some(frame) = goes_too(end) else { break };
-            segments += usize::from(!frames.are_joined(run[run.len() - 1], frame));
+            segments += usize::from(!frames.are_contiguous(run[run.len() - 1], frame));
             if segments > limits.segments_max {
                 break;
             }
@@ -73,78 +73,78 @@ impl BlockCache {
     }
 
     fn start_write(&mut self, run: Vec<u32>) {
-        let page = self.frames.of(run[0]).page;
+        let page = self.frames.frame(run[0]).page;
         let bytes = self.shape.run_bytes(page, run.len());
         let segments = self.frames.segments(&run, bytes);
-        let mut durable = WriteDurability::AsPromised;
+        let mut durable = WriteDurability::NamespaceDefault;
         for &frame in &run {
             self.frames.unlink(frame);
-            let at = self.frames.at(frame);
+            let at = self.frames.frame_mut(frame);
             at.state = FrameState::Writing;
-            if at.marks.has(PageFlags::DURABLE) {
-                durable = WriteDurability::Now;
+            if at.flags.has(PageFlags::DURABLE) {
+                durable = WriteDurability::Immediate;
             }
         }
         self.write_backs += 1;
         self.statistics.write_backs += 1;
         let transfer =
             BackingTransfer { kind: TransferKind::Write, offset: page * PAGE, bytes, durable, segments };
-        self.launch(TransferPurpose::WriteBack(run), transfer);
+        self.queue_transfer(TransferPurpose::WriteBack(run), transfer);
     }
 
-    pub(super) fn written(&mut self, frames: &[u32], status: Status) {
+    pub(super) fn write_completed(&mut self, frames: &[u32], status: Status) {
         self.write_backs -= 1;
         if status.is_success() {
             self.statistics.pages_written += to_u64(frames.len());
         }
         for &frame in frames {
-            self.frames.at(frame).state = FrameState::Idle;
+            self.frames.frame_mut(frame).state = FrameState::Idle;
             if status.is_success() {
-                self.answer(frame, status, |waiter| waiter.written);
-                self.forget_dirt(frame);
+                self.complete_waiters(frame, status, |waiter| waiter.written);
+                self.clear_dirty(frame);
                 self.list_clean(frame);
-                self.serve(frame);
+                self.serve_waiters(frame);
             } else if frames.len() > 1 {
-                self.frames.at(frame).marks.set(PageFlags::ALONE);
+                self.frames.frame_mut(frame).flags.set(PageFlags::ALONE);
                 self.frames.push_back(FrameList::Urgent, frame);
-                self.serve(frame);
+                self.serve_waiters(frame);
             } else {
-                self.failed(frame, status);
+                self.write_failed(frame, status);
             }
         }
     }
 
     /// Processes a page that could not be written.
-    fn failed(&mut self, frame: u32, status: Status) {
+    fn write_failed(&mut self, frame: u32, status: Status) {
         self.statistics.write_failures += 1;
         self.failure = status;
         let now = self.now;
-        let at = self.frames.at(frame);
-        if at.marks.has(PageFlags::FLUSHED) {
-            at.marks.clear(PageFlags::FLUSHED);
+        let at = self.frames.frame_mut(frame);
+        if at.flags.has(PageFlags::FLUSHED) {
+            at.flags.clear(PageFlags::FLUSHED);
             self.flushes.marked -= 1;
             self.flushes.status = status;
         }
-        if at.marks.has(PageFlags::OWED) {
-            at.since = now;
-            self.owners.note_failure();
+        if at.flags.has(PageFlags::ACKNOWLEDGED) {
+            at.dirty_since = now;
+            self.users.record_failure();
             self.frames.push_back(FrameList::Failed, frame);
-            self.answer(frame, status, |waiter| waiter.written);
-            return self.serve(frame);
+            self.complete_waiters(frame, status, |waiter| waiter.written);
+            return self.serve_waiters(frame);
         }
         // This write was not acknowledged, so the device's contents are valid and nothing is lost.
-        self.answer(frame, status, |waiter| waiter.written);
+        self.complete_waiters(frame, status, |waiter| waiter.written);
         if self.waiters.contains_key(&frame) {
-            self.forget_dirt(frame);
-            self.frames.at(frame).state = FrameState::Filling;
-            self.fill(vec![frame]);
+            self.clear_dirty(frame);
+            self.frames.frame_mut(frame).state = FrameState::Filling;
+            self.read_frames(vec![frame]);
         } else {
             self.drop_page(frame);
         }
     }
 
     /// Moves every page of a list to the urgent list.
-    pub(super) fn hurry(&mut self, list: FrameList) {
+    pub(super) fn mark_urgent(&mut self, list: FrameList) {
         while let Some(frame) = self.frames.first(list) {
             self.frames.unlink(frame);
             self.frames.push_back(FrameList::Urgent, frame);
@@ -154,7 +154,7 @@ impl BlockCache {
     /// Retries pages whose failure is old enough.
     pub(super) fn retry_failed(&mut self) {
         while let Some(frame) = self.frames.first(FrameList::Failed) {
-            if self.frames.of(frame).since.after(self.config.dirty_age) > self.now {
+            if self.frames.frame(frame).dirty_since.after(self.config.dirty_age) > self.now {
                 return;
             }
             self.frames.unlink(frame);

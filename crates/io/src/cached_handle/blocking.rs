@@ -12,11 +12,11 @@ use crate::handle::{FailedRequest, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
 
 /// The longest sleep while the cache has other users.
-const REST: Nanos = Nanos::from_micros(20);
+const SHARED_SLEEP_MAX: Nanos = Nanos::from_micros(20);
 /// The longest sleep of the only user.
-const LONG_REST: Nanos = Nanos::from_millis(10);
+const SOLE_SLEEP_MAX: Nanos = Nanos::from_millis(10);
 /// The number of polls before the first sleep.
-const LOOKS: u32 = 64;
+const POLLS_BEFORE_SLEEP: u32 = 64;
 
 impl CachedHandle {
     /// Waits for the next completion, at most for `longest`. Returns `None` when the time is over or nothing is
@@ -24,7 +24,7 @@ impl CachedHandle {
     ///
     /// # Errors
     /// [`IoError`] when the device is gone, once all requests in progress have completed.
-    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
+    pub fn wait(&mut self, timeout: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         let started = self.time.now();
         let mut looks = 0;
         loop {
@@ -32,11 +32,11 @@ impl CachedHandle {
                 return Ok(Some(answer));
             }
             let waited = self.time.now().since(started);
-            if self.unanswered() == 0 || longest.is_some_and(|longest| waited >= longest) {
+            if self.outstanding() == 0 || timeout.is_some_and(|longest| waited >= longest) {
                 return Ok(None);
             }
             looks += 1;
-            self.pause(looks, longest.map(|longest| longest.since(waited)));
+            self.pause(looks, timeout.map(|longest| longest.since(waited)));
         }
     }
 
@@ -45,7 +45,7 @@ impl CachedHandle {
     /// # Errors
     /// [`FailedRequest`], with the buffer.
     pub fn read(&mut self, offset: u64, into: Buffer) -> Result<Buffer, Box<FailedRequest>> {
-        self.run(IoRequest::read(offset, into)).and_then(only)
+        self.run(IoRequest::read(offset, into)).and_then(single_buffer)
     }
 
     /// Writes the bytes of `from`.
@@ -58,7 +58,7 @@ impl CachedHandle {
         from: Buffer,
         durable: WriteDurability,
     ) -> Result<Buffer, Box<FailedRequest>> {
-        self.run(IoRequest::write(offset, from, durable)).and_then(only)
+        self.run(IoRequest::write(offset, from, durable)).and_then(single_buffer)
     }
 
     /// Makes the requests completed before it durable, for all handles of the cache.
@@ -74,20 +74,20 @@ impl CachedHandle {
     /// # Errors
     /// [`FailedRequest`], with the buffers.
     pub fn run(&mut self, request: IoRequest) -> Result<TransferData, Box<FailedRequest>> {
-        if let Err(error) = self.judge(&request) {
+        if let Err(error) = self.validate(&request) {
             let RefusedRequest { request, error } = RefusedRequest { request, error };
             return Err(Box::new(FailedRequest { error: error.into(), data: request.data }));
         }
-        let key = self.begin(request, 0);
-        let CompletedCommand { completion, data } = self.wait_whole(key);
-        match completion.ok() {
+        let key = self.start(request, 0);
+        let CompletedCommand { completion, data } = self.wait_for_key(key);
+        match completion.into_result() {
             Ok(_) => Ok(data),
             Err(error) => Err(Box::new(FailedRequest { error, data })),
         }
     }
 
     /// Waits for the completion of one request.
-    pub(super) fn wait_whole(&mut self, key: u32) -> CompletedCommand {
+    pub(super) fn wait_for_key(&mut self, key: u32) -> CompletedCommand {
         let mut looks = 0;
         loop {
             let found = self.ready.iter().position(|(of, _)| *of == key);
@@ -98,25 +98,25 @@ impl CachedHandle {
             if looks > 1 {
                 self.pause(looks, None);
             }
-            self.turn();
+            self.poll_cache();
         }
     }
 
-    fn pause(&mut self, looks: u32, longest: Option<Nanos>) {
-        if looks < LOOKS {
+    fn pause(&mut self, looks: u32, timeout: Option<Nanos>) {
+        if looks < POLLS_BEFORE_SLEEP {
             return std::hint::spin_loop();
         }
         if self.member.is_alone() {
-            let span = longest.map_or(LONG_REST, |longest| longest.min(LONG_REST));
-            self.member.cache().with(|_, lower| lower.rest(span));
+            let span = timeout.map_or(SOLE_SLEEP_MAX, |longest| longest.min(SOLE_SLEEP_MAX));
+            self.member.cache().with_parts(|_, lower| lower.wait_for_completion(span));
         } else {
-            self.time.sleep(longest.map_or(REST, |longest| longest.min(REST)));
+            self.time.sleep(timeout.map_or(SHARED_SLEEP_MAX, |longest| longest.min(SHARED_SLEEP_MAX)));
         }
     }
 }
 
 /// Returns the buffer of a request that has exactly one.
-fn only(data: TransferData) -> Result<Buffer, Box<FailedRequest>> {
+fn single_buffer(data: TransferData) -> Result<Buffer, Box<FailedRequest>> {
     match data {
         TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer) => Ok(buffer),
         data => {

@@ -40,7 +40,7 @@ pub enum NotificationTime {
 #[derive(Clone, Copy, Debug)]
 pub struct CompletionAggregator {
     aggregation: CompletionAggregation,
-    come: u32,
+    pending: u32,
     first: Nanos,
 }
 
@@ -48,7 +48,7 @@ impl CompletionAggregator {
     /// Returns an aggregator without completions.
     #[must_use]
     pub fn new(aggregation: CompletionAggregation) -> Self {
-        Self { aggregation, come: 0, first: Nanos::ZERO }
+        Self { aggregation, pending: 0, first: Nanos::ZERO }
     }
 
     /// Returns the settings.
@@ -60,16 +60,16 @@ impl CompletionAggregator {
     /// Returns true if each completion is notified at once, so that no time is needed.
     #[must_use]
     #[inline]
-    pub fn is_none(&self) -> bool {
+    pub fn is_immediate(&self) -> bool {
         self.aggregation.count <= 1 || self.aggregation.time == Nanos::ZERO
     }
 
     /// Counts completions that arrived.
-    pub fn came(&mut self, completions: u32, now: Nanos) {
-        if self.come == 0 {
+    pub fn add(&mut self, completions: u32, now: Nanos) {
+        if self.pending == 0 {
             self.first = now;
         }
-        self.come = self.come.saturating_add(completions);
+        self.pending = self.pending.saturating_add(completions);
     }
 
     /// Returns the time of the notification. With nothing in flight no completion can follow, and the caller notifies
@@ -77,7 +77,7 @@ impl CompletionAggregator {
     #[must_use]
     pub fn due(&self, now: Nanos) -> NotificationTime {
         let at = self.first.after(self.aggregation.time);
-        match self.come {
+        match self.pending {
             0 => NotificationTime::Never,
             come if come >= self.aggregation.count || now >= at => NotificationTime::Now,
             _ => NotificationTime::At(at),
@@ -85,8 +85,8 @@ impl CompletionAggregator {
     }
 
     /// Starts over after a notification.
-    pub fn told(&mut self) {
-        self.come = 0;
+    pub fn reset(&mut self) {
+        self.pending = 0;
     }
 }
 
@@ -98,21 +98,21 @@ mod tests {
     fn notification_is_due_at_the_count_or_the_time_and_not_before() {
         let mut aggregator = CompletionAggregator::new(CompletionAggregation { count: 3, time: Nanos(100) });
         assert_eq!(aggregator.due(Nanos(5)), NotificationTime::Never);
-        aggregator.came(1, Nanos(10));
+        aggregator.add(1, Nanos(10));
         assert_eq!(aggregator.due(Nanos(20)), NotificationTime::At(Nanos(110)));
-        aggregator.came(1, Nanos(50));
+        aggregator.add(1, Nanos(50));
         assert_eq!(
             aggregator.due(Nanos(109)),
             NotificationTime::At(Nanos(110)),
             "the time starts at the first completion"
         );
         assert_eq!(aggregator.due(Nanos(110)), NotificationTime::Now);
-        aggregator.came(1, Nanos(60));
+        aggregator.add(1, Nanos(60));
         assert_eq!(aggregator.due(Nanos(60)), NotificationTime::Now);
-        aggregator.told();
+        aggregator.reset();
         assert_eq!(aggregator.due(Nanos(60)), NotificationTime::Never);
         let mut at_once = CompletionAggregator::new(CompletionAggregation::NONE);
-        at_once.came(1, Nanos(1));
+        at_once.add(1, Nanos(1));
         assert_eq!(at_once.due(Nanos(1)), NotificationTime::Now);
     }
 
@@ -133,13 +133,13 @@ mod tests {
                     assert_eq!(aggregator.due(now), NotificationTime::Now);
                 } else {
                     now = next;
-                    aggregator.came(1, now);
+                    aggregator.add(1, now);
                     come += 1;
                     oldest.get_or_insert(now);
                 }
                 assert!(oldest.is_none_or(|oldest| now.since(oldest) <= settings.time), "seed {seed}");
                 if aggregator.due(now) == NotificationTime::Now {
-                    aggregator.told();
+                    aggregator.reset();
                     told += 1;
                     oldest = None;
                 }

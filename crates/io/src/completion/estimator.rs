@@ -60,16 +60,16 @@ pub struct SizeClass(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObservationKind {
     /// A poll shortly before found nothing: the latency is exact.
-    Fresh,
+    Exact,
     /// The first poll after a sleep found it: the latency is an upper bound.
-    Late,
+    UpperBound,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LatencyEstimate {
     low: u64,
     mean: u64,
-    known: bool,
+    observed: bool,
 }
 
 /// The estimates of a queue.
@@ -90,8 +90,8 @@ impl LatencyEstimator {
         let Some(estimate) = self.estimates.get_mut(usize::from(class.0)) else {
             return;
         };
-        if !estimate.known {
-            *estimate = LatencyEstimate { low: latency.0, mean: latency.0, known: true };
+        if !estimate.observed {
+            *estimate = LatencyEstimate { low: latency.0, mean: latency.0, observed: true };
             return;
         }
         let toward = |from: u64, to: u64, part: u64| match to.checked_sub(from) {
@@ -102,8 +102,8 @@ impl LatencyEstimator {
         estimate.mean = toward(estimate.mean, latency.0, 16);
         estimate.low = match seen {
             _ if latency.0 < estimate.low => toward(estimate.low, latency.0, 4),
-            ObservationKind::Fresh => toward(estimate.low, latency.0, 32),
-            ObservationKind::Late => estimate.low - estimate.low / 32,
+            ObservationKind::Exact => toward(estimate.low, latency.0, 32),
+            ObservationKind::UpperBound => estimate.low - estimate.low / 32,
         };
     }
 
@@ -111,19 +111,19 @@ impl LatencyEstimator {
     #[must_use]
     #[inline]
     pub fn low(&self, class: SizeClass) -> Option<Nanos> {
-        self.known(class).map(|estimate| Nanos(estimate.low))
+        self.observed(class).map(|estimate| Nanos(estimate.low))
     }
 
     /// Returns the mean latency of such a command.
     #[must_use]
     #[inline]
     pub fn mean(&self, class: SizeClass) -> Option<Nanos> {
-        self.known(class).map(|estimate| Nanos(estimate.mean))
+        self.observed(class).map(|estimate| Nanos(estimate.mean))
     }
 
     #[inline]
-    fn known(&self, class: SizeClass) -> Option<&LatencyEstimate> {
-        self.estimates.get(usize::from(class.0)).filter(|estimate| estimate.known)
+    fn observed(&self, class: SizeClass) -> Option<&LatencyEstimate> {
+        self.estimates.get(usize::from(class.0)).filter(|estimate| estimate.observed)
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
                 if round >= 10_000 {
                     below += u32::from(estimator.low(read(4_096)).unwrap() > latency);
                 }
-                estimator.observe(read(4_096), latency, ObservationKind::Fresh);
+                estimator.observe(read(4_096), latency, ObservationKind::Exact);
             }
             assert!(below < 3_000, "{below} of 10,000 were faster than the estimate, seed {seed}");
             assert!(estimator.low(read(4_096)).unwrap().0 > 76_000);
@@ -169,16 +169,16 @@ mod tests {
     fn outlier_barely_moves_an_estimate_and_a_new_level_is_found() {
         let mut estimator = LatencyEstimator::default();
         for _ in 0..100 {
-            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Fresh);
+            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Exact);
         }
-        estimator.observe(read(4_096), Nanos(1_000_000_000), ObservationKind::Fresh);
+        estimator.observe(read(4_096), Nanos(1_000_000_000), ObservationKind::Exact);
         assert!(estimator.low(read(4_096)).unwrap().0 < 10_500);
         for _ in 0..400 {
-            estimator.observe(read(4_096), Nanos(100_000), ObservationKind::Fresh);
+            estimator.observe(read(4_096), Nanos(100_000), ObservationKind::Exact);
         }
         assert!(estimator.low(read(4_096)).unwrap().0 > 95_000);
         for _ in 0..40 {
-            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Fresh);
+            estimator.observe(read(4_096), Nanos(10_000), ObservationKind::Exact);
         }
         assert!(estimator.low(read(4_096)).unwrap().0 < 11_000);
     }
@@ -188,13 +188,13 @@ mod tests {
     #[test]
     fn overslept_completions_shorten_the_estimate() {
         let mut estimator = LatencyEstimator::default();
-        estimator.observe(read(8_192), Nanos(100_000), ObservationKind::Fresh);
+        estimator.observe(read(8_192), Nanos(100_000), ObservationKind::Exact);
         for _ in 0..200 {
             let slept = estimator.low(read(8_192)).unwrap();
             let (seen, at) = if slept.0 >= 50_000 {
-                (ObservationKind::Late, slept)
+                (ObservationKind::UpperBound, slept)
             } else {
-                (ObservationKind::Fresh, Nanos(50_000))
+                (ObservationKind::Exact, Nanos(50_000))
             };
             estimator.observe(read(8_192), at, seen);
         }

@@ -48,9 +48,9 @@ pub struct PollPeriod {
     /// The usual excess of a sleep over its requested length: close to the largest recent one.
     lateness: u64,
     /// The sleep since the last poll, zero if there was none.
-    slept: Nanos,
+    last_sleep: Nanos,
     /// The last sleep that was chosen, for statistics.
-    chosen: Nanos,
+    last_chosen: Nanos,
 }
 
 impl PollPeriod {
@@ -61,8 +61,8 @@ impl PollPeriod {
             pace,
             estimator: LatencyEstimator::default(),
             lateness: 0,
-            slept: Nanos::ZERO,
-            chosen: Nanos::ZERO,
+            last_sleep: Nanos::ZERO,
+            last_chosen: Nanos::ZERO,
         }
     }
 
@@ -79,8 +79,8 @@ impl PollPeriod {
 
     /// Returns the span that was chosen last.
     #[must_use]
-    pub fn chosen(&self) -> Nanos {
-        self.chosen
+    pub fn last_chosen(&self) -> Nanos {
+        self.last_chosen
     }
 
     /// Returns the latency estimates.
@@ -91,26 +91,26 @@ impl PollPeriod {
 
     /// Notes a completion.
     #[inline]
-    pub fn answered(&mut self, class: SizeClass, latency: Nanos) {
+    pub fn observe_completion(&mut self, class: SizeClass, latency: Nanos) {
         // After a short sleep the latency is nearly exact.
-        if self.slept == Nanos::ZERO {
+        if self.last_sleep == Nanos::ZERO {
             // Lateness decays slowly while there are no sleeps; otherwise a machine that was busy once would never
             // sleep again.
             self.lateness -= self.lateness / FORGET_PART;
         }
-        let seen = if self.slept.0 > latency.0 / 32 { ObservationKind::Late } else { ObservationKind::Fresh };
+        let seen = if self.last_sleep.0 > latency.0 / 32 { ObservationKind::UpperBound } else { ObservationKind::Exact };
         self.estimator.observe(class, latency, seen);
     }
 
     /// Notes a poll: completions found by the next poll arrived after it.
     #[inline]
-    pub fn looked(&mut self) {
-        self.slept = Nanos::ZERO;
+    pub fn observe_poll(&mut self) {
+        self.last_sleep = Nanos::ZERO;
     }
 
     /// Notes a sleep.
-    pub fn woke(&mut self, asked: Nanos, took: Nanos) {
-        self.slept = took;
+    pub fn observe_sleep(&mut self, asked: Nanos, took: Nanos) {
+        self.last_sleep = took;
         let late = took.since(asked).0;
         if late > self.lateness {
             // At most doubled, plus a step, to bound outliers.
@@ -121,17 +121,17 @@ impl PollPeriod {
     }
 
     /// Returns the sleep before the next poll, given submission time and class of the commands in flight.
-    pub fn next(&mut self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
-        self.chosen = match self.pace {
+    pub fn next_sleep(&mut self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
+        self.last_chosen = match self.pace {
             PollPace::Busy => Nanos::ZERO,
             PollPace::Fixed(span) => span,
-            PollPace::Part(percent) => self.worth(self.part(now, in_flight, percent)),
+            PollPace::Part(percent) => self.worthwhile(self.fraction_of_mean(now, in_flight, percent)),
             PollPace::Adaptive => {
                 let span = self.adaptive(now, in_flight);
-                self.worth(span)
+                self.worthwhile(span)
             }
         };
-        self.chosen
+        self.last_chosen
     }
 
     /// Returns the time until the earliest expected completion, less the margin.
@@ -150,7 +150,7 @@ impl PollPeriod {
         earliest.since(now).max(Nanos(bounded))
     }
 
-    fn part(&self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>, percent: u8) -> Nanos {
+    fn fraction_of_mean(&self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>, percent: u8) -> Nanos {
         let until = in_flight.map(|(submitted, class)| {
             let mean = self.estimator.mean(class).map_or(0, |mean| mean.0);
             submitted.after(Nanos(mean / 100 * u64::from(percent.min(100))))
@@ -159,7 +159,7 @@ impl PollPeriod {
     }
 
     /// Returns the span if it is worth a sleep, else zero.
-    fn worth(&self, span: Nanos) -> Nanos {
+    fn worthwhile(&self, span: Nanos) -> Nanos {
         if span.0 < (2 * SLEEP_COST.0).max(2 * self.lateness) { Nanos::ZERO } else { span }
     }
 }

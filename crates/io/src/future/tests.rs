@@ -34,7 +34,7 @@ fn model() -> ModelDevice {
     let service =
         ServiceTimes { fixed: Nanos::from_micros(20), jitter_percent: 50, ..ServiceTimes::default() };
     let settings =
-        ModelSettings { contents: ModelContents::Memory, ..ModelSettings::timed(1 << 20, service) };
+        ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(1 << 20, service) };
     ModelDevice::new(settings).unwrap()
 }
 
@@ -56,16 +56,9 @@ fn futures_complete_with_their_requests_on_any_thread() {
                         let offset = (u64::from(number) * 100 + round) * 512;
                         let mut from = model.region(512).unwrap();
                         from.bytes_mut().unwrap().fill(number + 1);
-                        let TransferData::ToDevice(buffer) =
-                            handle.write(offset, from, WriteDurability::Now).await.unwrap()
-                        else {
-                            panic!("the buffer was not returned")
-                        };
+                        let buffer = handle.write(offset, from, WriteDurability::Immediate).await.unwrap();
                         buffer.write(0, &[0; 512]).unwrap();
-                        let TransferData::FromDevice(mut back) = handle.read(offset, buffer).await.unwrap()
-                        else {
-                            panic!("the buffer was not returned")
-                        };
+                        let mut back = handle.read(offset, buffer).await.unwrap();
                         assert_eq!(back.bytes_mut().unwrap(), [number + 1; 512]);
                     }
                     handle.flush().await.unwrap();
@@ -104,10 +97,10 @@ fn dropped_future_leaves_no_ticket_and_no_waiter() {
         }
     }
     block_on(handle.flush()).unwrap();
-    while handle.with(|handle| handle.unanswered()).unwrap() > 0 {
+    while handle.with_handle(|handle| handle.outstanding()).unwrap() > 0 {
         thread::yield_now();
     }
-    assert!(handle.state.lock().tickets.is_empty());
+    assert!(handle.state.lock().futures.is_empty());
 }
 
 #[test]
@@ -123,7 +116,7 @@ fn policies_can_change_between_futures() {
                 CompletionPolicy::Thread(PollPace::Fixed(Nanos::from_micros(30)), CompletionAggregation::NONE)
             }
         };
-        handle.with(|handle| handle.set_completion(policy)).unwrap().unwrap();
+        handle.with_handle(|handle| handle.set_completion(policy)).unwrap().unwrap();
         block_on(pending).unwrap();
     }
 }

@@ -48,47 +48,47 @@ pub(super) struct AttachedQueue {
     pub(super) name: QueueName,
     pub(super) link: QueueLink,
     /// True while the queue is being detached: it receives no new commands.
-    pub(super) leaving: bool,
+    pub(super) detaching: bool,
     /// True if an own queue is shared only because a completion thread polls it.
-    adopted: bool,
+    shared_for_thread: bool,
 }
 
 impl AttachedQueue {
     pub(super) fn new(name: QueueName, attachment: QueueAttachment) -> Self {
         let link = match attachment {
             QueueAttachment::Own(queue) => QueueLink::Own(queue),
-            QueueAttachment::Shared(shared) => QueueLink::Shared(shared.seat()),
+            QueueAttachment::Shared(shared) => QueueLink::Shared(shared.add_user()),
         };
-        Self { name, link, leaving: false, adopted: false }
+        Self { name, link, detaching: false, shared_for_thread: false }
     }
 
     /// Applies a completion policy. An own queue is shared while a thread polls it, and is own again afterwards if no
     /// other handle shares it.
-    pub(super) fn follow(self, policy: CompletionPolicy, time: &IoClock) -> (Self, Result<(), IoError>) {
+    pub(super) fn apply_policy(self, policy: CompletionPolicy, time: &IoClock) -> (Self, Result<(), IoError>) {
         let CompletionPolicy::Thread(pace, aggregation) = policy else {
-            return (self.by_itself(), Ok(()));
+            return (self.reclaim_own(), Ok(()));
         };
-        let Self { name, link, leaving, adopted } = self;
+        let Self { name, link, detaching: leaving, shared_for_thread: adopted } = self;
         let (seat, adopted) = match link {
             QueueLink::Own(mut queue) => {
                 // A shared queue names commands by their slots alone.
                 queue.visit_tokens(&mut |token| *token &= !HANDLE_TOKEN);
-                (SharedQueue::adopting(queue), true)
+                (SharedQueue::share_busy(queue), true)
             }
             QueueLink::Shared(seat) => (seat, adopted),
         };
         let started = seat.queue().start_thread(pace, aggregation, time);
-        let lane = Self { name, link: QueueLink::Shared(seat), leaving, adopted };
+        let lane = Self { name, link: QueueLink::Shared(seat), detaching: leaving, shared_for_thread: adopted };
         match started {
             Ok(()) => (lane, Ok(())),
-            Err(error) => (lane.by_itself(), Err(error)),
+            Err(error) => (lane.reclaim_own(), Err(error)),
         }
     }
 
-    fn by_itself(self) -> Self {
-        let Self { name, link, leaving, adopted } = self;
+    fn reclaim_own(self) -> Self {
+        let Self { name, link, detaching: leaving, shared_for_thread: adopted } = self;
         let link = match link {
-            QueueLink::Shared(seat) if adopted && !seat.has_mail() => {
+            QueueLink::Shared(seat) if adopted && !seat.has_completions() => {
                 seat.reclaim().map_or_else(QueueLink::Shared, |mut queue| {
                     queue.visit_tokens(&mut |token| *token |= HANDLE_TOKEN);
                     QueueLink::Own(queue)
@@ -97,7 +97,7 @@ impl AttachedQueue {
             link => link,
         };
         let adopted = adopted && matches!(link, QueueLink::Shared(_));
-        Self { name, link, leaving, adopted }
+        Self { name, link, detaching: leaving, shared_for_thread: adopted }
     }
 
     /// Visits the tokens of the commands in flight on a queue that only this handle uses.
@@ -149,7 +149,7 @@ impl AttachedQueue {
 
     pub(super) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         match &mut self.link {
-            QueueLink::Own(queue) => queue.poll_with(),
+            QueueLink::Own(queue) => queue.poll_command(),
             QueueLink::Shared(seat) => Ok(seat.poll()?.map(|mut done| {
                 done.completion.token |= HANDLE_TOKEN;
                 done

@@ -26,13 +26,19 @@ impl From<FailedRequest> for IoError {
     }
 }
 
+impl From<Box<FailedRequest>> for IoError {
+    fn from(failed: Box<FailedRequest>) -> Self {
+        failed.error
+    }
+}
+
 impl Handle {
     /// Reads as many bytes as fill `into`.
     ///
     /// # Errors
     /// [`FailedRequest`], with the buffer.
     pub fn read(&mut self, offset: u64, into: Buffer) -> Result<Buffer, Box<FailedRequest>> {
-        self.run(IoRequest::read(offset, into)).and_then(only)
+        self.run(IoRequest::read(offset, into)).and_then(single_buffer)
     }
 
     /// Writes the bytes of `from`.
@@ -45,7 +51,7 @@ impl Handle {
         from: Buffer,
         durable: WriteDurability,
     ) -> Result<Buffer, Box<FailedRequest>> {
-        self.run(IoRequest::write(offset, from, durable)).and_then(only)
+        self.run(IoRequest::write(offset, from, durable)).and_then(single_buffer)
     }
 
     /// Compares the device's bytes with those of `with`; returns true if they are equal.
@@ -54,9 +60,9 @@ impl Handle {
     /// [`FailedRequest`], with the buffer. Bytes that differ are not an error.
     pub fn compare(&mut self, offset: u64, with: Buffer) -> Result<(bool, Buffer), Box<FailedRequest>> {
         match self.run(IoRequest::compare(offset, with)) {
-            Ok(data) => only(data).map(|buffer| (true, buffer)),
+            Ok(data) => single_buffer(data).map(|buffer| (true, buffer)),
             Err(failed) if failed.error.status() == Some(Status::COMPARE_FAILURE) => {
-                only(failed.data).map(|buffer| (false, buffer))
+                single_buffer(failed.data).map(|buffer| (false, buffer))
             }
             Err(failed) => Err(failed),
         }
@@ -75,7 +81,7 @@ impl Handle {
     /// # Errors
     /// [`FailedRequest`], with the list.
     pub fn discard(&mut self, offset: u64, bytes: u64, list: Buffer) -> Result<Buffer, Box<FailedRequest>> {
-        self.run(IoRequest::discard(offset, bytes, list)).and_then(only)
+        self.run(IoRequest::discard(offset, bytes, list)).and_then(single_buffer)
     }
 
     /// Makes the requests completed before it durable.
@@ -96,8 +102,8 @@ impl Handle {
         if let Err(RefusedRequest { request, error }) = self.submit_awaited(request) {
             return Err(failed(error.into(), request.data));
         }
-        match self.wait_for(None, Self::look_awaited) {
-            Ok(Some(CompletedCommand { completion, data })) => match completion.ok() {
+        match self.wait_for(None, Self::poll_awaited) {
+            Ok(Some(CompletedCommand { completion, data })) => match completion.into_result() {
                 Ok(_) => Ok(data),
                 Err(error) => Err(failed(error, data)),
             },
@@ -110,14 +116,14 @@ impl Handle {
     }
 
     fn submit_awaited(&mut self, request: IoRequest) -> Result<(), RefusedRequest> {
-        if let Err(error) = self.geometry.judge(&request, &self.limits) {
+        if let Err(error) = self.geometry.validate(&request, &self.limits) {
             return Err(RefusedRequest { request, error });
         }
-        self.submit_long_as(request, 0, true)
+        self.submit_slow_as(request, 0, true)
     }
 
-    fn look_awaited(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        self.turn()?;
+    fn poll_awaited(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        self.poll_queues()?;
         Ok(self.awaited.take())
     }
 
@@ -153,9 +159,9 @@ impl Handle {
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol; completions taken before the error are in `into`.
-    pub fn poll_batch(&mut self, into: &mut Vec<CompletedCommand>, most: usize) -> Result<usize, IoError> {
+    pub fn poll_batch(&mut self, into: &mut Vec<CompletedCommand>, max: usize) -> Result<usize, IoError> {
         let had = into.len();
-        while into.len() - had < most {
+        while into.len() - had < max {
             match self.poll()? {
                 Some(answer) => into.push(answer),
                 None => break,
@@ -166,7 +172,7 @@ impl Handle {
 }
 
 /// Returns the buffer of a request that has exactly one.
-fn only(data: TransferData) -> Result<Buffer, Box<FailedRequest>> {
+pub(crate) fn single_buffer(data: TransferData) -> Result<Buffer, Box<FailedRequest>> {
     match data {
         TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer) => Ok(buffer),
         other => {

@@ -1,9 +1,9 @@
 //! Builds a handle from its namespace, its queues and its policies. Defaults are the simplest policies.
 
 use super::attached_queue::QueueAttachment;
-use super::request::NamespaceGeometry;
 use super::request_table::RequestTable;
-use super::{Handle, RequestError};
+use crate::error::RequestError;
+use super::{Handle, NamespaceGeometry};
 use crate::backend::IoLimits;
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
@@ -20,7 +20,7 @@ const WAITING_MAX: u32 = 256;
 #[derive(Debug)]
 #[must_use = "build it"]
 pub struct HandleBuilder {
-    facts: ClientNamespace,
+    namespace: ClientNamespace,
     queues: Vec<QueueAttachment>,
     selector: QueueSelector,
     scheduling: SchedulingPolicy,
@@ -28,14 +28,14 @@ pub struct HandleBuilder {
     completion: CompletionPolicy,
     in_flight_max: u32,
     waiting_max: u32,
-    time: IoClock,
+    clock: IoClock,
 }
 
 impl Handle {
     /// Returns a builder of a handle on this namespace.
     pub fn builder(facts: &ClientNamespace) -> HandleBuilder {
         HandleBuilder {
-            facts: facts.clone(),
+            namespace: facts.clone(),
             queues: Vec::new(),
             selector: QueueSelector::First,
             scheduling: SchedulingPolicy::Fifo,
@@ -43,7 +43,7 @@ impl Handle {
             completion: CompletionPolicy::Inline,
             in_flight_max: u32::MAX,
             waiting_max: WAITING_MAX,
-            time: IoClock::machine(),
+            clock: IoClock::machine(),
         }
     }
 }
@@ -92,8 +92,8 @@ impl HandleBuilder {
     }
 
     /// Sets the source of the time.
-    pub fn time(mut self, time: IoClock) -> Self {
-        self.time = time;
+    pub fn clock(mut self, time: IoClock) -> Self {
+        self.clock = time;
         self
     }
 
@@ -104,34 +104,34 @@ impl HandleBuilder {
     /// thread or descriptor left.
     pub fn build(self) -> Result<Handle, IoError> {
         if self.queues.is_empty() {
-            return Err(RequestError::Closed.into());
+            return Err(RequestError::NoQueue.into());
         }
-        let (scheduler, period) = Handle::fresh_policies();
+        let (scheduler, period) = Handle::default_policies();
         let mut handle = Handle {
-            geometry: NamespaceGeometry::of(&self.facts)?,
-            lanes: Vec::new(),
+            geometry: NamespaceGeometry::of(&self.namespace)?,
+            queues: Vec::new(),
             slots: RequestTable::new(0),
             limits: IoLimits { transfer_bytes_max: 0, segments_max: 1, memory_align: 1 },
-            plain_bytes_max: 0,
-            plain: false,
+            command_bytes_max: 0,
+            fast_path: false,
             plain_in_flight: 0,
-            detours: 0,
+            slow_requests: 0,
             parts: 0,
             waiting_max: self.waiting_max,
-            names: 0,
+            next_name: 0,
             selector: self.selector,
             scheduler,
             merging: self.merging,
             merger: RequestMerger::default(),
             window: InFlightWindow::new(1, None),
-            window_max: self.in_flight_max,
+            in_flight_max: self.in_flight_max,
             completion: CompletionPolicy::Inline,
             period,
             outgoing: VecDeque::new(),
-            ready: VecDeque::new(),
+            completed: VecDeque::new(),
             awaited: None,
             deadlines: BTreeSet::new(),
-            time: self.time,
+            clock: self.clock,
         };
         for queue in self.queues {
             handle.attach(queue);

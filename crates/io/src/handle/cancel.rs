@@ -12,9 +12,9 @@ use headwater_nvme::spec::status::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestCancellation {
     /// The request waited in the handle: its completion, Abort Requested, is ready, and it had no effect.
-    Waiting,
+    NotSubmitted,
     /// The request was at a device, which received an abort; the completion tells whether the device aborted it.
-    Asked,
+    AbortSent,
     /// The device supports no abort, or the command serves several requests: the request completes normally.
     TooLate,
     /// No outstanding request has this token.
@@ -25,7 +25,7 @@ impl Handle {
     /// Cancels a request. It still completes exactly once.
     pub fn cancel(&mut self, token: u64) -> RequestCancellation {
         match self.slots.find(token) {
-            Some(slot) => self.give_up(slot),
+            Some(slot) => self.cancel_slot(slot),
             None if token & HANDLE_TOKEN == 0 && self.plain_in_flight > 0 => self.cancel_plain(token),
             None => RequestCancellation::Unknown,
         }
@@ -33,12 +33,12 @@ impl Handle {
 
     /// Cancels a request of the fast path, which only its queue knows.
     fn cancel_plain(&mut self, token: u64) -> RequestCancellation {
-        for lane in &mut self.lanes {
+        for lane in &mut self.queues {
             let mut found = false;
             lane.visit_own_tokens(&mut |held| found |= *held == token);
             if found {
                 return match lane.cancel_token(token) {
-                    Ok(()) => RequestCancellation::Asked,
+                    Ok(()) => RequestCancellation::AbortSent,
                     Err(_) => RequestCancellation::TooLate,
                 };
             }
@@ -47,74 +47,74 @@ impl Handle {
     }
 
     /// Cancels the requests whose deadline has passed.
-    pub(super) fn expire(&mut self, now: Nanos) {
+    pub(super) fn cancel_expired(&mut self, now: Nanos) {
         while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
             self.deadlines.pop_first();
-            self.give_up(slot);
+            self.cancel_slot(slot);
         }
     }
 
-    fn give_up(&mut self, slot: u32) -> RequestCancellation {
-        match self.slots.kind(slot) {
+    fn cancel_slot(&mut self, slot: u32) -> RequestCancellation {
+        match self.slots.state(slot) {
             SlotState::Free | SlotState::Part => RequestCancellation::Unknown,
             SlotState::Waiting => {
-                self.dissolve(slot, slot);
-                RequestCancellation::Waiting
+                self.split_group(slot, slot);
+                RequestCancellation::NotSubmitted
             }
             SlotState::Member => {
-                let head = self.slots.story(slot).head;
-                match self.slots.kind(head) {
+                let head = self.slots.pending(slot).head;
+                match self.slots.state(head) {
                     SlotState::Waiting => {
-                        self.dissolve(head, slot);
-                        RequestCancellation::Waiting
+                        self.split_group(head, slot);
+                        RequestCancellation::NotSubmitted
                     }
                     _ => RequestCancellation::TooLate,
                 }
             }
-            SlotState::Leading if !self.slots.story(slot).members.is_empty() => RequestCancellation::TooLate,
-            SlotState::Plain | SlotState::Leading => self.ask(slot),
-            SlotState::Divided => self.give_up_divided(slot),
+            SlotState::Leading if !self.slots.pending(slot).members.is_empty() => RequestCancellation::TooLate,
+            SlotState::FastPath | SlotState::Leading => self.send_abort(slot),
+            SlotState::Divided => self.cancel_divided(slot),
         }
     }
 
     /// Removes a waiting request from its group and completes it; the remaining members wait alone.
-    fn dissolve(&mut self, head: u32, leaving: u32) {
+    fn split_group(&mut self, head: u32, leaving: u32) {
         self.merger.close(head);
         if !self.scheduler.remove(head) {
             self.outgoing.retain(|&slot| slot != head);
         }
-        for member in std::mem::take(&mut self.slots.story_mut(head).members) {
+        for member in std::mem::take(&mut self.slots.pending_mut(head).members) {
             if member != leaving {
-                self.slots.story_mut(member).alone = true;
+                self.slots.pending_mut(member).unmergeable = true;
                 self.enqueue(member);
             }
         }
-        let data = std::mem::take(&mut self.slots.story_mut(leaving).data);
-        self.finish(leaving, Status::ABORT_REQUESTED, 0, data);
+        let data = std::mem::take(&mut self.slots.pending_mut(leaving).data);
+        self.complete(leaving, Status::ABORT_REQUESTED, 0, data);
     }
 
-    fn ask(&mut self, slot: u32) -> RequestCancellation {
-        let lane = usize::try_from(self.slots.lane(slot)).ok().and_then(|lane| self.lanes.get_mut(lane));
+    fn send_abort(&mut self, slot: u32) -> RequestCancellation {
+        let lane = usize::try_from(self.slots.queue(slot)).ok().and_then(|lane| self.queues.get_mut(lane));
         match lane.map(|lane| lane.cancel(slot)) {
-            Some(Ok(())) => RequestCancellation::Asked,
+            Some(Ok(())) => RequestCancellation::AbortSent,
             _ => RequestCancellation::TooLate,
         }
     }
 
-    fn give_up_divided(&mut self, slot: u32) -> RequestCancellation {
-        self.slots.story_mut(slot).failure.get_or_insert(Status::ABORT_REQUESTED);
+    fn cancel_divided(&mut self, slot: u32) -> RequestCancellation {
+        self.slots.pending_mut(slot).failure.get_or_insert(Status::ABORT_REQUESTED);
         let parts = self.slots.parts_of(slot);
         if parts.is_empty() {
             self.outgoing.retain(|&other| other != slot);
-            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
-            self.finish(slot, Status::ABORT_REQUESTED, 0, data);
-            return RequestCancellation::Waiting;
+            let data = std::mem::take(&mut self.slots.pending_mut(slot).data);
+            self.complete(slot, Status::ABORT_REQUESTED, 0, data);
+            return RequestCancellation::NotSubmitted;
         }
         for part in parts {
-            self.ask(part);
+            self.send_abort(part);
         }
-        RequestCancellation::Asked
+        RequestCancellation::AbortSent
     }
 }

@@ -1,23 +1,12 @@
-//! Requests of an application, in bytes, and their translation to NVMe entries.
+//! Requests of an application, in bytes.
 //!
-//! Input: requests with their buffers. Output: commands. Invariant: every entry names whole blocks inside the range
-//! that this client may access, and its length is that of its buffers.
+//! Input: offsets, lengths and buffers. Output: requests, and their parts. Stateless.
 
-use super::error::{RefusedRequest, RequestError};
-use crate::backend::IoLimits;
 use crate::buffer::Buffer;
-use crate::client_namespace::ClientNamespace;
-use crate::command::{BLOCKS_MAX, Command, TransferData, WriteDurability};
+use crate::command::{TransferData, WriteDurability};
 use crate::completion::{CommandProfile, TransferDirection};
-use crate::error::IoError;
 use crate::scheduler::RequestClass;
 use headwater_host::clock::Nanos;
-use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::kv;
-use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
-
-/// The most blocks that one range of a discard covers.
-const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +45,11 @@ impl RequestOperation {
     }
 
     /// Returns the merge key: requests with equal keys may be merged.
-    pub(super) fn sort(self) -> Option<u8> {
+    pub(super) fn merge_key(self) -> Option<u8> {
         match self {
             Self::Read => Some(0),
-            Self::Write(WriteDurability::AsPromised) => Some(1),
-            Self::Write(WriteDurability::Now) => Some(2),
+            Self::Write(WriteDurability::NamespaceDefault) => Some(1),
+            Self::Write(WriteDurability::Immediate) => Some(2),
             _ => None,
         }
     }
@@ -80,12 +69,12 @@ pub struct IoRequest {
     /// The class by which policies treat it.
     pub class: RequestClass,
     /// The deadline, relative to submission; a request not completed by then is cancelled.
-    pub within: Option<Nanos>,
+    pub timeout: Option<Nanos>,
 }
 
 impl IoRequest {
     fn new(operation: RequestOperation, offset: u64, bytes: u64, data: TransferData) -> Self {
-        Self { operation, offset, bytes, data, class: RequestClass::FIRST, within: None }
+        Self { operation, offset, bytes, data, class: RequestClass::FIRST, timeout: None }
     }
 
     /// Reads as many bytes as fill `into`.
@@ -143,180 +132,28 @@ impl IoRequest {
 
     /// Sets the class.
     #[must_use]
-    pub fn of_class(self, class: RequestClass) -> Self {
+    pub fn with_class(self, class: RequestClass) -> Self {
         Self { class, ..self }
     }
 
     /// Sets a deadline relative to submission, at which the request is cancelled: its status is then
     /// [`ABORT_REQUESTED`](headwater_nvme::spec::status::Status::ABORT_REQUESTED).
     #[must_use]
-    pub fn within(self, span: Nanos) -> Self {
-        Self { within: Some(span), ..self }
+    pub fn with_timeout(self, span: Nanos) -> Self {
+        Self { timeout: Some(span), ..self }
     }
 
     /// Returns the properties by which its latency is estimated.
     #[must_use]
     #[inline]
-    pub fn work(&self) -> CommandProfile {
+    pub fn profile(&self) -> CommandProfile {
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
         CommandProfile { direction: self.operation.direction(), bytes }
     }
 }
 
-/// The layout and access rights of a namespace.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NamespaceGeometry {
-    namespace: u32,
-    block_shift: u32,
-    /// The block size minus 1, in bytes.
-    mask: u64,
-    /// The first accessible byte; `end` is one past the last.
-    first: u64,
-    end: u64,
-    writable: bool,
-}
-
-impl NamespaceGeometry {
-    pub(super) fn of(facts: &ClientNamespace) -> Result<Self, IoError> {
-        let namespace = facts.id;
-        if !facts.block_bytes.is_power_of_two() {
-            return Err(IoError::Namespace { namespace, what: "holds keys; a handle needs blocks" });
-        }
-        let block_bytes = u64::from(facts.block_bytes);
-        let (first, end) = facts.blocks.unwrap_or((0, facts.size));
-        Ok(Self {
-            namespace,
-            block_shift: facts.block_bytes.trailing_zeros(),
-            mask: block_bytes - 1,
-            first: first.saturating_mul(block_bytes),
-            end: end.min(facts.size).saturating_mul(block_bytes),
-            writable: facts.writable,
-        })
-    }
-
-    /// Returns the bytes of a block.
-    pub(super) fn block_bytes(&self) -> u64 {
-        self.mask + 1
-    }
-
-    /// Returns the end of the accessible range, one past its last byte.
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Validates that a request can be executed, by one command or several.
-    #[inline]
-    pub(super) fn judge(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
-        let (offset, bytes) = (request.offset, request.bytes);
-        if request.operation == RequestOperation::Flush {
-            return Ok(());
-        }
-        if (offset | bytes) & self.mask != 0 || bytes == 0 {
-            return Err(self.misaligned(offset, bytes));
-        }
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.end && offset >= self.first => {}
-            _ => return Err(RequestError::OutOfRange { offset, bytes, end: self.end }),
-        }
-        if !self.writable && request.operation.is_change() {
-            return Err(RequestError::ReadOnly { namespace: self.namespace });
-        }
-        match &request.data {
-            TransferData::FromDevice(buffer) => reachable(buffer, limits),
-            TransferData::None => Ok(()),
-            TransferData::ToDevice(buffer) if request.operation != RequestOperation::Discard => {
-                reachable(buffer, limits)
-            }
-            _ => self.judge_data(request, limits),
-        }
-    }
-
-    #[cold]
-    fn misaligned(&self, offset: u64, bytes: u64) -> RequestError {
-        if bytes == 0 {
-            return RequestError::Empty { offset };
-        }
-        RequestError::Misaligned { offset, bytes, block_bytes: 1 << self.block_shift }
-    }
-
-    /// Validates range lists and buffer vectors.
-    fn judge_data(&self, request: &IoRequest, limits: &IoLimits) -> Result<(), RequestError> {
-        if request.operation == RequestOperation::Discard {
-            let ranges = (request.bytes >> self.block_shift).div_ceil(RANGE_BLOCKS_MAX);
-            let (given, needed) = (request.data.bytes() as u64, ranges * size_of::<DatasetRange>() as u64);
-            if given < needed {
-                return Err(RequestError::Short { given, needed });
-            }
-        } else {
-            for buffer in request.data.buffers() {
-                let bytes = buffer.bytes() as u64;
-                if bytes == 0 || bytes & self.mask != 0 {
-                    return Err(self.misaligned(request.offset, bytes));
-                }
-            }
-        }
-        request.data.buffers().iter().try_for_each(|buffer| reachable(buffer, limits))
-    }
-
-    /// Builds the entry of a validated run of bytes that fits one command.
-    #[inline]
-    pub(super) fn entry(&self, operation: RequestOperation, offset: u64, bytes: u64) -> SubmissionEntry {
-        let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
-        let range = BlockRange { start: offset >> self.block_shift, blocks };
-        match operation {
-            RequestOperation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
-            RequestOperation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
-            RequestOperation::Compare => nvm::compare(self.namespace, range, 0, BlockOptions::NONE),
-            RequestOperation::WriteZeroes(durable) => {
-                nvm::write_zeroes(self.namespace, range, durable.options())
-            }
-            RequestOperation::Discard | RequestOperation::Flush => kv::flush(self.namespace),
-        }
-    }
-
-    /// Builds the command of a validated discard.
-    pub(super) fn discard(&self, offset: u64, bytes: u64, list: &Buffer) -> Result<Command, IoError> {
-        let (mut first, mut blocks) = (offset >> self.block_shift, bytes >> self.block_shift);
-        let mut ranges = Vec::new();
-        while blocks > 0 {
-            let part = blocks.min(RANGE_BLOCKS_MAX);
-            ranges.push((first, u32::try_from(part).unwrap_or(u32::MAX)));
-            first += part;
-            blocks -= part;
-        }
-        Command::discard(self.namespace, &ranges, list)
-    }
-
-    /// Returns the most bytes of one command.
-    pub(super) fn command_bytes_max(&self, operation: RequestOperation, limits: &IoLimits) -> u64 {
-        let of_blocks = u64::from(BLOCKS_MAX) << self.block_shift;
-        match operation {
-            RequestOperation::Read | RequestOperation::Write(_) | RequestOperation::Compare => {
-                (limits.transfer_bytes_max as u64 & !self.mask).clamp(self.block_bytes(), of_blocks)
-            }
-            RequestOperation::WriteZeroes(_) => of_blocks,
-            RequestOperation::Discard | RequestOperation::Flush => u64::MAX,
-        }
-    }
-
-    /// Returns a refused request with the reason.
-    #[cold]
-    pub(super) fn refuse(request: IoRequest, error: RequestError) -> RefusedRequest {
-        RefusedRequest { request, error }
-    }
-}
-
-#[inline]
-fn reachable(buffer: &Buffer, limits: &IoLimits) -> Result<(), RequestError> {
-    let (address, align) = (buffer.address(), limits.memory_align.max(1));
-    if align.is_power_of_two() && address & (align as u64 - 1) != 0 {
-        return Err(RequestError::Unreachable { address, align });
-    }
-    Ok(())
-}
-
 /// Returns a run of a request's buffers from byte `from` on: at most `bytes_max` bytes and `segments_max` buffers.
-pub(super) fn cut(
+pub(super) fn slice_data(
     data: &TransferData,
     from: u64,
     bytes_max: u64,
@@ -336,11 +173,11 @@ pub(super) fn cut(
         }
         at = end;
     }
-    (shaped(parts, matches!(data, TransferData::FromDevice(_) | TransferData::Scatter(_))), taken)
+    (into_data(parts, matches!(data, TransferData::FromDevice(_) | TransferData::Scatter(_))), taken)
 }
 
 /// Converts buffers to the data of one command.
-pub(super) fn shaped(mut parts: Vec<Buffer>, from_device: bool) -> TransferData {
+pub(super) fn into_data(mut parts: Vec<Buffer>, from_device: bool) -> TransferData {
     match (parts.len(), from_device) {
         (0, _) => TransferData::None,
         (1, true) => parts.pop().map_or(TransferData::None, TransferData::FromDevice),

@@ -11,7 +11,7 @@ use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
 /// No slot.
-pub(super) const NOWHERE: u32 = u32::MAX;
+pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum SlotState {
     Free,
     /// A command of the fast path that was in flight when its queue became shared; its completion goes to the caller
     /// unchanged.
-    Plain,
+    FastPath,
     /// A request that waits, alone or as the head of a group.
     Waiting,
     /// A waiting member of a group; its pending request names the head.
@@ -38,9 +38,9 @@ pub(super) enum SlotState {
 pub(super) struct SlotEntry {
     /// The caller's token; in a free slot, the next free slot.
     pub(super) token: u64,
-    pub(super) kind: SlotState,
+    pub(super) state: SlotState,
     /// The index of the request's queue in the handle.
-    pub(super) lane: u32,
+    pub(super) queue: u32,
 }
 
 /// The state of a request on the slow path.
@@ -52,22 +52,22 @@ pub(super) struct PendingRequest {
     /// The buffers: held here while the request waits, and always if it is divided.
     pub(super) data: TransferData,
     pub(super) class: RequestClass,
-    pub(super) arrived: Nanos,
+    pub(super) arrived_at: Nanos,
     /// The time at which the request is cancelled.
     pub(super) deadline: Option<Nanos>,
     /// The time of submission to the device.
-    pub(super) submitted: Nanos,
+    pub(super) submitted_at: Nanos,
     pub(super) size: SizeClass,
     /// For a part, the divided request; for a member, the head of its group.
     pub(super) head: u32,
     /// For the head of a group, the members by position on the device, the head included.
     pub(super) members: Vec<u32>,
     /// For a divided request: bytes submitted, parts in flight, and the first failure.
-    pub(super) given: u64,
-    pub(super) parts: u32,
+    pub(super) submitted_bytes: u64,
+    pub(super) parts_in_flight: u32,
     pub(super) failure: Option<Status>,
     /// True after the group of this request failed: it is retried alone.
-    pub(super) alone: bool,
+    pub(super) unmergeable: bool,
     /// True if the completion is kept for a blocking call.
     pub(super) awaited: bool,
 }
@@ -80,16 +80,16 @@ impl Default for PendingRequest {
             bytes: 0,
             data: TransferData::None,
             class: RequestClass::FIRST,
-            arrived: Nanos::ZERO,
+            arrived_at: Nanos::ZERO,
             deadline: None,
-            submitted: Nanos::ZERO,
+            submitted_at: Nanos::ZERO,
             size: SizeClass::default(),
-            head: NOWHERE,
+            head: NO_SLOT,
             members: Vec::new(),
-            given: 0,
-            parts: 0,
+            submitted_bytes: 0,
+            parts_in_flight: 0,
             failure: None,
-            alone: false,
+            unmergeable: false,
             awaited: false,
         }
     }
@@ -99,24 +99,24 @@ impl Default for PendingRequest {
 #[derive(Debug)]
 pub(super) struct RequestTable {
     entries: Vec<SlotEntry>,
-    stories: Vec<PendingRequest>,
+    pending: Vec<PendingRequest>,
     free: u32,
     used: u32,
 }
 
 impl RequestTable {
     pub(super) fn new(count: u32) -> Self {
-        let mut slots = Self { entries: Vec::new(), stories: Vec::new(), free: NOWHERE, used: 0 };
+        let mut slots = Self { entries: Vec::new(), pending: Vec::new(), free: NO_SLOT, used: 0 };
         slots.grow(count);
         slots
     }
 
     /// Grows the table to at least this many slots.
     pub(super) fn grow(&mut self, count: u32) {
-        let have = u32::try_from(self.entries.len()).unwrap_or(NOWHERE);
+        let have = u32::try_from(self.entries.len()).unwrap_or(NO_SLOT);
         let all = count.max(have) as usize;
-        self.stories.resize_with(all, PendingRequest::default);
-        self.entries.resize(all, SlotEntry { token: 0, kind: SlotState::Free, lane: 0 });
+        self.pending.resize_with(all, PendingRequest::default);
+        self.entries.resize(all, SlotEntry { token: 0, state: SlotState::Free, queue: 0 });
         for slot in (have..count).rev() {
             if let Some(entry) = self.entries.get_mut(slot as usize) {
                 entry.token = u64::from(self.free);
@@ -136,20 +136,20 @@ impl RequestTable {
         let slot = self.free;
         let entry = self.entries.get_mut(slot as usize)?;
         // A free slot holds the next free one, which fits 32 bits.
-        self.free = u32::try_from(entry.token).unwrap_or(NOWHERE);
-        *entry = SlotEntry { token, kind, lane };
+        self.free = u32::try_from(entry.token).unwrap_or(NO_SLOT);
+        *entry = SlotEntry { token, state: kind, queue: lane };
         self.used += 1;
         Some(slot)
     }
 
     /// Frees a slot, and returns its token.
     #[inline]
-    pub(super) fn give_back(&mut self, slot: u32) -> u64 {
+    pub(super) fn release(&mut self, slot: u32) -> u64 {
         let Some(entry) = self.entries.get_mut(slot as usize) else {
             return 0;
         };
         let token = entry.token;
-        *entry = SlotEntry { token: u64::from(self.free), kind: SlotState::Free, lane: 0 };
+        *entry = SlotEntry { token: u64::from(self.free), state: SlotState::Free, queue: 0 };
         self.free = slot;
         self.used -= 1;
         token
@@ -165,40 +165,40 @@ impl RequestTable {
         self.entries.get_mut(slot as usize)
     }
 
-    pub(super) fn kind(&self, slot: u32) -> SlotState {
-        self.entry(slot).map_or(SlotState::Free, |entry| entry.kind)
+    pub(super) fn state(&self, slot: u32) -> SlotState {
+        self.entry(slot).map_or(SlotState::Free, |entry| entry.state)
     }
 
-    pub(super) fn set_kind(&mut self, slot: u32, kind: SlotState) {
+    pub(super) fn set_state(&mut self, slot: u32, kind: SlotState) {
         if let Some(entry) = self.entry_mut(slot) {
-            entry.kind = kind;
+            entry.state = kind;
         }
     }
 
-    pub(super) fn lane(&self, slot: u32) -> u32 {
-        self.entry(slot).map_or(NOWHERE, |entry| entry.lane)
+    pub(super) fn queue(&self, slot: u32) -> u32 {
+        self.entry(slot).map_or(NO_SLOT, |entry| entry.queue)
     }
 
     /// Returns the pending request of a slot.
     ///
     /// # Panics
     /// For a slot that does not exist: slots come from [`take`](Self::take).
-    pub(super) fn story(&self, slot: u32) -> &PendingRequest {
-        &self.stories[slot as usize]
+    pub(super) fn pending(&self, slot: u32) -> &PendingRequest {
+        &self.pending[slot as usize]
     }
 
     /// Returns the pending request of a slot.
     ///
     /// # Panics
-    /// As for [`story`](Self::story).
-    pub(super) fn story_mut(&mut self, slot: u32) -> &mut PendingRequest {
-        &mut self.stories[slot as usize]
+    /// As for [`pending`](Self::pending).
+    pub(super) fn pending_mut(&mut self, slot: u32) -> &mut PendingRequest {
+        &mut self.pending[slot as usize]
     }
 
     /// Initialises the pending request of a slot.
-    pub(super) fn tell(&mut self, slot: u32, request: IoRequest, now: Nanos) {
-        let size = request.work().class();
-        let story = self.story_mut(slot);
+    pub(super) fn init_pending(&mut self, slot: u32, request: IoRequest, now: Nanos) {
+        let size = request.profile().class();
+        let story = self.pending_mut(slot);
         let members = std::mem::take(&mut story.members);
         *story = PendingRequest {
             operation: request.operation,
@@ -206,8 +206,8 @@ impl RequestTable {
             bytes: request.bytes,
             data: request.data,
             class: request.class,
-            arrived: now,
-            deadline: request.within.map(|span| now.after(span)),
+            arrived_at: now,
+            deadline: request.timeout.map(|span| now.after(span)),
             size,
             members,
             ..PendingRequest::default()
@@ -216,14 +216,14 @@ impl RequestTable {
     }
 
     /// Iterates over the entries in use, for a change of queues.
-    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut SlotEntry> {
-        self.entries.iter_mut().filter(|entry| entry.kind != SlotState::Free)
+    pub(super) fn used_entries_mut(&mut self) -> impl Iterator<Item = &mut SlotEntry> {
+        self.entries.iter_mut().filter(|entry| entry.state != SlotState::Free)
     }
 
     /// Returns the parts in flight of a divided request.
     pub(super) fn parts_of(&self, whole: u32) -> Vec<u32> {
-        let all = self.entries.iter().zip(&self.stories).zip(0..);
-        all.filter(|((entry, story), _)| entry.kind == SlotState::Part && story.head == whole)
+        let all = self.entries.iter().zip(&self.pending).zip(0..);
+        all.filter(|((entry, story), _)| entry.state == SlotState::Part && story.head == whole)
             .map(|(_, slot)| slot)
             .collect()
     }
@@ -231,15 +231,15 @@ impl RequestTable {
     /// Returns the first slot in use that has this token.
     pub(super) fn find(&self, token: u64) -> Option<u32> {
         let found = |entry: &SlotEntry| {
-            entry.token == token && !matches!(entry.kind, SlotState::Free | SlotState::Part)
+            entry.token == token && !matches!(entry.state, SlotState::Free | SlotState::Part)
         };
         self.entries.iter().position(found).and_then(|slot| u32::try_from(slot).ok())
     }
 
     /// Iterates over commands in flight on the slow path: submission time and size.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Nanos, SizeClass)> {
-        self.entries.iter().zip(&self.stories).filter_map(|(entry, story)| match entry.kind {
-            SlotState::Leading | SlotState::Part => Some((story.submitted, story.size)),
+        self.entries.iter().zip(&self.pending).filter_map(|(entry, story)| match entry.state {
+            SlotState::Leading | SlotState::Part => Some((story.submitted_at, story.size)),
             _ => None,
         })
     }

@@ -4,9 +4,10 @@
 //! slot is freed exactly when its request's completion is made.
 
 use super::attached_queue::AttachedQueue;
-use super::request::{IoRequest, NamespaceGeometry, RequestOperation, cut, shaped};
-use super::request_table::{NOWHERE, RequestTable, SlotState};
-use super::{HANDLE_TOKEN, Handle, RefusedRequest, RequestError};
+use super::request::{IoRequest, RequestOperation, slice_data, into_data};
+use super::request_table::{NO_SLOT, RequestTable, SlotState};
+use crate::error::RequestError;
+use super::{HANDLE_TOKEN, Handle, NamespaceGeometry, RefusedRequest};
 use crate::backend::CompletedCommand;
 use crate::command::{Command, TransferData};
 use crate::completion::CompletionPolicy;
@@ -25,7 +26,7 @@ const COST_BYTES_MIN: u64 = 4_096;
 /// The result of a dispatch.
 enum DispatchOutcome {
     /// The whole request is submitted or completed.
-    All,
+    Done,
     /// The queue or the window has no room.
     NoRoom,
 }
@@ -39,43 +40,43 @@ impl Handle {
     }
 
     #[cold]
-    pub(super) fn submit_long(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
-        self.submit_long_as(request, token, false)
+    pub(super) fn submit_slow(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
+        self.submit_slow_as(request, token, false)
     }
 
-    pub(super) fn submit_long_as(
+    pub(super) fn submit_slow_as(
         &mut self,
         request: IoRequest,
         token: u64,
         awaited: bool,
     ) -> Result<(), RefusedRequest> {
         let unanswered = self.slots.used() - self.parts + self.plain_in_flight;
-        let most = self.most();
+        let most = self.capacity();
         if unanswered >= most {
-            return Err(NamespaceGeometry::refuse(request, RequestError::Full { unanswered, most }));
+            return Err(NamespaceGeometry::refuse(request, RequestError::Full { outstanding: unanswered, max: most }));
         }
-        let lane = match self.choose(&request) {
+        let lane = match self.choose_queue(&request) {
             Ok(lane) => lane,
             Err(error) => return Err(NamespaceGeometry::refuse(request, error)),
         };
         let Some(slot) = self.slots.take(token, SlotState::Waiting, lane) else {
-            return Err(NamespaceGeometry::refuse(request, RequestError::Full { unanswered, most }));
+            return Err(NamespaceGeometry::refuse(request, RequestError::Full { outstanding: unanswered, max: most }));
         };
-        let timed = self.is_timed() || request.within.is_some();
-        let now = if timed { self.time.now() } else { Nanos::ZERO };
-        self.slots.tell(slot, request, now);
-        self.slots.story_mut(slot).awaited = awaited;
-        if let Some(deadline) = self.slots.story(slot).deadline {
+        let timed = self.is_timed() || request.timeout.is_some();
+        let now = if timed { self.clock.now() } else { Nanos::ZERO };
+        self.slots.init_pending(slot, request, now);
+        self.slots.pending_mut(slot).awaited = awaited;
+        if let Some(deadline) = self.slots.pending(slot).deadline {
             self.deadlines.insert((deadline, slot));
         }
-        self.detours += 1;
+        self.slow_requests += 1;
         self.enqueue(slot);
         Ok(())
     }
 
     /// Returns the index of the queue that the selector names.
-    fn choose(&mut self, request: &IoRequest) -> Result<u32, RequestError> {
-        let loads: Vec<_> = self.lanes.iter().filter(|lane| !lane.leaving).map(AttachedQueue::load).collect();
+    fn choose_queue(&mut self, request: &IoRequest) -> Result<u32, RequestError> {
+        let loads: Vec<_> = self.queues.iter().filter(|lane| !lane.detaching).map(AttachedQueue::load).collect();
         let choice = SelectionContext {
             direction: request.operation.direction(),
             class: request.class,
@@ -83,12 +84,12 @@ impl Handle {
             bytes: request.bytes,
             queues: &loads,
         };
-        let name = self.selector.choose(&choice).ok_or(RequestError::Closed)?;
-        let index = self.lanes.iter().position(|lane| lane.name == name && !lane.leaving);
-        let queues = u32::try_from(loads.len()).unwrap_or(NOWHERE);
+        let name = self.selector.choose(&choice).ok_or(RequestError::NoQueue)?;
+        let index = self.queues.iter().position(|lane| lane.name == name && !lane.detaching);
+        let queues = u32::try_from(loads.len()).unwrap_or(NO_SLOT);
         index
             .and_then(|index| u32::try_from(index).ok())
-            .ok_or(RequestError::NoSuchQueue { answer: name.0, queues })
+            .ok_or(RequestError::NoSuchQueue { name: name.0, queues })
     }
 
     /// Makes a request wait for the scheduler, merged into a group if possible.
@@ -96,46 +97,46 @@ impl Handle {
         let extent = self.extent_of(slot);
         if let Some(extent) = &extent {
             let segments = u32::try_from(self.limits.segments_max).unwrap_or(u32::MAX);
-            if let Some(joined) = self.merger.join(extent, self.plain_bytes_max, segments) {
-                self.slots.set_kind(slot, SlotState::Member);
-                self.slots.story_mut(slot).head = joined.group;
-                let members = &mut self.slots.story_mut(joined.group).members;
+            if let Some(joined) = self.merger.join(extent, self.command_bytes_max, segments) {
+                self.slots.set_state(slot, SlotState::Member);
+                self.slots.pending_mut(slot).head = joined.group;
+                let members = &mut self.slots.pending_mut(joined.group).members;
                 if members.is_empty() {
                     members.push(joined.group);
                 }
                 let at = if joined.side == MergeSide::Front { 0 } else { members.len() };
                 members.insert(at, slot);
-                self.scheduler.extend(extent.class, extent.bytes);
+                self.scheduler.charge_class(extent.class, extent.bytes);
                 return;
             }
             self.merger.open(slot, *extent);
         }
-        self.slots.set_kind(slot, SlotState::Waiting);
-        let story = self.slots.story(slot);
+        self.slots.set_state(slot, SlotState::Waiting);
+        let story = self.slots.pending(slot);
         self.scheduler.push(WaitingRequest {
             slot,
             class: story.class,
             bytes: story.bytes.max(COST_BYTES_MIN),
-            arrived: story.arrived,
+            arrived_at: story.arrived_at,
             deadline: story.deadline,
         });
     }
 
     /// Returns the extent of a request that may be merged.
     fn extent_of(&self, slot: u32) -> Option<MergeExtent> {
-        let story = self.slots.story(slot);
-        let sort = story.operation.sort()?;
+        let story = self.slots.pending(slot);
+        let sort = story.operation.merge_key()?;
         let single = matches!(story.data, TransferData::FromDevice(_) | TransferData::ToDevice(_));
-        if self.merging == MergePolicy::Off || self.limits.segments_max < 2 || story.alone || !single {
+        if self.merging == MergePolicy::Off || self.limits.segments_max < 2 || story.unmergeable || !single {
             return None;
         }
         // A request with its own deadline may have to be cancelled alone, which is impossible for a part of a command.
-        if story.deadline.is_some() || story.awaited || story.bytes >= self.plain_bytes_max {
+        if story.deadline.is_some() || story.awaited || story.bytes >= self.command_bytes_max {
             return None;
         }
-        let lane = u8::try_from(self.slots.lane(slot)).ok().filter(|&lane| lane < 64)?;
+        let lane = u8::try_from(self.slots.queue(slot)).ok().filter(|&lane| lane < 64)?;
         Some(MergeExtent {
-            sort: sort | lane << 2,
+            key: sort | lane << 2,
             class: story.class,
             start: story.offset,
             bytes: story.bytes,
@@ -145,84 +146,84 @@ impl Handle {
     }
 
     /// Submits to the queues what policies and room allow.
-    pub(super) fn give_out(&mut self, now: Nanos) {
+    pub(super) fn dispatch_waiting(&mut self, now: Nanos) {
         let mut kept = 0;
         while let Some(&slot) = self.outgoing.get(kept) {
-            match self.give(slot, now) {
-                DispatchOutcome::All => {
+            match self.dispatch(slot, now) {
+                DispatchOutcome::Done => {
                     self.outgoing.remove(kept);
                 }
                 DispatchOutcome::NoRoom => kept += 1,
             }
         }
         // A full queue holds back only its own requests.
-        while self.outgoing.len() < self.lanes.len() && self.at_devices() < self.window.limit() {
+        while self.outgoing.len() < self.queues.len() && self.in_flight() < self.window.limit() {
             let slot = match self.scheduler.pop(now) {
                 None => return,
-                Some(SchedulerDecision::GiveUp(slot)) => {
+                Some(SchedulerDecision::Cancel(slot)) => {
                     self.merger.close(slot);
-                    self.finish_group(slot, Status::ABORT_REQUESTED);
+                    self.complete_group(slot, Status::ABORT_REQUESTED);
                     continue;
                 }
                 Some(SchedulerDecision::Serve(slot)) => slot,
             };
             self.merger.close(slot);
-            if let DispatchOutcome::NoRoom = self.give(slot, now) {
+            if let DispatchOutcome::NoRoom = self.dispatch(slot, now) {
                 self.outgoing.push_back(slot);
             }
         }
     }
 
-    fn at_devices(&self) -> u32 {
-        self.lanes.iter().map(AttachedQueue::in_flight).fold(0, u32::saturating_add)
+    fn in_flight(&self) -> u32 {
+        self.queues.iter().map(AttachedQueue::in_flight).fold(0, u32::saturating_add)
     }
 
     /// Submits one request as far as there is room.
-    fn give(&mut self, slot: u32, now: Nanos) -> DispatchOutcome {
-        if self.slots.kind(slot) == SlotState::Divided || self.must_divide(slot) {
-            return self.give_parts(slot, now);
+    fn dispatch(&mut self, slot: u32, now: Nanos) -> DispatchOutcome {
+        if self.slots.state(slot) == SlotState::Divided || self.must_divide(slot) {
+            return self.dispatch_parts(slot, now);
         }
-        let members = std::mem::take(&mut self.slots.story_mut(slot).members);
-        let (command, _) = self.command_of(slot, &members);
-        let taken = self.give_command(slot, command, now);
-        self.slots.story_mut(slot).members = members;
+        let members = std::mem::take(&mut self.slots.pending_mut(slot).members);
+        let (command, _) = self.build_command(slot, &members);
+        let taken = self.submit_command(slot, command, now);
+        self.slots.pending_mut(slot).members = members;
         match taken {
             Ok(()) => {
-                self.slots.set_kind(slot, SlotState::Leading);
-                DispatchOutcome::All
+                self.slots.set_state(slot, SlotState::Leading);
+                DispatchOutcome::Done
             }
             Err((data, reason)) => {
-                self.take_back(slot, data);
-                self.refused_by_queue(slot, reason)
+                self.return_buffers(slot, data);
+                self.queue_rejected(slot, reason)
             }
         }
     }
 
     fn must_divide(&self, slot: u32) -> bool {
-        let story = self.slots.story(slot);
+        let story = self.slots.pending(slot);
         story.members.is_empty()
             && (story.bytes > self.geometry.command_bytes_max(story.operation, &self.limits)
                 || story.data.buffers().len() > self.limits.segments_max.max(1))
     }
 
     /// Builds the one command of a request or of a group.
-    fn command_of(&mut self, slot: u32, members: &[u32]) -> (Command, u64) {
-        let (operation, offset) = (self.slots.story(slot).operation, self.slots.story(slot).offset);
+    fn build_command(&mut self, slot: u32, members: &[u32]) -> (Command, u64) {
+        let (operation, offset) = (self.slots.pending(slot).operation, self.slots.pending(slot).offset);
         if members.is_empty() {
-            let bytes = self.slots.story(slot).bytes;
-            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
+            let bytes = self.slots.pending(slot).bytes;
+            let data = std::mem::take(&mut self.slots.pending_mut(slot).data);
             if let (RequestOperation::Discard, Some(list)) = (operation, data.buffers().first())
                 && let Ok(command) = self.geometry.discard(offset, bytes, list)
             {
                 // The command holds a slice of the list; the caller gets the whole list back.
-                self.slots.story_mut(slot).data = data;
+                self.slots.pending_mut(slot).data = data;
                 return (command, bytes);
             }
             return (Command { entry: self.geometry.entry(operation, offset, bytes), data }, bytes);
         }
         let (mut start, mut bytes, mut buffers) = (u64::MAX, 0, Vec::with_capacity(members.len()));
         for &member in members {
-            let story = self.slots.story_mut(member);
+            let story = self.slots.pending_mut(member);
             start = start.min(story.offset);
             bytes += story.bytes;
             if let TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer) =
@@ -231,28 +232,28 @@ impl Handle {
                 buffers.push(buffer);
             }
         }
-        let data = shaped(buffers, operation == RequestOperation::Read);
+        let data = into_data(buffers, operation == RequestOperation::Read);
         (Command { entry: self.geometry.entry(operation, start, bytes), data }, bytes)
     }
 
-    fn give_command(
+    fn submit_command(
         &mut self,
         slot: u32,
         command: Command,
         now: Nanos,
     ) -> Result<(), (TransferData, SubmitError)> {
-        let lane = usize::try_from(self.slots.lane(slot)).ok().and_then(|lane| self.lanes.get_mut(lane));
+        let lane = usize::try_from(self.slots.queue(slot)).ok().and_then(|lane| self.queues.get_mut(lane));
         let Some(lane) = lane else {
             return Err((command.data, SubmitError::Gone));
         };
         lane.submit(command, slot).map_err(|rejected| (rejected.command.data, rejected.reason))?;
-        self.slots.story_mut(slot).submitted = now;
+        self.slots.pending_mut(slot).submitted_at = now;
         Ok(())
     }
 
     /// Returns the buffers of a command to its request or to the members of its group.
-    fn take_back(&mut self, slot: u32, data: TransferData) {
-        let story = self.slots.story_mut(slot);
+    fn return_buffers(&mut self, slot: u32, data: TransferData) {
+        let story = self.slots.pending_mut(slot);
         if story.members.is_empty() {
             if story.operation != RequestOperation::Discard || matches!(story.data, TransferData::None) {
                 story.data = data;
@@ -263,204 +264,204 @@ impl Handle {
         let from_device = story.operation == RequestOperation::Read;
         if let TransferData::Scatter(buffers) | TransferData::Gather(buffers) = data {
             for (&member, buffer) in members.iter().zip(buffers) {
-                self.slots.story_mut(member).data = shaped(vec![buffer], from_device);
+                self.slots.pending_mut(member).data = into_data(vec![buffer], from_device);
             }
         }
-        self.slots.story_mut(slot).members = members;
+        self.slots.pending_mut(slot).members = members;
     }
 
-    fn refused_by_queue(&mut self, slot: u32, reason: SubmitError) -> DispatchOutcome {
+    fn queue_rejected(&mut self, slot: u32, reason: SubmitError) -> DispatchOutcome {
         let status = match reason {
             SubmitError::Full => return DispatchOutcome::NoRoom,
-            SubmitError::Unfit { .. } => Status::INVALID_FIELD,
-            SubmitError::Range { .. } => Status::LBA_OUT_OF_RANGE,
+            SubmitError::Unsupported { .. } => Status::INVALID_FIELD,
+            SubmitError::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
             SubmitError::Gone => Status::ABORT_REQUESTED,
         };
-        self.finish_group(slot, status);
-        DispatchOutcome::All
+        self.complete_group(slot, status);
+        DispatchOutcome::Done
     }
 
     /// Submits the next parts of a divided request.
-    fn give_parts(&mut self, slot: u32, now: Nanos) -> DispatchOutcome {
-        self.slots.set_kind(slot, SlotState::Divided);
+    fn dispatch_parts(&mut self, slot: u32, now: Nanos) -> DispatchOutcome {
+        self.slots.set_state(slot, SlotState::Divided);
         loop {
-            let story = self.slots.story(slot);
-            if story.failure.is_some() || story.given == story.bytes {
-                return self.end_if_whole(slot);
+            let story = self.slots.pending(slot);
+            if story.failure.is_some() || story.submitted_bytes == story.bytes {
+                return self.complete_if_done(slot);
             }
-            if self.at_devices() >= self.window.limit() {
+            if self.in_flight() >= self.window.limit() {
                 return DispatchOutcome::NoRoom;
             }
             let (operation, offset, lane) =
-                (story.operation, story.offset + story.given, self.slots.lane(slot));
+                (story.operation, story.offset + story.submitted_bytes, self.slots.queue(slot));
             let bytes_max = self.geometry.command_bytes_max(operation, &self.limits);
             let (data, bytes) = match &story.data {
-                TransferData::None => (TransferData::None, bytes_max.min(story.bytes - story.given)),
-                data => cut(data, story.given, bytes_max, self.limits.segments_max.max(1)),
+                TransferData::None => (TransferData::None, bytes_max.min(story.bytes - story.submitted_bytes)),
+                data => slice_data(data, story.submitted_bytes, bytes_max, self.limits.segments_max.max(1)),
             };
             let size = story.size;
             let Some(part) = self.slots.take(0, SlotState::Part, lane) else {
                 return DispatchOutcome::NoRoom;
             };
             let command = Command { entry: self.geometry.entry(operation, offset, bytes), data };
-            let taken = self.give_command(part, command, now);
-            let story = self.slots.story_mut(slot);
+            let taken = self.submit_command(part, command, now);
+            let story = self.slots.pending_mut(slot);
             match taken {
                 Ok(()) => {
-                    story.given += bytes;
-                    story.parts += 1;
+                    story.submitted_bytes += bytes;
+                    story.parts_in_flight += 1;
                     self.parts += 1;
-                    let part = self.slots.story_mut(part);
+                    let part = self.slots.pending_mut(part);
                     (part.head, part.size) = (slot, size);
                 }
                 Err((_, SubmitError::Full)) => {
-                    self.slots.give_back(part);
+                    self.slots.release(part);
                     return DispatchOutcome::NoRoom;
                 }
                 Err(_) => {
                     story.failure = Some(Status::ABORT_REQUESTED);
-                    self.slots.give_back(part);
+                    self.slots.release(part);
                 }
             }
         }
     }
 
     /// Completes a divided request when its last part has completed.
-    fn end_if_whole(&mut self, slot: u32) -> DispatchOutcome {
-        let story = self.slots.story_mut(slot);
-        if story.parts == 0 {
+    fn complete_if_done(&mut self, slot: u32) -> DispatchOutcome {
+        let story = self.slots.pending_mut(slot);
+        if story.parts_in_flight == 0 {
             let status = story.failure.unwrap_or(Status::SUCCESS);
             let data = std::mem::take(&mut story.data);
-            self.finish(slot, status, 0, data);
+            self.complete(slot, status, 0, data);
         }
-        DispatchOutcome::All
+        DispatchOutcome::Done
     }
 
     /// Polls every queue, and submits what has room.
     #[cold]
-    pub(super) fn poll_long(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+    pub(super) fn poll_slow(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         if let Some(answer) = self.take_ready() {
             return Ok(Some(answer));
         }
-        self.turn()?;
+        self.poll_queues()?;
         Ok(self.take_ready())
     }
 
     pub(super) fn take_ready(&mut self) -> Option<CompletedCommand> {
-        let answer = self.ready.pop_front()?;
-        self.detours -= 1;
+        let answer = self.completed.pop_front()?;
+        self.slow_requests -= 1;
         Some(answer)
     }
 
     /// Polls every queue once.
-    pub(super) fn turn(&mut self) -> Result<(), IoError> {
+    pub(super) fn poll_queues(&mut self) -> Result<(), IoError> {
         let now = self.now();
-        self.expire(now);
-        self.give_out(now);
-        for lane in 0..self.lanes.len() {
-            while let Some(lane) = self.lanes.get_mut(lane)
+        self.cancel_expired(now);
+        self.dispatch_waiting(now);
+        for lane in 0..self.queues.len() {
+            while let Some(lane) = self.queues.get_mut(lane)
                 && let Some(answer) = lane.poll()?
             {
-                self.answered(answer, now);
+                self.process_completion(answer, now);
             }
         }
-        self.period.looked();
-        self.give_out(now);
-        self.lanes.iter_mut().try_for_each(AttachedQueue::ring)
+        self.period.observe_poll();
+        self.dispatch_waiting(now);
+        self.queues.iter_mut().try_for_each(AttachedQueue::ring)
     }
 
     /// Processes a completion of a queue.
-    fn answered(&mut self, answer: CompletedCommand, now: Nanos) {
+    fn process_completion(&mut self, answer: CompletedCommand, now: Nanos) {
         if answer.completion.token & HANDLE_TOKEN == 0 {
             self.plain_in_flight -= 1;
-            self.detours += 1;
-            self.ready.push_back(answer);
+            self.slow_requests += 1;
+            self.completed.push_back(answer);
             return;
         }
         let CompletedCommand { completion, data } = answer;
-        let slot = u32::try_from(completion.token & !HANDLE_TOKEN).unwrap_or(NOWHERE);
-        let kind = self.slots.kind(slot);
+        let slot = u32::try_from(completion.token & !HANDLE_TOKEN).unwrap_or(NO_SLOT);
+        let kind = self.slots.state(slot);
         assert!(kind != SlotState::Free, "a completion for slot {slot}, which holds no request");
-        if now > Nanos::ZERO && kind != SlotState::Plain {
-            let story = self.slots.story(slot);
-            let latency = now.since(story.submitted);
+        if now > Nanos::ZERO && kind != SlotState::FastPath {
+            let story = self.slots.pending(slot);
+            let latency = now.since(story.submitted_at);
             let size = story.size;
-            self.window.answered(latency);
-            self.period.answered(size, latency);
+            self.window.observe(latency);
+            self.period.observe_completion(size, latency);
         }
         match kind {
-            SlotState::Part => self.part_answered(slot, completion.status, data),
-            SlotState::Leading => self.leading_answered(slot, completion, data),
-            _ => self.finish(slot, completion.status, completion.result, data),
+            SlotState::Part => self.part_completed(slot, completion.status, data),
+            SlotState::Leading => self.leader_completed(slot, completion, data),
+            _ => self.complete(slot, completion.status, completion.result, data),
         }
     }
 
-    fn part_answered(&mut self, part: u32, status: Status, data: TransferData) {
-        let slot = self.slots.story(part).head;
+    fn part_completed(&mut self, part: u32, status: Status, data: TransferData) {
+        let slot = self.slots.pending(part).head;
         drop(data);
-        self.slots.give_back(part);
+        self.slots.release(part);
         self.parts -= 1;
-        let story = self.slots.story_mut(slot);
-        story.parts -= 1;
+        let story = self.slots.pending_mut(slot);
+        story.parts_in_flight -= 1;
         if !status.is_success() {
             story.failure.get_or_insert(status);
         }
-        if story.parts == 0 && !self.outgoing.contains(&slot) {
-            self.end_if_whole(slot);
+        if story.parts_in_flight == 0 && !self.outgoing.contains(&slot) {
+            self.complete_if_done(slot);
         }
     }
 
     /// Processes the completion of a request or a group that is one command. The members of a failed group are retried
     /// one by one, so that each gets its own status.
-    fn leading_answered(&mut self, slot: u32, completion: Completion, data: TransferData) {
-        self.take_back(slot, data);
-        if self.slots.story(slot).members.is_empty() {
-            let data = std::mem::take(&mut self.slots.story_mut(slot).data);
-            return self.finish(slot, completion.status, completion.result, data);
+    fn leader_completed(&mut self, slot: u32, completion: Completion, data: TransferData) {
+        self.return_buffers(slot, data);
+        if self.slots.pending(slot).members.is_empty() {
+            let data = std::mem::take(&mut self.slots.pending_mut(slot).data);
+            return self.complete(slot, completion.status, completion.result, data);
         }
         if completion.status.is_success() {
-            return self.finish_group(slot, completion.status);
+            return self.complete_group(slot, completion.status);
         }
-        for member in std::mem::take(&mut self.slots.story_mut(slot).members) {
-            self.slots.story_mut(member).alone = true;
+        for member in std::mem::take(&mut self.slots.pending_mut(slot).members) {
+            self.slots.pending_mut(member).unmergeable = true;
             self.enqueue(member);
         }
     }
 
     /// Completes a request that still holds its buffers, and the members of its group.
-    pub(super) fn finish_group(&mut self, slot: u32, status: Status) {
-        let mut members = std::mem::take(&mut self.slots.story_mut(slot).members);
+    pub(super) fn complete_group(&mut self, slot: u32, status: Status) {
+        let mut members = std::mem::take(&mut self.slots.pending_mut(slot).members);
         if members.is_empty() {
             members.push(slot);
         }
         for member in members {
-            let data = std::mem::take(&mut self.slots.story_mut(member).data);
-            self.finish(member, status, 0, data);
+            let data = std::mem::take(&mut self.slots.pending_mut(member).data);
+            self.complete(member, status, 0, data);
         }
     }
 
     /// Completes a request.
-    pub(super) fn finish(&mut self, slot: u32, status: Status, result: u32, data: TransferData) {
-        let awaited = self.slots.kind(slot) != SlotState::Plain
-            && forget_story(&mut self.slots, slot, &mut self.deadlines);
-        let token = self.slots.give_back(slot);
+    pub(super) fn complete(&mut self, slot: u32, status: Status, result: u32, data: TransferData) {
+        let awaited = self.slots.state(slot) != SlotState::FastPath
+            && clear_pending(&mut self.slots, slot, &mut self.deadlines);
+        let token = self.slots.release(slot);
         let answer = CompletedCommand { completion: Completion { token, result, status }, data };
         if awaited {
-            self.detours -= 1;
+            self.slow_requests -= 1;
             self.awaited = Some(answer);
         } else {
-            self.ready.push_back(answer);
+            self.completed.push_back(answer);
         }
     }
 }
 
 /// Clears the state of a pending request, and returns true if a blocking call waits for it.
-fn forget_story(
+fn clear_pending(
     slots: &mut RequestTable,
     slot: u32,
     deadlines: &mut std::collections::BTreeSet<(Nanos, u32)>,
 ) -> bool {
-    let story = slots.story_mut(slot);
+    let story = slots.pending_mut(slot);
     if let Some(deadline) = story.deadline.take() {
         deadlines.remove(&(deadline, slot));
     }

@@ -1,5 +1,6 @@
 //! Tests of handles on a model of the device, under every policy and while policies and queues change.
 
+use crate::error::RequestError;
 use super::*;
 use crate::backend::DeviceBackend as _;
 use crate::buffer::Buffer;
@@ -22,14 +23,14 @@ mod threads;
 const SIZE: u64 = 4 << 20;
 
 /// Returns a model with memory in virtual time, with this limit on a command's length.
-fn model(time: &IoClock, transfer_bytes_max: usize, service: ServiceTimes) -> ModelDevice {
-    let null = ModelSettings::null(SIZE);
+fn timed_model(time: &IoClock, transfer_bytes_max: usize, service: ServiceTimes) -> ModelDevice {
+    let null = ModelSettings::null_device(SIZE);
     let limits = IoLimits { transfer_bytes_max, segments_max: 4, ..null.limits };
     let settings = ModelSettings { limits, contents: ModelContents::Memory, service: Some(service), ..null };
-    ModelDevice::in_time(settings, time.clone()).unwrap()
+    ModelDevice::with_clock(settings, time.clone()).unwrap()
 }
 
-fn queue(model: &mut ModelDevice, depth: u32) -> Queue {
+fn model_queue(model: &mut ModelDevice, depth: u32) -> Queue {
     Queue::over(model.queue(depth).unwrap())
 }
 
@@ -56,22 +57,22 @@ fn drain(handle: &mut Handle) -> BTreeMap<u64, (Status, TransferData)> {
         let twice = answers.insert(completion.token, (completion.status, data));
         assert!(twice.is_none(), "token {} completed twice", completion.token);
     }
-    assert_eq!(handle.unanswered(), 0);
+    assert_eq!(handle.outstanding(), 0);
     answers
 }
 
 #[test]
 fn fast_path_completes_each_read_with_its_token_and_buffer() {
-    let mut model = ModelDevice::new(ModelSettings::null(SIZE)).unwrap();
-    let own = queue(&mut model, 8);
+    let mut model = ModelDevice::new(ModelSettings::null_device(SIZE)).unwrap();
+    let own = model_queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
-    assert!(handle.plain);
+    assert!(handle.fast_path);
     for round in 0..100_u64 {
         for token in 0..8 {
             let buffer = filled(&mut model, 4_096, 3);
             handle.submit(IoRequest::read(token * 4_096, buffer), round * 8 + token).unwrap();
         }
-        assert_eq!((handle.detours, handle.unanswered()), (0, 8));
+        assert_eq!((handle.slow_requests, handle.outstanding()), (0, 8));
         for token in 0..8 {
             let answer = handle.poll().unwrap().unwrap();
             assert_eq!(answer.completion.token, round * 8 + token);
@@ -87,8 +88,8 @@ fn fast_path_completes_each_read_with_its_token_and_buffer() {
 fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
     for depth in [1, 2, 3, 31, 32, 33] {
         for waiting_max in [0, 5] {
-            let mut model = ModelDevice::new(ModelSettings::null(SIZE)).unwrap();
-            let own = queue(&mut model, depth);
+            let mut model = ModelDevice::new(ModelSettings::null_device(SIZE)).unwrap();
+            let own = model_queue(&mut model, depth);
             let mut handle =
                 Handle::builder(model.facts()).queue(own).waiting_max(waiting_max).build().unwrap();
             let most = depth + waiting_max;
@@ -100,7 +101,7 @@ fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
             let Err(refused) = handle.submit(IoRequest::read(0, buffer), 99) else {
                 panic!("accepted while full")
             };
-            assert_eq!(refused.error, RequestError::Full { unanswered: most, most });
+            assert_eq!(refused.error, RequestError::Full { outstanding: most, max: most });
             assert_eq!(refused.request.data.bytes(), 512, "the refusal lost the buffer");
             assert_eq!(drain(&mut handle).len(), usize::try_from(most).unwrap());
             assert!(handle.submit(refused.request, 1).is_ok());
@@ -112,13 +113,13 @@ fn b4_full_queue_accepts_its_depth_then_waits_or_refuses_with_numbers() {
 /// Covers B2: completions had no status, so media errors were reported as success.
 #[test]
 fn b2_device_failure_is_the_request_status_on_every_path() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     for merging in [MergePolicy::Off, MergePolicy::Adjacent] {
-        let mut model = model(&time, 16_384, ServiceTimes::default());
+        let mut model = timed_model(&time, 16_384, ServiceTimes::default());
         model.set_faults(BlockFaults::default().with(9, 10, Status::UNRECOVERED_READ_ERROR));
-        let own = queue(&mut model, 8);
+        let own = model_queue(&mut model, 8);
         let mut handle =
-            Handle::builder(model.facts()).queue(own).merging(merging).time(time.clone()).build().unwrap();
+            Handle::builder(model.facts()).queue(own).merging(merging).clock(time.clone()).build().unwrap();
         for token in 0..8 {
             let buffer = model.region(1_024).unwrap();
             handle.submit(IoRequest::read(token * 1_024, buffer), token).unwrap();
@@ -142,13 +143,13 @@ fn b2_device_failure_is_the_request_status_on_every_path() {
 /// any length is divided, and waits for room in the queue.
 #[test]
 fn b6_requests_of_any_length_pass_a_small_queue() {
-    let time = IoClock::at_zero();
-    let mut model = model(&time, 4_096, ServiceTimes::default());
-    let own = queue(&mut model, 3);
-    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    let time = IoClock::virtual_at_zero();
+    let mut model = timed_model(&time, 4_096, ServiceTimes::default());
+    let own = model_queue(&mut model, 3);
+    let mut handle = Handle::builder(model.facts()).queue(own).clock(time.clone()).build().unwrap();
     let whole = usize::try_from(SIZE).unwrap();
     let from = filled(&mut model, whole, 7);
-    let from = handle.write(0, from, WriteDurability::Now).unwrap();
+    let from = handle.write(0, from, WriteDurability::Immediate).unwrap();
     from.write(0, &vec![0; whole]).unwrap();
     for token in 0..20 {
         let into = model.region(whole / 4).unwrap();
@@ -166,11 +167,11 @@ fn b6_requests_of_any_length_pass_a_small_queue() {
 /// Covers B12: destroying a handle leaked its mappings. Commands in flight when a handle is dropped go with its queue.
 #[test]
 fn b12_dropped_handle_leaks_neither_buffers_nor_queues() {
-    let time = IoClock::at_zero();
-    let mut model = model(&time, 65_536, ServiceTimes::default());
+    let time = IoClock::virtual_at_zero();
+    let mut model = timed_model(&time, 65_536, ServiceTimes::default());
     // More queues than the device has, created one after the other, each with commands in flight.
     for round in 0..1_500_u64 {
-        let own = queue(&mut model, 4);
+        let own = model_queue(&mut model, 4);
         let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
         for token in 0..4 {
             let buffer = model.region(4_096).unwrap();
@@ -184,21 +185,21 @@ fn b12_dropped_handle_leaks_neither_buffers_nor_queues() {
 
 #[test]
 fn cancel_completes_a_waiting_request_at_once_and_aborts_one_at_the_device() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let service = ServiceTimes { units: 1, ..ServiceTimes::default() };
-    let mut model = model(&time, 65_536, service);
-    let own = queue(&mut model, 2);
-    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    let mut model = timed_model(&time, 65_536, service);
+    let own = model_queue(&mut model, 2);
+    let mut handle = Handle::builder(model.facts()).queue(own).clock(time.clone()).build().unwrap();
     for token in 0..6 {
         let from = filled(&mut model, 512, 1);
-        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Now), token).unwrap();
+        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Immediate), token).unwrap();
     }
     handle.ring().unwrap();
-    assert_eq!(handle.cancel(5), RequestCancellation::Waiting);
-    assert_eq!(handle.cancel(1), RequestCancellation::Asked);
+    assert_eq!(handle.cancel(5), RequestCancellation::NotSubmitted);
+    assert_eq!(handle.cancel(1), RequestCancellation::AbortSent);
     assert_eq!(
         handle.cancel(0),
-        RequestCancellation::Asked,
+        RequestCancellation::AbortSent,
         "the device already executes it and cannot abort it"
     );
     assert_eq!(handle.cancel(77), RequestCancellation::Unknown);
@@ -213,14 +214,14 @@ fn cancel_completes_a_waiting_request_at_once_and_aborts_one_at_the_device() {
 
 #[test]
 fn request_past_its_deadline_is_cancelled_and_completes_once() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let service = ServiceTimes { units: 1, fixed: Nanos::from_micros(100), ..ServiceTimes::default() };
-    let mut model = model(&time, 65_536, service);
-    let own = queue(&mut model, 1);
-    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    let mut model = timed_model(&time, 65_536, service);
+    let own = model_queue(&mut model, 1);
+    let mut handle = Handle::builder(model.facts()).queue(own).clock(time.clone()).build().unwrap();
     for token in 0..20 {
         let buffer = model.region(512).unwrap();
-        let request = IoRequest::read(0, buffer).within(Nanos::from_micros(550));
+        let request = IoRequest::read(0, buffer).with_timeout(Nanos::from_micros(550));
         handle.submit(request, token).unwrap();
     }
     let answers = drain(&mut handle);
@@ -231,20 +232,20 @@ fn request_past_its_deadline_is_cancelled_and_completes_once() {
 
 #[test]
 fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let service =
         ServiceTimes { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 10 };
-    let mut model = model(&time, 65_536, service);
-    let own = queue(&mut model, 64);
+    let mut model = timed_model(&time, 65_536, service);
+    let own = model_queue(&mut model, 64);
     let deadline = Nanos::from_millis(2);
     let mut within = [Nanos::from_millis(10_000); CLASSES];
     within[0] = deadline;
-    let scheduling = SchedulingPolicy::Deadline { within, late: crate::scheduler::LatePolicy::Serve };
+    let scheduling = SchedulingPolicy::Deadline { deadlines: within, late_policy: crate::scheduler::LatePolicy::Serve };
     let mut handle = Handle::builder(model.facts())
         .queue(own)
         .scheduling(scheduling)
         .waiting_max(1_000)
-        .time(time.clone())
+        .clock(time.clone())
         .build()
         .unwrap();
     let mut latencies = Vec::new();
@@ -253,9 +254,9 @@ fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
         // One request every 60 us, one in ten urgent; the device needs 100 us for each.
         let urgent = round % 10 == 0;
         let class = if urgent { RequestClass::FIRST } else { RequestClass::LAST };
-        if round % 3 == 0 && handle.unanswered() < 1_000 {
+        if round % 3 == 0 && handle.outstanding() < 1_000 {
             let buffer = model.region(512).unwrap();
-            handle.submit(IoRequest::read(0, buffer).of_class(class), round).unwrap();
+            handle.submit(IoRequest::read(0, buffer).with_class(class), round).unwrap();
             sent.insert(round, (time.now(), urgent));
         }
         time.sleep(Nanos::from_micros(20));

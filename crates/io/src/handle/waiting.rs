@@ -8,16 +8,16 @@ use super::attached_queue::{AttachedQueue, QueueLink};
 use crate::backend::{ArmResult, CompletedCommand};
 use crate::completion::{CompletionAggregator, CompletionPolicy, NotificationTime};
 use crate::error::IoError;
-use crate::queue::SPIN;
+use crate::queue::SPIN_DEFAULT;
 use headwater_host::clock::Nanos;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
 /// The number of polls between two readings of the clock.
-const LOOKS: u32 = 32;
+const POLLS_PER_CLOCK_READ: u32 = 32;
 /// The sleep between two polls of several queues of which one has no descriptor.
-const REST: Nanos = Nanos::from_micros(50);
+const POLL_INTERVAL: Nanos = Nanos::from_micros(50);
 
 impl Handle {
     /// Waits for the next completion, at most for `longest`. Returns `None` when the time is over or nothing is
@@ -25,42 +25,42 @@ impl Handle {
     ///
     /// # Errors
     /// [`IoError`] when a device is gone or breaks the protocol.
-    pub fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
-        for _ in 0..LOOKS {
+    pub fn wait(&mut self, timeout: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
+        for _ in 0..POLLS_PER_CLOCK_READ {
             if let Some(answer) = self.poll()? {
                 return Ok(Some(answer));
             }
-            if !self.is_inline() || self.unanswered() == 0 {
+            if !self.is_inline() || self.outstanding() == 0 {
                 break;
             }
             std::hint::spin_loop();
         }
-        self.wait_for(longest, |handle| handle.poll())
+        self.wait_for(timeout, |handle| handle.poll())
     }
 
     /// Waits until `look` returns something.
     pub(super) fn wait_for<T>(
         &mut self,
-        longest: Option<Nanos>,
-        mut look: impl FnMut(&mut Self) -> Result<Option<T>, IoError>,
+        timeout: Option<Nanos>,
+        mut poll: impl FnMut(&mut Self) -> Result<Option<T>, IoError>,
     ) -> Result<Option<T>, IoError> {
-        let started = self.time.now();
+        let started = self.clock.now();
         loop {
-            for _ in 0..if self.is_inline() { LOOKS } else { 1 } {
-                if let Some(found) = look(self)? {
+            for _ in 0..if self.is_inline() { POLLS_PER_CLOCK_READ } else { 1 } {
+                if let Some(found) = poll(self)? {
                     return Ok(Some(found));
                 }
                 std::hint::spin_loop();
             }
-            if self.unanswered() == 0 {
+            if self.outstanding() == 0 {
                 return Ok(None);
             }
-            let waited = self.time.now().since(started);
-            if longest.is_some_and(|longest| waited >= longest) {
+            let waited = self.clock.now().since(started);
+            if timeout.is_some_and(|longest| waited >= longest) {
                 return Ok(None);
             }
-            if !self.is_inline() || waited >= self.time.spin(SPIN) {
-                self.rest(longest.map(|longest| longest.since(waited)))?;
+            if !self.is_inline() || waited >= self.clock.spin_limit(SPIN_DEFAULT) {
+                self.sleep_by_policy(timeout.map(|longest| longest.since(waited)))?;
             }
         }
     }
@@ -69,15 +69,15 @@ impl Handle {
     /// completion.
     ///
     /// # Errors
-    /// [`IoError::Refused`] for a queue without a descriptor (use a completion thread instead); [`IoError`] when a
-    /// device is gone.
+    /// [`IoError::Unsupported`] for a queue without a descriptor (use a completion thread instead), [`IoError::Limit`]
+    /// when no interrupt vector is left for it; [`IoError`] when a device is gone.
     pub fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring()?;
-        if !self.ready.is_empty() {
+        if !self.completed.is_empty() {
             return Ok(ArmResult::Ready);
         }
-        let mut all = ArmResult::Waiting;
-        for lane in &mut self.lanes {
+        let mut all = ArmResult::Armed;
+        for lane in &mut self.queues {
             if lane.arm()? == ArmResult::Ready {
                 all = ArmResult::Ready;
             }
@@ -88,7 +88,7 @@ impl Handle {
     /// Iterates over the descriptors, one for each queue, that become readable with a completion after
     /// [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(AttachedQueue::descriptor)
+        self.queues.iter().filter_map(AttachedQueue::descriptor)
     }
 
     fn is_inline(&self) -> bool {
@@ -96,70 +96,70 @@ impl Handle {
     }
 
     /// Polls the queues once, and sleeps if nothing completed.
-    pub(super) fn look_and_rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        let had = self.ready.len();
-        self.turn()?;
-        if self.ready.len() == had && self.awaited.is_none() {
-            self.rest(longest)?;
+    pub(super) fn poll_or_sleep(&mut self, timeout: Option<Nanos>) -> Result<(), IoError> {
+        let had = self.completed.len();
+        self.poll_queues()?;
+        if self.completed.len() == had && self.awaited.is_none() {
+            self.sleep_by_policy(timeout)?;
         }
         Ok(())
     }
 
     /// Sleeps until a completion may have arrived, as the policy says.
-    fn rest(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        let longest = self.until_deadline(longest);
+    fn sleep_by_policy(&mut self, timeout: Option<Nanos>) -> Result<(), IoError> {
+        let longest = self.until_deadline(timeout);
         match self.completion {
             CompletionPolicy::Inline => self.sleep_on_queues(longest),
             CompletionPolicy::Paced(_) => {
-                let now = self.time.now();
-                let span = self.period.next(now, self.slots.in_flight());
+                let now = self.clock.now();
+                let span = self.period.next_sleep(now, self.slots.in_flight());
                 let span = longest.map_or(span, |longest| span.min(longest));
                 if span == Nanos::ZERO {
-                    self.time.looked();
+                    self.clock.pause_after_poll();
                 } else {
-                    self.time.sleep(span);
-                    self.period.woke(span, self.time.now().since(now));
+                    self.clock.sleep(span);
+                    self.period.observe_sleep(span, self.clock.now().since(now));
                 }
                 Ok(())
             }
             CompletionPolicy::Interrupt(aggregation) => {
                 self.sleep_on_queues(longest)?;
                 let mut aggregator = CompletionAggregator::new(aggregation);
-                if aggregator.is_none() {
+                if aggregator.is_immediate() {
                     return Ok(());
                 }
-                let now = self.time.now();
-                aggregator.came(1, now);
+                let now = self.clock.now();
+                aggregator.add(1, now);
                 if let NotificationTime::At(at) = aggregator.due(now)
-                    && self.unanswered() > 1
+                    && self.outstanding() > 1
                 {
                     let span = at.since(now);
-                    self.time.sleep(longest.map_or(span, |longest| span.min(longest)));
+                    self.clock.sleep(longest.map_or(span, |longest| span.min(longest)));
                 }
                 Ok(())
             }
-            CompletionPolicy::Thread(..) => self.sleep_on_seats(longest),
+            CompletionPolicy::Thread(..) => self.sleep_on_shared(longest),
         }
     }
 
     /// Shortens a wait to the next deadline of a request.
-    fn until_deadline(&self, longest: Option<Nanos>) -> Option<Nanos> {
-        let first = self.deadlines.first().map(|&(at, _)| at.since(self.time.now()));
-        first.into_iter().chain(longest).min()
+    fn until_deadline(&self, timeout: Option<Nanos>) -> Option<Nanos> {
+        let first = self.deadlines.first().map(|&(at, _)| at.since(self.clock.now()));
+        first.into_iter().chain(timeout).min()
     }
 
     /// Sleeps until a queue signals a completion.
-    fn sleep_on_queues(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        match self.lanes.as_mut_slice() {
-            [AttachedQueue { link: QueueLink::Own(queue), .. }] => queue.sleep(longest),
-            [AttachedQueue { link: QueueLink::Shared(seat), .. }] => seat.sleep(longest),
+    fn sleep_on_queues(&mut self, timeout: Option<Nanos>) -> Result<(), IoError> {
+        match self.queues.as_mut_slice() {
+            [AttachedQueue { link: QueueLink::Own(queue), .. }] => queue.sleep(timeout),
+            [AttachedQueue { link: QueueLink::Shared(seat), .. }] => seat.sleep(timeout),
             lanes => {
                 let mut descriptors = true;
                 for lane in lanes.iter_mut() {
                     match lane.arm() {
                         Ok(ArmResult::Ready) => return Ok(()),
-                        Ok(ArmResult::Waiting) => {}
-                        Err(IoError::Refused { .. }) => descriptors = false,
+                        Ok(ArmResult::Armed) => {}
+                        Err(IoError::Unsupported { .. } | IoError::Limit { .. }) => descriptors = false,
                         Err(error) => return Err(error),
                     }
                 }
@@ -170,13 +170,13 @@ impl Handle {
                     .collect();
                 let descriptors = descriptors && polled.len() == lanes.len();
                 if polled.is_empty() {
-                    self.time.sleep(longest.map_or(REST, |longest| longest.min(REST)));
+                    self.clock.sleep(timeout.map_or(POLL_INTERVAL, |longest| longest.min(POLL_INTERVAL)));
                     return Ok(());
                 }
                 let longest = if descriptors {
-                    longest
+                    timeout
                 } else {
-                    Some(longest.map_or(REST, |longest| longest.min(REST)))
+                    Some(timeout.map_or(POLL_INTERVAL, |longest| longest.min(POLL_INTERVAL)))
                 };
                 wait_any(polled, longest)
             }
@@ -184,17 +184,17 @@ impl Handle {
     }
 
     /// Sleeps until the thread of a shared queue has found a completion for this handle.
-    fn sleep_on_seats(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        if let [AttachedQueue { link: QueueLink::Shared(seat), .. }] = self.lanes.as_mut_slice() {
-            return seat.sleep(longest);
+    fn sleep_on_shared(&mut self, timeout: Option<Nanos>) -> Result<(), IoError> {
+        if let [AttachedQueue { link: QueueLink::Shared(seat), .. }] = self.queues.as_mut_slice() {
+            return seat.sleep(timeout);
         }
-        self.sleep_on_queues(longest)
+        self.sleep_on_queues(timeout)
     }
 }
 
 /// Sleeps until one of the descriptors is readable.
-fn wait_any(mut polled: Vec<PollFd<'_>>, longest: Option<Nanos>) -> Result<(), IoError> {
-    let timeout = longest.map(Nanos::to_timespec);
+fn wait_any(mut polled: Vec<PollFd<'_>>, timeout: Option<Nanos>) -> Result<(), IoError> {
+    let timeout = timeout.map(Nanos::to_timespec);
     match rustix::event::poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(IoError::Device { reason: format!("poll: {errno}") }),

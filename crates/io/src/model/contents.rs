@@ -50,12 +50,12 @@ pub(super) struct ModelBlocks {
     size: u64,
     block_bytes: u32,
     /// The bytes of the blocks; empty if the model keeps nothing.
-    kept: Vec<u8>,
+    stored: Vec<u8>,
     faults: BlockFaults,
 }
 
 /// Locks a mutex, also after a panic: no code panics under the lock, and the state would still be usable.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock_any<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -69,7 +69,7 @@ impl ModelBlocks {
         kept.try_reserve_exact(bytes)
             .map_err(|_| IoError::Device { reason: format!("cannot allocate {bytes} bytes for a model") })?;
         kept.resize(bytes, 0);
-        Ok(Self { size, block_bytes, kept, faults: BlockFaults::default() })
+        Ok(Self { size, block_bytes, stored: kept, faults: BlockFaults::default() })
     }
 
     pub(super) fn set_faults(&mut self, faults: BlockFaults) {
@@ -77,8 +77,8 @@ impl ModelBlocks {
     }
 
     /// Returns true if the model keeps its blocks.
-    pub(super) fn keeps(&self) -> bool {
-        !self.kept.is_empty()
+    pub(super) fn keeps_data(&self) -> bool {
+        !self.stored.is_empty()
     }
 
     /// Returns the bytes of the blocks that a command transfers; a list of ranges counts as none.
@@ -91,7 +91,7 @@ impl ModelBlocks {
 
     /// Executes a command.
     pub(super) fn execute(&mut self, entry: &SubmissionEntry, data: &TransferData) -> Status {
-        let opcode = match judge(entry, self.size) {
+        let opcode = match validate(entry, self.size) {
             Ok(opcode) => opcode,
             Err(status) => return status,
         };
@@ -110,13 +110,13 @@ impl ModelBlocks {
     }
 
     fn transfer(&mut self, opcode: NvmOpcode, at: u64, bytes: u64, data: &TransferData) -> Status {
-        if self.kept.is_empty() {
+        if self.stored.is_empty() {
             return Status::SUCCESS;
         }
         let (Ok(at), Ok(bytes)) = (usize::try_from(at), usize::try_from(bytes)) else {
             return Status::LBA_OUT_OF_RANGE;
         };
-        let Some(mut kept) = self.kept.get_mut(at..at + bytes) else {
+        let Some(mut kept) = self.stored.get_mut(at..at + bytes) else {
             return Status::LBA_OUT_OF_RANGE;
         };
         if opcode == NvmOpcode::WriteZeroes {
@@ -165,9 +165,9 @@ impl ModelBlocks {
 
 /// Validates a command for a namespace of `size` blocks, and returns its opcode.
 #[inline]
-pub(super) fn judge(entry: &SubmissionEntry, size: u64) -> Result<NvmOpcode, Status> {
+pub(super) fn validate(entry: &SubmissionEntry, size: u64) -> Result<NvmOpcode, Status> {
     let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;
-    if entry.namespace.get() != super::NAMESPACE {
+    if entry.namespace.get() != super::MODEL_NAMESPACE {
         return Err(Status::INVALID_NAMESPACE);
     }
     match opcode {

@@ -10,6 +10,7 @@ use crate::command::TransferData;
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::HeapWords;
+use headwater_nvme::controller::arbiter::QUEUES_MAX;
 use headwater_nvme::controller::{
     ArbitrationSettings, CommandToken, ControllerQueuePair, FetchedCommand, QueueArbiter, QueueId, QueueKind,
 };
@@ -71,11 +72,11 @@ pub(super) struct ModelCore {
     /// The end of each service, and its place in the order of starting.
     ends: BinaryHeap<Reverse<(Nanos, u64)>>,
     serving: BTreeMap<u64, ServedCommand>,
-    begun: u64,
+    started: u64,
     /// The data of commands in flight, by queue and command id.
-    moving: BTreeMap<(u16, u16), TransferData>,
+    data_in_flight: BTreeMap<(u16, u16), TransferData>,
     abandoned: Vec<QueueId>,
-    chance: u64,
+    random_state: u64,
 }
 
 impl ModelCore {
@@ -91,10 +92,10 @@ impl ModelCore {
             arbiter,
             ends: BinaryHeap::new(),
             serving: BTreeMap::new(),
-            begun: 0,
-            moving: BTreeMap::new(),
+            started: 0,
+            data_in_flight: BTreeMap::new(),
             abandoned: Vec::new(),
-            chance: 0x9E37_79B9_7F4A_7C15,
+            random_state: 0x9E37_79B9_7F4A_7C15,
         }
     }
 
@@ -107,11 +108,12 @@ impl ModelCore {
         let arbiter = &mut self.arbiter;
         self.abandoned.retain(|&id| !matches!(arbiter.remove_drained(id), Ok(Some(_))));
         let (host, end): (_, ControllerEnd<_>) = QueuePair::new(depth)?;
-        let free = (1..=headwater_nvme::controller::arbiter::QUEUES_MAX)
+        let free = (1..=QUEUES_MAX)
             .map(QueueId)
             .find(|&id| self.arbiter.queue(id).is_err());
-        let none_free =
-            || IoError::Refused { reason: "all queues of the model are in use; drop one first".to_owned() };
+        let none_free = || IoError::Limit {
+            reason: format!("all {QUEUES_MAX} queues of the model are in use; drop one first"),
+        };
         let id = free.ok_or_else(none_free)?;
         self.arbiter
             .add_with(ControllerQueuePair::new(id, QueueKind::Standard, end), priority)
@@ -124,19 +126,19 @@ impl ModelCore {
         if self.arbiter.abandon(id).is_ok() {
             self.abandoned.push(id);
         }
-        self.moving.retain(|&(queue, _), _| queue != id.0);
+        self.data_in_flight.retain(|&(queue, _), _| queue != id.0);
     }
 
     /// Stores the data of a submitted command.
-    pub(super) fn moves(&mut self, queue: QueueId, command_id: u16, data: TransferData) {
-        self.moving.insert((queue.0, command_id), data);
+    pub(super) fn store_data(&mut self, queue: QueueId, command_id: u16, data: TransferData) {
+        self.data_in_flight.insert((queue.0, command_id), data);
     }
 
     /// Aborts a command that is not yet in service, which completes it. Returns false if there is no such command.
     pub(super) fn abort(&mut self, queue: QueueId, command_id: u16) -> bool {
         let aborted = self.arbiter.abort(queue, command_id);
         if aborted {
-            self.moving.remove(&(queue.0, command_id));
+            self.data_in_flight.remove(&(queue.0, command_id));
         }
         aborted
     }
@@ -153,16 +155,16 @@ impl ModelCore {
         {
             self.ends.pop();
             if let Some(serving) = self.serving.remove(&number) {
-                self.end(serving, blocks);
+                self.finish_command(serving, blocks);
             }
-            self.begin(at, blocks);
+            self.start_commands(at, blocks);
         }
-        self.begin(now, blocks);
+        self.start_commands(now, blocks);
     }
 
-    fn end(&mut self, serving: ServedCommand, blocks: &mut ModelBlocks) {
+    fn finish_command(&mut self, serving: ServedCommand, blocks: &mut ModelBlocks) {
         let key = (serving.token.queue().0, serving.token.command_id());
-        let data = self.moving.remove(&key).unwrap_or_default();
+        let data = self.data_in_flight.remove(&key).unwrap_or_default();
         let status = blocks.execute(&serving.entry, &data);
         // The host's handle must be the only one again before the completion is posted.
         drop(data);
@@ -170,26 +172,26 @@ impl ModelCore {
     }
 
     /// Starts commands on the free units.
-    fn begin(&mut self, at: Nanos, blocks: &ModelBlocks) {
+    fn start_commands(&mut self, at: Nanos, blocks: &ModelBlocks) {
         while self.serving.len() < usize::try_from(self.service.units).unwrap_or(usize::MAX) {
             let Some(FetchedCommand { entry, token, .. }) = self.arbiter.fetch() else {
                 return;
             };
-            let takes = self.takes(blocks.bytes_of(&entry));
-            self.begun += 1;
-            self.ends.push(Reverse((at.after(takes), self.begun)));
-            self.serving.insert(self.begun, ServedCommand { token, entry });
+            let takes = self.service_time(blocks.bytes_of(&entry));
+            self.started += 1;
+            self.ends.push(Reverse((at.after(takes), self.started)));
+            self.serving.insert(self.started, ServedCommand { token, entry });
         }
     }
 
-    fn takes(&mut self, bytes: u64) -> Nanos {
+    fn service_time(&mut self, bytes: u64) -> Nanos {
         let mean = self.service.fixed.0.saturating_add(self.service.per_kib.0.saturating_mul(bytes) / 1_024);
         let spread = mean / 100 * u64::from(self.service.jitter_percent.min(100));
         // Xorshift: sufficiently random for a model, and the same in each run.
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
-        Nanos(mean - spread + self.chance % (2 * spread + 1))
+        self.random_state ^= self.random_state << 13;
+        self.random_state ^= self.random_state >> 7;
+        self.random_state ^= self.random_state << 17;
+        Nanos(mean - spread + self.random_state % (2 * spread + 1))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Input: commands. Output: completions, available at once. Invariant: entries pass through a submission ring and a
 //! completion ring; command ids and statuses pass through the code that validates those of any other controller.
 
-use super::contents::judge;
+use super::contents::validate;
 use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
@@ -31,28 +31,28 @@ pub(super) fn entry_of(command: &Command) -> SubmissionEntry {
 
 /// Checks a command against the limits.
 #[inline]
-pub(super) fn fits(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
+pub(super) fn check_limits(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
     match &command.data {
         TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer)
             if buffer.bytes() <= limits.transfer_bytes_max =>
         {
             Ok(())
         }
-        _ => fits_in_all(command, limits),
+        _ => check_all_limits(command, limits),
     }
 }
 
 #[cold]
-fn fits_in_all(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
+fn check_all_limits(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
-        return Err(SubmitError::Unfit {
+        return Err(SubmitError::Unsupported {
             what: "more buffers than the queue's segments_max; send several commands",
         });
     }
     if command.data.bytes() > limits.transfer_bytes_max {
         let what = "more bytes than the queue's transfer_bytes_max; send several commands";
-        return Err(SubmitError::Unfit { what });
+        return Err(SubmitError::Unsupported { what });
     }
     Ok(())
 }
@@ -64,21 +64,21 @@ pub(super) struct NullQueue {
     limits: IoLimits,
     size: u64,
     /// True if a command was submitted since the doorbell was rung.
-    news: bool,
+    doorbell_pending: bool,
 }
 
 impl NullQueue {
     pub(super) fn new(depth: u32, limits: IoLimits, size: u64) -> Result<Self, IoError> {
         let (host, end) = QueuePair::new(depth)?;
         let device = ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end);
-        Ok(Self { host, device, limits, size, news: false })
+        Ok(Self { host, device, limits, size, doorbell_pending: false })
     }
 
     /// Runs the controller's end.
     #[inline]
     fn serve(&mut self) {
         let size = self.size;
-        self.device.answer_each(|entry| (0, judge(entry, size).err().unwrap_or(Status::SUCCESS)));
+        self.device.complete_each(|entry| (0, validate(entry, size).err().unwrap_or(Status::SUCCESS)));
     }
 }
 
@@ -89,26 +89,25 @@ impl QueueTransport for NullQueue {
 
     #[inline]
     fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
-        if let Err(reason) = fits(&command, &self.limits) {
+        if let Err(reason) = check_limits(&command, &self.limits) {
             return Err(RejectedCommand { command, reason });
+        }
+        if !self.host.has_room() {
+            return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
         let mut words = command.entry.to_words();
         if let Some(buffer) = command.buffer() {
             words[DATA_POINTER_WORD] = buffer.address();
         }
-        let Command { entry, data } = command;
-        if let Err(full) = self.host.submit_words(words, CommandContext { token, data }) {
-            let command = Command { entry, data: full.context.data };
-            return Err(RejectedCommand { command, reason: SubmitError::Full });
-        }
-        self.news = true;
+        self.host.push_words(words, CommandContext { token, data: command.data });
+        self.doorbell_pending = true;
         Ok(())
     }
 
     #[inline]
     fn ring(&mut self) -> Result<(), IoError> {
-        if self.news {
-            self.news = false;
+        if self.doorbell_pending {
+            self.doorbell_pending = false;
             let _ = self.host.ring();
             self.serve();
         }
@@ -117,7 +116,7 @@ impl QueueTransport for NullQueue {
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        Ok(self.host.reap()?.map(|done| done.context.complete(done.result, done.status)))
+        Ok(self.host.reap_with(|done| done.context.complete(done.result, done.status))?)
     }
 
     fn sleep(&mut self, _longest: Option<Nanos>) -> Result<(), IoError> {

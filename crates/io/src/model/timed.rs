@@ -3,9 +3,9 @@
 //! Input: commands. Output: completions, at the end of the model's service time. Invariant: the device receives a
 //! command at the time of the doorbell, not before.
 
-use super::contents::{ModelBlocks, locked};
+use super::contents::{ModelBlocks, lock_any};
 use super::device::ModelCore;
-use super::null::{entry_of, fits};
+use super::null::{entry_of, check_limits};
 use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
@@ -28,7 +28,7 @@ pub(super) struct TimedQueue {
     blocks: Arc<Mutex<ModelBlocks>>,
     time: IoClock,
     /// True if a command was submitted since the doorbell was rung.
-    news: bool,
+    doorbell_pending: bool,
 }
 
 impl TimedQueue {
@@ -40,8 +40,8 @@ impl TimedQueue {
         blocks: Arc<Mutex<ModelBlocks>>,
         time: IoClock,
     ) -> Result<Self, IoError> {
-        let (id, host) = locked(&core).add(depth, priority)?;
-        Ok(Self { id, host, limits, core, blocks, time, news: false })
+        let (id, host) = lock_any(&core).add(depth, priority)?;
+        Ok(Self { id, host, limits, core, blocks, time, doorbell_pending: false })
     }
 }
 
@@ -51,11 +51,11 @@ impl QueueTransport for TimedQueue {
     }
 
     fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
-        if let Err(reason) = fits(&command, &self.limits) {
+        if let Err(reason) = check_limits(&command, &self.limits) {
             return Err(RejectedCommand { command, reason });
         }
         let pointed = entry_of(&command);
-        let moves = locked(&self.blocks).keeps() || !matches!(command.data, TransferData::FromDevice(_));
+        let moves = lock_any(&self.blocks).keeps_data() || !matches!(command.data, TransferData::FromDevice(_));
         let moved = moves.then(|| command.data.clone());
         let Command { entry, data } = command;
         let id = match self.host.submit(pointed, CommandContext { token, data }) {
@@ -66,17 +66,17 @@ impl QueueTransport for TimedQueue {
             }
         };
         if let Some(data) = moved {
-            locked(&self.core).moves(self.id, id.number(), data);
+            lock_any(&self.core).store_data(self.id, id.number(), data);
         }
-        self.news = true;
+        self.doorbell_pending = true;
         Ok(())
     }
 
     fn ring(&mut self) -> Result<(), IoError> {
-        if self.news {
-            self.news = false;
-            let mut core = locked(&self.core);
-            let mut blocks = locked(&self.blocks);
+        if self.doorbell_pending {
+            self.doorbell_pending = false;
+            let mut core = lock_any(&self.core);
+            let mut blocks = lock_any(&self.blocks);
             let now = self.time.now();
             core.advance(now, &mut blocks);
             let _ = self.host.ring();
@@ -88,7 +88,7 @@ impl QueueTransport for TimedQueue {
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         let mut answer = self.host.reap()?;
         if answer.is_none() {
-            locked(&self.core).advance(self.time.now(), &mut locked(&self.blocks));
+            lock_any(&self.core).advance(self.time.now(), &mut lock_any(&self.blocks));
             answer = self.host.reap()?;
         }
         Ok(answer.map(|done| done.context.complete(done.result, done.status)))
@@ -96,7 +96,7 @@ impl QueueTransport for TimedQueue {
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         self.ring()?;
-        let end = locked(&self.core).next_end();
+        let end = lock_any(&self.core).next_end();
         let until = end.map(|at| at.since(self.time.now()));
         if let Some(span) = until.into_iter().chain(longest).min()
             && span > Nanos::ZERO
@@ -111,15 +111,15 @@ impl QueueTransport for TimedQueue {
     }
 
     fn arm(&mut self) -> Result<ArmResult, IoError> {
-        Err(IoError::Refused {
-            reason: "a model has no descriptor; poll it, or start a completion thread".to_owned(),
+        Err(IoError::Unsupported {
+            reason: "a queue of a model has no descriptor; poll it, or start a completion thread".to_owned(),
         })
     }
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         self.ring()?;
         if let Some((id, _)) = self.host.commands().find(|(_, command)| command.token == token) {
-            locked(&self.core).abort(self.id, id.number());
+            lock_any(&self.core).abort(self.id, id.number());
         }
         Ok(())
     }
@@ -139,6 +139,6 @@ impl QueueTransport for TimedQueue {
 
 impl Drop for TimedQueue {
     fn drop(&mut self) {
-        locked(&self.core).abandon(self.id);
+        lock_any(&self.core).abandon(self.id);
     }
 }

@@ -4,22 +4,23 @@
 
 use super::NvmeTcpTarget;
 use super::link::TcpLink;
-use crate::attach::admin::{NamespaceRequest, NamespaceSpec};
+use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::identify::{
-    IDENTIFY_BYTES, KEY_VALUE, VIEW_DESCRIPTORS, VIEW_NAMESPACE, VIEW_OF_SET, block_namespace, command_set,
-    key_space, word,
+    IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET, CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, block_namespace, command_set,
+    key_space, word_at,
 };
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::fabrics::{
-    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, PropertyFields, name_in,
+    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, PropertyFields, connect_status, parse_name,
 };
 use headwater_nvme::spec::register::{ControllerRegister, status_bit};
+use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::limits::ADMIN_IN_CAPSULE_BYTES;
 use headwater_nvme::tcp::{CommandTransfer, LentBytes as _};
 use zerocopy::IntoBytes;
@@ -63,7 +64,7 @@ pub(super) struct AdminConnection {
     /// Maximum number of I/O queues.
     pub(super) queues_max: u16,
     /// OFCS bit 0: true if Disconnect is supported.
-    pub(super) disconnects: bool,
+    pub(super) supports_disconnect: bool,
 }
 
 impl AdminConnection {
@@ -78,7 +79,7 @@ impl AdminConnection {
         let page = control.identify(0, 0x01, 0)?;
         let units = u32::from_le_bytes([page[1_792], page[1_793], page[1_794], page[1_795]]);
         control.in_capsule_max = units.saturating_mul(16).saturating_sub(ENTRY_BYTES);
-        control.disconnects = page[1_804] & 1 == 1;
+        control.supports_disconnect = page[1_804] & 1 == 1;
         Ok(control)
     }
 
@@ -91,7 +92,7 @@ impl AdminConnection {
             return Err(refused(target, done.status()));
         }
         let [a, b, _, _] = done.result.to_bytes();
-        let page = Buffer::whole(SharedMemory::anonymous(IDENTIFY_BYTES)?, Iova(0));
+        let page = Buffer::from_region(SharedMemory::anonymous(IDENTIFY_BYTES)?, Iova(0));
         let controller = u16::from_le_bytes([a, b]);
         let mut control = Self {
             link,
@@ -100,7 +101,7 @@ impl AdminConnection {
             in_capsule_max: 0,
             entries_max: 0,
             queues_max: 0,
-            disconnects: false,
+            supports_disconnect: false,
         };
         let capabilities = control.property(ControllerRegister::Capabilities)?;
         control.entries_max = u32::try_from(capabilities & 0xFFFF).unwrap_or(0) + 1;
@@ -144,18 +145,18 @@ impl AdminConnection {
     }
 
     fn namespace(&mut self, id: u32) -> Result<ClientNamespace, IoError> {
-        let descriptors = self.identify(id, VIEW_DESCRIPTORS, 0)?;
-        if command_set(&descriptors) == KEY_VALUE {
-            return Ok(key_space(id, &self.identify(id, VIEW_OF_SET, KEY_VALUE)?));
+        let descriptors = self.identify(id, CNS_DESCRIPTORS, 0)?;
+        if command_set(&descriptors) == KEY_VALUE_COMMAND_SET {
+            return Ok(key_space(id, &self.identify(id, CNS_NAMESPACE_OF_SET, KEY_VALUE_COMMAND_SET)?));
         }
-        block_namespace(id, &self.identify(id, VIEW_NAMESPACE, 0)?).map(|(facts, _)| facts)
+        block_namespace(id, &self.identify(id, CNS_NAMESPACE, 0)?).map(|(facts, _)| facts)
     }
 
     /// Changes a namespace by Namespace Management, Namespace Attachment and Format NVM, which carry sizes and formats
     /// only.
     pub(super) fn change_namespace(&mut self, id: u8, request: &NamespaceRequest) -> Result<u8, IoError> {
         match request {
-            NamespaceRequest::Create(text) if *text == plain(text) => {
+            NamespaceRequest::Create(text) if *text == expressible_part(text) => {
                 let nsid = self.create(text.block_bytes, text.size)?;
                 self.attach(nsid)?;
                 u8::try_from(nsid).map_err(|_| IoError::Protocol { reason: format!("namespace {nsid}") })
@@ -169,9 +170,11 @@ impl AdminConnection {
                 let command = admin(number::FORMAT, u32::from(id), u32::from(format), 0);
                 self.call(command, CommandTransfer::None).map(|_| id)
             }
-            _ => Err(IoError::Refused {
-                reason: "NVMe has no command for this change: make it on the device's own host (headwater namespace)"
-                    .to_owned(),
+            _ => Err(IoError::Unsupported {
+                reason: format!(
+                    "NVMe has no command for this change of namespace {id} (0: a new one); make it on the device's \
+                     own host (headwater namespace)"
+                ),
             }),
         }
     }
@@ -233,9 +236,9 @@ pub(super) fn discover(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
     let dwords = u32::try_from(bytes / 4 - 1).unwrap_or(0);
     let page =
         control.read(admin(number::GET_LOG_PAGE, 0, number::DISCOVERY_LOG | dwords << 16, 0), bytes)?;
-    let records = usize::try_from(word(&page, 8)).unwrap_or(usize::MAX);
+    let records = usize::try_from(word_at(&page, 8)).unwrap_or(usize::MAX);
     let names = page.chunks_exact(RECORD_BYTES).skip(1).take(records).filter_map(|record| {
-        <&[u8; 256]>::try_from(&record[256..512]).ok().and_then(name_in).map(str::to_owned)
+        <&[u8; 256]>::try_from(&record[256..512]).ok().and_then(parse_name).map(str::to_owned)
     });
     Ok(names.collect())
 }
@@ -259,15 +262,34 @@ pub(super) fn connect_command(
     let host = (target.host_name.as_str(), target.host_identifier);
     let data = ConnectData::new(host, &target.subsystem_name, controller);
     let bytes = data.as_bytes();
-    let buffer = Buffer::whole(SharedMemory::anonymous(bytes.len())?, Iova(0));
+    let buffer = Buffer::from_region(SharedMemory::anonymous(bytes.len())?, Iova(0));
     buffer.write(0, bytes)?;
     Ok((fields.to_entry(), CommandTransfer::Out(buffer)))
 }
 
 /// Returns the error for a refused Connect.
-pub(super) fn refused(target: &NvmeTcpTarget, status: headwater_nvme::spec::status::Status) -> IoError {
-    let code = format!("status type {}, code {:02x}h", status.code_type, status.code);
-    IoError::Refused { reason: format!("{} at {}: Connect: {code}", target.subsystem_name, target.address) }
+pub(super) fn refused(target: &NvmeTcpTarget, status: Status) -> IoError {
+    let because = |advice: &str| {
+        format!(
+            "{} at {} refused Connect of host {} with status type {}, code {:02x}h; {advice}",
+            target.subsystem_name, target.address, target.host_name, status.code_type, status.code
+        )
+    };
+    let is = |known: Status| (known.code_type, known.code) == (status.code_type, status.code);
+    if is(connect_status::CONTROLLER_BUSY) {
+        return IoError::Limit { reason: because("none of its controllers is free: disconnect another host") };
+    }
+    if is(connect_status::INCOMPATIBLE_FORMAT) {
+        return IoError::Unsupported { reason: because("it implements another version of NVMe over Fabrics") };
+    }
+    let advice = if is(connect_status::INVALID_PARAMETERS) {
+        "check the subsystem's name and the depth"
+    } else if is(connect_status::INVALID_HOST) {
+        "permit this host name there"
+    } else {
+        "its log tells the reason"
+    };
+    IoError::Denied { reason: because(advice) }
 }
 
 fn admin(opcode: u8, namespace: u32, cdw10: u32, cdw11: u32) -> SubmissionEntry {
@@ -281,14 +303,14 @@ fn admin(opcode: u8, namespace: u32, cdw10: u32, cdw11: u32) -> SubmissionEntry 
 }
 
 /// Returns the request reduced to the fields that NVMe can express.
-fn plain(text: &NamespaceSpec) -> NamespaceSpec {
+fn expressible_part(text: &NamespaceSpec) -> NamespaceSpec {
     NamespaceSpec { block_bytes: text.block_bytes, size: text.size, ..NamespaceSpec::keys() }
 }
 
 /// Returns the command set and format index for a block size in bytes, 0 for keys.
 fn format_of(block_bytes: u32) -> (u8, u8) {
     match block_bytes {
-        0 => (KEY_VALUE, 0),
+        0 => (KEY_VALUE_COMMAND_SET, 0),
         4_096 => (0, 1),
         _ => (0, 0),
     }

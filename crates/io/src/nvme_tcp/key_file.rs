@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Maximum bytes of a key file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 /// Permission bits of group and other users.
-const OTHERS: u32 = 0o077;
+const GROUP_OTHER_BITS: u32 = 0o077;
 
 /// The error of reading a key file. Quotes nothing of its content.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum KeyFileError {
     },
     /// The file belongs to another user.
     #[error("{}: these keys belong to user {owner}; chown them to the user of this process", path.display())]
-    Foreign {
+    WrongOwner {
         /// The file.
         path: PathBuf,
         /// Its owner's user id.
@@ -47,7 +47,7 @@ pub enum KeyFileError {
     },
     /// The file does not hold valid keys.
     #[error("{}: {source}", path.display())]
-    Text {
+    Invalid {
         /// The file.
         path: PathBuf,
         /// The error in its text.
@@ -64,16 +64,16 @@ pub fn load(path: &Path) -> Result<Vec<HostKey>, KeyFileError> {
     let file = File::open(path).map_err(unreadable)?;
     let facts = file.metadata().map_err(unreadable)?;
     let mode = facts.mode() & 0o777;
-    if mode & OTHERS != 0 {
+    if mode & GROUP_OTHER_BITS != 0 {
         return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
     }
     let owner = facts.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(KeyFileError::Foreign { path: path.to_owned(), owner });
+        return Err(KeyFileError::WrongOwner { path: path.to_owned(), owner });
     }
     let mut text = Zeroizing::new(String::new());
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-    HostKey::parse_all(&text).map_err(|source| KeyFileError::Text { path: path.to_owned(), source })
+    HostKey::parse_all(&text).map_err(|source| KeyFileError::Invalid { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

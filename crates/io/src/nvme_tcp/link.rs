@@ -4,7 +4,7 @@
 //! file moves its bytes. Invariant: nothing blocks but [`TcpLink::sleep`] and the functions documented to block.
 
 use super::NvmeTcpTarget;
-use super::secure_link::secure;
+use super::secure_link::tls_stream;
 use crate::buffer::Buffer;
 use crate::error::IoError;
 use headwater_host::clock::{Clock, Nanos};
@@ -50,14 +50,14 @@ pub(super) struct TcpLink {
     /// The caller's token of each outstanding command, by slot.
     tokens: Vec<u64>,
     opened: bool,
-    pub(super) what: String,
+    pub(super) peer_name: String,
 }
 
 impl TcpLink {
     /// Connects and completes the handshake. Blocks.
     pub(super) fn open(target: &NvmeTcpTarget, depth: u16, in_capsule_max: u32) -> Result<Self, IoError> {
         let what = target.address.to_string();
-        let secure = secure(target)?;
+        let secure = tls_stream(target)?;
         let gone = |error: std::io::Error| IoError::Gone { what: what.clone(), reason: error.to_string() };
         let socket =
             TcpStream::connect_timeout(&target.address, ANSWER_WITHIN.to_duration()).map_err(gone)?;
@@ -77,7 +77,7 @@ impl TcpLink {
             done: VecDeque::new(),
             tokens: vec![0; usize::from(depth)],
             opened: false,
-            what,
+            peer_name: what,
         };
         link.wait_until(ANSWER_WITHIN, |link| link.opened)?;
         Ok(link)
@@ -94,7 +94,7 @@ impl TcpLink {
             return Err(InitiatorSubmitError::Full(transfer));
         }
         let id = self.connection.submit(entry, transfer)?;
-        self.tokens[id.place()] = token;
+        self.tokens[id.slot()] = token;
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl TcpLink {
             let mut count = 0;
             for (slot, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
                 *slot = match piece {
-                    SendPiece::Text(text) => Sent::Local(text),
+                    SendPiece::Copied(text) => Sent::Local(text),
                     SendPiece::Lent(buffer, range) => {
                         let (memory, start) = buffer.memory();
                         Sent::Shared { memory, offset: start + range.start, bytes: range.len() }
@@ -227,8 +227,8 @@ impl TcpLink {
                     if let Ok(bytes) = got
                         && bytes > 0
                     {
-                        self.connection.placed(bytes);
-                        self.step(0)?;
+                        self.connection.note_direct_data(bytes);
+                        self.process_received(0)?;
                     }
                     (range.len(), got)
                 }
@@ -236,7 +236,7 @@ impl TcpLink {
                     let got = recv(&self.socket, &mut self.scratch[..], RecvFlags::empty());
                     let got = got.map(|(_, bytes)| bytes).map_err(std::io::Error::from);
                     if let Ok(bytes) = got {
-                        self.step(bytes)?;
+                        self.process_received(bytes)?;
                     }
                     (self.scratch.len(), got)
                 }
@@ -255,15 +255,15 @@ impl TcpLink {
     }
 
     /// Processes the first bytes of the receive buffer.
-    pub(super) fn step(&mut self, bytes: usize) -> Result<(), IoError> {
+    pub(super) fn process_received(&mut self, bytes: usize) -> Result<(), IoError> {
         let mut input = &self.scratch[..bytes];
         loop {
             match self.connection.advance(&mut input) {
-                InitiatorStep::Starved => return Ok(()),
+                InitiatorStep::NeedInput => return Ok(()),
                 InitiatorStep::Opened => self.opened = true,
                 InitiatorStep::Completed(done) => {
                     self.done.push_back(TaggedCompletion {
-                        token: self.tokens[done.id.place()],
+                        token: self.tokens[done.id.slot()],
                         entry: done.entry,
                     });
                 }
@@ -275,6 +275,6 @@ impl TcpLink {
     }
 
     pub(super) fn gone(&self, reason: &str) -> IoError {
-        IoError::Gone { what: self.what.clone(), reason: reason.to_owned() }
+        IoError::Gone { what: self.peer_name.clone(), reason: reason.to_owned() }
     }
 }

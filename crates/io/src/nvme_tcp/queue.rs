@@ -16,7 +16,7 @@ use super::link::{TaggedCompletion, TcpLink};
 use super::session::TcpSession;
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::{Command, TransferData};
-use crate::device::TRANSFER_BYTES_MAX;
+use crate::command::TRANSFER_BYTES_MAX;
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -27,9 +27,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Longest sleep between two checks if the session has connected another controller.
-const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+const SESSION_CHECK_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Longest wait for the completion of a Disconnect; kept short because it delays the drop of the queue.
-const FAREWELL_WITHIN: Nanos = Nanos::from_millis(500);
+const DISCONNECT_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 /// A command in flight.
 #[derive(Debug)]
@@ -66,8 +66,12 @@ pub(super) fn open_link(
     let entries = u16::try_from(depth + 1)
         .ok()
         .filter(|&entries| depth > 0 && u32::from(entries) <= control.entries_max);
-    let entries = entries.ok_or_else(|| IoError::Refused {
-        reason: format!("a queue of {depth} commands; the device supports 1 to {}", control.entries_max - 1),
+    let entries = entries.ok_or_else(|| IoError::Limit {
+        reason: format!(
+            "queue depth {depth} is out of range for {}; choose 1 to {}",
+            target.address,
+            control.entries_max.saturating_sub(1)
+        ),
     })?;
     let mut link = TcpLink::open(target, entries - 1, control.in_capsule_max)?;
     let (entry, data) = connect_command(target, number, entries, control.controller)?;
@@ -78,14 +82,14 @@ pub(super) fn open_link(
 impl TcpQueue {
     /// Connects a new queue. Blocks.
     pub(super) fn open(session: Arc<TcpSession>, depth: u32) -> Result<Self, IoError> {
-        let number = session.take_number()?;
+        let number = session.allocate_number()?;
         let before = session.epoch();
-        let linked = match session.link(number, depth) {
-            Err(IoError::Gone { .. }) => session.link_again(before, number, depth),
+        let linked = match session.connect_queue(number, depth) {
+            Err(IoError::Gone { .. }) => session.reconnect_queue(before, number, depth),
             linked => linked,
         };
         if linked.is_err() {
-            session.give_number(number);
+            session.release_number(number);
         }
         let (link, epoch) = linked?;
         let slots = usize::try_from(depth).unwrap_or(0);
@@ -104,8 +108,8 @@ impl TcpQueue {
 
     /// Reconnects to the device and resubmits the unanswered commands.
     #[cold]
-    fn find_again(&mut self) -> Result<(), IoError> {
-        let found = self.session.link_again(self.epoch, self.number, self.depth);
+    fn reconnect(&mut self) -> Result<(), IoError> {
+        let found = self.session.reconnect_queue(self.epoch, self.number, self.depth);
         self.given_up = found.is_err();
         let (link, epoch) = found?;
         (self.link, self.epoch) = (link, epoch);
@@ -117,7 +121,7 @@ impl TcpQueue {
         for (_, slot) in slots {
             if let Some(TcpCommand { command, .. }) = &self.unanswered[slot] {
                 // A new connection has capacity for all; if it has ended again, the next poll detects that.
-                let _ = hand_over(&mut self.link, command, slot);
+                let _ = submit_on_link(&mut self.link, command, slot);
             }
         }
         // A failure is detected by the next poll.
@@ -137,12 +141,12 @@ impl TcpQueue {
 
 /// Enqueues a command on a connection, with its slot as the token.
 #[inline]
-fn hand_over(link: &mut TcpLink, command: &Command, slot: usize) -> Result<(), SubmitError> {
+fn submit_on_link(link: &mut TcpLink, command: &Command, slot: usize) -> Result<(), SubmitError> {
     let transfer = match &command.data {
         TransferData::None => CommandTransfer::None,
         TransferData::ToDevice(buffer) => CommandTransfer::Out(buffer.clone()),
         TransferData::FromDevice(buffer) => CommandTransfer::In(buffer.clone()),
-        TransferData::Gather(_) | TransferData::Scatter(_) => return Err(SubmitError::IN_PIECES),
+        TransferData::Gather(_) | TransferData::Scatter(_) => return Err(SubmitError::SINGLE_BUFFER_ONLY),
     };
     match link.submit(command.entry, transfer, slot as u64) {
         Ok(()) => Ok(()),
@@ -163,7 +167,7 @@ impl QueueTransport for TcpQueue {
         let Some(&slot) = self.free.last() else {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
-        match hand_over(&mut self.link, &command, slot) {
+        match submit_on_link(&mut self.link, &command, slot) {
             // The connection has ended: the command is resubmitted with the rest over the next one.
             Ok(()) | Err(SubmitError::Gone) => {}
             Err(reason) => return Err(RejectedCommand { command, reason }),
@@ -187,7 +191,7 @@ impl QueueTransport for TcpQueue {
             return Ok(self.complete(&done));
         }
         if over {
-            self.find_again()?;
+            self.reconnect()?;
         }
         // Data requested by an R2T is sent here; a failure is detected by the next poll.
         let _ = self.link.flush();
@@ -196,7 +200,7 @@ impl QueueTransport for TcpQueue {
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         // A failure is detected by the next poll.
-        let _ = self.link.sleep(Some(longest.map_or(LOOK_EVERY, |longest| longest.min(LOOK_EVERY))));
+        let _ = self.link.sleep(Some(longest.map_or(SESSION_CHECK_INTERVAL, |longest| longest.min(SESSION_CHECK_INTERVAL))));
         Ok(())
     }
 
@@ -207,7 +211,7 @@ impl QueueTransport for TcpQueue {
     fn arm(&mut self) -> Result<ArmResult, IoError> {
         // A failure is detected by the next poll. The socket is readable while it holds bytes.
         let _ = self.link.flush();
-        Ok(if self.link.has_done() { ArmResult::Ready } else { ArmResult::Waiting })
+        Ok(if self.link.has_done() { ArmResult::Ready } else { ArmResult::Armed })
     }
 
     fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
@@ -226,10 +230,10 @@ impl QueueTransport for TcpQueue {
 impl Drop for TcpQueue {
     fn drop(&mut self) {
         let at_rest = !self.given_up && self.in_flight() == 0 && self.epoch == self.session.epoch();
-        if at_rest && self.session.disconnects() {
+        if at_rest && self.session.may_disconnect() {
             // If Disconnect fails, closing the connection ends the queue too.
-            let _ = self.link.call_within(disconnect_entry(), CommandTransfer::None, FAREWELL_WITHIN);
+            let _ = self.link.call_within(disconnect_entry(), CommandTransfer::None, DISCONNECT_TIMEOUT);
         }
-        self.session.give_number(self.number);
+        self.session.release_number(self.number);
     }
 }

@@ -7,20 +7,23 @@ use super::NvmeTcpTarget;
 use super::link::{RECEIVES_MAX, TcpLink};
 use crate::error::IoError;
 use headwater_host::tls::{TlsError, TlsRole};
-use headwater_nvme::tcp::secure::{SecureStream, prepare};
+use headwater_nvme::tcp::secure::{SecureStream, prepare_tls_keys};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::fmt::Display;
 
 /// Creates the TLS stream for a connection, if the target has a key.
-pub(super) fn secure(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoError> {
+pub(super) fn tls_stream(target: &NvmeTcpTarget) -> Result<Option<SecureStream>, IoError> {
     let Some(key) = &target.key else {
         return Ok(None);
     };
-    let refused = |reason: String| IoError::Refused { reason: format!("{}: {reason}", target.address) };
+    let unusable = |error: &dyn Display| IoError::Unsupported {
+        reason: format!("the key for {} cannot be used: {error}", target.address),
+    };
     let host = headwater_nvme::tcp::psk::HostKey { host: target.host_name.clone(), key: key.clone() };
-    let psks = host.tls_psks(&target.subsystem_name).map_err(|error| refused(error.to_string()))?;
-    let stream = prepare(&psks).and_then(|keys| SecureStream::new(TlsRole::Client, &keys));
-    stream.map(Some).map_err(|error| refused(error.to_string()))
+    let psks = host.tls_psks(&target.subsystem_name).map_err(|error| unusable(&error))?;
+    let stream = prepare_tls_keys(&psks).and_then(|keys| SecureStream::new(TlsRole::Client, &keys));
+    stream.map(Some).map_err(|error| unusable(&error))
 }
 
 impl TcpLink {
@@ -31,7 +34,7 @@ impl TcpLink {
                 return Ok(());
             };
             if let Err(error) = stream.seal(self.connection.outgoing_mut()) {
-                return Err(self.over(&error));
+                return Err(self.tls_failure(&error));
             }
             if stream.outgoing().is_empty() {
                 return Ok(());
@@ -66,8 +69,8 @@ impl TcpLink {
             while let Some(stream) = &mut self.secure {
                 match stream.open(&mut self.scratch) {
                     Ok(0) => break,
-                    Ok(opened) => self.step(opened)?,
-                    Err(error) => return Err(self.over(&error)),
+                    Ok(opened) => self.process_received(opened)?,
+                    Err(error) => return Err(self.tls_failure(&error)),
                 }
             }
             // A short read means that the socket is empty.
@@ -78,13 +81,13 @@ impl TcpLink {
         Ok(())
     }
 
-    /// Returns the error for a failed TLS session: a refusal before the handshake completes, and `Gone` after it.
-    fn over(&mut self, error: &TlsError) -> IoError {
+    /// Returns the error for a failed TLS session: `Denied` before the handshake completes, and `Gone` after it.
+    fn tls_failure(&mut self, error: &TlsError) -> IoError {
         match &mut self.secure {
             Some(stream) if stream.identity().is_none() => {
                 // Sends the alert if the socket takes it; otherwise the device sees only the end of the connection.
                 let _ = send(&self.socket, stream.outgoing(), SendFlags::NOSIGNAL);
-                IoError::Refused { reason: format!("{}: {error}", self.what) }
+                IoError::Denied { reason: format!("{}: {error}", self.peer_name) }
             }
             _ => self.gone(&error.to_string()),
         }

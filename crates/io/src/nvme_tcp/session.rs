@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const PAUSE_FIRST: Nanos = Nanos::from_millis(1);
 const PAUSE_MAX: Nanos = Nanos::from_millis(100);
 /// Keep Alives in one Keep Alive timeout, so that a late one does no harm.
-const BEATS: u64 = 3;
+const KEEP_ALIVES_PER_TIMEOUT: u64 = 3;
 
 /// The permission to repeat a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryPolicy {
     /// The call is idempotent.
-    May,
+    Allowed,
     /// The call must not be repeated.
-    MustNot,
+    Forbidden,
 }
 
 /// The numbers of I/O queues. They are allocated in turn, so that a number just released, which may still be in use at
@@ -57,7 +57,7 @@ pub(super) struct TcpSession {
     epoch: AtomicU64,
     numbers: Mutex<QueueNumbers>,
     /// The channel whose end stops the Keep Alive thread.
-    _alive: Sender<()>,
+    _keep_alive_stop: Sender<()>,
 }
 
 impl TcpSession {
@@ -65,20 +65,20 @@ impl TcpSession {
     pub(super) fn open(target: NvmeTcpTarget) -> Result<Arc<Self>, IoError> {
         let control = AdminConnection::open(&target)?;
         let (alive, ended) = channel();
-        let every = Nanos(target.keep_alive.0 / BEATS);
+        let every = Nanos(target.keep_alive.0 / KEEP_ALIVES_PER_TIMEOUT);
         let session = Arc::new(Self {
             target,
             control: Mutex::new(Some(control)),
             epoch: AtomicU64::new(1),
             numbers: Mutex::default(),
-            _alive: alive,
+            _keep_alive_stop: alive,
         });
         if every > Nanos::ZERO {
             let host = Arc::downgrade(&session);
             std::thread::spawn(move || {
                 while ended.recv_timeout(every.to_duration()) == Err(RecvTimeoutError::Timeout) {
                     if let Some(session) = host.upgrade() {
-                        session.beat();
+                        session.send_keep_alive();
                     }
                 }
             });
@@ -103,24 +103,25 @@ impl TcpSession {
         let gone = || self.gone("it went away");
         let answer = control.as_mut().ok_or_else(gone).and_then(&mut request);
         match answer {
-            Err(IoError::Gone { .. }) if again == RetryPolicy::May => {
-                self.renew(&mut control, epoch)?;
+            Err(IoError::Gone { .. }) if again == RetryPolicy::Allowed => {
+                self.reconnect(&mut control, epoch)?;
                 control.as_mut().ok_or_else(gone).and_then(request)
             }
             other => other,
         }
     }
 
-    /// Allocates the number of an I/O queue, until it is [released](Self::give_number).
-    pub(super) fn take_number(&self) -> Result<u16, IoError> {
-        let max = self.call(RetryPolicy::May, |control| Ok(control.queues_max))?;
+    /// Allocates the number of an I/O queue, until it is [released](Self::release_number).
+    pub(super) fn allocate_number(&self) -> Result<u16, IoError> {
+        let max = self.call(RetryPolicy::Allowed, |control| Ok(control.queues_max))?;
         let taken = self.numbers().take(max);
-        let reason = || format!("all {max} queues that the device grants a host are in use; drop one first");
-        taken.ok_or_else(|| IoError::Refused { reason: reason() })
+        let address = self.target.address;
+        let reason = || format!("all {max} I/O queues that {address} grants this host are in use; drop one first");
+        taken.ok_or_else(|| IoError::Limit { reason: reason() })
     }
 
     /// Releases the number of a queue that has ended.
-    pub(super) fn give_number(&self, number: u16) {
+    pub(super) fn release_number(&self, number: u16) {
         self.numbers().used.remove(&number);
     }
 
@@ -129,14 +130,14 @@ impl TcpSession {
     }
 
     /// Connects I/O queue `number` to the present controller. Returns the connection and the controller's epoch.
-    pub(super) fn link(&self, number: u16, depth: u32) -> Result<(TcpLink, u64), IoError> {
+    pub(super) fn connect_queue(&self, number: u16, depth: u32) -> Result<(TcpLink, u64), IoError> {
         let control = self.lock();
         let control = control.as_ref().ok_or_else(|| self.gone("it went away"))?;
         open_link(&self.target, control, number, depth).map(|link| (link, self.epoch()))
     }
 
-    /// Connects as [`link`](Self::link), to a later controller than that of `epoch`.
-    pub(super) fn link_again(
+    /// Connects as [`connect_queue`](Self::connect_queue), to a later controller than that of `epoch`.
+    pub(super) fn reconnect_queue(
         &self,
         mut epoch: u64,
         number: u16,
@@ -145,8 +146,8 @@ impl TcpSession {
         let clock = Clock::start();
         let mut pause = PAUSE_FIRST;
         loop {
-            self.renew(&mut self.lock(), epoch)?;
-            match self.link(number, depth) {
+            self.reconnect(&mut self.lock(), epoch)?;
+            match self.connect_queue(number, depth) {
                 // The device went away again.
                 Err(IoError::Gone { .. }) if clock.now() < self.target.retry_for => {
                     epoch = self.epoch();
@@ -160,23 +161,23 @@ impl TcpSession {
 
     /// Returns true if a queue may be ended by Disconnect. False during a reconnect, so that dropping a queue does not
     /// block.
-    pub(super) fn disconnects(&self) -> bool {
+    pub(super) fn may_disconnect(&self) -> bool {
         let control = self.control.try_lock();
-        control.is_ok_and(|control| control.as_ref().is_some_and(|control| control.disconnects))
+        control.is_ok_and(|control| control.as_ref().is_some_and(|control| control.supports_disconnect))
     }
 
     /// Sends a Keep Alive, and reconnects if the controller does not answer.
-    fn beat(&self) {
+    fn send_keep_alive(&self) {
         let epoch = self.epoch();
         let mut control = self.lock();
         if control.as_mut().is_some_and(|control| matches!(control.keep_alive(), Err(IoError::Gone { .. }))) {
             // The next call reports the error.
-            let _ = self.renew(&mut control, epoch);
+            let _ = self.reconnect(&mut control, epoch);
         }
     }
 
     /// Connects a new controller, unless another thread has done so since `epoch`.
-    fn renew(&self, control: &mut Option<AdminConnection>, epoch: u64) -> Result<(), IoError> {
+    fn reconnect(&self, control: &mut Option<AdminConnection>, epoch: u64) -> Result<(), IoError> {
         if self.epoch() != epoch {
             return Ok(());
         }

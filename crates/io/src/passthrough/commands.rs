@@ -4,7 +4,7 @@
 //! it was validated, with its list of ranges in memory that only this queue can write.
 
 use super::device_file::DeviceFile;
-use super::validation::{ValidatedCommand, judge};
+use super::validation::{ValidatedCommand, validate};
 use crate::backend::IoLimits;
 use crate::buffer::Buffer;
 use crate::command::{Command, TransferData};
@@ -34,7 +34,7 @@ impl PassthroughCommands {
             return Ok(if data.bytes() == 0 { MemoryExtents::None } else { extents_of(data, 0) });
         };
         let bytes = ranges.concat();
-        let list = self.pool.buffer(bytes.len()).map(Buffer::pooled).map_err(|_| Status::INTERNAL_ERROR)?;
+        let list = self.pool.buffer(bytes.len()).map(Buffer::from_pool).map_err(|_| Status::INTERNAL_ERROR)?;
         list.write(0, &bytes).map_err(|_| Status::INTERNAL_ERROR)?;
         Ok(extents_of(&TransferData::ToDevice(list), 0))
     }
@@ -56,15 +56,15 @@ impl CommandSteps for PassthroughCommands {
     }
 
     #[inline]
-    fn first(
+    fn start(
         &self,
         command: &Command,
         send: impl FnOnce(NvmeWork) -> Result<(), Status>,
     ) -> Result<CommandKind, UnsentReason> {
         self.limits().check(&command.data)?;
-        let fit = judge(command, &self.file.facts, self.file.window)?;
+        let fit = validate(command, &self.file.facts, self.file.window)?;
         send(NvmeWork { command: fit.command, data: self.extents(&fit, &command.data)? })?;
-        let reads = DataTransfer::of(command.entry.opcode) == DataTransfer::ControllerToHost;
+        let reads = DataTransfer::of_opcode(command.entry.opcode) == DataTransfer::ControllerToHost;
         Ok(if reads { CommandKind::Read } else { CommandKind::Change })
     }
 
@@ -77,7 +77,7 @@ impl CommandSteps for PassthroughCommands {
     ) -> StepOutcome<NvmeWork> {
         let [a, b, c, d, ..] = done.value.to_le_bytes();
         let status = done.result.map_or_else(|errno| status_of(errno, *kind), decoded);
-        StepOutcome::Over(u32::from_le_bytes([a, b, c, d]), status)
+        StepOutcome::Complete(u32::from_le_bytes([a, b, c, d]), status)
     }
 }
 

@@ -6,10 +6,10 @@
 use crate::client_namespace::ClientNamespace;
 use crate::error::{IoError, SubmitError};
 use crate::identify::{
-    IDENTIFY_BYTES, KEY_VALUE, VIEW_DESCRIPTORS, VIEW_NAMESPACE, VIEW_OF_SET, block_namespace, command_set,
+    IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET, CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, block_namespace, command_set,
     key_space,
 };
-use crate::uring::sysfs::{number_in, unsplit};
+use crate::uring::sysfs::{number_in, transfer_limits};
 use headwater_host::device_ring::{NvmeCommand, admin_command, namespace_id};
 use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
@@ -38,12 +38,12 @@ impl BlockWindow {
     /// Returns the first block of a run in the device's numbering, if the run lies in the window.
     ///
     /// # Errors
-    /// [`SubmitError::Range`] with the client's numbers.
+    /// [`SubmitError::BlocksOutOfRange`] with the client's numbers.
     #[inline]
     pub(super) fn locate(self, first: u64, blocks: u64) -> Result<u64, SubmitError> {
         let inside = first.checked_add(blocks).is_some_and(|end| end <= self.blocks);
         let start = self.start.checked_add(first).filter(|_| inside);
-        start.ok_or(SubmitError::Range { first, blocks, size: self.blocks })
+        start.ok_or(SubmitError::BlocksOutOfRange { first, blocks, size: self.blocks })
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) struct DeviceFile {
 impl DeviceFile {
     pub(super) fn open(path: &Path, partition: Option<u32>) -> Result<Self, IoError> {
         let wrong = |reason: &dyn Display| device_error(path, reason);
-        let (file, writable) = open_best(path).map_err(|errno| wrong(&errno))?;
+        let (file, writable) = open_with_fallback(path).map_err(|errno| wrong(&errno))?;
         let stat = fstat(&file).map_err(|errno| wrong(&errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
             return Err(wrong(
@@ -81,13 +81,13 @@ impl DeviceFile {
         let name = name.ok_or_else(|| wrong(&"is not the device of one namespace; name /dev/ngXnY"))?;
         let disk = Path::new("/sys/class/block").join(format!("nvme{name}"));
         let facts =
-            ClientNamespace { writable, ..facts_of(&file, id, &disk).map_err(|error| wrong(&error))? };
+            ClientNamespace { writable, ..read_properties(&file, id, &disk).map_err(|error| wrong(&error))? };
         let window = match partition {
             None => BlockWindow { start: 0, blocks: facts.size },
             Some(number) => partition_window(&disk, number, &facts).map_err(|reason| wrong(&reason))?,
         };
         let size = if facts.is_key_space() { facts.size } else { window.blocks };
-        let (bytes, segments) = unsplit(&disk.join("queue"), "max_hw_sectors_kb");
+        let (bytes, segments) = transfer_limits(&disk.join("queue"), "max_hw_sectors_kb");
         // The driver would copy buffers that do not fill whole pages, and many small ones need many segments.
         let (transfer_bytes_max, segments_max) = (bytes, segments.min(SEGMENTS));
         Ok(Self {
@@ -102,11 +102,11 @@ impl DeviceFile {
     }
 
     /// Checks that the driver has polled queues.
-    pub(super) fn polls(&self) -> Result<(), IoError> {
-        if number_in(&self.disk.join("queue/io_poll")) == Some(1) { Ok(()) } else { Err(self.no_polling()) }
+    pub(super) fn check_polling(&self) -> Result<(), IoError> {
+        if number_in(&self.disk.join("queue/io_poll")) == Some(1) { Ok(()) } else { Err(self.polling_error()) }
     }
 
-    pub(super) fn no_polling(&self) -> IoError {
+    pub(super) fn polling_error(&self) -> IoError {
         device_error(
             &self.path,
             &"cannot be polled: the driver has no polled queues (nvme.poll_queues=N on the kernel's command line), \
@@ -120,7 +120,7 @@ fn device_error(path: &Path, reason: &dyn Display) -> IoError {
 }
 
 /// Opens for writing if permitted, else for reading. Returns the file, and if it is writable.
-fn open_best(path: &Path) -> Result<(File, bool), Errno> {
+fn open_with_fallback(path: &Path) -> Result<(File, bool), Errno> {
     let tried = |access| rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     match tried(OFlags::RDWR) {
         Ok(descriptor) => Ok((File::from(descriptor), true)),
@@ -130,9 +130,8 @@ fn open_best(path: &Path) -> Result<(File, bool), Errno> {
 }
 
 /// Reads the properties of a namespace from Identify, or else from sysfs.
-fn facts_of(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace, IoError> {
-    let refused = |reason: String| IoError::Refused { reason };
-    let Ok(descriptors) = identify(file, id, VIEW_DESCRIPTORS, 0) else {
+fn read_properties(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace, IoError> {
+    let Ok(descriptors) = identify(file, id, CNS_DESCRIPTORS, 0) else {
         let bytes =
             number_in(&disk.join("size")).map(|sectors| sectors * SECTOR_BYTES).filter(|&bytes| bytes > 0);
         let block_bytes =
@@ -146,19 +145,25 @@ fn facts_of(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace, IoErro
                 writable: true,
                 blocks: None,
             }),
-            _ => Err(refused(
-                "Identify failed (it needs CAP_SYS_ADMIN), and sysfs shows no usable block format".to_owned(),
-            )),
+            _ => Err(IoError::Denied {
+                reason: format!(
+                    "Identify of namespace {id} failed, and {} shows no usable block format; open it with \
+                     CAP_SYS_ADMIN",
+                    disk.display()
+                ),
+            }),
         };
     };
-    if command_set(&descriptors) == KEY_VALUE {
-        return Ok(key_space(id, &identify(file, id, VIEW_OF_SET, KEY_VALUE)?));
+    if command_set(&descriptors) == KEY_VALUE_COMMAND_SET {
+        return Ok(key_space(id, &identify(file, id, CNS_NAMESPACE_OF_SET, KEY_VALUE_COMMAND_SET)?));
     }
-    let (facts, metadata) = block_namespace(id, &identify(file, id, VIEW_NAMESPACE, 0)?)?;
+    let (facts, metadata) = block_namespace(id, &identify(file, id, CNS_NAMESPACE, 0)?)?;
     if metadata > 0 {
-        return Err(refused(format!(
-            "its format has {metadata} bytes of metadata per block; format it without metadata"
-        )));
+        return Err(IoError::Unsupported {
+            reason: format!(
+                "the format of namespace {id} has {metadata} bytes of metadata per block; format it without metadata"
+            ),
+        });
     }
     Ok(facts)
 }
@@ -172,7 +177,11 @@ fn identify(file: &File, id: u32, view: u8, set: u8) -> Result<Vec<u8>, IoError>
         Ok((status, _)) => {
             Err(IoError::Protocol { reason: format!("Identify {view:02x}h: status {status:#x}") })
         }
-        Err(error) => Err(IoError::Refused { reason: format!("Identify {view:02x}h: {error}") }),
+        Err(error) => Err(IoError::Denied {
+            reason: format!(
+                "the kernel refused Identify {view:02x}h of namespace {id}: {error}; open it with CAP_SYS_ADMIN"
+            ),
+        }),
     }
 }
 

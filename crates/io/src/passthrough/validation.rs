@@ -28,7 +28,7 @@ pub(super) struct ValidatedCommand {
 
 /// Validates a command.
 #[inline]
-pub(super) fn judge(
+pub(super) fn validate(
     command: &Command,
     facts: &ClientNamespace,
     window: BlockWindow,
@@ -41,10 +41,10 @@ pub(super) fn judge(
     if entry.has_special_flags() {
         return Err(Status::INVALID_FIELD.into());
     }
-    if facts.is_key_space() { Ok(on_keys(command, facts)?) } else { on_blocks(command, facts, window) }
+    if facts.is_key_space() { Ok(validate_key_command(command, facts)?) } else { validate_block_command(command, facts, window) }
 }
 
-fn on_keys(command: &Command, facts: &ClientNamespace) -> Result<ValidatedCommand, Status> {
+fn validate_key_command(command: &Command, facts: &ClientNamespace) -> Result<ValidatedCommand, Status> {
     let Command { entry, data } = command;
     let transfer = entry.kv_transfer().ok_or(Status::INVALID_OPCODE)?;
     if transfer.changes_namespace && !facts.writable {
@@ -56,11 +56,11 @@ fn on_keys(command: &Command, facts: &ClientNamespace) -> Result<ValidatedComman
     if !fits || (transfer.bytes > 0 && data.direction() != transfer.direction) {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     }
-    Ok(ValidatedCommand { command: as_is(entry), ranges: None })
+    Ok(ValidatedCommand { command: driver_command(entry), ranges: None })
 }
 
 #[inline]
-fn on_blocks(
+fn validate_block_command(
     command: &Command,
     facts: &ClientNamespace,
     window: BlockWindow,
@@ -78,7 +78,7 @@ fn on_blocks(
     if data.direction() != transfer.direction {
         return Err(Status::DATA_SGL_LENGTH_INVALID.into());
     }
-    let mut command = as_is(entry);
+    let mut command = driver_command(entry);
     match opcode {
         NvmOpcode::Flush => return Ok(ValidatedCommand { command, ranges: None }),
         NvmOpcode::DatasetManagement => {
@@ -114,7 +114,7 @@ fn located_ranges(
 
 /// Returns the entry in the driver's format.
 #[inline]
-fn as_is(entry: &SubmissionEntry) -> NvmeCommand {
+fn driver_command(entry: &SubmissionEntry) -> NvmeCommand {
     NvmeCommand {
         opcode: entry.opcode,
         namespace: entry.namespace.get(),
@@ -142,13 +142,13 @@ mod tests {
     }
 
     fn buffer(bytes: usize) -> Buffer {
-        Buffer::whole(SharedMemory::anonymous(64 << 10).unwrap(), Iova(0)).slice(0, bytes).unwrap()
+        Buffer::from_region(SharedMemory::anonymous(64 << 10).unwrap(), Iova(0)).slice(0, bytes).unwrap()
     }
 
     /// Returns the status that a command completes with before it is sent.
     fn status(command: &Command, facts: &ClientNamespace) -> Status {
-        match judge(command, facts, WINDOW) {
-            Err(UnsentReason::Answered(status)) => status,
+        match validate(command, facts, WINDOW) {
+            Err(UnsentReason::Completed(status)) => status,
             other => panic!("{command:?} gave {other:?}"),
         }
     }
@@ -160,13 +160,13 @@ mod tests {
     /// Returns one of every command that names a run of blocks.
     fn on(lba: u64, blocks: u32) -> Vec<Command> {
         let bytes = blocks as usize * 512;
-        let mut verify = Command::write_zeroes(7, lba, blocks, WriteDurability::AsPromised).unwrap();
+        let mut verify = Command::write_zeroes(7, lba, blocks, WriteDurability::NamespaceDefault).unwrap();
         verify.entry.opcode = NvmOpcode::Verify.number();
         vec![
             Command::read(7, lba, 512, buffer(bytes)).unwrap(),
-            Command::write(7, lba, 512, buffer(bytes), WriteDurability::Now).unwrap(),
+            Command::write(7, lba, 512, buffer(bytes), WriteDurability::Immediate).unwrap(),
             Command::compare(7, lba, 512, buffer(bytes)).unwrap(),
-            Command::write_zeroes(7, lba, blocks, WriteDurability::Now).unwrap(),
+            Command::write_zeroes(7, lba, blocks, WriteDurability::Immediate).unwrap(),
             verify,
         ]
     }
@@ -178,30 +178,30 @@ mod tests {
             for blocks in [1_u32, 2, 50, 100, 101] {
                 let inside = first.checked_add(blocks.into()).is_some_and(|end| end <= 100);
                 for command in on(first, blocks) {
-                    let verdict = judge(&command, &facts(), WINDOW);
+                    let verdict = validate(&command, &facts(), WINDOW);
                     if inside {
                         assert_eq!(start(&verdict.unwrap()), (1 << 33) + first, "{command:?}");
                     } else {
-                        let refused = SubmitError::Range { first, blocks: blocks.into(), size: 100 };
+                        let refused = SubmitError::BlocksOutOfRange { first, blocks: blocks.into(), size: 100 };
                         assert_eq!(verdict, Err(UnsentReason::Rejected(refused)), "{command:?}");
                     }
                 }
                 let list = buffer(4_096);
                 let discard = Command::discard(7, &[(0, 100), (first, blocks), (3, 0)], &list).unwrap();
-                match judge(&discard, &facts(), WINDOW) {
+                match validate(&discard, &facts(), WINDOW) {
                     Ok(fit) => {
                         assert!(inside);
                         let ranges = fit.ranges.unwrap();
                         let starts: Vec<u64> =
-                            ranges.iter().map(|range| crate::identify::word(range, 8)).collect();
+                            ranges.iter().map(|range| crate::identify::word_at(range, 8)).collect();
                         assert_eq!(starts, [1 << 33, (1 << 33) + first, (1 << 33) + 3]);
                         let counts: Vec<u64> =
-                            ranges.iter().map(|range| crate::identify::word(range, 0) >> 32).collect();
+                            ranges.iter().map(|range| crate::identify::word_at(range, 0) >> 32).collect();
                         assert_eq!(counts, [100, blocks.into(), 0]);
                     }
                     refused => {
                         assert!(!inside);
-                        let range = SubmitError::Range { first, blocks: blocks.into(), size: 100 };
+                        let range = SubmitError::BlocksOutOfRange { first, blocks: blocks.into(), size: 100 };
                         assert_eq!(refused, Err(UnsentReason::Rejected(range)));
                     }
                 }
@@ -223,7 +223,7 @@ mod tests {
             }
             assert_eq!(status(&command), Status::DATA_SGL_LENGTH_INVALID, "{opcode}");
         }
-        let mut write = Command::write(7, 0, 512, buffer(512), WriteDurability::Now).unwrap();
+        let mut write = Command::write(7, 0, 512, buffer(512), WriteDurability::Immediate).unwrap();
         write.data = TransferData::FromDevice(buffer(512));
         assert_eq!(status(&write), Status::DATA_SGL_LENGTH_INVALID, "the direction of the data is wrong");
         let mut discard = Command::discard(7, &[(0, 1)], &buffer(16)).unwrap();
@@ -236,7 +236,7 @@ mod tests {
         for opcode in 0..=u8::MAX {
             let mut command = Command::flush(7);
             command.entry.opcode = opcode;
-            if opcode != 0 && judge(&command, &facts(), WINDOW).is_ok() {
+            if opcode != 0 && validate(&command, &facts(), WINDOW).is_ok() {
                 assert!([0x08, 0x0C].contains(&opcode), "{opcode:#x}");
             }
         }
@@ -246,7 +246,7 @@ mod tests {
         fused.entry.flags = 1;
         assert_eq!(status(&fused, &facts()), Status::INVALID_FIELD);
         let read_only = ClientNamespace { writable: false, ..facts() };
-        let write = Command::write(7, 0, 512, buffer(512), WriteDurability::Now).unwrap();
+        let write = Command::write(7, 0, 512, buffer(512), WriteDurability::Immediate).unwrap();
         assert_eq!(status(&write, &read_only), Status::READ_ONLY);
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let keys = ClientNamespace::key_space(7);
         let put =
             Command::put(7, b"some key of many", buffer(77), crate::command::StoreCondition::Always).unwrap();
-        let fit = judge(&put, &keys, WINDOW).unwrap();
+        let fit = validate(&put, &keys, WINDOW).unwrap();
         assert_eq!((fit.command.opcode, fit.command.words_10_15[0]), (1, 77));
         assert_eq!(fit.command.words_2_3, [put.entry.cdw2.get(), put.entry.cdw3.get()]);
         for command in [
@@ -265,7 +265,7 @@ mod tests {
             Command::exist(7, b"k").unwrap(),
             Command::flush(7),
         ] {
-            assert!(judge(&command, &keys, WINDOW).is_ok());
+            assert!(validate(&command, &keys, WINDOW).is_ok());
             let mut longer = command;
             longer.data = TransferData::FromDevice(buffer(100));
             assert_eq!(status(&longer, &keys), Status::DATA_SGL_LENGTH_INVALID);

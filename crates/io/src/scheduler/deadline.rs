@@ -21,7 +21,7 @@ impl DeadlineQueue {
     }
 
     pub(super) fn push(&mut self, queued: QueuedRequest) {
-        let of_class = queued.waiting.arrived.after(self.within[queued.waiting.class.place()]);
+        let of_class = queued.waiting.arrived_at.after(self.within[queued.waiting.class.index()]);
         let deadline = queued.waiting.deadline.unwrap_or(of_class);
         self.waiting.insert((deadline, queued.order), queued);
     }
@@ -29,8 +29,8 @@ impl DeadlineQueue {
     pub(super) fn pop(&mut self, now: Nanos) -> Option<SchedulerDecision> {
         let ((deadline, _), queued) = self.waiting.pop_first()?;
         let slot = queued.waiting.slot;
-        if self.late == LatePolicy::GiveUp && deadline < now {
-            return Some(SchedulerDecision::GiveUp(slot));
+        if self.late == LatePolicy::Cancel && deadline < now {
+            return Some(SchedulerDecision::Cancel(slot));
         }
         Some(SchedulerDecision::Serve(slot))
     }

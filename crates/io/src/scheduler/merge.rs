@@ -23,7 +23,7 @@ pub enum MergePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeExtent {
     /// The merge key: only equal keys are merged, as of two reads, or of two writes of one kind.
-    pub sort: u8,
+    pub key: u8,
     /// The class: only equal classes are merged.
     pub class: RequestClass,
     /// The first byte.
@@ -42,7 +42,7 @@ impl MergeExtent {
     }
 
     fn edge(&self, at: u64) -> ExtentEdge {
-        (self.sort, self.class, at)
+        (self.key, self.class, at)
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn extent(sort: u8, start: u64, bytes: u64) -> MergeExtent {
-        MergeExtent { sort, class: RequestClass::FIRST, start, bytes, segments: 1, deadline: None }
+        MergeExtent { key: sort, class: RequestClass::FIRST, start, bytes, segments: 1, deadline: None }
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl PriorityQueues {
     }
 
     pub(super) fn push(&mut self, queued: QueuedRequest) {
-        let rank = &mut self.ranks[queued.waiting.class.place()];
+        let rank = &mut self.ranks[queued.waiting.class.index()];
         if rank.waiting.is_empty() {
             rank.overtaken = 0;
         }

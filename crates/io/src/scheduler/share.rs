@@ -9,7 +9,7 @@ use super::{CLASSES, QueuedRequest, RequestClass};
 use std::collections::VecDeque;
 
 /// The virtual time of one byte at weight 1; larger than any weight, so that a byte counts at each.
-const SCALE: u128 = 1 << 20;
+const VIRTUAL_TIME_PER_BYTE: u128 = 1 << 20;
 
 #[derive(Debug, Default)]
 struct ShareFlow {
@@ -33,7 +33,7 @@ impl FairShares {
 
     pub(super) fn push(&mut self, queued: QueuedRequest) {
         let class = queued.waiting.class;
-        let flow = &mut self.flows[class.place()];
+        let flow = &mut self.flows[class.index()];
         let start = flow.finish.max(self.virtual_time);
         flow.finish = start;
         flow.waiting.push_back((start, queued));
@@ -41,8 +41,8 @@ impl FairShares {
     }
 
     pub(super) fn charge(&mut self, class: RequestClass, bytes: u64) {
-        let weight = u128::from(self.weights[class.place()].max(1));
-        self.flows[class.place()].finish += u128::from(bytes) * SCALE / weight;
+        let weight = u128::from(self.weights[class.index()].max(1));
+        self.flows[class.index()].finish += u128::from(bytes) * VIRTUAL_TIME_PER_BYTE / weight;
     }
 
     pub(super) fn pop(&mut self) -> Option<u32> {

@@ -4,7 +4,7 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn waiting(slot: u32, class: u8, bytes: u64, arrived: Nanos) -> WaitingRequest {
-    WaitingRequest { slot, class: RequestClass::new(class).unwrap(), bytes, arrived, deadline: None }
+    WaitingRequest { slot, class: RequestClass::new(class).unwrap(), bytes, arrived_at: arrived, deadline: None }
 }
 
 fn policies(rng: &mut fastrand::Rng) -> SchedulingPolicy {
@@ -32,7 +32,7 @@ fn pushed_requests_come_out_once_across_policy_changes() {
                 5..8 => {
                     let popped = scheduler.pop(Nanos(slot.into()));
                     assert_eq!(popped.is_some(), !model.is_empty(), "seed {seed}");
-                    if let Some(SchedulerDecision::Serve(slot) | SchedulerDecision::GiveUp(slot)) = popped {
+                    if let Some(SchedulerDecision::Serve(slot) | SchedulerDecision::Cancel(slot)) = popped {
                         assert!(model.remove(&slot), "seed {seed}");
                     }
                 }
@@ -40,8 +40,8 @@ fn pushed_requests_come_out_once_across_policy_changes() {
                     let slot = rng.u32(..=slot);
                     assert_eq!(scheduler.remove(slot), model.remove(&slot), "seed {seed}");
                 }
-                _ if rng.u8(..10) == 0 => scheduler.change(policies(&mut rng)),
-                _ => scheduler.extend(RequestClass::FIRST, 512),
+                _ if rng.u8(..10) == 0 => scheduler.set_policy(policies(&mut rng)),
+                _ => scheduler.charge_class(RequestClass::FIRST, 512),
             }
             assert_eq!(scheduler.len(), model.len(), "seed {seed}");
         }
@@ -54,7 +54,7 @@ fn fifo_keeps_arrival_order_after_another_policy() {
     for slot in 0..100 {
         scheduler.push(waiting(slot, u8::try_from(slot * 7 % 8).unwrap(), 512, Nanos::ZERO));
     }
-    scheduler.change(SchedulingPolicy::Fifo);
+    scheduler.set_policy(SchedulingPolicy::Fifo);
     for slot in 0..100 {
         assert_eq!(scheduler.pop(Nanos::ZERO), Some(SchedulerDecision::Serve(slot)));
     }
@@ -175,7 +175,7 @@ struct OverloadRun {
 fn overload(scheduling: SchedulingPolicy, service: Nanos, between: Nanos, seed: u64) -> OverloadRun {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut scheduler = RequestScheduler::new(scheduling);
-    let mut window = InFlightWindow::new(32, scheduler.device_target());
+    let mut window = InFlightWindow::new(32, scheduler.latency_target());
     let mut arrivals = Vec::new();
     let mut at_device = VecDeque::new();
     let mut run = OverloadRun { urgent: Vec::new(), served: 0, given_up: 0 };
@@ -185,7 +185,7 @@ fn overload(scheduling: SchedulingPolicy, service: Nanos, between: Nanos, seed: 
         now = next_answer.map_or(arrival, |at| at.min(arrival)).max(now);
         if next_answer == Some(now) {
             let (slot, given, _) = at_device.pop_front().unwrap();
-            window.answered(now.since(given));
+            window.observe(now.since(given));
             run.served += 1;
             let (class, arrived): (u8, Nanos) = arrivals[usize::try_from(slot).unwrap()];
             if class == 0 {
@@ -204,7 +204,7 @@ fn overload(scheduling: SchedulingPolicy, service: Nanos, between: Nanos, seed: 
                     free_at = free_at.max(now).after(service);
                     at_device.push_back((slot, now, free_at));
                 }
-                Some(SchedulerDecision::GiveUp(slot)) => {
+                Some(SchedulerDecision::Cancel(slot)) => {
                     run.given_up += 1;
                     let (class, arrived) = arrivals[usize::try_from(slot).unwrap()];
                     if class == 0 {
@@ -231,7 +231,7 @@ fn under_overload_p99_of_requests_with_a_deadline_is_within_twice_the_deadline()
         let mut within = [Nanos::from_millis(60_000); CLASSES];
         within[0] = deadline;
         let served =
-            overload(SchedulingPolicy::Deadline { within, late: LatePolicy::Serve }, service, between, seed);
+            overload(SchedulingPolicy::Deadline { deadlines: within, late_policy: LatePolicy::Serve }, service, between, seed);
         assert!(p99(&served.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&served.urgent));
         let fifo = overload(SchedulingPolicy::Fifo, service, between, seed);
         assert!(p99(&fifo.urgent) > 20 * deadline.0, "the load does not overload the device");
@@ -243,7 +243,7 @@ fn cancelling_late_requests_under_overload_keeps_p99_low_and_the_device_busy() {
     let (service, between) = (Nanos::from_micros(100), Nanos::from_micros(60));
     let deadline = Nanos::from_millis(2);
     for seed in 0..5 {
-        let scheduling = SchedulingPolicy::Deadline { within: [deadline; CLASSES], late: LatePolicy::GiveUp };
+        let scheduling = SchedulingPolicy::Deadline { deadlines: [deadline; CLASSES], late_policy: LatePolicy::Cancel };
         let run = overload(scheduling, service, between, seed);
         assert!(p99(&run.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&run.urgent));
         let (served, all) = (u64::from(run.served), u64::from(run.served + run.given_up));

@@ -11,21 +11,21 @@ use headwater_host::clock::Nanos;
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightWindow {
     limit: u32,
-    most: u32,
+    max: u32,
     /// The target latency; with `None` the limit stays at the maximum.
     target: Option<Nanos>,
     /// The remaining completions of this round.
     round: u32,
     /// The highest latency in this round.
-    latest: Nanos,
+    latency_max: Nanos,
 }
 
 impl InFlightWindow {
-    /// Returns a window of at most `most` commands in flight, fewer while latency exceeds `target`.
+    /// Returns a window of at most `max` commands in flight, fewer while latency exceeds `target`.
     #[must_use]
     pub fn new(most: u32, target: Option<Nanos>) -> Self {
-        let most = most.max(1);
-        Self { limit: most, most, target, round: most, latest: Nanos::ZERO }
+        let max = most.max(1);
+        Self { limit: max, max, target, round: max, latency_max: Nanos::ZERO }
     }
 
     /// Returns the most commands in flight now.
@@ -36,22 +36,22 @@ impl InFlightWindow {
     }
 
     /// Notes the latency of a command.
-    pub fn answered(&mut self, latency: Nanos) {
+    pub fn observe(&mut self, latency: Nanos) {
         let Some(target) = self.target else {
             return;
         };
-        self.latest = self.latest.max(latency);
+        self.latency_max = self.latency_max.max(latency);
         self.round -= 1;
-        let late = self.latest > target;
+        let late = self.latency_max > target;
         if self.round > 0 && !(late && self.round <= self.limit / 2) {
             return;
         }
         if late {
             self.limit = (self.limit - self.limit.div_ceil(4)).max(1);
-        } else if self.latest.0 < target.0 / 4 * 3 {
-            self.limit = (self.limit + 1).min(self.most);
+        } else if self.latency_max.0 < target.0 / 4 * 3 {
+            self.limit = (self.limit + 1).min(self.max);
         }
-        self.latest = Nanos::ZERO;
+        self.latency_max = Nanos::ZERO;
         // Commands submitted before the limit fell are also late; they are no evidence about the new limit.
         self.round = if late { self.limit * 2 } else { self.limit };
     }
@@ -67,7 +67,7 @@ mod tests {
         for (service_us, target_us) in [(100, 1_000), (10, 1_000), (400, 1_000), (2_000, 1_000)] {
             let mut window = InFlightWindow::new(64, Some(Nanos::from_micros(target_us)));
             for _ in 0..20_000 {
-                window.answered(Nanos::from_micros(service_us * u64::from(window.limit())));
+                window.observe(Nanos::from_micros(service_us * u64::from(window.limit())));
             }
             let fits = (target_us / service_us).clamp(1, 64);
             let limit = u64::from(window.limit());
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn without_a_target_the_limit_is_what_the_queues_hold() {
         let mut window = InFlightWindow::new(7, None);
-        window.answered(Nanos::from_millis(9_000));
+        window.observe(Nanos::from_millis(9_000));
         assert_eq!(window.limit(), 7);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) trait ExchangeQueue {
     fn submit(&mut self, command: Self::Command, token: u64) -> Result<(), Self::Rejected>;
 
     /// Rings the doorbell for submitted commands, and takes the next answer if one has arrived.
-    fn look(&mut self) -> Result<Option<(u64, Self::Answer)>, Self::Error>;
+    fn poll_next(&mut self) -> Result<Option<(u64, Self::Answer)>, Self::Error>;
 
     /// Arms the notification of the next answer. Returns false if the caller must poll again now.
     fn arm(&mut self) -> Result<bool, Self::Error>;
@@ -43,7 +43,7 @@ pub(crate) fn token(seat: u32, slot: u32) -> u64 {
     u64::from(seat) << 32 | u64::from(slot)
 }
 
-fn parts(token: u64) -> (usize, u32) {
+fn split_token(token: u64) -> (usize, u32) {
     let [a, b, c, d, e, f, g, h] = token.to_le_bytes();
     let seat = u32::from_le_bytes([e, f, g, h]);
     (usize::try_from(seat).unwrap_or(usize::MAX), u32::from_le_bytes([a, b, c, d]))
@@ -73,27 +73,27 @@ impl fmt::Debug for WakeCallback {
 struct SeatState<A> {
     answers: VecDeque<(u32, A)>,
     /// The number of commands whose answer this seat has not taken.
-    owed: u32,
+    outstanding: u32,
     /// True while a thread of this seat waits for a notification.
-    waits: bool,
+    is_waiting: bool,
     /// The number of answers found since the last notification.
-    untold: u32,
-    called: Arc<Condvar>,
-    call: Option<WakeCallback>,
+    unnotified: u32,
+    wakeup: Arc<Condvar>,
+    callback: Option<WakeCallback>,
     /// True if the seat is free; its answers are dropped.
-    empty: bool,
+    is_free: bool,
 }
 
 impl<A> SeatState<A> {
     fn new() -> Self {
         Self {
             answers: VecDeque::new(),
-            owed: 0,
-            waits: false,
-            untold: 0,
-            called: Arc::new(Condvar::new()),
-            call: None,
-            empty: false,
+            outstanding: 0,
+            is_waiting: false,
+            unnotified: 0,
+            wakeup: Arc::new(Condvar::new()),
+            callback: None,
+            is_free: false,
         }
     }
 }
@@ -101,7 +101,7 @@ impl<A> SeatState<A> {
 /// The thread that polls for all seats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PollLeader {
-    Nobody,
+    Vacant,
     /// A waiting seat: it polls, or sleeps until the device has an answer.
     User,
     /// The queue's own thread, which stays the leader.
@@ -117,13 +117,13 @@ impl PollLeader {
 }
 
 struct ExchangeState<L: ExchangeQueue> {
-    line: L,
+    queue: L,
     seats: Vec<SeatState<L::Answer>>,
     lead: PollLeader,
     /// True once the thread has to end.
     stopping: bool,
     /// The number of answers from which the thread notifies a seat.
-    enough: u32,
+    notify_threshold: u32,
 }
 
 /// The exchange of commands and answers between the seats and their queue.
@@ -144,7 +144,7 @@ type WakeCallbacks = Vec<WakeCallback>;
 impl<L: ExchangeQueue> CompletionExchange<L> {
     pub(crate) fn new(line: L) -> Self {
         let inner =
-            ExchangeState { line, seats: Vec::new(), lead: PollLeader::Nobody, stopping: false, enough: 1 };
+            ExchangeState { queue: line, seats: Vec::new(), lead: PollLeader::Vacant, stopping: false, notify_threshold: 1 };
         Self { inner: Mutex::new(inner), work: Condvar::new() }
     }
 
@@ -152,19 +152,19 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn into_line(self) -> L {
-        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).line
+    pub(crate) fn into_queue(self) -> L {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).queue
     }
 
     /// Runs `work` on the queue, under the lock.
-    pub(crate) fn with_line<T>(&self, work: impl FnOnce(&mut L) -> T) -> T {
-        work(&mut self.lock().line)
+    pub(crate) fn with_queue<T>(&self, work: impl FnOnce(&mut L) -> T) -> T {
+        work(&mut self.lock().queue)
     }
 
     /// Allocates a seat: a free one that is owed nothing, or a new one.
-    pub(crate) fn sit_down(&self) -> u32 {
+    pub(crate) fn allocate_seat(&self) -> u32 {
         let mut inner = self.lock();
-        let left = inner.seats.iter().position(|mail| mail.empty && mail.owed == 0);
+        let left = inner.seats.iter().position(|mail| mail.is_free && mail.outstanding == 0);
         let seat = left.unwrap_or(inner.seats.len());
         if left.is_none() {
             inner.seats.push(SeatState::new());
@@ -175,13 +175,13 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     }
 
     /// Frees a seat: answers that still arrive are dropped, with their buffers.
-    pub(crate) fn stand_up(&self, seat: u32) {
+    pub(crate) fn free_seat(&self, seat: u32) {
         let mut inner = self.lock();
-        let mail = inner.mail(seat);
-        mail.empty = true;
-        mail.call = None;
+        let mail = inner.seat_state(seat);
+        mail.is_free = true;
+        mail.callback = None;
         let taken = u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
-        mail.owed = mail.owed.saturating_sub(taken);
+        mail.outstanding = mail.outstanding.saturating_sub(taken);
         let dropped = std::mem::take(&mut mail.answers);
         drop(inner);
         drop(dropped);
@@ -189,29 +189,29 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
 
     /// Assigns commands that were in flight before the exchange existed to this seat.
     pub(crate) fn adopt(&self, seat: u32, in_flight: u32) {
-        self.lock().mail(seat).owed += in_flight;
+        self.lock().seat_state(seat).outstanding += in_flight;
     }
 
-    pub(crate) fn set_call(&self, seat: u32, call: Option<WakeCallback>) {
-        self.lock().mail(seat).call = call;
+    pub(crate) fn set_callback(&self, seat: u32, call: Option<WakeCallback>) {
+        self.lock().seat_state(seat).callback = call;
     }
 
     /// Returns the number of commands whose answer this seat has not taken.
-    pub(crate) fn owed(&self, seat: u32) -> u32 {
-        self.lock().mail(seat).owed
+    pub(crate) fn outstanding(&self, seat: u32) -> u32 {
+        self.lock().seat_state(seat).outstanding
     }
 
     pub(crate) fn has_answer(&self, seat: u32) -> bool {
         let mut inner = self.lock();
-        let mail = inner.mail(seat);
-        mail.untold = 0;
+        let mail = inner.seat_state(seat);
+        mail.unnotified = 0;
         !mail.answers.is_empty()
     }
 
     pub(crate) fn submit(&self, seat: u32, command: L::Command, slot: u32) -> Result<(), L::Rejected> {
         let mut inner = self.lock();
-        inner.line.submit(command, token(seat, slot))?;
-        inner.mail(seat).owed += 1;
+        inner.queue.submit(command, token(seat, slot))?;
+        inner.seat_state(seat).outstanding += 1;
         if inner.lead == PollLeader::IdleThread {
             inner.lead = PollLeader::Thread;
             drop(inner);
@@ -225,13 +225,13 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         let mut inner = self.lock();
         let mut calls = WakeCallbacks::new();
         let mut polled = Ok(());
-        if inner.mail(seat).answers.is_empty() && !inner.lead.is_thread() {
-            polled = inner.hand_out(&mut calls);
+        if inner.seat_state(seat).answers.is_empty() && !inner.lead.is_thread() {
+            polled = inner.deliver_all(&mut calls);
         }
-        let mail = inner.mail(seat);
-        mail.untold = 0;
+        let mail = inner.seat_state(seat);
+        mail.unnotified = 0;
         let answer = mail.answers.pop_front();
-        mail.owed -= u32::from(answer.is_some());
+        mail.outstanding -= u32::from(answer.is_some());
         drop(inner);
         calls.iter().for_each(WakeCallback::run);
         match answer {
@@ -248,59 +248,59 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         sleep: impl FnOnce(Option<Duration>) -> Result<(), L::Error>,
     ) -> Result<(), L::Error> {
         let mut inner = self.lock();
-        let mail = inner.mail(seat);
-        if !mail.answers.is_empty() || mail.owed == 0 {
+        let mail = inner.seat_state(seat);
+        if !mail.answers.is_empty() || mail.outstanding == 0 {
             return Ok(());
         }
-        if inner.lead != PollLeader::Nobody {
+        if inner.lead != PollLeader::Vacant {
             // A follower that is notified to lead, but returns instead, notifies the next one.
             self.follow(inner, seat, longest);
             return Ok(());
         }
         inner.lead = PollLeader::User;
-        let mut ended = inner.line.arm();
+        let mut ended = inner.queue.arm();
         if let Ok(true) = ended {
             drop(inner);
             ended = sleep(longest).map(|()| true);
             inner = self.lock();
         }
         let mut calls = WakeCallbacks::new();
-        let polled = inner.hand_out(&mut calls);
+        let polled = inner.deliver_all(&mut calls);
         if inner.lead == PollLeader::User {
-            inner.lead = PollLeader::Nobody;
+            inner.lead = PollLeader::Vacant;
         }
-        inner.call_leader();
+        inner.notify_next_leader();
         drop(inner);
         calls.iter().for_each(WakeCallback::run);
         ended.and(polled)
     }
 
     fn follow(&self, mut inner: MutexGuard<'_, ExchangeState<L>>, seat: u32, longest: Option<Duration>) {
-        let called = inner.mail(seat).called.clone();
-        inner.mail(seat).waits = true;
+        let called = inner.seat_state(seat).wakeup.clone();
+        inner.seat_state(seat).is_waiting = true;
         let mut inner = match longest {
             None => called.wait(inner).unwrap_or_else(PoisonError::into_inner),
             Some(longest) => called.wait_timeout(inner, longest).unwrap_or_else(PoisonError::into_inner).0,
         };
-        inner.mail(seat).waits = false;
+        inner.seat_state(seat).is_waiting = false;
         // Woken by an answer or by the timeout: if there is no leader now, pass the notification to lead on.
-        inner.call_leader();
+        inner.notify_next_leader();
     }
 
     /// Sets the number of answers from which the queue's thread notifies a seat.
-    pub(crate) fn set_enough(&self, answers: u32) {
-        self.lock().enough = answers.max(1);
+    pub(crate) fn set_notify_threshold(&self, answers: u32) {
+        self.lock().notify_threshold = answers.max(1);
     }
 
     /// Returns the number of answers without a notification.
-    pub(crate) fn untold(&self) -> u32 {
-        self.lock().seats.iter().map(|mail| mail.untold).sum()
+    pub(crate) fn unnotified(&self) -> u32 {
+        self.lock().seats.iter().map(|mail| mail.unnotified).sum()
     }
 
     /// Notifies every seat with such answers.
-    pub(crate) fn tell_all(&self) {
+    pub(crate) fn notify_all(&self) {
         let mut calls = WakeCallbacks::new();
-        self.lock().tell(1, &mut calls);
+        self.lock().notify_seats(1, &mut calls);
         calls.iter().for_each(WakeCallback::run);
     }
 
@@ -320,21 +320,21 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     /// Removes the thread as leader, and notifies every waiter to poll again.
     pub(crate) fn end_thread(&self) {
         let mut inner = self.lock();
-        inner.lead = PollLeader::Nobody;
+        inner.lead = PollLeader::Vacant;
         for mail in &mut inner.seats {
-            mail.called.notify_one();
+            mail.wakeup.notify_one();
         }
     }
 
     /// Polls for the queue's thread, then runs `after` under the lock. Returns `None` when the thread has to end.
-    pub(crate) fn thread_turn<T>(&self, after: impl FnOnce(&mut L) -> T) -> Option<Result<T, L::Error>> {
+    pub(crate) fn poll_on_thread<T>(&self, after: impl FnOnce(&mut L) -> T) -> Option<Result<T, L::Error>> {
         let mut inner = self.lock();
         if inner.stopping {
             return None;
         }
         let mut calls = WakeCallbacks::new();
-        let polled = inner.hand_out(&mut calls);
-        let found = after(&mut inner.line);
+        let polled = inner.deliver_all(&mut calls);
+        let found = after(&mut inner.queue);
         drop(inner);
         calls.iter().for_each(WakeCallback::run);
         Some(polled.map(|()| found))
@@ -342,11 +342,11 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
 
     /// Returns true if owed answers have not arrived.
     pub(crate) fn has_work(&self) -> bool {
-        self.lock().owes()
+        self.lock().has_outstanding()
     }
 
     /// Waits, as the queue's thread, until a command is in flight. Returns false when the thread has to end.
-    pub(crate) fn thread_rest(&self) -> bool {
+    pub(crate) fn wait_for_work(&self) -> bool {
         let mut inner = self.lock();
         loop {
             if inner.stopping {
@@ -355,7 +355,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
             if inner
                 .seats
                 .iter()
-                .any(|mail| mail.owed > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
+                .any(|mail| mail.outstanding > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
             {
                 return true;
             }
@@ -371,63 +371,63 @@ impl<L: ExchangeQueue> ExchangeState<L> {
     ///
     /// # Panics
     /// For a seat that was never allocated.
-    fn mail(&mut self, seat: u32) -> &mut SeatState<L::Answer> {
+    fn seat_state(&mut self, seat: u32) -> &mut SeatState<L::Answer> {
         &mut self.seats[seat as usize]
     }
 
     /// Returns true if owed answers have not arrived.
-    fn owes(&self) -> bool {
-        self.seats.iter().any(|mail| mail.owed > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
+    fn has_outstanding(&self) -> bool {
+        self.seats.iter().any(|mail| mail.outstanding > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
     }
 
     /// Polls the queue and delivers every answer to its seat.
-    fn hand_out(&mut self, calls: &mut WakeCallbacks) -> Result<(), L::Error> {
+    fn deliver_all(&mut self, calls: &mut WakeCallbacks) -> Result<(), L::Error> {
         let polled = loop {
-            match self.line.look() {
+            match self.queue.poll_next() {
                 Ok(Some((token, answer))) => {
-                    let (seat, slot) = parts(token);
+                    let (seat, slot) = split_token(token);
                     let Some(mail) = self.seats.get_mut(seat) else {
                         continue;
                     };
-                    if mail.empty {
-                        mail.owed = mail.owed.saturating_sub(1);
+                    if mail.is_free {
+                        mail.outstanding = mail.outstanding.saturating_sub(1);
                         continue;
                     }
                     mail.answers.push_back((slot, answer));
-                    mail.untold += 1;
+                    mail.unnotified += 1;
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
-        let enough = if self.lead.is_thread() && polled.is_ok() { self.enough } else { 1 };
-        self.tell(enough, calls);
+        let enough = if self.lead.is_thread() && polled.is_ok() { self.notify_threshold } else { 1 };
+        self.notify_seats(enough, calls);
         if polled.is_err() {
-            self.seats.iter().for_each(|mail| mail.called.notify_one());
+            self.seats.iter().for_each(|mail| mail.wakeup.notify_one());
         }
         polled
     }
 
     /// Notifies the seats that have enough answers, or all that they are owed.
-    fn tell(&mut self, enough: u32, calls: &mut WakeCallbacks) {
+    fn notify_seats(&mut self, enough: u32, calls: &mut WakeCallbacks) {
         for mail in &mut self.seats {
-            let all = mail.owed <= u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
-            if mail.untold >= enough || (mail.untold > 0 && all) {
-                mail.untold = 0;
-                if mail.waits {
-                    mail.called.notify_one();
+            let all = mail.outstanding <= u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
+            if mail.unnotified >= enough || (mail.unnotified > 0 && all) {
+                mail.unnotified = 0;
+                if mail.is_waiting {
+                    mail.wakeup.notify_one();
                 }
-                calls.extend(mail.call.clone());
+                calls.extend(mail.callback.clone());
             }
         }
     }
 
     /// Notifies a waiter to lead, if there is no leader.
-    fn call_leader(&self) {
-        if self.lead == PollLeader::Nobody
-            && let Some(next) = self.seats.iter().find(|mail| mail.waits)
+    fn notify_next_leader(&self) {
+        if self.lead == PollLeader::Vacant
+            && let Some(next) = self.seats.iter().find(|mail| mail.is_waiting)
         {
-            next.called.notify_one();
+            next.wakeup.notify_one();
         }
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 /// Interval between two polls of a queue without a descriptor.
-const REST: Nanos = Nanos::from_micros(50);
+const POLL_INTERVAL: Nanos = Nanos::from_micros(50);
 
 /// The leader's means of sleeping without access to the queue.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl QueueSleep {
     pub(super) fn sleep(&self, longest: Option<std::time::Duration>) -> Result<(), IoError> {
         let longest = longest.map(|longest| Nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)));
         let Self::Descriptor(descriptor) = self else {
-            Clock::sleep(longest.map_or(REST, |longest| longest.min(REST)));
+            Clock::sleep(longest.map_or(POLL_INTERVAL, |longest| longest.min(POLL_INTERVAL)));
             return Ok(());
         };
         let timeout = longest.map(Nanos::to_timespec);
@@ -94,22 +94,22 @@ impl PacedQueue {
 
     /// Returns the last sleep duration.
     pub(super) fn period(&self) -> Nanos {
-        self.timing.as_ref().map_or(Nanos::ZERO, |timing| timing.period.chosen())
+        self.timing.as_ref().map_or(Nanos::ZERO, |timing| timing.period.last_chosen())
     }
 
     /// Returns the time to sleep before the next poll.
     pub(super) fn next_sleep(&mut self) -> Nanos {
         self.timing.as_mut().map_or(Nanos::ZERO, |timing| {
-            timing.period.looked();
+            timing.period.observe_poll();
             let now = timing.time.now();
-            timing.period.next(now, timing.in_flight.values().copied())
+            timing.period.next_sleep(now, timing.in_flight.values().copied())
         })
     }
 
     /// Stores the requested and actual duration of a sleep.
-    pub(super) fn woke(&mut self, asked: Nanos, took: Nanos) {
+    pub(super) fn record_sleep(&mut self, asked: Nanos, took: Nanos) {
         if let Some(timing) = &mut self.timing {
-            timing.period.woke(asked, took);
+            timing.period.observe_sleep(asked, took);
         }
     }
 }
@@ -138,8 +138,8 @@ impl ExchangeQueue for PacedQueue {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Option<(u64, CompletedCommand)>, IoError> {
-        let Some(answer) = self.queue.poll_with()? else {
+    fn poll_next(&mut self) -> Result<Option<(u64, CompletedCommand)>, IoError> {
+        let Some(answer) = self.queue.poll_command()? else {
             return Ok(None);
         };
         let token = answer.completion.token;
@@ -147,16 +147,16 @@ impl ExchangeQueue for PacedQueue {
             && let Some((submitted, class)) = timing.in_flight.remove(&token)
         {
             let latency = timing.time.now().since(submitted);
-            timing.period.answered(class, latency);
+            timing.period.observe_completion(class, latency);
         }
         Ok(Some((token, answer)))
     }
 
     fn arm(&mut self) -> Result<bool, IoError> {
         match self.queue.arm() {
-            Ok(armed) => Ok(armed == ArmResult::Waiting),
+            Ok(armed) => Ok(armed == ArmResult::Armed),
             // A queue without a descriptor is polled again after an interval.
-            Err(IoError::Refused { .. }) => Ok(true),
+            Err(IoError::Unsupported { .. } | IoError::Limit { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }

@@ -14,7 +14,7 @@ use std::thread::{Builder, JoinHandle};
 
 /// Checks for work before the thread sleeps without a timeout, and spin-loop hints between two checks: about 20 us in
 /// all.
-const IDLE_LOOKS: u32 = 100;
+const IDLE_CHECKS: u32 = 100;
 const IDLE_PAUSES: u32 = 8;
 
 /// The handle of a running polling thread.
@@ -62,30 +62,30 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
     let mut known = 0;
     loop {
         // A user often submits again right after an answer, and a wake-up costs both threads more than this spin.
-        for _ in 0..IDLE_LOOKS {
+        for _ in 0..IDLE_CHECKS {
             if exchange.has_work() {
                 break;
             }
             (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
         }
-        if !exchange.thread_rest() {
+        if !exchange.wait_for_work() {
             return;
         }
-        let Some(turn) = exchange.thread_turn(PacedQueue::next_sleep) else {
+        let Some(turn) = exchange.poll_on_thread(PacedQueue::next_sleep) else {
             return;
         };
         // The queue has failed: every call reports the error, and there is nothing left to poll for.
         let Ok(mut span) = turn else {
             return;
         };
-        if !aggregator.is_none() {
-            span = tell(exchange, time.now(), &mut aggregator, &mut known, span);
+        if !aggregator.is_immediate() {
+            span = notify_due(exchange, time.now(), &mut aggregator, &mut known, span);
         }
         if span > Nanos::ZERO {
             let before = time.now();
             time.sleep(span);
             let took = time.now().since(before);
-            exchange.with_line(|line| line.woke(span, took));
+            exchange.with_queue(|line| line.record_sleep(span, took));
         } else {
             std::hint::spin_loop();
         }
@@ -93,26 +93,26 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
 }
 
 /// Notifies the seats when the aggregation is due. Returns the time to sleep, at most until the aggregation is due.
-fn tell(
+fn notify_due(
     exchange: &CompletionExchange<PacedQueue>,
     now: Nanos,
     aggregator: &mut CompletionAggregator,
     known: &mut u32,
     span: Nanos,
 ) -> Nanos {
-    let untold = exchange.untold();
+    let untold = exchange.unnotified();
     if untold > *known {
-        aggregator.came(untold - *known, now);
+        aggregator.add(untold - *known, now);
     }
     *known = untold;
     if untold == 0 {
-        aggregator.told();
+        aggregator.reset();
         return span;
     }
     match aggregator.due(now) {
         NotificationTime::Now => {
-            exchange.tell_all();
-            aggregator.told();
+            exchange.notify_all();
+            aggregator.reset();
             *known = 0;
             span
         }

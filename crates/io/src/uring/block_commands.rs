@@ -40,7 +40,7 @@ pub(super) enum BlockStep {
 impl BlockStep {
     /// Returns the ring's work for this step of a command with this data.
     #[inline]
-    fn work(&self, data: &TransferData) -> BlockWork {
+    fn ring_work(&self, data: &TransferData) -> BlockWork {
         match self {
             &Self::Move { offset, write, durable, moved } => {
                 let (offset, extents) = (offset + moved as u64, extents_of(data, moved));
@@ -84,13 +84,13 @@ pub(super) struct BlockCommands {
     file: Arc<BlockFile>,
     pool: Pool,
     /// True while the file is expected to support discards by io_uring.
-    discards: bool,
+    supports_discard: bool,
 }
 
 impl BlockCommands {
     pub(super) fn new(file: Arc<BlockFile>, pool: Pool) -> Self {
-        let discards = file.is_device;
-        Self { file, pool, discards }
+        let supports_discard = file.is_device;
+        Self { file, pool, supports_discard }
     }
 
     /// Returns the byte offset and length of a run of blocks, if all of them exist.
@@ -101,7 +101,7 @@ impl BlockCommands {
             Some(end) if end <= facts.size => {
                 Ok((first * u64::from(facts.block_bytes), blocks * u64::from(facts.block_bytes)))
             }
-            _ => Err(SubmitError::Range { first, blocks, size: facts.size }),
+            _ => Err(SubmitError::BlocksOutOfRange { first, blocks, size: facts.size }),
         }
     }
 
@@ -162,7 +162,7 @@ impl BlockCommands {
         if left.is_empty() || !entry.nvm_dataset_deallocate() {
             return Err(Status::SUCCESS.into());
         }
-        let how = if self.discards { ClearMethod::Discard } else { ClearMethod::AdviseHole };
+        let how = if self.supports_discard { ClearMethod::Discard } else { ClearMethod::AdviseHole };
         Ok(BlockStep::Ranges { left, how, durable: false })
     }
 
@@ -173,7 +173,7 @@ impl BlockCommands {
         let buffers = data.buffers();
         // A single buffer holds whole blocks because the command does.
         if buffers.len() > 1 && !buffers.iter().all(|buffer| buffer.bytes().is_multiple_of(block_bytes)) {
-            return Err(SubmitError::Unfit {
+            return Err(SubmitError::Unsupported {
                 what: "one of several buffers is not a whole number of blocks; make each a multiple of a block",
             });
         }
@@ -181,7 +181,7 @@ impl BlockCommands {
     }
 
     fn scratch(&self, bytes: usize) -> Result<Buffer, Status> {
-        self.pool.buffer(bytes).map(Buffer::pooled).map_err(|_| Status::INTERNAL_ERROR)
+        self.pool.buffer(bytes).map(Buffer::from_pool).map_err(|_| Status::INTERNAL_ERROR)
     }
 
     /// Applies the ring's result to a step. Returns the command's status, or `None` if the command continues.
@@ -203,11 +203,11 @@ impl BlockCommands {
             }
             BlockStep::Move { write, moved, .. } => {
                 let way = if *write { CommandKind::Change } else { CommandKind::Read };
-                moved_on(moved, result, data.bytes(), way)
+                count_transfer(moved, result, data.bytes(), way)
             }
             BlockStep::Compare { found, moved, .. } => {
-                match moved_on(moved, result, found.bytes(), CommandKind::Read) {
-                    Some(Status::SUCCESS) => Some(compared(found, data)),
+                match count_transfer(moved, result, found.bytes(), CommandKind::Read) {
+                    Some(Status::SUCCESS) => Some(compare_data(found, data)),
                     other => other,
                 }
             }
@@ -217,9 +217,9 @@ impl BlockCommands {
                     let finished = left.is_empty() && (synced || !*durable);
                     finished.then_some(Status::SUCCESS)
                 }
-                (Err(errno), _) if !is_not_offered(errno) => Some(status_of(errno, CommandKind::Change)),
+                (Err(errno), _) if !is_unsupported(errno) => Some(status_of(errno, CommandKind::Change)),
                 (Err(_), ClearMethod::Discard) => {
-                    self.discards = false;
+                    self.supports_discard = false;
                     *how = ClearMethod::AdviseHole;
                     None
                 }
@@ -249,13 +249,13 @@ impl CommandSteps for BlockCommands {
     }
 
     #[inline]
-    fn first(
+    fn start(
         &self,
         command: &Command,
         send: impl FnOnce(BlockWork) -> Result<(), Status>,
     ) -> Result<BlockStep, UnsentReason> {
         let step = self.plan(command)?;
-        send(step.work(&command.data))?;
+        send(step.ring_work(&command.data))?;
         Ok(step)
     }
 
@@ -267,20 +267,20 @@ impl CommandSteps for BlockCommands {
         done: &RingCompletion,
     ) -> StepOutcome<BlockWork> {
         match self.advance(step, data, done.result) {
-            Some(status) => StepOutcome::Over(0, status),
-            None => StepOutcome::Next(step.work(data)),
+            Some(status) => StepOutcome::Complete(0, status),
+            None => StepOutcome::Next(step.ring_work(data)),
         }
     }
 }
 
-fn is_not_offered(errno: i32) -> bool {
+fn is_unsupported(errno: i32) -> bool {
     matches!(Errno::from_raw_os_error(errno), Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL)
 }
 
 /// Counts transferred bytes. Returns a status when all are transferred or no more will come; `None` when the rest
 /// follows.
 #[inline]
-fn moved_on(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: CommandKind) -> Option<Status> {
+fn count_transfer(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: CommandKind) -> Option<Status> {
     match result {
         Err(errno) => Some(status_of(errno, way)),
         // The file has been truncated, or its disk is full.
@@ -293,7 +293,7 @@ fn moved_on(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: Com
 }
 
 /// Compares the blocks read with the command's data.
-fn compared(found: &Buffer, with: &TransferData) -> Status {
+fn compare_data(found: &Buffer, with: &TransferData) -> Status {
     let (mut read, mut expected) = ([0; COMPARE_BYTES], [0; COMPARE_BYTES]);
     let mut at = 0;
     for buffer in with.buffers() {

@@ -4,7 +4,7 @@
 //! size, and all its blocks lie in it.
 
 use super::NAMESPACE;
-use super::sysfs::{number_in, queue_of, unsplit};
+use super::sysfs::{number_in, queue_folder_of, transfer_limits};
 use crate::client_namespace::ClientNamespace;
 use crate::command::BLOCKS_MAX;
 use crate::error::IoError;
@@ -65,7 +65,7 @@ impl BlockFile {
         if let Some(bytes) = options.create {
             create(path, bytes)?;
         }
-        let (file, writable, direct) = open_best(path).map_err(|errno| match errno {
+        let (file, writable, direct) = open_with_fallback(path).map_err(|errno| match errno {
             Errno::NOENT => wrong("there is no such file; create it with ?create=SIZE"),
             Errno::ISDIR => wrong("is a directory; name a file in it, with ?create=SIZE for a new one"),
             errno => wrong(&errno.to_string()),
@@ -97,8 +97,8 @@ impl BlockFile {
         let memory_align = if direct { align.memory } else { 1 };
         let (transfer_bytes_max, segments_max) = if options.poll {
             // Kernels up to 6.1 retry a polled transfer forever if it has to be split.
-            let queue = queue_under(&file, is_device);
-            (queue.map_or(PAGE_BYTES as usize, |queue| unsplit(&queue, "max_sectors_kb").0), 1)
+            let queue = queue_folder(&file, is_device);
+            (queue.map_or(PAGE_BYTES as usize, |queue| transfer_limits(&queue, "max_sectors_kb").0), 1)
         } else {
             ((align.block as usize * BLOCKS_MAX as usize).min(EXTENT_BYTES_MAX), EXTENTS_MAX)
         };
@@ -115,13 +115,13 @@ impl BlockFile {
     }
 
     /// Checks that the device under the file has polled queues, as far as sysfs shows it.
-    pub(super) fn polls(&self) -> Result<(), IoError> {
+    pub(super) fn check_polling(&self) -> Result<(), IoError> {
         let io_poll =
-            queue_under(&self.file, self.is_device).and_then(|queue| number_in(&queue.join("io_poll")));
-        if io_poll == Some(0) { Err(self.no_polling()) } else { Ok(()) }
+            queue_folder(&self.file, self.is_device).and_then(|queue| number_in(&queue.join("io_poll")));
+        if io_poll == Some(0) { Err(self.polling_error()) } else { Ok(()) }
     }
 
-    pub(super) fn no_polling(&self) -> IoError {
+    pub(super) fn polling_error(&self) -> IoError {
         let name = self.path.display();
         IoError::Device {
             reason: format!(
@@ -133,10 +133,10 @@ impl BlockFile {
 }
 
 /// Returns the sysfs folder of the queue of a block device, or of the device under a file.
-fn queue_under(file: &File, is_device: bool) -> Option<PathBuf> {
+fn queue_folder(file: &File, is_device: bool) -> Option<PathBuf> {
     let stat = fstat(file).ok()?;
     let number = if is_device { stat.st_rdev } else { stat.st_dev };
-    queue_of(major(number), minor(number))
+    queue_folder_of(major(number), minor(number))
 }
 
 /// Creates a file with space for `bytes` bytes, unless it exists.
@@ -156,7 +156,7 @@ fn create(path: &Path, bytes: u64) -> Result<(), IoError> {
 }
 
 /// Opens for writing if permitted, with direct I/O if supported. Returns the file, and if it is writable and direct.
-fn open_best(path: &Path) -> Result<(File, bool, bool), Errno> {
+fn open_with_fallback(path: &Path) -> Result<(File, bool, bool), Errno> {
     let tried = |access: OFlags, direct: OFlags| {
         rustix::fs::open(path, access | direct | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
     };
@@ -183,7 +183,7 @@ fn alignment(file: &File, is_device: bool, direct: bool) -> DirectAlignment {
     let block = match (logical, reported) {
         (Some(logical), _) => logical,
         (None, Some((offset, _))) if direct && offset > 0 => offset,
-        (None, _) if direct => probed(file),
+        (None, _) if direct => probe_block(file),
         _ => SECTOR_BYTES,
     };
     let memory = reported.map(|(_, memory)| memory).filter(|&memory| memory > 0);
@@ -193,7 +193,7 @@ fn alignment(file: &File, is_device: bool, direct: bool) -> DirectAlignment {
 
 /// Probes for the smallest block that a direct read accepts: kernels before 6.1, and some file systems, do not report
 /// it.
-fn probed(file: &File) -> u32 {
+fn probe_block(file: &File) -> u32 {
     let page = PAGE_BYTES as usize;
     let mut memory = vec![0; 2 * page];
     let start = memory.as_ptr().align_offset(page).min(page);

@@ -26,7 +26,7 @@ const CAP: usize = 4 << 30;
 /// A pinner that registers chunks with every ring.
 #[derive(Default)]
 struct RingRegistrar {
-    known: Mutex<RegisteredChunks>,
+    registered: Mutex<RegisteredChunks>,
     refusals: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl RegisteredChunks {
     }
 
     /// Returns a free number, if there is one.
-    fn free(&mut self) -> Option<u32> {
+    fn allocate_number(&mut self) -> Option<u32> {
         let found = self.chunks.iter().position(Option::is_none).or_else(|| {
             let more = self.chunks.len() < SLOTS as usize;
             more.then(|| {
@@ -59,22 +59,22 @@ impl RegisteredChunks {
 }
 
 impl RingRegistrar {
-    fn known(&self) -> MutexGuard<'_, RegisteredChunks> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_registered(&self) -> MutexGuard<'_, RegisteredChunks> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a chunk with a ring; a refused chunk is used without registration.
-    fn tell(&self, table: &BufferTable, number: u32, chunk: MemoryRange) {
+    fn register(&self, table: &BufferTable, number: u32, chunk: MemoryRange) {
         if table.update(number, &[chunk]).is_err() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn join(&self, table: &Arc<BufferTable>) {
-        let mut known = self.known();
+    fn add_ring(&self, table: &Arc<BufferTable>) {
+        let mut known = self.lock_registered();
         for (number, chunk) in (0..).zip(&known.chunks) {
             if let Some(chunk) = chunk {
-                self.tell(table, number, *chunk);
+                self.register(table, number, *chunk);
             }
         }
         known.tables.push(Arc::downgrade(table));
@@ -93,8 +93,8 @@ impl MemoryPinner for RingRegistrar {
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
         let chunk = MemoryRange::at(address, bytes);
-        let mut known = self.known();
-        let Some(number) = known.free() else {
+        let mut known = self.lock_registered();
+        let Some(number) = known.allocate_number() else {
             self.refusals.fetch_add(1, Ordering::Relaxed);
             return Ok(PinToken::at(address, bytes));
         };
@@ -102,7 +102,7 @@ impl MemoryPinner for RingRegistrar {
             *slot = Some(chunk);
         }
         for table in known.tables() {
-            self.tell(&table, number, chunk);
+            self.register(&table, number, chunk);
         }
         Ok(PinToken { slot: Some(number), ..PinToken::at(address, bytes) })
     }
@@ -111,7 +111,7 @@ impl MemoryPinner for RingRegistrar {
         let Some(number) = token.slot else {
             return Ok(());
         };
-        let mut known = self.known();
+        let mut known = self.lock_registered();
         for table in known.tables() {
             if table.slot_memory(number).is_some() {
                 table.unregister(number..number + 1)?;
@@ -126,7 +126,7 @@ impl MemoryPinner for RingRegistrar {
 
 impl fmt::Debug for RingRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.known();
+        let known = self.lock_registered();
         let (chunks, rings) = (known.chunks.iter().flatten().count(), known.tables.len());
         write!(f, "Rings({chunks} chunks, {rings} rings)")
     }
@@ -166,7 +166,7 @@ impl RingPool {
         let ring = DeviceRing::open(Arc::clone(file), request)
             .map_err(|error| IoError::Device { reason: format!("{}: {error}", path.display()) })?;
         if let Some(table) = ring.table() {
-            self.rings.join(table);
+            self.rings.add_ring(table);
         }
         Ok(ring)
     }

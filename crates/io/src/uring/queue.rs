@@ -4,7 +4,7 @@
 //! is done; commands in flight, and completions not yet reaped that the device had no part in, never exceed the number
 //! of slots.
 
-use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport, no_cancelling};
+use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport, abort_unsupported};
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
@@ -28,7 +28,7 @@ pub(crate) trait CommandSteps: Debug + Send {
     fn limits(&self) -> IoLimits;
 
     /// Validates a command and sends its first step. Returns the command's progress.
-    fn first(
+    fn start(
         &self,
         command: &Command,
         send: impl FnOnce(Self::Work) -> Result<(), Status>,
@@ -37,7 +37,7 @@ pub(crate) trait CommandSteps: Debug + Send {
     /// Returns the action that follows the end of a step.
     fn next(
         &mut self,
-        stand: &mut Self::CommandProgress,
+        progress: &mut Self::CommandProgress,
         data: &TransferData,
         done: &RingCompletion,
     ) -> StepOutcome<Self::Work>;
@@ -47,14 +47,14 @@ pub(crate) trait CommandSteps: Debug + Send {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnsentReason {
     /// The command completes at once with this status.
-    Answered(Status),
+    Completed(Status),
     /// The command is rejected.
     Rejected(SubmitError),
 }
 
 impl From<Status> for UnsentReason {
     fn from(status: Status) -> Self {
-        Self::Answered(status)
+        Self::Completed(status)
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) enum StepOutcome<W> {
     /// Another step.
     Next(W),
     /// The completion: dword 0 and the status.
-    Over(u32, Status),
+    Complete(u32, Status),
 }
 
 /// A command in flight.
@@ -78,7 +78,7 @@ pub(crate) enum StepOutcome<W> {
 struct RingCommand<S> {
     token: u64,
     data: TransferData,
-    stand: S,
+    progress: S,
 }
 
 /// A queue over a kernel ring.
@@ -87,7 +87,7 @@ pub(crate) struct UringQueue<S: CommandSteps> {
     ring: DeviceRing<S::Work>,
     steps: S,
     /// The commands in flight, by slot; the slot is the ring's token.
-    flights: Vec<Option<RingCommand<S::CommandProgress>>>,
+    commands: Vec<Option<RingCommand<S::CommandProgress>>>,
     free: Vec<usize>,
     /// Completions of commands that were never sent to the device.
     ready: VecDeque<CompletedCommand>,
@@ -96,18 +96,18 @@ pub(crate) struct UringQueue<S: CommandSteps> {
 impl<S: CommandSteps> UringQueue<S> {
     pub(crate) fn new(ring: DeviceRing<S::Work>, steps: S) -> Self {
         let depth = ring.depth();
-        let flights = (0..depth).map(|_| None).collect();
-        Self { ring, steps, flights, free: (0..depth).rev().collect(), ready: VecDeque::new() }
+        let commands = (0..depth).map(|_| None).collect();
+        Self { ring, steps, commands, free: (0..depth).rev().collect(), ready: VecDeque::new() }
     }
 
     /// Processes the end of a step. Returns the command's completion if the step was its last.
     #[inline]
     fn finish(&mut self, done: &RingCompletion) -> Option<CompletedCommand> {
         let slot = usize::try_from(done.token).ok()?;
-        let flight = self.flights.get_mut(slot)?;
-        let RingCommand { data, stand, .. } = flight.as_mut()?;
+        let flight = self.commands.get_mut(slot)?;
+        let RingCommand { data, progress: stand, .. } = flight.as_mut()?;
         let (result, status) = match self.steps.next(stand, data, done) {
-            StepOutcome::Over(result, status) => (result, status),
+            StepOutcome::Complete(result, status) => (result, status),
             StepOutcome::Next(work) => match self.ring.submit(done.token, work) {
                 Ok(()) => {
                     self.ring.kick();
@@ -134,12 +134,12 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
         };
         let ring = &mut self.ring;
         let send = |work| ring.submit(slot as u64, work).map_err(|_| Status::INTERNAL_ERROR);
-        match self.steps.first(&command, send) {
+        match self.steps.start(&command, send) {
             Ok(stand) => {
                 self.free.pop();
-                self.flights[slot] = Some(RingCommand { token, data: command.data, stand });
+                self.commands[slot] = Some(RingCommand { token, data: command.data, progress: stand });
             }
-            Err(UnsentReason::Answered(status)) => {
+            Err(UnsentReason::Completed(status)) => {
                 let completion = Completion { token, result: 0, status };
                 self.ready.push_back(CompletedCommand { completion, data: command.data });
             }
@@ -187,40 +187,41 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
     fn arm(&mut self) -> Result<ArmResult, IoError> {
         self.ring.kick();
         if self.ring.descriptor().is_none() {
-            return Err(IoError::Refused {
+            return Err(IoError::Unsupported {
                 reason: "a polled queue has no descriptor; open it without poll=1".to_owned(),
             });
         }
-        Ok(if self.ready.is_empty() { ArmResult::Waiting } else { ArmResult::Ready })
+        Ok(if self.ready.is_empty() { ArmResult::Armed } else { ArmResult::Ready })
     }
 
     fn cancel(&mut self, token: u64) -> Result<(), IoError> {
         if !S::CANCELS {
-            return Err(no_cancelling());
+            return Err(abort_unsupported());
         }
         let is_it =
             |flight: &Option<RingCommand<_>>| flight.as_ref().is_some_and(|flight| flight.token == token);
-        let sent = self.flights.iter().position(is_it).is_some_and(|slot| self.ring.cancel(slot as u64));
+        let sent = self.commands.iter().position(is_it).is_some_and(|slot| self.ring.cancel(slot as u64));
         if sent || self.ready.iter().any(|answer| answer.completion.token == token) {
             return Ok(());
         }
-        Err(IoError::Refused {
+        Err(IoError::Unsupported {
             reason: format!(
-                "the command of token {token} cannot be cancelled: it is not in flight, or runs as a system call"
+                "the command of token {token} cannot be cancelled: it is not in flight, or runs as a system call; \
+                 wait for its completion"
             ),
         })
     }
 
     fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
-        self.flights.iter_mut().flatten().for_each(|flight| visit(&mut flight.token));
+        self.commands.iter_mut().flatten().for_each(|flight| visit(&mut flight.token));
         self.ready.iter_mut().for_each(|done| visit(&mut done.completion.token));
     }
 
     fn in_flight(&self) -> u32 {
-        u32::try_from(self.flights.len() - self.free.len() + self.ready.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.commands.len() - self.free.len() + self.ready.len()).unwrap_or(u32::MAX)
     }
 
     fn depth(&self) -> u32 {
-        u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.commands.len()).unwrap_or(u32::MAX)
     }
 }

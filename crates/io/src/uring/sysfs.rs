@@ -15,7 +15,7 @@ pub(crate) fn number_in(path: &Path) -> Option<u64> {
 }
 
 /// Returns the queue's folder of a block device, or of the disk that it is a partition of.
-pub(crate) fn queue_of(major: u32, minor: u32) -> Option<PathBuf> {
+pub(crate) fn queue_folder_of(major: u32, minor: u32) -> Option<PathBuf> {
     let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     let own = device.join("queue");
     let found = if own.is_dir() { Some(own) } else { device.parent().map(|disk| disk.join("queue")) };
@@ -24,7 +24,7 @@ pub(crate) fn queue_of(major: u32, minor: u32) -> Option<PathBuf> {
 
 /// Returns the maximum bytes and segments of one command; a larger one would be split, which not every I/O path can.
 /// `limit` is the file with the byte limit: of the hardware, or of the kernel.
-pub(crate) fn unsplit(queue: &Path, limit: &str) -> (usize, usize) {
+pub(crate) fn transfer_limits(queue: &Path, limit: &str) -> (usize, usize) {
     let number = |file: &str| number_in(&queue.join(file)).and_then(|number| usize::try_from(number).ok());
     let segments = number("max_segments");
     // An unaligned buffer spans one page more than its bytes fill, and each page may be a segment.
@@ -40,10 +40,10 @@ mod tests {
     #[test]
     fn the_smallest_limit_applies() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (TRANSFER_BYTES, 1));
+        assert_eq!(transfer_limits(folder.path(), "max_sectors_kb"), (TRANSFER_BYTES, 1));
         std::fs::write(folder.path().join("max_sectors_kb"), "512\n").unwrap();
-        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (512 << 10, 1));
+        assert_eq!(transfer_limits(folder.path(), "max_sectors_kb"), (512 << 10, 1));
         std::fs::write(folder.path().join("max_segments"), "127\n").unwrap();
-        assert_eq!(unsplit(folder.path(), "max_sectors_kb"), (126 * 4_096, 127));
+        assert_eq!(transfer_limits(folder.path(), "max_sectors_kb"), (126 * 4_096, 127));
     }
 }

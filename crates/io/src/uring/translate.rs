@@ -39,7 +39,7 @@ fn extent_of(buffer: &Buffer, skip: usize) -> MemoryExtent {
         memory: memory.clone(),
         offset: offset + skip,
         bytes: buffer.bytes() - skip,
-        slot: buffer.slot(),
+        slot: buffer.registration(),
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn transferred_bytes_are_skipped_across_buffer_boundaries() {
-        let memory = Buffer::whole(SharedMemory::anonymous(4_096).unwrap(), Iova(0));
+        let memory = Buffer::from_region(SharedMemory::anonymous(4_096).unwrap(), Iova(0));
         let parts =
             [(0, 10), (100, 0), (200, 20), (300, 5)].map(|(at, bytes)| memory.slice(at, bytes).unwrap());
         let data = TransferData::Scatter(parts.to_vec());

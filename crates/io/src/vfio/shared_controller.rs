@@ -16,11 +16,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Interval between two polls of a controller while waiting for it.
-const LOOK: Nanos = Nanos::from_micros(50);
+const POLL_INTERVAL: Nanos = Nanos::from_micros(50);
 /// Longest wait for a request, which only an error that the driver did not detect exceeds.
-const PATIENCE: Nanos = Nanos::from_millis(120_000);
+const REQUEST_TIMEOUT: Nanos = Nanos::from_millis(120_000);
 /// Longest wait for the shutdown.
-const CLOSING: Nanos = Nanos::from_millis(10_000);
+const SHUTDOWN_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 
 /// A queue as the driver creates it.
 pub(super) type DriverQueue<F, H> = IoQueue<<H as HostMemory>::Words, <F as PciFunction>::Registers>;
@@ -62,7 +62,7 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
     /// [`IoError::Device`] with the reason if the controller does not become ready.
     pub fn start(&self) -> Result<(), IoError> {
         self.driver().start(self.clock.now());
-        self.until_ready()
+        self.wait_until_ready()
     }
 
     pub(super) fn driver(&self) -> MutexGuard<'_, NvmeDriver<F, H>> {
@@ -81,7 +81,7 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
     ///
     /// # Errors
     /// [`IoError::Device`] when it is dead.
-    pub fn until_ready(&self) -> Result<(), IoError> {
+    pub fn wait_until_ready(&self) -> Result<(), IoError> {
         let found = self.wait(|driver, now| match driver.poll(now) {
             DriverPhase::Ready => Some(Ok(())),
             DriverPhase::Dead => Some(Err(())),
@@ -89,8 +89,8 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
         });
         match found {
             Some(Ok(())) => Ok(()),
-            Some(Err(())) => Err(self.dead()),
-            None => Err(self.failed("the controller did not become ready in 120 s; reset the device")),
+            Some(Err(())) => Err(self.death_error()),
+            None => Err(self.device_error("the controller did not become ready in 120 s; reset the device")),
         }
     }
 
@@ -99,7 +99,7 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
     /// # Errors
     /// [`IoError::Device`] before it was ever ready.
     pub fn facts(&self) -> Result<ControllerInfo, IoError> {
-        self.driver().facts().cloned().ok_or_else(|| self.dead())
+        self.driver().info().cloned().ok_or_else(|| self.death_error())
     }
 
     /// Returns its namespaces as of the driver's last identify.
@@ -114,16 +114,16 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
     /// [`IoError::Device`] when it is dead.
     pub fn reset(&self) -> Result<(), IoError> {
         self.driver().reset(self.now());
-        self.until_ready()
+        self.wait_until_ready()
     }
 
     /// Creates a queue pair, and retries if a reset intervenes.
-    pub(super) fn make_queue(&self, spec: QueueSpec) -> Result<Box<DriverQueue<F, H>>, IoError> {
+    pub(super) fn create_queue(&self, spec: QueueSpec) -> Result<Box<DriverQueue<F, H>>, IoError> {
         loop {
-            self.until_ready()?;
+            self.wait_until_ready()?;
             let asked = self.wait(|driver, now| {
                 driver.poll(now);
-                match driver.make_queue(spec, now) {
+                match driver.request_queue(spec, now) {
                     Err(RequestError::Busy) => None,
                     other => Some(other),
                 }
@@ -131,8 +131,8 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
             let ticket = match asked {
                 Some(Ok(ticket)) => ticket,
                 Some(Err(RequestError::NotReady)) => continue,
-                Some(Err(error)) => return Err(self.failed(&error.to_string())),
-                None => return Err(self.failed("the admin queue stays full")),
+                Some(Err(error)) => return Err(self.device_error(&error.to_string())),
+                None => return Err(self.device_error("the admin queue stays full")),
             };
             let made = self.wait(|driver, now| {
                 driver.poll(now);
@@ -141,8 +141,8 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
             match made {
                 Some(Ok(queue)) => return Ok(queue),
                 Some(Err(QueueError::Reset)) => {}
-                Some(Err(error)) => return Err(self.failed(&error.to_string())),
-                None => return Err(self.failed("the creation of a queue did not complete in 120 s")),
+                Some(Err(error)) => return Err(self.device_error(&error.to_string())),
+                None => return Err(self.device_error("the creation of a queue did not complete in 120 s")),
             }
         }
     }
@@ -159,7 +159,7 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
             None
         });
         let driver = self.driver();
-        deleted.is_some() && (driver.death().is_none() || driver.is_quiet())
+        deleted.is_some() && (driver.death_cause().is_none() || driver.is_dma_stopped())
     }
 
     /// Takes a vector for a queue, if one is free.
@@ -167,18 +167,22 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
         self.free_vectors.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
     }
 
-    pub(super) fn give_vector_back(&self, vector: u16) {
+    pub(super) fn release_vector(&self, vector: u16) {
         self.free_vectors.lock().unwrap_or_else(PoisonError::into_inner).insert(vector);
     }
 
-    pub(super) fn dead(&self) -> IoError {
-        match self.driver().death() {
-            Some(death) => self.failed(&death.to_string()),
-            None => self.failed("the controller is not ready"),
+    pub(super) fn death_error(&self) -> IoError {
+        match self.driver().death_cause() {
+            Some(death) => self.device_error(&death.to_string()),
+            None => self.device_error("the controller is not ready"),
         }
     }
 
-    pub(super) fn failed(&self, reason: &str) -> IoError {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn device_error(&self, reason: &str) -> IoError {
         IoError::Device { reason: format!("{}: {reason}", self.name) }
     }
 
@@ -190,10 +194,10 @@ impl<F: PciFunction, H: HostMemory> SharedController<F, H> {
             if let Some(found) = poll(&mut self.driver(), now) {
                 return Some(found);
             }
-            if now.since(started) > PATIENCE {
+            if now.since(started) > REQUEST_TIMEOUT {
                 return None;
             }
-            Clock::sleep(LOOK);
+            Clock::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -203,8 +207,8 @@ impl<F: PciFunction, H: HostMemory> Drop for SharedController<F, H> {
     fn drop(&mut self) {
         let started = self.now();
         self.driver().close(started);
-        while self.driver().poll(self.now()) != DriverPhase::Dead && self.now().since(started) < CLOSING {
-            Clock::sleep(LOOK);
+        while self.driver().poll(self.now()) != DriverPhase::Dead && self.now().since(started) < SHUTDOWN_TIMEOUT {
+            Clock::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the guarantees of a flush, and of the reports of failed writes.
 
-use crate::fake::{CacheRig, small, write};
+use crate::fake::{CacheRig, small_config, write};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{CacheConfig, CacheRequest, TransferKind};
 use headwater_io::command::WriteDurability;
@@ -8,14 +8,14 @@ use headwater_nvme::spec::status::Status;
 
 const PAGE: u64 = 4_096;
 
-fn lazy() -> CacheConfig {
-    CacheConfig { dirty_background: 60, dirty_most: 60, ..small() }
+fn lazy_config() -> CacheConfig {
+    CacheConfig { dirty_background: 60, dirty_max: 60, ..small_config() }
 }
 
 #[test]
 fn power_cut_after_a_flush_loses_no_earlier_write() {
     for seed in 0..200 {
-        let mut rig = CacheRig::new(100 * 512, lazy(), seed);
+        let mut rig = CacheRig::new(100 * 512, lazy_config(), seed);
         let mut random = fastrand::Rng::with_seed(seed);
         let mut wanted = rig.lower.now.clone();
         for _ in 0..random.usize(1..60) {
@@ -33,9 +33,9 @@ fn power_cut_after_a_flush_loses_no_earlier_write() {
 
 #[test]
 fn durable_write_survives_without_a_flush() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     let CacheRequest::Write { offset, from, .. } = write(1_000, &[7; 6_000]) else { unreachable!() };
-    let request = CacheRequest::Write { offset, from, durable: WriteDurability::Now };
+    let request = CacheRequest::Write { offset, from, durable: WriteDurability::Immediate };
     assert_eq!(rig.run(request).status, Status::SUCCESS);
     assert_eq!(rig.lower.durable[1_000..7_000], [7; 6_000]);
     assert_eq!(rig.lower.count(TransferKind::Flush), 0);
@@ -43,7 +43,7 @@ fn durable_write_survives_without_a_flush() {
 
 #[test]
 fn failed_write_back_is_reported_once_to_each_user_and_retried() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     let other = rig.cache.join();
     rig.write(0, &[1; 3 * 4_096]);
     rig.lower.broken = Some((PAGE..2 * PAGE, TransferKind::Write));
@@ -66,7 +66,7 @@ fn failed_write_back_is_reported_once_to_each_user_and_retried() {
 
 #[test]
 fn failed_page_is_retried_at_its_age_limit() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     rig.write(0, &[1; 4_096]);
     rig.lower.broken = Some((0..PAGE, TransferKind::Write));
     assert_eq!(rig.flush(), Status::INTERNAL_ERROR);
@@ -81,7 +81,7 @@ fn failed_page_is_retried_at_its_age_limit() {
 
 #[test]
 fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     rig.lower.broken = Some((0..64 * PAGE, TransferKind::Write));
     let told: Vec<Status> = (0..40).map(|page| rig.write(page * PAGE, &[2; 4_096])).collect();
     assert!(told[0].is_success());
@@ -98,13 +98,13 @@ fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
 
 #[test]
 fn concurrent_flushes_are_combined() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
-    rig.lower.answering = false;
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
+    rig.lower.completing = false;
     rig.write(0, &[1; 4_096]);
     for _ in 0..5 {
         rig.submit(CacheRequest::Flush);
     }
-    rig.lower.answering = true;
+    rig.lower.completing = true;
     for _ in 0..5 {
         assert_eq!(rig.wait().status, Status::SUCCESS);
     }
@@ -117,13 +117,13 @@ fn concurrent_flushes_are_combined() {
 
 #[test]
 fn write_during_a_flush_completes() {
-    let mut rig = CacheRig::new(64 * 4_096, lazy(), 1);
+    let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     rig.write(0, &[1; 4_096]);
-    rig.lower.answering = false;
+    rig.lower.completing = false;
     rig.submit(CacheRequest::Flush);
     // The page is being written: the next write waits for that, and is not part of the flush.
     rig.submit(write(0, &[2; 4_096]));
-    rig.lower.answering = true;
+    rig.lower.completing = true;
     rig.wait();
     rig.wait();
     assert_eq!(rig.read(0, 4_096), [2; 4_096]);

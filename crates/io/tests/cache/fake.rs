@@ -29,13 +29,13 @@ pub(crate) struct FakeDevice {
     pub(crate) broken: Option<(std::ops::Range<u64>, TransferKind)>,
     pub(crate) depth: usize,
     /// Transfers complete only while this is true.
-    pub(crate) answering: bool,
+    pub(crate) completing: bool,
     pub(crate) gone: bool,
     /// True if some transfers take effect at submission and complete later.
-    pub(crate) hasty: bool,
+    pub(crate) early_effects: bool,
     /// Every accepted transfer: kind, offset, bytes.
     pub(crate) log: Vec<(TransferKind, u64, u64)>,
-    flying: Vec<FakeTransfer>,
+    in_flight: Vec<FakeTransfer>,
 }
 
 struct FakeTransfer {
@@ -63,16 +63,16 @@ impl FakeDevice {
             failing_writes: 0,
             broken: None,
             depth: 16,
-            answering: true,
+            completing: true,
             gone: false,
-            hasty: true,
+            early_effects: true,
             log: Vec::new(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
         }
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.flying.len()
+        self.in_flight.len()
     }
 
     pub(crate) fn count(&self, kind: TransferKind) -> usize {
@@ -93,7 +93,7 @@ impl FakeDevice {
     }
 
     /// Executes a transfer.
-    fn carry_out(&mut self, flying: &FakeTransfer) -> Status {
+    fn execute(&mut self, flying: &FakeTransfer) -> Status {
         let FakeTransfer { transfer, seen, image, .. } = flying;
         let fails = self.fails(transfer);
         let from = usize::try_from(transfer.offset).unwrap();
@@ -105,10 +105,10 @@ impl FakeDevice {
             TransferKind::Read => scatter(&transfer.segments, &self.now[from..from + bytes]),
             TransferKind::Write => {
                 self.now[from..from + done].copy_from_slice(&seen[..done]);
-                if transfer.durable == WriteDurability::Now {
+                if transfer.durable == WriteDurability::Immediate {
                     // A flush submitted before this write and completed after it does not undo it.
                     let images =
-                        self.flying.iter_mut().filter(|flying| flying.transfer.kind == TransferKind::Flush);
+                        self.in_flight.iter_mut().filter(|flying| flying.transfer.kind == TransferKind::Flush);
                     let durable =
                         std::iter::once(&mut self.durable).chain(images.map(|flush| &mut flush.image));
                     durable.for_each(|to| to[from..from + done].copy_from_slice(&seen[..done]));
@@ -126,7 +126,7 @@ impl FakeDevice {
         if flying.transfer.kind == TransferKind::Write {
             assert_eq!(gather(&flying.transfer.segments), flying.seen, "a write in flight changed");
         }
-        let status = flying.outcome.unwrap_or_else(|| self.carry_out(&flying));
+        let status = flying.outcome.unwrap_or_else(|| self.execute(&flying));
         TransferCompletion { ticket: flying.ticket, status }
     }
 }
@@ -137,7 +137,7 @@ impl BackingDevice for FakeDevice {
     }
 
     fn submit(&mut self, transfer: BackingTransfer, ticket: u64) -> Result<(), TransferRefusal> {
-        if self.flying.len() >= self.depth {
+        if self.in_flight.len() >= self.depth {
             return Err(TransferRefusal::Full(transfer));
         }
         let segments: usize = transfer.segments.iter().map(Buffer::bytes).sum();
@@ -155,10 +155,10 @@ impl BackingDevice for FakeDevice {
         let seen = if transfer.kind == TransferKind::Write { gather(&transfer.segments) } else { Vec::new() };
         let image = if transfer.kind == TransferKind::Flush { self.now.clone() } else { Vec::new() };
         let mut flying = FakeTransfer { ticket, transfer, seen, image, outcome: None };
-        if self.hasty && flying.transfer.kind != TransferKind::Flush && self.random.bool() {
-            flying.outcome = Some(self.carry_out(&flying));
+        if self.early_effects && flying.transfer.kind != TransferKind::Flush && self.random.bool() {
+            flying.outcome = Some(self.execute(&flying));
         }
-        self.flying.push(flying);
+        self.in_flight.push(flying);
         Ok(())
     }
 
@@ -166,11 +166,11 @@ impl BackingDevice for FakeDevice {
         if self.gone {
             return Err(Status::NAMESPACE_NOT_READY);
         }
-        if self.flying.is_empty() || !self.answering || self.random.u32(0..4) == 0 {
+        if self.in_flight.is_empty() || !self.completing || self.random.u32(0..4) == 0 {
             return Ok(None);
         }
-        let at = self.random.usize(0..self.flying.len());
-        let flying = self.flying.swap_remove(at);
+        let at = self.random.usize(0..self.in_flight.len());
+        let flying = self.in_flight.swap_remove(at);
         Ok(Some(self.finish(flying)))
     }
 }
@@ -195,13 +195,13 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> Vec<u8> {
 
 pub(crate) fn buffer(bytes: &[u8]) -> Buffer {
     let memory = SharedMemory::anonymous(bytes.len().max(1)).unwrap();
-    let buffer = Buffer::whole(memory, Iova(0)).slice(0, bytes.len()).unwrap();
+    let buffer = Buffer::from_region(memory, Iova(0)).slice(0, bytes.len()).unwrap();
     buffer.write(0, bytes).unwrap();
     buffer
 }
 
 pub(crate) fn memory(bytes: usize) -> Result<Buffer, IoError> {
-    Ok(Buffer::whole(SharedMemory::anonymous(bytes)?, Iova(0)))
+    Ok(Buffer::from_region(SharedMemory::anonymous(bytes)?, Iova(0)))
 }
 
 /// A cache, its backing device, and one user.
@@ -213,8 +213,8 @@ pub(crate) struct CacheRig {
     token: u64,
 }
 
-pub(crate) fn small() -> CacheConfig {
-    CacheConfig { pages: 16, block_pages: 4, write_backs: 4, ahead_pages: 0, ..CacheConfig::default() }
+pub(crate) fn small_config() -> CacheConfig {
+    CacheConfig { pages: 16, block_pages: 4, write_backs: 4, prefetch_pages: 0, ..CacheConfig::default() }
 }
 
 impl CacheRig {
@@ -231,21 +231,21 @@ impl CacheRig {
     }
 
     pub(crate) fn turn(&mut self) {
-        self.cache.turn(&mut self.lower, self.now);
+        self.cache.poll(&mut self.lower, self.now);
     }
 
     /// Submits a request and waits until it finishes.
     pub(crate) fn run(&mut self, request: CacheRequest) -> FinishedRequest {
         match self.submit(request) {
             SubmitResult::Done(finished) => finished,
-            SubmitResult::Later => self.wait(),
+            SubmitResult::Pending => self.wait(),
         }
     }
 
     pub(crate) fn wait(&mut self) -> FinishedRequest {
         for _ in 0..100_000 {
             self.turn();
-            if let Some(finished) = self.cache.take(self.owner) {
+            if let Some(finished) = self.cache.take_finished(self.owner) {
                 return finished;
             }
         }
@@ -269,11 +269,11 @@ impl CacheRig {
     pub(crate) fn resize(&mut self, pages: usize) -> Status {
         match self.cache.resize(&mut self.lower, self.owner, (pages, 0), &mut memory).unwrap() {
             SubmitResult::Done(finished) => finished.status,
-            SubmitResult::Later => self.wait().status,
+            SubmitResult::Pending => self.wait().status,
         }
     }
 }
 
 pub(crate) fn write(offset: u64, bytes: &[u8]) -> CacheRequest {
-    CacheRequest::Write { offset, from: buffer(bytes), durable: WriteDurability::AsPromised }
+    CacheRequest::Write { offset, from: buffer(bytes), durable: WriteDurability::NamespaceDefault }
 }

@@ -26,7 +26,7 @@ struct ByteModel {
 struct PendingCheck {
     user: usize,
     range: Range<usize>,
-    what: ExpectedEffect,
+    effect: ExpectedEffect,
 }
 
 enum ExpectedEffect {
@@ -48,12 +48,12 @@ struct CacheModelRun {
     cache: BlockCache,
     users: Vec<CacheUser>,
     model: ByteModel,
-    asks: BTreeMap<u64, PendingCheck>,
+    pending: BTreeMap<u64, PendingCheck>,
     token: u64,
     now: u64,
     cancelled: BTreeSet<u64>,
     /// True if requests may fail.
-    forgiving: bool,
+    failures_allowed: bool,
 }
 
 impl CacheModelRun {
@@ -73,9 +73,9 @@ impl CacheModelRun {
             pages: random.usize(8..60),
             block_pages: [1, 4, 8][random.usize(0..3)],
             dirty_background: random.u8(0..20),
-            dirty_most: random.u8(20..=90),
+            dirty_max: random.u8(20..=90),
             dirty_age: Nanos(random.u64(1..5_000)),
-            ahead_pages: random.u32(0..20),
+            prefetch_pages: random.u32(0..20),
             write_backs: random.u32(1..6),
         };
         let shape = DeviceShape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
@@ -93,11 +93,11 @@ impl CacheModelRun {
             cache,
             users,
             model,
-            asks: BTreeMap::new(),
+            pending: BTreeMap::new(),
             token: 0,
             now: 0,
             cancelled: BTreeSet::new(),
-            forgiving: failures > 0,
+            failures_allowed: failures > 0,
         }
     }
 
@@ -116,9 +116,9 @@ impl CacheModelRun {
         }
         let conflicts = |ask: &PendingCheck| {
             let overlaps = ask.range.start < range.end && range.start < ask.range.end;
-            overlaps && (writes || matches!(ask.what, ExpectedEffect::Write(_)))
+            overlaps && (writes || matches!(ask.effect, ExpectedEffect::Write(_)))
         };
-        (!self.asks.values().any(conflicts)).then_some(range)
+        (!self.pending.values().any(conflicts)).then_some(range)
     }
 
     fn random_bytes(&mut self, bytes: usize) -> Vec<u8> {
@@ -129,13 +129,13 @@ impl CacheModelRun {
 
     fn step(&mut self) {
         match self.random.u32(0..100) {
-            0..30 => self.ask_read(),
-            30..55 => self.ask_write(),
-            55..60 => self.ask_compare(),
-            60..63 => self.ask_range(),
+            0..30 => self.submit_read(),
+            30..55 => self.submit_write(),
+            55..60 => self.submit_compare(),
+            60..63 => self.submit_range(),
             63..66 => {
                 let what = self.flush();
-                self.ask(0..0, what, CacheRequest::Flush);
+                self.submit(0..0, what, CacheRequest::Flush);
             }
             66..67 => self.resize(),
             67..68 => {
@@ -151,13 +151,13 @@ impl CacheModelRun {
     /// Returns the bytes that a flush must make durable: all except those being written.
     fn flush(&self) -> ExpectedEffect {
         let mut bytes = self.model.bytes.clone();
-        for ask in self.asks.values().filter(|ask| matches!(ask.what, ExpectedEffect::Write(_))) {
+        for ask in self.pending.values().filter(|ask| matches!(ask.effect, ExpectedEffect::Write(_))) {
             bytes[ask.range.clone()].fill(None);
         }
         ExpectedEffect::Flush(bytes, self.model.writes)
     }
 
-    fn ask(&mut self, range: Range<usize>, what: ExpectedEffect, request: CacheRequest) {
+    fn submit(&mut self, range: Range<usize>, what: ExpectedEffect, request: CacheRequest) {
         self.token += 1;
         let user = self.random.usize(0..USERS);
         if let ExpectedEffect::Write(bytes) = &what {
@@ -165,14 +165,14 @@ impl CacheModelRun {
             assert_eq!(bytes.len(), range.len());
             self.model.touched[range.clone()].fill(self.model.writes);
         }
-        self.asks.insert(self.token, PendingCheck { user, range, what });
+        self.pending.insert(self.token, PendingCheck { user, range, effect: what });
         match self.cache.submit(&mut self.lower, self.users[user], request, self.token).unwrap() {
             SubmitResult::Done(finished) => self.check(finished),
-            SubmitResult::Later => {}
+            SubmitResult::Pending => {}
         }
     }
 
-    fn ask_read(&mut self) {
+    fn submit_read(&mut self) {
         let direct = self.random.u32(0..4) == 0;
         let Some(range) = self.range(direct, false) else { return };
         let (offset, into) = (u64::try_from(range.start).unwrap(), buffer(&vec![0x99; range.len()]));
@@ -181,25 +181,25 @@ impl CacheModelRun {
         } else {
             CacheRequest::Read { offset, into }
         };
-        self.ask(range, ExpectedEffect::Read, request);
+        self.submit(range, ExpectedEffect::Read, request);
     }
 
-    fn ask_write(&mut self) {
+    fn submit_write(&mut self) {
         let direct = self.random.u32(0..4) == 0;
         let Some(range) = self.range(direct, true) else { return };
         let bytes = self.random_bytes(range.len());
         let (offset, from) = (u64::try_from(range.start).unwrap(), buffer(&bytes));
         let durable =
-            [WriteDurability::AsPromised, WriteDurability::Now][usize::from(self.random.u32(0..6) == 0)];
+            [WriteDurability::NamespaceDefault, WriteDurability::Immediate][usize::from(self.random.u32(0..6) == 0)];
         let request = if direct {
             CacheRequest::DirectWrite { offset, from, durable }
         } else {
             CacheRequest::Write { offset, from, durable }
         };
-        self.ask(range, ExpectedEffect::Write(bytes.into_iter().map(Some).collect()), request);
+        self.submit(range, ExpectedEffect::Write(bytes.into_iter().map(Some).collect()), request);
     }
 
-    fn ask_compare(&mut self) {
+    fn submit_compare(&mut self) {
         let Some(range) = self.range(false, false) else { return };
         let Some(mut bytes) = self.model.bytes[range.clone()].iter().copied().collect::<Option<Vec<u8>>>()
         else {
@@ -211,47 +211,47 @@ impl CacheModelRun {
             bytes[at] ^= 1;
         }
         let offset = u64::try_from(range.start).unwrap();
-        self.ask(
+        self.submit(
             range,
             ExpectedEffect::Compare { equal },
             CacheRequest::Compare { offset, with: buffer(&bytes) },
         );
     }
 
-    fn ask_range(&mut self) {
+    fn submit_range(&mut self) {
         let Some(range) = self.range(true, true) else { return };
         let (offset, bytes) = (u64::try_from(range.start).unwrap(), u64::try_from(range.len()).unwrap());
         let zeroes = self.random.bool();
         let after = if zeroes { Some(0) } else { None };
         let request = if zeroes {
-            CacheRequest::Zeroes { offset, bytes, durable: WriteDurability::AsPromised }
+            CacheRequest::Zeroes { offset, bytes, durable: WriteDurability::NamespaceDefault }
         } else {
             CacheRequest::Discard { offset, bytes }
         };
-        self.ask(range.clone(), ExpectedEffect::Write(vec![after; range.len()]), request);
+        self.submit(range.clone(), ExpectedEffect::Write(vec![after; range.len()]), request);
     }
 
     fn resize(&mut self) {
-        if self.asks.values().any(|ask| matches!(ask.what, ExpectedEffect::Resize)) {
+        if self.pending.values().any(|ask| matches!(ask.effect, ExpectedEffect::Resize)) {
             return;
         }
         self.token += 1;
         let (user, pages) = (self.random.usize(0..USERS), self.random.usize(8..60));
-        self.asks.insert(self.token, PendingCheck { user, range: 0..0, what: ExpectedEffect::Resize });
+        self.pending.insert(self.token, PendingCheck { user, range: 0..0, effect: ExpectedEffect::Resize });
         let given = (pages, self.token);
         match self.cache.resize(&mut self.lower, self.users[user], given, &mut memory).unwrap() {
             SubmitResult::Done(finished) => self.check(finished),
-            SubmitResult::Later => {}
+            SubmitResult::Pending => {}
         }
     }
 
     /// Cancels a random request in progress.
     fn cancel(&mut self) {
-        if self.asks.is_empty() {
+        if self.pending.is_empty() {
             return;
         }
-        let at = self.random.usize(0..self.asks.len());
-        let Some((&token, ask)) = self.asks.iter().nth(at) else { return };
+        let at = self.random.usize(0..self.pending.len());
+        let Some((&token, ask)) = self.pending.iter().nth(at) else { return };
         if self.cache.cancel(self.users[ask.user], token) {
             self.cancelled.insert(token);
         }
@@ -266,7 +266,7 @@ impl CacheModelRun {
         if !writes {
             let mut bytes = vec![0; range.len()];
             if self.cache.read_hit(user, offset, &mut bytes) {
-                self.agree(&range, &bytes);
+                self.assert_bytes(&range, &bytes);
             }
             return;
         }
@@ -281,16 +281,16 @@ impl CacheModelRun {
 
     fn turn(&mut self) {
         self.now += self.random.u64(0..200);
-        self.cache.turn(&mut self.lower, Nanos(self.now));
+        self.cache.poll(&mut self.lower, Nanos(self.now));
         for user in 0..USERS {
-            while let Some(finished) = self.cache.take(self.users[user]) {
-                assert_eq!(self.asks[&finished.token].user, user, "seed {}", self.seed);
+            while let Some(finished) = self.cache.take_finished(self.users[user]) {
+                assert_eq!(self.pending[&finished.token].user, user, "seed {}", self.seed);
                 self.check(finished);
             }
         }
     }
 
-    fn agree(&self, range: &Range<usize>, bytes: &[u8]) {
+    fn assert_bytes(&self, range: &Range<usize>, bytes: &[u8]) {
         for (at, (wanted, byte)) in self.model.bytes[range.clone()].iter().zip(bytes).enumerate() {
             let index = range.start + at;
             assert!(
@@ -303,17 +303,17 @@ impl CacheModelRun {
 
     fn check(&mut self, finished: FinishedRequest) {
         let seed = self.seed;
-        let Some(PendingCheck { range, what, .. }) = self.asks.remove(&finished.token) else {
+        let Some(PendingCheck { range, effect: what, .. }) = self.pending.remove(&finished.token) else {
             panic!("seed {seed}: a completion without a request")
         };
         let fine = finished.status.is_success();
         let cancelled = self.cancelled.remove(&finished.token);
         let aborted = finished.status == Status::ABORT_REQUESTED;
         assert!(if cancelled { !fine } else { !aborted }, "seed {seed}: {finished:?}");
-        let may_fail = self.forgiving || cancelled;
+        let may_fail = self.failures_allowed || cancelled;
         assert!(fine || may_fail || finished.status == Status::COMPARE_FAILURE, "seed {seed}: {finished:?}");
         match what {
-            ExpectedEffect::Read if fine => self.agree(&range, &bytes_of(&finished.data.unwrap())),
+            ExpectedEffect::Read if fine => self.assert_bytes(&range, &bytes_of(&finished.data.unwrap())),
             ExpectedEffect::Write(bytes) => {
                 let bytes = bytes.into_iter().map(|byte| byte.filter(|_| fine));
                 self.model.bytes[range].iter_mut().zip(bytes).for_each(|(at, byte)| *at = byte);
@@ -335,12 +335,12 @@ impl CacheModelRun {
 
     fn drain(&mut self) {
         for _ in 0..200_000 {
-            if self.asks.is_empty() && self.lower.in_flight() == 0 && self.cache.in_flight() == 0 {
+            if self.pending.is_empty() && self.lower.in_flight() == 0 && self.cache.in_flight() == 0 {
                 return;
             }
             self.turn();
         }
-        panic!("seed {}: {} requests do not finish", self.seed, self.asks.len());
+        panic!("seed {}: {} requests do not finish", self.seed, self.pending.len());
     }
 
     /// Checks all bytes, after failures have stopped.
@@ -349,23 +349,23 @@ impl CacheModelRun {
         (self.lower.failing_reads, self.lower.failing_writes) = (0, 0);
         // Each user receives older failures once, by a flush.
         for round in 0..2 {
-            self.forgiving &= round == 0;
+            self.failures_allowed &= round == 0;
             for user in 0..USERS {
                 self.token += 1;
                 let what = self.flush();
-                self.asks.insert(self.token, PendingCheck { user, range: 0..0, what });
+                self.pending.insert(self.token, PendingCheck { user, range: 0..0, effect: what });
                 let flush = CacheRequest::Flush;
                 self.cache.submit(&mut self.lower, self.users[user], flush, self.token).unwrap();
                 self.drain();
             }
         }
         let statistics = self.cache.statistics();
-        assert_eq!((statistics.dirty_bytes, statistics.strays), (0, 0), "seed {}", self.seed);
+        assert_eq!((statistics.dirty_bytes, statistics.unmatched_completions), (0, 0), "seed {}", self.seed);
         let range = 0..self.model.bytes.len();
-        self.agree(&range, &self.lower.now.clone());
-        self.agree(&range, &self.lower.durable.clone());
+        self.assert_bytes(&range, &self.lower.now.clone());
+        self.assert_bytes(&range, &self.lower.durable.clone());
         let step = self.model.bytes.len();
-        self.ask(
+        self.submit(
             0..step,
             ExpectedEffect::Read,
             CacheRequest::Read { offset: 0, into: buffer(&vec![0; step]) },

@@ -1,10 +1,10 @@
 //! Tests of a cache over a handle with one queue: it sends NVMe commands inside the blocks that this client may access.
 
-use crate::fake::{buffer, bytes_of, memory, small, write};
+use crate::fake::{buffer, bytes_of, memory, small_config, write};
 use headwater_host::clock::Nanos;
 use headwater_io::backend::{ArmResult, CompletedCommand, IoLimits};
 use headwater_io::cache::{
-    BlockCache, CacheRequest, CacheUser, FinishedRequest, HandleBacking, LISTS_BYTES, SubmitResult,
+    BlockCache, CacheRequest, CacheUser, FinishedRequest, HandleBacking, DISCARD_LISTS_BYTES, SubmitResult,
 };
 use headwater_io::command::{TransferData, WriteDurability};
 use headwater_io::error::{RejectedCommand, SubmitError};
@@ -23,12 +23,12 @@ const BLOCKS: u64 = 200;
 #[derive(Debug)]
 pub(crate) struct BlockDevice {
     bytes: Arc<Mutex<Vec<u8>>>,
-    flying: VecDeque<(Command, u64)>,
+    in_flight: VecDeque<(Command, u64)>,
     depth: usize,
 }
 
 impl BlockDevice {
-    fn carry_out(&mut self, command: &Command) -> Status {
+    fn execute(&mut self, command: &Command) -> Status {
         let entry = &command.entry;
         let mut bytes = self.bytes.lock().unwrap();
         let lba = u64::from(entry.cdw10.get()) | (u64::from(entry.cdw11.get()) << 32);
@@ -73,10 +73,10 @@ impl QueueTransport for BlockDevice {
     }
 
     fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
-        if self.flying.len() >= self.depth {
+        if self.in_flight.len() >= self.depth {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
-        self.flying.push_back((command, token));
+        self.in_flight.push_back((command, token));
         Ok(())
     }
 
@@ -85,8 +85,8 @@ impl QueueTransport for BlockDevice {
     }
 
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        let Some((command, token)) = self.flying.pop_front() else { return Ok(None) };
-        let status = self.carry_out(&command);
+        let Some((command, token)) = self.in_flight.pop_front() else { return Ok(None) };
+        let status = self.execute(&command);
         Ok(Some(CompletedCommand { completion: Completion { token, result: 0, status }, data: command.data }))
     }
 
@@ -103,11 +103,11 @@ impl QueueTransport for BlockDevice {
     }
 
     fn visit_tokens(&mut self, visit: &mut dyn FnMut(&mut u64)) {
-        self.flying.iter_mut().for_each(|(_, token)| visit(token));
+        self.in_flight.iter_mut().for_each(|(_, token)| visit(token));
     }
 
     fn in_flight(&self) -> u32 {
-        u32::try_from(self.flying.len()).unwrap()
+        u32::try_from(self.in_flight.len()).unwrap()
     }
 
     fn depth(&self) -> u32 {
@@ -118,7 +118,7 @@ impl QueueTransport for BlockDevice {
 /// Returns a device and its bytes.
 pub(crate) fn device() -> (BlockDevice, Arc<Mutex<Vec<u8>>>) {
     let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
-    (BlockDevice { bytes: Arc::clone(&bytes), flying: VecDeque::new(), depth: 3 }, bytes)
+    (BlockDevice { bytes: Arc::clone(&bytes), in_flight: VecDeque::new(), depth: 3 }, bytes)
 }
 
 /// Returns the middle of the device, which this client may access.
@@ -143,10 +143,10 @@ impl HandleCacheRig {
     fn new() -> Self {
         let (device, bytes) = device();
         let facts = facts();
-        let lists = memory(LISTS_BYTES).unwrap();
+        let lists = memory(DISCARD_LISTS_BYTES).unwrap();
         let handle = Handle::builder(&facts).queue(Queue::over(Box::new(device))).build().unwrap();
         let lower = HandleBacking::new(handle, &facts, &lists).unwrap();
-        let mut cache = BlockCache::new(lower.shape(), small(), &mut memory).unwrap();
+        let mut cache = BlockCache::new(lower.shape(), small_config(), &mut memory).unwrap();
         let owner = cache.join();
         Self { cache, lower, owner, bytes }
     }
@@ -154,9 +154,9 @@ impl HandleCacheRig {
     fn run(&mut self, request: CacheRequest) -> FinishedRequest {
         match self.cache.submit(&mut self.lower, self.owner, request, 1).unwrap() {
             SubmitResult::Done(finished) => finished,
-            SubmitResult::Later => loop {
-                self.cache.turn(&mut self.lower, Nanos::ZERO);
-                if let Some(finished) = self.cache.take(self.owner) {
+            SubmitResult::Pending => loop {
+                self.cache.poll(&mut self.lower, Nanos::ZERO);
+                if let Some(finished) = self.cache.take_finished(self.owner) {
                     break finished;
                 }
             },
@@ -182,7 +182,7 @@ fn byte_requests_become_commands_inside_this_clients_blocks() {
                     rig.run(CacheRequest::Zeroes {
                         offset: blocks,
                         bytes: 512,
-                        durable: WriteDurability::AsPromised
+                        durable: WriteDurability::NamespaceDefault
                     })
                     .status
                     .is_success()

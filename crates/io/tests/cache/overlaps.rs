@@ -1,7 +1,7 @@
 //! Tests of concurrent writes to the same bytes, cached and direct: any order is allowed, but the result must be one of
 //! them.
 
-use crate::fake::{FakeDevice, buffer, bytes_of, memory, small, write};
+use crate::fake::{FakeDevice, buffer, bytes_of, memory, small_config, write};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{BlockCache, CacheConfig, CacheRequest, DeviceShape, SubmitResult, WritePolicy};
 use headwater_io::command::WriteDurability;
@@ -15,7 +15,7 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
         let bytes = PAGES * 4_096;
         let shape = DeviceShape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
         let policy = [WritePolicy::Back, WritePolicy::Through][random.usize(0..2)];
-        let config = CacheConfig { pages: 8, block_pages: 4, policy, ..small() };
+        let config = CacheConfig { pages: 8, block_pages: 4, policy, ..small_config() };
         let mut cache = BlockCache::new(shape, config, &mut memory).unwrap();
         let owners = [cache.join(), cache.join()];
         let mut lower = FakeDevice::new(bytes, seed);
@@ -28,7 +28,7 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
             let start = random.usize(0..bytes / 512) * 512;
             let length = (random.usize(1..20) * 512).min(bytes - start);
             let (offset, from) = (u64::try_from(start).unwrap(), buffer(&vec![byte; length]));
-            let durable = WriteDurability::AsPromised;
+            let durable = WriteDurability::NamespaceDefault;
             let request = match random.u32(0..5) {
                 0 | 1 => CacheRequest::DirectWrite { offset, from, durable },
                 2 => CacheRequest::Read { offset, into: from },
@@ -39,17 +39,17 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
             }
             let owner = owners[random.usize(0..2)];
             let submitted = cache.submit(&mut lower, owner, request, step).unwrap();
-            pending += usize::from(matches!(submitted, SubmitResult::Later));
+            pending += usize::from(matches!(submitted, SubmitResult::Pending));
             if random.u32(0..3) == 0 {
-                cache.turn(&mut lower, Nanos(step));
+                cache.poll(&mut lower, Nanos(step));
             }
-            while cache.take(owners[0]).or_else(|| cache.take(owners[1])).is_some() {
+            while cache.take_finished(owners[0]).or_else(|| cache.take_finished(owners[1])).is_some() {
                 pending -= 1;
             }
         }
         for _ in 0..20_000 {
-            cache.turn(&mut lower, Nanos(1_000));
-            while cache.take(owners[0]).or_else(|| cache.take(owners[1])).is_some() {
+            cache.poll(&mut lower, Nanos(1_000));
+            while cache.take_finished(owners[0]).or_else(|| cache.take_finished(owners[1])).is_some() {
                 pending -= 1;
             }
         }
@@ -57,8 +57,8 @@ fn cache_and_device_agree_after_overlapping_writes_by_every_path() {
         let mut ask = |request: CacheRequest| {
             cache.submit(&mut lower, owners[0], request, 0).unwrap();
             for _ in 0..20_000 {
-                cache.turn(&mut lower, Nanos(1_000));
-                if let Some(finished) = cache.take(owners[0]) {
+                cache.poll(&mut lower, Nanos(1_000));
+                if let Some(finished) = cache.take_finished(owners[0]) {
                     return finished;
                 }
             }

@@ -1,6 +1,6 @@
 //! Regression tests of defect B11 of the released NVMeDirect, one for each of its parts.
 
-use crate::fake::{CacheRig, small};
+use crate::fake::{CacheRig, small_config};
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_io::Buffer;
 use headwater_io::cache::{BlockCache, CacheConfig, DeviceShape, TransferKind};
@@ -13,7 +13,7 @@ const PAGE: u64 = 4_096;
 #[test]
 fn b11_write_of_several_blocks_hits_all_cached_pages() {
     let mut rig =
-        CacheRig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_most: 80, ..small() }, 1);
+        CacheRig::new(64 * 4_096, CacheConfig { dirty_background: 80, dirty_max: 80, ..small_config() }, 1);
     rig.read(0, 6 * 4_096);
     rig.lower.log.clear();
     let hits = rig.cache.statistics().hits;
@@ -28,8 +28,8 @@ fn b11_write_of_several_blocks_hits_all_cached_pages() {
 /// Guards against one page list for all handles of a device: a scan through one handle evicted the pages of another.
 #[test]
 fn b11_scan_through_one_handle_keeps_the_cache_of_another() {
-    let mut quiet = CacheRig::new(256 * 4_096, small(), 1);
-    let mut scanning = CacheRig::new(256 * 4_096, small(), 1);
+    let mut quiet = CacheRig::new(256 * 4_096, small_config(), 1);
+    let mut scanning = CacheRig::new(256 * 4_096, small_config(), 1);
     quiet.read(0, 10 * 4_096);
     for page in 0..256 {
         scanning.read(page * PAGE, 4_096);
@@ -44,7 +44,7 @@ fn b11_scan_through_one_handle_keeps_the_cache_of_another() {
 /// Guards against a cache that could not shrink.
 #[test]
 fn b11_shrink_with_dirty_pages_loses_none() {
-    let config = CacheConfig { pages: 64, dirty_background: 80, dirty_most: 80, ..small() };
+    let config = CacheConfig { pages: 64, dirty_background: 80, dirty_max: 80, ..small_config() };
     let mut rig = CacheRig::new(256 * 4_096, config, 1);
     for page in 0..50 {
         rig.write(page * PAGE, &[u8::try_from(page).unwrap() + 1; 4_096]);
@@ -64,7 +64,7 @@ fn b11_shrink_with_dirty_pages_loses_none() {
 fn b11_memory_returns_to_its_pool_exactly_once() {
     let pool = Pool::open(PoolConfig { cap: 8 << 20, cap_max: 8 << 20, ..PoolConfig::default() }).unwrap();
     let take = |bytes: usize| -> Result<Buffer, headwater_io::IoError> {
-        Ok(Buffer::pooled(pool.buffer(bytes).unwrap()))
+        Ok(Buffer::from_pool(pool.buffer(bytes).unwrap()))
     };
     let shape = DeviceShape { device_bytes: 1 << 30, block_bytes: 512 };
     let config = CacheConfig { pages: 1_024, block_pages: 64, ..CacheConfig::default() };

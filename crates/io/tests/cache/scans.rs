@@ -1,6 +1,6 @@
 //! Tests that frequently used pages survive scans.
 
-use crate::fake::{CacheRig, small};
+use crate::fake::{CacheRig, small_config};
 use headwater_io::cache::CacheConfig;
 
 const PAGE: u64 = 4_096;
@@ -8,7 +8,7 @@ const PAGE: u64 = 4_096;
 #[test]
 fn hot_set_survives_a_scan_of_ten_times_the_cache() {
     let pages = 256;
-    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
+    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small_config() }, 1);
     let hot = 100;
     for _ in 0..4 {
         for page in 0..hot {
@@ -28,7 +28,7 @@ fn hot_set_survives_a_scan_of_ten_times_the_cache() {
 
 #[test]
 fn hot_set_survives_a_scan_in_small_pieces_with_prefetch() {
-    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, ahead_pages: 32, ..small() }, 1);
+    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, prefetch_pages: 32, ..small_config() }, 1);
     for _ in 0..4 {
         for page in 0..100 {
             rig.read(page * 3 * PAGE, 4_096);
@@ -47,7 +47,7 @@ fn hot_set_survives_a_scan_in_small_pieces_with_prefetch() {
 
 #[test]
 fn hot_set_survives_a_scan_of_writes() {
-    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small() }, 1);
+    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, ..small_config() }, 1);
     for _ in 0..4 {
         for page in 0..100 {
             rig.read(page * PAGE, 4_096);

@@ -1,6 +1,6 @@
 //! Tests of one cache used by several threads.
 
-use crate::fake::{FakeDevice, buffer, bytes_of, memory, small, write};
+use crate::fake::{FakeDevice, buffer, bytes_of, memory, small_config, write};
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{
     BlockCache, CacheConfig, CacheMember, CacheRequest, DeviceShape, FinishedRequest, SharedCache,
@@ -11,7 +11,7 @@ use headwater_nvme::spec::status::Status;
 fn run(member: &mut CacheMember<FakeDevice>, request: CacheRequest) -> FinishedRequest {
     match member.submit(request, 1).unwrap() {
         SubmitResult::Done(finished) => finished,
-        SubmitResult::Later => loop {
+        SubmitResult::Pending => loop {
             if let Some(finished) = member.poll(Nanos::ZERO) {
                 return finished;
             }
@@ -24,7 +24,7 @@ fn run(member: &mut CacheMember<FakeDevice>, request: CacheRequest) -> FinishedR
 fn threads_sharing_a_cache_read_their_writes_and_depend_on_no_other_poller() {
     const EACH: usize = 64 * 4_096;
     let shape = DeviceShape { device_bytes: u64::try_from(4 * EACH).unwrap(), block_bytes: 512 };
-    let cache = BlockCache::new(shape, CacheConfig { pages: 64, ..small() }, &mut memory).unwrap();
+    let cache = BlockCache::new(shape, CacheConfig { pages: 64, ..small_config() }, &mut memory).unwrap();
     let shared = SharedCache::new(cache, FakeDevice::new(4 * EACH, 9));
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {

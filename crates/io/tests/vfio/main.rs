@@ -28,8 +28,8 @@ impl VectorSource for FakeVectors {
     fn connect(&self, vector: u16, wake: Option<&WakeDescriptor>) -> std::io::Result<()> {
         let mut machine = self.0.lock();
         match wake {
-            Some(wake) => drop(machine.bells.insert(vector, wake.clone())),
-            None => drop(machine.bells.remove(&vector)),
+            Some(wake) => drop(machine.interrupt_receivers.insert(vector, wake.clone())),
+            None => drop(machine.interrupt_receivers.remove(&vector)),
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ fn buffer(machine: &SharedMachine, bytes: usize) -> Buffer {
     let block = machine.clone().take(bytes, 4_096).unwrap();
     let memory = machine.lock().memory.clone();
     let offset = usize::try_from(block.address - MEMORY_AT).unwrap();
-    Buffer::whole(memory, Iova(MEMORY_AT)).slice(offset, bytes).unwrap()
+    Buffer::from_region(memory, Iova(MEMORY_AT)).slice(offset, bytes).unwrap()
 }
 
 fn read(token: u64, into: &Buffer) -> (Command, u64) {
@@ -110,7 +110,7 @@ fn blocks_read_back_as_written_polled_and_by_interrupts() {
         let (from, into) = (buffer(&machine, 1 << 20), buffer(&machine, 1 << 20));
         let bytes: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
         from.write(0, &bytes).unwrap();
-        queue.submit(Command::write(2, 5, 4_096, from, WriteDurability::Now).unwrap(), 1).unwrap();
+        queue.submit(Command::write(2, 5, 4_096, from, WriteDurability::Immediate).unwrap(), 1).unwrap();
         assert_eq!(answers(&mut queue), [(1, Status::SUCCESS)]);
         queue.submit(Command::read(2, 5, 4_096, into.clone()).unwrap(), 2).unwrap();
         assert_eq!(answers(&mut queue), [(2, Status::SUCCESS)]);
@@ -129,11 +129,11 @@ fn invalid_commands_never_reach_the_controller() {
     let into = buffer(&machine, 4 << 20);
     let beyond = Command::read(3, 1 << 19, 512, into.slice(0, 512).unwrap()).unwrap();
     let reason = queue.submit(beyond, 0).unwrap_err().reason;
-    assert_eq!(reason, SubmitError::Range { first: 1 << 19, blocks: 1, size: 1 << 19 });
+    assert_eq!(reason, SubmitError::BlocksOutOfRange { first: 1 << 19, blocks: 1, size: 1 << 19 });
     let long = Command::read(3, 0, 512, into.slice(0, 2 << 20).unwrap()).unwrap();
-    assert!(matches!(queue.submit(long, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
+    assert!(matches!(queue.submit(long, 0).unwrap_err().reason, SubmitError::Unsupported { .. }));
     let unaligned = Command::read(3, 0, 512, into.slice(2, 512).unwrap()).unwrap();
-    assert!(matches!(queue.submit(unaligned, 0).unwrap_err().reason, SubmitError::Unfit { .. }));
+    assert!(matches!(queue.submit(unaligned, 0).unwrap_err().reason, SubmitError::Unsupported { .. }));
     for token in 0..2 {
         let (command, token) = read(token, &into);
         queue.submit(command, token).unwrap();
@@ -146,10 +146,10 @@ fn invalid_commands_never_reach_the_controller() {
 #[test]
 fn a_reset_completes_commands_in_flight_and_the_queue_continues() {
     for (control, machine) in [polled(), interrupted()] {
-        machine.lock().faults.holds = true;
+        machine.lock().faults.holds_commands = true;
         let (mut queue, into) = filled(&control, &machine, 8);
         control.reset().unwrap();
-        machine.lock().faults.holds = false;
+        machine.lock().faults.holds_commands = false;
         assert_eq!(answers(&mut queue), all(8, Status::ABORTED_BY_HOST));
         let (command, token) = read(3, &into);
         queue.submit(command, token).unwrap();
@@ -160,7 +160,7 @@ fn a_reset_completes_commands_in_flight_and_the_queue_continues() {
 #[test]
 fn a_cancelled_command_has_exactly_one_completion() {
     let (control, machine) = interrupted();
-    machine.lock().faults.holds = true;
+    machine.lock().faults.holds_commands = true;
     let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
     for token in 0..3 {
@@ -172,7 +172,7 @@ fn a_cancelled_command_has_exactly_one_completion() {
     let mut queue = Queue::over(Box::new(transport));
     let first = queue.wait(None).unwrap().unwrap();
     assert_eq!((first.token, first.status), (1, Status::ABORT_REQUESTED));
-    machine.lock().release();
+    machine.lock().complete_held();
     let rest = answers(&mut queue);
     assert_eq!(rest, [(0, Status::SUCCESS), (2, Status::SUCCESS)]);
     let (command, token) = read(0, &into);
@@ -180,14 +180,14 @@ fn a_cancelled_command_has_exactly_one_completion() {
     assert_eq!(answers(&mut queue), [(0, Status::SUCCESS)]);
     assert!(matches!(
         NvmeQueue::open(LocalQueueOwner::new(&control), 1).unwrap().cancel(7),
-        Err(IoError::Refused { .. })
+        Err(IoError::Unsupported { .. })
     ));
 }
 
 #[test]
 fn an_overdue_command_is_aborted_by_the_waiting_thread() {
     let (control, machine) = interrupted();
-    machine.lock().faults.holds = true;
+    machine.lock().faults.holds_commands = true;
     let (mut queue, _) = filled(&control, &machine, 5);
     assert_eq!(answers(&mut queue), all(5, Status::ABORT_REQUESTED));
 }
@@ -195,7 +195,7 @@ fn an_overdue_command_is_aborted_by_the_waiting_thread() {
 #[test]
 fn lost_completions_lead_to_a_reset_driven_by_the_waiting_thread() {
     let (control, machine) = polled();
-    machine.lock().faults.lost = 2;
+    machine.lock().faults.lost_completions = 2;
     machine.lock().faults.ignores_aborts = true;
     let (mut queue, _) = filled(&control, &machine, 6);
     let found = answers(&mut queue);
@@ -206,13 +206,13 @@ fn lost_completions_lead_to_a_reset_driven_by_the_waiting_thread() {
 #[test]
 fn removal_completes_all_commands_and_later_submissions_fail_as_gone() {
     for (control, machine) in [polled(), interrupted()] {
-        machine.lock().faults.holds = true;
+        machine.lock().faults.holds_commands = true;
         let (mut queue, into) = filled(&control, &machine, 7);
         machine.lock().faults.removed = true;
         assert_eq!(answers(&mut queue), all(7, Status::HOST_PATHING_ERROR));
         let (command, token) = read(0, &into);
         assert_eq!(queue.submit(command, token).unwrap_err().reason, SubmitError::Gone);
-        let reason = control.until_ready().unwrap_err().to_string();
+        let reason = control.wait_until_ready().unwrap_err().to_string();
         assert!(reason.contains("removed"), "{reason}");
     }
 }
@@ -220,7 +220,7 @@ fn removal_completes_all_commands_and_later_submissions_fail_as_gone() {
 #[test]
 fn a_dropped_queue_is_deleted_at_the_controller_with_its_commands_in_flight() {
     let (control, machine) = interrupted();
-    machine.lock().faults.holds = true;
+    machine.lock().faults.holds_commands = true;
     let (queue, _) = filled(&control, &machine, 4);
     assert!(machine.lock().arbiter.queue(QueueId(1)).is_ok());
     drop(queue);
@@ -241,20 +241,20 @@ fn arm_reports_ready_only_when_a_completion_is_present() {
     let (control, machine) = interrupted();
     let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     let into = buffer(&machine, 4_096);
-    machine.lock().faults.holds = true;
-    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
+    machine.lock().faults.holds_commands = true;
+    assert_eq!(transport.arm().unwrap(), ArmResult::Armed);
     let (command, token) = read(0, &into);
     transport.submit(command, token).unwrap();
-    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
-    machine.lock().release();
+    assert_eq!(transport.arm().unwrap(), ArmResult::Armed);
+    machine.lock().complete_held();
     machine.lock().work();
     assert_eq!(transport.arm().unwrap(), ArmResult::Ready);
     assert_eq!(transport.reap().unwrap().unwrap().completion.token, 0);
-    assert_eq!(transport.arm().unwrap(), ArmResult::Waiting);
+    assert_eq!(transport.arm().unwrap(), ArmResult::Armed);
     let (control, _machine) = polled();
     let mut transport = NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap();
     assert!(transport.descriptor().is_none());
-    assert!(matches!(transport.arm(), Err(IoError::Refused { .. })));
+    assert!(matches!(transport.arm(), Err(IoError::Limit { .. })));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn queues_of_two_classes_are_served_by_weight_before_and_after_a_reset() {
             assert_eq!(answers(queue), [(0, Status::SUCCESS)]);
         }
         // The controller fetches nothing until both queues are full, and then posts no completions.
-        (machine.lock().faults.mute, machine.lock().faults.holds) = (true, true);
+        (machine.lock().faults.unresponsive, machine.lock().faults.holds_commands) = (true, true);
         for queue in &mut queues {
             for block in 0..36 {
                 let (command, token) = read(block, &into);
@@ -291,14 +291,14 @@ fn queues_of_two_classes_are_served_by_weight_before_and_after_a_reset() {
             }
             queue.ring().unwrap();
         }
-        machine.lock().faults.mute = false;
+        machine.lock().faults.unresponsive = false;
         machine.lock().work();
         let order: Vec<u16> = machine.lock().held.iter().map(|held| held.token.queue().0).collect();
         // The queue of the high class was created first.
         let high = *order.iter().min().unwrap();
         let of_high = order[..36].iter().filter(|&&queue| queue == high).count();
         assert_eq!(of_high, 32, "round {round}: eight of nine: {order:?}");
-        machine.lock().faults.holds = false;
+        machine.lock().faults.holds_commands = false;
         control.reset().unwrap();
         for queue in &mut queues {
             assert_eq!(answers(queue).len(), 36);

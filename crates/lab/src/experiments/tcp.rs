@@ -212,7 +212,7 @@ impl TcpHost {
         let done = self.queue.wait(Some(Nanos::from_millis(10_000))).map_err(|error| node::failed(&error))?;
         let done =
             done.ok_or_else(|| node::failed(&IoError::Device { reason: "no completion".to_owned() }))?;
-        done.ok().map_err(|error| node::failed(&error))?;
+        done.into_result().map_err(|error| node::failed(&error))?;
         Ok(done.token)
     }
 

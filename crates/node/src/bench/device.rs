@@ -123,7 +123,7 @@ impl DeviceWorker<'_> {
         for slot in 0..slots {
             more = more && self.submit_next(slot, left, over)?;
         }
-        while self.handle.unanswered() > 0 {
+        while self.handle.outstanding() > 0 {
             let answer = self.handle.wait(Some(COMPLETION_WAIT_MAX))?;
             let answer =
                 answer.ok_or_else(|| IoError::Device { reason: "no completion in 30 s".to_owned() })?;
@@ -131,7 +131,7 @@ impl DeviceWorker<'_> {
             let index = usize::try_from(slot).unwrap_or(usize::MAX);
             let flight = self.in_flight[index];
             let span = self.clock.now().since(flight.begun);
-            match answer.completion.ok() {
+            match answer.completion.into_result() {
                 Ok(_) if flight.is_read => self.tally.reads.record(span),
                 Ok(_) => self.tally.writes.record(span),
                 Err(error) => {
@@ -170,7 +170,7 @@ impl DeviceWorker<'_> {
         let offset = self.random.u64(..self.offsets) * self.plan.bytes as u64;
         let request = match is_read {
             true => IoRequest::read(offset, buffer),
-            false => IoRequest::write(offset, buffer, WriteDurability::AsPromised),
+            false => IoRequest::write(offset, buffer, WriteDurability::NamespaceDefault),
         };
         self.in_flight[index] = BenchRequest { begun: self.clock.now(), is_read };
         self.handle.submit(request, slot)?;
@@ -251,7 +251,7 @@ fn offset_count(facts: &ClientNamespace, bytes: usize) -> Result<u64, IoError> {
         return Err(IoError::Namespace { namespace, what: "holds keys; name one of blocks with ?ns=N" });
     }
     if bytes == 0 || !(bytes as u64).is_multiple_of(block) {
-        return Err(IoError::Blocks { bytes, block_bytes: facts.block_bytes as usize });
+        return Err(IoError::PartialBlocks { bytes, block_bytes: facts.block_bytes as usize });
     }
     let blocks = facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first));
     match blocks.saturating_mul(block) / bytes as u64 {
@@ -347,7 +347,7 @@ mod tests {
         let report = run(&plan("null:1GiB", RunEnd::Elapsed(Nanos::from_millis(20)))).unwrap();
         assert!(report.requests > 0 && report.failed == 0);
         let odd = DevicePlan { bytes: 100, ..plan("null:1GiB", RunEnd::Commands(1)) };
-        assert!(matches!(run(&odd), Err(IoError::Blocks { bytes: 100, .. })));
+        assert!(matches!(run(&odd), Err(IoError::PartialBlocks { bytes: 100, .. })));
         assert!(matches!(run(&plan("mem:64MiB", RunEnd::Commands(1))), Err(IoError::Namespace { .. })));
         assert!(matches!(run(&plan("null:512", RunEnd::Commands(1))), Err(IoError::Namespace { .. })));
     }

@@ -11,9 +11,8 @@ use crate::kv::pipeline::execute_all;
 use clap::{Args, Subcommand};
 use headwater::namespace_request::{durability_spec, namespace_change, table};
 use headwater_frontend::core_device::CoreWork;
-use headwater_io::attach::admin::{
-    AdminAnswer, AdminRequest, DurabilitySpec, NamespaceRequest, NamespaceSpec,
-};
+use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
+use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 use headwater_ssd::command::SsdCommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -147,7 +146,7 @@ pub fn run(args: NamespaceArgs) -> Result<(), CommandFailure> {
         Ok(row.map_or(0, |(_, text)| text.block_bytes.into()))
     };
     let (id, request) = request_of(&args.op, block_bytes)?;
-    match ask(AdminRequest::Namespace { id, wish: request })? {
+    match ask(AdminRequest::Namespace { id, request })? {
         AdminAnswer::Namespace(id) => write_line(&format!("namespace {id}: done")),
         _ => Err(CommandFailure::failed("unexpected reply of the node; it may run another version")),
     }
@@ -210,7 +209,7 @@ fn whole_blocks(size: ByteSize, block_bytes: u64) -> Result<u64, CommandFailure>
 fn execute_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, CommandFailure> {
     // The directory stays locked until the device is shut down.
     let StoppedNode { mut device, clock, directory: _held } = open_stopped(data)?;
-    let AdminRequest::Namespace { id, wish: request } = request else {
+    let AdminRequest::Namespace { id, request } = request else {
         return Ok(AdminAnswer::Namespaces(table(&device)));
     };
     let (namespace, change) = namespace_change(id, &request).map_err(CommandFailure::usage)?;

@@ -71,7 +71,7 @@ pub fn open_node(
     let mut owned = HardwareDevice::new(driver, &mut memory, bell)?;
     owned.start(&clock).map_err(|reason| failed(&reason))?;
     let capacity = block_capacity(&owned);
-    tracing::info!(facts = ?owned.driver().facts(), "the controller is ready");
+    tracing::info!(facts = ?owned.driver().info(), "the controller is ready");
     let path =
         config.attach.as_ref().ok_or("a shared device needs an attach socket; name one with --attach")?;
     let kept = directory.path().join(GRANTS_FILE);
@@ -101,7 +101,7 @@ fn open_container(address: &str, clock: Clock) -> Result<VfioContainer<KernelIom
     loop {
         match VfioContainer::open(&[address]) {
             Err(OpenError::Busy { .. }) if clock.now().since(started) < BUSY_WAIT_MAX => {
-                Clock::sleep(BUSY_RETRY_INTERVAL)
+                Clock::sleep(BUSY_RETRY_INTERVAL);
             }
             other => return other,
         }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn serve(path: &Path, machine: &SharedMachine, stop: &StopSignal) {
     let clock = Clock::start();
     let bell = InterruptEventfd { descriptor: WakeDescriptor::new().unwrap(), vector: 1 };
-    machine.lock().bells.extend([(0, bell.descriptor.clone()), (1, bell.descriptor.clone())]);
+    machine.lock().interrupt_receivers.extend([(0, bell.descriptor.clone()), (1, bell.descriptor.clone())]);
     // No command becomes overdue during this test: only an interrupt ends a sleep.
     let mut device = device_with(machine, Nanos::from_millis(3_600_000), Some(bell));
     machine.lock().is_awake = false;
@@ -68,7 +68,7 @@ fn an_interrupt_of_the_controller_wakes_a_sleeping_node() {
         let mut client = Client::over(Box::new(backend), NAMESPACE).unwrap();
         let mut found = vec![0; BLOCK];
         for round in 0..50_u8 {
-            client.write(7, &vec![round; BLOCK], WriteDurability::AsPromised).unwrap();
+            client.write(7, &vec![round; BLOCK], WriteDurability::NamespaceDefault).unwrap();
             client.read(7, &mut found).unwrap();
             assert!(found.iter().all(|byte| *byte == round));
         }

@@ -3,9 +3,8 @@
 use crate::harness::{BLOCK, NAMESPACE};
 use crate::host::{MediatedHost, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
-use headwater_io::attach::admin::{
-    AccessGrant, AdminAnswer, AdminRequest, GrantSubject, NamespaceRequest, NamespaceSpec,
-};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
+use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
 use headwater_io::{IoError, WriteDurability};
@@ -17,7 +16,7 @@ fn a_library_client_reads_and_writes_the_controllers_blocks() {
     let mut client = host.client();
     assert_eq!(client.namespace().block_bytes, 4_096);
     let data: Vec<u8> = (0..300 * BLOCK).map(|at| u8::try_from(at / 512 % 251).unwrap()).collect();
-    client.write(10, &data, WriteDurability::AsPromised).unwrap();
+    client.write(10, &data, WriteDurability::NamespaceDefault).unwrap();
     client.flush().unwrap();
     let mut found = vec![0; data.len()];
     client.read(10, &mut found).unwrap();
@@ -40,13 +39,13 @@ fn a_grant_limits_blocks_and_its_change_applies_from_the_next_command_on() {
     let host = MediatedHost::start(GrantPolicy::new([part.clone()]));
     let mut client = host.client();
     assert_eq!(client.namespace().blocks, Some((100, 200)));
-    client.write(100, &vec![1; 100 * BLOCK], WriteDurability::AsPromised).unwrap();
-    assert!(client.write(99, &vec![1; BLOCK], WriteDurability::AsPromised).is_err());
+    client.write(100, &vec![1; 100 * BLOCK], WriteDurability::NamespaceDefault).unwrap();
+    assert!(client.write(99, &vec![1; BLOCK], WriteDurability::NamespaceDefault).is_err());
     assert_eq!(
         host.admin(AdminRequest::Grant(AccessGrant { blocks: Some((0, 50)), ..part })).unwrap(),
         AdminAnswer::Reached(2)
     );
-    let denied = client.write(100, &vec![2; BLOCK], WriteDurability::AsPromised).unwrap_err();
+    let denied = client.write(100, &vec![2; BLOCK], WriteDurability::NamespaceDefault).unwrap_err();
     assert!(matches!(denied, IoError::Status(Status::ACCESS_DENIED)), "{denied}");
     assert!(
         host.machine.lock().blocks[&NAMESPACE][99 * BLOCK..200 * BLOCK]
@@ -62,9 +61,9 @@ fn a_grant_limits_blocks_and_its_change_applies_from_the_next_command_on() {
 fn a_client_that_disconnects_with_commands_in_flight_leaks_nothing() {
     let host = MediatedHost::start(GrantPolicy::new([]));
     let mut good = host.client();
-    good.write(0, &vec![1; BLOCK], WriteDurability::AsPromised).unwrap();
+    good.write(0, &vec![1; BLOCK], WriteDurability::NamespaceDefault).unwrap();
     host.until(|held| held.clients == 1 && held.in_flight == 0);
-    host.machine.lock().faults.holds = true;
+    host.machine.lock().faults.holds_commands = true;
     let mut dying = host.client();
     let mut queue = dying.queue(16).unwrap();
     for token in 0..16 {
@@ -77,9 +76,9 @@ fn a_client_that_disconnects_with_commands_in_flight_leaks_nothing() {
     host.until(|held| held.clients == 1);
     assert_eq!(host.observed().in_flight, 16, "the controller must still hold them");
     assert_eq!(host.machine.lock().lent.len(), 2, "their memory must stay mapped");
-    host.machine.lock().release();
+    host.machine.lock().complete_held();
     host.until(|held| held.in_flight == 0);
-    good.write(1, &vec![2; BLOCK], WriteDurability::AsPromised).unwrap();
+    good.write(1, &vec![2; BLOCK], WriteDurability::NamespaceDefault).unwrap();
     assert_eq!(host.machine.lock().lent.len(), 1);
     drop(good);
     host.end();
@@ -92,7 +91,7 @@ fn namespaces_of_a_controller_are_listed_and_cannot_be_changed() {
     let sizes: Vec<_> = table.iter().map(|(id, text)| (*id, text.block_bytes, text.size)).collect();
     assert_eq!(sizes, [(2, 4_096, 1 << 16), (3, 512, 1 << 19)]);
     let request = NamespaceRequest::Create(NamespaceSpec::keys());
-    let refused = host.admin(AdminRequest::Namespace { id: 0, wish: request }).unwrap_err();
+    let refused = host.admin(AdminRequest::Namespace { id: 0, request }).unwrap_err();
     assert!(refused.to_string().contains("nvme create-ns"), "{refused}");
     host.end();
 }

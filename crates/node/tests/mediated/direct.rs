@@ -49,7 +49,7 @@ fn a_direct_client_and_a_mediated_one_share_the_controller() {
         let data = pattern(300, seed);
         let mut found = vec![0; data.len()];
         let (from, to) = if writer { (&mut direct, &mut mediated) } else { (&mut mediated, &mut direct) };
-        from.write(10, &data, WriteDurability::AsPromised).unwrap();
+        from.write(10, &data, WriteDurability::NamespaceDefault).unwrap();
         from.flush().unwrap();
         to.read(10, &mut found).unwrap();
         assert!(found == data);
@@ -57,14 +57,14 @@ fn a_direct_client_and_a_mediated_one_share_the_controller() {
     }
     host.until(|held| held.clients == 2 && held.queues == 2);
     // Commands of the direct client never pass through the node.
-    host.machine.lock().faults.holds = true;
+    host.machine.lock().faults.holds_commands = true;
     let mut queue = direct.queue(16).unwrap();
     submit(&mut direct, &mut queue, 0..16);
     while host.machine.lock().held.len() < 16 {
         std::thread::yield_now();
     }
     assert_eq!(host.observed().in_flight, 0);
-    host.machine.lock().release();
+    host.machine.lock().complete_held();
     assert!(answers(&mut queue, 16).values().all(|status| status.is_success()));
     drop((queue, direct, mediated));
     host.until_lent(0);
@@ -76,7 +76,7 @@ fn a_direct_client_needs_a_direct_grant_without_a_block_range() {
     let host = MediatedHost::start(GrantPolicy::new([AccessGrant::everything(GrantSubject::Uid(own_uid()))]));
     let refused = host.try_client(true).unwrap_err();
     assert!(
-        matches!(refused, IoError::Refused { .. }) && refused.to_string().contains("--direct"),
+        matches!(refused, IoError::Daemon { .. }) && refused.to_string().contains("--direct"),
         "{refused}"
     );
     let direct = AccessGrant { direct: true, ..AccessGrant::everything(GrantSubject::Uid(own_uid())) };
@@ -85,10 +85,10 @@ fn a_direct_client_needs_a_direct_grant_without_a_block_range() {
     assert!(refused.to_string().contains("access every block"), "{refused}");
     assert_eq!(host.admin(AdminRequest::Grant(direct)).unwrap(), AdminAnswer::Reached(1));
     let mut client = host.direct();
-    client.write(0, &pattern(1, 3), WriteDurability::Now).unwrap();
+    client.write(0, &pattern(1, 3), WriteDurability::Immediate).unwrap();
     // Without its direct grant the client is disconnected.
     let mut queue = client.queue(4).unwrap();
-    host.machine.lock().faults.holds = true;
+    host.machine.lock().faults.holds_commands = true;
     submit(&mut client, &mut queue, 0..4);
     let plain = AccessGrant::everything(GrantSubject::Uid(own_uid()));
     assert_eq!(host.admin(AdminRequest::Grant(plain)).unwrap(), AdminAnswer::Reached(2));
@@ -112,7 +112,7 @@ fn a_direct_client_needs_a_direct_grant_without_a_block_range() {
 fn a_direct_client_that_disconnects_leaks_nothing() {
     let host = MediatedHost::start(GrantPolicy::new([]));
     let mut good = host.direct();
-    good.write(0, &pattern(1, 1), WriteDurability::AsPromised).unwrap();
+    good.write(0, &pattern(1, 1), WriteDurability::NamespaceDefault).unwrap();
     let had = host.machine.lock().lent.len();
     let mut dying = AttachConnection::open_direct(&host.path).unwrap();
     let (_, memfd) = SharedMemory::memfd(1 << 20).unwrap();
@@ -124,13 +124,13 @@ fn a_direct_client_that_disconnects_leaks_nothing() {
     assert_eq!(descriptors.len(), 3);
     assert_eq!(host.machine.lock().lent.len(), had + 2, "rings and region");
     // The controller deletes queues slowly: until it has, no memory of the dead client is unmapped.
-    host.machine.lock().faults.mute = true;
+    host.machine.lock().faults.unresponsive = true;
     drop((dying, descriptors));
     host.until(|held| held.clients == 1);
     assert_eq!(host.machine.lock().lent.len(), had + 2);
-    host.machine.lock().faults.mute = false;
+    host.machine.lock().faults.unresponsive = false;
     host.until_lent(had);
-    good.write(1, &pattern(1, 2), WriteDurability::AsPromised).unwrap();
+    good.write(1, &pattern(1, 2), WriteDurability::NamespaceDefault).unwrap();
     drop(good);
     host.end();
 }
@@ -141,12 +141,12 @@ fn a_reset_completes_commands_in_flight_and_the_queue_is_lent_again() {
     let mut client = host.direct();
     let mut queue = client.queue(8).unwrap();
     for round in 0..3 {
-        host.machine.lock().faults.holds = true;
+        host.machine.lock().faults.holds_commands = true;
         submit(&mut client, &mut queue, 0..8);
         while host.machine.lock().held.len() < 8 {
             std::thread::yield_now();
         }
-        host.machine.lock().faults.holds = false;
+        host.machine.lock().faults.holds_commands = false;
         // Another client reports that the controller violates the protocol.
         let mut other = AttachConnection::open_direct(&host.path).unwrap();
         let (reply, _descriptors) = other.call(&AttachRequest::Queue { depth: 1 }, &[]).unwrap();
@@ -169,7 +169,7 @@ fn an_overdue_command_is_aborted_by_the_node_on_its_clients_request() {
     let host = MediatedHost::start_at(tempfile::tempdir().unwrap(), machine(), GrantPolicy::new([]), timeout);
     let mut client = host.direct();
     let mut queue = client.queue(4).unwrap();
-    host.machine.lock().faults.holds = true;
+    host.machine.lock().faults.holds_commands = true;
     submit(&mut client, &mut queue, 0..3);
     let late = answers(&mut queue, 3);
     assert!(late.values().all(|status| *status == Status::ABORT_REQUESTED), "{late:?}");
@@ -189,7 +189,7 @@ fn a_client_survives_a_node_restart_and_uses_the_new_addresses_of_its_regions() 
     let mut queue = client.queue(8).unwrap();
     let data = pattern(200, 5);
     for round in 0..3_u64 {
-        client.write(round * 200, &data, WriteDurability::Now).unwrap();
+        client.write(round * 200, &data, WriteDurability::Immediate).unwrap();
         let (folder, machine) = host.end();
         // The next node maps regions at other addresses.
         let elsewhere = SharedMemory::anonymous(4_096 << round).unwrap();

@@ -127,7 +127,7 @@ impl VectorSource for TestVectors {
     }
 
     fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> std::io::Result<()> {
-        let bells = &mut self.0.lock().bells;
+        let bells = &mut self.0.lock().interrupt_receivers;
         match bell {
             Some(bell) => drop(bells.insert(vector, bell.clone())),
             None => drop(bells.remove(&vector)),

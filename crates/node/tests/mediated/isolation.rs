@@ -171,13 +171,13 @@ fn changing_a_range_list_after_validation_has_no_effect() {
     let mut harness = MediatedHarness::new();
     harness.machine.lock().blocks.get_mut(&NAMESPACE).unwrap().fill(7);
     let mut client = harness.client(AccessLevel::Write, 100..200, 8);
-    harness.machine.lock().faults.holds = true;
+    harness.machine.lock().faults.holds_commands = true;
     let entry = discard(&client, 0, &[(100, 1)]);
     client.submit(entry);
     harness.turns(3);
     assert_eq!(harness.machine.lock().held.len(), 1);
     discard(&client, 0, &[(0, 100)]);
-    harness.machine.lock().release();
+    harness.machine.lock().complete_held();
     assert_eq!(harness.wait_completions(&mut client, 1).into_values().collect::<Vec<_>>(), [Status::SUCCESS]);
     let zeroes = harness.blocks().iter().filter(|byte| **byte == 0).count();
     assert_eq!(zeroes, BLOCK, "another block than the validated one was discarded");
@@ -220,7 +220,7 @@ fn memory_of_a_dead_client_stays_mapped_until_its_commands_complete() {
     let mut harness = MediatedHarness::new();
     let mut client = harness.client(AccessLevel::Write, 0..100, 16);
     let mut other = harness.client(AccessLevel::Write, 100..200, 16);
-    harness.machine.lock().faults.holds = true;
+    harness.machine.lock().faults.holds_commands = true;
     for slot in 0..10 {
         client.submit(nvm::read(NAMESPACE, range(slot, 1), at(0), NONE));
     }
@@ -231,7 +231,7 @@ fn memory_of_a_dead_client_stays_mapped_until_its_commands_complete() {
     harness.turns(3);
     assert_eq!(harness.machine.lock().held.len(), 11);
     assert_eq!(harness.mapped_regions(), 2, "ten commands use the memory of the dead client");
-    harness.machine.lock().release();
+    harness.machine.lock().complete_held();
     assert_eq!(harness.wait_completions(&mut other, 1)[&mine], Status::SUCCESS);
     assert_eq!(harness.mapped_regions(), 1, "the memory of the dead client is still mapped");
     assert_eq!(harness.executor.rings().in_flight(), 0);
@@ -242,7 +242,7 @@ fn memory_of_a_dead_client_stays_mapped_until_its_commands_complete() {
 fn a_revoked_region_is_quiet_after_its_commands_complete() {
     let mut harness = MediatedHarness::new();
     let mut client = harness.client(AccessLevel::Write, 0..100, 8);
-    harness.machine.lock().faults.holds = true;
+    harness.machine.lock().faults.holds_commands = true;
     client.submit(nvm::read(NAMESPACE, range(0, 1), at(0), NONE));
     harness.turns(3);
     let revocation = harness.executor.rings_mut().memory(client.id).unwrap().revoke(Iova(BASE)).unwrap();
@@ -250,7 +250,7 @@ fn a_revoked_region_is_quiet_after_its_commands_complete() {
     harness.turns(3);
     assert!(!revocation.is_drained());
     assert_eq!(harness.mapped_regions(), 1);
-    harness.machine.lock().release();
+    harness.machine.lock().complete_held();
     assert_eq!(harness.wait_completions(&mut client, 1)[&late], Status::DATA_TRANSFER_ERROR);
     assert!(revocation.is_drained());
     drop(revocation);

@@ -16,7 +16,7 @@ fn waiting() -> (MediatedHarness, [MediatedClient; 2]) {
     let mut harness = MediatedHarness::new();
     let mut clients =
         [harness.client(AccessLevel::Write, 0..100, 32), harness.client(AccessLevel::Write, 100..200, 32)];
-    harness.machine.lock().faults.holds = true;
+    harness.machine.lock().faults.holds_commands = true;
     for (client, first) in clients.iter_mut().zip([0, 100]) {
         for block in 0..20 {
             client.submit(read(first + block));
@@ -34,7 +34,7 @@ fn a_reset_completes_every_command_of_every_client_once() {
     harness.turn();
     {
         let faults = &mut harness.machine.lock().faults;
-        (faults.fatal, faults.holds) = (false, false);
+        (faults.fatal, faults.holds_commands) = (false, false);
     }
     // Submitted while the controller accepts no command.
     let late = clients[1].submit(read(150));
@@ -55,7 +55,7 @@ fn a_reset_completes_every_command_of_every_client_once() {
 #[test]
 fn commands_completed_before_a_reset_keep_their_status() {
     let (mut harness, mut clients) = waiting();
-    harness.machine.lock().release();
+    harness.machine.lock().complete_held();
     harness.machine.lock().faults.fatal = true;
     harness.device.poll_controller(harness.now);
     harness.machine.lock().faults.fatal = false;
@@ -70,7 +70,7 @@ fn a_lost_completion_leads_to_a_reset_that_completes_the_command() {
     let mut client = harness.client(AccessLevel::Write, 0..100, 32);
     {
         let faults = &mut harness.machine.lock().faults;
-        (faults.lost, faults.ignores_aborts) = (1, true);
+        (faults.lost_completions, faults.ignores_aborts) = (1, true);
     }
     for block in 0..5 {
         client.submit(read(block));
@@ -104,7 +104,7 @@ fn commands_submitted_before_a_drain_complete() {
     harness.executor.rings_mut().drain();
     harness.turns(3);
     assert!(!harness.executor.rings().is_drained());
-    harness.machine.lock().release();
+    harness.machine.lock().complete_held();
     for client in &mut clients {
         assert!(harness.wait_completions(client, 20).values().all(|status| status.is_success()));
     }

@@ -133,8 +133,8 @@ fn namespaces_are_created_changed_and_deleted_live_and_offline() {
     assert!(text.lines().any(|line| line == wanted), "{text}");
     assert_eq!(live(&["resize", "2", "5000"]).0, Some(2), "not a whole number of blocks");
     let mut device = open(&node);
-    device.choose(2).unwrap();
-    device.write(4_000, &[7; 4_096], headwater::WriteDurability::Now).unwrap();
+    device.select_namespace(2).unwrap();
+    device.write(4_000, &[7; 4_096], headwater::WriteDurability::Immediate).unwrap();
     drop(device);
     node.stop();
     let offline = |args: &[&str]| output(&[&["namespace", "--data", &data], args].concat());

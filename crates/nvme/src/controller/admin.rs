@@ -83,7 +83,7 @@ pub struct DeviceController {
     /// True while a sanitize operation of this controller runs whose end is not reported.
     sanitizing: bool,
     /// The SMART warnings at the last poll.
-    warned: HealthWarnings,
+    reported_warnings: HealthWarnings,
     /// True once an I/O queue was created since CC.EN was set: the number of queues is fixed then.
     queues_created: bool,
 }
@@ -101,7 +101,7 @@ impl DeviceController {
             keep_alive: KeepAliveTimer::default(),
             watch: NamespaceWatch::default(),
             sanitizing: false,
-            warned: HealthWarnings::default(),
+            reported_warnings: HealthWarnings::default(),
             queues_created: false,
         }
     }
@@ -123,26 +123,26 @@ impl DeviceController {
     pub fn write_register(&mut self, offset: u32, bytes: u32, value: u64, now: Nanos) -> RegisterEffect {
         let effect = self.registers.write(offset, bytes, value);
         match effect {
-            RegisterEffect::Enable(_) => self.keep_alive.hear(now),
-            RegisterEffect::Disable => self.forget(now),
+            RegisterEffect::Enable(_) => self.keep_alive.restart(now),
+            RegisterEffect::Disable => self.reset_state(now),
             _ => {}
         }
         effect
     }
 
     /// Completes [`RegisterEffect::Enable`]: the admin queues exist and commands may arrive.
-    pub fn enabled(&mut self) {
-        self.registers.enabled();
+    pub fn complete_enable(&mut self) {
+        self.registers.complete_enable();
     }
 
     /// Completes [`RegisterEffect::Disable`]: every queue is gone.
-    pub fn disabled(&mut self) {
-        self.registers.disabled();
+    pub fn complete_disable(&mut self) {
+        self.registers.complete_disable();
     }
 
     /// Completes [`RegisterEffect::Shutdown`]: every acknowledged write is durable.
-    pub fn shut_down(&mut self) {
-        self.registers.shut_down();
+    pub fn complete_shutdown(&mut self) {
+        self.registers.complete_shutdown();
     }
 
     /// Marks the controller failed (CSTS.CFS), so that its host resets it.
@@ -154,17 +154,17 @@ impl DeviceController {
     /// after [`RegisterEffect::Disable`].
     pub fn reset_with_subsystem(&mut self, now: Nanos) {
         self.registers.reset_with_subsystem();
-        self.forget(now);
+        self.reset_state(now);
     }
 
     /// Resets everything but the registers, as a Controller Level Reset does. The error log stays: its entries are
     /// counted over the life of the controller.
-    fn forget(&mut self, now: Nanos) {
+    fn reset_state(&mut self, now: Nanos) {
         self.features = FeatureValues::new(&self.config, now);
         self.events = AsyncEventState::default();
         self.keep_alive = KeepAliveTimer::default();
         self.watch = NamespaceWatch::default();
-        self.warned = HealthWarnings::default();
+        self.reported_warnings = HealthWarnings::default();
         self.queues_created = false;
     }
 
@@ -194,7 +194,7 @@ impl DeviceController {
 
     /// Returns the arbitration mechanism of the submission queues (CC.AMS).
     #[must_use]
-    pub fn mechanism(&self) -> QueueArbitration {
+    pub fn queue_arbitration(&self) -> QueueArbitration {
         match self.configuration().arbitration() {
             Some(ArbitrationMechanism::WeightedRoundRobin) => QueueArbitration::WeightedWithUrgent,
             _ => QueueArbitration::RoundRobin,
@@ -243,7 +243,7 @@ impl DeviceController {
 
     /// Reports changes of the subsystem as events and checks the Keep Alive timer.
     pub fn poll(&mut self, subsystem: &impl NvmSubsystem, now: Nanos) -> KeepAliveStatus {
-        self.observe(subsystem);
+        self.report_changes(subsystem);
         if self.registers.is_ready() && self.keep_alive.has_expired(now) {
             self.registers.fail();
             return KeepAliveStatus::KeepAliveExpired;
@@ -257,8 +257,8 @@ impl DeviceController {
         self.keep_alive.deadline().filter(|_| self.registers.is_ready())
     }
 
-    fn observe(&mut self, subsystem: &impl NvmSubsystem) {
-        if self.watch.look(subsystem, self.config.id) == WatchOutcome::Changed {
+    fn report_changes(&mut self, subsystem: &impl NvmSubsystem) {
+        if self.watch.update(subsystem, self.config.id) == WatchOutcome::Changed {
             self.notify(AsyncEvent::NamespaceAttribute);
         }
         if self.sanitizing && !matches!(subsystem.sanitize().state, SanitizeState::Running(_)) {
@@ -266,7 +266,7 @@ impl DeviceController {
             self.notify(AsyncEvent::SanitizeCompleted);
         }
         let warnings = HealthWarnings::of(&subsystem.health());
-        let before = std::mem::replace(&mut self.warned, warnings);
+        let before = std::mem::replace(&mut self.reported_warnings, warnings);
         if warnings.spare_is_low && !before.spare_is_low {
             self.notify(AsyncEvent::SpareLow);
         }
@@ -307,7 +307,7 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> AdminStep {
-        self.observe(subsystem);
+        self.report_changes(subsystem);
         let step = self.dispatch(entry, data, subsystem, now).unwrap_or_else(AdminStep::refused);
         if let AdminStep::Done(AdminCompletion { status, .. }) = &step
             && !status.is_success()
@@ -350,7 +350,7 @@ impl DeviceController {
                 self.events.request(entry.command_id.get()).map(|()| AdminStep::Held)
             }
             AdminOpcode::KeepAlive => {
-                self.keep_alive.hear(now);
+                self.keep_alive.restart(now);
                 Ok(AdminStep::success())
             }
             AdminOpcode::NamespaceManagement => self.manage_namespace(entry, data, subsystem),

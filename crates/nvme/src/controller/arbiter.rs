@@ -32,7 +32,7 @@ pub use host_queues::{AdminQueues, CompletionQueueSpec, QueueLimits, SubmissionQ
 pub const QUEUES_MAX: u16 = 1_024;
 
 /// The maximum number of entries completed at once within one fetch, before control returns to the caller.
-const ANSWERED_MAX: u32 = 64;
+const COMPLETED_PER_FETCH_MAX: u32 = 64;
 
 /// The reason why a queue could not be added, found or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,7 +114,7 @@ impl<M: RingMemory> QueueArbiter<M> {
         let limits = QueueLimits {
             submission_queues: QUEUES_MAX,
             completion_queues: QUEUES_MAX,
-            slots: QueueSlots::MOST,
+            slots: QueueSlots::MAX,
             vectors: 0,
         };
         let settings = ArbitrationSettings::with_burst(burst.get());
@@ -167,15 +167,15 @@ impl<M: RingMemory> QueueArbiter<M> {
         if find(&self.submissions, id).is_some() || find(&self.completions, id).is_some() {
             return Err(ArbiterError::Taken(id));
         }
-        put(&mut self.completions, id, queue.completion);
-        self.put_submission(queue.submission, priority);
+        insert_at(&mut self.completions, id, queue.completion);
+        self.insert_submission(queue.submission, priority);
         Ok(())
     }
 
-    fn put_submission(&mut self, mut queue: SubmissionQueue<M>, priority: QueuePriority) {
+    fn insert_submission(&mut self, mut queue: SubmissionQueue<M>, priority: QueuePriority) {
         let id = queue.id();
         queue.set_generation(self.generation);
-        put(&mut self.submissions, id, queue);
+        insert_at(&mut self.submissions, id, queue);
         self.schedule.add(id, priority);
     }
 
@@ -186,23 +186,23 @@ impl<M: RingMemory> QueueArbiter<M> {
         let mut answered = 0;
         let mut search = self.schedule.search();
         while let Some(id) = self.schedule.candidate(&mut search) {
-            let Some((queue, to)) = both_mut(&mut self.submissions, &mut self.completions, id) else {
-                self.schedule.passed(&mut search);
+            let Some((queue, to)) = queue_and_completion_mut(&mut self.submissions, &mut self.completions, id) else {
+                self.schedule.record_empty(&mut search);
                 continue;
             };
             match queue.fetch(to) {
                 FetchOutcome::Command(fetched) => {
-                    self.schedule.took(&search);
+                    self.schedule.record_entry(&search);
                     return Some(fetched);
                 }
-                FetchOutcome::Answered => {
-                    self.schedule.took(&search);
+                FetchOutcome::Completed => {
+                    self.schedule.record_entry(&search);
                     answered += 1;
-                    if answered == ANSWERED_MAX {
+                    if answered == COMPLETED_PER_FETCH_MAX {
                         return None;
                     }
                 }
-                FetchOutcome::Empty => self.schedule.passed(&mut search),
+                FetchOutcome::Empty => self.schedule.record_empty(&mut search),
             }
         }
         None
@@ -210,10 +210,10 @@ impl<M: RingMemory> QueueArbiter<M> {
 
     /// Returns the next admin command regardless of arbitration, for an owner that can accept no other command now.
     pub fn fetch_admin(&mut self) -> Option<FetchedCommand> {
-        let (queue, to) = both_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
+        let (queue, to) = queue_and_completion_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
         match queue.fetch(to) {
             FetchOutcome::Command(fetched) => Some(fetched),
-            FetchOutcome::Answered | FetchOutcome::Empty => None,
+            FetchOutcome::Completed | FetchOutcome::Empty => None,
         }
     }
 
@@ -222,12 +222,12 @@ impl<M: RingMemory> QueueArbiter<M> {
     /// precedence.
     #[must_use]
     pub fn abort(&mut self, id: QueueId, command_id: u16) -> bool {
-        both_mut(&mut self.submissions, &mut self.completions, id)
+        queue_and_completion_mut(&mut self.submissions, &mut self.completions, id)
             .is_some_and(|(queue, to)| queue.abort(to, command_id))
     }
 
     /// Completes a command. `result` is dword 0 of the completion. The host can read it at once and is notified by
-    /// [`ring`](Self::ring) or [`interrupt`](Self::interrupt). Discards the completion of a command fetched before the
+    /// [`ring`](Self::ring) or [`fire_interrupts`](Self::fire_interrupts). Discards the completion of a command fetched before the
     /// last [`reset`](Self::reset).
     ///
     /// # Panics
@@ -239,7 +239,7 @@ impl<M: RingMemory> QueueArbiter<M> {
             return;
         }
         let id = token.queue();
-        match both_mut(&mut self.submissions, &mut self.completions, id) {
+        match queue_and_completion_mut(&mut self.submissions, &mut self.completions, id) {
             Some((queue, to)) => queue.complete(to, token, result, status),
             None => {
                 token.abandon();
@@ -278,7 +278,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     /// # Errors
     /// [`ArbiterError::Missing`] for a queue that does not exist.
     pub fn abandon(&mut self, id: QueueId) -> Result<(), ArbiterError> {
-        let both = both_mut(&mut self.submissions, &mut self.completions, id);
+        let both = queue_and_completion_mut(&mut self.submissions, &mut self.completions, id);
         let (queue, to) = both.ok_or(missing(id))?;
         queue.abandon();
         to.abandon();
@@ -303,7 +303,7 @@ impl<M: RingMemory> QueueArbiter<M> {
 
     /// Advances a deletion. Returns true when the submission queue can be removed.
     fn drain(&mut self, id: QueueId) -> Result<bool, ArbiterError> {
-        let both = both_mut(&mut self.submissions, &mut self.completions, id);
+        let both = queue_and_completion_mut(&mut self.submissions, &mut self.completions, id);
         let (queue, to) = both.ok_or(missing(id))?;
         Ok(queue.state(to) != QueueState::Serving && queue.drain(to) == DrainProgress::Done)
     }
@@ -314,27 +314,27 @@ impl<M: RingMemory> QueueArbiter<M> {
     }
 
     /// Arms a notification from every host for its next doorbell write, then polls once more. Returns
-    /// [`SleepDecision::No`], with nothing armed, if work arrived in between or a doorbell lies where hosts send no
+    /// [`SleepDecision::WorkPending`], with nothing armed, if work arrived in between or a doorbell lies where hosts send no
     /// notification.
     pub fn prepare_sleep(&mut self) -> SleepDecision {
         let mut announced = true;
         for queue in self.submissions.iter().flatten() {
             queue.arm();
-            announced &= queue.is_announced();
+            announced &= queue.sends_notifications();
         }
         for queue in self.completions.iter().flatten() {
             queue.arm();
-            announced &= queue.is_announced();
+            announced &= queue.sends_notifications();
         }
         if !announced || self.queues().any(|queue| queue.submission.has_work(queue.completion)) {
-            self.awake();
-            return SleepDecision::No;
+            self.disarm();
+            return SleepDecision::WorkPending;
         }
-        SleepDecision::Until
+        SleepDecision::UntilWoken
     }
 
     /// Disarms the notifications, so that submitting a command costs hosts no system call.
-    pub fn awake(&self) {
+    pub fn disarm(&self) {
         self.submissions.iter().flatten().for_each(SubmissionQueue::disarm);
         self.completions.iter().flatten().for_each(CompletionQueue::disarm);
     }
@@ -373,7 +373,7 @@ fn find_mut<Q>(queues: &mut [Option<Q>], id: QueueId) -> Option<&mut Q> {
 
 /// Returns a submission queue and the completion queue that it posts to.
 #[inline]
-fn both_mut<'a, M: RingMemory>(
+fn queue_and_completion_mut<'a, M: RingMemory>(
     submissions: &'a mut [Option<SubmissionQueue<M>>],
     completions: &'a mut [Option<CompletionQueue<M>>],
     id: QueueId,
@@ -383,7 +383,7 @@ fn both_mut<'a, M: RingMemory>(
     Some((queue, to))
 }
 
-fn put<Q>(queues: &mut Vec<Option<Q>>, id: QueueId, queue: Q) {
+fn insert_at<Q>(queues: &mut Vec<Option<Q>>, id: QueueId, queue: Q) {
     let index = usize::from(id.0);
     if queues.len() <= index {
         queues.resize_with(index + 1, || None);

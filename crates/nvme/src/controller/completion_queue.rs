@@ -35,7 +35,7 @@ pub(crate) struct CompletionQueue<M> {
     id: QueueId,
     state: CompletionState,
     /// A fault that was not reported yet.
-    untold: Option<DoorbellFault>,
+    unreported_fault: Option<DoorbellFault>,
     producer: CompletionProducer<M>,
     /// Commands fetched for this queue and not completed.
     live: u32,
@@ -66,7 +66,7 @@ impl<M: RingMemory> CompletionQueue<M> {
         Self {
             id,
             state: CompletionState::Serving,
-            untold: None,
+            unreported_fault: None,
             producer,
             live: 0,
             live_max,
@@ -106,13 +106,13 @@ impl<M: RingMemory> CompletionQueue<M> {
 
     /// Counts a fetched command whose completion will be posted here.
     #[inline]
-    pub(crate) fn expect_answer(&mut self) {
+    pub(crate) fn count_fetched(&mut self) {
         self.live += 1;
     }
 
     /// Posts the completion of a command that was counted when it was fetched.
     #[inline]
-    pub(crate) fn answer_expected(&mut self, answer: CompletionWords) {
+    pub(crate) fn post_counted(&mut self, answer: CompletionWords) {
         self.live -= 1;
         if self.waiting.is_empty() && self.post(answer) {
             return;
@@ -122,21 +122,21 @@ impl<M: RingMemory> CompletionQueue<M> {
 
     /// Posts a completion that was not counted before: of an entry that never became a command.
     #[cold]
-    pub(crate) fn answer(&mut self, answer: CompletionWords) {
+    pub(crate) fn post_uncounted(&mut self, answer: CompletionWords) {
         self.live += 1;
-        self.answer_expected(answer);
+        self.post_counted(answer);
     }
 
     /// Posts the completions that wait for room, in order, until the queue is full.
     #[inline]
     pub(crate) fn post_waiting(&mut self) {
         if !self.waiting.is_empty() {
-            self.post_those_waiting();
+            self.post_waiting_slow();
         }
     }
 
     #[cold]
-    fn post_those_waiting(&mut self) {
+    fn post_waiting_slow(&mut self) {
         while let Some(&answer) = self.waiting.front() {
             if !self.post(answer) {
                 return;
@@ -164,7 +164,7 @@ impl<M: RingMemory> CompletionQueue<M> {
     #[cold]
     fn fail(&mut self, fault: DoorbellFault) {
         self.state = CompletionState::Failed(fault);
-        self.untold = Some(fault);
+        self.unreported_fault = Some(fault);
         self.waiting.clear();
     }
 
@@ -203,18 +203,18 @@ impl<M: RingMemory> CompletionQueue<M> {
         }
         self.producer.write_doorbell(value).inspect_err(|&fault| {
             self.fail(fault);
-            self.untold = None;
+            self.unreported_fault = None;
         })
     }
 
     /// Moves the head doorbell to a memory cell.
-    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
-        self.producer.share_doorbell(cell);
+    pub(crate) fn set_doorbell_cell(&mut self, cell: DoorbellCell<M>) {
+        self.producer.set_doorbell_cell(cell);
     }
 
     /// Returns a fault that was found while posting and not reported yet.
     pub(crate) fn take_fault(&mut self) -> Option<DoorbellFault> {
-        self.untold.take()
+        self.unreported_fault.take()
     }
 
     /// Arms a notification from the host for slots that it releases, if completions wait for them.
@@ -230,7 +230,7 @@ impl<M: RingMemory> CompletionQueue<M> {
     }
 
     /// Returns true if an armed host sends a notification when it releases slots.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.producer.is_announced()
+    pub(crate) fn sends_notifications(&self) -> bool {
+        self.producer.sends_notifications()
     }
 }

@@ -41,9 +41,9 @@ impl InterruptCoalescing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterruptUrgency {
     /// A completion of an I/O queue: the setting of the vector applies.
-    Aggregated,
+    Coalesced,
     /// A completion of the admin queue: announced at once.
-    AtOnce,
+    Immediate,
 }
 
 /// The coalescing of one vector's completions (the Interrupt Vector Configuration feature, CD).
@@ -82,7 +82,7 @@ impl InterruptVectors {
     }
 
     /// Returns true if the vector exists.
-    pub(crate) fn has(&self, vector: u16) -> bool {
+    pub(crate) fn has_vector(&self, vector: u16) -> bool {
         usize::from(vector) < self.vectors.len()
     }
 
@@ -93,7 +93,7 @@ impl InterruptVectors {
 
     /// Sets coalescing for completions posted from now on; waiting ones keep their deadline or fire at the new
     /// threshold.
-    pub(crate) fn set(&mut self, coalescing: InterruptCoalescing) {
+    pub(crate) fn set_coalescing(&mut self, coalescing: InterruptCoalescing) {
         self.coalescing = coalescing;
     }
 
@@ -109,12 +109,12 @@ impl InterruptVectors {
 
     /// Counts completions posted for a vector, at least one.
     #[inline]
-    pub(crate) fn posted(&mut self, vector: u16, completions: u32, haste: InterruptUrgency, now: Nanos) {
+    pub(crate) fn record_posted(&mut self, vector: u16, completions: u32, urgency: InterruptUrgency, now: Nanos) {
         let Some(vector) = self.vectors.get_mut(usize::from(vector)) else {
             return;
         };
-        let deadline = match (haste, vector.coalescing) {
-            (InterruptUrgency::Aggregated, VectorCoalescing::Enabled) => now.after(self.coalescing.time),
+        let deadline = match (urgency, vector.coalescing) {
+            (InterruptUrgency::Coalesced, VectorCoalescing::Enabled) => now.after(self.coalescing.time),
             _ => now,
         };
         if vector.pending == 0 {

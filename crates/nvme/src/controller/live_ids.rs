@@ -19,7 +19,7 @@ impl LiveIds {
     /// Adds an id. Returns false if it was already present.
     #[inline]
     pub(crate) fn insert(&mut self, id: u16) -> bool {
-        let (word, bit) = place(id);
+        let (word, bit) = word_and_bit(id);
         let free = self.bits[word] & bit == 0;
         self.bits[word] |= bit;
         self.count += u32::from(free);
@@ -29,7 +29,7 @@ impl LiveIds {
     /// Removes an id. Returns false if it was absent.
     #[inline]
     pub(crate) fn remove(&mut self, id: u16) -> bool {
-        let (word, bit) = place(id);
+        let (word, bit) = word_and_bit(id);
         let present = self.bits[word] & bit != 0;
         self.bits[word] &= !bit;
         self.count -= u32::from(present);
@@ -38,7 +38,7 @@ impl LiveIds {
 
     /// Returns true if the id is present.
     pub(crate) fn contains(&self, id: u16) -> bool {
-        let (word, bit) = place(id);
+        let (word, bit) = word_and_bit(id);
         self.bits[word] & bit != 0
     }
 
@@ -50,7 +50,7 @@ impl LiveIds {
 }
 
 #[inline]
-fn place(id: u16) -> (usize, u64) {
+fn word_and_bit(id: u16) -> (usize, u64) {
     (usize::from(id / 64), 1 << (id % 64))
 }
 

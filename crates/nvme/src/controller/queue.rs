@@ -69,7 +69,7 @@ pub enum FetchOutcome {
     /// A fetched command.
     Command(FetchedCommand),
     /// An entry that was completed at once because a live command uses its id.
-    Answered,
+    Completed,
     /// No entry can be fetched now.
     Empty,
 }
@@ -117,8 +117,8 @@ impl<M: RingMemory> ControllerQueuePair<M> {
 
     /// Fetches every available entry and completes each at once with the dword 0 and status that `answer` returns.
     #[inline]
-    pub fn answer_each(&mut self, answer: impl FnMut(&SubmissionEntry) -> (u32, Status)) {
-        self.submission.answer_each(&mut self.completion, answer);
+    pub fn complete_each(&mut self, answer: impl FnMut(&SubmissionEntry) -> (u32, Status)) {
+        self.submission.complete_each(&mut self.completion, answer);
     }
 
     /// Completes a command. `result` is dword 0 of the completion.

@@ -16,7 +16,7 @@
 //!    +----------------------- Resetting <-----------------------+
 //! ```
 //!
-//! A shutdown is independent of these states: SHN starts it in any state but Resetting, `shut_down()` completes it, a
+//! A shutdown is independent of these states: SHN starts it in any state but Resetting, `complete_shutdown()` completes it, a
 //! reset cancels it.
 
 use crate::controller::admin::ControllerTransport;
@@ -48,18 +48,18 @@ pub struct AdminQueueAddresses {
 pub enum RegisterEffect {
     /// Nothing.
     None,
-    /// Create the admin queues, then call [`Controller::enabled`](super::Controller::enabled), or
-    /// [`Controller::fail`](super::Controller::fail) if they cannot be created.
+    /// Create the admin queues, then call [`DeviceController::complete_enable`](super::DeviceController::complete_enable), or
+    /// [`DeviceController::fail`](super::DeviceController::fail) if they cannot be created.
     Enable(AdminQueueAddresses),
     /// Accept no more commands, wait for those in flight, remove all queues, then call
-    /// [`Controller::disabled`](super::Controller::disabled).
+    /// [`DeviceController::complete_disable`](super::DeviceController::complete_disable).
     Disable,
-    /// Make every acknowledged write durable, then call [`Controller::shut_down`](super::Controller::shut_down).
+    /// Make every acknowledged write durable, then call [`DeviceController::complete_shutdown`](super::DeviceController::complete_shutdown).
     Shutdown(ShutdownKind),
     /// As [`Disable`](Self::Disable), for every controller of the subsystem
-    /// ([`Controller::reset_with_subsystem`](super::Controller::reset_with_subsystem)).
+    /// ([`DeviceController::reset_with_subsystem`](super::DeviceController::reset_with_subsystem)).
     SubsystemReset,
-    /// Read [`Controller::interrupt_mask`](super::Controller::interrupt_mask) again.
+    /// Read [`DeviceController::interrupt_mask`](super::DeviceController::interrupt_mask) again.
     InterruptMask,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct ControllerRegisters {
     capabilities: u64,
     state: EnableState,
     /// RDY: the admin queues exist. A failure does not clear it; only their removal does.
-    queues_stand: bool,
+    queues_exist: bool,
     shutdown: ShutdownState,
     configuration: ConfigurationRegister,
     subsystem_reset_occurred: bool,
@@ -102,7 +102,7 @@ impl ControllerRegisters {
             transport,
             capabilities,
             state: EnableState::Disabled,
-            queues_stand: false,
+            queues_exist: false,
             shutdown: ShutdownState::None,
             configuration: ConfigurationRegister::default(),
             subsystem_reset_occurred: false,
@@ -173,7 +173,7 @@ impl ControllerRegisters {
     }
 
     fn status(&self) -> u32 {
-        let ready = if self.queues_stand { status_bit::READY } else { 0 };
+        let ready = if self.queues_exist { status_bit::READY } else { 0 };
         let failed = if self.state == EnableState::Failed { status_bit::FATAL } else { 0 };
         let shutdown = match self.shutdown {
             ShutdownState::None => 0,
@@ -317,24 +317,24 @@ impl ControllerRegisters {
     }
 
     /// Completes enabling: the admin queues exist.
-    pub(crate) fn enabled(&mut self) {
+    pub(crate) fn complete_enable(&mut self) {
         if self.state == EnableState::Enabling {
             self.state = EnableState::Ready;
-            self.queues_stand = true;
+            self.queues_exist = true;
         }
     }
 
     /// Completes disabling: every queue is gone.
-    pub(crate) fn disabled(&mut self) {
+    pub(crate) fn complete_disable(&mut self) {
         if self.state == EnableState::Resetting {
             self.state = EnableState::Disabled;
-            self.queues_stand = false;
+            self.queues_exist = false;
             self.interrupt_mask = 0;
         }
     }
 
     /// Completes a shutdown.
-    pub(crate) fn shut_down(&mut self) {
+    pub(crate) fn complete_shutdown(&mut self) {
         if self.shutdown == ShutdownState::Occurring {
             self.shutdown = ShutdownState::Complete;
         }
@@ -351,7 +351,7 @@ impl ControllerRegisters {
     pub(crate) fn reset_with_subsystem(&mut self) {
         *self = Self {
             state: EnableState::Resetting,
-            queues_stand: self.queues_stand,
+            queues_exist: self.queues_exist,
             subsystem_reset_occurred: true,
             ..Self::new(self.transport, self.capabilities)
         };

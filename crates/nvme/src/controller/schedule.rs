@@ -74,7 +74,7 @@ struct QueueRotation {
 pub(crate) struct ScheduleSearch {
     stage: SearchStage,
     /// The remaining polls of queues of this stage.
-    looks: usize,
+    polls_left: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ pub(crate) struct ArbitrationSchedule {
     mechanism: QueueArbitration,
     settings: ArbitrationSettings,
     /// The admin queue; with round robin, every queue.
-    first: QueueRotation,
+    admin_or_all: QueueRotation,
     urgent: QueueRotation,
     weighted: [QueueRotation; WEIGHTED],
     /// The weighted class that is being served.
@@ -107,7 +107,7 @@ impl ArbitrationSchedule {
         Self {
             mechanism,
             settings,
-            first: QueueRotation::default(),
+            admin_or_all: QueueRotation::default(),
             urgent: QueueRotation::default(),
             weighted: Default::default(),
             class: 0,
@@ -125,8 +125,8 @@ impl ArbitrationSchedule {
     /// Appends a queue to its class.
     pub(crate) fn add(&mut self, id: QueueId, priority: QueuePriority) {
         let circle = match (self.mechanism, priority) {
-            (QueueArbitration::RoundRobin, _) => &mut self.first,
-            _ if id == QueueId::ADMIN => &mut self.first,
+            (QueueArbitration::RoundRobin, _) => &mut self.admin_or_all,
+            _ if id == QueueId::ADMIN => &mut self.admin_or_all,
             (_, QueuePriority::Urgent) => &mut self.urgent,
             (_, QueuePriority::High) => &mut self.weighted[0],
             (_, QueuePriority::Medium) => &mut self.weighted[1],
@@ -137,7 +137,7 @@ impl ArbitrationSchedule {
 
     /// Removes a queue; the turns of all other queues stay.
     pub(crate) fn remove(&mut self, id: QueueId) {
-        for circle in [&mut self.first, &mut self.urgent].into_iter().chain(&mut self.weighted) {
+        for circle in [&mut self.admin_or_all, &mut self.urgent].into_iter().chain(&mut self.weighted) {
             circle.remove(id);
         }
     }
@@ -145,33 +145,33 @@ impl ArbitrationSchedule {
     /// Begins a search for the next entry.
     #[inline]
     pub(crate) fn search(&self) -> ScheduleSearch {
-        ScheduleSearch { stage: SearchStage::First, looks: self.first.looks() }
+        ScheduleSearch { stage: SearchStage::First, polls_left: self.admin_or_all.polls_per_search() }
     }
 
     /// Returns the next queue to fetch from, or `None` when the search is over. The caller reports the outcome with
-    /// [`took`](Self::took) or [`passed`](Self::passed). A search polls each queue a bounded number of times.
+    /// [`record_entry`](Self::record_entry) or [`record_empty`](Self::record_empty). A search polls each queue a bounded number of times.
     #[inline]
     pub(crate) fn candidate(&mut self, search: &mut ScheduleSearch) -> Option<QueueId> {
         loop {
-            if search.looks == 0 || self.out_of_credits(search.stage) {
+            if search.polls_left == 0 || self.out_of_credits(search.stage) {
                 self.next_stage(search)?;
                 continue;
             }
             let burst = self.settings.burst;
-            let circle = self.circle(search.stage);
+            let circle = self.rotation(search.stage);
             if circle.taken < burst {
                 // A rotation without queues has no polls left.
                 return circle.queues.get(circle.turn).copied();
             }
             circle.end_turn();
-            search.looks -= 1;
+            search.polls_left -= 1;
         }
     }
 
     /// Counts the entry that the candidate had.
     #[inline]
-    pub(crate) fn took(&mut self, search: &ScheduleSearch) {
-        self.circle(search.stage).taken += 1;
+    pub(crate) fn record_entry(&mut self, search: &ScheduleSearch) {
+        self.rotation(search.stage).taken += 1;
         if let SearchStage::Weighted(_) = search.stage {
             self.credits -= 1;
         }
@@ -179,9 +179,9 @@ impl ArbitrationSchedule {
 
     /// Ends the turn of the candidate, which had no entry.
     #[inline]
-    pub(crate) fn passed(&mut self, search: &mut ScheduleSearch) {
-        self.circle(search.stage).end_turn();
-        search.looks -= 1;
+    pub(crate) fn record_empty(&mut self, search: &mut ScheduleSearch) {
+        self.rotation(search.stage).end_turn();
+        search.polls_left -= 1;
     }
 
     /// Advances to the queues after those of this stage, if there are any.
@@ -195,9 +195,9 @@ impl ArbitrationSchedule {
             SearchStage::Weighted(seen) => SearchStage::Weighted(seen + 1),
         };
         if let SearchStage::Weighted(1..) = search.stage {
-            self.end_part();
+            self.end_share();
         }
-        search.looks = self.circle(search.stage).looks();
+        search.polls_left = self.rotation(search.stage).polls_per_search();
         Some(())
     }
 
@@ -207,16 +207,16 @@ impl ArbitrationSchedule {
     }
 
     #[inline]
-    fn circle(&mut self, stage: SearchStage) -> &mut QueueRotation {
+    fn rotation(&mut self, stage: SearchStage) -> &mut QueueRotation {
         match stage {
-            SearchStage::First => &mut self.first,
+            SearchStage::First => &mut self.admin_or_all,
             SearchStage::Urgent => &mut self.urgent,
             SearchStage::Weighted(_) => &mut self.weighted[self.class],
         }
     }
 
     /// Begins the share of the next class.
-    fn end_part(&mut self) {
+    fn end_share(&mut self) {
         let circle = &mut self.weighted[self.class];
         if circle.taken > 0 {
             circle.end_turn();
@@ -229,7 +229,7 @@ impl ArbitrationSchedule {
 impl QueueRotation {
     /// Returns the number of polls in one search: one per queue, and a second one for the queue whose turn it is.
     #[inline]
-    fn looks(&self) -> usize {
+    fn polls_per_search(&self) -> usize {
         if self.queues.is_empty() { 0 } else { self.queues.len() + 1 }
     }
 

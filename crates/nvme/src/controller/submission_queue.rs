@@ -35,11 +35,11 @@ pub(crate) struct SubmissionQueue<M> {
     kind: QueueKind,
     state: QueueState,
     /// A fault that was not reported yet.
-    untold: Option<DoorbellFault>,
+    unreported_fault: Option<DoorbellFault>,
     consumer: SubmissionConsumer<M>,
     /// Entries taken from the ring before their turn because a command behind them was aborted. At most the ring's
     /// capacity.
-    ahead: VecDeque<SubmissionEntry>,
+    early_entries: VecDeque<SubmissionEntry>,
     live: LiveIds,
     /// The controller's generation when the queue was created; its tokens carry it.
     generation: u32,
@@ -57,9 +57,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
             completion,
             kind,
             state: QueueState::Serving,
-            untold: None,
+            unreported_fault: None,
             consumer,
-            ahead: VecDeque::new(),
+            early_entries: VecDeque::new(),
             live: LiveIds::new(),
             generation: 0,
         }
@@ -121,13 +121,13 @@ impl<M: RingMemory> SubmissionQueue<M> {
     /// Returns true if an entry is available that the last doorbell value read covers.
     #[inline]
     fn has_entry(&self) -> bool {
-        self.consumer.has_seen() || !self.ahead.is_empty()
+        self.consumer.has_seen() || !self.early_entries.is_empty()
     }
 
     /// Returns the next entry that the last doorbell value read covers.
     #[inline]
     fn next_entry(&mut self) -> Option<SubmissionEntry> {
-        if self.ahead.is_empty() { self.consumer.fetch_seen() } else { self.ahead.pop_front() }
+        if self.early_entries.is_empty() { self.consumer.fetch_seen() } else { self.early_entries.pop_front() }
     }
 
     /// Fetches at most one entry. Never allocates.
@@ -141,18 +141,18 @@ impl<M: RingMemory> SubmissionQueue<M> {
         };
         let command_id = entry.command_id.get();
         if !self.live.insert(command_id) {
-            to.answer(self.words_of(command_id, 0, Status::COMMAND_ID_CONFLICT));
-            return FetchOutcome::Answered;
+            to.post_uncounted(self.words_of(command_id, 0, Status::COMMAND_ID_CONFLICT));
+            return FetchOutcome::Completed;
         }
-        to.expect_answer();
+        to.count_fetched();
         let token = CommandToken::new(self.id, command_id, self.generation);
         FetchOutcome::Command(FetchedCommand { kind: self.kind, entry, token })
     }
 
-    /// Fetches every available entry and completes each at once with what `answer` returns. No such command becomes
+    /// Fetches every available entry and completes each at once with what `post_uncounted` returns. No such command becomes
     /// live.
     #[inline]
-    pub(crate) fn answer_each(
+    pub(crate) fn complete_each(
         &mut self,
         to: &mut CompletionQueue<M>,
         mut answer: impl FnMut(&SubmissionEntry) -> (u32, Status),
@@ -167,8 +167,8 @@ impl<M: RingMemory> SubmissionQueue<M> {
             } else {
                 answer(&entry)
             };
-            to.expect_answer();
-            to.answer_expected(self.words_of(command_id, result, status));
+            to.count_fetched();
+            to.post_counted(self.words_of(command_id, result, status));
         }
     }
 
@@ -180,12 +180,12 @@ impl<M: RingMemory> SubmissionQueue<M> {
         if self.state != QueueState::Serving || !to.may_fetch() {
             return false;
         }
-        if let Some(at) = self.ahead.iter().position(|entry| entry.command_id.get() == command_id) {
-            self.ahead.remove(at);
+        if let Some(at) = self.early_entries.iter().position(|entry| entry.command_id.get() == command_id) {
+            self.early_entries.remove(at);
         } else if !self.take_from_ring(command_id) {
             return false;
         }
-        to.answer(self.words_of(command_id, 0, Status::ABORT_REQUESTED));
+        to.post_uncounted(self.words_of(command_id, 0, Status::ABORT_REQUESTED));
         true
     }
 
@@ -194,20 +194,20 @@ impl<M: RingMemory> SubmissionQueue<M> {
             self.fail(fault);
             return false;
         }
-        let Some(before) = self.consumer.seen_before(command_id) else {
+        let Some(before) = self.consumer.commands_before(command_id) else {
             return false;
         };
-        let room = usize::try_from(self.consumer.entries_max()).unwrap_or(0).saturating_sub(self.ahead.len());
+        let room = usize::try_from(self.consumer.entries_max()).unwrap_or(0).saturating_sub(self.early_entries.len());
         if usize::try_from(before).map_or(true, |before| before >= room) {
             return false;
         }
         for _ in 0..before {
-            self.ahead.extend(self.consumer.fetch_seen());
+            self.early_entries.extend(self.consumer.fetch_seen());
         }
         // The host may have overwritten the entry since it was read; then it is a command like any other.
         let entry = self.consumer.fetch_seen();
         let changed = entry.filter(|entry| entry.command_id.get() != command_id);
-        self.ahead.extend(changed);
+        self.early_entries.extend(changed);
         entry.is_some() && changed.is_none()
     }
 
@@ -221,9 +221,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
         status: Status,
     ) {
         assert_eq!(token.queue(), self.id, "a token was completed on a queue that it did not come from");
-        let command_id = token.answer();
+        let command_id = token.into_command_id();
         assert!(self.live.remove(command_id), "a command was completed twice");
-        to.answer_expected(self.words_of(command_id, result, status));
+        to.post_counted(self.words_of(command_id, result, status));
     }
 
     #[inline]
@@ -242,7 +242,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
     #[cold]
     fn fail(&mut self, fault: DoorbellFault) {
         self.state = QueueState::Failed(fault);
-        self.untold = Some(fault);
+        self.unreported_fault = Some(fault);
     }
 
     /// Stops accepting commands. Each command that the host submitted before still gets a completion: live commands
@@ -271,7 +271,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
                 break;
             };
             let command_id = entry.command_id.get();
-            to.answer(self.words_of(command_id, 0, Status::ABORTED_SQ_DELETION));
+            to.post_uncounted(self.words_of(command_id, 0, Status::ABORTED_SQ_DELETION));
         }
         let unposted = to.waiting_of(self.id);
         // Entries that were not fetched for lack of room still need a completion.
@@ -289,7 +289,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
         }
         self.state == QueueState::Serving
             && to.may_fetch()
-            && (!self.ahead.is_empty() || self.consumer.has_work())
+            && (!self.early_entries.is_empty() || self.consumer.has_work())
     }
 
     /// Applies a write to the tail doorbell register.
@@ -301,13 +301,13 @@ impl<M: RingMemory> SubmissionQueue<M> {
     }
 
     /// Moves the tail doorbell to a memory cell.
-    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
-        self.consumer.share_doorbell(cell);
+    pub(crate) fn set_doorbell_cell(&mut self, cell: DoorbellCell<M>) {
+        self.consumer.set_doorbell_cell(cell);
     }
 
     /// Returns a fault that was found while fetching and not reported yet.
     pub(crate) fn take_fault(&mut self) -> Option<DoorbellFault> {
-        self.untold.take()
+        self.unreported_fault.take()
     }
 
     /// Arms a notification from the host for its next command.
@@ -321,7 +321,7 @@ impl<M: RingMemory> SubmissionQueue<M> {
     }
 
     /// Returns true if an armed host sends a notification for its next command.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.consumer.is_announced()
+    pub(crate) fn sends_notifications(&self) -> bool {
+        self.consumer.sends_notifications()
     }
 }

@@ -5,20 +5,20 @@
 
 use crate::controller::queue::QueueId;
 
-/// The obligation to complete one command, discharged by [`Arbiter::complete`](crate::controller::Arbiter::complete) or
-/// [`IoQueue::complete`](crate::controller::IoQueue::complete).
+/// The obligation to complete one command, discharged by [`QueueArbiter::complete`](crate::controller::QueueArbiter::complete) or
+/// [`ControllerQueuePair::complete`](crate::controller::ControllerQueuePair::complete).
 #[derive(Debug)]
 #[must_use = "every accepted command gets exactly one completion"]
 pub struct CommandToken {
     queue: QueueId,
     command_id: u16,
     generation: u32,
-    answered: bool,
+    completed: bool,
 }
 
 impl CommandToken {
     pub(crate) fn new(queue: QueueId, command_id: u16, generation: u32) -> Self {
-        Self { queue, command_id, generation, answered: false }
+        Self { queue, command_id, generation, completed: false }
     }
 
     /// Returns the queue that the command came from.
@@ -42,11 +42,11 @@ impl CommandToken {
     /// Discards the token without a completion, for cases in which no host reads it: a power cut, the end of the
     /// process, or a controller reset.
     pub fn abandon(mut self) {
-        self.answered = true;
+        self.completed = true;
     }
 
-    pub(crate) fn answer(mut self) -> u16 {
-        self.answered = true;
+    pub(crate) fn into_command_id(mut self) -> u16 {
+        self.completed = true;
         self.command_id
     }
 }
@@ -55,7 +55,7 @@ impl Drop for CommandToken {
     fn drop(&mut self) {
         // A second panic while unwinding would hide the first.
         debug_assert!(
-            self.answered || std::thread::panicking(),
+            self.completed || std::thread::panicking(),
             "command {:04x}h of {} was dropped without a completion",
             self.command_id,
             self.queue
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn dropping_an_answered_or_abandoned_token_does_not_panic() {
-        assert_eq!(CommandToken::new(QueueId(1), 7, 0).answer(), 7);
+        assert_eq!(CommandToken::new(QueueId(1), 7, 0).into_command_id(), 7);
         CommandToken::new(QueueId(1), 8, 0).abandon();
     }
 }

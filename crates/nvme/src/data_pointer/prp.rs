@@ -9,7 +9,7 @@
 //!   PRP1 ----> |    data|     PRP2 ----> |    list: a, b, next |---> | c, d, e, .. |---> ..
 //! ```
 
-use super::{DataRange, PageBytes, push};
+use super::{DataRange, PageBytes, push_memory};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::status::Status;
 use headwater_dma::iova::Iova;
@@ -41,12 +41,12 @@ pub fn prp_ranges(
     }
     let room = u64::from(page.get()) - page.offset(first);
     let in_first = u32::try_from(room).map_or(bytes, |room| bytes.min(room));
-    push(ranges, first, in_first);
+    push_memory(ranges, first, in_first);
     let left = bytes - in_first;
     match left {
         0 => Ok(()),
         _ if left <= page.get() => push_page(ranges, page, entry.prp2.get(), left),
-        _ => PrpListReader { at: entry.prp2.get(), left, page }.walk(read, ranges),
+        _ => PrpListReader { at: entry.prp2.get(), left, page }.read_list(read, ranges),
     }
 }
 
@@ -55,7 +55,7 @@ fn push_page(ranges: &mut Vec<DataRange>, page: PageBytes, start: u64, bytes: u3
     if page.offset(start) != 0 {
         return Err(Status::PRP_OFFSET_INVALID);
     }
-    push(ranges, start, bytes);
+    push_memory(ranges, start, bytes);
     Ok(())
 }
 
@@ -70,7 +70,7 @@ struct PrpListReader {
 
 impl PrpListReader {
     /// Reads all list pages. Each iteration but the first reads a whole list page, so the data bounds their number.
-    fn walk(
+    fn read_list(
         mut self,
         mut read: impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
         ranges: &mut Vec<DataRange>,
@@ -82,9 +82,9 @@ impl PrpListReader {
             let slots = (u64::from(self.page.get()) - self.page.offset(self.at)) / ENTRY_BYTES;
             let entries = u64::from(self.left.div_ceil(self.page.get()));
             if entries <= slots {
-                return self.take(entries, &mut read, ranges);
+                return self.read_entries(entries, &mut read, ranges);
             }
-            self.take(slots - 1, &mut read, ranges)?;
+            self.read_entries(slots - 1, &mut read, ranges)?;
             let mut next = [0; 8];
             read(Iova(self.at), &mut next)?;
             self.at = u64::from_le_bytes(next);
@@ -95,7 +95,7 @@ impl PrpListReader {
     }
 
     /// Reads this many entries of the same list page.
-    fn take(
+    fn read_entries(
         &mut self,
         mut entries: u64,
         read: &mut impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,

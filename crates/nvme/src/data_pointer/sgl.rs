@@ -8,7 +8,7 @@
 //!   entry: segment ---> | data | bit bucket | data | segment ---> | data | last segment ---> | data | data |
 //! ```
 
-use super::{DataRange, HostTransfer, push};
+use super::{DataRange, HostTransfer, push_memory};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::sgl::{SGL_DESCRIPTOR_BYTES, SglDescriptor, SglKind};
 use crate::spec::status::Status;
@@ -45,14 +45,14 @@ pub fn sgl_ranges(
     let first = entry.sgl();
     let mut next = match kind(&first)? {
         SglKind::DataBlock | SglKind::BitBucket => {
-            walk.take(&first)?;
+            walk.push_range(&first)?;
             None
         }
         SglKind::Segment | SglKind::LastSegment => Some(first),
     };
     while walk.left > 0 {
         let segment = next.ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
-        next = walk.segment(&segment, &mut read)?;
+        next = walk.read_segment(&segment, &mut read)?;
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ struct SglReader<'a> {
 
 impl SglReader<'_> {
     /// Reads a segment until the data is described; returns the descriptor of the next segment.
-    fn segment(
+    fn read_segment(
         &mut self,
         segment: &SglDescriptor,
         read: &mut impl FnMut(Iova, &mut [u8]) -> Result<(), Status>,
@@ -100,7 +100,7 @@ impl SglReader<'_> {
                 // `read` fails for a segment that extends over the end of the address space.
                 at = at.wrapping_add(16);
                 match kind(descriptor)? {
-                    SglKind::DataBlock | SglKind::BitBucket => self.take(descriptor)?,
+                    SglKind::DataBlock | SglKind::BitBucket => self.push_range(descriptor)?,
                     SglKind::Segment | SglKind::LastSegment if left > 0 => {
                         return Err(Status::INVALID_SGL_COUNT);
                     }
@@ -119,7 +119,7 @@ impl SglReader<'_> {
 
     /// Adds the range of a data or bit bucket descriptor, limited to the bytes left.
     #[inline]
-    fn take(&mut self, descriptor: &SglDescriptor) -> Result<(), Status> {
+    fn push_range(&mut self, descriptor: &SglDescriptor) -> Result<(), Status> {
         let bytes = descriptor.bytes.get().min(self.left);
         if bytes == 0 {
             return Ok(());
@@ -128,7 +128,7 @@ impl SglReader<'_> {
             // In a transfer from the host a bit bucket has no effect.
             (SglKind::BitBucket, HostTransfer::FromHost(_)) => return Ok(()),
             (SglKind::BitBucket, HostTransfer::ToHost(_)) => self.ranges.push(DataRange::Discard(bytes)),
-            _ => push(self.ranges, descriptor.address.get(), bytes),
+            _ => push_memory(self.ranges, descriptor.address.get(), bytes),
         }
         self.left -= bytes;
         Ok(())

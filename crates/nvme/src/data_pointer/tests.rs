@@ -5,7 +5,7 @@ mod lists;
 use super::*;
 use crate::data_pointer::sgl::SGL_DESCRIPTORS_MAX;
 use crate::spec::sgl::{SglDescriptor, SglKind};
-use lists::{HostMemory, PrpHost, SglHost, runs};
+use lists::{HostMemory, PrpHost, SglHost, merged_runs};
 use proptest::prelude::*;
 use zerocopy::little_endian::U64;
 
@@ -223,14 +223,14 @@ proptest! {
     fn valid_prp_lists_yield_their_data(host in PrpHost::any()) {
         let built = host.build();
         let ranges = by_prp(&built.entry, host.bytes, host.page(), &built.memory);
-        prop_assert_eq!(runs(&ranges.unwrap()), built.data);
+        prop_assert_eq!(merged_runs(&ranges.unwrap()), built.data);
     }
 
     #[test]
     fn valid_sgls_yield_their_data(host in SglHost::any()) {
         let built = host.build();
         let ranges = by_sgl(built.first, host.transfer(), &built.memory);
-        prop_assert_eq!(runs(&ranges.unwrap()), built.data);
+        prop_assert_eq!(merged_runs(&ranges.unwrap()), built.data);
     }
 
     /// Reads random memory in which lists may point anywhere.
@@ -254,7 +254,7 @@ proptest! {
         let mut ranges = Vec::new();
         let read = |at: Iova, into: &mut [u8]| memory.read(at, into);
         if data_ranges(&entry, transfer, PageBytes::MIN, read, &mut ranges).is_ok() {
-            let described: u64 = runs(&ranges).iter().map(|run| run.bytes).sum();
+            let described: u64 = merged_runs(&ranges).iter().map(|run| run.bytes).sum();
             prop_assert_eq!(described, u64::from(bytes));
             prop_assert!(to_host || !ranges.iter().any(|range| matches!(range, DataRange::Discard(_))));
         }

@@ -1,7 +1,7 @@
 //! The admin queue: commands of the driver and of its owner, each with a page for its data.
 //!
 //! Input: entries with a purpose. Output: the purpose with the completion. Invariant: each purpose is returned once,
-//! with a completion or by [`lose`](AdminQueue::lose).
+//! with a completion or by [`drain_pending`](AdminQueue::drain_pending).
 
 use super::capabilities::ControllerCapabilities;
 use super::memory::{DmaBlock, HostMemory};
@@ -32,7 +32,7 @@ pub(super) enum AdminPurpose<M> {
     /// Create I/O Submission Queue.
     CreateSubmission(Box<QueueCreation<M>>),
     /// Delete I/O Completion Queue after its submission queue was refused.
-    Undo(Box<QueueCreation<M>>, crate::spec::status::Status),
+    DeleteAfterRefusal(Box<QueueCreation<M>>, crate::spec::status::Status),
     /// Delete I/O Submission Queue.
     DeleteSubmission(u16),
     /// Delete I/O Completion Queue.
@@ -40,11 +40,11 @@ pub(super) enum AdminPurpose<M> {
     /// Abort.
     Abort,
     /// Asynchronous Event Request.
-    Event,
+    EventRequest,
     /// Get Log Page that clears an event.
-    Clear(super::events::AsyncNotice),
+    ClearEvent(super::events::AsyncNotice),
     /// A command of the owner, with its ticket.
-    Asked(u64),
+    OwnerCommand(u64),
 }
 
 /// The use of the data page by a command.
@@ -109,7 +109,7 @@ impl<M: RingMemory + Clone> AdminMemory<M> {
 pub(super) struct AdminQueue<M, R> {
     pair: RingPair<M, R, PendingAdminCommand<M>>,
     data: DmaBlock<M>,
-    strays: u32,
+    stray_completions: u32,
 }
 
 impl<M: RingMemory + Clone, R: DeviceRegisters> AdminQueue<M, R> {
@@ -123,7 +123,7 @@ impl<M: RingMemory + Clone, R: DeviceRegisters> AdminQueue<M, R> {
         let tail = capabilities.doorbell(0);
         let doorbells = DoorbellOffsets { tail, head: tail + capabilities.doorbell_stride };
         let pair = RingPair::new(0, slots, &memory.rings, registers, doorbells);
-        Self { pair, data: memory.data.clone(), strays: 0 }
+        Self { pair, data: memory.data.clone(), stray_completions: 0 }
     }
 }
 
@@ -169,8 +169,8 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
     pub(super) fn reap(&mut self) -> Option<CompletedAdminCommand<M>> {
         for _ in 0..ADMIN_SLOTS {
             match self.pair.reap()? {
-                ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
-                ReapedEntry::Answer(completion) => {
+                ReapedEntry::Stray => self.stray_completions = self.stray_completions.saturating_add(1),
+                ReapedEntry::Completed(completion) => {
                     let CommandCompletion { command, slot, context, result, status } = completion;
                     let completion = CommandCompletion { command, slot, context: (), result, status };
                     let data = match completion.status.is_success() {
@@ -186,11 +186,11 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
 
     /// Returns the number of stray completions so far, and an impossible submission head.
     pub(super) fn faults(&self) -> (u32, Option<u16>) {
-        (self.strays, self.pair.fault().map(|fault| fault.head))
+        (self.stray_completions, self.pair.fault().map(|fault| fault.head))
     }
 
     /// Returns the opcode of an overdue command.
-    pub(super) fn overdue(&self, now: Nanos) -> Option<u8> {
+    pub(super) fn overdue_opcode(&self, now: Nanos) -> Option<u8> {
         self.pair.commands().find(|(_, pending)| pending.deadline <= now).map(|(_, pending)| pending.opcode)
     }
 
@@ -200,7 +200,7 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
     }
 
     /// Returns the purposes of all pending commands, which will not complete any more.
-    pub(super) fn lose(&mut self) -> impl Iterator<Item = AdminPurpose<M>> {
+    pub(super) fn drain_pending(&mut self) -> impl Iterator<Item = AdminPurpose<M>> {
         self.pair.take_contexts().map(|pending| pending.purpose)
     }
 }

@@ -50,7 +50,7 @@ pub(super) struct NamespaceScan {
     ids: Vec<u32>,
     found: Vec<ScannedNamespace>,
     /// True if namespaces changed again during the scan.
-    pub(super) again: bool,
+    pub(super) rescan: bool,
     pub(super) running: bool,
 }
 
@@ -68,10 +68,10 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                 (entries::set_feature(FeatureId::CommandSetProfile, index), PageUse::None)
             }
             BringUpStep::Queues => {
-                let wanted = u32::from(self.queues_wanted() - 1);
+                let wanted = u32::from(self.requested_queues() - 1);
                 (entries::set_feature(FeatureId::NumberOfQueues, wanted << 16 | wanted), PageUse::None)
             }
-            BringUpStep::Active { after: 0 } if self.is_before_lists() => return self.without_lists(now),
+            BringUpStep::Active { after: 0 } if self.is_before_lists() => return self.scan_all_ids(now),
             BringUpStep::Active { after } => {
                 self.scan.running = true;
                 (entries::identify(IdentifyView::ActiveNamespaces, after, 0), PageUse::ToHost)
@@ -81,7 +81,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             }
             BringUpStep::Descriptors { index } => match self.scan.ids.get(index) {
                 Some(&id) => (entries::identify(IdentifyView::Descriptors, id, 0), PageUse::ToHost),
-                None => return self.scanned(now),
+                None => return self.finish_scan(now),
             },
             BringUpStep::Namespace { index, set } => {
                 match (self.scan.ids.get(index), CommandSet::from_number(set)) {
@@ -93,61 +93,61 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                     }
                     (Some(&id), None) => {
                         let fault = NamespaceFault::CommandSet { namespace: id, command_set: set };
-                        return self.note(index, Some(ScannedNamespace::unusable(id, fault)), now);
+                        return self.store_namespace(index, Some(ScannedNamespace::unusable(id, fault)), now);
                     }
-                    (None, _) => return self.scanned(now),
+                    (None, _) => return self.finish_scan(now),
                 }
             }
             BringUpStep::Events => {
-                let offered = self.facts.as_ref().map_or(0, |facts| facts.async_events);
-                (entries::set_feature(FeatureId::AsyncEvents, events::wanted(offered)), PageUse::None)
+                let offered = self.info.as_ref().map_or(0, |facts| facts.async_events);
+                (entries::set_feature(FeatureId::AsyncEvents, events::enabled_events(offered)), PageUse::None)
             }
-            BringUpStep::Weights => match self.weights() {
+            BringUpStep::Weights => match self.arbitration_dword() {
                 Some(dword) => (entries::set_feature(FeatureId::Arbitration, dword), PageUse::None),
                 None => return self.begin(BringUpStep::Ready, now),
             },
-            BringUpStep::Ready => return self.become_ready(now),
+            BringUpStep::Ready => return self.enter_ready(now),
         };
         let deadline = Some(now.after(self.config.admin_timeout));
         let Some(admin) = &mut self.admin else { return };
         // The driver sends one step at a time and the queue reserves room for it: a full queue is a fault of the
         // controller.
         if admin.send(entry, page, AdminPurpose::Step(step), deadline).is_err() {
-            return self.recover(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
+            return self.start_reset(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
         }
         admin.ring();
     }
 
     /// Processes the completion of any admin command.
-    pub(super) fn answered(&mut self, answered: CompletedAdminCommand<H::Words>, now: Nanos) {
+    pub(super) fn handle_completion(&mut self, answered: CompletedAdminCommand<H::Words>, now: Nanos) {
         let CompletedAdminCommand { purpose, completion, data } = answered;
         match purpose {
-            AdminPurpose::Step(step) => self.step_done(step, completion, &data, now),
-            AdminPurpose::Event => self.event(completion, now),
-            AdminPurpose::Clear(notice) => self.event_cleared(notice, now),
-            other => self.request_done(other, completion, data, now),
+            AdminPurpose::Step(step) => self.finish_step(step, completion, &data, now),
+            AdminPurpose::EventRequest => self.handle_event(completion, now),
+            AdminPurpose::ClearEvent(notice) => self.finish_event(notice, now),
+            other => self.finish_request(other, completion, data, now),
         }
     }
 
-    fn step_done(&mut self, step: BringUpStep, completion: CommandCompletion, data: &[u8], now: Nanos) {
+    fn finish_step(&mut self, step: BringUpStep, completion: CommandCompletion, data: &[u8], now: Nanos) {
         let status = completion.status;
         let succeeded = status.is_success();
         match step {
-            BringUpStep::Controller if succeeded => self.controller_described(data, now),
-            BringUpStep::Controller => self.refused("Identify Controller", status, now),
-            BringUpStep::Combinations if succeeded => match combination(data) {
+            BringUpStep::Controller if succeeded => self.store_controller_info(data, now),
+            BringUpStep::Controller => self.reset_after_refusal("Identify Controller", status, now),
+            BringUpStep::Combinations if succeeded => match best_combination(data) {
                 0 => self.begin(BringUpStep::Queues, now),
                 index => self.begin(BringUpStep::Profile(index), now),
             },
             // If no profile is set, combination 0 stays in effect.
             BringUpStep::Combinations | BringUpStep::Profile(_) => self.begin(BringUpStep::Queues, now),
             BringUpStep::Queues if succeeded => {
-                self.queues_granted(completion.result);
+                self.store_granted_queues(completion.result);
                 self.begin(BringUpStep::Active { after: 0 }, now);
             }
-            BringUpStep::Queues => self.refused("Set Features Number of Queues", status, now),
+            BringUpStep::Queues => self.reset_after_refusal("Set Features Number of Queues", status, now),
             BringUpStep::Active { after } if succeeded => self.listed(after, data, now),
-            BringUpStep::Active { .. } => self.refused("Identify Active Namespace ID list", status, now),
+            BringUpStep::Active { .. } => self.reset_after_refusal("Identify Active Namespace ID list", status, now),
             BringUpStep::Descriptors { index } => {
                 let set = if succeeded { command_set(data) } else { 0 };
                 self.begin(BringUpStep::Namespace { index, set }, now);
@@ -159,10 +159,10 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                         id,
                         NamespaceFault::Refused { namespace: id, status },
                     )),
-                    (true, 0) => ScannedNamespace::read_block(id, data),
-                    (true, _) => ScannedNamespace::read_keys(id, data),
+                    (true, 0) => ScannedNamespace::parse_block(id, data),
+                    (true, _) => ScannedNamespace::parse_key_value(id, data),
                 };
-                self.note(index, found, now);
+                self.store_namespace(index, found, now);
             }
             BringUpStep::Events => self.begin(BringUpStep::Weights, now),
             BringUpStep::Weights => self.begin(BringUpStep::Ready, now),
@@ -170,31 +170,31 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         }
     }
 
-    fn refused(&mut self, what: &'static str, status: Status, now: Nanos) {
-        self.recover(ResetCause::Refused { what, status }, now);
+    fn reset_after_refusal(&mut self, what: &'static str, status: Status, now: Nanos) {
+        self.start_reset(ResetCause::Refused { command: what, status }, now);
     }
 
-    fn controller_described(&mut self, data: &[u8], now: Nanos) {
+    fn store_controller_info(&mut self, data: &[u8], now: Nanos) {
         let Some(capabilities) = self.capabilities else { return };
         let Some(mut facts) = ControllerInfo::read(data, &capabilities) else {
-            return self.die(DeathCause::Identify);
+            return self.enter_dead(DeathCause::Identify);
         };
         facts.weighted_round_robin = self.uses_weights(&capabilities);
-        self.facts = Some(facts);
+        self.info = Some(facts);
         self.begin(BringUpStep::Combinations, now);
     }
 
-    fn queues_wanted(&self) -> u16 {
+    fn requested_queues(&self) -> u16 {
         let possible = self.capabilities.map_or(1, |found| found.io_queues_max);
         self.config.io_queues.clamp(1, possible)
     }
 
     /// Stores NSQA and NCQA, which are 0's based; a controller may grant more than the driver requested.
-    fn queues_granted(&mut self, result: u32) {
+    fn store_granted_queues(&mut self, result: u32) {
         let [a, b, c, d] = result.to_le_bytes();
         let granted = u16::from_le_bytes([a, b]).min(u16::from_le_bytes([c, d])).saturating_add(1);
-        let wanted = self.queues_wanted();
-        if let Some(facts) = &mut self.facts {
+        let wanted = self.requested_queues();
+        if let Some(facts) = &mut self.info {
             facts.io_queues = granted.min(wanted);
         }
     }
@@ -204,8 +204,8 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Scans namespaces 1 to NN of a controller without namespace lists; some of them may be inactive.
-    fn without_lists(&mut self, now: Nanos) {
-        let count = self.facts.as_ref().map_or(0, |facts| facts.namespaces_max);
+    fn scan_all_ids(&mut self, now: Nanos) {
+        let count = self.info.as_ref().map_or(0, |facts| facts.namespaces_max);
         let max = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
         self.scan =
             NamespaceScan { ids: (1..=count.min(max)).collect(), running: true, ..NamespaceScan::default() };
@@ -232,40 +232,40 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         self.begin(BringUpStep::Descriptors { index: 0 }, now);
     }
 
-    fn note(&mut self, index: usize, found: Option<ScannedNamespace>, now: Nanos) {
+    fn store_namespace(&mut self, index: usize, found: Option<ScannedNamespace>, now: Nanos) {
         self.scan.found.extend(found);
         self.begin(BringUpStep::Descriptors { index: index + 1 }, now);
     }
 
-    fn scanned(&mut self, now: Nanos) {
+    fn finish_scan(&mut self, now: Nanos) {
         let scan = std::mem::take(&mut self.scan);
         self.namespaces = scan.found;
         if matches!(self.state, DriverState::BringUp) {
             return self.begin(BringUpStep::Events, now);
         }
-        if scan.again {
+        if scan.rescan {
             self.begin(BringUpStep::Active { after: 0 }, now);
         }
     }
 
-    fn weights(&self) -> Option<u32> {
+    fn arbitration_dword(&self) -> Option<u32> {
         let weights = self.config.weights?;
         self.capabilities.filter(|found| self.uses_weights(found)).map(|_| weights.dword())
     }
 
-    fn become_ready(&mut self, now: Nanos) {
+    fn enter_ready(&mut self, now: Nanos) {
         self.state = DriverState::Ready { since: now };
-        let max = self.facts.as_ref().map_or(1, |facts| facts.events_max);
+        let max = self.info.as_ref().map_or(1, |facts| facts.events_max);
         for _ in 0..events::REQUESTS.min(max) {
-            self.request_event();
+            self.send_event_request();
         }
-        self.life.set(DriverPhase::Ready);
+        self.lifecycle.set(DriverPhase::Ready);
     }
 }
 
 /// Returns the index of the combination with the most command sets that this driver supports; the first of equals
 /// (CNS 1Ch).
-fn combination(data: &[u8]) -> u32 {
+fn best_combination(data: &[u8]) -> u32 {
     let known = |vector: u64| (vector & 0b11).count_ones();
     let vectors = data.chunks_exact(8).map(|vector| vector.try_into().map_or(0, u64::from_le_bytes));
     let mut best = (0, 0);
@@ -286,9 +286,9 @@ mod tests {
     fn combination_with_most_supported_sets_is_chosen_first_of_equals() {
         let page =
             |vectors: &[u64]| vectors.iter().flat_map(|vector| vector.to_le_bytes()).collect::<Vec<_>>();
-        assert_eq!(combination(&page(&[0b1, 0b101, 0b111, 0b11, 0])), 2);
-        assert_eq!(combination(&page(&[0b11, 0b11])), 0);
-        assert_eq!(combination(&page(&[0, 0b11])), 0, "a list ends with a zero");
-        assert_eq!(combination(&[]), 0);
+        assert_eq!(best_combination(&page(&[0b1, 0b101, 0b111, 0b11, 0])), 2);
+        assert_eq!(best_combination(&page(&[0b11, 0b11])), 0);
+        assert_eq!(best_combination(&page(&[0, 0b11])), 0, "a list ends with a zero");
+        assert_eq!(best_combination(&[]), 0);
     }
 }

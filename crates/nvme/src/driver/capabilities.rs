@@ -14,7 +14,7 @@ use headwater_host::registers::DeviceRegisters;
 /// The unit of CAP.TO and CRTO.
 const READY_UNIT_MS: u64 = 500;
 /// Largest supported MPSMIN: pages of 64 KiB.
-const PAGE_SHIFT_MAX: u8 = 4;
+const PAGE_CODE_MAX: u8 = 4;
 /// Most I/O queue pairs that the driver requests.
 pub(super) const IO_QUEUES_MAX: u16 = 1_024;
 
@@ -110,10 +110,10 @@ impl ControllerCapabilities {
             return Err(CapabilityFault::Absent);
         }
         let crto = registers.load32(at(ControllerRegister::ReadyTimeouts));
-        Self::judge(capabilities, version, crto, bytes)
+        Self::validate(capabilities, version, crto, bytes)
     }
 
-    fn judge(capabilities: u64, version: u32, crto: u32, bytes: usize) -> Result<Self, CapabilityFault> {
+    fn validate(capabilities: u64, version: u32, crto: u32, bytes: usize) -> Result<Self, CapabilityFault> {
         let field =
             |shift: u32, width: u32| u8::try_from(capabilities >> shift & ((1 << width) - 1)).unwrap_or(0);
         // 1.0 to 9.x; the major version is a small number in every specification so far.
@@ -126,7 +126,7 @@ impl ControllerCapabilities {
             return Err(CapabilityFault::QueueEntries { capabilities });
         }
         let page_code = field(48, 4);
-        let page = PageBytes::of_mps(page_code).filter(|_| page_code <= PAGE_SHIFT_MAX);
+        let page = PageBytes::of_mps(page_code).filter(|_| page_code <= PAGE_CODE_MAX);
         let page = page.ok_or(CapabilityFault::PageSize { capabilities })?;
         let sets = match field(37, 8) {
             css if css & 1 << 6 != 0 => CommandSetSelection::All,
@@ -163,7 +163,7 @@ impl ControllerCapabilities {
         // One slot stays empty: a queue of depth commands has one more (NVMeDirect's defect B4).
         let most = (self.queue_slots_max - 1).min(QUEUE_DEPTH_MAX);
         let slots = QueueSlots::new(depth.saturating_add(1)).ok().filter(|_| depth <= most);
-        slots.ok_or(RequestError::Depth { depth, most })
+        slots.ok_or(RequestError::Depth { depth, max: most })
     }
 
     /// Returns the offset of a queue's tail doorbell; its head doorbell follows one stride later.
@@ -179,14 +179,14 @@ mod tests {
 
     const BAR: usize = 0x4000;
 
-    fn judge(capabilities: u64) -> Result<ControllerCapabilities, CapabilityFault> {
-        ControllerCapabilities::judge(capabilities, 0x0001_0400, 0, BAR)
+    fn validate(capabilities: u64) -> Result<ControllerCapabilities, CapabilityFault> {
+        ControllerCapabilities::validate(capabilities, 0x0001_0400, 0, BAR)
     }
 
     /// Uses the values of QEMU's controller.
     #[test]
     fn capabilities_of_a_plain_controller_are_accepted() {
-        let found = judge(0x0040_1820_0f01_07ff).unwrap();
+        let found = validate(0x0040_1820_0f01_07ff).unwrap();
         assert_eq!((found.queue_slots_max, found.page, found.doorbell_stride), (2_048, PageBytes::MIN, 4));
         assert_eq!(found.ready_timeout, Nanos::from_millis(7_500));
         assert_eq!((found.weighted_round_robin, found.io_queues_max), (false, 1_024));
@@ -196,17 +196,17 @@ mod tests {
     #[test]
     fn implausible_registers_are_refused_with_the_field() {
         let good = 0x0000_0020_0f01_07ff_u64;
-        assert!(judge(good).is_ok());
-        assert!(matches!(judge(good & !0xFFFF), Err(CapabilityFault::QueueEntries { .. })));
-        assert!(matches!(judge(good | 5 << 48), Err(CapabilityFault::PageSize { .. })));
-        assert!(matches!(judge(good & !(1 << 37)), Err(CapabilityFault::CommandSets { .. })));
-        assert!(matches!(judge(good | 15 << 32), Err(CapabilityFault::Doorbells { .. })));
-        assert_eq!(judge(good | 6 << 32).unwrap().io_queues_max, 23, "a stride of 256 bytes");
+        assert!(validate(good).is_ok());
+        assert!(matches!(validate(good & !0xFFFF), Err(CapabilityFault::QueueEntries { .. })));
+        assert!(matches!(validate(good | 5 << 48), Err(CapabilityFault::PageSize { .. })));
+        assert!(matches!(validate(good & !(1 << 37)), Err(CapabilityFault::CommandSets { .. })));
+        assert!(matches!(validate(good | 15 << 32), Err(CapabilityFault::Doorbells { .. })));
+        assert_eq!(validate(good | 6 << 32).unwrap().io_queues_max, 23, "a stride of 256 bytes");
         for version in [0, 0x0000_FFFF, 0x0010_0000, u32::MAX] {
-            let fault = ControllerCapabilities::judge(good, version, 0, BAR);
+            let fault = ControllerCapabilities::validate(good, version, 0, BAR);
             assert_eq!(fault, Err(CapabilityFault::Version { version }));
         }
-        assert_eq!(judge(good & !(0xFF << 24)).unwrap().ready_timeout, Nanos::from_millis(500), "never 0");
+        assert_eq!(validate(good & !(0xFF << 24)).unwrap().ready_timeout, Nanos::from_millis(500), "never 0");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         for _ in 0..100_000 {
             random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(17) ^ 0x1234_5678;
             let version = if random & 1 == 0 { 0x0002_0000 } else { 0x0001_0000 };
-            if let Ok(found) = ControllerCapabilities::judge(random, version, 0, BAR) {
+            if let Ok(found) = ControllerCapabilities::validate(random, version, 0, BAR) {
                 assert!(found.doorbell(found.io_queues_max) + 2 * found.doorbell_stride <= BAR);
             }
         }

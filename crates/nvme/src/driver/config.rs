@@ -42,7 +42,7 @@ pub struct DriverConfig {
     /// Resets in a row after which the driver gives the controller up.
     pub resets_max: u32,
     /// Time in the ready state after which a controller counts as recovered and its count of resets returns to 0.
-    pub settle: Nanos,
+    pub settle_time: Nanos,
     /// Most bytes in one command; the controller's limit applies too.
     pub transfer_bytes_max: u64,
     /// The use of SGLs, if the controller supports them.
@@ -58,7 +58,7 @@ impl Default for DriverConfig {
             command_timeout: Nanos::from_millis(30_000),
             admin_timeout: Nanos::from_millis(10_000),
             resets_max: 3,
-            settle: Nanos::from_millis(10_000),
+            settle_time: Nanos::from_millis(10_000),
             transfer_bytes_max: 16 << 20,
             sgl: SglUse::Needed,
             weights: None,

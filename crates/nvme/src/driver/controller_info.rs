@@ -214,7 +214,7 @@ impl ScannedNamespace {
     }
 
     /// Reads Identify Namespace of the NVM command set. Returns `None` for an inactive namespace: all zeroes.
-    pub(super) fn read_block(id: u32, page: &[u8]) -> Option<Self> {
+    pub(super) fn parse_block(id: u32, page: &[u8]) -> Option<Self> {
         let (identify, _) = IdentifyNvm::ref_from_prefix(page).ok()?;
         let blocks = identify.size.get();
         if blocks == 0 {
@@ -238,7 +238,7 @@ impl ScannedNamespace {
     }
 
     /// Reads Identify Namespace of the Key Value command set. Returns `None` for an inactive namespace.
-    pub(super) fn read_keys(id: u32, page: &[u8]) -> Option<Self> {
+    pub(super) fn parse_key_value(id: u32, page: &[u8]) -> Option<Self> {
         let (identify, _) = IdentifyKv::ref_from_prefix(page).ok()?;
         let format: &KvFormat = identify.formats.first()?;
         let kind = NamespaceKind::KeyValue {
@@ -289,7 +289,7 @@ mod tests {
         page.formats[0] = U32::new(9 << 16);
         page.formats[1] = U32::new(12 << 16 | 8);
         change(&mut page);
-        ScannedNamespace::read_block(3, page.as_bytes())
+        ScannedNamespace::parse_block(3, page.as_bytes())
     }
 
     #[test]

@@ -103,22 +103,22 @@ mod tests {
 
     #[test]
     fn controller_decodes_every_entry_that_the_host_builds() {
-        let create = CreateQueueDwords::of(&create_completion_queue(7, 65_536, 0x1000, Some(5)));
-        assert_eq!((create.id, create.slots, create.companion), (7, 65_536, 5));
+        let create = CreateQueueDwords::from_entry(&create_completion_queue(7, 65_536, 0x1000, Some(5)));
+        assert_eq!((create.id, create.slots, create.vector_or_completion_queue), (7, 65_536, 5));
         assert!(create.is_contiguous && create.interrupts_enabled);
-        assert!(!CreateQueueDwords::of(&create_completion_queue(7, 2, 0, None)).interrupts_enabled);
+        assert!(!CreateQueueDwords::from_entry(&create_completion_queue(7, 2, 0, None)).interrupts_enabled);
         for priority in
             [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low]
         {
-            let create = CreateQueueDwords::of(&create_submission_queue(3, 2, 0x2000, priority));
-            assert_eq!((create.id, create.companion, create.slots), (3, 3, 2));
+            let create = CreateQueueDwords::from_entry(&create_submission_queue(3, 2, 0x2000, priority));
+            assert_eq!((create.id, create.vector_or_completion_queue, create.slots), (3, 3, 2));
             assert_eq!(QueuePriority::from_bits(create.priority), priority);
         }
-        let log = LogDwords::of(&log_page(4, 4_096));
+        let log = LogDwords::from_entry(&log_page(4, 4_096));
         assert_eq!((log.page, log.dwords, log.retains_event), (4, 1_024, false));
-        let own = IdentifyDwords::of(&identify_own(IdentifyView::CommandSetCombinations));
+        let own = IdentifyDwords::from_entry(&identify_own(IdentifyView::CommandSetCombinations));
         assert_eq!((own.view, own.controller), (0x1C, 0xFFFF));
-        assert_eq!(IdentifyDwords::of(&identify(IdentifyView::CommandSetNamespace, 1, 1)).command_set, 1);
+        assert_eq!(IdentifyDwords::from_entry(&identify(IdentifyView::CommandSetNamespace, 1, 1)).command_set, 1);
         assert_eq!(halves(abort(3, 9).cdw10.get()), [3, 9]);
     }
 }

@@ -39,7 +39,7 @@ pub enum ResetCause {
     },
     /// An I/O command timed out, and its abort as well.
     #[error("a command of queue {queue} timed out, and its abort as well ({command:?})")]
-    Stuck {
+    CommandTimeout {
         /// The command's queue.
         queue: u16,
         /// The command.
@@ -47,23 +47,23 @@ pub enum ResetCause {
     },
     /// The controller violated the protocol on a queue.
     #[error("queue {queue}: {fault}")]
-    Queue {
+    QueueViolation {
         /// The queue.
         queue: u16,
         /// The violation.
         fault: QueueFault,
     },
     /// The controller refused a mandatory command.
-    #[error("the controller refused {what}: {status}")]
+    #[error("the controller refused {command}: {status}")]
     Refused {
         /// The refused command.
-        what: &'static str,
+        command: &'static str,
         /// Its status.
         status: Status,
     },
     /// The owner requested a reset.
     #[error("a reset was requested")]
-    Asked,
+    Requested,
 }
 
 /// The reason why a controller is dead.
@@ -83,12 +83,12 @@ pub enum DeathCause {
     #[error("no memory for the admin queue; raise the memory limit of this process, or free some")]
     NoMemory,
     /// Too many resets in a row failed.
-    #[error("the controller did not recover after {resets} resets in a row: {trouble}")]
+    #[error("the controller did not recover after {resets} resets in a row: {cause}")]
     GaveUp {
         /// Resets in a row.
         resets: u32,
         /// The cause of the last reset.
-        trouble: ResetCause,
+        cause: ResetCause,
     },
     /// Neither disabling nor a function reset succeeded.
     #[error("the controller does not stop (CC.EN 0), and a function reset failed: {0}")]
@@ -112,12 +112,12 @@ pub enum RequestError {
     #[error("the admin queue is full; poll for completions and retry")]
     Busy,
     /// The request has more data than an admin command of this driver carries.
-    #[error("an admin command carries at most {most} bytes of data, not {bytes}")]
+    #[error("an admin command carries at most {max} bytes of data, not {bytes}")]
     Data {
         /// Requested bytes.
         bytes: usize,
         /// Most bytes.
-        most: usize,
+        max: usize,
     },
     /// All queues that the controller granted are in use.
     #[error("all {granted} I/O queues of the controller are in use; close one")]
@@ -126,12 +126,12 @@ pub enum RequestError {
         granted: u16,
     },
     /// The depth is out of range.
-    #[error("queue depth {depth} is out of range; choose 1 to {most}")]
+    #[error("queue depth {depth} is out of range; choose 1 to {max}")]
     Depth {
         /// Requested depth.
         depth: u32,
         /// Largest depth.
-        most: u32,
+        max: u32,
     },
     /// The allocation of the queue's memory failed.
     #[error(

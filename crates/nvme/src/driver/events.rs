@@ -52,6 +52,6 @@ impl AsyncNotice {
 
 /// Returns the events to enable: health events, which always exist, and namespace changes if the controller offers
 /// them.
-pub(super) const fn wanted(offered: u32) -> u32 {
+pub(super) const fn enabled_events(offered: u32) -> u32 {
     async_event_bit::SMART | offered & async_event_bit::NAMESPACE_ATTRIBUTE
 }

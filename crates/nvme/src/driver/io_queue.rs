@@ -4,12 +4,12 @@
 //! completion from [`reap`](IoQueue::reap), or its loss from [`abandon`](IoQueue::abandon). The command path reads no
 //! clock and allocates nothing. Invariant: a command holds its list pages until it is completed or certainly lost.
 //!
-//! Time is counted in ticks of a quarter of the timeout. [`watch`](IoQueue::watch), called periodically, advances the
+//! Time is counted in ticks of a quarter of the timeout. [`check_timeouts`](IoQueue::check_timeouts), called periodically, advances the
 //! tick. A command records the tick in which it was submitted.
 
 use super::lifecycle::{IoQueueState, SharedLifecycle};
 use super::list_pages::{ListPages, PageChain};
-use super::pointer_builder::{DataPointerError, SglUse, describe};
+use super::pointer_builder::{DataPointerError, SglUse, build_data_pointer};
 use super::ring_pair::{ReapedEntry, RingPair};
 use crate::queue_pair::{CommandCompletion, CommandId};
 use crate::spec::command::SubmissionEntry;
@@ -30,23 +30,23 @@ pub enum SubmitFault {
     /// The queue holds its maximum of commands in flight, or no list page is free.
     #[error("the queue is full; take completions and submit again")]
     Full,
-    /// The controller is being reset, or was reset: see [`IoQueue::fate`].
+    /// The controller is being reset, or was reset: see [`IoQueue::state`].
     #[error("the queue is not live because its controller was reset or failed; create the queue again")]
     NotLive,
     /// No data pointer can describe the data.
     #[error(transparent)]
     Data(#[from] DataPointerError),
     /// The command has more data than the controller accepts in one command.
-    #[error("the command has {bytes} bytes of data; this controller accepts at most {most}: split it")]
+    #[error("the command has {bytes} bytes of data; this controller accepts at most {max}: split it")]
     TooLong {
         /// Bytes of data in the command.
         bytes: u64,
         /// Most bytes that the controller accepts.
-        most: u64,
+        max: u64,
     },
 }
 
-/// An overdue command that [`IoQueue::watch`] found.
+/// An overdue command that [`IoQueue::check_timeouts`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverdueCommand {
     /// The command exceeded the timeout: send an Abort for it.
@@ -61,7 +61,7 @@ pub enum OverdueCommand {
 pub enum QueueFault {
     /// Too many completions name commands that are not in flight.
     #[error("{count} completions named no command in flight; reset the controller")]
-    Strays {
+    StrayCompletions {
         /// Stray completions so far.
         count: u32,
     },
@@ -84,7 +84,7 @@ pub(super) struct TransferRules {
 #[derive(Debug)]
 pub(super) struct InFlightSlot<C> {
     chain: PageChain,
-    /// The tick of its submission, or of its last report by `watch`.
+    /// The tick of its submission, or of its last report by `check_timeouts`.
     tick: u32,
     aborting: bool,
     context: C,
@@ -96,12 +96,12 @@ pub struct IoQueue<M, R, C = ()> {
     pair: RingPair<M, R, InFlightSlot<C>>,
     lists: ListPages<M>,
     rules: TransferRules,
-    life: SharedLifecycle,
+    lifecycle: SharedLifecycle,
     epoch: u32,
-    strays: u32,
+    stray_completions: u32,
     tick: u32,
     /// Start of the present tick.
-    ticked: Nanos,
+    tick_start: Nanos,
     tick_span: Nanos,
 }
 
@@ -110,7 +110,7 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
         pair: RingPair<M, R, InFlightSlot<()>>,
         lists: ListPages<M>,
         rules: TransferRules,
-        life: SharedLifecycle,
+        lifecycle: SharedLifecycle,
         timeout: Nanos,
         now: Nanos,
     ) -> Self {
@@ -118,11 +118,11 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
             pair,
             lists,
             rules,
-            epoch: life.epoch(),
-            life,
-            strays: 0,
+            epoch: lifecycle.epoch(),
+            lifecycle,
+            stray_completions: 0,
             tick: 0,
-            ticked: now,
+            tick_start: now,
             tick_span: Nanos((timeout.0 / u64::from(TICKS)).max(1)),
         }
     }
@@ -133,8 +133,8 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     /// If commands are in flight.
     #[must_use]
     pub fn carrying<C>(self) -> IoQueue<M, R, C> {
-        let Self { pair, lists, rules, life, epoch, strays, tick, ticked, tick_span } = self;
-        IoQueue { pair: pair.carrying(), lists, rules, life, epoch, strays, tick, ticked, tick_span }
+        let Self { pair, lists, rules, lifecycle: life, epoch, stray_completions: strays, tick, tick_start: ticked, tick_span } = self;
+        IoQueue { pair: pair.carrying(), lists, rules, lifecycle: life, epoch, stray_completions: strays, tick, tick_start: ticked, tick_span }
     }
 }
 
@@ -148,8 +148,8 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
 
     /// Returns the state of the queue.
     #[must_use]
-    pub fn fate(&self) -> IoQueueState {
-        self.life.fate(self.epoch)
+    pub fn state(&self) -> IoQueueState {
+        self.lifecycle.queue_state(self.epoch)
     }
 
     /// Returns the most bytes of data in one command.
@@ -177,7 +177,7 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
         };
         let command = InFlightSlot { chain, tick: self.tick, aborting: false, context };
         self.pair.submit(entry, command).map_err(|full| {
-            self.lists.give_back(full.context.chain);
+            self.lists.release(full.context.chain);
             (SubmitFault::Full, full.context.context)
         })
     }
@@ -185,7 +185,7 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     /// Builds the data pointer of an entry, if the queue can take it.
     #[inline]
     fn describe_data(&mut self, entry: &mut SubmissionEntry, data: &[IovaRange]) -> Result<PageChain, SubmitFault> {
-        if !self.life.is_live(self.epoch) {
+        if !self.lifecycle.is_live(self.epoch) {
             return Err(SubmitFault::NotLive);
         }
         if !self.pair.has_room() {
@@ -193,9 +193,9 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
         }
         let bytes = data.iter().fold(0, |sum: u64, run| sum.saturating_add(u64::from(run.bytes)));
         if bytes > self.rules.transfer_bytes_max {
-            return Err(SubmitFault::TooLong { bytes, most: self.rules.transfer_bytes_max });
+            return Err(SubmitFault::TooLong { bytes, max: self.rules.transfer_bytes_max });
         }
-        match describe(entry, data, self.rules.sgl, &mut self.lists) {
+        match build_data_pointer(entry, data, self.rules.sgl, &mut self.lists) {
             Ok(chain) => Ok(chain),
             Err(DataPointerError::NoListPages) => Err(SubmitFault::Full),
             Err(error) => Err(error.into()),
@@ -213,7 +213,7 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     /// Rings the doorbells: publishes submitted commands, and frees completion slots.
     #[inline]
     pub fn ring(&mut self) {
-        if self.life.is_live(self.epoch) {
+        if self.lifecycle.is_live(self.epoch) {
             self.pair.ring();
         }
     }
@@ -223,14 +223,14 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     pub fn reap(&mut self) -> Option<CommandCompletion<C>> {
         for _ in 0..STRAYS_MAX {
             match self.pair.reap()? {
-                ReapedEntry::Answer(CommandCompletion { command, slot, context: reaped, result, status }) => {
+                ReapedEntry::Completed(CommandCompletion { command, slot, context: reaped, result, status }) => {
                     let InFlightSlot { chain, context, .. } = reaped;
                     if !chain.is_none() {
-                        self.lists.give_back(chain);
+                        self.lists.release(chain);
                     }
                     return Some(CommandCompletion { command, slot, context, result, status });
                 }
-                ReapedEntry::Stray => self.strays = self.strays.saturating_add(1),
+                ReapedEntry::Stray => self.stray_completions = self.stray_completions.saturating_add(1),
             }
         }
         None
@@ -261,24 +261,24 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     /// Returns how the controller violated the protocol on this queue, if it did; it should be reset.
     #[must_use]
     pub fn fault(&self) -> Option<QueueFault> {
-        if self.strays >= STRAYS_MAX {
-            return Some(QueueFault::Strays { count: self.strays });
+        if self.stray_completions >= STRAYS_MAX {
+            return Some(QueueFault::StrayCompletions { count: self.stray_completions });
         }
         self.pair.fault().map(|fault| QueueFault::Head { head: fault.head })
     }
 
     /// Returns the number of completions so far that named no command in flight.
     #[must_use]
-    pub fn strays(&self) -> u32 {
-        self.strays
+    pub fn stray_completions(&self) -> u32 {
+        self.stray_completions
     }
 
     /// Reports overdue commands to `found`, if a tick has passed since the last search.
-    pub fn watch(&mut self, now: Nanos, mut found: impl FnMut(OverdueCommand)) {
-        if now.since(self.ticked) < self.tick_span {
+    pub fn check_timeouts(&mut self, now: Nanos, mut found: impl FnMut(OverdueCommand)) {
+        if now.since(self.tick_start) < self.tick_span {
             return;
         }
-        self.ticked = now;
+        self.tick_start = now;
         self.tick = self.tick.wrapping_add(1);
         if self.pair.in_flight() == 0 {
             return;
@@ -298,21 +298,21 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
         }
     }
 
-    /// Returns the time at which to call [`watch`](Self::watch) again.
+    /// Returns the time at which to call [`check_timeouts`](Self::check_timeouts) again.
     #[must_use]
-    pub fn next_watch(&self) -> Nanos {
-        self.ticked.after(self.tick_span)
+    pub fn next_timeout_check(&self) -> Nanos {
+        self.tick_start.after(self.tick_span)
     }
 
     /// Discards a queue that a reset invalidated or whose controller is dead, and returns the contexts of the commands in
     /// flight. The controller completes none of them any more, and their data may be reused, unless a dead controller
-    /// is not [quiet](super::Controller::is_quiet). Reap first: completions posted before the reset are still in the
+    /// has not [stopped its DMA](super::NvmeDriver::is_dma_stopped). Reap first: completions posted before the reset are still in the
     /// ring.
     ///
     /// # Errors
     /// The queue itself, if it is neither lost nor dead.
     pub fn abandon(mut self) -> Result<Vec<C>, Box<Self>> {
-        match self.fate() {
+        match self.state() {
             IoQueueState::Lost | IoQueueState::Dead => {
                 Ok(self.take_contexts().collect())
             }

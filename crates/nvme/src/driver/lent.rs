@@ -4,7 +4,7 @@
 //! Input at the owner of the controller: addresses of rings. Output: a [`LentQueue`]. Input at the borrower: the terms
 //! from the owner, and the memory. Output: an [`IoQueue`] like one of the owner's, and the [`QueueLease`] that ends it.
 //! Invariant: the owner keeps the memory of the rings, and all memory that the borrower's commands may name, until
-//! [`is_over`](LentQueue::is_over) returns true: then the controller accesses none of it.
+//! [`is_invalidated`](LentQueue::is_invalidated) returns true: then the controller accesses none of it.
 //!
 //! The owner does not check what the borrower submits: the borrower can address every block of the controller, and ring
 //! every doorbell in its page.
@@ -49,10 +49,10 @@ pub struct LentQueue {
 
 impl LentQueue {
     /// Returns true if a reset or the end of the controller invalidated the queue: then the controller accesses no
-    /// memory of it, unless a dead controller is not [quiet](Controller::is_quiet).
+    /// memory of it, unless a dead controller has not [stopped its DMA](NvmeDriver::is_dma_stopped).
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        matches!(self.life.fate(self.epoch), IoQueueState::Lost | IoQueueState::Dead)
+    pub fn is_invalidated(&self) -> bool {
+        matches!(self.life.queue_state(self.epoch), IoQueueState::Lost | IoQueueState::Dead)
     }
 }
 
@@ -73,7 +73,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Returns the rules of all I/O queues; `None` before the controller was ready for the first time.
     #[must_use]
     pub fn queue_rules(&self) -> Option<QueueRules> {
-        let (capabilities, facts) = (self.capabilities?, self.facts.as_ref()?);
+        let (capabilities, facts) = (self.capabilities?, self.info.as_ref()?);
         Some(QueueRules {
             page: capabilities.page,
             sgl: if facts.has_sgl { self.config.sgl } else { SglUse::Never },
@@ -94,7 +94,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         address: u64,
         now: Nanos,
     ) -> Result<RequestTicket, RequestError> {
-        let (queue, slots) = self.room_for(spec.depth)?;
+        let (queue, slots) = self.find_queue_id(spec.depth)?;
         let layout = self.lent_layout(spec.depth)?;
         let bases = RingBases {
             submissions: address,
@@ -103,7 +103,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         self.queues.insert(queue, HeldQueue::lent());
         let job =
             QueueCreation { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own: None };
-        Ok(self.create_queue(job, spec.vector, now))
+        Ok(self.send_create_queue(job, spec.vector, now))
     }
 
     /// Returns the lent queue or its error; `None` while it is being created, or if the ticket is not of a lent queue.
@@ -118,9 +118,9 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Returns the owner's handle to a queue that the controller has created.
-    pub(super) fn lent(&self, id: u16, doorbells: DoorbellOffsets) -> LentQueue {
+    pub(super) fn lent_handle(&self, id: u16, doorbells: DoorbellOffsets) -> LentQueue {
         let DoorbellOffsets { tail, head } = doorbells;
-        LentQueue { id, doorbells: [tail, head], life: self.life.clone(), epoch: self.life.epoch() }
+        LentQueue { id, doorbells: [tail, head], life: self.lifecycle.clone(), epoch: self.lifecycle.epoch() }
     }
 }
 
@@ -153,12 +153,12 @@ pub struct LentTerms {
 
 /// Terms that contradict each other, or the memory and the window that came with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the terms of a lent queue of depth {depth} are invalid: {what}")]
+#[error("the terms of a lent queue of depth {depth} are invalid: {contradiction}")]
 pub struct LentFault {
     /// The depth in the terms.
     pub depth: u32,
     /// The contradiction.
-    pub what: &'static str,
+    pub contradiction: &'static str,
 }
 
 /// The borrower's control over its queue's state.
@@ -180,12 +180,12 @@ impl QueueLease {
     }
 
     /// Invalidates the queue: the controller has deleted it and accesses none of its memory, and its commands are lost.
-    pub fn end(&self) {
+    pub fn invalidate(&self) {
         self.life.next_epoch();
     }
 
     /// Marks the queue as dead: its state at the controller is unknown and stays unknown.
-    pub fn fail(&self) {
+    pub fn mark_dead(&self) {
         self.life.set(DriverPhase::Dead);
     }
 }
@@ -202,7 +202,7 @@ impl<M: RingMemory + Clone, R: DeviceRegisters> IoQueue<M, R> {
         registers: R,
         now: Nanos,
     ) -> Result<(Self, QueueLease), LentFault> {
-        let wrong = |what| LentFault { depth: terms.depth, what };
+        let wrong = |what| LentFault { depth: terms.depth, contradiction: what };
         let slots =
             QueueSlots::new(terms.depth.saturating_add(1)).map_err(|_| wrong("the depth is out of range"))?;
         let (submissions, completions) = ring_bytes(slots);

@@ -63,7 +63,7 @@ impl SharedLifecycle {
     }
 
     /// Returns the state of a queue of that epoch.
-    pub(super) fn fate(&self, epoch: u32) -> IoQueueState {
+    pub(super) fn queue_state(&self, epoch: u32) -> IoQueueState {
         match decode(self.word.load(Ordering::Acquire)) {
             (_, DriverPhase::Dead) => IoQueueState::Dead,
             (now, _) if now != epoch => IoQueueState::Lost,
@@ -113,21 +113,21 @@ mod tests {
     #[test]
     fn queue_is_lost_only_when_the_epoch_advances_and_dead_queues_stay_dead() {
         let life = SharedLifecycle::new();
-        assert_eq!(life.fate(0), IoQueueState::Waiting);
+        assert_eq!(life.queue_state(0), IoQueueState::Waiting);
         life.set(DriverPhase::Ready);
-        assert_eq!((life.fate(0), life.is_live(0)), (IoQueueState::Live, true));
+        assert_eq!((life.queue_state(0), life.is_live(0)), (IoQueueState::Live, true));
         life.set(DriverPhase::Recovering);
-        assert_eq!((life.fate(0), life.is_live(0)), (IoQueueState::Waiting, false));
+        assert_eq!((life.queue_state(0), life.is_live(0)), (IoQueueState::Waiting, false));
         life.next_epoch();
-        assert_eq!((life.fate(0), life.fate(1)), (IoQueueState::Lost, IoQueueState::Waiting));
+        assert_eq!((life.queue_state(0), life.queue_state(1)), (IoQueueState::Lost, IoQueueState::Waiting));
         life.set(DriverPhase::Ready);
         assert_eq!(
-            (life.fate(0), life.fate(1), life.is_live(0)),
+            (life.queue_state(0), life.queue_state(1), life.is_live(0)),
             (IoQueueState::Lost, IoQueueState::Live, false)
         );
         life.set(DriverPhase::Dead);
         assert_eq!(
-            (life.fate(0), life.fate(1), life.phase()),
+            (life.queue_state(0), life.queue_state(1), life.phase()),
             (IoQueueState::Dead, IoQueueState::Dead, DriverPhase::Dead)
         );
     }

@@ -1,7 +1,7 @@
 //! A fixed number of pages for PRP lists and SGL segments, allocated to commands in chains.
 //!
 //! Input: blocks. Output: [`PageChain`]s of pages, and the words in them. Invariant: a page is free or in exactly one
-//! chain; [`take`](ListPages::take) and [`give_back`](ListPages::give_back) allocate no memory.
+//! chain; [`take`](ListPages::take) and [`release`](ListPages::release) allocate no memory.
 
 use super::memory::DmaBlock;
 use crate::data_pointer::PageBytes;
@@ -77,7 +77,7 @@ impl<M: RingMemory> ListPages<M> {
 
     /// Returns the number of free pages.
     #[must_use]
-    pub fn left(&self) -> usize {
+    pub fn free_pages(&self) -> usize {
         self.left
     }
 
@@ -105,7 +105,7 @@ impl<M: RingMemory> ListPages<M> {
 
     /// Frees the pages of a chain.
     #[inline]
-    pub fn give_back(&mut self, mut chain: PageChain) {
+    pub fn release(&mut self, mut chain: PageChain) {
         while let Some(page) = self.pages.get_mut(chain.first as usize) {
             let next = std::mem::replace(&mut page.next, self.free);
             self.free = chain.first;

@@ -34,12 +34,12 @@ pub struct NvmeDriver<F: PciFunction, H: HostMemory> {
     pub(super) function: F,
     pub(super) memory: H,
     pub(super) config: DriverConfig,
-    pub(super) life: SharedLifecycle,
+    pub(super) lifecycle: SharedLifecycle,
     pub(super) state: DriverState,
     pub(super) capabilities: Option<ControllerCapabilities>,
     pub(super) admin_memory: Option<AdminMemory<H::Words>>,
     pub(super) admin: Option<AdminQueue<H::Words, F::Registers>>,
-    pub(super) facts: Option<ControllerInfo>,
+    pub(super) info: Option<ControllerInfo>,
     pub(super) namespaces: Vec<ScannedNamespace>,
     pub(super) scan: NamespaceScan,
     pub(super) queues: BTreeMap<u16, HeldQueue<H::Words>>,
@@ -47,14 +47,14 @@ pub struct NvmeDriver<F: PciFunction, H: HostMemory> {
     pub(super) next_ticket: u64,
     pub(super) aborts: VecDeque<(u16, u16)>,
     pub(super) aborts_in_flight: u32,
-    pub(super) notices: VecDeque<AsyncNotice>,
+    pub(super) event_notices: VecDeque<AsyncNotice>,
     /// Resets since the controller last stayed ready for the settle time.
-    pub(super) resets: u32,
-    pub(super) resets_ever: u64,
-    pub(super) trouble: Option<ResetCause>,
-    pub(super) death: Option<DeathCause>,
+    pub(super) resets_in_row: u32,
+    pub(super) resets_total: u64,
+    pub(super) reset_cause: Option<ResetCause>,
+    pub(super) death_cause: Option<DeathCause>,
     /// True if a dead controller certainly accesses no memory.
-    pub(super) is_quiet: bool,
+    pub(super) is_dma_stopped: bool,
 }
 
 impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
@@ -64,12 +64,12 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             function,
             memory,
             config,
-            life: SharedLifecycle::new(),
-            state: DriverState::Off,
+            lifecycle: SharedLifecycle::new(),
+            state: DriverState::NotStarted,
             capabilities: None,
             admin_memory: None,
             admin: None,
-            facts: None,
+            info: None,
             namespaces: Vec::new(),
             scan: NamespaceScan::default(),
             queues: BTreeMap::new(),
@@ -77,23 +77,23 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             next_ticket: 0,
             aborts: VecDeque::new(),
             aborts_in_flight: 0,
-            notices: VecDeque::new(),
-            resets: 0,
-            resets_ever: 0,
-            trouble: None,
-            death: None,
-            is_quiet: true,
+            event_notices: VecDeque::new(),
+            resets_in_row: 0,
+            resets_total: 0,
+            reset_cause: None,
+            death_cause: None,
+            is_dma_stopped: true,
         }
     }
 
     /// Starts the bring-up: call [`poll`](Self::poll) until it returns [`DriverPhase::Ready`] or [`DriverPhase::Dead`].
     pub fn start(&mut self, now: Nanos) {
-        if !matches!(self.state, DriverState::Off) {
+        if !matches!(self.state, DriverState::NotStarted) {
             return;
         }
-        self.is_quiet = false;
+        self.is_dma_stopped = false;
         if let Err(error) = self.function.set_mastering(BusMastering::On) {
-            return self.die(DeathCause::Mastering(error));
+            return self.enter_dead(DeathCause::Mastering(error));
         }
         self.begin_disable(super::recovery::AfterDisable::Enable, now);
     }
@@ -102,50 +102,50 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// [`next_deadline`](Self::next_deadline).
     pub fn poll(&mut self, now: Nanos) -> DriverPhase {
         match self.state {
-            DriverState::Off | DriverState::Dead => {}
+            DriverState::NotStarted | DriverState::Dead => {}
             DriverState::Disabling { until, then } => self.poll_disabling(until, then, now),
             DriverState::Enabling { until } => self.poll_enabling(until, now),
             DriverState::ShuttingDown { until } => self.poll_shutdown(until, now),
             DriverState::BringUp | DriverState::Ready { .. } => self.serve(now),
         }
-        self.life.phase()
+        self.lifecycle.phase()
     }
 
     /// Returns the shared state of the controller, which other threads may read.
     #[must_use]
-    pub fn life(&self) -> &SharedLifecycle {
-        &self.life
+    pub fn lifecycle(&self) -> &SharedLifecycle {
+        &self.lifecycle
     }
 
     /// Returns why the controller is dead.
     #[must_use]
-    pub fn death(&self) -> Option<DeathCause> {
-        self.death
+    pub fn death_cause(&self) -> Option<DeathCause> {
+        self.death_cause
     }
 
     /// Returns true if a dead controller certainly accesses no memory. If false, memory given to it must never be
     /// reused. again.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        self.is_quiet
+    pub fn is_dma_stopped(&self) -> bool {
+        self.is_dma_stopped
     }
 
     /// Returns the cause of the last reset.
     #[must_use]
-    pub fn trouble(&self) -> Option<ResetCause> {
-        self.trouble
+    pub fn reset_cause(&self) -> Option<ResetCause> {
+        self.reset_cause
     }
 
     /// Returns the number of resets so far.
     #[must_use]
     pub fn resets(&self) -> u64 {
-        self.resets_ever
+        self.resets_total
     }
 
     /// Returns the properties of the controller, once it was ready.
     #[must_use]
-    pub fn facts(&self) -> Option<&ControllerInfo> {
-        self.facts.as_ref()
+    pub fn info(&self) -> Option<&ControllerInfo> {
+        self.info.as_ref()
     }
 
     /// Returns the namespaces in the order of their identifiers; unusable ones are included with the reason.
@@ -162,14 +162,14 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
 
     /// Removes and returns the next asynchronous event.
     pub fn take_notice(&mut self) -> Option<AsyncNotice> {
-        self.notices.pop_front()
+        self.event_notices.pop_front()
     }
 
     /// Returns the time at which [`poll`](Self::poll) has work even if the controller does nothing.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         match self.state {
-            DriverState::Off | DriverState::Dead => None,
+            DriverState::NotStarted | DriverState::Dead => None,
             DriverState::Disabling { until, .. }
             | DriverState::Enabling { until }
             | DriverState::ShuttingDown { until } => Some(until),
@@ -186,32 +186,32 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Polls an enabled controller: reads its status, handles completions, sends waiting aborts.
     fn serve(&mut self, now: Nanos) {
         let Some(status) = self.load(ControllerRegister::Status) else {
-            return self.die(DeathCause::Removed);
+            return self.enter_dead(DeathCause::Removed);
         };
         if status & status_bit::FATAL != 0 {
-            return self.recover(ResetCause::Fatal { status }, now);
+            return self.start_reset(ResetCause::Fatal { status }, now);
         }
         if status & status_bit::READY == 0 {
-            return self.recover(ResetCause::NotReady { status }, now);
+            return self.start_reset(ResetCause::NotReady { status }, now);
         }
         for _ in 0..ANSWERS_MAX {
             let Some(answered) = self.admin.as_mut().and_then(AdminQueue::reap) else { break };
-            self.answered(answered, now);
+            self.handle_completion(answered, now);
             if !self.is_serving() {
                 return;
             }
         }
         if let Some(trouble) = self.admin_trouble(now) {
-            return self.recover(trouble, now);
+            return self.start_reset(trouble, now);
         }
         self.send_aborts(now);
         if let Some(admin) = &mut self.admin {
             admin.ring();
         }
         if let DriverState::Ready { since } = self.state
-            && now.since(since) >= self.config.settle
+            && now.since(since) >= self.config.settle_time
         {
-            self.resets = 0;
+            self.resets_in_row = 0;
         }
     }
 
@@ -219,12 +219,12 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         let admin = self.admin.as_ref()?;
         let (strays, head) = admin.faults();
         if let Some(head) = head {
-            return Some(ResetCause::Queue { queue: 0, fault: super::QueueFault::Head { head } });
+            return Some(ResetCause::QueueViolation { queue: 0, fault: super::QueueFault::Head { head } });
         }
         if strays >= STRAYS_MAX {
-            return Some(ResetCause::Queue { queue: 0, fault: super::QueueFault::Strays { count: strays } });
+            return Some(ResetCause::QueueViolation { queue: 0, fault: super::QueueFault::StrayCompletions { count: strays } });
         }
-        admin.overdue(now).map(|opcode| ResetCause::AdminTimeout { opcode })
+        admin.overdue_opcode(now).map(|opcode| ResetCause::AdminTimeout { opcode })
     }
 
     pub(super) fn is_serving(&self) -> bool {
@@ -235,10 +235,10 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
 impl<F: PciFunction, H: HostMemory> Drop for NvmeDriver<F, H> {
     /// Stops the controller, so that it accesses no memory any more. If it does not stop, its memory is leaked.
     fn drop(&mut self) {
-        if !matches!(self.state, DriverState::Off | DriverState::Dead) {
-            self.die(DeathCause::Closed);
+        if !matches!(self.state, DriverState::NotStarted | DriverState::Dead) {
+            self.enter_dead(DeathCause::Closed);
         }
-        if !self.is_quiet {
+        if !self.is_dma_stopped {
             let queues: Vec<_> =
                 std::mem::take(&mut self.queues).into_values().map(HeldQueue::into_memory).collect();
             Box::leak(Box::new((queues, self.admin_memory.take())));
@@ -250,9 +250,9 @@ impl<F: PciFunction, H: HostMemory> fmt::Debug for NvmeDriver<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller")
             .field("state", &self.state)
-            .field("resets", &self.resets_ever)
+            .field("resets", &self.resets_total)
             .field("queues", &self.queues.len())
-            .field("death", &self.death)
+            .field("death", &self.death_cause)
             .finish_non_exhaustive()
     }
 }

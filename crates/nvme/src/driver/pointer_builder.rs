@@ -84,7 +84,7 @@ pub enum DataPointerError {
 /// # Errors
 /// [`DataPointerError`]; the entry and the list pages are unchanged.
 #[inline]
-pub fn describe<M: RingMemory>(
+pub fn build_data_pointer<M: RingMemory>(
     entry: &mut SubmissionEntry,
     runs: &[IovaRange],
     sgl: SglUse,
@@ -107,10 +107,10 @@ pub fn describe<M: RingMemory>(
     if runs.is_empty() {
         return Ok(PageChain::NONE);
     }
-    describe_any(entry, runs, sgl, lists)
+    build_checked(entry, runs, sgl, lists)
 }
 
-fn describe_any<M: RingMemory>(
+fn build_checked<M: RingMemory>(
     entry: &mut SubmissionEntry,
     runs: &[IovaRange],
     sgl: SglUse,
@@ -118,9 +118,9 @@ fn describe_any<M: RingMemory>(
 ) -> Result<PageChain, DataPointerError> {
     check(runs)?;
     match prp_entries(runs, lists.page()) {
-        Ok(entries) if entries <= 2 || sgl != SglUse::Lists => describe_prp(entry, runs, entries, lists),
+        Ok(entries) if entries <= 2 || sgl != SglUse::Lists => build_prp(entry, runs, entries, lists),
         Err(gap) if sgl == SglUse::Never => Err(gap),
-        _ => describe_sgl(entry, runs, lists),
+        _ => build_sgl(entry, runs, lists),
     }
 }
 
@@ -170,7 +170,7 @@ fn take<M: RingMemory>(lists: &mut ListPages<M>, pages: usize) -> Result<PageCha
     lists.take(pages).ok_or(DataPointerError::NoListPages)
 }
 
-fn describe_prp<M: RingMemory>(
+fn build_prp<M: RingMemory>(
     entry: &mut SubmissionEntry,
     runs: &[IovaRange],
     entries: usize,
@@ -209,7 +209,7 @@ fn describe_prp<M: RingMemory>(
     Ok(chain)
 }
 
-fn describe_sgl<M: RingMemory>(
+fn build_sgl<M: RingMemory>(
     entry: &mut SubmissionEntry,
     runs: &[IovaRange],
     lists: &mut ListPages<M>,

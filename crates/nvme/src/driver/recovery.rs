@@ -44,7 +44,7 @@ const SHUTDOWN_STATUS: u32 = 0b11 << 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DriverState {
     /// Not started.
-    Off,
+    NotStarted,
     /// CC.EN is 0, CSTS.RDY must fall.
     Disabling { until: Nanos, then: AfterDisable },
     /// CC.EN is 1, CSTS.RDY must rise.
@@ -71,12 +71,12 @@ pub(super) enum AfterDisable {
 impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Resets the controller. Commands in flight are lost, which their queues report; queues must be created again.
     pub fn reset(&mut self, now: Nanos) {
-        self.recover(ResetCause::Asked, now);
+        self.start_reset(ResetCause::Requested, now);
     }
 
     /// Resets the controller because of a fault that one of its queues found.
-    pub fn report(&mut self, trouble: ResetCause, now: Nanos) {
-        self.recover(trouble, now);
+    pub fn reset_for(&mut self, trouble: ResetCause, now: Nanos) {
+        self.start_reset(trouble, now);
     }
 
     /// Shuts the controller down: once it is dead, all acknowledged data is durable.
@@ -84,8 +84,8 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         match self.state {
             DriverState::Dead | DriverState::ShuttingDown { .. } => {}
             DriverState::Ready { .. } => {
-                self.life.set(DriverPhase::Recovering);
-                let micros = self.facts.as_ref().map_or(0, |facts| facts.shutdown_micros);
+                self.lifecycle.set(DriverPhase::Recovering);
+                let micros = self.info.as_ref().map_or(0, |facts| facts.shutdown_micros);
                 let patience =
                     Nanos::from_micros(u64::from(micros)).clamp(SHUTDOWN_TIMEOUT, SHUTDOWN_TIMEOUT_MAX);
                 let registers = self.function.registers();
@@ -94,29 +94,29 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                 registers.store32(ControllerRegister::Configuration.offset() as usize, shut);
                 self.state = DriverState::ShuttingDown { until: now.after(patience) };
             }
-            DriverState::Off => self.die(DeathCause::Closed),
+            DriverState::NotStarted => self.enter_dead(DeathCause::Closed),
             _ => self.begin_disable(AfterDisable::Close, now),
         }
     }
 
-    pub(super) fn recover(&mut self, trouble: ResetCause, now: Nanos) {
+    pub(super) fn start_reset(&mut self, trouble: ResetCause, now: Nanos) {
         if !self.is_serving() && !matches!(self.state, DriverState::Enabling { .. }) {
             return;
         }
-        self.trouble = Some(trouble);
-        self.resets += 1;
-        self.resets_ever += 1;
+        self.reset_cause = Some(trouble);
+        self.resets_in_row += 1;
+        self.resets_total += 1;
         self.begin_disable(AfterDisable::Enable, now);
     }
 
     pub(super) fn begin_disable(&mut self, then: AfterDisable, now: Nanos) {
-        self.life.set(DriverPhase::Recovering);
+        self.lifecycle.set(DriverPhase::Recovering);
         let capabilities = match ControllerCapabilities::read(self.function.registers()) {
             Ok(capabilities) => capabilities,
             Err(CapabilityFault::Absent) if self.capabilities.is_some() => {
-                return self.die(DeathCause::Removed);
+                return self.enter_dead(DeathCause::Removed);
             }
-            Err(fault) => return self.die(DeathCause::Implausible(fault)),
+            Err(fault) => return self.enter_dead(DeathCause::Implausible(fault)),
         };
         self.capabilities = Some(capabilities);
         let at = ControllerRegister::Configuration.offset() as usize;
@@ -131,45 +131,45 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
 
     pub(super) fn poll_disabling(&mut self, until: Nanos, then: AfterDisable, now: Nanos) {
         let Some(status) = self.load(ControllerRegister::Status) else {
-            return self.die(DeathCause::Removed);
+            return self.enter_dead(DeathCause::Removed);
         };
         if status & status_bit::READY == 0 {
-            return self.quiet(then, now);
+            return self.finish_disable(then, now);
         }
         if now < until {
             return;
         }
         if let Err(error) = self.function.reset() {
-            return self.die(DeathCause::Unstoppable(error));
+            return self.enter_dead(DeathCause::Unstoppable(error));
         }
         match self.function.set_mastering(BusMastering::On) {
-            Ok(()) => self.quiet(then, now),
-            Err(error) => self.die(DeathCause::Mastering(error)),
+            Ok(()) => self.finish_disable(then, now),
+            Err(error) => self.enter_dead(DeathCause::Mastering(error)),
         }
     }
 
     /// Continues when the controller accesses no memory any more and no queue exists at it.
-    fn quiet(&mut self, then: AfterDisable, now: Nanos) {
-        self.lose_everything();
-        match (then, self.trouble) {
-            (AfterDisable::Close, _) => self.die(DeathCause::Closed),
-            (AfterDisable::Enable, Some(trouble)) if self.resets > self.config.resets_max => {
-                self.die(DeathCause::GaveUp { resets: self.resets - 1, trouble });
+    fn finish_disable(&mut self, then: AfterDisable, now: Nanos) {
+        self.discard_queues();
+        match (then, self.reset_cause) {
+            (AfterDisable::Close, _) => self.enter_dead(DeathCause::Closed),
+            (AfterDisable::Enable, Some(trouble)) if self.resets_in_row > self.config.resets_max => {
+                self.enter_dead(DeathCause::GaveUp { resets: self.resets_in_row - 1, cause: trouble });
             }
             (AfterDisable::Enable, _) => {
-                self.life.next_epoch();
+                self.lifecycle.next_epoch();
                 self.enable(now);
             }
         }
     }
 
     fn enable(&mut self, now: Nanos) {
-        let Some(capabilities) = self.capabilities else { return self.die(DeathCause::NoMemory) };
-        let Ok(slots) = QueueSlots::new(ADMIN_SLOTS) else { return self.die(DeathCause::NoMemory) };
+        let Some(capabilities) = self.capabilities else { return self.enter_dead(DeathCause::NoMemory) };
+        let Ok(slots) = QueueSlots::new(ADMIN_SLOTS) else { return self.enter_dead(DeathCause::NoMemory) };
         if self.admin_memory.is_none() {
             self.admin_memory = AdminMemory::take(&mut self.memory, capabilities.page.get() as usize, slots);
         }
-        let Some(memory) = &self.admin_memory else { return self.die(DeathCause::NoMemory) };
+        let Some(memory) = &self.admin_memory else { return self.enter_dead(DeathCause::NoMemory) };
         let registers = self.function.registers().clone();
         let (submissions, completions) = memory.bases();
         self.admin = Some(AdminQueue::new(memory, slots, registers.clone(), &capabilities));
@@ -202,23 +202,23 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
 
     pub(super) fn poll_enabling(&mut self, until: Nanos, now: Nanos) {
         let Some(status) = self.load(ControllerRegister::Status) else {
-            return self.die(DeathCause::Removed);
+            return self.enter_dead(DeathCause::Removed);
         };
         if status & status_bit::FATAL != 0 {
-            return self.recover(ResetCause::Fatal { status }, now);
+            return self.start_reset(ResetCause::Fatal { status }, now);
         }
         if status & status_bit::READY != 0 {
             self.state = DriverState::BringUp;
             return self.begin(BringUpStep::Controller, now);
         }
         if now >= until {
-            self.recover(ResetCause::EnableTimeout { status }, now);
+            self.start_reset(ResetCause::EnableTimeout { status }, now);
         }
     }
 
     pub(super) fn poll_shutdown(&mut self, until: Nanos, now: Nanos) {
         let Some(status) = self.load(ControllerRegister::Status) else {
-            return self.die(DeathCause::Removed);
+            return self.enter_dead(DeathCause::Removed);
         };
         if status & SHUTDOWN_STATUS == status_bit::SHUTDOWN_COMPLETE
             || status & status_bit::FATAL != 0
@@ -229,21 +229,21 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Moves to the final state. Disables bus mastering in any state of the controller.
-    pub(super) fn die(&mut self, death: DeathCause) {
-        self.is_quiet =
+    pub(super) fn enter_dead(&mut self, death: DeathCause) {
+        self.is_dma_stopped =
             self.function.set_mastering(BusMastering::Off).is_ok() || self.function.reset().is_ok();
-        self.lose_pending();
-        if self.is_quiet {
+        self.fail_pending();
+        if self.is_dma_stopped {
             self.queues.clear();
             self.admin = None;
         }
-        self.death.get_or_insert(death);
+        self.death_cause.get_or_insert(death);
         self.state = DriverState::Dead;
-        self.life.set(DriverPhase::Dead);
+        self.lifecycle.set(DriverPhase::Dead);
     }
 
-    fn lose_everything(&mut self) {
-        self.lose_pending();
+    fn discard_queues(&mut self) {
+        self.fail_pending();
         self.queues.clear();
         self.admin = None;
     }

@@ -131,7 +131,7 @@ pub(super) enum RequestOutcome<M, R> {
 
 impl<M, R> RequestOutcome<M, R> {
     /// Returns the outcome of a queue whose creation failed.
-    fn of_failed(job: &QueueCreation<M>, error: QueueError) -> Self {
+    fn creation_failed(job: &QueueCreation<M>, error: QueueError) -> Self {
         if job.own.is_some() { Self::Queue(Err(error)) } else { Self::Lent(Err(error)) }
     }
 }
@@ -141,8 +141,8 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     ///
     /// # Errors
     /// [`RequestError`]: no command was sent.
-    pub fn make_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<RequestTicket, RequestError> {
-        let (queue, slots) = self.room_for(spec.depth)?;
+    pub fn request_queue(&mut self, spec: QueueSpec, now: Nanos) -> Result<RequestTicket, RequestError> {
+        let (queue, slots) = self.find_queue_id(spec.depth)?;
         let depth = spec.depth;
         let page = self.capabilities.ok_or(RequestError::NotReady)?.page.get() as usize;
         let (submissions, completions) = ring_bytes(slots);
@@ -158,13 +158,13 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             RingBases { submissions: rings.submissions.address, completions: rings.completions.address };
         let own = Some(OwnedQueueMemory { rings, lists });
         let job = QueueCreation { ticket: self.ticket(), queue, slots, priority: spec.priority, bases, own };
-        Ok(self.create_queue(job, spec.vector, now))
+        Ok(self.send_create_queue(job, spec.vector, now))
     }
 
     /// Returns a free queue identifier for a queue of that depth, and its slots.
-    pub(super) fn room_for(&self, depth: u32) -> Result<(u16, QueueSlots), RequestError> {
+    pub(super) fn find_queue_id(&self, depth: u32) -> Result<(u16, QueueSlots), RequestError> {
         let DriverState::Ready { .. } = self.state else { return Err(RequestError::NotReady) };
-        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.facts) else {
+        let (Some(capabilities), Some(facts)) = (self.capabilities, &self.info) else {
             return Err(RequestError::NotReady);
         };
         let slots = capabilities.slots_for(depth)?;
@@ -175,7 +175,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Sends the first command that creates the pair; its identifier is already reserved.
-    pub(super) fn create_queue(
+    pub(super) fn send_create_queue(
         &mut self,
         job: QueueCreation<H::Words>,
         vector: Option<u16>,
@@ -246,7 +246,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     ///
     /// # Errors
     /// [`RequestError`]: no command was sent.
-    pub fn admin(
+    pub fn submit_admin(
         &mut self,
         entry: SubmissionEntry,
         data: AdminRequestData<'_>,
@@ -257,7 +257,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             AdminRequestData::None => PageUse::None,
             AdminRequestData::ToHost => PageUse::ToHost,
             AdminRequestData::FromHost(bytes) if bytes.len() > ADMIN_DATA_BYTES => {
-                return Err(RequestError::Data { bytes: bytes.len(), most: ADMIN_DATA_BYTES });
+                return Err(RequestError::Data { bytes: bytes.len(), max: ADMIN_DATA_BYTES });
             }
             AdminRequestData::FromHost(bytes) => PageUse::FromHost(bytes),
         };
@@ -265,7 +265,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             return Err(RequestError::Busy);
         }
         let ticket = self.ticket();
-        self.send(entry, page, AdminPurpose::Asked(ticket.0), now);
+        self.send(entry, page, AdminPurpose::OwnerCommand(ticket.0), now);
         Ok(ticket)
     }
 
@@ -289,7 +289,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             return Err(RequestError::NotReady);
         }
         if self.scan.running {
-            self.scan.again = true;
+            self.scan.rescan = true;
         } else {
             self.begin(BringUpStep::Active { after: 0 }, now);
         }
@@ -319,8 +319,8 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             Ok(()) => admin.ring(),
             Err(purpose) => {
                 // Slots are reserved, so only a controller that does not advance its submission head causes this.
-                self.lose_one(purpose);
-                self.recover(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
+                self.fail_request(purpose);
+                self.start_reset(ResetCause::AdminTimeout { opcode: entry.opcode }, now);
             }
         }
     }
@@ -335,11 +335,11 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     #[must_use]
     pub fn transfer_bytes_max(&self) -> u64 {
         let ours = self.config.transfer_bytes_max;
-        self.facts.as_ref().and_then(|facts| facts.transfer_bytes_max).map_or(ours, |theirs| theirs.min(ours))
+        self.info.as_ref().and_then(|facts| facts.transfer_bytes_max).map_or(ours, |theirs| theirs.min(ours))
     }
 
     pub(super) fn send_aborts(&mut self, now: Nanos) {
-        let max = self.facts.as_ref().map_or(1, |facts| facts.aborts_max);
+        let max = self.info.as_ref().map_or(1, |facts| facts.aborts_max);
         while self.aborts_in_flight < max.min(ADMIN_RESERVE / 2)
             && let Some((queue, command)) = self.aborts.pop_front()
         {
@@ -349,7 +349,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Processes the completion of a request's command, or of a command that followed from one.
-    pub(super) fn request_done(
+    pub(super) fn finish_request(
         &mut self,
         purpose: AdminPurpose<H::Words>,
         completion: CommandCompletion,
@@ -365,19 +365,19 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             }
             AdminPurpose::CreateCompletion(job) => {
                 self.queues.remove(&job.queue);
-                let refused = RequestOutcome::of_failed(&job, QueueError::Refused(status));
+                let refused = RequestOutcome::creation_failed(&job, QueueError::Refused(status));
                 self.outcomes.insert(job.ticket.0, refused);
             }
-            AdminPurpose::CreateSubmission(job) if status.is_success() => self.queue_made(*job, now),
+            AdminPurpose::CreateSubmission(job) if status.is_success() => self.finish_queue_creation(*job, now),
             AdminPurpose::CreateSubmission(job) => {
                 let entry = entries::delete_completion_queue(job.queue);
-                self.send(entry, PageUse::None, AdminPurpose::Undo(job, status), now);
+                self.send(entry, PageUse::None, AdminPurpose::DeleteAfterRefusal(job, status), now);
             }
-            AdminPurpose::Undo(job, why) => {
+            AdminPurpose::DeleteAfterRefusal(job, why) => {
                 if status.is_success() {
                     self.queues.remove(&job.queue);
                 }
-                let refused = RequestOutcome::of_failed(&job, QueueError::Refused(why));
+                let refused = RequestOutcome::creation_failed(&job, QueueError::Refused(why));
                 self.outcomes.insert(job.ticket.0, refused);
             }
             AdminPurpose::DeleteSubmission(queue) if status.is_success() => {
@@ -393,20 +393,20 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                 self.aborts_in_flight = self.aborts_in_flight.saturating_sub(1);
                 self.send_aborts(now);
             }
-            AdminPurpose::Asked(ticket) => {
+            AdminPurpose::OwnerCommand(ticket) => {
                 let reply = AdminReply { status, result: completion.result, data };
                 self.outcomes.insert(ticket, RequestOutcome::Admin(reply));
             }
-            AdminPurpose::Step(_) | AdminPurpose::Event | AdminPurpose::Clear(_) => {}
+            AdminPurpose::Step(_) | AdminPurpose::EventRequest | AdminPurpose::ClearEvent(_) => {}
         }
     }
 
-    fn queue_made(&mut self, job: QueueCreation<H::Words>, now: Nanos) {
+    fn finish_queue_creation(&mut self, job: QueueCreation<H::Words>, now: Nanos) {
         let (Some(capabilities), Some(rules)) = (self.capabilities, self.queue_rules()) else { return };
         let tail = capabilities.doorbell(job.queue);
         let doorbells = DoorbellOffsets { tail, head: tail + capabilities.doorbell_stride };
         let Some(OwnedQueueMemory { rings, lists }) = job.own else {
-            let lent = self.lent(job.queue, doorbells);
+            let lent = self.lent_handle(job.queue, doorbells);
             self.outcomes.insert(job.ticket.0, RequestOutcome::Lent(Ok(lent)));
             return;
         };
@@ -414,34 +414,34 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
         let pair = RingPair::new(job.queue, job.slots, &rings, registers, doorbells);
         let lists = ListPages::within(&lists, capabilities.page);
         let data = TransferRules { sgl: rules.sgl, transfer_bytes_max: rules.transfer_bytes_max };
-        let queue = IoQueue::new(pair, lists, data, self.life.clone(), rules.timeout, now);
+        let queue = IoQueue::new(pair, lists, data, self.lifecycle.clone(), rules.timeout, now);
         self.outcomes.insert(job.ticket.0, RequestOutcome::Queue(Ok(Box::new(queue))));
     }
 
     /// Sends an Asynchronous Event Request.
-    pub(super) fn request_event(&mut self) {
+    pub(super) fn send_event_request(&mut self) {
         if let Some(admin) = &mut self.admin {
             // If the queue is full, there is one request fewer until the next reset.
-            let _ = admin.send(entries::event_request(), PageUse::None, AdminPurpose::Event, None);
+            let _ = admin.send(entries::event_request(), PageUse::None, AdminPurpose::EventRequest, None);
             admin.ring();
         }
     }
 
-    pub(super) fn event(&mut self, completion: CommandCompletion, now: Nanos) {
+    pub(super) fn handle_event(&mut self, completion: CommandCompletion, now: Nanos) {
         // A refused request is not repeated: the controller accepts no more of them.
         if !completion.status.is_success() {
             return;
         }
         let notice = AsyncNotice::of(completion.result);
-        if self.notices.len() < NOTICES_MAX {
-            self.notices.push_back(notice);
+        if self.event_notices.len() < NOTICES_MAX {
+            self.event_notices.push_back(notice);
         }
         let entry = entries::log_page(notice.log_page, notice.log_bytes());
-        self.send(entry, PageUse::ToHost, AdminPurpose::Clear(notice), now);
+        self.send(entry, PageUse::ToHost, AdminPurpose::ClearEvent(notice), now);
     }
 
-    pub(super) fn event_cleared(&mut self, notice: AsyncNotice, now: Nanos) {
-        self.request_event();
+    pub(super) fn finish_event(&mut self, notice: AsyncNotice, now: Nanos) {
+        self.send_event_request();
         if notice.is_namespace_change() {
             // The error can be ignored: if the controller is not ready, bring-up scans the namespaces anyway.
             let _ = self.rescan(now);
@@ -449,24 +449,24 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     }
 
     /// Fails every request that waits for a completion of the admin queue.
-    pub(super) fn lose_pending(&mut self) {
+    pub(super) fn fail_pending(&mut self) {
         self.aborts.clear();
         self.aborts_in_flight = 0;
         self.scan = super::bring_up::NamespaceScan::default();
         if let Some(admin) = &mut self.admin {
-            let lost: Vec<_> = admin.lose().collect();
-            lost.into_iter().for_each(|purpose| self.lose_one(purpose));
+            let lost: Vec<_> = admin.drain_pending().collect();
+            lost.into_iter().for_each(|purpose| self.fail_request(purpose));
         }
     }
 
-    fn lose_one(&mut self, purpose: AdminPurpose<H::Words>) {
+    fn fail_request(&mut self, purpose: AdminPurpose<H::Words>) {
         match purpose {
             AdminPurpose::CreateCompletion(job)
             | AdminPurpose::CreateSubmission(job)
-            | AdminPurpose::Undo(job, _) => {
-                self.outcomes.insert(job.ticket.0, RequestOutcome::of_failed(&job, QueueError::Reset));
+            | AdminPurpose::DeleteAfterRefusal(job, _) => {
+                self.outcomes.insert(job.ticket.0, RequestOutcome::creation_failed(&job, QueueError::Reset));
             }
-            AdminPurpose::Asked(ticket) => {
+            AdminPurpose::OwnerCommand(ticket) => {
                 let reply = AdminReply { status: Status::ABORTED_BY_HOST, result: 0, data: Vec::new() };
                 self.outcomes.insert(ticket, RequestOutcome::Admin(reply));
             }

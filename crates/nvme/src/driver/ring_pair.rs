@@ -31,7 +31,7 @@ pub(super) struct DoorbellOffsets {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReapedEntry<C> {
     /// The completion of a command.
-    Answer(CommandCompletion<C>),
+    Completed(CommandCompletion<C>),
     /// A completion that names no command in flight, or another queue.
     Stray,
 }
@@ -176,7 +176,7 @@ impl<M: RingMemory, R: DeviceRegisters, C> RingPair<M, R, C> {
         if let Err(fault) = self.submissions.set_head(entry.submission_head.get()) {
             self.fault = Some(fault);
         }
-        Some(ReapedEntry::Answer(CommandCompletion {
+        Some(ReapedEntry::Completed(CommandCompletion {
             command: CommandId::of(command_id),
             slot,
             context,

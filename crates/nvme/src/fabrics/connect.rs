@@ -7,7 +7,7 @@ use super::{Association, AssociationTable, ConnectionId, ControllerId, QueueRole
 use crate::controller::admin::ControllerKind;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::fabrics::{
-    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, InvalidParameter, connect_status, name_in,
+    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, InvalidParameter, connect_status, parse_name,
 };
 use crate::spec::status::Status;
 use crate::tcp::target::FlowControl;
@@ -85,20 +85,20 @@ impl AssociationTable {
         connection: ConnectionId,
         now: Nanos,
     ) -> Result<JoinedQueue, ConnectRefusal> {
-        let fields = ConnectFields::of(entry);
+        let fields = ConnectFields::from_entry(entry);
         if fields.format != 0 {
             return Err(connect_status::INCOMPATIBLE_FORMAT.into());
         }
         let (data, _) = ConnectData::ref_from_prefix(data)
             .map_err(|_| ConnectRefusal::from(Status::DATA_SGL_LENGTH_INVALID))?;
-        let subsystem = name_in(&data.subsystem_name).ok_or(parameter_offset::SUBSYSTEM_NAME)?;
+        let subsystem = parse_name(&data.subsystem_name).ok_or(parameter_offset::SUBSYSTEM_NAME)?;
         let kind = match subsystem {
             DISCOVERY_NAME => ControllerKind::Discovery,
             name if !name.is_empty() && name == self.config.subsystem_name => ControllerKind::Io,
             _ => return Err(parameter_offset::SUBSYSTEM_NAME.into()),
         };
         let host_name =
-            name_in(&data.host_name).filter(|name| is_name(name)).ok_or(parameter_offset::HOST_NAME)?;
+            parse_name(&data.host_name).filter(|name| is_name(name)).ok_or(parameter_offset::HOST_NAME)?;
         if fields.size == 0 || fields.size >= self.config.queue_entries_max {
             return Err(parameter_offset::SIZE.into());
         }
@@ -114,7 +114,7 @@ impl AssociationTable {
             _ => (self.join_io(&request)?, QueueRole::Io),
         };
         let flow = match fields.attributes & ConnectFields::FLOW_CONTROL_DISABLED {
-            0 => FlowControl::Heads,
+            0 => FlowControl::Enabled,
             _ => FlowControl::Disabled,
         };
         Ok(JoinedQueue { controller, role, entries: fields.size + 1, flow })
@@ -130,8 +130,8 @@ impl AssociationTable {
         if request.controller != CONTROLLER_DYNAMIC {
             return Err(parameter_offset::CONTROLLER.into());
         }
-        let id = self.vacancy().ok_or(connect_status::CONTROLLER_BUSY)?;
-        let mut controller = self.make_controller(id, kind);
+        let id = self.next_free_id().ok_or(connect_status::CONTROLLER_BUSY)?;
+        let mut controller = self.create_controller(id, kind);
         controller.set_host_identifier(request.host_identifier);
         let keep_alive_ms = match (kind, request.fields.keep_alive_ms) {
             // A host that read the discovery log and disappeared must not keep its controller for ever.
@@ -145,15 +145,15 @@ impl AssociationTable {
             host_identifier: request.host_identifier,
             admin: request.connection,
             io: BTreeMap::new(),
-            seen: u64::MAX,
+            polled_generation: u64::MAX,
         };
-        self.all.insert(id, association);
+        self.by_controller.insert(id, association);
         Ok(id)
     }
 
     fn join_io(&mut self, request: &ConnectRequest<'_>) -> Result<ControllerId, ConnectRefusal> {
         let id = ControllerId(request.controller);
-        let association = self.all.get_mut(&id).ok_or(parameter_offset::CONTROLLER)?;
+        let association = self.by_controller.get_mut(&id).ok_or(parameter_offset::CONTROLLER)?;
         if association.host_name != request.host_name {
             return Err(parameter_offset::HOST_NAME.into());
         }

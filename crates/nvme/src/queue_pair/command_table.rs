@@ -94,6 +94,12 @@ impl<C> CommandTable<C> {
         self.in_flight
     }
 
+    /// Returns true if one more command can be inserted.
+    #[inline]
+    pub(crate) fn has_free_slot(&self) -> bool {
+        self.first_free != NO_SLOT
+    }
+
     /// Returns the slot of the next command; `None` if every slot is in use.
     pub(crate) fn next_slot(&self) -> Option<usize> {
         (self.first_free != NO_SLOT).then(|| usize::from(self.first_free))

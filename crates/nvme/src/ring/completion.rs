@@ -30,7 +30,7 @@ pub struct CompletionProducer<M> {
     /// Position of the next completion.
     tail: u32,
     /// Completions posted since the last check for a sleeping host.
-    unannounced: u32,
+    posted_since_ring: u32,
     /// Phase of this pass.
     phase: PhaseTag,
 }
@@ -52,7 +52,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     }
 
     fn at(memory: M, first: usize, slots: QueueSlots, doorbell: HostDoorbell<M>) -> Self {
-        Self { memory, first, slots, doorbell, head: 0, tail: 0, unannounced: 0, phase: PhaseTag::One }
+        Self { memory, first, slots, doorbell, head: 0, tail: 0, posted_since_ring: 0, phase: PhaseTag::One }
     }
 
     /// Processes a write to the doorbell register; validates the value if the doorbell is this register.
@@ -64,9 +64,9 @@ impl<M: RingMemory> CompletionProducer<M> {
     }
 
     /// Moves the doorbell to a cell of memory.
-    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
+    pub(crate) fn set_doorbell_cell(&mut self, cell: DoorbellCell<M>) {
         self.doorbell.share(&self.memory, cell);
-        self.doorbell.seen(self.slots, self.head);
+        self.doorbell.store_seen(self.slots, self.head);
     }
 
     /// Posts a completion and sets its phase. The host may see it at once, and is woken after [`ring`](Self::ring).
@@ -92,7 +92,7 @@ impl<M: RingMemory> CompletionProducer<M> {
         self.memory.store_relaxed(word, first);
         // Release: a host that acquires this phase sees the first word and the data that was copied out before.
         self.memory.store_release(word + 1, second);
-        self.unannounced = self.unannounced.saturating_add(1);
+        self.posted_since_ring = self.posted_since_ring.saturating_add(1);
         self.tail = self.slots.after(self.tail);
         if self.tail == 0 {
             self.phase = self.phase.flipped();
@@ -119,7 +119,7 @@ impl<M: RingMemory> CompletionProducer<M> {
             Some(head) if slots.distance(self.head, head) <= slots.distance(self.head, self.tail) => {
                 if self.head != head {
                     self.head = head;
-                    self.doorbell.seen(slots, head);
+                    self.doorbell.store_seen(slots, head);
                 }
                 Ok(())
             }
@@ -134,11 +134,11 @@ impl<M: RingMemory> CompletionProducer<M> {
         let HostDoorbell::Ring { .. } = self.doorbell else {
             return WakeDecision::NotNeeded;
         };
-        let moved = MovedPosition { to: self.tail, steps: self.unannounced };
+        let moved = MovedPosition { to: self.tail, steps: self.posted_since_ring };
         if moved.steps == 0 {
             return WakeDecision::NotNeeded;
         }
-        self.unannounced = 0;
+        self.posted_since_ring = 0;
         self.memory.fence();
         wake_after_fence(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.slots, moved)
     }
@@ -146,7 +146,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     /// Returns the number of completions posted since the last call, for the code that raises interrupts.
     #[inline]
     pub(crate) fn take_unannounced(&mut self) -> u32 {
-        std::mem::take(&mut self.unannounced)
+        std::mem::take(&mut self.posted_since_ring)
     }
 
     /// Returns true if the host's doorbell shows completions that it has not reaped.
@@ -172,8 +172,8 @@ impl<M: RingMemory> CompletionProducer<M> {
     }
 
     /// Returns true if the host, once requested, announces freed slots.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.doorbell.announces()
+    pub(crate) fn sends_notifications(&self) -> bool {
+        self.doorbell.sends_notifications()
     }
 }
 

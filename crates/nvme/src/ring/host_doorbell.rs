@@ -75,13 +75,13 @@ impl<M: RingMemory> HostDoorbell<M> {
 
     /// Stores the position that an awake controller has seen.
     #[inline]
-    pub(crate) fn seen(&self, slots: QueueSlots, position: u32) {
+    pub(crate) fn store_seen(&self, slots: QueueSlots, position: u32) {
         if let Self::Cell(shared) = self {
             shared.store_event(slots.before(position));
         }
     }
 
-    /// Arms a wake-up when the position moves on from `seen`. The caller must check once more before it sleeps.
+    /// Arms a wake-up when the position moves on from `store_seen`. The caller must check once more before it sleeps.
     pub(crate) fn arm(&self, ring: &M, seen: u32) {
         match self {
             Self::Ring { event, .. } => arm(ring, *event, seen),
@@ -95,16 +95,16 @@ impl<M: RingMemory> HostDoorbell<M> {
         }
     }
 
-    /// Announces that the controller, which last saw `seen`, is awake.
+    /// Announces that the controller, which last saw `store_seen`, is awake.
     pub(crate) fn disarm(&self, ring: &M, slots: QueueSlots, seen: u32) {
         match self {
             Self::Ring { event, .. } => disarm(ring, *event),
-            Self::Register { .. } | Self::Cell(_) => self.seen(slots, seen),
+            Self::Register { .. } | Self::Cell(_) => self.store_seen(slots, seen),
         }
     }
 
     /// Returns true if the host, once requested, announces its rings.
-    pub(crate) fn announces(&self) -> bool {
+    pub(crate) fn sends_notifications(&self) -> bool {
         !matches!(self, Self::Cell(DoorbellCell { events: None, .. }))
     }
 }

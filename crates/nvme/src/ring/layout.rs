@@ -26,7 +26,7 @@ pub struct QueueSlotsError {
 
 impl QueueSlots {
     /// The largest number of slots.
-    pub const MOST: Self = Self(QUEUE_SLOTS_MAX);
+    pub const MAX: Self = Self(QUEUE_SLOTS_MAX);
 
     /// Validates a number of slots.
     ///

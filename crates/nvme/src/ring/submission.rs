@@ -183,9 +183,9 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     }
 
     /// Moves the doorbell to a cell of memory.
-    pub(crate) fn share_doorbell(&mut self, cell: DoorbellCell<M>) {
+    pub(crate) fn set_doorbell_cell(&mut self, cell: DoorbellCell<M>) {
         self.doorbell.share(&self.memory, cell);
-        self.doorbell.seen(self.slots, self.tail);
+        self.doorbell.store_seen(self.slots, self.tail);
     }
 
     /// Fetches the next command; loads the doorbell only if every command seen before is fetched.
@@ -214,7 +214,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
 
     /// Returns how many commands that the last load covered precede the one with this id; `None` if it is not among
     /// them.
-    pub(crate) fn seen_before(&self, command_id: u16) -> Option<u32> {
+    pub(crate) fn commands_before(&self, command_id: u16) -> Option<u32> {
         let mut position = self.head;
         let mut before = 0;
         while position != self.tail {
@@ -247,7 +247,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
             Some(tail) if waiting + slots.distance(self.tail, tail) <= slots.entries_max() => {
                 if self.tail != tail {
                     self.tail = tail;
-                    self.doorbell.seen(slots, tail);
+                    self.doorbell.store_seen(slots, tail);
                 }
                 Ok(())
             }
@@ -287,8 +287,8 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     }
 
     /// Returns true if the host, once requested, announces its rings.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.doorbell.announces()
+    pub(crate) fn sends_notifications(&self) -> bool {
+        self.doorbell.sends_notifications()
     }
 }
 

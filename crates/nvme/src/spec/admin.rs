@@ -33,7 +33,7 @@ pub struct IdentifyDwords {
 impl IdentifyDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let [_, controller] = halves(entry.cdw10.get());
         Self { view: byte(entry.cdw10.get(), 0), controller, command_set: byte(entry.cdw11.get(), 3) }
     }
@@ -53,23 +53,23 @@ pub struct CreateQueueDwords {
     /// Submission queue: QPRIO.
     pub priority: u32,
     /// Completion queue: IV. Submission queue: CQID.
-    pub companion: u16,
+    pub vector_or_completion_queue: u16,
 }
 
 impl CreateQueueDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let [id, size] = halves(entry.cdw10.get());
         let cdw11 = entry.cdw11.get();
-        let [_, companion] = halves(cdw11);
+        let [_, vector_or_completion_queue] = halves(cdw11);
         Self {
             id,
             slots: u32::from(size) + 1,
             is_contiguous: field(cdw11, 0, 1) == 1,
             interrupts_enabled: field(cdw11, 1, 1) == 1,
             priority: field(cdw11, 1, 2),
-            companion,
+            vector_or_completion_queue,
         }
     }
 }
@@ -96,7 +96,7 @@ pub struct LogDwords {
 impl LogDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
         let [_, low] = halves(cdw10);
         let [high, _] = halves(entry.cdw11.get());
@@ -128,7 +128,7 @@ pub struct FeatureDwords {
 impl FeatureDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
         Self {
             feature: byte(cdw10, 0),
@@ -153,7 +153,7 @@ pub struct FormatDwords {
 impl FormatDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
         Self {
             format: byte(field(cdw10, 12, 2) << 4 | field(cdw10, 0, 4), 0),
@@ -175,7 +175,7 @@ pub struct NamespaceDwords {
 impl NamespaceDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         Self { select: byte(field(entry.cdw10.get(), 0, 4), 0), command_set: byte(entry.cdw11.get(), 3) }
     }
 }
@@ -194,7 +194,7 @@ pub struct SanitizeDwords {
 impl SanitizeDwords {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let cdw10 = entry.cdw10.get();
         Self {
             action: byte(field(cdw10, 0, 3), 0),
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn queue_fields_have_the_specified_positions() {
-        let create = CreateQueueDwords::of(&entry(0x03FF_0007, 0x0005_0007));
-        assert_eq!((create.id, create.slots, create.companion), (7, 1_024, 5));
+        let create = CreateQueueDwords::from_entry(&entry(0x03FF_0007, 0x0005_0007));
+        assert_eq!((create.id, create.slots, create.vector_or_completion_queue), (7, 1_024, 5));
         assert!(create.is_contiguous && create.interrupts_enabled);
         assert_eq!(create.priority, 0b11);
-        assert_eq!(CreateQueueDwords::of(&entry(0xFFFF_0001, 0)).slots, 65_536);
+        assert_eq!(CreateQueueDwords::from_entry(&entry(0xFFFF_0001, 0)).slots, 65_536);
     }
 
     #[test]
@@ -228,18 +228,18 @@ mod tests {
         get.cdw12 = U32::new(16);
         get.cdw13 = U32::new(1);
         get.cdw14 = U32::new(0x0180_0000);
-        let fields = LogDwords::of(&get);
+        let fields = LogDwords::from_entry(&get);
         assert_eq!((fields.page, fields.specific, fields.dwords), (2, 1, 128));
         assert_eq!((fields.offset, fields.command_set), (0x1_0000_0010, 1));
         assert!(fields.retains_event && fields.offset_is_index);
-        assert_eq!(LogDwords::of(&entry(0xFFFF_0000, 0xFFFF)).dwords, 1 << 32);
+        assert_eq!(LogDwords::from_entry(&entry(0xFFFF_0000, 0xFFFF)).dwords, 1 << 32);
     }
 
     #[test]
     fn format_fields_have_the_specified_positions() {
-        let format = FormatDwords::of(&entry(0b01_0010_0000_0001, 0));
+        let format = FormatDwords::from_entry(&entry(0b01_0010_0000_0001, 0));
         assert_eq!((format.format, format.protection, format.secure_erase), (0b01_0001, 0, 1));
-        assert_eq!(FormatDwords::of(&entry(1 << 4, 0)).protection, 1);
-        assert_eq!(FormatDwords::of(&entry(1 << 8, 0)).protection, 1 << 4);
+        assert_eq!(FormatDwords::from_entry(&entry(1 << 4, 0)).protection, 1);
+        assert_eq!(FormatDwords::from_entry(&entry(1 << 8, 0)).protection, 1 << 4);
     }
 }

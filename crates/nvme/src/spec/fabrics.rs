@@ -42,7 +42,7 @@ pub enum FabricsKind {
 impl FabricsKind {
     /// Returns the kind of an entry, or `None` if it is no known Fabrics command.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Option<Self> {
+    pub fn from_entry(entry: &SubmissionEntry) -> Option<Self> {
         let [number, ..] = entry.namespace.to_bytes();
         if entry.opcode != FABRICS_OPCODE {
             return None;
@@ -93,7 +93,7 @@ impl ConnectFields {
 
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let [a, b, c, d] = entry.cdw10.to_bytes();
         let [e, f, attributes, _] = entry.cdw11.to_bytes();
         Self {
@@ -134,7 +134,7 @@ pub struct PropertyFields {
 impl PropertyFields {
     /// Decodes the fields of an entry.
     #[must_use]
-    pub fn of(entry: &SubmissionEntry) -> Self {
+    pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let [attributes, ..] = entry.cdw10.to_bytes();
         let bytes = match attributes & 0b111 {
             0 => Some(4),
@@ -233,7 +233,7 @@ fn put_text(field: &mut [u8], text: &str) {
 /// Returns the name in a field: the bytes before its first zero, or `None` if there is no zero or the bytes are no
 /// UTF-8.
 #[must_use]
-pub fn name_in(field: &[u8; NAME_BYTES]) -> Option<&str> {
+pub fn parse_name(field: &[u8; NAME_BYTES]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0)?;
     std::str::from_utf8(&field[..end]).ok()
 }
@@ -414,7 +414,7 @@ mod tests {
         let entry = fields.to_entry();
         assert_eq!(&entry.as_bytes()[40..52], [1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12]);
         assert_eq!((entry.opcode, entry.as_bytes()[4]), (0x7F, 1));
-        assert_eq!(ConnectFields::of(&entry), fields);
+        assert_eq!(ConnectFields::from_entry(&entry), fields);
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!((get.as_bytes()[4], get.as_bytes()[40], get.as_bytes()[44]), (4, 1, 0x1C));
         let set = PropertyFields::set(0x14, 0x0046_0001);
         assert_eq!(&set.as_bytes()[44..56], [0x14, 0, 0, 0, 1, 0, 0x46, 0, 0, 0, 0, 0]);
-        let fields = PropertyFields::of(&set);
+        let fields = PropertyFields::from_entry(&set);
         assert_eq!((fields.bytes, fields.offset, fields.value), (Some(4), 0x14, 0x0046_0001));
     }
 
@@ -431,10 +431,10 @@ mod tests {
     fn names_without_terminator_or_utf8_are_rejected() {
         let mut field = [0_u8; NAME_BYTES];
         put_text(&mut field, "nqn.x");
-        assert_eq!(name_in(&field), Some("nqn.x"));
-        assert_eq!(name_in(&[b'x'; NAME_BYTES]), None);
+        assert_eq!(parse_name(&field), Some("nqn.x"));
+        assert_eq!(parse_name(&[b'x'; NAME_BYTES]), None);
         field[0] = 0xFF;
-        assert_eq!(name_in(&field), None);
+        assert_eq!(parse_name(&field), None);
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl FeatureSelect {
     }
 }
 
-/// Returns dword 0 of a Get Features completion for [`FeatureIdSelect::Supported`].
+/// Returns dword 0 of a Get Features completion for [`FeatureSelect::Supported`].
 #[must_use]
 pub const fn supported_dword(feature: FeatureId) -> u32 {
     let specific = matches!(feature.scope(), FeatureScope::Namespace);

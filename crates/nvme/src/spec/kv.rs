@@ -36,7 +36,7 @@ impl InlineKey {
     /// Returns the key that an entry carries, or `None` if its length field is zero or above 16.
     #[must_use]
     #[inline]
-    pub fn of_entry(entry: &SubmissionEntry) -> Option<Self> {
+    pub fn from_entry(entry: &SubmissionEntry) -> Option<Self> {
         let bytes = entry.kv_key_bytes();
         (1..=KV_KEY_BYTES_MAX)
             .contains(&usize::from(bytes))
@@ -93,7 +93,7 @@ impl StoreOptions {
     /// Returns the union of both sets of bits.
     #[must_use]
     #[inline]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -195,7 +195,7 @@ fn uio_entry(opcode: IoOpcode, namespace: u32, key: DataPointer, value: DataPoin
 /// (figures 15 and 16). Invariant: the structure never exceeds the limit given to `new` and holds only complete keys.
 #[derive(Debug)]
 pub struct ListEncoder {
-    /// Encoded keys that [`take`](Self::take) has not returned yet.
+    /// Encoded keys that [`take_keys`](Self::take_keys) has not returned yet.
     data: Vec<u8>,
     keys: u32,
     bytes_left: usize,
@@ -253,7 +253,7 @@ impl ListEncoder {
     /// Takes the bytes of the keys appended since the last call. The caller copies them to the host buffer after those
     /// taken before; the first bytes of the buffer are reserved for [`header`](Self::header).
     #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take_keys(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.data)
     }
 
@@ -263,7 +263,7 @@ impl ListEncoder {
         self.keys.to_le_bytes()
     }
 
-    /// Returns the whole List data structure, provided that [`take`](Self::take) was not called.
+    /// Returns the whole List data structure, provided that [`take_keys`](Self::take_keys) was not called.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         [&self.header()[..], &self.data].concat()
@@ -288,7 +288,7 @@ mod tests {
             let key: Vec<u8> = (1..=bytes).collect();
             let inline = InlineKey::new(&key).unwrap();
             let entry = store(1, inline, DataPointer::default(), StoreOptions::ONLY_IF_ABSENT);
-            let back = InlineKey::of_entry(&entry).unwrap();
+            let back = InlineKey::from_entry(&entry).unwrap();
             assert_eq!(back.as_bytes(), key);
             assert_eq!(entry.kv_options(), StoreOptions::ONLY_IF_ABSENT);
             assert_eq!(entry.kv_reserved(), 0);
@@ -321,7 +321,7 @@ mod tests {
         for key in [&b"ab"[..], b"c", b"defg", b"0123456789abcdef", b"no"] {
             assert_eq!(whole.push(key), pieces.push(key));
             assert_eq!(whole.bytes_left(), pieces.bytes_left());
-            taken.extend(pieces.take());
+            taken.extend(pieces.take_keys());
         }
         assert_eq!(whole.keys(), 4);
         assert_eq!([&pieces.header()[..], &taken].concat(), whole.finish());

@@ -43,7 +43,7 @@ impl BlockOptions {
 
     /// Returns the union of both sets of bits.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn nvm_fields_have_the_specified_offsets() {
         let range = BlockRange { start: 0x1122_3344_5566_7788, blocks: 65_536 };
-        let options = BlockOptions::FORCE_UNIT_ACCESS.and(BlockOptions::LIMITED_RETRY);
+        let options = BlockOptions::FORCE_UNIT_ACCESS.union(BlockOptions::LIMITED_RETRY);
         let entry = write(5, range, 0x9000, options);
         assert_eq!((entry.opcode, entry.namespace.get(), entry.prp1.get()), (1, 5, 0x9000));
         assert_eq!((entry.cdw10.get(), entry.cdw11.get()), (0x5566_7788, 0x1122_3344));

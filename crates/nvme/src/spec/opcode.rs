@@ -23,7 +23,7 @@ pub enum DataTransfer {
 impl DataTransfer {
     /// Returns the direction that the low two bits of `opcode` state.
     #[must_use]
-    pub const fn of(opcode: u8) -> Self {
+    pub const fn of_opcode(opcode: u8) -> Self {
         match opcode & 0b11 {
             0b00 => Self::None,
             0b01 => Self::HostToController,
@@ -127,7 +127,7 @@ mod tests {
                 IoOpcode::Store | IoOpcode::UioPut => DataTransfer::HostToController,
                 IoOpcode::Retrieve | IoOpcode::List | IoOpcode::UioGet => DataTransfer::ControllerToHost,
             };
-            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+            assert_eq!(DataTransfer::of_opcode(opcode.number()), expected, "{opcode:?}");
         }
         for &opcode in NvmOpcode::ALL {
             let expected = match opcode {
@@ -137,7 +137,7 @@ mod tests {
                 }
                 NvmOpcode::Read => DataTransfer::ControllerToHost,
             };
-            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+            assert_eq!(DataTransfer::of_opcode(opcode.number()), expected, "{opcode:?}");
         }
     }
 
@@ -155,7 +155,7 @@ mod tests {
                 | AdminOpcode::NamespaceAttachment => DataTransfer::HostToController,
                 _ => DataTransfer::None,
             };
-            assert_eq!(DataTransfer::of(opcode.number()), expected, "{opcode:?}");
+            assert_eq!(DataTransfer::of_opcode(opcode.number()), expected, "{opcode:?}");
         }
     }
 

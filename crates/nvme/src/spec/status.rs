@@ -165,7 +165,7 @@ impl Status {
     /// Returns true if code type and code are equal. Ignores Do Not Retry, because devices differ in how they set it.
     #[must_use]
     #[inline]
-    pub const fn is(self, other: Self) -> bool {
+    pub const fn same_code(self, other: Self) -> bool {
         self.code_type == other.code_type && self.code == other.code
     }
 
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn status_comparison_ignores_do_not_retry() {
         let firm = Status { do_not_retry: true, ..Status::COMPARE_FAILURE };
-        assert!(firm.is(Status::COMPARE_FAILURE) && firm != Status::COMPARE_FAILURE);
-        assert!(!firm.is(Status::ACCESS_DENIED));
+        assert!(firm.same_code(Status::COMPARE_FAILURE) && firm != Status::COMPARE_FAILURE);
+        assert!(!firm.same_code(Status::ACCESS_DENIED));
     }
 
     #[test]

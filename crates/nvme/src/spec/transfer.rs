@@ -70,7 +70,7 @@ impl SubmissionEntry {
                 (list, LengthRule::AtLeast, true)
             }
         };
-        let direction = DataTransfer::of(self.opcode);
+        let direction = DataTransfer::of_opcode(self.opcode);
         Some(CommandTransfer { direction, bytes, length, changes_namespace })
     }
 
@@ -92,7 +92,7 @@ impl SubmissionEntry {
             IoOpcode::Retrieve | IoOpcode::List => (data, LengthRule::AtLeast, false),
             IoOpcode::UioPut | IoOpcode::UioGet => return None,
         };
-        let direction = DataTransfer::of(self.opcode);
+        let direction = DataTransfer::of_opcode(self.opcode);
         Some(CommandTransfer { direction, bytes, length, changes_namespace })
     }
 }

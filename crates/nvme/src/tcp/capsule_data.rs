@@ -99,7 +99,7 @@ impl CapsuleData {
 #[must_use]
 pub fn direction(entry: &SubmissionEntry) -> DataTransfer {
     let [fabrics_type, ..] = entry.namespace.to_bytes();
-    DataTransfer::of(if entry.opcode == FABRICS { fabrics_type } else { entry.opcode })
+    DataTransfer::of_opcode(if entry.opcode == FABRICS { fabrics_type } else { entry.opcode })
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const HEADER_ROOM: usize = 128 + DIGEST_BYTES;
 #[derive(Debug)]
 pub enum DecoderStep<'a> {
     /// The decoder needs more bytes.
-    Starved,
+    NeedInput,
     /// A header. If it has data, [`DecoderStep::Data`] and [`DecoderStep::End`] follow.
     Header(PduHeader),
     /// A piece of the data, never empty.
@@ -39,9 +39,9 @@ pub enum DecoderStep<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataCheck {
     /// The digest matches, or there is none.
-    Right,
+    Valid,
     /// The digest does not match.
-    Wrong,
+    Corrupt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +61,15 @@ pub struct PduDecoder {
     /// The receiver's limits; the digests change when the connection is initialized.
     pub rules: HeaderRules,
     stage: DecoderStage,
-    held: [u8; HEADER_ROOM],
-    held_bytes: usize,
+    buffered: [u8; HEADER_ROOM],
+    buffered_bytes: usize,
 }
 
 impl PduDecoder {
     /// Creates a decoder at the beginning of a stream.
     #[must_use]
     pub const fn new(rules: HeaderRules) -> Self {
-        Self { rules, stage: DecoderStage::Start, held: [0; HEADER_ROOM], held_bytes: 0 }
+        Self { rules, stage: DecoderStage::Start, buffered: [0; HEADER_ROOM], buffered_bytes: 0 }
     }
 
     /// Consumes bytes from the front of `input` up to the next result.
@@ -82,21 +82,21 @@ impl PduDecoder {
                 // The previous header is kept until here, because a termination request may carry it.
                 DecoderStage::Start => {
                     if input.is_empty() {
-                        return Ok(DecoderStep::Starved);
+                        return Ok(DecoderStep::NeedInput);
                     }
-                    self.held_bytes = 0;
+                    self.buffered_bytes = 0;
                     self.stage = DecoderStage::Kind;
                 }
                 DecoderStage::Kind => {
-                    if !self.hold(input, COMMON_BYTES) {
-                        return Ok(DecoderStep::Starved);
+                    if !self.fill_buffer(input, COMMON_BYTES) {
+                        return Ok(DecoderStep::NeedInput);
                     }
-                    let kind = self.rules.judge_kind(&self.held[..COMMON_BYTES])?;
+                    let kind = self.rules.validate_kind(&self.buffered[..COMMON_BYTES])?;
                     self.stage = DecoderStage::Header(kind);
                 }
                 DecoderStage::Header(kind) => {
-                    if !self.hold(input, self.rules.header_bytes(kind)) {
-                        return Ok(DecoderStep::Starved);
+                    if !self.fill_buffer(input, self.rules.header_bytes(kind)) {
+                        return Ok(DecoderStep::NeedInput);
                     }
                     return self.finish_header(kind).map(DecoderStep::Header);
                 }
@@ -106,7 +106,7 @@ impl PduDecoder {
                     let left = left - u8::try_from(taken).unwrap_or(left);
                     if left > 0 {
                         self.stage = DecoderStage::Padding { left, data_bytes };
-                        return Ok(DecoderStep::Starved);
+                        return Ok(DecoderStep::NeedInput);
                     }
                     self.stage = DecoderStage::Data { left: data_bytes, crc: 0 };
                 }
@@ -114,20 +114,20 @@ impl PduDecoder {
                     let max = usize::try_from(left).unwrap_or(usize::MAX);
                     let (data, rest) = input.split_at(input.len().min(max));
                     if data.is_empty() {
-                        return Ok(DecoderStep::Starved);
+                        return Ok(DecoderStep::NeedInput);
                     }
                     *input = rest;
-                    self.placed(data.len(), |crc| crc32c(crc, data));
+                    self.note_direct_data(data.len(), |crc| crc32c(crc, data));
                     return Ok(DecoderStep::Data(data));
                 }
                 DecoderStage::Trailer { crc } => {
-                    if !self.hold(input, DIGEST_BYTES) {
-                        return Ok(DecoderStep::Starved);
+                    if !self.fill_buffer(input, DIGEST_BYTES) {
+                        return Ok(DecoderStep::NeedInput);
                     }
-                    let check = if self.held[..DIGEST_BYTES] == crc.to_le_bytes() {
-                        DataCheck::Right
+                    let check = if self.buffered[..DIGEST_BYTES] == crc.to_le_bytes() {
+                        DataCheck::Valid
                     } else {
-                        DataCheck::Wrong
+                        DataCheck::Corrupt
                     };
                     self.stage = DecoderStage::End(check);
                 }
@@ -140,7 +140,7 @@ impl PduDecoder {
     }
 
     /// Returns the data bytes left in the current PDU. While it is not zero, the caller may receive them directly into
-    /// their buffer and report them to [`placed`](Self::placed).
+    /// their buffer and report them to [`note_direct_data`](Self::note_direct_data).
     #[must_use]
     #[inline]
     pub fn data_left(&self) -> u32 {
@@ -156,7 +156,7 @@ impl PduDecoder {
     /// # Panics
     /// If `bytes` exceeds `data_left`: a bug of the caller, not a fault of the peer.
     #[inline]
-    pub fn placed(&mut self, bytes: usize, check: impl FnOnce(u32) -> u32) {
+    pub fn note_direct_data(&mut self, bytes: usize, check: impl FnOnce(u32) -> u32) {
         let DecoderStage::Data { left, crc } = self.stage else {
             panic!("{bytes} bytes of data recorded while no data is expected");
         };
@@ -166,9 +166,9 @@ impl PduDecoder {
         let digests = self.rules.digests.data;
         let crc = if digests == DigestMode::On { check(crc) } else { crc };
         self.stage = match (left, digests) {
-            (0, DigestMode::Off) => DecoderStage::End(DataCheck::Right),
+            (0, DigestMode::Off) => DecoderStage::End(DataCheck::Valid),
             (0, DigestMode::On) => {
-                self.held_bytes = 0;
+                self.buffered_bytes = 0;
                 DecoderStage::Trailer { crc }
             }
             _ => DecoderStage::Data { left, crc },
@@ -178,22 +178,22 @@ impl PduDecoder {
     /// Returns the received part of the current PDU's header.
     #[must_use]
     pub fn header_bytes(&self) -> &[u8] {
-        &self.held[..self.held_bytes]
+        &self.buffered[..self.buffered_bytes]
     }
 
     /// Fills the header buffer to `bytes` bytes. Returns false if the input ends before.
     #[inline]
-    fn hold(&mut self, input: &mut &[u8], bytes: usize) -> bool {
-        let wanted = bytes.saturating_sub(self.held_bytes);
+    fn fill_buffer(&mut self, input: &mut &[u8], bytes: usize) -> bool {
+        let wanted = bytes.saturating_sub(self.buffered_bytes);
         let (taken, rest) = input.split_at(input.len().min(wanted));
-        self.held[self.held_bytes..self.held_bytes + taken.len()].copy_from_slice(taken);
-        self.held_bytes += taken.len();
+        self.buffered[self.buffered_bytes..self.buffered_bytes + taken.len()].copy_from_slice(taken);
+        self.buffered_bytes += taken.len();
         *input = rest;
         taken.len() == wanted
     }
 
     fn finish_header(&mut self, kind: PduKind) -> Result<PduHeader, TcpFault> {
-        let (fields, digest) = self.held[..self.held_bytes].split_at(kind.header_bytes());
+        let (fields, digest) = self.buffered[..self.buffered_bytes].split_at(kind.header_bytes());
         if let Ok(received) = <[u8; DIGEST_BYTES]>::try_from(digest)
             && crc32c(0, fields) != u32::from_le_bytes(received)
         {
@@ -202,7 +202,7 @@ impl PduDecoder {
                 information: u32::from_le_bytes(received),
             });
         }
-        let header = self.rules.judge(kind, fields)?;
+        let header = self.rules.validate(kind, fields)?;
         self.stage = if header.data_bytes == 0 {
             DecoderStage::Start
         } else {

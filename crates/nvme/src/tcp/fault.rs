@@ -76,7 +76,7 @@ pub struct TcpFault {
 impl TcpFault {
     /// Creates the fault of an invalid header field at this offset.
     #[must_use]
-    pub const fn field(offset: u32) -> Self {
+    pub const fn invalid_field(offset: u32) -> Self {
         Self { kind: TcpFaultKind::InvalidHeaderField, information: offset }
     }
 
@@ -87,7 +87,7 @@ impl TcpFault {
     }
 
     /// Appends to `out` the termination request of `kind` that reports this fault in the PDU with this `header`.
-    pub(crate) fn write(self, kind: PduKind, header: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn write_termination(self, kind: PduKind, header: &[u8], out: &mut Vec<u8>) {
         let header = &header[..header.len().min(TERM_HEADER_BYTES_MAX)];
         let bytes = kind.header_bytes() + header.len();
         let pdu = TerminationPdu {
@@ -121,7 +121,7 @@ mod tests {
     fn termination_request_reports_field_and_carries_header() {
         let mut out = Vec::new();
         let header = [7_u8; 200];
-        TcpFault::field(10).write(PduKind::ControllerTermination, &header, &mut out);
+        TcpFault::invalid_field(10).write_termination(PduKind::ControllerTermination, &header, &mut out);
         let (pdu, rest) = TerminationPdu::read_from_prefix(&out).unwrap();
         assert_eq!(pdu.common.kind, 3);
         assert_eq!(pdu.common.header_bytes, 24);

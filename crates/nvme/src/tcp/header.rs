@@ -43,7 +43,7 @@ pub struct HeaderRules {
 #[derive(Clone, Copy, Debug)]
 pub struct PduHeader {
     /// The decoded fields.
-    pub what: PduFields,
+    pub fields: PduFields,
     /// Bytes between the header, including its digest, and the data.
     pub padding_bytes: u8,
     /// Bytes of data.
@@ -99,7 +99,7 @@ pub struct DataPart {
     /// LAST_PDU.
     pub last: LastPdu,
     /// SUCCESS: no response follows.
-    pub success: ResponseMode,
+    pub response: ResponseMode,
 }
 
 /// The LAST_PDU flag of a data PDU.
@@ -117,7 +117,7 @@ pub enum ResponseMode {
     /// The data PDU implies a successful response.
     Implied,
     /// A response capsule follows.
-    Follows,
+    Separate,
 }
 
 /// Byte offsets of header fields, reported in FEI.
@@ -164,11 +164,11 @@ impl HeaderRules {
     /// # Errors
     /// The fault of the first invalid field.
     #[inline]
-    pub fn judge_kind(&self, bytes: &[u8]) -> Result<PduKind, TcpFault> {
+    pub fn validate_kind(&self, bytes: &[u8]) -> Result<PduKind, TcpFault> {
         let Ok((common, _)) = CommonHeader::read_from_prefix(bytes) else {
-            return Err(TcpFault::field(field_offset::KIND));
+            return Err(TcpFault::invalid_field(field_offset::KIND));
         };
-        let kind = PduKind::from_number(common.kind).ok_or(TcpFault::field(field_offset::KIND))?;
+        let kind = PduKind::from_number(common.kind).ok_or(TcpFault::invalid_field(field_offset::KIND))?;
         let ours = match self.receiver {
             ReceiverRole::Controller => matches!(
                 kind,
@@ -184,10 +184,10 @@ impl HeaderRules {
             ),
         };
         if !ours {
-            return Err(TcpFault::field(field_offset::KIND));
+            return Err(TcpFault::invalid_field(field_offset::KIND));
         }
         if usize::from(common.header_bytes) != kind.header_bytes() {
-            return Err(TcpFault::field(field_offset::HEADER_BYTES));
+            return Err(TcpFault::invalid_field(field_offset::HEADER_BYTES));
         }
         Ok(kind)
     }
@@ -197,15 +197,15 @@ impl HeaderRules {
     /// # Errors
     /// The fault of the first invalid field.
     #[inline]
-    pub fn judge(&self, kind: PduKind, bytes: &[u8]) -> Result<PduHeader, TcpFault> {
-        let short = TcpFault::field(field_offset::HEADER_BYTES);
+    pub fn validate(&self, kind: PduKind, bytes: &[u8]) -> Result<PduHeader, TcpFault> {
+        let short = TcpFault::invalid_field(field_offset::HEADER_BYTES);
         let common =
             CommonHeader::read_from_bytes(bytes.get(..COMMON_BYTES).ok_or(short)?).map_err(|_| short)?;
         match kind {
             PduKind::InitializeRequest | PduKind::InitializeResponse => {
                 let pdu = InitializePdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.without_data(kind, &common)?;
-                initialize(&pdu).map(plain)
+                initialize(&pdu).map(without_data_header)
             }
             PduKind::HostTermination | PduKind::ControllerTermination => {
                 // A termination request ends the connection and is never answered, so its other fields are not
@@ -213,7 +213,7 @@ impl HeaderRules {
                 let pdu = TerminationPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 let what =
                     PduFields::Termination { status: pdu.status.get(), information: pdu.information.get() };
-                Ok(plain(what))
+                Ok(without_data_header(what))
             }
             PduKind::Command => {
                 let pdu = CommandPdu::read_from_bytes(bytes).map_err(|_| short)?;
@@ -224,13 +224,13 @@ impl HeaderRules {
                 let pdu = ResponsePdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.header_digest_flag(&common)?;
                 self.without_data(kind, &common)?;
-                Ok(plain(PduFields::Response(pdu.entry)))
+                Ok(without_data_header(PduFields::Response(pdu.entry)))
             }
             PduKind::ReadyToTransfer => {
                 let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
                 self.header_digest_flag(&common)?;
                 self.without_data(kind, &common)?;
-                Ok(plain(PduFields::ReadyToTransfer(part(&pdu))))
+                Ok(without_data_header(PduFields::ReadyToTransfer(part(&pdu))))
             }
             PduKind::HostData | PduKind::ControllerData => {
                 let pdu = DataPdu::read_from_bytes(bytes).map_err(|_| short)?;
@@ -253,34 +253,34 @@ impl HeaderRules {
 
     fn without_data(&self, kind: PduKind, common: &CommonHeader) -> Result<(), TcpFault> {
         if usize::try_from(common.pdu_bytes.get()) != Ok(self.header_bytes(kind)) {
-            return Err(TcpFault::field(field_offset::PDU_BYTES));
+            return Err(TcpFault::invalid_field(field_offset::PDU_BYTES));
         }
         Ok(())
     }
 
     fn command(&self, common: &CommonHeader, what: PduFields) -> Result<PduHeader, TcpFault> {
         if self.without_data(PduKind::Command, common).is_ok() {
-            return Ok(plain(what));
+            return Ok(without_data_header(what));
         }
         let padding_bytes = self.padding(PduKind::Command, common)?;
         let before = u32::from(common.data_offset) + digest_bytes(self.digests.data);
         let data_bytes = common.pdu_bytes.get().checked_sub(before).filter(|&bytes| bytes > 0);
         let data_bytes = data_bytes.filter(|&bytes| bytes <= self.in_capsule_max);
-        let data_bytes = data_bytes.ok_or(TcpFault::field(field_offset::PDU_BYTES))?;
-        Ok(PduHeader { what, padding_bytes, data_bytes })
+        let data_bytes = data_bytes.ok_or(TcpFault::invalid_field(field_offset::PDU_BYTES))?;
+        Ok(PduHeader { fields: what, padding_bytes, data_bytes })
     }
 
     fn data(&self, kind: PduKind, common: &CommonHeader, mut part: DataPart) -> Result<PduHeader, TcpFault> {
         let padding_bytes = self.padding(kind, common)?;
         if part.bytes == 0 {
-            return Err(TcpFault::field(field_offset::BYTES));
+            return Err(TcpFault::invalid_field(field_offset::BYTES));
         }
         if self.receiver == ReceiverRole::Controller && part.bytes > self.data_max {
             return Err(TcpFault::of(TcpFaultKind::LimitExceeded));
         }
         let around = u64::from(common.data_offset) + u64::from(digest_bytes(self.digests.data));
         if u64::from(common.pdu_bytes.get()) != around + u64::from(part.bytes) {
-            return Err(TcpFault::field(field_offset::PDU_BYTES));
+            return Err(TcpFault::invalid_field(field_offset::PDU_BYTES));
         }
         if common.flags & flag::LAST_PDU != 0 {
             part.last = LastPdu::Yes;
@@ -288,11 +288,11 @@ impl HeaderRules {
         if kind == PduKind::ControllerData && common.flags & flag::SUCCESS != 0 {
             // SUCCESS is allowed only with the last data PDU (section 3.6.2.9).
             if part.last == LastPdu::No {
-                return Err(TcpFault::field(field_offset::FLAGS));
+                return Err(TcpFault::invalid_field(field_offset::FLAGS));
             }
-            part.success = ResponseMode::Implied;
+            part.response = ResponseMode::Implied;
         }
-        Ok(PduHeader { what: PduFields::Data(part), padding_bytes, data_bytes: part.bytes })
+        Ok(PduHeader { fields: PduFields::Data(part), padding_bytes, data_bytes: part.bytes })
     }
 
     /// Returns the bytes between header and data. Checks that PDO is beyond the header and its digest and has the
@@ -302,12 +302,12 @@ impl HeaderRules {
         let header = u8::try_from(self.header_bytes(kind)).unwrap_or(u8::MAX);
         let padding = common.data_offset.checked_sub(header);
         let aligned = common.data_offset.is_multiple_of(self.alignment.max(1));
-        padding.filter(|_| aligned).ok_or(TcpFault::field(field_offset::DATA_OFFSET))
+        padding.filter(|_| aligned).ok_or(TcpFault::invalid_field(field_offset::DATA_OFFSET))
     }
 }
 
-const fn plain(what: PduFields) -> PduHeader {
-    PduHeader { what, padding_bytes: 0, data_bytes: 0 }
+const fn without_data_header(what: PduFields) -> PduHeader {
+    PduHeader { fields: what, padding_bytes: 0, data_bytes: 0 }
 }
 
 /// Returns the bytes that a digest adds to PLEN.
@@ -321,7 +321,7 @@ pub(crate) const fn digest_bytes(digest: DigestMode) -> u32 {
 fn flag_agrees(bit: u8, digest: DigestMode) -> Result<(), TcpFault> {
     match (bit, digest) {
         (0, DigestMode::Off) => Ok(()),
-        (0, DigestMode::On) | (_, DigestMode::Off) => Err(TcpFault::field(field_offset::FLAGS)),
+        (0, DigestMode::On) | (_, DigestMode::Off) => Err(TcpFault::invalid_field(field_offset::FLAGS)),
         (_, DigestMode::On) => Ok(()),
     }
 }
@@ -335,7 +335,7 @@ fn initialize(pdu: &InitializePdu) -> Result<PduFields, TcpFault> {
         });
     }
     if pdu.data_alignment > ALIGNMENT_MAX {
-        return Err(TcpFault::field(field_offset::DATA_ALIGNMENT));
+        return Err(TcpFault::invalid_field(field_offset::DATA_ALIGNMENT));
     }
     let digest = |bit: u8| if pdu.digests & bit == 0 { DigestMode::Off } else { DigestMode::On };
     Ok(PduFields::Initialize(InitializeFields {
@@ -353,6 +353,6 @@ fn part(pdu: &DataPdu) -> DataPart {
         offset: pdu.offset.get(),
         bytes: pdu.bytes.get(),
         last: LastPdu::No,
-        success: ResponseMode::Follows,
+        response: ResponseMode::Separate,
     }
 }

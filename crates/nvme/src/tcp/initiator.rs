@@ -2,7 +2,7 @@
 //!
 //! Input: commands with their data or buffers; bytes from the controller.
 //! Output: bytes to send; completions that return the buffers.
-//! Invariant: every submitted command is returned exactly once, by [`InitiatorStep::InitiatorCompletion`] or by
+//! Invariant: every submitted command is returned exactly once, by [`InitiatorStep::Completed`] or by
 //! [`InitiatorConnection::abandon`]; received data is written directly to its buffer.
 //!
 //! ```text
@@ -20,7 +20,7 @@ use super::fault::{TcpFault, TcpFaultKind};
 use super::header::{
     DataPart, HeaderRules, InitializeFields, PduFields, PduHeader, ReceiverRole, field_offset,
 };
-use super::limits::{HOST_DATA_BYTES_LEAST, QUEUE_ENTRIES_MAX};
+use super::limits::{HOST_DATA_BYTES_MIN, QUEUE_ENTRIES_MAX};
 use super::send_queue::{DataFraming, LentBytes, SendQueue};
 use super::target::{CloseReason, short_common};
 use super::{DigestMode, DigestSettings};
@@ -89,7 +89,7 @@ pub struct InitiatorCompletion<B> {
 #[derive(Debug)]
 pub enum InitiatorStep<B> {
     /// The connection needs more bytes.
-    Starved,
+    NeedInput,
     /// The controller accepted the connection; commands may be submitted.
     Opened,
     /// A command completed.
@@ -122,9 +122,9 @@ pub struct InitiatorConnection<B> {
     decoder: PduDecoder,
     frame: DataFraming,
     host_data_max: u32,
-    errands: InitiatorCommandTable<B>,
+    pending: InitiatorCommandTable<B>,
     /// The command whose data is being received.
-    course: Option<(CommandId, DataPart)>,
+    receiving_data: Option<(CommandId, DataPart)>,
     outgoing: SendQueue<B>,
 }
 
@@ -156,15 +156,15 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
             reserved: [0; 112],
         };
         let mut outgoing = SendQueue::default();
-        outgoing.raw().extend_from_slice(pdu.as_bytes());
+        outgoing.copied_mut().extend_from_slice(pdu.as_bytes());
         Self {
             state: InitiatorState::AwaitingInitialize,
             parameters,
             decoder: PduDecoder::new(rules),
             frame: DataFraming { digests: DigestSettings::default(), alignment: 4 },
-            host_data_max: HOST_DATA_BYTES_LEAST,
-            errands: InitiatorCommandTable::new(parameters.depth.clamp(1, QUEUE_ENTRIES_MAX)),
-            course: None,
+            host_data_max: HOST_DATA_BYTES_MIN,
+            pending: InitiatorCommandTable::new(parameters.depth.clamp(1, QUEUE_ENTRIES_MAX)),
+            receiving_data: None,
             outgoing,
         }
     }
@@ -197,7 +197,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
             }
             _ => None,
         };
-        let id = self.errands.begin(transfer).map_err(InitiatorSubmitError::Full)?;
+        let id = self.pending.insert(transfer).map_err(InitiatorSubmitError::Full)?;
         entry.command_id = U16::new(id.0);
         data.write(&mut entry);
         let common = CommonHeader { header_bytes: 72, ..short_common(PduKind::Command, 0) };
@@ -219,7 +219,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
                 return InitiatorStep::Closed(ended);
             }
             let found = match self.decoder.decode(input) {
-                Ok(DecoderStep::Starved) => return InitiatorStep::Starved,
+                Ok(DecoderStep::NeedInput) => return InitiatorStep::NeedInput,
                 Ok(DecoderStep::Header(header)) => self.take_header(&header),
                 Ok(DecoderStep::Data(bytes)) => {
                     if let Some(command) = self.receiving() {
@@ -239,7 +239,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
     }
 
     /// Returns the buffer and range for the next bytes of the stream while they are data of one command. A socket may
-    /// receive directly into it and then call [`placed`](Self::placed).
+    /// receive directly into it and then call [`note_direct_data`](Self::note_direct_data).
     pub fn destination(&mut self) -> Option<(&mut B, Range<usize>)> {
         let bytes = usize::try_from(self.decoder.data_left()).ok().filter(|&bytes| bytes > 0)?;
         let command = self.receiving()?;
@@ -254,13 +254,13 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
     ///
     /// # Panics
     /// If `bytes` exceeds the range of `destination`.
-    pub fn placed(&mut self, bytes: usize) {
-        if let Some((id, _)) = self.course
-            && let Some(command) = self.errands.get_mut(id)
+    pub fn note_direct_data(&mut self, bytes: usize) {
+        if let Some((id, _)) = self.receiving_data
+            && let Some(command) = self.pending.get_mut(id)
         {
             let at = command.received_bytes();
             if let CommandTransfer::In(buffer) = &command.transfer {
-                self.decoder.placed(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
+                self.decoder.note_direct_data(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
                 command.received += length(bytes);
             }
         }
@@ -282,7 +282,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
     /// Returns the number of outstanding commands.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.errands.live()
+        self.pending.live()
     }
 
     /// Returns true if commands may be submitted.
@@ -294,20 +294,20 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
     /// Closes the connection and returns every outstanding command with its lent buffer. The controller may have
     /// executed some of them.
     pub fn abandon(&mut self) -> Vec<(CommandId, CommandTransfer<B>)> {
-        self.course = None;
+        self.receiving_data = None;
         if !matches!(self.state, InitiatorState::Closed(_)) {
             self.state = InitiatorState::Closed(CloseReason::Peer { status: 0, information: 0 });
         }
-        self.errands.drain()
+        self.pending.drain()
     }
 
     fn receiving(&mut self) -> Option<&mut InitiatorCommand<B>> {
-        let (id, _) = self.course?;
-        self.errands.get_mut(id)
+        let (id, _) = self.receiving_data?;
+        self.pending.get_mut(id)
     }
 
     fn take_header(&mut self, header: &PduHeader) -> Result<Option<InitiatorStep<B>>, TcpFault> {
-        match (self.state, header.what) {
+        match (self.state, header.fields) {
             (_, PduFields::Termination { status, information }) => {
                 self.state = InitiatorState::Closed(CloseReason::Peer { status, information });
                 Ok(None)
@@ -316,8 +316,8 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
                 self.open(&response).map(Some)
             }
             (InitiatorState::Open, PduFields::Response(entry)) => self.take_response(entry).map(Some),
-            (InitiatorState::Open, PduFields::Data(part)) => self.take_part(part).map(|()| None),
-            (InitiatorState::Open, PduFields::ReadyToTransfer(part)) => self.send_part(&part).map(|()| None),
+            (InitiatorState::Open, PduFields::Data(part)) => self.begin_data(part).map(|()| None),
+            (InitiatorState::Open, PduFields::ReadyToTransfer(part)) => self.answer_r2t(&part).map(|()| None),
             _ => Err(TcpFault::of(TcpFaultKind::Sequence)),
         }
     }
@@ -328,10 +328,10 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
         if unrequested(response.digests.header, asked.header)
             || unrequested(response.digests.data, asked.data)
         {
-            return Err(TcpFault::field(field_offset::DIGESTS));
+            return Err(TcpFault::invalid_field(field_offset::DIGESTS));
         }
-        if response.limit < HOST_DATA_BYTES_LEAST || !response.limit.is_multiple_of(4) {
-            return Err(TcpFault::field(field_offset::LIMIT));
+        if response.limit < HOST_DATA_BYTES_MIN || !response.limit.is_multiple_of(4) {
+            return Err(TcpFault::invalid_field(field_offset::LIMIT));
         }
         self.state = InitiatorState::Open;
         self.frame = DataFraming { digests: response.digests, alignment: (response.data_alignment + 1) * 4 };
@@ -342,40 +342,40 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
 
     fn take_response(&mut self, entry: CompletionEntry) -> Result<InitiatorStep<B>, TcpFault> {
         let id = CommandId(entry.command_id.get());
-        let command = self.errands.end(id).ok_or(TcpFault::field(field_offset::RESPONSE_COMMAND_ID))?;
+        let command = self.pending.remove(id).ok_or(TcpFault::invalid_field(field_offset::RESPONSE_COMMAND_ID))?;
         Ok(completed(id, entry, command))
     }
 
-    fn take_part(&mut self, part: DataPart) -> Result<(), TcpFault> {
+    fn begin_data(&mut self, part: DataPart) -> Result<(), TcpFault> {
         let id = CommandId(part.command_id);
-        let command = self.errands.get_mut(id).ok_or(TcpFault::field(field_offset::COMMAND_ID))?;
+        let command = self.pending.get_mut(id).ok_or(TcpFault::invalid_field(field_offset::COMMAND_ID))?;
         let CommandTransfer::In(buffer) = &command.transfer else {
-            return Err(TcpFault::field(field_offset::COMMAND_ID));
+            return Err(TcpFault::invalid_field(field_offset::COMMAND_ID));
         };
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.bytes()));
         end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
         if part.offset != command.received || command.is_finished() {
             return Err(TcpFault::of(TcpFaultKind::Sequence));
         }
-        self.course = Some((id, part));
+        self.receiving_data = Some((id, part));
         Ok(())
     }
 
     fn finish_data(&mut self, check: DataCheck) -> Option<InitiatorStep<B>> {
-        let (id, part) = self.course.take()?;
-        self.errands.get_mut(id)?.finish_part(&part, check);
-        if !part.is_answer() {
+        let (id, part) = self.receiving_data.take()?;
+        self.pending.get_mut(id)?.finish_part(&part, check);
+        if !part.implies_response() {
             return None;
         }
         let entry = CompletionEntry { command_id: U16::new(id.0), ..CompletionEntry::default() };
-        self.errands.end(id).map(|command| completed(id, entry, command))
+        self.pending.remove(id).map(|command| completed(id, entry, command))
     }
 
     /// Sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
-    fn send_part(&mut self, part: &DataPart) -> Result<(), TcpFault> {
+    fn answer_r2t(&mut self, part: &DataPart) -> Result<(), TcpFault> {
         let id = CommandId(part.command_id);
-        let command = self.errands.get_mut(id).ok_or(TcpFault::field(field_offset::COMMAND_ID))?;
-        let bytes = command.ask(part)?;
+        let command = self.pending.get_mut(id).ok_or(TcpFault::invalid_field(field_offset::COMMAND_ID))?;
+        let bytes = command.accept_r2t(part)?;
         let mut at = part.offset;
         let end = part.offset + part.bytes;
         while at < end {
@@ -398,7 +398,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
 
     fn fail(&mut self, fault: TcpFault) {
         self.state = InitiatorState::Closed(CloseReason::Fault(fault));
-        fault.write(PduKind::HostTermination, self.decoder.header_bytes(), self.outgoing.raw());
+        fault.write_termination(PduKind::HostTermination, self.decoder.header_bytes(), self.outgoing.copied_mut());
     }
 }
 
@@ -407,7 +407,7 @@ fn completed<B: LentBytes + Clone>(
     mut entry: CompletionEntry,
     command: InitiatorCommand<B>,
 ) -> InitiatorStep<B> {
-    command.judge(&mut entry);
+    command.apply_data_check(&mut entry);
     InitiatorStep::Completed(InitiatorCompletion {
         id,
         entry,

@@ -8,7 +8,7 @@ pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8_192;
 /// MAXH2CDATA: maximum data in one H2CData PDU.
 pub const HOST_DATA_BYTES_MAX: u32 = 1 << 20;
 /// The minimum MAXH2CDATA of a controller (section 3.6.2.3).
-pub const HOST_DATA_BYTES_LEAST: u32 = 4_096;
+pub const HOST_DATA_BYTES_MIN: u32 = 4_096;
 /// Maximum bytes that one R2T requests.
 pub const R2T_BYTES_MAX: u32 = 1 << 20;
 /// Maximum bytes of unanswered writes that a controller has requested by R2T on a connection; a larger write is

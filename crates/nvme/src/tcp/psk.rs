@@ -93,7 +93,7 @@ impl PskVersion {
 pub enum PskError {
     /// The text is not of the form `NVMeTLSkey-1:HH:BASE64:`.
     #[error("not a key in interchange form; write NVMeTLSkey-1:HH:BASE64: as `nvme gen-tls-key` prints it")]
-    Form,
+    Format,
     /// HH is no known hash.
     #[error("the key has unknown hash {number:02}; use 00 (none), 01 (SHA-256) or 02 (SHA-384)")]
     Hash {

@@ -19,7 +19,7 @@ const SEALED_BYTES_MAX: usize = 256 << 10;
 ///
 /// # Errors
 /// [`TlsError`] if the build has no TLS or the library rejects a key.
-pub fn prepare(psks: &[TlsPsk]) -> Result<TlsKeys, TlsError> {
+pub fn prepare_tls_keys(psks: &[TlsPsk]) -> Result<TlsKeys, TlsError> {
     let keys: Vec<TlsKey<'_>> = psks
         .iter()
         .map(|psk| TlsKey {
@@ -38,7 +38,7 @@ pub fn prepare(psks: &[TlsPsk]) -> Result<TlsKeys, TlsError> {
 #[derive(Debug)]
 pub struct SecureStream {
     session: TlsSession,
-    part: Vec<u8>,
+    plaintext: Vec<u8>,
 }
 
 impl SecureStream {
@@ -47,7 +47,7 @@ impl SecureStream {
     /// # Errors
     /// [`TlsError`] if the library cannot allocate memory.
     pub fn new(end: TlsRole, keys: &TlsKeys) -> Result<Self, TlsError> {
-        Ok(Self { session: TlsSession::new(end, keys)?, part: Vec::new() })
+        Ok(Self { session: TlsSession::new(end, keys)?, plaintext: Vec::new() })
     }
 
     /// Returns true if the peer has proved its key.
@@ -81,21 +81,21 @@ impl SecureStream {
     /// [`TlsError`] if the session failed.
     pub fn seal<B: LentBytes>(&mut self, pdus: &mut SendQueue<B>) -> Result<(), TlsError> {
         while self.is_established() && self.outgoing().len() < SEALED_BYTES_MAX && pdus.pending() > 0 {
-            self.part.clear();
+            self.plaintext.clear();
             for piece in pdus.pieces() {
-                let room = RECORD_BYTES - self.part.len();
+                let room = RECORD_BYTES - self.plaintext.len();
                 match piece {
-                    SendPiece::Text(text) => self.part.extend_from_slice(&text[..text.len().min(room)]),
+                    SendPiece::Copied(text) => self.plaintext.extend_from_slice(&text[..text.len().min(room)]),
                     SendPiece::Lent(owner, range) => {
-                        owner.append_to(range.start..range.end.min(range.start + room), &mut self.part);
+                        owner.append_to(range.start..range.end.min(range.start + room), &mut self.plaintext);
                     }
                 }
-                if self.part.len() == RECORD_BYTES {
+                if self.plaintext.len() == RECORD_BYTES {
                     break;
                 }
             }
-            self.session.seal(&self.part)?;
-            pdus.sent(self.part.len(), drop);
+            self.session.seal(&self.plaintext)?;
+            pdus.sent(self.plaintext.len(), drop);
         }
         Ok(())
     }

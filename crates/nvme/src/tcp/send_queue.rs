@@ -25,14 +25,14 @@ pub trait LentBytes {
     /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Appends a range of the buffer to `text`.
+    /// Appends a range of the buffer to `copied`.
     fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>);
 
     /// Continues a CRC-32C over a range of the buffer.
     fn crc32c(&self, seed: u32, range: Range<usize>) -> u32;
 
     /// Copies received bytes to offset `at`. The caller ensures that they lie inside the buffer.
-    fn put(&mut self, at: usize, bytes: &[u8]);
+    fn write_at(&mut self, at: usize, bytes: &[u8]);
 }
 
 impl LentBytes for Vec<u8> {
@@ -48,7 +48,7 @@ impl LentBytes for Vec<u8> {
         crc32c(seed, &self[range])
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
         self[at..at + bytes.len()].copy_from_slice(bytes);
     }
 }
@@ -57,7 +57,7 @@ impl LentBytes for Vec<u8> {
 #[derive(Debug)]
 pub enum SendPiece<'a, B> {
     /// Headers and short data.
-    Text(&'a [u8]),
+    Copied(&'a [u8]),
     /// A range of a lent buffer.
     Lent(&'a B, Range<usize>),
 }
@@ -73,22 +73,22 @@ struct SendSegment<B> {
 /// A queue of PDUs to send, with long data in buffers of type `B`.
 #[derive(Debug)]
 pub struct SendQueue<B> {
-    text: Vec<u8>,
-    text_sent: usize,
+    copied: Vec<u8>,
+    copied_sent: usize,
     segments: VecDeque<SendSegment<B>>,
     segment_bytes: usize,
 }
 
 impl<B> Default for SendQueue<B> {
     fn default() -> Self {
-        Self { text: Vec::new(), text_sent: 0, segments: VecDeque::new(), segment_bytes: 0 }
+        Self { copied: Vec::new(), copied_sent: 0, segments: VecDeque::new(), segment_bytes: 0 }
     }
 }
 
 impl<B> SendPiece<'_, B> {
     fn is_empty(&self) -> bool {
         match self {
-            Self::Text(text) => text.is_empty(),
+            Self::Copied(text) => text.is_empty(),
             Self::Lent(_, range) => range.is_empty(),
         }
     }
@@ -109,7 +109,7 @@ impl SendQueue<Vec<u8>> {
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
             *slice = IoSlice::new(match piece {
-                SendPiece::Text(text) => text,
+                SendPiece::Copied(text) => text,
                 SendPiece::Lent(owner, range) => &owner[range],
             });
             count += 1;
@@ -123,19 +123,19 @@ impl<B: LentBytes> SendQueue<B> {
     #[must_use]
     #[inline]
     pub fn pending(&self) -> usize {
-        self.text.len() - self.text_sent + self.segment_bytes
+        self.copied.len() - self.copied_sent + self.segment_bytes
     }
 
     /// Returns the pieces to send, in order.
     pub fn pieces(&self) -> impl Iterator<Item = SendPiece<'_, B>> {
-        let last = self.segments.back().map_or(self.text_sent, |last| last.at);
-        let mut at = self.text_sent;
+        let last = self.segments.back().map_or(self.copied_sent, |last| last.at);
+        let mut at = self.copied_sent;
         let pieces = self.segments.iter().flat_map(move |segment| {
-            let text = &self.text[at..segment.at];
+            let text = &self.copied[at..segment.at];
             at = segment.at;
-            [SendPiece::Text(text), SendPiece::Lent(&segment.owner, segment.range.clone())]
+            [SendPiece::Copied(text), SendPiece::Lent(&segment.owner, segment.range.clone())]
         });
-        pieces.chain(std::iter::once(SendPiece::Text(&self.text[last..]))).filter(|piece| !piece.is_empty())
+        pieces.chain(std::iter::once(SendPiece::Copied(&self.copied[last..]))).filter(|piece| !piece.is_empty())
     }
 
     /// Removes the first `count` pending bytes, which were sent; passes each buffer that is fully sent to `give_back`.
@@ -144,10 +144,10 @@ impl<B: LentBytes> SendQueue<B> {
     /// If fewer bytes are pending.
     pub fn sent(&mut self, mut count: usize, mut give_back: impl FnMut(B)) {
         while let Some(front) = self.segments.front_mut() {
-            let text = count.min(front.at - self.text_sent);
-            self.text_sent += text;
+            let text = count.min(front.at - self.copied_sent);
+            self.copied_sent += text;
             count -= text;
-            if self.text_sent < front.at {
+            if self.copied_sent < front.at {
                 return;
             }
             let taken = count.min(front.range.len());
@@ -161,8 +161,8 @@ impl<B: LentBytes> SendQueue<B> {
                 give_back(segment.owner);
             }
         }
-        self.text_sent += count;
-        assert!(self.text_sent <= self.text.len(), "more bytes reported as sent than were pending");
+        self.copied_sent += count;
+        assert!(self.copied_sent <= self.copied.len(), "more bytes reported as sent than were pending");
         self.compact();
     }
 
@@ -196,51 +196,51 @@ impl<B: LentBytes> SendQueue<B> {
             ..common
         };
         self.write_header(common, fields, digests.header);
-        self.text.resize(self.text.len() + offset - header, 0);
+        self.copied.resize(self.copied.len() + offset - header, 0);
         let digest = (digests.data == DigestMode::On).then(|| owner.crc32c(0, range.clone()));
         let mut copied = None;
         if range.len() <= super::limits::COPIED_BYTES_MAX {
-            owner.append_to(range, &mut self.text);
+            owner.append_to(range, &mut self.copied);
             copied = Some(owner);
         } else {
             self.segment_bytes += range.len();
-            self.segments.push_back(SendSegment { at: self.text.len(), owner, range });
+            self.segments.push_back(SendSegment { at: self.copied.len(), owner, range });
         }
         if let Some(digest) = digest {
-            self.text.extend_from_slice(&digest.to_le_bytes());
+            self.copied.extend_from_slice(&digest.to_le_bytes());
         }
         copied
     }
 
     /// Returns the text buffer, to append bytes unchanged.
-    pub(crate) fn raw(&mut self) -> &mut Vec<u8> {
-        &mut self.text
+    pub(crate) fn copied_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.copied
     }
 
     fn write_header(&mut self, mut common: CommonHeader, fields: &[u8], header_digest: DigestMode) {
         if header_digest == DigestMode::On {
             common.flags |= flag::HEADER_DIGEST;
         }
-        let start = self.text.len();
-        self.text.extend_from_slice(common.as_bytes());
-        self.text.extend_from_slice(fields);
+        let start = self.copied.len();
+        self.copied.extend_from_slice(common.as_bytes());
+        self.copied.extend_from_slice(fields);
         if header_digest == DigestMode::On {
-            let digest = crc32c(0, &self.text[start..]);
-            self.text.extend_from_slice(&digest.to_le_bytes());
+            let digest = crc32c(0, &self.copied[start..]);
+            self.copied.extend_from_slice(&digest.to_le_bytes());
         }
     }
 
     fn compact(&mut self) {
-        if self.text_sent == self.text.len() && self.segments.is_empty() {
-            self.text.clear();
-            self.text_sent = 0;
-            self.text.shrink_to(TEXT_KEPT_BYTES);
-        } else if self.text_sent > COMPACT_BYTES {
-            self.text.drain(..self.text_sent);
+        if self.copied_sent == self.copied.len() && self.segments.is_empty() {
+            self.copied.clear();
+            self.copied_sent = 0;
+            self.copied.shrink_to(TEXT_KEPT_BYTES);
+        } else if self.copied_sent > COMPACT_BYTES {
+            self.copied.drain(..self.copied_sent);
             for segment in &mut self.segments {
-                segment.at -= self.text_sent;
+                segment.at -= self.copied_sent;
             }
-            self.text_sent = 0;
+            self.copied_sent = 0;
         }
     }
 }

@@ -51,8 +51,8 @@ enum TargetState {
 /// The destination of the data of the current PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DataDestination {
-    Nowhere,
-    To(ExchangeSlot),
+    Discard,
+    Command(ExchangeSlot),
 }
 
 /// The controller's state machine of one connection.
@@ -67,10 +67,10 @@ pub struct TargetConnection {
     exchanges: Vec<CommandExchange>,
     free: Vec<u16>,
     live: LiveIds,
-    course: DataDestination,
+    destination: DataDestination,
     waiting: VecDeque<ExchangeSlot>,
     /// Bytes of unanswered writes requested by R2T.
-    granted: usize,
+    requested_write_bytes: usize,
     flow: FlowControl,
     queue_entries: u16,
     head: u16,
@@ -98,15 +98,15 @@ impl TargetConnection {
             exchanges: Vec::new(),
             free: Vec::new(),
             live: LiveIds::new(),
-            course: DataDestination::Nowhere,
+            destination: DataDestination::Discard,
             waiting: VecDeque::new(),
-            granted: 0,
-            flow: FlowControl::Heads,
+            requested_write_bytes: 0,
+            flow: FlowControl::Enabled,
             queue_entries: u16::MAX,
             head: 0,
             outgoing: SendQueue::default(),
         };
-        connection.make_slots(SLOTS_BEFORE_CONNECT);
+        connection.grow_slots(SLOTS_BEFORE_CONNECT);
         connection
     }
 
@@ -123,11 +123,11 @@ impl TargetConnection {
                 return TargetStep::Closed(ended);
             }
             let found = match self.decoder.decode(input) {
-                Ok(DecoderStep::Starved) => return TargetStep::Starved,
+                Ok(DecoderStep::NeedInput) => return TargetStep::NeedInput,
                 Ok(DecoderStep::Header(header)) => self.take_header(&header),
                 Ok(DecoderStep::Data(bytes)) => {
-                    if let DataDestination::To(slot) = self.course {
-                        self.exchange(slot).take(bytes);
+                    if let DataDestination::Command(slot) = self.destination {
+                        self.exchange(slot).accept(bytes);
                     }
                     Ok(None)
                 }
@@ -146,37 +146,37 @@ impl TargetConnection {
     ///
     /// # Panics
     /// If the slot holds no such command.
-    pub fn want(&mut self, slot: ExchangeSlot, need: TransferNeed) -> NeedOutcome {
+    pub fn declare_need(&mut self, slot: ExchangeSlot, need: TransferNeed) -> NeedOutcome {
         let exchange = self.exchange(slot);
         assert_eq!(
             exchange.stage,
-            ExchangeStage::Asked,
+            ExchangeStage::AwaitingNeed,
             "the command in slot {} awaits no data need",
             slot.0
         );
         let (TransferNeed::FromHost(bytes) | TransferNeed::ToHost(bytes)) = need else {
             exchange.stage = ExchangeStage::Running;
-            return self.leave_capsule(slot);
+            return self.discard_capsule_data(slot);
         };
-        if bytes > exchange.room() {
+        if bytes > exchange.data_limit() {
             self.respond(slot, TargetResponse::status(Status::DATA_SGL_LENGTH_INVALID));
             return NeedOutcome::Refused;
         }
         if bytes == 0 || matches!(need, TransferNeed::ToHost(_)) {
             exchange.stage = ExchangeStage::Running;
-            return self.leave_capsule(slot);
+            return self.discard_capsule_data(slot);
         }
-        exchange.wanted = bytes;
-        match exchange.place {
+        exchange.needed = bytes;
+        match exchange.data_pointer {
             Some(CapsuleData::InCapsule { offset, .. }) => {
                 exchange.stage = ExchangeStage::InCapsule { skip: offset };
-                self.expect_data(slot);
+                self.reserve_data(slot);
             }
             _ => {
                 exchange.stage = ExchangeStage::Waiting;
-                self.leave_capsule(slot);
+                self.discard_capsule_data(slot);
                 self.waiting.push_back(slot);
-                self.ask_for_data();
+                self.request_waiting_data();
             }
         }
         NeedOutcome::Later
@@ -195,7 +195,7 @@ impl TargetConnection {
     /// # Panics
     /// If the slot holds no unanswered command.
     pub fn respond(&mut self, slot: ExchangeSlot, response: TargetResponse) {
-        let _ = self.leave_capsule(slot);
+        let _ = self.discard_capsule_data(slot);
         let exchange = self.exchange(slot);
         assert_ne!(
             exchange.stage,
@@ -204,15 +204,15 @@ impl TargetConnection {
             slot.0
         );
         let command_id = exchange.entry.command_id.get();
-        let by_r2t = matches!(exchange.place, Some(CapsuleData::Transport { .. }));
-        let granted = if by_r2t && exchange.stage != ExchangeStage::Waiting { exchange.wanted } else { 0 };
-        let room = usize::try_from(exchange.room()).unwrap_or(usize::MAX);
+        let by_r2t = matches!(exchange.data_pointer, Some(CapsuleData::Transport { .. }));
+        let granted = if by_r2t && exchange.stage != ExchangeStage::Waiting { exchange.needed } else { 0 };
+        let room = usize::try_from(exchange.data_limit()).unwrap_or(usize::MAX);
         exchange.stage = ExchangeStage::Free;
-        self.granted -= usize::try_from(granted).unwrap_or(0);
+        self.requested_write_bytes -= usize::try_from(granted).unwrap_or(0);
         self.live.remove(command_id);
         self.free.push(slot.0);
-        self.answer(command_id, response, room);
-        self.ask_for_data();
+        self.send_response(command_id, response, room);
+        self.request_waiting_data();
     }
 
     /// Returns the slot of the running command with this identifier: its data is complete and it is not answered.
@@ -231,7 +231,7 @@ impl TargetConnection {
         self.queue_entries = entries;
         self.head %= entries;
         self.flow = flow;
-        self.make_slots(entries);
+        self.grow_slots(entries);
     }
 
     /// Returns the send queue.
@@ -264,23 +264,23 @@ impl TargetConnection {
         &mut self.exchanges[usize::from(slot.0)]
     }
 
-    fn make_slots(&mut self, count: u16) {
+    fn grow_slots(&mut self, count: u16) {
         let have = u16::try_from(self.exchanges.len()).unwrap_or(u16::MAX);
         self.free.splice(0..0, (have..count).rev());
         self.exchanges.resize_with(usize::from(have.max(count)), CommandExchange::default);
     }
 
     /// Discards further in-capsule data of a command.
-    fn leave_capsule(&mut self, slot: ExchangeSlot) -> NeedOutcome {
-        if self.course == DataDestination::To(slot) {
-            self.course = DataDestination::Nowhere;
+    fn discard_capsule_data(&mut self, slot: ExchangeSlot) -> NeedOutcome {
+        if self.destination == DataDestination::Command(slot) {
+            self.destination = DataDestination::Discard;
         }
         NeedOutcome::Now
     }
 
     fn take_header(&mut self, header: &PduHeader) -> Result<Option<TargetStep>, TcpFault> {
-        self.course = DataDestination::Nowhere;
-        match (self.state, header.what) {
+        self.destination = DataDestination::Discard;
+        match (self.state, header.fields) {
             (_, PduFields::Termination { status, information }) => {
                 self.state = TargetState::Closed(CloseReason::Peer { status, information });
                 Ok(None)
@@ -290,7 +290,7 @@ impl TargetConnection {
                 Ok(None)
             }
             (TargetState::Open, PduFields::Command(entry)) => self.take_command(entry, header.data_bytes),
-            (TargetState::Open, PduFields::Data(part)) => self.take_part(&part).map(|()| None),
+            (TargetState::Open, PduFields::Data(part)) => self.begin_data(&part).map(|()| None),
             _ => Err(TcpFault::of(TcpFaultKind::Sequence)),
         }
     }
@@ -315,7 +315,7 @@ impl TargetConnection {
             limit: U32::new(self.parameters.host_data_max),
             reserved: [0; 112],
         };
-        self.outgoing.raw().extend_from_slice(pdu.as_bytes());
+        self.outgoing.copied_mut().extend_from_slice(pdu.as_bytes());
     }
 
     fn take_command(
@@ -329,7 +329,7 @@ impl TargetConnection {
         let &index = self.free.last().ok_or(TcpFault::of(TcpFaultKind::Sequence))?;
         let slot = ExchangeSlot(index);
         if !self.live.insert(command_id) {
-            self.answer(command_id, TargetResponse::status(Status::COMMAND_ID_CONFLICT), 0);
+            self.send_response(command_id, TargetResponse::status(Status::COMMAND_ID_CONFLICT), 0);
             return Ok(None);
         }
         self.free.pop();
@@ -340,32 +340,32 @@ impl TargetConnection {
             return Ok(None);
         }
         if capsule_bytes > 0 {
-            self.course = DataDestination::To(slot);
+            self.destination = DataDestination::Command(slot);
         }
         Ok(Some(TargetStep::Command { slot, entry }))
     }
 
-    fn take_part(&mut self, part: &DataPart) -> Result<(), TcpFault> {
+    fn begin_data(&mut self, part: &DataPart) -> Result<(), TcpFault> {
         let r2t_bytes = self.parameters.r2t_bytes;
         let exchange = self.exchanges.get(usize::from(part.transfer_tag));
-        exchange.ok_or(TcpFault::field(field_offset::TRANSFER_TAG))?.judge(part, r2t_bytes)?;
-        self.course = DataDestination::To(ExchangeSlot(part.transfer_tag));
+        exchange.ok_or(TcpFault::invalid_field(field_offset::TRANSFER_TAG))?.validate_data(part, r2t_bytes)?;
+        self.destination = DataDestination::Command(ExchangeSlot(part.transfer_tag));
         Ok(())
     }
 
     fn finish_data(&mut self, check: DataCheck) -> Option<TargetStep> {
-        let DataDestination::To(slot) = std::mem::replace(&mut self.course, DataDestination::Nowhere) else {
+        let DataDestination::Command(slot) = std::mem::replace(&mut self.destination, DataDestination::Discard) else {
             return None;
         };
         let exchange = self.exchange(slot);
-        if check == DataCheck::Wrong {
-            exchange.health = DataIntegrity::Damaged;
+        if check == DataCheck::Corrupt {
+            exchange.integrity = DataIntegrity::Corrupt;
         }
         if !exchange.is_complete() {
             self.send_r2ts(slot);
             return None;
         }
-        if exchange.health == DataIntegrity::Damaged {
+        if exchange.integrity == DataIntegrity::Corrupt {
             self.respond(slot, TargetResponse::status(Status::TRANSIENT_TRANSPORT_ERROR));
             return None;
         }
@@ -374,32 +374,32 @@ impl TargetConnection {
     }
 
     /// Reserves memory for the data that a command needs.
-    fn expect_data(&mut self, slot: ExchangeSlot) {
+    fn reserve_data(&mut self, slot: ExchangeSlot) {
         let exchange = &mut self.exchanges[usize::from(slot.0)];
-        let bytes = usize::try_from(exchange.wanted).unwrap_or(usize::MAX);
-        exchange.data.expect(bytes, self.pool.as_ref());
+        let bytes = usize::try_from(exchange.needed).unwrap_or(usize::MAX);
+        exchange.data.reserve(bytes, self.pool.as_ref());
     }
 
     /// Sends R2Ts for the data of waiting commands in order, up to the limit of requested write bytes.
-    fn ask_for_data(&mut self) {
+    fn request_waiting_data(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            let wanted = self.exchange(slot).wanted;
+            let wanted = self.exchange(slot).needed;
             let bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
-            if self.granted > 0 && self.granted.saturating_add(bytes) > self.parameters.write_bytes_max {
+            if self.requested_write_bytes > 0 && self.requested_write_bytes.saturating_add(bytes) > self.parameters.write_bytes_max {
                 return;
             }
             self.waiting.pop_front();
-            self.granted += bytes;
+            self.requested_write_bytes += bytes;
             let exchange = self.exchange(slot);
             exchange.stage = ExchangeStage::Receiving { requested: 0 };
-            self.expect_data(slot);
+            self.reserve_data(slot);
             self.send_r2ts(slot);
         }
     }
 
     fn send_r2ts(&mut self, slot: ExchangeSlot) {
         let (r2t_bytes, r2ts_max) = (self.parameters.r2t_bytes, self.r2ts_max);
-        while let Some(range) = self.exchange(slot).ask(r2t_bytes, r2ts_max) {
+        while let Some(range) = self.exchange(slot).next_r2t(r2t_bytes, r2ts_max) {
             let pdu = DataPdu {
                 common: short_common(PduKind::ReadyToTransfer, 0),
                 command_id: self.exchange(slot).entry.command_id,
@@ -412,7 +412,7 @@ impl TargetConnection {
         }
     }
 
-    fn answer(&mut self, command_id: u16, response: TargetResponse, room: usize) {
+    fn send_response(&mut self, command_id: u16, response: TargetResponse, room: usize) {
         let TargetResponse { result, mut status, data } = response;
         if data.len() > room {
             status = Status::INTERNAL_ERROR;
@@ -429,7 +429,7 @@ impl TargetConnection {
             result: U32::from_bytes([a, b, c, d]),
             reserved: U32::from_bytes([e, f, g, h]),
             submission_head: U16::new(match self.flow {
-                FlowControl::Heads => self.head,
+                FlowControl::Enabled => self.head,
                 FlowControl::Disabled => u16::MAX,
             }),
             submission_queue: U16::new(0),
@@ -455,7 +455,7 @@ impl TargetConnection {
 
     fn fail(&mut self, fault: TcpFault) {
         self.state = TargetState::Closed(CloseReason::Fault(fault));
-        fault.write(PduKind::ControllerTermination, self.decoder.header_bytes(), self.outgoing.raw());
+        fault.write_termination(PduKind::ControllerTermination, self.decoder.header_bytes(), self.outgoing.copied_mut());
     }
 }
 

@@ -105,7 +105,7 @@ fn aborted_event_request_completes_and_any_other_abort_becomes_a_step() {
     let mut host = AdminHost::new();
     assert_eq!(request(&mut host, 33), AdminStep::Held);
     let abort = |queue: u32, id: u32| command(AdminOpcode::Abort, 0, [id << 16 | queue, 0]);
-    assert_eq!(host.ask(&abort(0, 33), &[]).result, 0);
+    assert_eq!(host.execute(&abort(0, 33), &[]).result, 0);
     let answer = AsyncEventCompletion { command_id: 33, result: 0, status: Status::ABORT_REQUESTED };
     assert_eq!(host.controller.take_async_event(), Some(answer));
     for (queue, id) in [(0, 33), (4, 1)] {
@@ -139,8 +139,8 @@ fn reset_discards_requests_and_events() {
     let _ = host.controller.write_register(0x14, 4, 0, host.now);
     host.controller.notify(AsyncEvent::InvalidDoorbell);
     assert_eq!(host.controller.take_async_event(), None, "the queue of the request is gone");
-    host.controller.disabled();
+    host.controller.complete_disable();
     let _ = host.controller.write_register(0x14, 4, ENABLE_ALL_SETS, host.now);
-    host.controller.enabled();
+    host.controller.complete_enable();
     assert!(host.controller.is_ready());
 }

@@ -21,9 +21,9 @@ fn set_values_are_read_back_and_a_reset_restores_defaults() {
     }
     let effect = host.controller.write_register(0x14, 4, 0, host.now);
     assert_eq!(effect, RegisterEffect::Disable);
-    host.controller.disabled();
+    host.controller.complete_disable();
     let _ = host.controller.write_register(0x14, 4, ENABLE_ALL_SETS, host.now);
-    host.controller.enabled();
+    host.controller.complete_enable();
     assert_eq!(host.get(0x0B, 0, 0), Ok(0));
     assert_eq!(host.get(0x08, 0, 0), Ok(0));
 }
@@ -104,7 +104,7 @@ fn a_vector_can_be_excluded_from_coalescing() {
 fn timestamp_advances_from_the_value_that_the_host_set() {
     let mut host = AdminHost::new();
     let get = command(AdminOpcode::GetFeatures, 0, [0x0E, 0]);
-    let fresh = host.ask(&get, &[]).data;
+    let fresh = host.execute(&get, &[]).data;
     assert_eq!((fresh.len(), fresh[6]), (8, 0), "origin: cleared by a reset");
     host.now = Nanos::from_millis(50);
     let set = command(AdminOpcode::SetFeatures, 0, [0x0E, 0]);
@@ -112,7 +112,7 @@ fn timestamp_advances_from_the_value_that_the_host_set() {
     millis[7] = 0xFF;
     assert_eq!(host.status(&set, &millis), Status::SUCCESS);
     host.now = Nanos::from_millis(1_550);
-    let later = host.ask(&get, &[]).data;
+    let later = host.execute(&get, &[]).data;
     assert_eq!(u64_at(&later, 0) & 0xFFFF_FFFF_FFFF, 1_700_000_001_500);
     assert_eq!(later[6], 0b001 << 1, "origin: a host");
     assert_eq!(host.status(&set, &millis[..7]), Status::DATA_TRANSFER_ERROR);
@@ -124,12 +124,12 @@ fn host_identifier_has_8_or_16_bytes_and_cannot_be_set_on_fabrics() {
     let set = command(AdminOpcode::SetFeatures, 0, [0x81, 1]);
     assert_eq!(host.status(&set, &[6; 16]), Status::SUCCESS);
     let get = |exhid| command(AdminOpcode::GetFeatures, 0, [0x81, exhid]);
-    assert_eq!(host.ask(&get(1), &[]).data, [6; 16]);
-    assert_eq!(host.ask(&get(0), &[]).data, [6; 8]);
+    assert_eq!(host.execute(&get(1), &[]).data, [6; 16]);
+    assert_eq!(host.execute(&get(0), &[]).data, [6; 8]);
     let mut fabrics = AdminHost::with(ControllerConfig::fabrics(1), ENABLE_ALL_SETS);
     fabrics.controller.set_host_identifier([8; 16]);
     assert_eq!(fabrics.status(&set, &[6; 16]), Status::COMMAND_SEQUENCE_ERROR);
-    assert_eq!(fabrics.ask(&get(1), &[]).data, [8; 16]);
+    assert_eq!(fabrics.execute(&get(1), &[]).data, [8; 16]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn host_behavior_keeps_only_defined_bits() {
     let mut data = vec![0xFF; 512];
     data[1] = 0;
     assert_eq!(host.status(&command(AdminOpcode::SetFeatures, 0, [0x16, 0]), &data), Status::SUCCESS);
-    let stored = host.ask(&command(AdminOpcode::GetFeatures, 0, [0x16, 0]), &[]).data;
+    let stored = host.execute(&command(AdminOpcode::GetFeatures, 0, [0x16, 0]), &[]).data;
     assert_eq!((stored.len(), &stored[..4]), (512, &[1, 0, 1, 0][..]));
 }
 
@@ -146,7 +146,7 @@ fn host_behavior_keeps_only_defined_bits() {
 fn missing_key_error_is_set_per_key_space() {
     let mut host = AdminHost::new();
     let set = command(AdminOpcode::SetFeatures, 1, [0x20, 1]);
-    let action = NamespaceAction::MissingKey { nsid: 1, is_error: true };
+    let action = NamespaceAction::SetMissingKeyError { nsid: 1, is_error: true };
     assert_eq!(host.step(&set, &[]), AdminStep::Namespace(action));
     assert_eq!(host.get(0x20, 1, 0), Ok(0), "the subsystem has not applied it yet");
     host.subsystem.namespaces.get_mut(&1).unwrap().missing_key_is_error = true;

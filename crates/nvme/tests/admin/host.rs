@@ -32,7 +32,7 @@ impl AdminHost {
         assert_eq!(controller.write_register(0x24, 4, 0x001F_001F, Nanos::ZERO), RegisterEffect::None);
         let effect = controller.write_register(0x14, 4, configuration, Nanos::ZERO);
         assert!(matches!(effect, RegisterEffect::Enable(_)), "{effect:?}");
-        controller.enabled();
+        controller.complete_enable();
         Self { controller, subsystem: FakeSubsystem::new(), now: Nanos::ZERO }
     }
 
@@ -40,7 +40,7 @@ impl AdminHost {
         self.controller.admin(entry, data, &self.subsystem, self.now)
     }
 
-    pub(crate) fn ask(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminCompletion {
+    pub(crate) fn execute(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminCompletion {
         let room = match self.controller.admin_data(entry) {
             Ok(AdminData::ToHost(bytes)) => bytes as usize,
             _ => 0,
@@ -55,27 +55,27 @@ impl AdminHost {
     }
 
     pub(crate) fn status(&mut self, entry: &SubmissionEntry, data: &[u8]) -> Status {
-        self.ask(entry, data).status
+        self.execute(entry, data).status
     }
 
     pub(crate) fn identify(&mut self, cns: u32, nsid: u32, csi: u32) -> Result<Vec<u8>, Status> {
-        let answer = self.ask(&command(AdminOpcode::Identify, nsid, [cns, csi << 24]), &[]);
+        let answer = self.execute(&command(AdminOpcode::Identify, nsid, [cns, csi << 24]), &[]);
         if answer.status.is_success() { Ok(answer.data) } else { Err(answer.status) }
     }
 
     pub(crate) fn log(&mut self, page: u32, bytes: u32) -> Result<Vec<u8>, Status> {
         let entry = command(AdminOpcode::GetLogPage, 0, [(bytes / 4 - 1) << 16 | page, 0]);
-        let answer = self.ask(&entry, &[]);
+        let answer = self.execute(&entry, &[]);
         if answer.status.is_success() { Ok(answer.data) } else { Err(answer.status) }
     }
 
     pub(crate) fn get(&mut self, feature: u32, nsid: u32, value: u32) -> Result<u32, Status> {
-        let answer = self.ask(&command(AdminOpcode::GetFeatures, nsid, [feature, value]), &[]);
+        let answer = self.execute(&command(AdminOpcode::GetFeatures, nsid, [feature, value]), &[]);
         if answer.status.is_success() { Ok(answer.result) } else { Err(answer.status) }
     }
 
     pub(crate) fn set(&mut self, feature: u32, nsid: u32, value: u32) -> Result<u32, Status> {
-        let answer = self.ask(&command(AdminOpcode::SetFeatures, nsid, [feature, value]), &[]);
+        let answer = self.execute(&command(AdminOpcode::SetFeatures, nsid, [feature, value]), &[]);
         if answer.status.is_success() { Ok(answer.result) } else { Err(answer.status) }
     }
 }

@@ -48,9 +48,9 @@ fn health_counts_written_data_in_units_of_1000_sectors() {
 fn page_can_be_read_in_parts_and_is_padded_with_zeroes() {
     let mut host = AdminHost::new();
     let whole = host.log(0x02, 512).unwrap();
-    let part = host.ask(&get(0x02, 4, 36), &[]).data;
+    let part = host.execute(&get(0x02, 4, 36), &[]).data;
     assert_eq!(part, whole[36..52]);
-    let beyond = host.ask(&get(0x02, 8, 504), &[]).data;
+    let beyond = host.execute(&get(0x02, 8, 504), &[]).data;
     assert_eq!((&beyond[..8], &beyond[8..]), (&whole[504..], &[0; 24][..]));
     assert_eq!(host.status(&get(0x02, 4, 516), &[]), Status::INVALID_FIELD, "after the end");
     assert_eq!(host.status(&get(0x02, 4, 2), &[]), Status::INVALID_FIELD, "not a dword");
@@ -85,9 +85,9 @@ fn error_log_lists_the_newest_failure_first() {
 fn effects_log_reports_the_changes_of_each_command() {
     let mut host = AdminHost::new();
     let mut entry = get(0x05, 1024, 0);
-    let of_nvm = host.ask(&entry, &[]).data;
+    let of_nvm = host.execute(&entry, &[]).data;
     entry.cdw14 = U32::new(1 << 24);
-    let of_keys = host.ask(&entry, &[]).data;
+    let of_keys = host.execute(&entry, &[]).data;
     assert_eq!(of_nvm[..1024], of_keys[..1024], "admin commands are the same");
     assert_eq!(u32_at(&of_nvm, 4 * 0x0D) & 0b1001, 0b1001, "Namespace Management changes the inventory");
     assert_eq!(u32_at(&of_nvm, 1024 + 4) & 0b11, 0b11, "Write changes content");
@@ -106,7 +106,7 @@ fn ana_log_has_one_optimized_group_of_attached_namespaces() {
     assert_eq!((u32_at(&page, 16), u32_at(&page, 20), page[32]), (1, 2, 1));
     assert_eq!((u32_at(&page, 48), u32_at(&page, 52), u32_at(&page, 56)), (1, 3, 0));
     let groups_only = command(AdminOpcode::GetLogPage, 0, [0x000F_010C, 0]);
-    assert_eq!(u32_at(&host.ask(&groups_only, &[]).data, 20), 0);
+    assert_eq!(u32_at(&host.execute(&groups_only, &[]).data, 20), 0);
     assert_eq!(AdminHost::new().log(0x0C, 64), Err(Status::INVALID_LOG_PAGE), "no ANA log without sharing");
 }
 

@@ -6,7 +6,7 @@ use headwater_nvme::controller::admin::{NamespaceAction, NamespaceFormat, Saniti
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 
-fn wish(size: u64, capacity: u64, format: u8) -> Vec<u8> {
+fn identify_data(size: u64, capacity: u64, format: u8) -> Vec<u8> {
     let mut data = vec![0; 4096];
     data[..8].copy_from_slice(&size.to_le_bytes());
     data[8..16].copy_from_slice(&capacity.to_le_bytes());
@@ -27,20 +27,20 @@ fn create_is_validated_and_becomes_an_action() {
     let mut host = AdminHost::new();
     let create = |csi: u32| command(AdminOpcode::NamespaceManagement, 0, [0, csi << 24]);
     let create_step = |format, size| AdminStep::Namespace(NamespaceAction::Create { format, size });
-    assert_eq!(host.step(&create(0), &wish(64, 64, 1)), create_step(NamespaceFormat::Block { index: 1 }, 64));
-    assert_eq!(host.step(&create(1), &wish(1 << 20, 0, 0)), create_step(NamespaceFormat::KeyValue, 1 << 20));
-    assert_eq!(host.status(&create(2), &wish(64, 64, 0)), Status::COMMAND_SET_NOT_SUPPORTED);
-    assert_eq!(host.status(&create(0), &wish(64, 32, 0)), Status::THIN_PROVISIONING_NOT_SUPPORTED);
-    assert_eq!(host.status(&create(0), &wish(0, 0, 0)), Status::INVALID_FIELD);
+    assert_eq!(host.step(&create(0), &identify_data(64, 64, 1)), create_step(NamespaceFormat::Block { index: 1 }, 64));
+    assert_eq!(host.step(&create(1), &identify_data(1 << 20, 0, 0)), create_step(NamespaceFormat::KeyValue, 1 << 20));
+    assert_eq!(host.status(&create(2), &identify_data(64, 64, 0)), Status::COMMAND_SET_NOT_SUPPORTED);
+    assert_eq!(host.status(&create(0), &identify_data(64, 32, 0)), Status::THIN_PROVISIONING_NOT_SUPPORTED);
+    assert_eq!(host.status(&create(0), &identify_data(0, 0, 0)), Status::INVALID_FIELD);
     for format in [2, 15, 1 << 4, 1 << 5] {
-        assert_eq!(host.status(&create(0), &wish(64, 64, format)), Status::INVALID_FORMAT);
+        assert_eq!(host.status(&create(0), &identify_data(64, 64, format)), Status::INVALID_FORMAT);
     }
-    let mut protected = wish(64, 64, 0);
+    let mut protected = identify_data(64, 64, 0);
     protected[29] = 1;
     assert_eq!(host.status(&create(0), &protected), Status::INVALID_FORMAT);
     assert_eq!(host.status(&create(0), &[0; 16]), Status::DATA_TRANSFER_ERROR, "the data is missing");
     let named = command(AdminOpcode::NamespaceManagement, 2, [0, 0]);
-    assert_eq!(host.status(&named, &wish(64, 64, 0)), Status::INVALID_FIELD);
+    assert_eq!(host.status(&named, &identify_data(64, 64, 0)), Status::INVALID_FIELD);
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl HostHarness {
         &mut self,
         spec: QueueSpec,
     ) -> Result<Result<Box<TestQueue>, QueueError>, RequestError> {
-        let ticket = self.driver.make_queue(spec, self.now)?;
+        let ticket = self.driver.request_queue(spec, self.now)?;
         for _ in 0..1_000 {
             self.turn();
             if let Some(outcome) = self.driver.take_queue(ticket) {
@@ -100,7 +100,7 @@ impl HostHarness {
     }
 
     /// Submits one command and returns its completion.
-    pub(crate) fn one<R: DeviceRegisters>(
+    pub(crate) fn execute<R: DeviceRegisters>(
         &mut self,
         queue: &mut IoQueue<SharedMemoryWords, R>,
         entry: SubmissionEntry,
@@ -121,7 +121,7 @@ impl HostHarness {
 
     /// Runs turns and reports overdue commands to the driver, until the queue is idle or not live. Returns the
     /// completions.
-    pub(crate) fn answers<R: DeviceRegisters>(
+    pub(crate) fn drain_completions<R: DeviceRegisters>(
         &mut self,
         queue: &mut IoQueue<SharedMemoryWords, R>,
     ) -> Vec<CommandCompletion> {
@@ -132,8 +132,8 @@ impl HostHarness {
             queue.ring();
             let (driver, now) = (&mut self.driver, self.now);
             let id = queue.id();
-            queue.watch(now, |overdue| tell(driver, id, overdue, now));
-            if queue.in_flight() == 0 || queue.fate() != headwater_nvme::driver::IoQueueState::Live {
+            queue.check_timeouts(now, |overdue| handle_overdue(driver, id, overdue, now));
+            if queue.in_flight() == 0 || queue.state() != headwater_nvme::driver::IoQueueState::Live {
                 return answers;
             }
         }
@@ -142,7 +142,7 @@ impl HostHarness {
 }
 
 /// Processes an overdue command as an owner does.
-pub(crate) fn tell(
+pub(crate) fn handle_overdue(
     driver: &mut TestDriver,
     queue: u16,
     overdue: headwater_nvme::driver::OverdueCommand,
@@ -151,7 +151,7 @@ pub(crate) fn tell(
     use headwater_nvme::driver::{OverdueCommand, ResetCause};
     match overdue {
         OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
-        OverdueCommand::Stuck(command) => driver.report(ResetCause::Stuck { queue, command }, now),
+        OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue, command }, now),
     }
 }
 

@@ -98,8 +98,8 @@ fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
     // With a list of addresses in the lent memory, from an offset in a page.
     for (round, length) in [512, 12_288, 1 << 19].into_iter().enumerate() {
         let start = round as u64 * 1_024;
-        succeeded(host.one(&mut queue, small(true, start, length), &[run(&from, 508, length)]));
-        succeeded(host.one(&mut own, small(false, start, length), &[run(&into, 508, length)]));
+        succeeded(host.execute(&mut queue, small(true, start, length), &[run(&from, 508, length)]));
+        succeeded(host.execute(&mut own, small(false, start, length), &[run(&into, 508, length)]));
         assert_eq!(bytes(&into)[508..508 + length as usize], bytes(&from)[508..508 + length as usize]);
     }
     for _ in 0..5 {
@@ -107,7 +107,7 @@ fn borrower_reads_and_writes_through_its_own_rings_beside_the_owners() {
             queue.submit(small(false, block, 512), &[run(&into, 0, 512)], ()).unwrap();
         }
         queue.ring();
-        let answers = host.answers(&mut queue);
+        let answers = host.drain_completions(&mut queue);
         assert_eq!(answers.len(), 31, "the ring wraps");
         answers.into_iter().for_each(succeeded);
     }
@@ -119,27 +119,27 @@ fn a_reset_invalidates_a_lent_queue_and_reports_when_its_memory_is_free() {
     let loan = host.lend(7);
     let (mut queue, lease) = host.borrow(&loan, 7);
     let into = host.buffer(PAGE);
-    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
-    host.machine.lock().faults.holds = true;
+    succeeded(host.execute(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
+    host.machine.lock().faults.holds_commands = true;
     queue.submit(small(false, 1, 512), &[run(&into, 0, 512)], ()).unwrap();
     queue.ring();
     host.turns(2);
-    assert!(!loan.queue.is_over());
+    assert!(!loan.queue.is_invalidated());
     host.driver.reset(host.now);
     assert_eq!(host.settle(), DriverPhase::Ready);
-    assert!(loan.queue.is_over() && !host.driver.has_queue(loan.queue.id));
-    lease.end();
-    assert_eq!(queue.fate(), IoQueueState::Lost);
+    assert!(loan.queue.is_invalidated() && !host.driver.has_queue(loan.queue.id));
+    lease.invalidate();
+    assert_eq!(queue.state(), IoQueueState::Lost);
     assert_eq!(queue.abandon().unwrap().len(), 1, "the command in flight");
     // A new queue with the same id is a different queue.
-    host.machine.lock().faults.holds = false;
+    host.machine.lock().faults.holds_commands = false;
     let again = host.lend(7);
     assert_eq!(again.queue.id, loan.queue.id);
-    assert!(loan.queue.is_over() && !again.queue.is_over());
+    assert!(loan.queue.is_invalidated() && !again.queue.is_invalidated());
     let (mut queue, lease) = host.borrow(&again, 7);
-    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
-    lease.fail();
-    assert_eq!(queue.fate(), IoQueueState::Dead);
+    succeeded(host.execute(&mut queue, small(false, 0, 512), &[run(&into, 0, 512)]));
+    lease.mark_dead();
+    assert_eq!(queue.state(), IoQueueState::Dead);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
     let loan = host.lend(7);
     let (mut queue, _lease) = host.borrow(&loan, 7);
     let into = host.buffer(PAGE);
-    host.machine.lock().faults.holds = true;
+    host.machine.lock().faults.holds_commands = true;
     queue.submit(small(false, 1, 512), &[run(&into, 0, 512)], ()).unwrap();
     queue.ring();
     host.turns(2);
@@ -167,15 +167,15 @@ fn deleting_a_lent_queue_aborts_its_commands_in_flight() {
 fn a_lent_queue_that_the_controller_refuses_leaves_no_state() {
     let mut host = HostHarness::ready();
     for opcode in [AdminOpcode::CreateCompletionQueue, AdminOpcode::CreateSubmissionQueue] {
-        host.machine.lock().faults.refuses.insert(opcode.number(), Status::INVALID_QUEUE_SIZE);
+        host.machine.lock().faults.refused_opcodes.insert(opcode.number(), Status::INVALID_QUEUE_SIZE);
         let outcome = host.try_lend(3).unwrap().map(|_| ());
         assert_eq!(outcome, Err(QueueError::Refused(Status::INVALID_QUEUE_SIZE)));
-        host.machine.lock().faults.refuses.clear();
+        host.machine.lock().faults.refused_opcodes.clear();
         host.turns(5);
         assert!((1..=4).all(|queue| !host.driver.has_queue(queue)));
     }
     let refused = host.try_lend(1_024).map(|_| ());
-    assert_eq!(refused, Err(RequestError::Depth { depth: 1_024, most: 1_023 }));
+    assert_eq!(refused, Err(RequestError::Depth { depth: 1_024, max: 1_023 }));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn invalid_terms_are_refused_with_the_contradiction() {
     let good = host.terms(&loan, 7);
     let window = host.page();
     let refused = |terms: LentTerms| {
-        IoQueue::borrowed(&terms, loan.parts(), window.clone(), host.now).map(|_| ()).unwrap_err().what
+        IoQueue::borrowed(&terms, loan.parts(), window.clone(), host.now).map(|_| ()).unwrap_err().contradiction
     };
     for depth in [0, 65_536, u32::MAX] {
         assert_eq!(refused(LentTerms { depth, ..good }), "the depth is out of range");

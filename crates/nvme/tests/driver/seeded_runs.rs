@@ -2,7 +2,7 @@
 //! ends.
 #![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 
-use crate::host_harness::{HostHarness, TestQueue, run, small, spec, tell};
+use crate::host_harness::{HostHarness, TestQueue, run, small, spec, handle_overdue};
 use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
 use headwater_nvme::driver::{DmaBlock, DriverPhase, IoQueueState};
 use headwater_nvme::spec::status::Status;
@@ -27,7 +27,7 @@ impl SeededRandom {
 /// The expected content of a lane's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneContent {
-    Is(u64),
+    Known(u64),
     /// A write of the second value over the first had no success: either may be on the device.
     Either(u64, u64),
 }
@@ -40,7 +40,7 @@ struct LaneCommand {
 }
 
 struct FaultRun {
-    shop: HostHarness,
+    host: HostHarness,
     random: SeededRandom,
     buffer: DmaBlock<SharedMemoryWords>,
     queues: Vec<(Box<TestQueue>, BTreeMap<usize, LaneCommand>)>,
@@ -58,11 +58,11 @@ impl FaultRun {
         let buffer = shop.buffer(usize::try_from(LANES).unwrap() * LANE_BYTES as usize);
         let lanes = usize::try_from(LANES).unwrap();
         let mut run = Self {
-            shop,
+            host: shop,
             random: SeededRandom(seed | 1),
             buffer,
             queues: Vec::new(),
-            content: vec![LaneContent::Is(0); lanes],
+            content: vec![LaneContent::Known(0); lanes],
             busy: vec![false; lanes],
             accepted: 0,
             answered: 0,
@@ -74,8 +74,8 @@ impl FaultRun {
     }
 
     fn refill(&mut self) {
-        while self.queues.len() < 3 && self.shop.driver.life().phase() == DriverPhase::Ready {
-            match self.shop.try_queue(spec(11)) {
+        while self.queues.len() < 3 && self.host.driver.lifecycle().phase() == DriverPhase::Ready {
+            match self.host.try_queue(spec(11)) {
                 Ok(Ok(queue)) => self.queues.push((queue, BTreeMap::new())),
                 Ok(Err(_)) | Err(_) => return,
             }
@@ -108,44 +108,44 @@ impl FaultRun {
         }
     }
 
-    fn done(&mut self, flight: LaneCommand, status: Status) {
+    fn finish_command(&mut self, flight: LaneCommand, status: Status) {
         let lane = usize::try_from(flight.lane).unwrap();
         assert!(std::mem::replace(&mut self.busy[lane], false), "a command has two results");
         self.answered += 1;
         self.succeeded += u64::from(status.is_success());
         let before = self.content[lane];
         let old = |content| match content {
-            LaneContent::Is(value) | LaneContent::Either(value, _) => value,
+            LaneContent::Known(value) | LaneContent::Either(value, _) => value,
         };
         match flight.writes {
-            Some(value) if status.is_success() => self.content[lane] = LaneContent::Is(value),
+            Some(value) if status.is_success() => self.content[lane] = LaneContent::Known(value),
             Some(value) => self.content[lane] = LaneContent::Either(old(before), value),
             None if status.is_success() => {
                 let first = self.buffer.words.load_relaxed(Self::word(flight.lane));
                 let words = Self::word(flight.lane)..Self::word(flight.lane) + LANE_BYTES as usize / 8;
                 assert!(words.into_iter().all(|word| self.buffer.words.load_relaxed(word) == first));
                 match before {
-                    LaneContent::Is(value) => assert_eq!(first, value, "lane {lane}"),
+                    LaneContent::Known(value) => assert_eq!(first, value, "lane {lane}"),
                     LaneContent::Either(one, other) => assert!([one, other].contains(&first), "lane {lane}"),
                 }
-                self.content[lane] = LaneContent::Is(first);
+                self.content[lane] = LaneContent::Known(first);
             }
             None => {}
         }
     }
 
     /// Reaps all queues, and abandons the queues that are lost or dead.
-    fn take(&mut self) {
+    fn reap_all(&mut self) {
         let mut kept = Vec::new();
         for (mut queue, mut flights) in std::mem::take(&mut self.queues) {
             while let Some(done) = queue.reap() {
                 let flight = flights.remove(&done.slot).unwrap();
-                self.done(flight, done.status);
+                self.finish_command(flight, done.status);
             }
             queue.ring();
-            let (driver, now, id) = (&mut self.shop.driver, self.shop.now, queue.id());
-            queue.watch(now, |overdue| tell(driver, id, overdue, now));
-            if matches!(queue.fate(), IoQueueState::Live | IoQueueState::Waiting) {
+            let (driver, now, id) = (&mut self.host.driver, self.host.now, queue.id());
+            queue.check_timeouts(now, |overdue| handle_overdue(driver, id, overdue, now));
+            if matches!(queue.state(), IoQueueState::Live | IoQueueState::Waiting) {
                 kept.push((queue, flights));
                 continue;
             }
@@ -153,33 +153,33 @@ impl FaultRun {
             assert_eq!(queue.abandon().unwrap().len(), lost.len());
             for slot in lost {
                 let flight = flights.remove(&slot).unwrap();
-                self.done(flight, Status::ABORTED_BY_HOST);
+                self.finish_command(flight, Status::ABORTED_BY_HOST);
             }
             assert!(flights.is_empty());
         }
         self.queues = kept;
     }
 
-    fn trouble(&mut self) {
+    fn inject_fault(&mut self) {
         let choice = self.random.below(40);
         let on = self.random.below(3) == 0;
-        let mut machine = self.shop.machine.lock();
+        let mut machine = self.host.machine.lock();
         let faults = &mut machine.faults;
         match choice {
-            0 => faults.holds = on,
-            1 => faults.mute = on,
-            2 => faults.lost += 1,
+            0 => faults.holds_commands = on,
+            1 => faults.unresponsive = on,
+            2 => faults.lost_completions += 1,
             3 => faults.ignores_aborts = on,
             4 => faults.stuck_ready = on,
             5 if on => faults.fatal = true,
-            6 if on => drop(faults.broken.insert(3)),
-            7 | 8 => (faults.mute, faults.holds, faults.stuck_ready) = (false, false, false),
-            9 => machine.release(),
+            6 if on => drop(faults.failing_namespaces.insert(3)),
+            7 | 8 => (faults.unresponsive, faults.holds_commands, faults.stuck_ready) = (false, false, false),
+            9 => machine.complete_held(),
             10 if on => {
                 drop(machine);
-                self.shop.driver.reset(self.shop.now);
+                self.host.driver.reset(self.host.now);
             }
-            _ => (faults.fatal, faults.broken) = (false, Default::default()),
+            _ => (faults.fatal, faults.failing_namespaces) = (false, Default::default()),
         }
     }
 }
@@ -191,25 +191,25 @@ fn run_once(seed: u64, steps: u32) -> [u64; 3] {
     for step in 0..steps {
         match run.random.below(10) {
             0..=5 => run.submit(),
-            6 => run.trouble(),
+            6 => run.inject_fault(),
             7 => run.refill(),
             _ => {
-                run.shop.turn();
-                run.take();
+                run.host.turn();
+                run.reap_all();
             }
         }
-        if run.shop.driver.life().phase() == DriverPhase::Dead {
+        if run.host.driver.lifecycle().phase() == DriverPhase::Dead {
             last_step = step;
             break;
         }
     }
     // Closing ends the controller from any state, and every command has its result.
-    run.shop.driver.close(run.shop.now);
-    assert_eq!(run.shop.settle(), DriverPhase::Dead, "seed {seed}, ended at {last_step}");
-    run.take();
+    run.host.driver.close(run.host.now);
+    assert_eq!(run.host.settle(), DriverPhase::Dead, "seed {seed}, ended at {last_step}");
+    run.reap_all();
     assert_eq!((run.answered, run.queues.len()), (run.accepted, 0));
-    assert!(!run.shop.machine.lock().mastering);
-    [run.succeeded, run.answered - run.succeeded, run.shop.driver.resets()]
+    assert!(!run.host.machine.lock().mastering);
+    [run.succeeded, run.answered - run.succeeded, run.host.driver.resets()]
 }
 
 #[test]

@@ -17,7 +17,7 @@ use zerocopy::little_endian::U32;
 #[test]
 fn bring_up_finds_the_controller_and_namespaces_of_both_command_sets() {
     let host = HostHarness::ready();
-    let facts = host.driver.facts().unwrap();
+    let facts = host.driver.info().unwrap();
     assert_eq!((facts.serial.as_str(), facts.firmware.as_str()), ("HW123456789012345678", "1.2.3"));
     assert_eq!((facts.version, facts.transfer_bytes_max), ((2, 0), Some(1 << 20)));
     assert_eq!((facts.io_queues, facts.has_sgl, facts.weighted_round_robin), (4, true, false));
@@ -40,8 +40,8 @@ fn written_data_is_read_back_for_all_lengths_and_data_pointers() {
         for (round, length) in [512, 4_096, 8_192, 12_288, 65_536, 1 << 20].into_iter().enumerate() {
             let offset = round as u64 * 508;
             let start = round as u64 * 2_048;
-            succeeded(host.one(&mut queue, small(true, start, length), &[run(&from, offset, length)]));
-            succeeded(host.one(&mut queue, small(false, start, length), &[run(&into, offset, length)]));
+            succeeded(host.execute(&mut queue, small(true, start, length), &[run(&from, offset, length)]));
+            succeeded(host.execute(&mut queue, small(false, start, length), &[run(&into, offset, length)]));
             let here = usize::try_from(offset).unwrap()..usize::try_from(offset).unwrap() + length as usize;
             assert_eq!(bytes(&into)[here.clone()], bytes(&from)[here], "{length} bytes, {sgl:?}");
         }
@@ -56,9 +56,9 @@ fn data_in_many_runs_is_one_command() {
     fill(&from, 2);
     // Pages in no order: PRPs. Parts of pages: an SGL.
     let pages = [run(&from, 512, 3_584), run(&from, 8 * 4_096, 8_192), run(&from, 4_096, 4_096)];
-    succeeded(host.one(&mut queue, small(true, 0, 15_872), &pages));
+    succeeded(host.execute(&mut queue, small(true, 0, 15_872), &pages));
     let pieces = [run(&into, 4, 500), run(&into, 9_000, 5_000), run(&into, 40_000, 10_372)];
-    succeeded(host.one(&mut queue, small(false, 0, 15_872), &pieces));
+    succeeded(host.execute(&mut queue, small(false, 0, 15_872), &pieces));
     let (sent, got) = (bytes(&from), bytes(&into));
     let expected = [&sent[512..4_096], &sent[32_768..40_960], &sent[4_096..8_192]].concat();
     let found = [&got[4..504], &got[9_000..14_000], &got[40_000..50_372]].concat();
@@ -78,7 +78,7 @@ fn b4_a_queue_accepts_exactly_its_depth_and_then_returns_full() {
             }
             assert_eq!(queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()), Err((SubmitFault::Full, ())));
             queue.ring();
-            let answers = host.answers(&mut queue);
+            let answers = host.drain_completions(&mut queue);
             assert_eq!(answers.len(), depth as usize, "round {round}");
             answers.into_iter().for_each(succeeded);
         }
@@ -90,8 +90,8 @@ fn b4_a_queue_accepts_exactly_its_depth_and_then_returns_full() {
         }
     }
     let refused = host.try_queue(spec(1_024)).map(|_| ());
-    assert_eq!(refused, Err(RequestError::Depth { depth: 1_024, most: 1_023 }));
-    assert_eq!(host.try_queue(spec(0)).map(|_| ()), Err(RequestError::Depth { depth: 0, most: 1_023 }));
+    assert_eq!(refused, Err(RequestError::Depth { depth: 1_024, max: 1_023 }));
+    assert_eq!(host.try_queue(spec(0)).map(|_| ()), Err(RequestError::Depth { depth: 0, max: 1_023 }));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn all_granted_queues_can_be_created_and_their_ids_are_reused() {
     assert_eq!(again.id(), gone);
     let buffer = host.buffer(4_096);
     for queue in queues.iter_mut().chain([&mut again]) {
-        succeeded(host.one(queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
+        succeeded(host.execute(queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
     }
 }
 
@@ -117,10 +117,10 @@ fn a_queue_that_the_controller_refuses_leaves_no_state() {
     let mut host = HostHarness::ready();
     for opcode in [AdminOpcode::CreateCompletionQueue, AdminOpcode::CreateSubmissionQueue] {
         let refusal = Status::INVALID_QUEUE_SIZE;
-        host.machine.lock().faults.refuses.insert(opcode.number(), refusal);
+        host.machine.lock().faults.refused_opcodes.insert(opcode.number(), refusal);
         let outcome = host.try_queue(spec(3)).unwrap().map(|_| ());
         assert_eq!(outcome, Err(QueueError::Refused(refusal)));
-        host.machine.lock().faults.refuses.clear();
+        host.machine.lock().faults.refused_opcodes.clear();
         assert!(!host.driver.has_queue(1));
         assert_eq!(host.queue(3).id(), 1, "the id is free again");
         host.driver.delete_queue(1, host.now).unwrap();
@@ -136,7 +136,7 @@ fn weighted_round_robin_is_used_if_the_controller_supports_it() {
     let weights = Some(ArbitrationWeights { high: 8, medium: 4, low: 1, burst_log2: 2 });
     let mut host = HostHarness::with(ControllerConfig::pcie(1), DriverConfig { weights, ..config() });
     assert_eq!(host.start(), DriverPhase::Ready);
-    assert!(host.driver.facts().unwrap().weighted_round_robin);
+    assert!(host.driver.info().unwrap().weighted_round_robin);
     let machine = host.machine.clone();
     assert_eq!(
         machine.lock().controller.arbitration(),
@@ -146,7 +146,7 @@ fn weighted_round_robin_is_used_if_the_controller_supports_it() {
     let high = QueueSpec { priority: QueuePriority::High, ..spec(63) };
     let low = QueueSpec { priority: QueuePriority::Low, ..spec(63) };
     let mut queues = [high, low].map(|spec| host.try_queue(spec).unwrap().unwrap());
-    machine.lock().faults.holds = true;
+    machine.lock().faults.holds_commands = true;
     let buffer = host.buffer(4_096);
     for queue in &mut queues {
         for _ in 0..63 {
@@ -174,11 +174,11 @@ fn invalid_data_is_refused_before_it_reaches_the_controller() {
     let buffer = host.buffer(4 << 20);
     let max = 1 << 20;
     let long = queue.submit(small(false, 0, 512), &[run(&buffer, 0, max + 4)], ());
-    assert_eq!(long, Err((SubmitFault::TooLong { bytes: u64::from(max) + 4, most: u64::from(max) }, ())));
+    assert_eq!(long, Err((SubmitFault::TooLong { bytes: u64::from(max) + 4, max: u64::from(max) }, ())));
     let unaligned = queue.submit(small(false, 0, 512), &[run(&buffer, 2, 512)], ());
     assert!(matches!(unaligned, Err((SubmitFault::Data(_), ()))));
     assert_eq!(queue.in_flight(), 0);
-    succeeded(host.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
+    succeeded(host.execute(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]));
 }
 
 /// Covers NVMeDirect's defect B2: the status of a completion was never checked.
@@ -188,10 +188,10 @@ fn b2_the_completion_carries_the_controllers_status() {
     let mut queue = host.queue(3);
     let buffer = host.buffer(4_096);
     let beyond = nvm::read(3, BlockRange { start: 1 << 40, blocks: 1 }, 0, BlockOptions::NONE);
-    let done = host.one(&mut queue, beyond, &[run(&buffer, 0, 512)]);
+    let done = host.execute(&mut queue, beyond, &[run(&buffer, 0, 512)]);
     assert_eq!(done.status, Status::LBA_OUT_OF_RANGE);
-    host.machine.lock().faults.broken.insert(3);
-    let done = host.one(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]);
+    host.machine.lock().faults.failing_namespaces.insert(3);
+    let done = host.execute(&mut queue, small(false, 0, 512), &[run(&buffer, 0, 512)]);
     assert_eq!(done.status, Status::UNRECOVERED_READ_ERROR);
 }
 
@@ -224,15 +224,15 @@ fn admin_commands_of_the_owner_have_replies() {
         cdw10: U32::new(1),
         ..SubmissionEntry::default()
     };
-    let ticket = host.driver.admin(identify, AdminRequestData::ToHost, host.now).unwrap();
+    let ticket = host.driver.submit_admin(identify, AdminRequestData::ToHost, host.now).unwrap();
     assert_eq!(host.driver.take_reply(ticket), None);
     host.turn();
     host.turn();
     let reply = host.driver.take_reply(ticket).unwrap();
     assert_eq!((reply.status, &reply.data[4..10]), (Status::SUCCESS, &b"HW1234"[..]));
     assert_eq!(host.driver.take_reply(ticket), None, "once");
-    let long = host.driver.admin(identify, AdminRequestData::FromHost(&[0; 4_097]), host.now);
-    assert_eq!(long, Err(RequestError::Data { bytes: 4_097, most: 4_096 }));
+    let long = host.driver.submit_admin(identify, AdminRequestData::FromHost(&[0; 4_097]), host.now);
+    assert_eq!(long, Err(RequestError::Data { bytes: 4_097, max: 4_096 }));
 }
 
 #[test]
@@ -241,11 +241,11 @@ fn a_closed_controller_is_shut_down_and_accesses_no_memory() {
     let mut queue = host.queue(3);
     host.driver.close(host.now);
     assert_eq!(host.settle(), DriverPhase::Dead);
-    assert_eq!((host.driver.death(), host.driver.is_quiet()), (Some(DeathCause::Closed), true));
+    assert_eq!((host.driver.death_cause(), host.driver.is_dma_stopped()), (Some(DeathCause::Closed), true));
     assert!(!host.machine.lock().mastering);
-    assert_eq!(queue.fate(), IoQueueState::Dead);
+    assert_eq!(queue.state(), IoQueueState::Dead);
     assert_eq!(queue.submit(small(false, 0, 512), &[], ()), Err((SubmitFault::NotLive, ())));
-    assert_eq!(host.driver.make_queue(spec(1), host.now), Err(RequestError::NotReady));
+    assert_eq!(host.driver.request_queue(spec(1), host.now), Err(RequestError::NotReady));
 }
 
 #[test]
@@ -262,22 +262,22 @@ fn a_requested_reset_loses_only_the_commands_in_flight() {
     let mut queue = host.queue(7);
     let buffer = host.buffer(65_536);
     fill(&buffer, 3);
-    succeeded(host.one(&mut queue, small(true, 0, 65_536), &[run(&buffer, 0, 65_536)]));
-    host.machine.lock().faults.holds = true;
+    succeeded(host.execute(&mut queue, small(true, 0, 65_536), &[run(&buffer, 0, 65_536)]));
+    host.machine.lock().faults.holds_commands = true;
     for _ in 0..5 {
         queue.submit(small(false, 0, 4_096), &[run(&buffer, 0, 4_096)], ()).unwrap();
     }
     queue.ring();
     host.turn();
     host.driver.reset(host.now);
-    host.machine.lock().faults.holds = false;
+    host.machine.lock().faults.holds_commands = false;
     assert_eq!(host.settle(), DriverPhase::Ready);
-    assert_eq!((host.driver.trouble(), host.driver.resets()), (Some(ResetCause::Asked), 1));
-    assert_eq!((queue.fate(), queue.reap()), (IoQueueState::Lost, None));
+    assert_eq!((host.driver.reset_cause(), host.driver.resets()), (Some(ResetCause::Requested), 1));
+    assert_eq!((queue.state(), queue.reap()), (IoQueueState::Lost, None));
     assert_eq!(queue.abandon().unwrap().len(), 5);
     let mut queue = host.queue(7);
     let back = host.buffer(65_536);
-    succeeded(host.one(&mut queue, small(false, 0, 65_536), &[run(&back, 0, 65_536)]));
+    succeeded(host.execute(&mut queue, small(false, 0, 65_536), &[run(&back, 0, 65_536)]));
     assert_eq!(bytes(&back), bytes(&buffer));
     assert_eq!(host.machine.lock().function_resets, 0, "clearing CC.EN was enough");
 }

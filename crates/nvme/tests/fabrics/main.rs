@@ -55,7 +55,7 @@ fn admin(to: &mut AssociationTable, connection: u64) -> ControllerId {
 
 fn enable(to: &mut AssociationTable, id: ControllerId) {
     let set = PropertyFields::set(ControllerRegister::Configuration.offset(), ENABLE);
-    assert_eq!(to.property_set(id, &set, Nanos::ZERO).unwrap().demand, PropertyAction::Nothing);
+    assert_eq!(to.property_set(id, &set, Nanos::ZERO).unwrap().action, PropertyAction::Nothing);
     let status = to.property_get(id, &PropertyFields::get(ControllerRegister::Status.offset(), 4)).unwrap();
     assert_eq!(status.result & 1, 1, "CSTS.RDY");
 }
@@ -108,7 +108,7 @@ fn full_subsystem_is_busy_until_a_host_leaves() {
     let refused = connect(&mut all, 4, fields(0), &data).unwrap_err();
     assert_eq!(refused.status, connect_status::CONTROLLER_BUSY);
     assert!(!refused.status.do_not_retry, "there may be room later");
-    assert_eq!(all.leave(ids[0], ConnectionId(1)), []);
+    assert_eq!(all.remove_connection(ids[0], ConnectionId(1)), []);
     assert!(!ids.contains(&admin(&mut all, 5)), "a controller identifier is not reused soon");
 }
 
@@ -142,9 +142,9 @@ fn losing_the_admin_queue_closes_every_queue() {
     for queue in 1..=3 {
         connect(&mut all, u64::from(queue) + 1, fields(queue), &ConnectData::new(HOST, NAME, id.0)).unwrap();
     }
-    assert_eq!(all.leave(id, ConnectionId(3)), [], "an I/O queue leaves alone");
+    assert_eq!(all.remove_connection(id, ConnectionId(3)), [], "an I/O queue leaves alone");
     connect(&mut all, 9, fields(2), &ConnectData::new(HOST, NAME, id.0)).unwrap();
-    assert_eq!(all.leave(id, ConnectionId(1)), [ConnectionId(2), ConnectionId(9), ConnectionId(4)]);
+    assert_eq!(all.remove_connection(id, ConnectionId(1)), [ConnectionId(2), ConnectionId(9), ConnectionId(4)]);
     assert!(all.is_empty());
 }
 
@@ -174,7 +174,7 @@ fn disabling_closes_io_queues_and_shutdown_completes_when_done() {
     connect(&mut all, 2, fields(1), &ConnectData::new(HOST, NAME, id.0)).unwrap();
     let set = |all: &mut AssociationTable, value| {
         let entry = PropertyFields::set(ControllerRegister::Configuration.offset(), value);
-        all.property_set(id, &entry, Nanos::ZERO).unwrap().demand
+        all.property_set(id, &entry, Nanos::ZERO).unwrap().action
     };
     assert_eq!(set(&mut all, ENABLE | 1 << 14), PropertyAction::Shutdown);
     let shutdown = |all: &AssociationTable| {
@@ -183,7 +183,7 @@ fn disabling_closes_io_queues_and_shutdown_completes_when_done() {
             & 0b11
     };
     assert_eq!(shutdown(&all), 0b01, "the shutdown is in progress");
-    all.get_mut(id).unwrap().controller.shut_down();
+    all.get_mut(id).unwrap().controller.complete_shutdown();
     assert_eq!(shutdown(&all), 0b10, "the shutdown is complete");
     assert_eq!(set(&mut all, 0), PropertyAction::Close(vec![ConnectionId(2)]));
     enable(&mut all, id);
@@ -247,6 +247,6 @@ fn a_subsystem_reset_ends_every_association() {
     enable(&mut all, second);
     let reset = PropertyFields::set(ControllerRegister::SubsystemReset.offset(), 0x4E56_4D65);
     let answer = all.property_set(first, &reset, Nanos::ZERO).unwrap();
-    assert_eq!(answer.demand, PropertyAction::Close(vec![ConnectionId(1), ConnectionId(2)]));
+    assert_eq!(answer.action, PropertyAction::Close(vec![ConnectionId(1), ConnectionId(2)]));
     assert!(all.is_empty());
 }

@@ -62,7 +62,7 @@ pub(crate) struct GuestSubmission<M> {
     pub(crate) memory: M,
     slots: u32,
     tail: u32,
-    pub(crate) bell: GuestDoorbell<M>,
+    pub(crate) doorbell: GuestDoorbell<M>,
 }
 
 /// A completion queue of the guest.
@@ -72,13 +72,13 @@ pub(crate) struct GuestCompletion<M> {
     slots: u32,
     head: u32,
     phase: PhaseTag,
-    pub(crate) bell: GuestDoorbell<M>,
+    pub(crate) doorbell: GuestDoorbell<M>,
 }
 
 impl<M: RingMemory> GuestSubmission<M> {
     pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
-        let bell = GuestDoorbell::new(2 * usize::from(id));
-        Self { id: QueueId(id), memory, slots, tail: 0, bell }
+        let doorbell = GuestDoorbell::new(2 * usize::from(id));
+        Self { id: QueueId(id), memory, slots, tail: 0, doorbell }
     }
 
     /// Writes a command and advances the tail, without a doorbell write.
@@ -93,9 +93,9 @@ impl<M: RingMemory> GuestSubmission<M> {
 
     /// Writes the doorbell for the commands written. Returns true if the register was written.
     pub(crate) fn ring(&mut self, arbiter: &mut QueueArbiter<M>) -> bool {
-        let write = self.bell.ring(self.tail);
+        let write = self.doorbell.ring(self.tail);
         if let Some(value) = write {
-            arbiter.ring_submission(self.id, value).unwrap();
+            arbiter.write_submission_doorbell(self.id, value).unwrap();
         }
         write.is_some()
     }
@@ -114,8 +114,8 @@ impl<M: RingMemory> GuestSubmission<M> {
 
 impl<M: RingMemory> GuestCompletion<M> {
     pub(crate) fn new(id: u16, slots: u32, memory: M) -> Self {
-        let bell = GuestDoorbell::new(2 * usize::from(id) + 1);
-        Self { id: QueueId(id), memory, slots, head: 0, phase: PhaseTag::One, bell }
+        let doorbell = GuestDoorbell::new(2 * usize::from(id) + 1);
+        Self { id: QueueId(id), memory, slots, head: 0, phase: PhaseTag::One, doorbell }
     }
 
     /// Takes the next completion, whose slot [`ring`](Self::ring) releases.
@@ -134,9 +134,9 @@ impl<M: RingMemory> GuestCompletion<M> {
 
     /// Releases the slots of taken completions. Returns true if the register was written.
     pub(crate) fn ring(&mut self, arbiter: &mut QueueArbiter<M>) -> bool {
-        let write = self.bell.ring(self.head);
+        let write = self.doorbell.ring(self.head);
         if let Some(value) = write {
-            arbiter.ring_completion(self.id, value).unwrap();
+            arbiter.write_completion_doorbell(self.id, value).unwrap();
         }
         write.is_some()
     }

@@ -146,7 +146,7 @@ fn full_completion_queue_stops_only_its_own_submission_queues() {
     for _ in 0..4 {
         order.extend(answers.reap(&mut arbiter));
         serve(&mut arbiter);
-        arbiter.interrupt(Nanos(0), |_| ());
+        arbiter.fire_interrupts(Nanos(0), |_| ());
     }
     order.extend(answers.reap(&mut arbiter));
     let expected = [(1, 0), (2, 10), (1, 1), (2, 11), (1, 2), (2, 12), (1, 3), (2, 13)];
@@ -169,7 +169,7 @@ fn deleting_a_submission_queue_completes_its_commands_only() {
     arbiter.complete(live.token, 0, OK);
     assert_eq!(arbiter.next_deleted(), Some(QueueId(1)));
     assert_eq!(answers.reap(&mut arbiter), [(2, 9, OK), (1, 2, Status::ABORTED_SQ_DELETION), (1, 1, OK)]);
-    assert_eq!(arbiter.ring_submission(QueueId(1), 3), Err(DoorbellError::NoQueue(QueueId(1))), "deleted");
+    assert_eq!(arbiter.write_submission_doorbell(QueueId(1), 3), Err(DoorbellError::NoQueue(QueueId(1))), "deleted");
     staying.submit(&mut arbiter, 10);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(answers.reap(&mut arbiter), [(2, 10, OK)]);
@@ -208,7 +208,7 @@ fn reset_removes_all_queues_and_discards_completions_of_older_commands() {
     arbiter.delete_submission_queue(QueueId(1)).unwrap();
     arbiter.reset(QueueArbitration::RoundRobin);
     assert_eq!((arbiter.queues().count(), arbiter.next_deleted()), (0, None));
-    assert_eq!(arbiter.ring_submission(QueueId(0), 1), Err(DoorbellError::NoQueue(QueueId(0))));
+    assert_eq!(arbiter.write_submission_doorbell(QueueId(0), 1), Err(DoorbellError::NoQueue(QueueId(0))));
     // The same queue and command numbers are in use again: the old tokens must not match them.
     let mut again = completion(&mut arbiter, 1, 8, Some(1));
     let mut queue = submission(&mut arbiter, 1, submission_spec(8, 1));
@@ -218,7 +218,7 @@ fn reset_removes_all_queues_and_discards_completions_of_older_commands() {
         assert!(!arbiter.is_current(&old.token));
         arbiter.complete(old.token, 99, OK);
     }
-    arbiter.interrupt(Nanos(0), |vector| panic!("nothing was posted for vector {vector}"));
+    arbiter.fire_interrupts(Nanos(0), |vector| panic!("nothing was posted for vector {vector}"));
     assert_eq!(again.take(), None);
     assert_eq!(answers.memory.load_acquire(1), 0, "the old queue memory is unchanged");
     arbiter.complete(fresh.token, 0, OK);
@@ -249,9 +249,9 @@ fn invalid_doorbell_writes_are_reported_and_stop_only_their_queue() {
     let mut answers = completion(&mut arbiter, 1, 4, None);
     let mut honest = submission(&mut arbiter, 2, submission_spec(4, 1));
     try_submission(&mut arbiter, 1, 4, 1).unwrap();
-    assert_eq!(arbiter.ring_submission(QueueId(7), 1), Err(DoorbellError::NoQueue(QueueId(7))));
-    assert_eq!(arbiter.ring_completion(QueueId(7), 1), Err(DoorbellError::NoQueue(QueueId(7))));
-    match arbiter.ring_submission(QueueId(1), 4) {
+    assert_eq!(arbiter.write_submission_doorbell(QueueId(7), 1), Err(DoorbellError::NoQueue(QueueId(7))));
+    assert_eq!(arbiter.write_completion_doorbell(QueueId(7), 1), Err(DoorbellError::NoQueue(QueueId(7))));
+    match arbiter.write_submission_doorbell(QueueId(1), 4) {
         Err(DoorbellError::Value { queue, fault }) => {
             assert_eq!((queue, fault.doorbell), (QueueId(1), DoorbellName::SubmissionTail));
             assert_eq!((fault.value, fault.slots), (4, 4));
@@ -259,13 +259,13 @@ fn invalid_doorbell_writes_are_reported_and_stop_only_their_queue() {
         other => panic!("the write was accepted: {other:?}"),
     }
     assert!(matches!(arbiter.queue(QueueId(1)).unwrap().state(), QueueState::Failed(_)));
-    assert_eq!(arbiter.ring_submission(QueueId(1), 1), Ok(()), "reported once");
+    assert_eq!(arbiter.write_submission_doorbell(QueueId(1), 1), Ok(()), "reported once");
     assert_eq!(arbiter.take_doorbell_error(), None);
     honest.submit(&mut arbiter, 1);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(answers.reap(&mut arbiter), [(2, 1, OK)]);
     // Slots that were never posted cannot be released; every submission queue of this completion queue stops.
-    assert!(matches!(arbiter.ring_completion(QueueId(1), 3), Err(DoorbellError::Value { .. })));
+    assert!(matches!(arbiter.write_completion_doorbell(QueueId(1), 3), Err(DoorbellError::Value { .. })));
     honest.submit(&mut arbiter, 2);
     assert_eq!(serve(&mut arbiter), 0);
     assert!(matches!(arbiter.queue(QueueId(2)).unwrap().state(), QueueState::Failed(_)));
@@ -301,7 +301,7 @@ fn urgent_queues_go_first_and_weighted_classes_share_by_weight() {
 
 fn fired(arbiter: &mut QueueArbiter<HeapWords>, now: Nanos) -> Vec<u16> {
     let mut fired = Vec::new();
-    arbiter.interrupt(now, |vector| fired.push(vector));
+    arbiter.fire_interrupts(now, |vector| fired.push(vector));
     fired
 }
 

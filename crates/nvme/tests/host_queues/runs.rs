@@ -52,9 +52,9 @@ fn step() -> impl Strategy<Value = HostQueueStep> {
 struct ModelQueue {
     queue: GuestSubmission<HeapWords>,
     /// Commands that have no completion yet.
-    owed: BTreeSet<u16>,
+    incomplete: BTreeSet<u16>,
     next_id: u16,
-    leaving: bool,
+    deleting: bool,
 }
 
 struct HostQueueRun {
@@ -91,12 +91,12 @@ impl HostQueueRun {
             shadow: None,
             asleep: false,
         };
-        run.start();
+        run.create_queues();
         run
     }
 
     /// Resets the controller and creates the host's queues.
-    fn start(&mut self) {
+    fn create_queues(&mut self) {
         self.arbiter.reset(QueueArbitration::WeightedWithUrgent);
         self.shadow = None;
         self.answered = Default::default();
@@ -104,9 +104,9 @@ impl HostQueueRun {
         self.subjects = (0..SUBMISSIONS)
             .map(|at| ModelQueue {
                 queue: submission(&mut self.arbiter, id_of(at), spec_of(at)),
-                owed: BTreeSet::new(),
+                incomplete: BTreeSet::new(),
                 next_id: 0,
-                leaving: false,
+                deleting: false,
             })
             .collect();
     }
@@ -114,17 +114,17 @@ impl HostQueueRun {
     fn submit(&mut self, at: usize) {
         let subject = &mut self.subjects[at];
         // The guest learns of free slots from the completions that it read.
-        if subject.leaving || subject.owed.len() + 1 >= usize::try_from(SLOTS).unwrap() {
+        if subject.deleting || subject.incomplete.len() + 1 >= usize::try_from(SLOTS).unwrap() {
             return;
         }
         let idle = self.arbiter.queue(subject.queue.id).unwrap();
         let may_notify = self.asleep && self.shadow.is_some() && idle.unposted() == 0;
-        subject.owed.insert(subject.next_id);
+        subject.incomplete.insert(subject.next_id);
         let notified = subject.queue.submit(&mut self.arbiter, subject.next_id);
         subject.next_id = subject.next_id.wrapping_add(1);
         if self.shadow.is_some() {
             assert!(self.asleep || !notified, "an awake controller was notified");
-            assert!(!may_notify || notified || subject.owed.len() > 1, "a sleeping controller missed it");
+            assert!(!may_notify || notified || subject.incomplete.len() > 1, "a sleeping controller missed it");
         }
     }
 
@@ -149,7 +149,7 @@ impl HostQueueRun {
                 assert_eq!(entry.status(), Status::ABORTED_SQ_DELETION);
             }
             let subject = &mut self.subjects[usize::from(queue - 1)];
-            assert!(subject.owed.remove(&id), "command {id} of queue {queue} has a second completion");
+            assert!(subject.incomplete.remove(&id), "command {id} of queue {queue} has a second completion");
         }
         if any {
             self.answers[which].ring(&mut self.arbiter);
@@ -158,30 +158,30 @@ impl HostQueueRun {
 
     fn share(&mut self) {
         let shadow = ShadowDoorbells { doorbells: HeapWords::zeroed(64), events: HeapWords::zeroed(64) };
-        self.arbiter.share_doorbells(DoorbellCells {
+        self.arbiter.set_doorbell_cells(DoorbellCells {
             doorbells: shadow.doorbells.clone(),
             events: Some(shadow.events.clone()),
             stride_log2: 0,
         });
         for subject in &mut self.subjects {
-            subject.queue.bell.shadow = Some(shadow.clone());
+            subject.queue.doorbell.shadow = Some(shadow.clone());
         }
         for answers in &mut self.answers {
-            answers.bell.shadow = Some(shadow.clone());
+            answers.doorbell.shadow = Some(shadow.clone());
         }
         self.shadow = Some(shadow);
     }
 
     /// Creates deleted queues again, after checking that all their completions were posted.
-    fn let_go(&mut self) {
+    fn recreate_deleted(&mut self) {
         while let Some(gone) = self.arbiter.next_deleted() {
             let at = usize::from(gone.0 - 1);
             self.reap(at / 2);
             let subject = &mut self.subjects[at];
-            assert!(subject.leaving && subject.owed.is_empty(), "{gone} lacks {:?}", subject.owed);
+            assert!(subject.deleting && subject.incomplete.is_empty(), "{gone} lacks {:?}", subject.incomplete);
             subject.queue = submission(&mut self.arbiter, gone.0, spec_of(at));
-            subject.queue.bell.shadow = self.shadow.clone();
-            subject.leaving = false;
+            subject.queue.doorbell.shadow = self.shadow.clone();
+            subject.deleting = false;
         }
     }
 
@@ -192,7 +192,7 @@ impl HostQueueRun {
             self.submit(at);
             return;
         }
-        self.arbiter.awake();
+        self.arbiter.disarm();
         match *step {
             HostQueueStep::Submit(_) => {}
             HostQueueStep::Fetch => self.live.extend(self.arbiter.fetch()),
@@ -202,21 +202,21 @@ impl HostQueueRun {
             }
             HostQueueStep::Complete(_) => {}
             HostQueueStep::Reap(which) => self.reap(which),
-            HostQueueStep::Interrupt => self.arbiter.interrupt(Nanos(0), |_| ()),
+            HostQueueStep::Interrupt => self.arbiter.fire_interrupts(Nanos(0), |_| ()),
             HostQueueStep::Sleep => {
                 self.asleep =
-                    self.arbiter.prepare_sleep() == headwater_nvme::queue_pair::SleepDecision::Until;
+                    self.arbiter.prepare_sleep() == headwater_nvme::queue_pair::SleepDecision::UntilWoken;
             }
             HostQueueStep::Share => self.share(),
             HostQueueStep::Delete(at) => {
-                if !self.subjects[at].leaving {
+                if !self.subjects[at].deleting {
                     self.arbiter.delete_submission_queue(QueueId(id_of(at))).unwrap();
-                    self.subjects[at].leaving = true;
+                    self.subjects[at].deleting = true;
                 }
             }
-            HostQueueStep::Reset => self.start(),
+            HostQueueStep::Reset => self.create_queues(),
         }
-        self.let_go();
+        self.recreate_deleted();
         for view in self.arbiter.queues() {
             assert!(view.unposted() <= usize::try_from(SLOTS).unwrap());
         }
@@ -242,7 +242,7 @@ proptest! {
         }
         prop_assert!(run.live.is_empty());
         for subject in &run.subjects {
-            prop_assert!(subject.owed.is_empty(), "{} lacks {:?}", subject.queue.id, subject.owed);
+            prop_assert!(subject.incomplete.is_empty(), "{} lacks {:?}", subject.queue.id, subject.incomplete);
         }
     }
 
@@ -259,7 +259,7 @@ proptest! {
         let events = HeapWords::zeroed(64);
         if shares {
             let (doorbells, events) = (cells.clone(), Some(events.clone()));
-            arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
+            arbiter.set_doorbell_cells(DoorbellCells { doorbells, events, stride_log2: 0 });
         }
         let bad_answers = completion(&mut arbiter, 1, 5, Some(1));
         let bad: Vec<_> =
@@ -268,8 +268,8 @@ proptest! {
         let mut honest = submission(&mut arbiter, 3, submission_spec(5, 2));
         if shares {
             let shadow = ShadowDoorbells { doorbells: cells.clone(), events: events.clone() };
-            honest.bell.shadow = Some(shadow.clone());
-            answers.bell.shadow = Some(shadow);
+            honest.doorbell.shadow = Some(shadow.clone());
+            answers.doorbell.shadow = Some(shadow);
         }
         for (round, (target, word, value)) in (0_u16..).zip(writes) {
             let [a, b, c, d, ..] = value.to_le_bytes();
@@ -280,14 +280,14 @@ proptest! {
                 // Doorbells and EventIdx of queues 1 and 2 and of completion queue 1.
                 2 => cells.store_cell_release([2, 3, 4][word % 3], low),
                 3 => events.store_cell_release([2, 3, 4][word % 3], low),
-                4 => drop(arbiter.ring_submission(QueueId(u16::from(word % 2 == 0) + 1), low)),
-                _ => drop(arbiter.ring_completion(QueueId(1), low)),
+                4 => drop(arbiter.write_submission_doorbell(QueueId(u16::from(word % 2 == 0) + 1), low)),
+                _ => drop(arbiter.write_completion_doorbell(QueueId(1), low)),
             }
             honest.submit(&mut arbiter, round);
             serve(&mut arbiter);
-            arbiter.interrupt(Nanos(u64::from(round)), |_| ());
+            arbiter.fire_interrupts(Nanos(u64::from(round)), |_| ());
             let _ = arbiter.prepare_sleep();
-            arbiter.awake();
+            arbiter.disarm();
             prop_assert_eq!(answers.reap(&mut arbiter), [(3, round, Status::SUCCESS)]);
             prop_assert!(arbiter.queue(QueueId(1)).unwrap().unposted() <= 6);
             while let Some(error) = arbiter.take_doorbell_error() {

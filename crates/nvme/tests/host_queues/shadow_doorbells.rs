@@ -20,7 +20,7 @@ const CELLS: usize = 1_024;
 /// Shares the guest's two pages with the controller.
 fn share(arbiter: &mut QueueArbiter<HeapWords>, stride_log2: u8) -> ShadowDoorbells<HeapWords> {
     let shadow = ShadowDoorbells { doorbells: HeapWords::zeroed(CELLS), events: HeapWords::zeroed(CELLS) };
-    arbiter.share_doorbells(DoorbellCells {
+    arbiter.set_doorbell_cells(DoorbellCells {
         doorbells: shadow.doorbells.clone(),
         events: Some(shadow.events.clone()),
         stride_log2,
@@ -35,7 +35,7 @@ fn awake_controller_needs_no_register_writes() {
         let shadow = share(&mut arbiter, 0);
         let mut answers = completion(&mut arbiter, 1, slots, None);
         let mut queue = submission(&mut arbiter, 1, submission_spec(slots, 1));
-        (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+        (queue.doorbell.shadow, answers.doorbell.shadow) = (Some(shadow.clone()), Some(shadow));
         let max = u16::try_from(slots - 1).unwrap();
         for round in 0..400_u16 {
             let batch = round % max + 1;
@@ -43,7 +43,7 @@ fn awake_controller_needs_no_register_writes() {
             assert_eq!(serve(&mut arbiter), usize::from(batch));
             assert_eq!(answers.reap(&mut arbiter).len(), usize::from(batch));
         }
-        assert_eq!((queue.bell.register_writes, answers.bell.register_writes), (0, 0));
+        assert_eq!((queue.doorbell.register_writes, answers.doorbell.register_writes), (0, 0));
     }
 }
 
@@ -53,16 +53,16 @@ fn sleeping_controller_is_notified_by_the_next_command_only() {
     let shadow = share(&mut arbiter, 0);
     let mut answers = completion(&mut arbiter, 1, 4, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
-    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+    (queue.doorbell.shadow, answers.doorbell.shadow) = (Some(shadow.clone()), Some(shadow));
     for round in 0..20 {
-        assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until);
+        assert_eq!(arbiter.prepare_sleep(), SleepDecision::UntilWoken);
         assert!(queue.submit(&mut arbiter, 1), "round {round}: the controller sleeps");
         assert!(!queue.submit(&mut arbiter, 2), "the controller was notified already");
-        assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "there is work");
+        assert_eq!(arbiter.prepare_sleep(), SleepDecision::WorkPending, "there is work");
         assert_eq!(serve(&mut arbiter), 2);
         assert_eq!(answers.reap(&mut arbiter).len(), 2);
     }
-    assert_eq!(answers.bell.register_writes, 0, "no completion waits for slots");
+    assert_eq!(answers.doorbell.register_writes, 0, "no completion waits for slots");
 }
 
 #[test]
@@ -71,15 +71,15 @@ fn controller_with_waiting_completions_is_notified_when_slots_are_released() {
     let shadow = share(&mut arbiter, 0);
     let mut answers = completion(&mut arbiter, 1, 2, None);
     let mut queue = submission(&mut arbiter, 1, submission_spec(4, 1));
-    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow));
+    (queue.doorbell.shadow, answers.doorbell.shadow) = (Some(shadow.clone()), Some(shadow));
     queue.submit_all(&mut arbiter, 0..2);
     assert_eq!(serve(&mut arbiter), 2);
     assert_eq!(arbiter.queue(QueueId(1)).unwrap().unposted(), 1);
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::Until, "only the guest can free slots");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::UntilWoken, "only the guest can free slots");
     assert_eq!(answers.take().unwrap().command_id.get(), 0);
     assert!(answers.ring(&mut arbiter), "the controller sleeps");
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the guest made room");
-    arbiter.interrupt(Nanos(0), |_| ());
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::WorkPending, "the guest made room");
+    arbiter.fire_interrupts(Nanos(0), |_| ());
     assert_eq!(answers.reap(&mut arbiter), [(1, 1, OK)]);
 }
 
@@ -96,7 +96,7 @@ fn existing_queues_move_to_memory_with_their_doorbell_values() {
     let shadow = share(&mut arbiter, 0);
     assert_eq!(shadow.doorbells.load_cell_acquire(2), 6);
     assert_eq!(shadow.doorbells.load_cell_acquire(3), 5);
-    (queue.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
+    (queue.doorbell.shadow, answers.doorbell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
     assert!(!queue.submit(&mut arbiter, 6));
     assert_eq!(serve(&mut arbiter), 2);
     assert_eq!(answers.reap(&mut arbiter), [(1, 5, OK), (1, 6, OK)]);
@@ -132,7 +132,7 @@ fn cells_follow_the_stride_and_queues_beyond_the_page_keep_registers() {
     shadow.doorbells.store_cell_release(768, 2);
     assert_eq!(serve(&mut arbiter), 2);
     assert!(far.submit(&mut arbiter, 7));
-    arbiter.ring_completion(QueueId(3), 0).unwrap();
+    arbiter.write_completion_doorbell(QueueId(3), 0).unwrap();
     assert_eq!(serve(&mut arbiter), 1);
 }
 
@@ -143,7 +143,7 @@ fn invalid_cell_is_reported_once_and_stops_only_its_queue() {
     let mut answers = completion(&mut arbiter, 1, 4, None);
     let mut honest = submission(&mut arbiter, 2, submission_spec(4, 1));
     try_submission(&mut arbiter, 1, 4, 1).unwrap();
-    (honest.bell.shadow, answers.bell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
+    (honest.doorbell.shadow, answers.doorbell.shadow) = (Some(shadow.clone()), Some(shadow.clone()));
     shadow.doorbells.store_cell_release(2, 0x1_0001);
     honest.submit(&mut arbiter, 1);
     assert_eq!(serve(&mut arbiter), 1);
@@ -172,7 +172,7 @@ fn register_write_with_cells_is_a_notification_and_its_value_is_ignored() {
     let shadow = share(&mut arbiter, 0);
     try_completion(&mut arbiter, 1, 4).unwrap();
     try_submission(&mut arbiter, 1, 4, 1).unwrap();
-    assert_eq!(arbiter.ring_submission(QueueId(1), 77), Ok(()));
+    assert_eq!(arbiter.write_submission_doorbell(QueueId(1), 77), Ok(()));
     assert!(arbiter.fetch().is_none());
     shadow.doorbells.store_cell_release(2, 1);
     assert_eq!(serve(&mut arbiter), 1);
@@ -183,12 +183,12 @@ fn mapped_doorbell_page_is_polled_and_prevents_sleep() {
     let mut arbiter = controller();
     let page = HeapWords::zeroed(CELLS);
     let (mut admin_queue, mut admin_answers) = admin(&mut arbiter, 4);
-    arbiter.share_doorbells(DoorbellCells { doorbells: page.clone(), events: None, stride_log2: 0 });
+    arbiter.set_doorbell_cells(DoorbellCells { doorbells: page.clone(), events: None, stride_log2: 0 });
     admin_queue.write(3);
     page.store_cell_release(0, 1);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(admin_answers.take().unwrap().command_id.get(), 3);
-    assert_eq!(arbiter.prepare_sleep(), SleepDecision::No, "the guest sends no notification");
+    assert_eq!(arbiter.prepare_sleep(), SleepDecision::WorkPending, "the guest sends no notification");
 }
 
 #[test]

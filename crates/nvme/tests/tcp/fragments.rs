@@ -36,7 +36,7 @@ struct ConnectionTerms {
 
 fn terms() -> impl Strategy<Value = ConnectionTerms> {
     let digest = || prop_oneof![Just(DigestMode::Off), Just(DigestMode::On)];
-    let flow = prop_oneof![Just(FlowControl::Heads), Just(FlowControl::Disabled)];
+    let flow = prop_oneof![Just(FlowControl::Enabled), Just(FlowControl::Disabled)];
     let sizes = (1_u32..3_000, 1_024_u32..4_000, prop_oneof![Just(0_u32), Just(512), Just(8_192)]);
     (digest(), digest(), 0_u8..32, 0_u32..4, sizes, 2_u16..9, flow).prop_map(
         |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow)| {
@@ -54,7 +54,7 @@ fn terms() -> impl Strategy<Value = ConnectionTerms> {
     )
 }
 
-fn orders() -> impl Strategy<Value = Vec<TestCommand>> {
+fn test_commands() -> impl Strategy<Value = Vec<TestCommand>> {
     let one = (0_u8..3, 0_u32..4, prop_oneof![0_u32..70, 500_u32..9_000, 9_000_u32..40_000]);
     prop::collection::vec(
         one.prop_map(|(opcode, number, bytes)| TestCommand { opcode, number, bytes }),
@@ -68,7 +68,7 @@ fn pattern(order: &TestCommand, round: usize) -> Vec<u8> {
 }
 
 struct LinkHarness {
-    desk: TestTarget,
+    target: TestTarget,
     host: InitiatorConnection<SharedBytes>,
     cut: Vec<usize>,
     cuts: usize,
@@ -82,21 +82,21 @@ impl LinkHarness {
     }
 
     /// Transfers all queued bytes in both directions and releases all responses, until both ends are idle.
-    fn settle(&mut self, done: &mut Vec<InitiatorCompletion<SharedBytes>>) {
+    fn run_until_idle(&mut self, done: &mut Vec<InitiatorCompletion<SharedBytes>>) {
         loop {
             let to_target = drain(self.host.outgoing_mut());
             let mut rest = &to_target[..];
             while !rest.is_empty() {
                 let (piece, after) = rest.split_at(self.piece(rest.len()));
-                assert_eq!(self.desk.receive(piece), None);
+                assert_eq!(self.target.receive(piece), None);
                 rest = after;
             }
             let mut answered = false;
-            while self.desk.release(self.cuts) {
+            while self.target.release(self.cuts) {
                 answered = true;
                 self.cuts += 1;
             }
-            let to_host = drain(self.desk.target.outgoing_mut());
+            let to_host = drain(self.target.target.outgoing_mut());
             if to_target.is_empty() && to_host.is_empty() && !answered {
                 return;
             }
@@ -119,8 +119,8 @@ impl LinkHarness {
             && let Some((buffer, range)) = self.host.destination()
         {
             let bytes = bytes.min(range.len());
-            buffer.put(range.start, &rest[..bytes]);
-            self.host.placed(bytes);
+            buffer.write_at(range.start, &rest[..bytes]);
+            self.host.note_direct_data(bytes);
             self.take(&mut &[][..], done);
             return &rest[bytes..];
         }
@@ -132,7 +132,7 @@ impl LinkHarness {
     fn take(&mut self, piece: &mut &[u8], done: &mut Vec<InitiatorCompletion<SharedBytes>>) {
         loop {
             match self.host.advance(piece) {
-                InitiatorStep::Starved => return,
+                InitiatorStep::NeedInput => return,
                 InitiatorStep::Opened => {}
                 InitiatorStep::Completed(completed) => done.push(completed),
                 InitiatorStep::Closed(ended) => panic!("closed: {ended:?}"),
@@ -156,16 +156,16 @@ fn run(terms: &ConnectionTerms, orders: &[TestCommand], cut: Vec<usize>, direct:
         in_capsule_max: terms.in_capsule_max,
     });
     let controller = TestTarget::new(parameters, terms.depth, terms.flow);
-    let mut world = LinkHarness { desk: controller, host, cut, cuts: 0, direct };
+    let mut world = LinkHarness { target: controller, host, cut, cuts: 0, direct };
     let mut done = Vec::new();
-    world.settle(&mut done);
+    world.run_until_idle(&mut done);
     let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     for (round, order) in orders.iter().enumerate() {
         let entry = SubmissionEntry {
             opcode: order.opcode,
             cdw10: U32::new(order.bytes),
             cdw11: U32::new(order.number),
-            cdw12: U32::new(u32::from(order.opcode) * 5 * u32::from(terms.flow == FlowControl::Heads)),
+            cdw12: U32::new(u32::from(order.opcode) * 5 * u32::from(terms.flow == FlowControl::Enabled)),
             ..SubmissionEntry::default()
         };
         let kept =
@@ -182,7 +182,7 @@ fn run(terms: &ConnectionTerms, orders: &[TestCommand], cut: Vec<usize>, direct:
             model.insert(order.number, pattern(order, round));
         }
         let id: CommandId = world.host.submit(entry, transfer).unwrap();
-        world.settle(&mut done);
+        world.run_until_idle(&mut done);
         let completed = done.pop().expect("the command completed");
         assert!(done.is_empty(), "the command completed more than once");
         assert_eq!(completed.id, id);
@@ -199,7 +199,7 @@ fn run(terms: &ConnectionTerms, orders: &[TestCommand], cut: Vec<usize>, direct:
             _ => assert_eq!(completed.entry.status(), Status::SUCCESS),
         }
     }
-    assert!(world.desk.kept == model);
+    assert!(world.target.stored == model);
 }
 
 proptest! {
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn reads_return_written_data_for_any_stream_split(
         terms in terms(),
-        orders in orders(),
+        orders in test_commands(),
         cut in prop::collection::vec(prop_oneof![1_usize..40, 1_usize..5_000], 1..12),
         direct in any::<bool>(),
     ) {
@@ -219,7 +219,7 @@ proptest! {
 #[test]
 fn commands_at_full_depth_complete_in_any_order() {
     let parameters = TargetParameters { r2t_bytes: 4_096, ..TargetParameters::default() };
-    for flow in [FlowControl::Heads, FlowControl::Disabled] {
+    for flow in [FlowControl::Enabled, FlowControl::Disabled] {
         let host = InitiatorConnection::new(InitiatorParameters {
             digests: DigestSettings { header: DigestMode::On, data: DigestMode::On },
             r2ts_max: 3,
@@ -229,9 +229,9 @@ fn commands_at_full_depth_complete_in_any_order() {
         });
         let controller = TestTarget::new(parameters, 32, flow);
         let mut world =
-            LinkHarness { desk: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
+            LinkHarness { target: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
         let mut done = Vec::new();
-        world.settle(&mut done);
+        world.run_until_idle(&mut done);
         for opcode in [1, 2] {
             let mut expected = BTreeMap::new();
             for number in 0..32_u32 {
@@ -249,7 +249,7 @@ fn commands_at_full_depth_complete_in_any_order() {
                 };
                 expected.insert(world.host.submit(entry, transfer).unwrap(), bytes);
             }
-            world.settle(&mut done);
+            world.run_until_idle(&mut done);
             assert_eq!(done.len(), 32);
             for completed in done.drain(..) {
                 assert_eq!(completed.entry.status(), Status::SUCCESS);

@@ -22,7 +22,7 @@ const RANGE: u16 = 4;
 const LIMIT: u16 = 5;
 const UNSUPPORTED: u16 = 6;
 
-fn refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information: u32) {
+fn assert_refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information: u32) {
     let before = drain(target.outgoing_mut());
     drop(before);
     let step = target.advance(&mut &bytes[..]);
@@ -55,8 +55,8 @@ fn command(target: &mut TargetConnection, bytes: &[u8]) -> ExchangeSlot {
 #[test]
 fn unknown_or_controller_pdu_type_is_header_error_at_offset_0() {
     for kind in (0..=u8::MAX).filter(|kind| ![0, 2, 4, 6].contains(kind)) {
-        refused(&mut fresh(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
-        refused(&mut open_target(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
+        assert_refused(&mut fresh(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
+        assert_refused(&mut open_target(), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
     }
 }
 
@@ -65,53 +65,53 @@ fn wrong_header_length_is_header_error_at_offset_2() {
     for (kind, right) in [(0, 128), (2, 24), (4, 72), (6, 24)] {
         for wrong in [0, 8, 16, 23, 25, 71, 73, 127, 129, 255_u8].into_iter().filter(|&wrong| wrong != right)
         {
-            refused(&mut open_target(), &pdu(kind, 0, (wrong, 0, u32::from(wrong)), &[0; 255]), FIELD, 2);
+            assert_refused(&mut open_target(), &pdu(kind, 0, (wrong, 0, u32::from(wrong)), &[0; 255]), FIELD, 2);
         }
     }
 }
 
 #[test]
 fn wrong_pdu_length_is_header_error_at_offset_4() {
-    refused(&mut fresh(), &pdu(0, 0, (128, 0, 129), &[0; 120]), FIELD, 4);
+    assert_refused(&mut fresh(), &pdu(0, 0, (128, 0, 129), &[0; 120]), FIELD, 4);
     let entry = entry(0, 1, CapsuleData::None);
     let mut longer = capsule(&entry, &[]);
     for bytes in [0, 71, 72 + 8_193, u32::MAX] {
         longer[3] = 72;
         longer[4..8].copy_from_slice(&bytes.to_le_bytes());
-        refused(&mut open_target(), &longer, FIELD, 4);
+        assert_refused(&mut open_target(), &longer, FIELD, 4);
     }
 }
 
 #[test]
 fn unknown_format_version_is_unsupported_parameter() {
-    refused(&mut fresh(), &initialize(0, 1, 0, 0, 0), UNSUPPORTED, 8);
-    refused(&mut fresh(), &initialize(0, 0xFF00, 0, 0, 0), UNSUPPORTED, 8);
+    assert_refused(&mut fresh(), &initialize(0, 1, 0, 0, 0), UNSUPPORTED, 8);
+    assert_refused(&mut fresh(), &initialize(0, 0xFF00, 0, 0, 0), UNSUPPORTED, 8);
 }
 
 #[test]
 fn alignment_above_31_is_header_error_at_offset_10() {
-    refused(&mut fresh(), &initialize(0, 0, 32, 0, 0), FIELD, 10);
-    assert!(matches!(fresh().advance(&mut &initialize(0, 0, 31, 0, 0)[..]), TargetStep::Starved));
+    assert_refused(&mut fresh(), &initialize(0, 0, 32, 0, 0), FIELD, 10);
+    assert!(matches!(fresh().advance(&mut &initialize(0, 0, 31, 0, 0)[..]), TargetStep::NeedInput));
 }
 
 #[test]
 fn initialize_request_must_be_first_and_only_once() {
-    refused(&mut fresh(), &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
-    refused(&mut fresh(), &data(6, 4, (1, 0), (0, 4), &[0; 4]), SEQUENCE, 0);
-    refused(&mut open_target(), &initialize(0, 0, 0, 0, 0), SEQUENCE, 0);
+    assert_refused(&mut fresh(), &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
+    assert_refused(&mut fresh(), &data(6, 4, (1, 0), (0, 4), &[0; 4]), SEQUENCE, 0);
+    assert_refused(&mut open_target(), &initialize(0, 0, 0, 0, 0), SEQUENCE, 0);
 }
 
 #[test]
 fn digest_flag_not_negotiated_is_header_error_at_offset_1() {
     let plain = capsule(&entry(0, 1, CapsuleData::None), &[]);
-    refused(&mut open_target(), &with_header_digest(plain.clone()), FIELD, 1);
+    assert_refused(&mut open_target(), &with_header_digest(plain.clone()), FIELD, 1);
     let mut target = fresh();
     let _ = target.advance(&mut &initialize(0, 0, 0, 1, 0)[..]);
     let mut unflagged = with_header_digest(plain);
     unflagged[1] = 0;
     let digest = headwater_host::copy::crc32c(0, &unflagged[..72]).to_le_bytes();
     unflagged[72..76].copy_from_slice(&digest);
-    refused(&mut target, &unflagged, FIELD, 1);
+    assert_refused(&mut target, &unflagged, FIELD, 1);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn wrong_header_digest_ends_connection_and_is_reported() {
         let mut bytes = with_header_digest(capsule(&entry(1, 1, CapsuleData::None), &[]));
         bytes[bit / 8] ^= 1 << (bit % 8);
         let digest = u32::from_le_bytes(bytes[72..76].try_into().unwrap());
-        refused(&mut target, &bytes, HEADER_DIGEST, digest);
+        assert_refused(&mut target, &bytes, HEADER_DIGEST, digest);
     }
 }
 
@@ -136,7 +136,7 @@ fn misplaced_in_capsule_data_is_header_error_at_offset_3() {
     for offset in [0, 8, 71, 73, 74, 75] {
         let mut bytes = capsule(&entry, &[0; 64]);
         bytes[3] = offset;
-        refused(&mut open_target(), &bytes, FIELD, 3);
+        assert_refused(&mut open_target(), &bytes, FIELD, 3);
     }
 }
 
@@ -145,9 +145,9 @@ fn more_commands_than_queue_entries_are_sequence_error() {
     let mut target = open_target();
     for command_id in 0..8 {
         let slot = command(&mut target, &capsule(&entry(0, command_id, CapsuleData::None), &[]));
-        assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
+        assert_eq!(target.declare_need(slot, TransferNeed::None), NeedOutcome::Now);
     }
-    refused(&mut target, &capsule(&entry(0, 8, CapsuleData::None), &[]), SEQUENCE, 0);
+    assert_refused(&mut target, &capsule(&entry(0, 8, CapsuleData::None), &[]), SEQUENCE, 0);
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn only_one_command_is_allowed_before_connect() {
     let mut target = fresh();
     let _ = target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]);
     let slot = command(&mut target, &capsule(&entry(0, 0, CapsuleData::None), &[]));
-    assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
-    refused(&mut target, &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
+    assert_eq!(target.declare_need(slot, TransferNeed::None), NeedOutcome::Now);
+    assert_refused(&mut target, &capsule(&entry(0, 1, CapsuleData::None), &[]), SEQUENCE, 0);
 }
 
 #[test]
@@ -164,8 +164,8 @@ fn command_id_in_use_is_conflict_and_keeps_first_command() {
     let mut target = open_target();
     let bytes = capsule(&entry(0, 5, CapsuleData::None), &[]);
     let slot = command(&mut target, &bytes);
-    assert_eq!(target.want(slot, TransferNeed::None), NeedOutcome::Now);
-    assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::Starved));
+    assert_eq!(target.declare_need(slot, TransferNeed::None), NeedOutcome::Now);
+    assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::NeedInput));
     assert_eq!(only_status(&mut target), (5, Status::COMMAND_ID_CONFLICT));
     target.respond(slot, TargetResponse::status(Status::SUCCESS));
     assert_eq!(only_status(&mut target), (5, Status::SUCCESS));
@@ -184,23 +184,23 @@ fn only_status(target: &mut TargetConnection) -> (u16, Status) {
 fn short_data_pointer_fails_command_and_keeps_connection_open() {
     let mut target = open_target();
     let inside = entry(1, 1, CapsuleData::InCapsule { offset: 0, bytes: 65 });
-    assert!(matches!(target.advance(&mut &capsule(&inside, &[0; 64])[..]), TargetStep::Starved));
+    assert!(matches!(target.advance(&mut &capsule(&inside, &[0; 64])[..]), TargetStep::NeedInput));
     assert_eq!(only_status(&mut target), (1, Status::DATA_SGL_LENGTH_INVALID));
     for need in [TransferNeed::FromHost(4_097), TransferNeed::ToHost(4_097)] {
         let opcode = if matches!(need, TransferNeed::ToHost(_)) { 2 } else { 1 };
         let bytes = capsule(&entry(opcode, 2, CapsuleData::Transport { bytes: 4_096 }), &[]);
         let slot = command(&mut target, &bytes);
-        assert_eq!(target.want(slot, need), NeedOutcome::Refused);
+        assert_eq!(target.declare_need(slot, need), NeedOutcome::Refused);
         assert_eq!(only_status(&mut target), (2, Status::DATA_SGL_LENGTH_INVALID));
     }
     assert_eq!(target.live_commands(), 0);
 }
 
 /// Creates a target that has requested 20,000 bytes for command 3; returns it with the transfer tag.
-fn asking() -> (TargetConnection, u16) {
+fn target_awaiting_data() -> (TargetConnection, u16) {
     let mut target = open_target();
     let slot = command(&mut target, &capsule(&entry(1, 3, CapsuleData::Transport { bytes: 20_000 }), &[]));
-    assert_eq!(target.want(slot, TransferNeed::FromHost(20_000)), NeedOutcome::Later);
+    assert_eq!(target.declare_need(slot, TransferNeed::FromHost(20_000)), NeedOutcome::Later);
     let sent = pdus(&drain(target.outgoing_mut()));
     assert_eq!(sent, [data(9, 0, (3, slot.0), (0, 16_384), &[])], "one R2T, the limit of MAXR2T");
     (target, slot.0)
@@ -208,61 +208,61 @@ fn asking() -> (TargetConnection, u16) {
 
 #[test]
 fn host_data_must_match_transfer_tag_and_command_id() {
-    let (mut target, tag) = asking();
-    refused(&mut target, &data(6, 0, (3, tag + 1), (0, 8_192), &[0; 8_192]), FIELD, 10);
-    let (mut target, _) = asking();
-    refused(&mut target, &data(6, 0, (3, u16::MAX), (0, 8_192), &[0; 8_192]), FIELD, 10);
-    let (mut target, tag) = asking();
-    refused(&mut target, &data(6, 0, (4, tag), (0, 8_192), &[0; 8_192]), FIELD, 8);
+    let (mut target, tag) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 0, (3, tag + 1), (0, 8_192), &[0; 8_192]), FIELD, 10);
+    let (mut target, _) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 0, (3, u16::MAX), (0, 8_192), &[0; 8_192]), FIELD, 10);
+    let (mut target, tag) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 0, (4, tag), (0, 8_192), &[0; 8_192]), FIELD, 8);
 }
 
 #[test]
 fn host_data_outside_r2t_is_out_of_range() {
     for (offset, bytes) in [(16_384, 4_u32), (16_380, 8), (u32::MAX, 1), (16_383, 8_192)] {
-        let (mut target, tag) = asking();
+        let (mut target, tag) = target_awaiting_data();
         let payload = vec![0; usize::try_from(bytes).unwrap()];
-        refused(&mut target, &data(6, 4, (3, tag), (offset, bytes), &payload), RANGE, 0);
+        assert_refused(&mut target, &data(6, 4, (3, tag), (offset, bytes), &payload), RANGE, 0);
     }
 }
 
 #[test]
 fn host_data_out_of_order_is_sequence_error() {
-    let (mut target, tag) = asking();
-    refused(&mut target, &data(6, 0, (3, tag), (4, 8_192), &[0; 8_192]), SEQUENCE, 0);
+    let (mut target, tag) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 0, (3, tag), (4, 8_192), &[0; 8_192]), SEQUENCE, 0);
 }
 
 #[test]
 fn host_data_above_maxh2cdata_exceeds_the_limit() {
-    let (mut target, tag) = asking();
-    refused(&mut target, &data(6, 0, (3, tag), (0, 8_193), &[0; 8_193]), LIMIT, 0);
+    let (mut target, tag) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 0, (3, tag), (0, 8_193), &[0; 8_193]), LIMIT, 0);
 }
 
 #[test]
 fn empty_host_data_is_header_error_at_offset_16() {
-    let (mut target, tag) = asking();
+    let (mut target, tag) = target_awaiting_data();
     let mut bytes = data(6, 0, (3, tag), (0, 0), &[]);
     bytes[3] = 24;
-    refused(&mut target, &bytes, FIELD, 16);
+    assert_refused(&mut target, &bytes, FIELD, 16);
 }
 
 #[test]
 fn last_flag_is_required_exactly_at_end_of_r2t() {
-    let (mut target, tag) = asking();
-    refused(&mut target, &data(6, 4, (3, tag), (0, 8_192), &[0; 8_192]), FIELD, 1);
-    let (mut target, tag) = asking();
+    let (mut target, tag) = target_awaiting_data();
+    assert_refused(&mut target, &data(6, 4, (3, tag), (0, 8_192), &[0; 8_192]), FIELD, 1);
+    let (mut target, tag) = target_awaiting_data();
     assert!(matches!(
         target.advance(&mut &data(6, 0, (3, tag), (0, 8_192), &[0; 8_192])[..]),
-        TargetStep::Starved
+        TargetStep::NeedInput
     ));
-    refused(&mut target, &data(6, 0, (3, tag), (8_192, 8_192), &[0; 8_192]), FIELD, 1);
+    assert_refused(&mut target, &data(6, 0, (3, tag), (8_192, 8_192), &[0; 8_192]), FIELD, 1);
 }
 
 #[test]
 fn second_r2t_follows_when_first_is_complete() {
-    let (mut target, tag) = asking();
+    let (mut target, tag) = target_awaiting_data();
     for (flags, offset) in [(0, 0), (4, 8_192)] {
         let bytes = data(6, flags, (3, tag), (offset, 8_192), &[9; 8_192]);
-        assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::Starved));
+        assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::NeedInput));
     }
     assert_eq!(pdus(&drain(target.outgoing_mut())), [data(9, 0, (3, tag), (16_384, 3_616), &[])]);
     let last = data(6, 4, (3, tag), (16_384, 3_616), &[8; 3_616]);
@@ -273,7 +273,7 @@ fn second_r2t_follows_when_first_is_complete() {
 
 #[test]
 fn data_for_answered_command_matches_no_transfer() {
-    let (mut target, tag) = asking();
+    let (mut target, tag) = target_awaiting_data();
     let mut at = 0;
     for (flags, bytes) in [(0, 8_192_u32), (4, 8_192), (4, 3_616)] {
         let payload = vec![1; usize::try_from(bytes).unwrap()];
@@ -281,7 +281,7 @@ fn data_for_answered_command_matches_no_transfer() {
         at += bytes;
     }
     target.respond(ExchangeSlot(tag), TargetResponse::status(Status::SUCCESS));
-    refused(&mut target, &data(6, 4, (3, tag), (0, 4), &[0; 4]), FIELD, 10);
+    assert_refused(&mut target, &data(6, 4, (3, tag), (0, 4), &[0; 4]), FIELD, 10);
 }
 
 #[test]
@@ -295,8 +295,8 @@ fn wrong_data_digest_fails_command_and_keeps_connection_open() {
     let slot = {
         let mut input = &bytes[..];
         let TargetStep::Command { slot, .. } = target.advance(&mut input) else { panic!("no command") };
-        assert_eq!(target.want(slot, TransferNeed::FromHost(64)), NeedOutcome::Later);
-        assert!(matches!(target.advance(&mut input), TargetStep::Starved), "the command never becomes ready");
+        assert_eq!(target.declare_need(slot, TransferNeed::FromHost(64)), NeedOutcome::Later);
+        assert!(matches!(target.advance(&mut input), TargetStep::NeedInput), "the command never becomes ready");
         slot
     };
     let sent = drain(target.outgoing_mut());
@@ -329,7 +329,7 @@ fn writes_wait_for_limit_and_larger_write_is_requested_alone() {
     for (command_id, bytes) in [(1, 6_000), (2, 6_000), (3, 50_000)] {
         let write = capsule(&entry(1, command_id, CapsuleData::Transport { bytes }), &[]);
         let slot = command(&mut target, &write);
-        assert_eq!(target.want(slot, TransferNeed::FromHost(bytes)), NeedOutcome::Later);
+        assert_eq!(target.declare_need(slot, TransferNeed::FromHost(bytes)), NeedOutcome::Later);
     }
     for (command_id, tag, bytes) in [(1, 0, 6_000_u32), (2, 1, 6_000), (3, 2, 50_000)] {
         let sent = pdus(&drain(target.outgoing_mut()));

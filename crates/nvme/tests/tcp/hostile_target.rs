@@ -16,7 +16,7 @@ const FIELD: u16 = 1;
 const SEQUENCE: u16 = 2;
 const RANGE: u16 = 4;
 
-fn refused(host: &mut InitiatorConnection<SharedBytes>, bytes: &[u8], status: u16, information: u32) {
+fn assert_refused(host: &mut InitiatorConnection<SharedBytes>, bytes: &[u8], status: u16, information: u32) {
     drain(host.outgoing_mut());
     let step = host.advance(&mut &bytes[..]);
     assert!(
@@ -58,29 +58,29 @@ fn response(command_id: u16, status: Status) -> Vec<u8> {
 #[test]
 fn unknown_or_host_pdu_types_are_header_errors() {
     for kind in (0..=u8::MAX).filter(|kind| ![1, 3, 5, 7, 9].contains(kind)) {
-        refused(&mut open_host(0), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
+        assert_refused(&mut open_host(0), &pdu(kind, 0, (24, 0, 24), &[0; 16]), FIELD, 0);
     }
 }
 
 #[test]
 fn initialize_response_must_be_first_and_only_once() {
-    refused(&mut fresh(), &response(0, Status::SUCCESS), SEQUENCE, 0);
-    refused(&mut open_host(0), &initialize(1, 0, 0, 0, 4_096), SEQUENCE, 0);
+    assert_refused(&mut fresh(), &response(0, Status::SUCCESS), SEQUENCE, 0);
+    assert_refused(&mut open_host(0), &initialize(1, 0, 0, 0, 4_096), SEQUENCE, 0);
 }
 
 #[test]
 fn initialize_response_must_not_exceed_request() {
-    refused(&mut fresh(), &initialize(1, 0, 0, 1, 4_096), FIELD, 11);
-    refused(&mut fresh(), &initialize(1, 0, 0, 2, 4_096), FIELD, 11);
-    refused(&mut fresh(), &initialize(1, 0, 32, 0, 4_096), FIELD, 10);
+    assert_refused(&mut fresh(), &initialize(1, 0, 0, 1, 4_096), FIELD, 11);
+    assert_refused(&mut fresh(), &initialize(1, 0, 0, 2, 4_096), FIELD, 11);
+    assert_refused(&mut fresh(), &initialize(1, 0, 32, 0, 4_096), FIELD, 10);
     // MAXH2CDATA is at least 4,096 and a multiple of a dword.
-    refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_095), FIELD, 12);
-    refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_098), FIELD, 12);
+    assert_refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_095), FIELD, 12);
+    assert_refused(&mut fresh(), &initialize(1, 0, 0, 0, 4_098), FIELD, 12);
 }
 
 #[test]
 fn response_to_unknown_or_completed_command_ends_connection() {
-    refused(&mut open_host(0), &response(0, Status::SUCCESS), FIELD, 20);
+    assert_refused(&mut open_host(0), &response(0, Status::SUCCESS), FIELD, 20);
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     let bytes = response(id.0, Status::KEY_DOES_NOT_EXIST);
@@ -88,17 +88,17 @@ fn response_to_unknown_or_completed_command_ends_connection() {
     assert_eq!((done.id, done.entry.status(), done.received), (id, Status::KEY_DOES_NOT_EXIST, 0));
     assert_eq!(done.entry.result.get(), 77);
     let next = read(&mut host, 512);
-    assert_eq!(next.place(), id.place());
-    refused(&mut host, &bytes, FIELD, 20);
+    assert_eq!(next.slot(), id.slot());
+    assert_refused(&mut host, &bytes, FIELD, 20);
 }
 
 #[test]
 fn data_for_command_that_is_no_read_ends_connection() {
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
-    refused(&mut host, &data(7, 4, (id.0, 0), (0, 4), &[0; 4]), FIELD, 8);
+    assert_refused(&mut host, &data(7, 4, (id.0, 0), (0, 4), &[0; 4]), FIELD, 8);
     let mut host = open_host(0);
-    refused(&mut host, &data(7, 4, (1, 0), (0, 4), &[0; 4]), FIELD, 8);
+    assert_refused(&mut host, &data(7, 4, (1, 0), (0, 4), &[0; 4]), FIELD, 8);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn data_beyond_the_buffer_is_never_written() {
         let mut host = open_host(0);
         let id = read(&mut host, 512);
         let payload = vec![1; usize::try_from(bytes).unwrap()];
-        refused(&mut host, &data(7, 4, (id.0, 0), (offset, bytes), &payload), RANGE, 0);
+        assert_refused(&mut host, &data(7, 4, (id.0, 0), (offset, bytes), &payload), RANGE, 0);
     }
 }
 
@@ -115,21 +115,21 @@ fn data_beyond_the_buffer_is_never_written() {
 fn data_out_of_order_or_after_last_is_sequence_error() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
-    refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
+    assert_refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
     let mut host = open_host(0);
     let id = read(&mut host, 512);
     assert!(matches!(
         host.advance(&mut &data(7, 4, (id.0, 0), (0, 256), &[1; 256])[..]),
-        InitiatorStep::Starved
+        InitiatorStep::NeedInput
     ));
-    refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
+    assert_refused(&mut host, &data(7, 4, (id.0, 0), (256, 256), &[0; 256]), SEQUENCE, 0);
 }
 
 #[test]
 fn success_flag_without_last_flag_is_header_error_at_offset_1() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
-    refused(&mut host, &data(7, 8, (id.0, 0), (0, 256), &[0; 256]), FIELD, 1);
+    assert_refused(&mut host, &data(7, 8, (id.0, 0), (0, 256), &[0; 256]), FIELD, 1);
 }
 
 #[test]
@@ -147,18 +147,18 @@ fn data_with_success_completes_without_a_response() {
 fn r2t_for_invalid_range_ends_connection() {
     let mut host = open_host(0);
     let id = read(&mut host, 512);
-    refused(&mut host, &data(9, 0, (id.0, 5), (0, 512), &[]), FIELD, 8);
+    assert_refused(&mut host, &data(9, 0, (id.0, 5), (0, 512), &[]), FIELD, 8);
     for (range, status, information) in
         [((0, 10_001), RANGE, 0), ((10_000, 1), RANGE, 0), ((4, 4), SEQUENCE, 0), ((0, 0), FIELD, 16)]
     {
         let mut host = open_host(0);
         let id = write(&mut host, 10_000);
-        refused(&mut host, &data(9, 0, (id.0, 5), range, &[]), status, information);
+        assert_refused(&mut host, &data(9, 0, (id.0, 5), range, &[]), status, information);
     }
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
-    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), InitiatorStep::Starved));
-    refused(&mut host, &data(9, 0, (id.0, 5), (0, 5_000), &[]), SEQUENCE, 0);
+    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), InitiatorStep::NeedInput));
+    assert_refused(&mut host, &data(9, 0, (id.0, 5), (0, 5_000), &[]), SEQUENCE, 0);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn r2t_data_is_split_by_maxh2cdata_with_last_flag_at_end() {
     drain(host.outgoing_mut());
     assert!(matches!(
         host.advance(&mut &data(9, 0, (id.0, 5), (0, 10_000), &[])[..]),
-        InitiatorStep::Starved
+        InitiatorStep::NeedInput
     ));
     let expected: Vec<Vec<u8>> = [(0, 0, 4_096_u32), (0, 4_096, 4_096), (4, 8_192, 1_808)]
         .into_iter()
@@ -197,7 +197,7 @@ fn corrupt_header_ends_connection() {
     let mut bytes = with_header_digest(response(id.0, Status::SUCCESS));
     bytes[9] ^= 1;
     let digest = u32::from_le_bytes(bytes[24..28].try_into().unwrap());
-    refused(&mut host, &bytes, 3, digest);
+    assert_refused(&mut host, &bytes, 3, digest);
 }
 
 #[test]

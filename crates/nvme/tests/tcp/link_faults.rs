@@ -21,7 +21,7 @@ enum LinkFault {
     Flip(usize),
 }
 
-fn mischief() -> impl Strategy<Value = LinkFault> {
+fn link_fault() -> impl Strategy<Value = LinkFault> {
     prop_oneof![
         12 => Just(LinkFault::None),
         1 => Just(LinkFault::Lose),
@@ -33,7 +33,7 @@ fn mischief() -> impl Strategy<Value = LinkFault> {
 }
 
 /// Applies the link's faults to the PDUs in `sent`; returns the resulting stream.
-fn through(sent: &[u8], next: &mut impl FnMut() -> LinkFault) -> Vec<u8> {
+fn apply_faults(sent: &[u8], next: &mut impl FnMut() -> LinkFault) -> Vec<u8> {
     let mut all = pdus(sent);
     let mut stream = Vec::new();
     let mut at = 0;
@@ -102,17 +102,17 @@ fn run(plan: &[LinkFault]) {
         }
         submitted += 1;
         for _ in 0..8 {
-            let stream = through(&drain(host.outgoing_mut()), &mut next);
+            let stream = apply_faults(&drain(host.outgoing_mut()), &mut next);
             let _ended = controller.receive(&stream);
             while controller.release(0) {}
-            for (number, kept) in &controller.kept {
+            for (number, kept) in &controller.stored {
                 assert!(*kept == value(*number), "corrupt bytes were stored");
             }
-            let stream = through(&drain(controller.target.outgoing_mut()), &mut next);
+            let stream = apply_faults(&drain(controller.target.outgoing_mut()), &mut next);
             let mut input = &stream[..];
             loop {
                 match host.advance(&mut input) {
-                    InitiatorStep::Starved => break,
+                    InitiatorStep::NeedInput => break,
                     InitiatorStep::Opened => {}
                     InitiatorStep::Closed(_) => break 'rounds,
                     InitiatorStep::Completed(done) => {
@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn faulty_link_ends_connections_and_never_corrupts_data(plan in prop::collection::vec(mischief(), 1..60)) {
+    fn faulty_link_ends_connections_and_never_corrupts_data(plan in prop::collection::vec(link_fault(), 1..60)) {
         run(&plan);
     }
 }

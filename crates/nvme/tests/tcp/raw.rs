@@ -38,7 +38,7 @@ impl LentBytes for SharedBytes {
         crc32c(seed, &self.0.borrow()[range])
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
         self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn drain<B: LentBytes>(outgoing: &mut SendQueue<B>) -> Vec<u8> {
         let start = all.len();
         for piece in outgoing.pieces().take(7) {
             match piece {
-                SendPiece::Text(text) => all.extend_from_slice(text),
+                SendPiece::Copied(text) => all.extend_from_slice(text),
                 SendPiece::Lent(owner, range) => owner.append_to(range, &mut all),
             }
         }
@@ -167,9 +167,9 @@ pub(crate) fn open_target() -> TargetConnection {
     let parameters =
         TargetParameters { host_data_max: 8_192, r2t_bytes: 16_384, ..TargetParameters::default() };
     let mut target = TargetConnection::new(parameters);
-    assert!(matches!(target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]), TargetStep::Starved));
+    assert!(matches!(target.advance(&mut &initialize(0, 0, 0, 0, 0)[..]), TargetStep::NeedInput));
     assert_eq!(drain(target.outgoing_mut()), initialize(1, 0, 0, 0, 8_192));
-    target.set_queue(8, FlowControl::Heads);
+    target.set_queue(8, FlowControl::Enabled);
     target
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 pub(crate) struct TestTarget {
     pub(crate) target: TargetConnection,
-    pub(crate) kept: BTreeMap<u32, Vec<u8>>,
+    pub(crate) stored: BTreeMap<u32, Vec<u8>>,
     entries: BTreeMap<u16, SubmissionEntry>,
     held: Vec<(ExchangeSlot, TargetResponse)>,
     flow: FlowControl,
@@ -25,7 +25,7 @@ impl TestTarget {
     pub(crate) fn new(parameters: TargetParameters, depth: u16, flow: FlowControl) -> Self {
         Self {
             target: TargetConnection::new(parameters),
-            kept: BTreeMap::new(),
+            stored: BTreeMap::new(),
             entries: BTreeMap::new(),
             held: Vec::new(),
             flow,
@@ -37,9 +37,9 @@ impl TestTarget {
     pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Option<CloseReason> {
         loop {
             match self.target.advance(&mut bytes) {
-                TargetStep::Starved => break,
+                TargetStep::NeedInput => break,
                 TargetStep::Closed(ended) => return Some(ended),
-                TargetStep::Ready(slot) => self.carry_out(slot),
+                TargetStep::Ready(slot) => self.execute(slot),
                 TargetStep::Command { slot, entry } => {
                     self.entries.insert(slot.0, entry);
                     let need = match entry.opcode {
@@ -47,8 +47,8 @@ impl TestTarget {
                         2 => TransferNeed::ToHost(entry.cdw10.get()),
                         _ => TransferNeed::None,
                     };
-                    if self.target.want(slot, need) == NeedOutcome::Now {
-                        self.carry_out(slot);
+                    if self.target.declare_need(slot, need) == NeedOutcome::Now {
+                        self.execute(slot);
                     }
                 }
             }
@@ -60,16 +60,16 @@ impl TestTarget {
         None
     }
 
-    fn carry_out(&mut self, slot: ExchangeSlot) {
+    fn execute(&mut self, slot: ExchangeSlot) {
         let entry = self.entries.remove(&slot.0).expect("the slot holds a command");
         let mut response = TargetResponse::status(Status::SUCCESS);
         match entry.opcode {
             1 => {
                 let data = self.target.take_data(slot);
                 assert_eq!(data.len(), usize::try_from(entry.cdw10.get()).unwrap());
-                self.kept.insert(entry.cdw11.get(), data.to_vec());
+                self.stored.insert(entry.cdw11.get(), data.to_vec());
             }
-            2 => match self.kept.get(&entry.cdw11.get()) {
+            2 => match self.stored.get(&entry.cdw11.get()) {
                 Some(kept) => {
                     response.data.clone_from(kept);
                     response.result = u64::from(entry.cdw12.get());

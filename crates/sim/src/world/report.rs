@@ -18,7 +18,7 @@ pub struct RunReport {
     pub cuts: u32,
     /// Power cuts during recovery.
     pub cuts_in_recovery: u32,
-    /// Cut points that the first boot passed: see [`World::cut_at`](super::World::cut_at).
+    /// Cut points that the first boot passed: see [`SimWorld::cut_at`](super::SimWorld::cut_at).
     pub first_boot_points: u64,
     /// Virtual time at the end.
     pub virtual_time: Nanos,

@@ -1,7 +1,7 @@
 //! The encoding of one entry of the toy device's log: the writes of one command.
 
 use bytes::Bytes;
-use headwater_ssd::command::Payload;
+use headwater_ssd::command::ValueSource;
 
 #[derive(Clone, Debug)]
 pub(crate) enum ToyOp {
@@ -62,9 +62,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<ToyOp> {
 }
 
 /// Returns the bytes of a payload. Simulated clients pass bytes inline; the world maps no client memory.
-pub(crate) fn bytes_of(value: Payload) -> Bytes {
+pub(crate) fn bytes_of(value: ValueSource) -> Bytes {
     match value {
-        Payload::Bytes(bytes) => bytes,
-        Payload::Client(_) => panic!("a simulated client passes its bytes inline"),
+        ValueSource::Bytes(bytes) => bytes,
+        ValueSource::Client(_) => panic!("a simulated client passes its bytes inline"),
     }
 }

@@ -12,7 +12,7 @@ use headwater_nvme::spec::status::Status;
 use headwater_sim::media::SimMedia;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, Command, Completion, Condition, Expiry, ListPosition, ListedKey, NamespaceId, Sequence,
+    BatchWrite, SsdCommand, SsdCompletion, WriteCondition, RecordExpiry, ListPosition, ListedKey, NamespaceId, Sequence,
     SubmitError,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
@@ -47,8 +47,8 @@ struct ToyRecord {
 }
 
 enum ToyWait {
-    Media { left: usize, then_flush: bool, answer: Completion },
-    Ready(Completion),
+    Media { left: usize, then_flush: bool, answer: SsdCompletion },
+    Ready(SsdCompletion),
 }
 
 /// The toy device. `FLAW` is the number of a [`ToyFlaw`].
@@ -59,9 +59,9 @@ pub(crate) struct ToyDevice<const FLAW: usize> {
     pub(crate) next_sequence: u64,
     pub(crate) free: VecDeque<BlockId>,
     at: Option<PageAddress>,
-    queue: VecDeque<(NamespaceId, u64, Command)>,
+    queue: VecDeque<(NamespaceId, u64, SsdCommand)>,
     waiting: Option<ToyWait>,
-    out: VecDeque<Completion>,
+    out: VecDeque<SsdCompletion>,
     answered: u64,
     broken: bool,
 }
@@ -83,8 +83,8 @@ const FLAWS: [ToyFlaw; 14] = [
     ToyFlaw::ReusesSequences,
 ];
 
-fn answer(token: u64, status: Status) -> Completion {
-    Completion {
+fn answer(token: u64, status: Status) -> SsdCompletion {
+    SsdCompletion {
         token,
         status,
         value_bytes: 0,
@@ -93,7 +93,7 @@ fn answer(token: u64, status: Status) -> Completion {
         position: 0,
         sink: Vec::new(),
         keys: Vec::new(),
-        next: None,
+        next_position: None,
     }
 }
 
@@ -124,16 +124,16 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
     fn check_condition(
         &self,
         at: (NamespaceId, &Bytes),
-        condition: Condition,
+        condition: WriteCondition,
         wall: UnixMillis,
     ) -> Result<(), Status> {
         if Self::has(ToyFlaw::IgnoresConditions) {
             return Ok(());
         }
         match (condition, self.find(at.0, at.1, wall)) {
-            (Condition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
-            (Condition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
-            (Condition::IfSequence(wanted), found)
+            (WriteCondition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
+            (WriteCondition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
+            (WriteCondition::IfSequence(wanted), found)
                 if found.is_none_or(|found| found.sequence != wanted.0) =>
             {
                 Err(Status::SEQUENCE_MISMATCH)
@@ -142,11 +142,11 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         }
     }
 
-    fn expiry_of(&self, namespace: NamespaceId, key: &Bytes, expiry: Expiry, wall: UnixMillis) -> u64 {
+    fn expiry_of(&self, namespace: NamespaceId, key: &Bytes, expiry: RecordExpiry, wall: UnixMillis) -> u64 {
         match expiry {
-            Expiry::Never => 0,
-            Expiry::At(end) => end,
-            Expiry::Keep => self.find(namespace, key, wall).map_or(0, |record| record.expiry),
+            RecordExpiry::Never => 0,
+            RecordExpiry::At(end) => end,
+            RecordExpiry::Keep => self.find(namespace, key, wall).map_or(0, |record| record.expiry),
         }
     }
 
@@ -244,13 +244,13 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
 
     fn start(
         &mut self,
-        (namespace, token, command): (NamespaceId, u64, Command),
+        (namespace, token, command): (NamespaceId, u64, SsdCommand),
         now: Nanos,
         wall: UnixMillis,
     ) {
         let refuse = |status| ToyWait::Ready(answer(token, status));
         let waiting = match command {
-            Command::Store { key, value, condition, expiry } => {
+            SsdCommand::Store { key, value, condition, expiry } => {
                 match self.check_condition((namespace, &key), condition, wall) {
                     Err(status) => refuse(status),
                     Ok(()) => {
@@ -264,7 +264,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
                     }
                 }
             }
-            Command::Delete { key, condition } => {
+            SsdCommand::Delete { key, condition } => {
                 match self.check_condition((namespace, &key), condition, wall) {
                     Err(status) => refuse(status),
                     Ok(()) if self.find(namespace, &key, wall).is_none() => {
@@ -273,21 +273,21 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
                     Ok(()) => self.write(namespace, token, vec![ToyOp::Delete(namespace.0, key)], now),
                 }
             }
-            Command::Batch { writes } => self.batch(namespace, token, writes, (now, wall)),
-            Command::Clear => self.write(namespace, token, vec![ToyOp::Clear(namespace.0)], now),
-            Command::Retrieve { key, bytes_max, .. } => {
+            SsdCommand::Batch { writes } => self.batch(namespace, token, writes, (now, wall)),
+            SsdCommand::Clear => self.write(namespace, token, vec![ToyOp::Clear(namespace.0)], now),
+            SsdCommand::Retrieve { key, bytes_max, .. } => {
                 ToyWait::Ready(self.read((namespace, &key), token, bytes_max, wall))
             }
-            Command::Exist { key, .. } => ToyWait::Ready(self.read((namespace, &key), token, 0, wall)),
-            Command::List { from, keys_max } => {
-                ToyWait::Ready(self.list((namespace, from, keys_max), token, wall))
+            SsdCommand::Exist { key, .. } => ToyWait::Ready(self.read((namespace, &key), token, 0, wall)),
+            SsdCommand::List { position, keys_max } => {
+                ToyWait::Ready(self.list((namespace, position, keys_max), token, wall))
             }
-            Command::Flush => {
+            SsdCommand::Flush => {
                 let _ = self.media.submit(MediaToken(0), MediaOp::Flush, now);
                 let (left, then_flush) = (self.media.in_flight(), false);
                 ToyWait::Media { left, then_flush, answer: answer(token, Status::SUCCESS) }
             }
-            Command::Fence { .. } => ToyWait::Ready(answer(token, Status::SUCCESS)),
+            SsdCommand::Fence { .. } => ToyWait::Ready(answer(token, Status::SUCCESS)),
             other => panic!("the toy device does not support the command {other:?}"),
         };
         self.waiting = Some(waiting);
@@ -329,7 +329,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         token: u64,
         bytes_max: u32,
         wall: UnixMillis,
-    ) -> Completion {
+    ) -> SsdCompletion {
         let Some(record) = self.find(namespace, key, wall) else {
             return answer(token, Status::KEY_DOES_NOT_EXIST);
         };
@@ -347,7 +347,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         (namespace, from, keys_max): (NamespaceId, ListPosition, u32),
         token: u64,
         wall: UnixMillis,
-    ) -> Completion {
+    ) -> SsdCompletion {
         let mut order: Vec<(u64, &Bytes)> = (self.map.keys())
             .filter(|(other, key)| *other == namespace.0 && self.find(namespace, key, wall).is_some())
             .map(|(_, key)| (xxh3_64(key), key))
@@ -357,7 +357,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         let mut listed = answer(token, Status::SUCCESS);
         for (position, key) in order {
             if listed.keys.len() >= keys_max as usize {
-                listed.next = Some(ListPosition(position));
+                listed.next_position = Some(ListPosition(position));
                 break;
             }
             let (key, value_bytes, expiry_ms) = (key.clone(), 0, 0);
@@ -389,7 +389,7 @@ impl<const FLAW: usize> SimulatedDevice for ToyDevice<FLAW> {
         Ok(toy)
     }
 
-    fn submit(&mut self, namespace: NamespaceId, token: u64, command: Command) -> Result<(), SubmitError> {
+    fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
         self.queue.push_back((namespace, token, command));
         Ok(())
     }
@@ -443,7 +443,7 @@ impl<const FLAW: usize> SimulatedDevice for ToyDevice<FLAW> {
         }
     }
 
-    fn next_completion(&mut self) -> Option<Completion> {
+    fn next_completion(&mut self) -> Option<SsdCompletion> {
         self.out.pop_front()
     }
 

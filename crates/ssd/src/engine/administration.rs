@@ -4,8 +4,8 @@
 //! after another, and one [`AdminCompletion`] an action. The namespace table, not this state, holds which namespaces are
 //! attached to which controllers. Invariant: an action is answered exactly once, even if its controller is gone.
 //!
-//! [`Device::administer`](crate::engine::Device::administer) takes actions, and the device itself is the
-//! [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller queries.
+//! [`SsdDevice::administer`](crate::engine::SsdDevice::administer) takes actions, and the device itself is the
+//! [`NvmSubsystem`](headwater_nvme::controller::NvmSubsystem) that a controller queries.
 //!
 //! # What this does not do
 //! The controllers live as long as the process.

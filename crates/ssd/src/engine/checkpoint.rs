@@ -17,7 +17,7 @@ pub(crate) mod stream;
 
 use crate::command::Sequence;
 use crate::ftl::Ftl;
-use crate::index::hashed::SEGMENTS;
+use crate::index::SEGMENTS;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
@@ -135,7 +135,7 @@ impl Checkpointer {
 
     fn start_if_due<M: Media>(&mut self, ftl: &Ftl<M>) {
         use crate::index::RecordIndex;
-        let size = ftl.index().len() * crate::index::hashed::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
+        let size = ftl.index().len() * crate::index::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
         let opened = ftl.blocks().order_next().saturating_sub(self.since_order);
         if opened > BLOCKS_BETWEEN.max(4 * size) && ftl.blocks().len() as u64 > BLOCKS_BETWEEN / 4 {
             self.state = CheckpointState::WaitingForRoom;

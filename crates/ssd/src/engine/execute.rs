@@ -1,18 +1,19 @@
 //! Executes each command in one run, once all pages and the room that it needs are available.
 //!
-//! Input: an operation whose keys no other operation works on. Output: its [`ExecutionOutcome`], or the [`StallReason`] that must end
-//! before the operation is run again from the start. A run that returns a stall has changed nothing but the progress of
-//! a list or of a command on many blocks.
+//! Input: an operation whose keys no other operation works on. Output: its [`ExecutionOutcome`], or the [`StallReason`]
+//! that must end before the operation is run again from the start. A run that returns a stall has changed nothing but
+//! the progress of a list or of a command on many blocks.
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
 mod block_namespace;
 mod block_read;
 mod block_write;
+mod list;
 mod namespace;
 
 use crate::command::{
-    BatchWrite, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand,
-    SsdCompletion, ValueSink, ValueSource, WriteCondition,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSink,
+    ValueSource, WriteCondition,
 };
 use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork};
 use crate::ftl::namespace_table::NamespaceDefinition;
@@ -101,7 +102,7 @@ pub(crate) fn execute<M: Media>(
         SsdCommand::Batch { writes } => batch(ftl, namespace, writes),
         SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
-            list(ftl, operation, keys_max)
+            list::run(ftl, operation, keys_max)
         }
         SsdCommand::Flush => Ok(ExecutionOutcome {
             gate: ReleaseGate::Durable(ftl.last_sequence()),
@@ -468,76 +469,4 @@ fn plan_batch<'a, M: Media>(
     missing.sort_unstable();
     missing.dedup();
     Err(StallReason::Pages(missing))
-}
-
-/// Number of keys whose pages a waiting list requests together.
-const LIST_PREFETCH_KEYS: usize = 64;
-
-fn list<M: Media>(
-    ftl: &Ftl<M>,
-    operation: &mut DeviceOperation,
-    keys_max: usize,
-) -> Result<ExecutionOutcome, StallReason> {
-    let mut next = None;
-    while let Some((hash, _)) = ftl.index().hashed.next(KeyHash(operation.list_position.0)) {
-        if operation.listed_keys.len() >= keys_max {
-            next = Some(ListPosition(hash.0));
-            break;
-        }
-        match list_hash(ftl, operation.namespace, hash) {
-            Ok(keys) => operation.listed_keys.extend(keys),
-            Err(StallReason::Pages(mut pages)) => {
-                add_list_pages(ftl, operation.namespace, hash, &mut pages);
-                operation.list_position = ListPosition(hash.0);
-                return Err(StallReason::Pages(pages));
-            }
-            Err(stall) => return Err(stall),
-        }
-        operation.list_position = ListPosition(hash.0 + 1);
-    }
-    let mut outcome = ExecutionOutcome::status(Status::SUCCESS, ftl.last_sequence());
-    outcome.completion.next_position = next;
-    Ok(outcome)
-}
-
-/// Returns the keys that share one hash.
-fn list_hash<M: Media>(
-    ftl: &Ftl<M>,
-    namespace: NamespaceId,
-    hash: KeyHash,
-) -> Result<Vec<ListedKey>, StallReason> {
-    let mut keys = Vec::new();
-    for entry in (0..).map_while(|nth| ftl.index().find(hash, nth)) {
-        if entry.namespace != namespace {
-            continue;
-        }
-        let Some(header) = ftl.header(entry, RecordPart::Key)? else {
-            continue;
-        };
-        if !ftl.is_expired(&header) {
-            let key = Bytes::from(ftl.key_of(entry, &header)?);
-            keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
-        }
-    }
-    Ok(keys)
-}
-
-/// Adds the missing pages of the keys after `hash`.
-fn add_list_pages<M: Media>(
-    ftl: &Ftl<M>,
-    namespace: NamespaceId,
-    hash: KeyHash,
-    pages: &mut Vec<crate::media::PageAddress>,
-) {
-    let mut from = hash.0 + 1;
-    for _ in 0..LIST_PREFETCH_KEYS {
-        let Some((hash, entry)) = ftl.index().hashed.next(KeyHash(from)) else {
-            break;
-        };
-        from = hash.0 + 1;
-        let page = entry.address.page();
-        if entry.namespace == namespace && ftl.page(page).is_none() && !pages.contains(&page) {
-            pages.push(page);
-        }
-    }
 }

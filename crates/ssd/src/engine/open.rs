@@ -185,7 +185,7 @@ impl<M: Media> SsdDevice<M> {
             let settled = self.ftl.commit().is_idle() && !self.ftl.commit().is_due();
             match witness {
                 StampPageState::Wanted if settled && self.ftl.request_stamp_page() => {
-                    witness = StampPageState::Requested
+                    witness = StampPageState::Requested;
                 }
                 StampPageState::Requested if settled => {
                     self.ftl.permit_collection();

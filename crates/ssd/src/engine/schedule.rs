@@ -18,7 +18,7 @@ use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute};
 use crate::engine::operation::{KeySpan, OperationWork};
 use crate::ftl::StallReason;
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
-use crate::log::reads::ReadWaiter;
+use crate::log::flash_log::ReadWaiter;
 use crate::media::Media;
 use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
@@ -61,7 +61,7 @@ struct HeldSpan {
 }
 
 impl OperationSchedule {
-    /// Returns the operations whose pages were all in device memory, and the pages that the others waited for.
+    /// Returns the operations whose pages were all in device memory, and the pages that operations had to wait for.
     pub(super) fn cache_hits_and_misses(&self) -> (u64, u64) {
         (self.cache_hits, self.cache_misses)
     }

@@ -29,7 +29,7 @@ struct ThrottleQueue {
 pub(super) struct CommandThrottle {
     queues: [ThrottleQueue; NAMESPACES],
     /// Number of waiting operations of all namespaces.
-    waiting: usize,
+    pub(super) waiting: usize,
 }
 
 impl CommandThrottle {
@@ -64,13 +64,10 @@ impl CommandThrottle {
 }
 
 impl<M: Media> SsdDevice<M> {
-    /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start.
+    /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start. The
+    /// caller queues it itself while nothing waits and the namespace has no limits.
     #[inline]
     pub(super) fn admit(&mut self, at: usize, namespace: NamespaceId) {
-        if self.ftl.namespace_table().limits(namespace).is_none() && self.throttle.waiting == 0 {
-            self.schedule.incoming.push_back(at);
-            return;
-        }
         let line = &mut self.throttle.queues[namespace.index()];
         let counted = match &self.operations[at].work {
             OperationWork::Command(command) => counts_against_limits(command),

@@ -244,7 +244,7 @@ impl Catalog {
     }
 }
 
-/// What recovery alone does: it puts in what it found, and counts it at the end.
+/// The calls of recovery alone, which inserts what it found and counts it at the end.
 impl Catalog {
     /// Sets the hasher of an empty catalogue.
     pub(super) fn set_hasher(&mut self, hasher: KeyHasher) {

@@ -10,7 +10,7 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
-    /// Returns true if this many blocks are free for a checkpoint, and nothing that recovery left is to be erased first.
+    /// Returns true if this many blocks are free for a checkpoint, and nothing that recovery left must be erased first.
     pub(crate) fn has_checkpoint_blocks(&self, blocks: usize) -> bool {
         self.blocks().free_count() >= blocks + self.space.low_blocks() && !self.collector.is_cleaning_up()
     }

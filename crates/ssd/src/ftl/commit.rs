@@ -1,9 +1,11 @@
 //! The driving of a commit: the seal of the log, the flush of the medium, and what becomes durable with them.
 //!
 //! Input: the state machine of a commit ([`CommitState`]), programs that complete, and the completion of a flush.
-//! Output: a later durable sequence, and its stamp on later pages. It stays with the FTL, because the collector requests
-//! commits too, and no stamp may cover the records that a clean-up has yet to erase. Invariant: after a failure of the
-//! medium no commit begins, and none ends.
+//! Output: a later durable sequence, and its stamp on later pages. Invariant: after a failure of the medium no commit
+//! begins, and none ends.
+//!
+//! The engine does not drive commits: the collector requests them too, and no stamp may cover records that a clean-up
+//! has yet to erase.
 
 use super::Ftl;
 use crate::command::Sequence;

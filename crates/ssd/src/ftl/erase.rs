@@ -1,4 +1,4 @@
-//! Erases: of evacuated blocks once their records are durable elsewhere, and of others so that some are always ready.
+//! Erases: of evacuated blocks once their records are durable elsewhere, and of dirty ones so that some stay ready.
 //!
 //! Input: the collector's evacuated blocks, the dirty blocks, and the space that is reserved. Output: erases for the
 //! medium. Invariant: no block is erased before the records moved out of it are durable.

@@ -3,15 +3,25 @@
 //! Input: a namespace and a key. Output: the record that carries exactly this key, or the pages that must be read
 //! first. Invariant: a record is found only if its full key matches; a record whose checksum does not match is reported
 //! as damaged, never as absent.
+//!
+//! The next record is prefetched during the lookup of one. A processor has few outstanding memory reads (16 lines on most), and a request
+//! for a whole page at once waits until most of it has come; so a record is prefetched in pieces, between the stages of
+//! the record before it.
 
+use super::garbage_collector::page_of;
 use super::{FoundRecord, Ftl, StallReason};
 use crate::command::{NamespaceId, Sequence, ValueSink};
 use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
-use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::iova::ClientSegments;
-use headwater_host::copy::{copy_crc32c, crc32c, prefetch_read};
+use headwater_host::copy::{copy_crc32c, crc32c, prefetch, prefetch_read};
+
+/// Longest record that is prefetched; a longer one hides its own latency.
+const PREFETCH_BYTES_MAX: usize = 8 << 10;
+/// Bytes prefetched at a time.
+const PIECE_BYTES: usize = 1 << 10;
 
 /// The part of a record that will be needed, so that all its pages are requested at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +131,18 @@ impl<'a, M: Media> Iterator for RecordPieces<'a, M> {
     }
 }
 
+/// The part of the next record to read that is not prefetched yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingPrefetch {
+    address: RecordAddress,
+    bytes: usize,
+}
+
+impl PendingPrefetch {
+    /// Nothing to prefetch.
+    pub(super) const NOTHING: Self = Self { address: RecordAddress(0), bytes: 0 };
+}
+
 impl<M: Media> Ftl<M> {
     /// Prefetches the first line of the record that a hash probably leads to, and returns its entry.
     #[inline]
@@ -133,6 +155,60 @@ impl<M: Media> Ftl<M> {
             prefetch_read(line);
         }
         Some(entry)
+    }
+
+    /// Prefetches the last line of a record that spans two pages, because each page needs its own address translation.
+    #[inline]
+    pub(crate) fn prefetch_end(&self, entry: IndexEntry) {
+        let end = entry.address.offset_in_block() + entry.units as usize * UNIT_BYTES - 1;
+        let (page, within) = (end / PAGE_DATA_BYTES, end % PAGE_DATA_BYTES);
+        if page != usize::from(entry.address.page().page)
+            && page < PAGES_PER_BLOCK
+            && let Some(line) =
+                self.page(page_of(entry.address.block(), page)).and_then(|data| data.get(within))
+        {
+            prefetch_read(line);
+        }
+    }
+
+    /// Sets the record that is read next, and prefetches its first piece.
+    #[inline]
+    pub(crate) fn prefetch_next(&self, entry: IndexEntry) {
+        let bytes = entry.units as usize * UNIT_BYTES;
+        if bytes <= PREFETCH_BYTES_MAX {
+            self.pending_prefetch.set(PendingPrefetch { address: entry.address, bytes });
+            self.prefetch_bytes(PIECE_BYTES);
+        }
+    }
+
+    /// Prefetches the next piece of that record.
+    #[inline]
+    pub(crate) fn prefetch_piece(&self) {
+        self.prefetch_bytes(PIECE_BYTES);
+    }
+
+    /// Prefetches the rest of that record.
+    #[inline]
+    pub(crate) fn prefetch_rest(&self) {
+        self.prefetch_bytes(PREFETCH_BYTES_MAX);
+    }
+
+    fn prefetch_bytes(&self, bytes_max: usize) {
+        let PendingPrefetch { address, bytes } = self.pending_prefetch.get();
+        let bytes_now = bytes.min(bytes_max);
+        if bytes_now == 0 {
+            return;
+        }
+        let mut pieces = RecordPieces::new(self, address, 0, bytes_now);
+        while let Some((page, within, bytes)) = pieces.next_span() {
+            if let Some(data) = self.page(page) {
+                prefetch(&data[within..within + bytes]);
+            }
+        }
+        let offset = address.offset_in_block() + bytes_now;
+        let left = if offset < BLOCK_DATA_BYTES { bytes - bytes_now } else { 0 };
+        let address = if left > 0 { RecordAddress::in_block(address.block(), offset) } else { address };
+        self.pending_prefetch.set(PendingPrefetch { address, bytes: left });
     }
 
     fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {

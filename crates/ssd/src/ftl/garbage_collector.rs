@@ -38,7 +38,7 @@ struct VictimCursor {
 
 /// The collector's state.
 #[derive(Debug)]
-pub(crate) struct GarbageCollector {
+pub(super) struct GarbageCollector {
     policy: VictimPolicy,
     victim: Option<VictimCursor>,
     /// Evacuated blocks, each with the barrier that must be durable before its erase.
@@ -90,24 +90,24 @@ impl GarbageCollector {
     }
 
     /// Takes what recovery left to collect first.
-    pub(crate) fn start_clean_up(&mut self, debris: IncompleteBatches) {
-        self.cleaning = !debris.blocks.is_empty();
-        self.incomplete = debris;
+    pub(super) fn start_clean_up(&mut self, incomplete: IncompleteBatches) {
+        self.cleaning = !incomplete.blocks.is_empty();
+        self.incomplete = incomplete;
         self.on_hold = true;
     }
 
     /// Permits collection, now that the first page of this epoch is durable.
-    pub(crate) fn release_hold(&mut self) {
+    pub(super) fn release_hold(&mut self) {
         self.on_hold = false;
     }
 
     /// Returns true until the incomplete batches that recovery found are erased.
-    pub(crate) fn is_cleaning_up(&self) -> bool {
+    pub(super) fn is_cleaning_up(&self) -> bool {
         self.cleaning
     }
 
     /// Raises the number of free blocks requested. Returns true if it grew.
-    pub(crate) fn request_blocks(&mut self, blocks: usize) -> bool {
+    pub(super) fn request_blocks(&mut self, blocks: usize) -> bool {
         let more = blocks > self.requested_blocks;
         self.requested_blocks = self.requested_blocks.max(blocks);
         more
@@ -119,7 +119,7 @@ impl GarbageCollector {
     }
 
     /// Resumes collection after the pages it waited for were read.
-    pub(crate) fn wake(&mut self) {
+    pub(super) fn wake(&mut self) {
         self.waits_for_pages = false;
     }
 }
@@ -153,7 +153,8 @@ impl<M: Media> Ftl<M> {
         self.blocks().free_count() + self.blocks().erasing_count() + self.collector.evacuated.len()
     }
 
-    /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through `StallReason`.
+    /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
+    /// [`StallReason`].
     pub(crate) fn collect(&mut self) -> Result<bool, StallReason> {
         if self.collector.waits_for_pages || self.collector.on_hold || self.failure().is_some() {
             return Ok(false);

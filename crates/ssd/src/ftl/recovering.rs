@@ -1,8 +1,8 @@
 //! The FTL while recovery fills it.
 //!
-//! Input: what recovery finds on the medium. Output: the [`Ftl`] that serves commands. Invariant: what recovery alone may
-//! do is possible only here: once [`into_ftl`](RecoveringFtl::into_ftl) has given the FTL out, nothing puts in a block, a
-//! record or a sequence that it did not write itself.
+//! Input: what recovery finds on the medium. Output: the [`Ftl`] that serves commands. Invariant: what recovery alone
+//! may do is possible only here: after [`into_ftl`](RecoveringFtl::into_ftl) no block, record or sequence enters the
+//! FTL that it did not write itself.
 
 use super::Ftl;
 use super::incomplete_batches::IncompleteBatches;

@@ -4,7 +4,7 @@
 //! blocks must stay ready or free, and how many bytes of live records the medium may hold. Invariant: the collector can
 //! always move the longest record whole, at any fill level.
 
-use crate::index::hashed::ENTRY_BYTES;
+use crate::index::ENTRY_BYTES;
 use crate::media::geometry::BLOCK_DATA_BYTES;
 
 /// Blocks that only the collector may open.

@@ -25,21 +25,20 @@ use super::{
     BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, RefusalReason, RefusedOp,
 };
-use batches::PageBatches;
+use batches::{PageBatch, PageBatches};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode};
-use headwater_host::uring::{FileRing, FinishedTransfer, RingKind, UringChoice};
+use headwater_host::mapped_region::SectorBuffer;
+use headwater_host::uring::{FileRing, FileTransfer, FinishedTransfer, RingKind, UringChoice};
 use layout::FlashLayout;
-use startup::OpenFlashFile;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use table::EraseTable;
-use transfers::{FlashTransfers, FlushRequests};
+use transfers::{FlashTransfer, FlashTransfers, FlushRequests, transfer_error};
 use zero_fill::ZeroFill;
 
 /// Name of the file within the data directory.
@@ -49,6 +48,9 @@ pub const FLASH_FILE_NAME: &str = "flash";
 const QUEUE_MAX: usize = 1_024;
 /// Most transfers in flight: one for each operation, and room for the erase table, a sync and zeros.
 const RING_ENTRIES: usize = 2 * QUEUE_MAX;
+
+/// The error number of a transfer that failed without one.
+const EIO: i32 = 5;
 
 /// The I/O path to the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,81 +101,6 @@ pub struct FileMedia {
 }
 
 impl FileMedia {
-    /// Creates a flash file in a data directory and opens it, all blocks erased. The whole capacity is allocated.
-    ///
-    /// # Errors
-    /// The file exists, there is too little space, or a system call fails.
-    pub fn create(
-        directory: &Path,
-        geometry: FlashGeometry,
-        uuid: [u8; 16],
-        options: FileOptions,
-    ) -> Result<Self, FileMediaError> {
-        startup::create(directory, geometry, uuid)?;
-        let mut media = Self::open(directory, options)?;
-        media.rules = NandRules::erased(geometry);
-        media.write_pointer_known.fill(true);
-        Ok(media)
-    }
-
-    /// Opens the flash file of a data directory. Every block must be erased before it is programmed again.
-    ///
-    /// # Errors
-    /// The file is missing, in use, damaged, truncated or of another version.
-    pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
-        let opened = startup::open(directory)?;
-        let file = headwater_host::file::open(&opened.path, options.direct);
-        let rules = NandRules::unknown(opened.layout.geometry);
-        Self::from_file(opened, file, rules, options)
-    }
-
-    /// Opens the flash file of a data directory read-only: every operation that would change it is refused. Several
-    /// processes may read one file, but not while a node serves from it.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_read_only(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
-        let opened = startup::open_read_only(directory)?;
-        let file = headwater_host::file::open_read_only(&opened.path, options.direct);
-        let rules = NandRules::read_only(opened.layout.geometry);
-        Self::from_file(opened, file, rules, FileOptions { zero_fill_mode: ZeroFillMode::Never, ..options })
-    }
-
-    fn from_file(
-        opened: OpenFlashFile,
-        file: io::Result<(File, FileMode)>,
-        rules: NandRules,
-        options: FileOptions,
-    ) -> Result<Self, FileMediaError> {
-        let (file, mode) = file.map_err(|source| FileMediaError::System {
-            path: opened.path.clone(),
-            doing: "open",
-            source,
-        })?;
-        let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
-        let geometry = opened.layout.geometry;
-        Ok(Self {
-            zero_fill: ZeroFill::new(opened.layout, opened.table.generations()),
-            path: opened.path,
-            layout: opened.layout,
-            rules,
-            write_pointer_known: vec![false; geometry.blocks as usize],
-            table: opened.table,
-            zero_fill_mode: options.zero_fill_mode,
-            programs: PageBatches::default(),
-            reads: PageBatches::default(),
-            programs_in_flight: vec![0; geometry.blocks as usize],
-            transfers: FlashTransfers::default(),
-            flush: FlushRequests::default(),
-            completions: VecDeque::new(),
-            in_flight: 0,
-            finished: Vec::new(),
-            ring,
-            mode,
-            _lock: opened.lock,
-        })
-    }
-
     /// Returns true if a data directory holds a flash file.
     #[must_use]
     pub fn exists(directory: &Path) -> bool {
@@ -227,6 +154,117 @@ impl FileMedia {
             self.reads.push(token, page, frame.into_sectors());
         }
         Ok(())
+    }
+
+    /// Processes the transfers that the ring finished.
+    fn reap(&mut self) {
+        let mut finished = std::mem::take(&mut self.finished);
+        self.ring.poll(&mut finished);
+        for transfer in finished.drain(..) {
+            self.complete_transfer(transfer);
+        }
+        self.finished = finished;
+    }
+
+    /// Starts every waiting transfer that may start.
+    fn start(&mut self) {
+        while self.ring.room() > 0 {
+            let stretches = &self.zero_fill;
+            let Some(batch) = self.programs.take(|batch| !stretches.must_wait(batch.first.block)) else {
+                break;
+            };
+            let offset = self.layout.slot_offset(batch.first);
+            let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
+            let buffers = batch.slots;
+            self.submit_transfer(flight, FileTransfer::Write { offset, buffers });
+        }
+        while self.ring.room() > 0
+            && let Some(batch) = self.reads.take(|_| true)
+        {
+            self.start_reads(batch);
+        }
+        self.start_flush();
+        if self.zero_fill_mode == ZeroFillMode::Ahead
+            && self.ring.room() > 0
+            && let Some(zeros) = self.zero_fill.take_write()
+        {
+            let buffers = vec![zeros.buffer];
+            let offset = zeros.offset;
+            self.submit_transfer(FlashTransfer::Zeros, FileTransfer::Write { offset, buffers });
+        }
+        self.ring.kick();
+    }
+
+    fn start_reads(&mut self, batch: PageBatch) {
+        let offset = self.layout.slot_offset(batch.first);
+        let flight = FlashTransfer::Reads { first: batch.first, tokens: batch.tokens };
+        let buffers = batch.slots;
+        self.submit_transfer(flight, FileTransfer::Read { offset, buffers });
+    }
+
+    /// Submits a transfer to the ring; if the ring has no room, the transfer fails at once.
+    fn submit_transfer(&mut self, flight: FlashTransfer, transfer: FileTransfer) {
+        let id = self.transfers.add(flight);
+        if let Err(rejected) = self.ring.submit(id, transfer) {
+            self.complete_transfer(rejected.transfer.into_failed(id, EIO));
+        }
+    }
+
+    /// Processes a finished transfer.
+    fn complete_transfer(&mut self, finished: FinishedTransfer) {
+        let FinishedTransfer { id, buffers, result, .. } = finished;
+        match self.transfers.take(id) {
+            Some(FlashTransfer::Reads { first, tokens }) => {
+                self.complete_reads(first, tokens, buffers, result);
+            }
+            Some(FlashTransfer::Programs { first, tokens }) => {
+                self.complete_programs(first, tokens, buffers, result);
+            }
+            Some(FlashTransfer::TablePiece) => self.complete_table_piece(transfer_error(result, &buffers)),
+            Some(FlashTransfer::Sync) => self.complete_flush(result.err()),
+            Some(FlashTransfer::Zeros) => {
+                let arrived = transfer_error(result, &buffers).is_none();
+                self.zero_fill.complete_write(buffers.into_iter().next().filter(|_| arrived));
+            }
+            None => {}
+        }
+    }
+
+    fn complete_reads(
+        &mut self,
+        first: PageAddress,
+        mut tokens: Vec<MediaToken>,
+        mut buffers: Vec<SectorBuffer>,
+        result: Result<usize, i32>,
+    ) {
+        let failed = transfer_error(result, &buffers);
+        let alone = tokens.len() == 1;
+        let pages = (first.page..).map(|page| PageAddress::new(first.block, page));
+        for ((token, slot), page) in tokens.drain(..).zip(buffers.drain(..)).zip(pages) {
+            let result = match failed {
+                None => Ok(self.page_state(page, &slot)),
+                // One unreadable page must not fail its neighbours: each page is read again alone.
+                Some(_) if !alone => {
+                    self.start_reads(PageBatch { first: page, tokens: vec![token], slots: vec![slot] });
+                    continue;
+                }
+                // The file ends within the slot, or the disk cannot read it.
+                Some(EIO) => Err(MediaError::Unreadable { page }),
+                Some(errno) => Err(MediaError::Io { errno, page }),
+            };
+            self.complete(token, MediaFrame::from_sectors(slot).ok(), result);
+        }
+        self.reads.recycle(tokens, buffers);
+    }
+
+    /// Returns the state of a page from the bytes of its slot.
+    fn page_state(&self, page: PageAddress, slot: &[u8]) -> PageState {
+        let generation = self.table.generation(page.block);
+        if generation != 0 && self.layout.is_programmed(page, generation, slot) {
+            PageState::Programmed
+        } else {
+            PageState::Blank
+        }
     }
 
     fn accept_program(

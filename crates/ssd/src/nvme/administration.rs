@@ -2,7 +2,7 @@
 //!
 //! Input: `NamespaceAction`s of controllers, under tickets of their front ends. Output: one [`AdminCompletion`] an action.
 //! [`SsdDevice::administer`] turns an action into steps, which the engine carries out; the device itself is the
-//! [`Subsystem`](headwater_nvme::controller::Subsystem) that a controller queries. Invariant: an action is answered
+//! [`NvmSubsystem`](headwater_nvme::controller::NvmSubsystem) that a controller queries. Invariant: an action is answered
 //! exactly once, even if its controller is gone.
 
 mod steps;

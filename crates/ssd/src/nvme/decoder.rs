@@ -10,7 +10,7 @@
 //!
 //! # What this does not do
 //! It decodes no data pointer and looks up no key: [`IoCommand::data`] gives length and direction of the data, the
-//! transport locates it, and [`Request`](crate::nvme::request::Request) joins the two.
+//! transport locates it, and [`DeviceRequest`](crate::nvme::request::DeviceRequest) joins the two.
 
 mod kv;
 mod nvm;

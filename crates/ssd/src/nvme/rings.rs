@@ -13,7 +13,7 @@
 //!
 //! # What this does not do
 //! It neither polls the device nor sleeps: the core's loop polls [`RingFrontEnd::poll`] and the device in turns, and sleeps
-//! on [`ClientRings::descriptor`] if [`ClientRings::prepare_sleep`] permits it. [`ClientRings`] owns the clients and
+//! on [`ClientRings::wakeup_descriptor`] if [`ClientRings::prepare_sleep`] permits it. [`ClientRings`] owns the clients and
 //! their queues.
 
 mod client_rings;

@@ -107,7 +107,7 @@ impl RingHarness {
 
 impl HarnessClient {
     pub(crate) fn submit(&mut self, entry: SubmissionEntry) -> CommandId {
-        let id = self.queue.pair.submit(entry).expect("test setup");
+        let id = self.queue.pair.submit(entry, ()).expect("test setup");
         let _ = self.queue.pair.ring();
         id
     }

@@ -77,19 +77,19 @@ fn only_sleeping_sides_are_woken() {
     let mut client = bench.client(8, QueueKind::Standard);
     bench.run(&mut client, flush(1));
     assert_eq!(bench.front_end.rings.stats().wakes, 0, "a polling client was woken");
-    assert_eq!(bench.front_end.rings.prepare_sleep(), SleepDecision::Until);
-    client.queue.pair.submit(flush(1)).unwrap();
+    assert_eq!(bench.front_end.rings.prepare_sleep(), SleepDecision::UntilWoken);
+    client.queue.pair.submit(flush(1), ()).unwrap();
     assert_eq!(client.queue.pair.ring(), WakeDecision::Needed);
-    assert_eq!(client.queue.pair.prepare_sleep().1, SleepDecision::Until);
+    assert_eq!(client.queue.pair.prepare_sleep().1, SleepDecision::UntilWoken);
     bench.run_until_idle();
     assert_eq!(bench.front_end.rings.stats().wakes, 1);
     assert!(client.queue.pair.reap().unwrap().is_some());
-    client.queue.pair.awake();
-    client.queue.pair.submit(flush(1)).unwrap();
+    client.queue.pair.disarm();
+    client.queue.pair.submit(flush(1), ()).unwrap();
     assert_eq!(client.queue.pair.ring(), WakeDecision::NotNeeded, "a polling front end was woken");
     assert_eq!(
         bench.front_end.rings.prepare_sleep(),
-        SleepDecision::No,
+        SleepDecision::WorkPending,
         "the front end may sleep although a command arrived"
     );
     bench.run_until_idle();
@@ -106,7 +106,7 @@ fn core(mut device: SsdDevice<MemoryMedia>, mut face: RingFrontEnd, stop: &Atomi
         if stop.load(Ordering::Acquire) {
             return face;
         }
-        if face.rings.prepare_sleep() == SleepDecision::Until {
+        if face.rings.prepare_sleep() == SleepDecision::UntilWoken {
             face.rings.wakeup_descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
         }
     }
@@ -126,7 +126,7 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
         while answered < COMMANDS {
             while sent < COMMANDS {
                 let name = key(&(sent % 100).to_le_bytes());
-                if client.queue.pair.submit(store(1, name, value, StoreOptions::NONE)).is_err() {
+                if client.queue.pair.submit(store(1, name, value, StoreOptions::NONE), ()).is_err() {
                     break;
                 }
                 sent += 1;
@@ -135,10 +135,10 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
             if wake == WakeDecision::Needed {
                 client.queue.device_wakeup.wake().unwrap();
             }
-            if sleep == SleepDecision::Until {
+            if sleep == SleepDecision::UntilWoken {
                 client.queue.wakeup.wait(Some(Nanos::from_millis(10_000))).unwrap();
             }
-            client.queue.pair.awake();
+            client.queue.pair.disarm();
             while let Some(completion) = client.queue.pair.reap().unwrap() {
                 assert_eq!(completion.status, Status::SUCCESS);
                 answered += 1;

@@ -16,9 +16,9 @@ use zerocopy::FromBytes as _;
 const RANGE_BYTES: u32 = 16;
 
 impl NvmeMachine {
-    pub(crate) fn carry_out(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
+    pub(crate) fn execute_block(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
         let id = entry.namespace.get();
-        if self.faults.broken.contains(&id) {
+        if self.faults.failing_namespaces.contains(&id) {
             return Err(Status::UNRECOVERED_READ_ERROR);
         }
         let opcode = NvmOpcode::from_number(entry.opcode).ok_or(Status::INVALID_OPCODE)?;

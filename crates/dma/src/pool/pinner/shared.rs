@@ -26,7 +26,7 @@ pub struct SharedRange {
 }
 
 /// A pinner that pins nothing and records the ranges that other processes have to map. The pool must be opened with
-/// [`Sharing::SharedNode`](crate::pool::Sharing::Shared).
+/// [`PoolSharing::Shared`](crate::pool::PoolSharing::Shared).
 #[derive(Debug, Default)]
 pub struct SharedPinner {
     state: Mutex<SharedPinnerState>,
@@ -49,7 +49,7 @@ struct SharedNode {
 
 impl SharedPinner {
     /// Returns a descriptor of a node's memory for another process, which maps ranges of it
-    /// ([`Foreign::take`](headwater_host::foreign::Foreign::take)). It is sealed: its length cannot change.
+    /// ([`SharedMemory::map_descriptor`](headwater_host::shared_memory::SharedMemory::map_descriptor)). It is sealed: its length cannot change.
     ///
     /// # Errors
     /// The pool has no such node (`NotFound`), or no descriptor is available.

@@ -148,7 +148,7 @@ impl GuestController {
     fn share_doorbells(&mut self, shadow: u64, event_index: u64, memory: &ClientMemory) -> Option<()> {
         let doorbells = resolve_ring(memory, shadow, &mut self.ring_ranges)(BUFFER_WORDS)?;
         let events = Some(resolve_ring(memory, event_index, &mut self.ring_ranges)(BUFFER_WORDS)?);
-        self.arbiter.share_doorbells(DoorbellCells { doorbells, events, stride_log2: 0 });
+        self.arbiter.set_doorbell_cells(DoorbellCells { doorbells, events, stride_log2: 0 });
         tracing::info!("the guest's doorbells are in its memory");
         Some(())
     }

@@ -29,7 +29,7 @@ impl GuestController {
 
     /// Creates the admin queues; `None` if they are not in guest memory.
     fn enable(&mut self, places: &AdminQueueAddresses, memory: &ClientMemory) -> Option<()> {
-        self.arbiter.reset(self.controller.mechanism());
+        self.arbiter.reset(self.controller.queue_arbitration());
         let submission_slots = QueueSlots::new(places.submission_slots).ok()?;
         let completion_slots = QueueSlots::new(places.completion_slots).ok()?;
         let submission_words = usize::try_from(submission_slots.get()).ok()? * SUBMISSION_WORDS;
@@ -62,7 +62,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
         match guest.controller.write_register(u32::from(offset), width(bytes), value, self.now) {
             RegisterEffect::None | RegisterEffect::InterruptMask => {}
             RegisterEffect::Enable(places) => match guest.enable(&places, memory) {
-                Some(()) => guest.controller.enabled(),
+                Some(()) => guest.controller.complete_enable(),
                 None => {
                     guest.remove_queues();
                     guest.controller.fail();
@@ -83,7 +83,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
 
     fn submission_tail(&mut self, queue: u16, value: u32) {
         if self.guest.controller.is_ready()
-            && let Err(error) = self.guest.arbiter.ring_submission(QueueId(queue), value)
+            && let Err(error) = self.guest.arbiter.write_submission_doorbell(QueueId(queue), value)
         {
             self.guest.report_doorbell_error(error);
         }
@@ -91,7 +91,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
 
     fn completion_head(&mut self, queue: u16, value: u32) {
         if self.guest.controller.is_ready()
-            && let Err(error) = self.guest.arbiter.ring_completion(QueueId(queue), value)
+            && let Err(error) = self.guest.arbiter.write_completion_doorbell(QueueId(queue), value)
         {
             self.guest.report_doorbell_error(error);
         }

@@ -41,16 +41,16 @@ impl QueueLoan {
 
     /// Ends the lease: the controller no longer accesses the queue.
     pub(super) fn end(&self) {
-        self.lease.end();
+        self.lease.invalidate();
     }
 
     /// Fails the lease: the queue cannot be replaced.
     pub(super) fn fail(&self) {
-        self.lease.fail();
+        self.lease.mark_dead();
     }
 
     /// Unmaps the doorbells and suspends the lease if the daemon has closed its end. Returns true if it has.
-    fn look(&self) -> bool {
+    fn check_hang_up(&self) -> bool {
         if self.line.take() != WakeEvent::HungUp {
             return false;
         }
@@ -80,10 +80,10 @@ impl WatcherState {
     }
 
     /// Processes an event of a wake line.
-    fn look(&self, number: u64) {
+    fn check_hang_up(&self, number: u64) {
         let found = self.lines().queues.get(&number).and_then(Weak::upgrade);
         if found
-            .is_none_or(|borrowing| borrowing.look() && epoll::delete(&self.epoll, &borrowing.line).is_ok())
+            .is_none_or(|borrowing| borrowing.check_hang_up() && epoll::delete(&self.epoll, &borrowing.line).is_ok())
         {
             self.lines().queues.remove(&number);
         }
@@ -97,7 +97,7 @@ impl WatcherState {
             for event in events.iter() {
                 match event.data.u64() {
                     STOP => return,
-                    number => self.look(number),
+                    number => self.check_hang_up(number),
                 }
             }
         }
@@ -202,11 +202,11 @@ mod tests {
         while !borrowing.is_suspended() {
             Clock::sleep(Nanos::from_micros(100));
         }
-        assert_eq!(queue.fate(), IoQueueState::Waiting);
+        assert_eq!(queue.state(), IoQueueState::Waiting);
         borrowing.registers.store32(8, 7);
         assert_eq!(page().load32(8), 0, "the store does not reach the device");
         for (_, queue, borrowing) in &borrowed {
-            assert!(!borrowing.is_suspended() && queue.fate() == IoQueueState::Live);
+            assert!(!borrowing.is_suspended() && queue.state() == IoQueueState::Live);
             borrowing.registers.store32(8, 9);
             assert_eq!(page().load32(8), 9);
         }

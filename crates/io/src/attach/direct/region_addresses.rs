@@ -9,7 +9,7 @@ use headwater_dma::iova::{Iova, IovaRange};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const UNKNOWN: SubmitError = SubmitError::Unfit {
+const NOT_REGISTERED: SubmitError = SubmitError::Unsupported {
     what: "a buffer lies outside the memory that this device's controller can access; allocate it from the device",
 };
 
@@ -19,14 +19,14 @@ struct RegionWindow {
     start: u64,
     end: u64,
     /// The controller's address of the first byte.
-    device: u64,
+    device_address: u64,
 }
 
 /// The regions of a session.
 #[derive(Debug, Default)]
 pub(in crate::attach) struct RegionAddresses {
     /// Incremented by every change.
-    changes: AtomicU64,
+    generation: AtomicU64,
     windows: Mutex<Vec<RegionWindow>>,
 }
 
@@ -39,14 +39,14 @@ impl RegionAddresses {
     pub(in crate::attach) fn insert(&self, start: u64, bytes: u64, device: u64) {
         let mut windows = self.lock();
         windows.retain(|window| window.start != start);
-        windows.push(RegionWindow { start, end: start.saturating_add(bytes), device });
-        self.changes.fetch_add(1, Ordering::Release);
+        windows.push(RegionWindow { start, end: start.saturating_add(bytes), device_address: device });
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Removes a region.
     pub(in crate::attach) fn remove(&self, start: u64) {
         self.lock().retain(|window| window.start != start);
-        self.changes.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -68,8 +68,8 @@ impl AddressCache {
     /// Replaces the session's addresses with the controller's.
     #[inline]
     pub(super) fn translate(&mut self, runs: &mut [IovaRange]) -> Result<(), SubmitError> {
-        if self.shared.changes.load(Ordering::Acquire) != self.seen {
-            self.copy();
+        if self.shared.generation.load(Ordering::Acquire) != self.seen {
+            self.refresh();
         }
         for run in runs {
             let (from, bytes) = (run.start.0, u64::from(run.bytes));
@@ -79,20 +79,20 @@ impl AddressCache {
             let window = match self.windows.get(self.last) {
                 Some(window) if has(window) => window,
                 _ => {
-                    self.last = self.windows.iter().position(has).ok_or(UNKNOWN)?;
+                    self.last = self.windows.iter().position(has).ok_or(NOT_REGISTERED)?;
                     &self.windows[self.last]
                 }
             };
-            run.start = Iova(window.device + (from - window.start));
+            run.start = Iova(window.device_address + (from - window.start));
         }
         Ok(())
     }
 
     #[cold]
-    fn copy(&mut self) {
+    fn refresh(&mut self) {
         let windows = self.shared.lock();
         self.windows.clone_from(&windows);
-        self.seen = self.shared.changes.load(Ordering::Acquire);
+        self.seen = self.shared.generation.load(Ordering::Acquire);
     }
 }
 

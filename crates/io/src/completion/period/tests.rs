@@ -13,21 +13,21 @@ struct SimulatedLoad {
     units: usize,
     depth: usize,
     /// The most that a sleep exceeds its requested length.
-    late_max: u64,
+    lateness_max: u64,
 }
 
 /// The counters of a run.
 #[derive(Debug)]
 struct SimulatedRun {
     answers: u64,
-    looks: u64,
+    polls: u64,
     sleeps: u64,
     /// The time spent on polls and on the cost of sleeps.
     busy: u64,
 }
 
-const LOOK: u64 = 100;
-const LENGTH: Nanos = Nanos::from_millis(500);
+const POLL_COST: u64 = 100;
+const RUN_TIME: Nanos = Nanos::from_millis(500);
 
 fn run(bench: &SimulatedLoad, pace: PollPace, seed: u64) -> SimulatedRun {
     run_with(bench, &mut PollPeriod::new(pace), seed)
@@ -39,9 +39,9 @@ fn run_with(bench: &SimulatedLoad, period: &mut PollPeriod, seed: u64) -> Simula
     let mut units = vec![Nanos::ZERO; bench.units];
     // The times of submission and completion.
     let mut in_flight: Vec<(Nanos, Nanos)> = Vec::new();
-    let mut ran = SimulatedRun { answers: 0, looks: 0, sleeps: 0, busy: 0 };
+    let mut ran = SimulatedRun { answers: 0, polls: 0, sleeps: 0, busy: 0 };
     let mut now = Nanos::ZERO;
-    while now < LENGTH {
+    while now < RUN_TIME {
         while in_flight.len() < bench.depth {
             let spread = bench.service.0 * bench.jitter_percent / 100;
             let service = bench.service.0 - spread + rng.u64(..=2 * spread);
@@ -49,26 +49,26 @@ fn run_with(bench: &SimulatedLoad, period: &mut PollPeriod, seed: u64) -> Simula
             *unit = (*unit).max(now).after(Nanos(service));
             in_flight.push((now, *unit));
         }
-        now = now.after(Nanos(LOOK));
-        ran.looks += 1;
-        ran.busy += LOOK;
+        now = now.after(Nanos(POLL_COST));
+        ran.polls += 1;
+        ran.busy += POLL_COST;
         in_flight.retain(|&(submitted, answered)| {
             let come = answered <= now;
             if come {
-                period.answered(class, now.since(submitted));
+                period.observe_completion(class, now.since(submitted));
                 ran.answers += 1;
             }
             !come
         });
-        period.looked();
+        period.observe_poll();
         if in_flight.len() < bench.depth {
             continue;
         }
-        let span = period.next(now, in_flight.iter().map(|&(submitted, _)| (submitted, class)));
+        let span = period.next_sleep(now, in_flight.iter().map(|&(submitted, _)| (submitted, class)));
         if span > Nanos::ZERO {
-            let took = span.after(Nanos(rng.u64(..=bench.late_max)));
+            let took = span.after(Nanos(rng.u64(..=bench.lateness_max)));
             now = now.after(took);
-            period.woke(span, took);
+            period.observe_sleep(span, took);
             ran.sleeps += 1;
             ran.busy += SLEEP_COST.0;
         }
@@ -87,7 +87,7 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_poll
                 jitter_percent,
                 units,
                 depth,
-                late_max: 2_000,
+                lateness_max: 2_000,
             };
             let busy = run(&bench, PollPace::Busy, 1);
             let adaptive = run(&bench, PollPace::Adaptive, 1);
@@ -95,7 +95,7 @@ fn from_8_to_64_kib_at_most_2_percent_of_iops_are_lost_for_a_quarter_of_the_poll
                 format!("{kib} KiB, depth {depth}, jitter {jitter_percent}%: {adaptive:?} for {busy:?}");
             assert!(adaptive.answers * 100 >= busy.answers * 98, "{what}");
             if depth == 1 {
-                assert!(adaptive.looks * 4 <= busy.looks, "{what}");
+                assert!(adaptive.polls * 4 <= busy.polls, "{what}");
                 assert!(adaptive.busy * 4 <= busy.busy, "{what}");
             }
         }
@@ -111,7 +111,7 @@ fn at_4_kib_on_a_fast_device_the_sleep_is_near_zero_and_no_iops_are_lost() {
             jitter_percent: 10,
             units: 4,
             depth: 1,
-            late_max,
+            lateness_max: late_max,
         };
         let busy = run(&bench, PollPace::Busy, 2);
         let adaptive = run(&bench, PollPace::Adaptive, 2);
@@ -128,7 +128,7 @@ fn late_sleeps_cost_no_more_iops() {
             jitter_percent: 5,
             units: 8,
             depth: 1,
-            late_max,
+            lateness_max: late_max,
         };
         let busy = run(&bench, PollPace::Busy, 3);
         let adaptive = run(&bench, PollPace::Adaptive, 3);
@@ -144,15 +144,15 @@ fn fixed_period_is_kept_and_part_pace_sleeps_its_part() {
         jitter_percent: 0,
         units: 8,
         depth: 1,
-        late_max: 0,
+        lateness_max: 0,
     };
     let busy = run(&bench, PollPace::Busy, 4);
     let fixed = run(&bench, PollPace::Fixed(Nanos(300_000)), 4);
     assert!(fixed.answers * 100 <= busy.answers * 35, "{fixed:?} for {busy:?}");
     let half = run(&bench, PollPace::Part(50), 4);
     assert!(half.answers * 100 >= busy.answers * 99, "{half:?} for {busy:?}");
-    assert!(half.looks * 100 <= busy.looks * 52, "{half:?} for {busy:?}");
-    assert_eq!(PollPeriod::new(PollPace::Fixed(Nanos(7))).next(Nanos(9), std::iter::empty()), Nanos(7));
+    assert!(half.polls * 100 <= busy.polls * 52, "{half:?} for {busy:?}");
+    assert_eq!(PollPeriod::new(PollPace::Fixed(Nanos(7))).next_sleep(Nanos(9), std::iter::empty()), Nanos(7));
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn estimate_follows_a_device_ten_times_slower_or_faster() {
     for (before, after) in [(20_000, 200_000), (200_000, 20_000)] {
         let mut period = PollPeriod::new(PollPace::Adaptive);
         for latency in [before; 100].into_iter().chain([after; 400]) {
-            period.answered(class, Nanos(latency));
-            period.looked();
+            period.observe_completion(class, Nanos(latency));
+            period.observe_poll();
         }
         let low = period.estimator().low(class).unwrap().0;
         assert!(low * 100 <= after * 101 && low * 10 >= after * 9, "{low} for {after}");
@@ -178,17 +178,17 @@ fn sleeps_are_retried_after_a_period_of_late_sleeps() {
         jitter_percent: 5,
         units: 8,
         depth: 1,
-        late_max: 2_000,
+        lateness_max: 2_000,
     };
     let mut period = PollPeriod::new(PollPace::Adaptive);
-    let noisy = SimulatedLoad { late_max: 500_000, ..calm };
+    let noisy = SimulatedLoad { lateness_max: 500_000, ..calm };
     let busy = run(&calm, PollPace::Busy, 5);
     let before = run_with(&noisy, &mut period, 5);
     assert!(before.answers * 100 >= busy.answers * 95, "{before:?} for {busy:?}");
     run_with(&calm, &mut period, 6);
     let after = run_with(&calm, &mut period, 7);
     assert!(
-        after.looks * 4 <= busy.looks && after.answers * 100 >= busy.answers * 98,
+        after.polls * 4 <= busy.polls && after.answers * 100 >= busy.answers * 98,
         "{after:?} for {busy:?}"
     );
 }

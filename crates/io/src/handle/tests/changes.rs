@@ -1,26 +1,27 @@
 //! Tests of policies and queues that change while commands are in flight.
 
+use crate::error::RequestError;
 use super::*;
 
 #[test]
 fn requests_complete_once_while_queues_are_attached_and_detached() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let time = IoClock::at_zero();
+        let time = IoClock::virtual_at_zero();
         let service = ServiceTimes { jitter_percent: 60, units: 4, ..ServiceTimes::default() };
-        let mut model = model(&time, 8_192, service);
-        let own = queue(&mut model, rng.u32(1..9));
+        let mut model = timed_model(&time, 8_192, service);
+        let own = model_queue(&mut model, rng.u32(1..9));
         let mut handle = Handle::builder(model.facts())
             .queue(own)
             .selector(QueueSelector::MostRoom)
-            .time(time.clone())
+            .clock(time.clone())
             .build()
             .unwrap();
         let (mut next, mut answers) = (0_u64, Vec::new());
         for _ in 0..400 {
             match rng.u8(..12) {
                 0 => {
-                    let attached = queue(&mut model, rng.u32(1..9));
+                    let attached = model_queue(&mut model, rng.u32(1..9));
                     handle.attach(attached);
                 }
                 1 => {
@@ -62,18 +63,18 @@ fn requests_complete_once_while_queues_are_attached_and_detached() {
 /// request, and ends when it is unset.
 #[test]
 fn b9_policy_takes_effect_when_set_and_ends_when_unset() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let service =
         ServiceTimes { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
-    let mut model = model(&time, 65_536, service);
-    let own = queue(&mut model, 8);
+    let mut model = timed_model(&time, 65_536, service);
+    let own = model_queue(&mut model, 8);
     let mut handle =
-        Handle::builder(model.facts()).queue(own).in_flight_max(1).time(time.clone()).build().unwrap();
+        Handle::builder(model.facts()).queue(own).in_flight_max(1).clock(time.clone()).build().unwrap();
     let mut order = |handle: &mut Handle| -> Vec<u64> {
         for token in 0..6 {
             let class = RequestClass::new(u8::try_from(6 - token).unwrap()).unwrap();
             let buffer = model.region(512).unwrap();
-            handle.submit(IoRequest::read(token * 4_096, buffer).of_class(class), token).unwrap();
+            handle.submit(IoRequest::read(token * 4_096, buffer).with_class(class), token).unwrap();
         }
         std::iter::from_fn(|| handle.wait(None).unwrap().map(|answer| answer.completion.token)).collect()
     };
@@ -82,19 +83,19 @@ fn b9_policy_takes_effect_when_set_and_ends_when_unset() {
     assert_eq!(order(&mut handle), [5, 4, 3, 2, 1, 0]);
     handle.set_scheduling(SchedulingPolicy::Fifo);
     assert_eq!(order(&mut handle), [0, 1, 2, 3, 4, 5]);
-    assert!(!handle.plain);
+    assert!(!handle.fast_path);
     handle.set_in_flight_max(u32::MAX);
-    assert!(handle.plain);
+    assert!(handle.fast_path);
 }
 
 /// Covers B8: an error path returned with a lock held, and the next call deadlocked.
 #[test]
 fn b8_after_any_error_the_next_call_works() {
     let service = ServiceTimes { fixed: Nanos::from_micros(5), ..ServiceTimes::default() };
-    let settings = ModelSettings { contents: ModelContents::Memory, ..ModelSettings::timed(SIZE, service) };
+    let settings = ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(SIZE, service) };
     let mut model = ModelDevice::new(settings).unwrap();
     model.set_faults(BlockFaults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
-    let shared = SharedQueue::new(queue(&mut model, 2));
+    let shared = SharedQueue::new(model_queue(&mut model, 2));
     let mut one = Handle::builder(model.facts()).queue(shared.clone()).waiting_max(0).build().unwrap();
     let mut other = Handle::builder(model.facts()).queue(shared.clone()).waiting_max(0).build().unwrap();
     for _ in 0..10 {
@@ -103,7 +104,7 @@ fn b8_after_any_error_the_next_call_works() {
         let tokens = (0..4).filter(|&token| one.submit(IoRequest::flush(), token).is_ok()).count();
         assert_eq!(tokens, 2);
         assert!(one.detach(QueueName(5), None).is_err());
-        while one.unanswered() > 0 {
+        while one.outstanding() > 0 {
             one.poll().unwrap();
         }
         assert!(other.read(4_096, model.region(512).unwrap()).is_ok());

@@ -27,14 +27,14 @@ fn policies(rng: &mut fastrand::Rng, handle: &mut Handle) {
 fn operations_change_the_device_as_they_change_an_array() {
     for seed in 0..30 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let time = IoClock::at_zero();
+        let time = IoClock::virtual_at_zero();
         let service = ServiceTimes { jitter_percent: 50, units: 3, ..ServiceTimes::default() };
-        let mut model = model(&time, 4_096 << rng.u32(..3), service);
+        let mut model = timed_model(&time, 4_096 << rng.u32(..3), service);
         let mut handle = Handle::builder(model.facts())
-            .queue(queue(&mut model, rng.u32(1..20)))
-            .queue(queue(&mut model, rng.u32(1..20)))
+            .queue(model_queue(&mut model, rng.u32(1..20)))
+            .queue(model_queue(&mut model, rng.u32(1..20)))
             .selector(QueueSelector::MostRoom)
-            .time(time.clone())
+            .clock(time.clone())
             .build()
             .unwrap();
         let mut array = vec![0_u8; usize::try_from(SIZE).unwrap()];
@@ -82,7 +82,7 @@ fn request(
     let start = usize::try_from(offset).unwrap();
     let kept = &mut array[start..start + bytes];
     let fill = rng.u8(1..);
-    let durable = if rng.bool() { WriteDurability::Now } else { WriteDurability::AsPromised };
+    let durable = if rng.bool() { WriteDurability::Immediate } else { WriteDurability::NamespaceDefault };
     let mut parts = |fill| -> Vec<Buffer> {
         let first = rng.u64(..=blocks);
         let lengths = [first, blocks - first].into_iter().filter(|&blocks| blocks > 0);
@@ -117,23 +117,23 @@ fn request(
     };
     expected.insert(token, (status, bytes_after));
     let class = RequestClass::new(fill % 3).unwrap();
-    request.of_class(class)
+    request.with_class(class)
 }
 
 #[test]
 fn blocking_calls_move_bytes_and_keep_other_completions() {
-    let time = IoClock::at_zero();
-    let mut model = model(&time, 4_096, ServiceTimes::default());
-    let own = queue(&mut model, 4);
-    let mut handle = Handle::builder(model.facts()).queue(own).time(time.clone()).build().unwrap();
+    let time = IoClock::virtual_at_zero();
+    let mut model = timed_model(&time, 4_096, ServiceTimes::default());
+    let own = model_queue(&mut model, 4);
+    let mut handle = Handle::builder(model.facts()).queue(own).clock(time.clone()).build().unwrap();
     let other = model.region(512).unwrap();
     handle.submit(IoRequest::read(0, other), 42).unwrap();
-    let buffer = handle.write(8_192, filled(&mut model, 16_384, 9), WriteDurability::Now).unwrap();
+    let buffer = handle.write(8_192, filled(&mut model, 16_384, 9), WriteDurability::Immediate).unwrap();
     let buffer = handle.read(4_096, buffer).unwrap();
     let mut bytes = vec![0; 16_384];
     buffer.read(0, &mut bytes).unwrap();
     assert_eq!((bytes[4_095], bytes[4_096]), (0, 9));
-    handle.write_zeroes(8_192, 512, WriteDurability::Now).unwrap();
+    handle.write_zeroes(8_192, 512, WriteDurability::Immediate).unwrap();
     let list = model.region(4_096).unwrap();
     assert_eq!(handle.discard(9_216, 512, list).unwrap().bytes(), 4_096);
     let (same, with) = handle.compare(8_704, filled(&mut model, 512, 9)).unwrap();
@@ -147,20 +147,20 @@ fn blocking_calls_move_bytes_and_keep_other_completions() {
 
 #[test]
 fn adjacent_waiting_requests_become_one_command() {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let service =
         ServiceTimes { units: 1, fixed: Nanos::from_micros(100), per_kib: Nanos::ZERO, jitter_percent: 0 };
-    let mut model = model(&time, 65_536, service);
-    let own = queue(&mut model, 8);
+    let mut model = timed_model(&time, 65_536, service);
+    let own = model_queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts())
         .queue(own)
         .merging(MergePolicy::Adjacent)
-        .time(time.clone())
+        .clock(time.clone())
         .build()
         .unwrap();
     for token in [3, 1, 2, 0] {
         let from = filled(&mut model, 512, u8::try_from(token + 1).unwrap());
-        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Now), token).unwrap();
+        handle.submit(IoRequest::write(token * 512, from, WriteDurability::Immediate), token).unwrap();
     }
     let answers = drain(&mut handle);
     assert_eq!(answers.len(), 4);

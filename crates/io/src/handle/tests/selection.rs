@@ -1,5 +1,6 @@
 //! Tests that the selector's choice is the queue that receives the entry.
 
+use crate::error::RequestError;
 use super::*;
 use crate::backend::{ArmResult, QueueTransport};
 use crate::command::Command;
@@ -66,11 +67,11 @@ impl QueueTransport for RecordingQueue {
 fn b1_entry_goes_to_the_queue_that_the_selector_names() {
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let time = IoClock::at_zero();
-        let mut model = model(&time, 65_536, ServiceTimes::default());
+        let time = IoClock::virtual_at_zero();
+        let mut model = timed_model(&time, 65_536, ServiceTimes::default());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let queues = rng.u32(1..5);
-        let mut builder = Handle::builder(model.facts()).waiting_max(1_000).time(time.clone());
+        let mut builder = Handle::builder(model.facts()).waiting_max(1_000).clock(time.clone());
         for number in 0..queues {
             let inner = model.queue(rng.u32(1..9)).unwrap();
             builder =
@@ -90,8 +91,8 @@ fn b1_entry_goes_to_the_queue_that_the_selector_names() {
                 handle.set_scheduling(SchedulingPolicy::Priority { overtakes_max: rng.u32(..9) });
             }
             let request = match rng.u8(..3) {
-                0 => IoRequest::write_zeroes(token * 512, 512, WriteDurability::Now),
-                1 => IoRequest::write(token * 512, model.region(512).unwrap(), WriteDurability::Now),
+                0 => IoRequest::write_zeroes(token * 512, 512, WriteDurability::Immediate),
+                1 => IoRequest::write(token * 512, model.region(512).unwrap(), WriteDurability::Immediate),
                 _ => IoRequest::read(token * 512, model.region(512).unwrap()),
             };
             handle.submit(request, token).unwrap();
@@ -110,8 +111,8 @@ fn b1_entry_goes_to_the_queue_that_the_selector_names() {
 
 #[test]
 fn unknown_queue_from_the_selector_is_an_error_and_submits_nothing() {
-    let mut model = ModelDevice::new(ModelSettings::null(SIZE)).unwrap();
-    let own = queue(&mut model, 4);
+    let mut model = ModelDevice::new(ModelSettings::null_device(SIZE)).unwrap();
+    let own = model_queue(&mut model, 4);
     let mut handle = Handle::builder(model.facts())
         .queue(own)
         .selector(QueueSelector::Function(Box::new(|_| QueueName(9))))
@@ -120,35 +121,35 @@ fn unknown_queue_from_the_selector_is_an_error_and_submits_nothing() {
     let Err(refused) = handle.submit(IoRequest::flush(), 0) else {
         panic!("a request to an unknown queue was accepted")
     };
-    assert_eq!(refused.error, RequestError::NoSuchQueue { answer: 9, queues: 1 });
-    assert_eq!(handle.unanswered(), 0);
+    assert_eq!(refused.error, RequestError::NoSuchQueue { name: 9, queues: 1 });
+    assert_eq!(handle.outstanding(), 0);
 }
 
 #[test]
 fn reads_apart_selector_gives_reads_their_own_queue() {
-    let time = IoClock::at_zero();
-    let mut model = model(&time, 65_536, ServiceTimes::default());
+    let time = IoClock::virtual_at_zero();
+    let mut model = timed_model(&time, 65_536, ServiceTimes::default());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut witness = |number| {
         let inner = model.queue(4).unwrap();
         Queue::over(Box::new(RecordingQueue { inner, number, seen: seen.clone() }))
     };
-    let (reads, others) = (QueueName(0), QueueName(1));
-    let builder = Handle::builder(&crate::ClientNamespace { size: SIZE / 512, ..witness_facts() });
+    let (reads, rest) = (QueueName(0), QueueName(1));
+    let builder = Handle::builder(&ClientNamespace { size: SIZE / 512, ..recording_namespace() });
     let mut handle = builder
         .queue(witness(0))
         .queue(witness(1))
-        .selector(QueueSelector::ReadsApart { reads, others })
-        .time(time.clone())
+        .selector(QueueSelector::SeparateReads { reads, rest })
+        .clock(time.clone())
         .build()
         .unwrap();
     handle.submit(IoRequest::flush(), 0).unwrap();
     handle.submit(IoRequest::read(512, model.region(512).unwrap()), 1).unwrap();
-    handle.submit(IoRequest::write_zeroes(1_024, 512, WriteDurability::Now), 2).unwrap();
+    handle.submit(IoRequest::write_zeroes(1_024, 512, WriteDurability::Immediate), 2).unwrap();
     drain(&mut handle);
     assert_eq!(*seen.lock().unwrap(), [(1, 0), (0, 1), (1, 2)]);
 }
 
-fn witness_facts() -> crate::ClientNamespace {
-    crate::ClientNamespace { id: 1, block_bytes: 512, size: 0, writable: true, blocks: None }
+fn recording_namespace() -> ClientNamespace {
+    ClientNamespace { id: 1, block_bytes: 512, size: 0, writable: true, blocks: None }
 }

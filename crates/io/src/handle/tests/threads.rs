@@ -9,7 +9,7 @@ fn read_all(mut handle: Handle, mut model: ModelDevice, seed: u64) {
     let (mut sent, mut answered) = (0, 0);
     let mut expected = BTreeMap::new();
     while answered < READS {
-        while sent < READS && handle.unanswered() < 4 {
+        while sent < READS && handle.outstanding() < 4 {
             let bytes = 512 * rng.usize(1..9);
             let offset = rng.u64(..100) * 4_096;
             let buffer = model.region(bytes).unwrap();
@@ -23,10 +23,10 @@ fn read_all(mut handle: Handle, mut model: ModelDevice, seed: u64) {
         assert_eq!(expected.remove(&answer.completion.token), Some(buffer.address()), "seed {seed}");
         answered += 1;
     }
-    assert_eq!(handle.unanswered(), 0);
+    assert_eq!(handle.outstanding(), 0);
 }
 
-fn fast() -> ServiceTimes {
+fn fast_service() -> ServiceTimes {
     ServiceTimes { fixed: Nanos::from_micros(5), per_kib: Nanos::ZERO, jitter_percent: 50, units: 4 }
 }
 
@@ -42,8 +42,8 @@ fn threads_sharing_a_queue_each_receive_their_own_completions() {
             CompletionAggregation { count: 3, time: Nanos::from_micros(20) },
         ),
     ] {
-        let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
-        let shared = SharedQueue::new(queue(&mut model, 8));
+        let mut model = ModelDevice::new(ModelSettings::latency_model(SIZE, fast_service())).unwrap();
+        let shared = SharedQueue::new(model_queue(&mut model, 8));
         let threads: Vec<_> = (0..3)
             .map(|seed| {
                 let builder = Handle::builder(model.facts()).queue(shared.clone()).completion(policy);
@@ -61,8 +61,8 @@ fn threads_sharing_a_queue_each_receive_their_own_completions() {
 /// never created was joined. Threads start and stop with commands in flight, and the handle then owns its queue again.
 #[test]
 fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
-    let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
-    let own = queue(&mut model, 8);
+    let mut model = ModelDevice::new(ModelSettings::latency_model(SIZE, fast_service())).unwrap();
+    let own = model_queue(&mut model, 8);
     let mut handle = Handle::builder(model.facts()).queue(own).build().unwrap();
     let mut answered = 0;
     for round in 0..60_u64 {
@@ -79,7 +79,7 @@ fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
             _ => CompletionPolicy::Inline,
         };
         handle.set_completion(policy).unwrap();
-        while handle.unanswered() > usize::try_from(round % 4).map_or(0, |keep| u32::try_from(keep).unwrap())
+        while handle.outstanding() > usize::try_from(round % 4).map_or(0, |keep| u32::try_from(keep).unwrap())
         {
             answered += u64::from(handle.wait(None).unwrap().is_some());
         }
@@ -89,13 +89,13 @@ fn b10_completion_threads_start_and_stop_with_commands_in_flight() {
         answered += 1;
     }
     assert_eq!(answered, 360);
-    assert!(handle.plain, "the handle did not get its queue back");
+    assert!(handle.fast_path, "the handle did not get its queue back");
 }
 
 #[test]
 fn dropping_a_handle_with_requests_outstanding_leaves_the_shared_queue_usable() {
-    let mut model = ModelDevice::new(ModelSettings::timed(SIZE, fast())).unwrap();
-    let shared = SharedQueue::new(queue(&mut model, 4));
+    let mut model = ModelDevice::new(ModelSettings::latency_model(SIZE, fast_service())).unwrap();
+    let shared = SharedQueue::new(model_queue(&mut model, 4));
     for _ in 0..50 {
         let mut one = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();
         let mut other = Handle::builder(model.facts()).queue(shared.clone()).build().unwrap();

@@ -7,7 +7,7 @@
 use super::{ROUND_MAX, failed};
 use crate::experiment::LabError;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::attach::admin::{NamespaceRequest, NamespaceSpec};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::{AttachBackend, AttachOptions};
 use headwater_io::{Buffer, Command, Device, Queue};
 use std::path::Path;
@@ -52,7 +52,7 @@ impl AttachedReader {
         )?;
         let mut device = Device::over(Box::new(backend), 1)?;
         let namespace = device.create_namespace(NamespaceSpec::keys())?;
-        device.choose(namespace)?;
+        device.select_namespace(namespace)?;
         let mut reader = Self::over(device, value_bytes, depth)?;
         let limits = NamespaceRequest::Limits { iops, bytes_per_second: 0, burst: depth };
         reader._device.change_namespace(namespace, limits)?;
@@ -165,7 +165,7 @@ impl AttachedReader {
     fn take(&mut self) -> Result<u64, LabError> {
         let mut taken = 0;
         while let Some(completion) = self.queue.poll()? {
-            if completion.ok()? != self.value_bytes {
+            if completion.into_result()? != self.value_bytes {
                 return Err(failed("a retrieved value has another length than the stored one"));
             }
             taken += 1;
@@ -176,7 +176,7 @@ impl AttachedReader {
     fn wait(&mut self) -> Result<u32, LabError> {
         for _ in 0..POLLS_MAX {
             if let Some(completion) = self.queue.poll()? {
-                return Ok(completion.ok()?);
+                return Ok(completion.into_result()?);
             }
             std::hint::spin_loop();
         }

@@ -62,16 +62,16 @@ impl FullCache {
         let pool = Pool::open(PoolConfig { cap: 512 << 20, ..PoolConfig::default() })?;
         let shape = DeviceShape { device_bytes: 1 << 40, block_bytes: 4_096 };
         let count = usize::try_from(pages).unwrap_or(usize::MAX);
-        let config = CacheConfig { pages: count, ahead_pages: 0, ..CacheConfig::default() };
+        let config = CacheConfig { pages: count, prefetch_pages: 0, ..CacheConfig::default() };
         let mut cache = BlockCache::new(shape, config, &mut |bytes| buffer(&pool, bytes))?;
         let owner = cache.join();
         let mut full = Self { cache, lower: NullBackingDevice::default(), owner, pool };
         for page in 0..pages {
             let into = buffer(&full.pool, PAGE_BYTES)?;
             let request = CacheRequest::Read { offset: page * PAGE_BYTES as u64, into };
-            if let Ok(SubmitResult::Later) = full.cache.submit(&mut full.lower, full.owner, request, 0) {
-                full.cache.turn(&mut full.lower, Nanos::ZERO);
-                full.cache.take(full.owner);
+            if let Ok(SubmitResult::Pending) = full.cache.submit(&mut full.lower, full.owner, request, 0) {
+                full.cache.poll(&mut full.lower, Nanos::ZERO);
+                full.cache.take_finished(full.owner);
             }
         }
         Ok(full)
@@ -79,7 +79,7 @@ impl FullCache {
 }
 
 fn buffer(pool: &Pool, bytes: usize) -> Result<Buffer, IoError> {
-    Ok(Buffer::pooled(pool.buffer(bytes)?))
+    Ok(Buffer::from_pool(pool.buffer(bytes)?))
 }
 
 /// Returns the page of the n-th read: spread over all pages, never the same twice in a row.

@@ -89,7 +89,7 @@ fn buffers(model: &mut ModelDevice, depth: u32) -> Result<Vec<Buffer>, IoError> 
 }
 
 fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoError>, IoError> {
-    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null_device(SIZE))?;
     let block_bytes = model.facts().block_bytes;
     let mut queue = Queue::over(model.queue(depth)?);
     let mut free = buffers(&mut model, depth)?;
@@ -100,7 +100,7 @@ fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoEr
                 let lba = u64::from(done % 200_000) * 8;
                 queue.submit(Command::read(1, lba, block_bytes, buffer)?, lba)?;
             }
-            while let Some(answer) = queue.poll_with()? {
+            while let Some(answer) = queue.poll_command()? {
                 done += u32::from(answer.completion.status.is_success());
                 if let TransferData::FromDevice(buffer) = answer.data {
                     free.push(buffer);
@@ -112,7 +112,7 @@ fn queue_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoEr
 }
 
 fn handle_round(depth: u32, reads: u32) -> Result<impl FnMut() -> Result<(), IoError>, IoError> {
-    let mut model = ModelDevice::new(ModelSettings::null(SIZE))?;
+    let mut model = ModelDevice::new(ModelSettings::null_device(SIZE))?;
     let queue = Queue::over(model.queue(depth)?);
     let mut handle = Handle::builder(model.facts()).queue(queue).build()?;
     // Chosen at run time, so that the compiler cannot specialize for them.

@@ -184,7 +184,7 @@ fn pace_name(pace: PollPace) -> String {
 
 impl WaitMethod {
     fn open(looker: PollingSide, pace: PollPace, bytes: usize, seed: u64) -> Result<Self, IoError> {
-        let mut model = ModelDevice::new(ModelSettings::timed(SIZE, service_of(bytes)))?;
+        let mut model = ModelDevice::new(ModelSettings::latency_model(SIZE, service_of(bytes)))?;
         let queue = Queue::over(model.queue(1)?);
         let buffer = Some(model.region(bytes)?);
         let builder = Handle::builder(model.facts());

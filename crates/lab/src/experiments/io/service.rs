@@ -61,7 +61,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
         );
     }
     let max_of_rest = |rates: &[f64; THREADS]| rates[1..].iter().copied().fold(0.0, f64::max);
-    let unit = "times the IOPS of the best of the others";
+    let unit = "times the IOPS of the best other thread";
     let baseline = format!("without a boost {:.2} times", plain[0] / max_of_rest(&plain));
     let value = (boosted[0] / max_of_rest(&boosted), unit);
     findings.claims.push(LabClaim::found(
@@ -82,13 +82,13 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
 
 fn model(arbitration: ArbitrationMode, time: &IoClock) -> Result<ModelDevice, IoError> {
     let service = ServiceTimes { jitter_percent: 10, units: 2, ..ServiceTimes::default() };
-    let settings = ModelSettings { arbitration, ..ModelSettings::timed(SIZE, service) };
-    ModelDevice::in_time(settings, time.clone())
+    let settings = ModelSettings { arbitration, ..ModelSettings::latency_model(SIZE, service) };
+    ModelDevice::with_clock(settings, time.clone())
 }
 
 /// Returns the writes a second of each thread.
 fn figure_4(setup: QueueSetup, span: Nanos, seed: u64) -> Result<[f64; THREADS], IoError> {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     // NVMe Base 2.0 figure 320: burst, then the weights of low, medium and high, counted from 0.
     let settings = u32::from_le_bytes([0, WEIGHTS.1 - 1, 0, WEIGHTS.0 - 1]);
     let arbitration = match setup {
@@ -97,11 +97,11 @@ fn figure_4(setup: QueueSetup, span: Nanos, seed: u64) -> Result<[f64; THREADS],
     };
     let mut model = model(arbitration, &time)?;
     let shared_depth = u32::try_from(THREADS - 1).unwrap_or(0) * IN_FLIGHT;
-    let first = Queue::over(model.queue_of(IN_FLIGHT, QueuePriority::High)?);
-    let shared = SharedQueue::new(Queue::over(model.queue_of(shared_depth, QueuePriority::Low)?));
-    let mut handles = vec![Handle::builder(model.facts()).queue(first).time(time.clone()).build()?];
+    let first = Queue::over(model.queue_of_class(IN_FLIGHT, QueuePriority::High)?);
+    let shared = SharedQueue::new(Queue::over(model.queue_of_class(shared_depth, QueuePriority::Low)?));
+    let mut handles = vec![Handle::builder(model.facts()).queue(first).clock(time.clone()).build()?];
     for _ in 1..THREADS {
-        let builder = Handle::builder(model.facts()).time(time.clone());
+        let builder = Handle::builder(model.facts()).clock(time.clone());
         handles.push(match setup {
             QueueSetup::NonBoosted => builder.queue(Queue::over(model.queue(IN_FLIGHT)?)).build()?,
             QueueSetup::Boosted | QueueSetup::Weighted => builder.queue(shared.clone()).build()?,
@@ -116,10 +116,10 @@ fn figure_4(setup: QueueSetup, span: Nanos, seed: u64) -> Result<[f64; THREADS],
     while time.now() < span {
         for ((handle, free), count) in handles.iter_mut().zip(&mut free).zip(&mut counts) {
             while let Some(buffer) = free.pop() {
-                handle.submit(IoRequest::write(page(&mut random), buffer, WriteDurability::AsPromised), 0)?;
+                handle.submit(IoRequest::write(page(&mut random), buffer, WriteDurability::NamespaceDefault), 0)?;
             }
             while let Some(answer) = handle.poll()? {
-                answer.completion.ok()?;
+                answer.completion.into_result()?;
                 *count += 1;
                 if let TransferData::ToDevice(buffer) = answer.data {
                     free.push(buffer);
@@ -167,8 +167,8 @@ fn deadlines(context: &RunContext, findings: &mut ExperimentFindings) -> Result<
     within[0] = DEADLINE;
     let beside = DeadlineLoad { interval: Nanos::from_micros(100), background: 512 };
     let beyond = DeadlineLoad { interval: Nanos::from_micros(16), background: 0 };
-    let served = SchedulingPolicy::Deadline { within, late: LatePolicy::Serve };
-    let given_up = SchedulingPolicy::Deadline { within, late: LatePolicy::GiveUp };
+    let served = SchedulingPolicy::Deadline { deadlines: within, late_policy: LatePolicy::Serve };
+    let given_up = SchedulingPolicy::Deadline { deadlines: within, late_policy: LatePolicy::Cancel };
     for (name, what, load, scheduling) in [
         ("p4.deadline.beside_flood", "10,000/s with a deadline beside 512 that have time", beside, served),
         ("p4.deadline.overload", "62,500/s with a deadline, where 32,700/s fit", beyond, given_up),
@@ -208,24 +208,24 @@ fn loaded(
     span: Nanos,
     seed: u64,
 ) -> Result<LoadOutcome, IoError> {
-    let time = IoClock::at_zero();
+    let time = IoClock::virtual_at_zero();
     let mut model = model(ArbitrationMode::RoundRobin, &time)?;
     let queue = Queue::over(model.queue(64)?);
     let builder = Handle::builder(model.facts()).queue(queue).scheduling(scheduling);
-    let mut handle = builder.waiting_max(WAITING_MAX).time(time.clone()).build()?;
+    let mut handle = builder.waiting_max(WAITING_MAX).clock(time.clone()).build()?;
     let data = model.region(PAGE_BYTES)?;
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut outcome, mut next, mut unhurried) = (LoadOutcome::default(), Nanos::ZERO, 0);
     while time.now() < span {
         while unhurried < load.background {
-            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
-            handle.submit(request.of_class(RequestClass::LAST), NO_DEADLINE)?;
+            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
+            handle.submit(request.with_class(RequestClass::LAST), NO_DEADLINE)?;
             unhurried += 1;
         }
         // A full handle refuses requests; refused requests do not count as served.
-        if time.now() >= next && handle.unanswered() < handle.most() {
+        if time.now() >= next && handle.outstanding() < handle.capacity() {
             next = next.after(load.interval);
-            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::AsPromised);
+            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
             handle.submit(request, time.now().0)?;
         }
         while let Some(answer) = handle.poll()? {

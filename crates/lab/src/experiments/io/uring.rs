@@ -265,25 +265,25 @@ impl UringReader {
     fn in_flight(&self) -> u32 {
         match &self.path {
             ReadPath::Queue(queue) => queue.in_flight(),
-            ReadPath::Handle(handle) => handle.unanswered(),
+            ReadPath::Handle(handle) => handle.outstanding(),
         }
     }
 
     /// Waits for a completion and takes all that are available. Returns their number.
     fn take(&mut self) -> Result<u64, IoError> {
         let mut next = match &mut self.path {
-            ReadPath::Queue(queue) => queue.wait_with(None)?,
+            ReadPath::Queue(queue) => queue.wait_command(None)?,
             ReadPath::Handle(handle) => handle.wait(None)?,
         };
         let mut taken = 0;
         while let Some(CompletedCommand { completion, data }) = next {
-            completion.ok()?;
+            completion.into_result()?;
             taken += 1;
             if let TransferData::FromDevice(buffer) = data {
                 self.free.push(buffer);
             }
             next = match &mut self.path {
-                ReadPath::Queue(queue) => queue.poll_with()?,
+                ReadPath::Queue(queue) => queue.poll_command()?,
                 ReadPath::Handle(handle) => handle.poll()?,
             };
         }

@@ -27,9 +27,9 @@ pub enum ControllerKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultipathMode {
     /// Reports a single path: CMIC and NMIC are 0.
-    Alone,
+    SinglePath,
     /// Reports several paths to the same namespaces, rated by Asymmetric Namespace Access.
-    Shared,
+    Multipath,
 }
 
 /// The configuration of one controller.
@@ -42,7 +42,7 @@ pub struct ControllerConfig {
     /// The controller type.
     pub kind: ControllerKind,
     /// The multipath capability that it reports.
-    pub sharing: MultipathMode,
+    pub multipath: MultipathMode,
     /// The maximum number of slots of a queue, 2 to 65,536.
     pub queue_slots_max: u32,
     /// The maximum number of I/O submission queues, and of I/O completion queues.
@@ -65,7 +65,7 @@ impl ControllerConfig {
             id,
             transport: ControllerTransport::Pcie,
             kind: ControllerKind::Io,
-            sharing: MultipathMode::Alone,
+            multipath: MultipathMode::SinglePath,
             queue_slots_max: 1_024,
             io_queues_max: 32,
             interrupt_vectors: 33,
@@ -80,7 +80,7 @@ impl ControllerConfig {
     pub const fn fabrics(id: u16) -> Self {
         Self {
             transport: ControllerTransport::Fabrics,
-            sharing: MultipathMode::Shared,
+            multipath: MultipathMode::Multipath,
             interrupt_vectors: 0,
             in_capsule_bytes: 8_192,
             ..Self::pcie(id)
@@ -92,7 +92,7 @@ impl ControllerConfig {
     pub const fn discovery(id: u16) -> Self {
         Self {
             kind: ControllerKind::Discovery,
-            sharing: MultipathMode::Alone,
+            multipath: MultipathMode::SinglePath,
             io_queues_max: 0,
             in_capsule_bytes: 0,
             ..Self::fabrics(id)

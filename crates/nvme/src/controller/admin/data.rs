@@ -58,7 +58,7 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
     }
     match opcode {
         AdminOpcode::Identify => Ok(AdminData::ToHost(IDENTIFY_BYTES)),
-        AdminOpcode::GetLogPage => u32::try_from(LogDwords::of(entry).dwords * 4)
+        AdminOpcode::GetLogPage => u32::try_from(LogDwords::from_entry(entry).dwords * 4)
             .ok()
             .filter(|&bytes| bytes <= config.transfer_bytes_max())
             .map(AdminData::ToHost)
@@ -71,7 +71,7 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
             0 => AdminData::None,
             bytes => AdminData::FromHost(bytes),
         }),
-        AdminOpcode::NamespaceManagement => Ok(match NamespaceDwords::of(entry).select {
+        AdminOpcode::NamespaceManagement => Ok(match NamespaceDwords::from_entry(entry).select {
             0 => AdminData::FromHost(IDENTIFY_BYTES),
             _ => AdminData::None,
         }),
@@ -83,7 +83,7 @@ pub(super) fn admin_data(config: &ControllerConfig, entry: &SubmissionEntry) -> 
 /// Returns the data length of a feature. Its capabilities (SEL 011b) have no data, and a host identifier may be 8
 /// bytes.
 fn feature_bytes(entry: &SubmissionEntry) -> u32 {
-    let fields = FeatureDwords::of(entry);
+    let fields = FeatureDwords::from_entry(entry);
     let is_get = entry.opcode == AdminOpcode::GetFeatures.number();
     match FeatureId::from_number(fields.feature) {
         Some(_) if is_get && fields.select == 3 => 0,

@@ -51,12 +51,12 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> Result<AdminCompletion, Status> {
-        let fields = FeatureDwords::of(entry);
+        let fields = FeatureDwords::from_entry(entry);
         let feature = self.feature(&fields, subsystem)?;
         let select = FeatureSelect::from_number(fields.select).ok_or(Status::INVALID_FIELD)?;
         let nsid = entry.namespace.get();
         if feature.scope() == FeatureScope::Namespace {
-            self.check_key_value_or_block(feature, nsid, subsystem)?;
+            self.check_namespace_feature(feature, nsid, subsystem)?;
         }
         match (select, feature) {
             (FeatureSelect::Supported, _) => Ok(AdminCompletion::with_result(supported_dword(feature))),
@@ -84,7 +84,7 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
         now: Nanos,
     ) -> Result<AdminStep, Status> {
-        let fields = FeatureDwords::of(entry);
+        let fields = FeatureDwords::from_entry(entry);
         let feature = self.feature(&fields, subsystem)?;
         let nsid = entry.namespace.get();
         if fields.saves {
@@ -95,7 +95,7 @@ impl DeviceController {
                 return Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC);
             }
             FeatureScope::Namespace if nsid != NSID_BROADCAST => {
-                self.check_key_value_or_block(feature, nsid, subsystem)?;
+                self.check_namespace_feature(feature, nsid, subsystem)?;
             }
             _ => {}
         }
@@ -103,7 +103,7 @@ impl DeviceController {
             FeatureId::NumberOfQueues => self.set_number_of_queues(fields.value),
             FeatureId::KeyValueConfiguration => {
                 let is_error = fields.value & 1 == 1;
-                Ok(AdminStep::Namespace(NamespaceAction::MissingKey { nsid, is_error }))
+                Ok(AdminStep::Namespace(NamespaceAction::SetMissingKeyError { nsid, is_error }))
             }
             FeatureId::KeepAliveTimer => {
                 // A fabrics host cannot turn its Keep Alive timer off (3.9).
@@ -116,7 +116,7 @@ impl DeviceController {
                 self.keep_alive.set(fields.value, now);
                 Ok(AdminStep::success())
             }
-            FeatureId::CommandSetProfile => self.choose_profile(fields.value),
+            FeatureId::CommandSetProfile => self.select_profile(fields.value),
             FeatureId::WriteCache if fields.value & 1 == 1 => Ok(AdminStep::success()),
             FeatureId::WriteCache => Err(Status::FEATURE_NOT_CHANGEABLE),
             // Connect sets the host identifier (5.27.1.25).
@@ -128,7 +128,7 @@ impl DeviceController {
     }
 
     /// Checks that the namespace is attached and that its command set has the feature.
-    fn check_key_value_or_block(
+    fn check_namespace_feature(
         &self,
         feature: FeatureId,
         nsid: u32,
@@ -153,12 +153,12 @@ impl DeviceController {
         }
         let requested = submission.max(completion) + 1;
         let granted = u16::try_from(requested).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
-        self.features.give_io_queues(granted);
+        self.features.grant_io_queues(granted);
         Ok(AdminStep::Done(AdminCompletion::with_result(self.features.number_of_queues())))
     }
 
     /// Selects the I/O Command Set Profile (5.27.1.21): the only combination, 0, is always selected.
-    fn choose_profile(&self, value: u32) -> Result<AdminStep, Status> {
+    fn select_profile(&self, value: u32) -> Result<AdminStep, Status> {
         if self.configuration().command_sets() != Some(CommandSets::All) {
             return Err(Status::INVALID_FIELD);
         }

@@ -38,7 +38,7 @@ impl DeviceController {
         entry: &SubmissionEntry,
         subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
-        let fields = IdentifyDwords::of(entry);
+        let fields = IdentifyDwords::from_entry(entry);
         let view = IdentifyView::from_number(fields.view).ok_or(Status::INVALID_FIELD)?;
         if self.config.kind == ControllerKind::Discovery && view != IdentifyView::Controller {
             return Err(Status::INVALID_FIELD);
@@ -61,7 +61,7 @@ impl DeviceController {
             }
             IdentifyView::IndependentNamespace => {
                 let facts = self.active_namespace(nsid, subsystem)?;
-                Ok(facts.map_or_else(zeroes, |_| namespace::independent(self.config.sharing)))
+                Ok(facts.map_or_else(zeroes, |_| namespace::independent(self.config.multipath)))
             }
             IdentifyView::ActiveNamespaces => self.list(NamespaceScope::Active, nsid, None, subsystem),
             IdentifyView::AllocatedNamespaces => self.list(NamespaceScope::Allocated, nsid, None, subsystem),
@@ -112,23 +112,23 @@ impl DeviceController {
 
     fn find(
         &self,
-        among: NamespaceScope,
+        scope: NamespaceScope,
         nsid: u32,
         subsystem: &impl NvmSubsystem,
     ) -> Result<Option<NamespaceProperties>, Status> {
         if !(1..=subsystem.namespaces_max()).contains(&nsid) {
             return Err(Status::INVALID_NAMESPACE);
         }
-        Ok(self.is_among(among, nsid, subsystem).then(|| subsystem.namespace(nsid)).flatten())
+        Ok(self.is_in_scope(scope, nsid, subsystem).then(|| subsystem.namespace(nsid)).flatten())
     }
 
     /// Returns true if the view covers the namespace. A host that selected the NVM command set alone (CC.CSS) sees no
     /// key spaces.
-    fn is_among(&self, among: NamespaceScope, nsid: u32, subsystem: &impl NvmSubsystem) -> bool {
+    fn is_in_scope(&self, scope: NamespaceScope, nsid: u32, subsystem: &impl NvmSubsystem) -> bool {
         let seen = |facts: NamespaceProperties| {
             facts.format.command_set() == CommandSet::Nvm || self.has_key_value()
         };
-        match among {
+        match scope {
             NamespaceScope::Allocated => true,
             NamespaceScope::Active => {
                 subsystem.is_attached(nsid, self.config.id) && subsystem.namespace(nsid).is_some_and(seen)
@@ -139,7 +139,7 @@ impl DeviceController {
     /// Builds the page of CNS 00h and 11h: block namespaces only.
     fn describe(
         &self,
-        among: NamespaceScope,
+        scope: NamespaceScope,
         nsid: u32,
         set: CommandSet,
         subsystem: &impl NvmSubsystem,
@@ -147,9 +147,9 @@ impl DeviceController {
         if nsid == NSID_BROADCAST {
             return Ok(namespace::capabilities(self, set, subsystem));
         }
-        match self.find(among, nsid, subsystem)? {
+        match self.find(scope, nsid, subsystem)? {
             None => Ok(zeroes()),
-            Some(facts) if facts.format.command_set() == set => Ok(namespace::facts(self, &facts, subsystem)),
+            Some(facts) if facts.format.command_set() == set => Ok(namespace::namespace_page(self, &facts, subsystem)),
             Some(_) => Err(Status::INVALID_COMMAND_SET),
         }
     }
@@ -158,18 +158,18 @@ impl DeviceController {
     /// extended formats.
     fn describe_by_set(
         &self,
-        among: NamespaceScope,
+        scope: NamespaceScope,
         nsid: u32,
         set: CommandSet,
         subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
-        let page = self.describe(among, nsid, set, subsystem)?;
+        let page = self.describe(scope, nsid, set, subsystem)?;
         Ok(if set == CommandSet::Nvm { zeroes() } else { page })
     }
 
     fn list(
         &self,
-        among: NamespaceScope,
+        scope: NamespaceScope,
         after: u32,
         set: Option<CommandSet>,
         subsystem: &impl NvmSubsystem,
@@ -178,7 +178,7 @@ impl DeviceController {
             return Err(Status::INVALID_NAMESPACE);
         }
         let listed = (1..=subsystem.namespaces_max()).filter(|&nsid| {
-            self.is_among(among, nsid, subsystem)
+            self.is_in_scope(scope, nsid, subsystem)
                 && subsystem
                     .namespace(nsid)
                     .is_some_and(|facts| set.is_none_or(|set| facts.format.command_set() == set))

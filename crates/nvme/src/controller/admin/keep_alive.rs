@@ -12,14 +12,14 @@ const GRANULARITY_MS: u32 = 100;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeepAliveTimer {
     timeout_ms: u32,
-    heard: Nanos,
+    started_at: Nanos,
 }
 
 impl KeepAliveTimer {
     /// Sets KATO, rounded up to the granularity, and restarts the timer.
     pub(super) fn set(&mut self, timeout_ms: u32, now: Nanos) {
         self.timeout_ms = timeout_ms.div_ceil(GRANULARITY_MS).saturating_mul(GRANULARITY_MS);
-        self.heard = now;
+        self.started_at = now;
     }
 
     /// Returns KATO.
@@ -28,13 +28,13 @@ impl KeepAliveTimer {
     }
 
     /// Restarts the timer, because the host sent a Keep Alive.
-    pub(super) fn hear(&mut self, now: Nanos) {
-        self.heard = now;
+    pub(super) fn restart(&mut self, now: Nanos) {
+        self.started_at = now;
     }
 
     /// Returns the time at which the timer expires, if it is set.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        (self.timeout_ms > 0).then(|| self.heard.after(Nanos::from_millis(u64::from(self.timeout_ms))))
+        (self.timeout_ms > 0).then(|| self.started_at.after(Nanos::from_millis(u64::from(self.timeout_ms))))
     }
 
     /// Returns true if the timer has expired.

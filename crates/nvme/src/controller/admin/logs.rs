@@ -39,7 +39,7 @@ impl DeviceController {
             }
             ControllerKind::Io => match page {
                 LogPage::Discovery => false,
-                LogPage::Ana => self.config.sharing == MultipathMode::Shared,
+                LogPage::Ana => self.config.multipath == MultipathMode::Multipath,
                 _ => true,
             },
         }
@@ -50,7 +50,7 @@ impl DeviceController {
         entry: &SubmissionEntry,
         subsystem: &impl NvmSubsystem,
     ) -> Result<Vec<u8>, Status> {
-        let fields = LogDwords::of(entry);
+        let fields = LogDwords::from_entry(entry);
         let page = LogPage::from_number(fields.page)
             .filter(|&page| self.has_log_page(page))
             .ok_or(Status::INVALID_LOG_PAGE)?;

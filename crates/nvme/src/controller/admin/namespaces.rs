@@ -20,14 +20,14 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
-        let fields = NamespaceDwords::of(entry);
+        let fields = NamespaceDwords::from_entry(entry);
         let nsid = entry.namespace.get();
         match fields.select {
             0 if nsid != 0 => Err(Status::INVALID_FIELD),
-            0 => create(fields.command_set, data),
+            0 => decode_create(fields.command_set, data),
             1 => {
                 if nsid != NSID_BROADCAST {
-                    allocated(nsid, subsystem)?;
+                    check_allocated(nsid, subsystem)?;
                 }
                 Ok(AdminStep::Namespace(NamespaceAction::Delete { nsid }))
             }
@@ -43,10 +43,10 @@ impl DeviceController {
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
         let nsid = entry.namespace.get();
-        allocated(nsid, subsystem)?;
+        check_allocated(nsid, subsystem)?;
         let controllers = controllers_of(data, &subsystem.controllers())?;
         let is_attached = |id: &u16| subsystem.is_attached(nsid, *id);
-        match NamespaceDwords::of(entry).select {
+        match NamespaceDwords::from_entry(entry).select {
             0 if controllers.iter().any(is_attached) => Err(Status::NAMESPACE_ALREADY_ATTACHED),
             0 => Ok(AdminStep::Namespace(NamespaceAction::Attach { nsid, controllers })),
             1 if !controllers.iter().all(is_attached) => Err(Status::NAMESPACE_NOT_ATTACHED),
@@ -61,7 +61,7 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
-        let fields = FormatDwords::of(entry);
+        let fields = FormatDwords::from_entry(entry);
         let nsid = entry.namespace.get();
         if fields.secure_erase > SECURE_ERASE_MAX {
             return Err(Status::INVALID_FIELD);
@@ -93,7 +93,7 @@ impl DeviceController {
         subsystem: &impl NvmSubsystem,
     ) -> Result<AdminStep, Status> {
         refuse_while_sanitizing(subsystem)?;
-        let fields = SanitizeDwords::of(entry);
+        let fields = SanitizeDwords::from_entry(entry);
         match fields.action {
             // Exit Failure Mode: allowed only if the failed sanitize permitted it (section 8.21).
             1 => match subsystem.sanitize() {
@@ -122,7 +122,7 @@ fn refuse_while_sanitizing(subsystem: &impl NvmSubsystem) -> Result<(), Status> 
 }
 
 /// Checks that the NSID names an allocated namespace, attached or not.
-fn allocated(nsid: u32, subsystem: &impl NvmSubsystem) -> Result<(), Status> {
+fn check_allocated(nsid: u32, subsystem: &impl NvmSubsystem) -> Result<(), Status> {
     if !(1..=subsystem.namespaces_max()).contains(&nsid) {
         return Err(Status::INVALID_NAMESPACE);
     }
@@ -131,7 +131,7 @@ fn allocated(nsid: u32, subsystem: &impl NvmSubsystem) -> Result<(), Status> {
 
 /// Decodes a create. The relevant fields of both command sets lie at the same offsets (NVM 1.0 figure 105, KV 1.0d
 /// figure 41).
-fn create(command_set: u8, data: &[u8]) -> Result<AdminStep, Status> {
+fn decode_create(command_set: u8, data: &[u8]) -> Result<AdminStep, Status> {
     let set = CommandSet::from_number(command_set).ok_or(Status::COMMAND_SET_NOT_SUPPORTED)?;
     let (page, _) = IdentifyNvm::ref_from_prefix(data).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
     let size = page.size.get();

@@ -15,10 +15,10 @@ const PAGE_OFFSET: u64 = 0xFFF;
 
 impl DeviceController {
     pub(super) fn create_completion_queue(&mut self, entry: &SubmissionEntry) -> Result<AdminStep, Status> {
-        let fields = CreateQueueDwords::of(entry);
+        let fields = CreateQueueDwords::from_entry(entry);
         let chosen = self.configuration().completion_entry_shift() == COMPLETION_ENTRY_SHIFT;
         self.check_queue(&fields, entry, chosen)?;
-        let vector = fields.interrupts_enabled.then_some(fields.companion);
+        let vector = fields.interrupts_enabled.then_some(fields.vector_or_completion_queue);
         if vector.is_some_and(|vector| vector >= self.config.interrupt_vectors) {
             return Err(Status::INVALID_INTERRUPT_VECTOR);
         }
@@ -32,16 +32,16 @@ impl DeviceController {
     }
 
     pub(super) fn create_submission_queue(&mut self, entry: &SubmissionEntry) -> Result<AdminStep, Status> {
-        let fields = CreateQueueDwords::of(entry);
+        let fields = CreateQueueDwords::from_entry(entry);
         let chosen = self.configuration().submission_entry_shift() == SUBMISSION_ENTRY_SHIFT;
         self.check_queue(&fields, entry, chosen)?;
-        if !self.is_io_queue(fields.companion) {
+        if !self.is_io_queue(fields.vector_or_completion_queue) {
             return Err(Status::INVALID_QUEUE_ID);
         }
         self.queues_created = true;
         Ok(AdminStep::CreateSubmissionQueue(SubmissionQueueRequest {
             id: QueueId(fields.id),
-            completion: QueueId(fields.companion),
+            completion: QueueId(fields.vector_or_completion_queue),
             base: entry.prp1.get(),
             slots: fields.slots,
             priority: QueuePriority::from_bits(fields.priority),

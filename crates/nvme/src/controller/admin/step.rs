@@ -14,7 +14,7 @@ use crate::spec::status::Status;
 pub enum AdminData {
     /// No data.
     None,
-    /// A number of bytes from the host, to pass to [`Controller::admin`](super::Controller::admin).
+    /// A number of bytes from the host, to pass to [`DeviceController::admin`](super::DeviceController::admin).
     FromHost(u32),
     /// A maximum number of bytes to the host, returned with the completion.
     ToHost(u32),
@@ -120,7 +120,7 @@ pub enum NamespaceAction {
         controllers: Vec<u16>,
     },
     /// Set EDNEK of one key space or all.
-    MissingKey {
+    SetMissingKeyError {
         /// The NSID.
         nsid: u32,
         /// True if deleting a missing key is an error.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceWatch {
     generation: Option<u64>,
-    seen: BTreeMap<u32, NamespaceProperties>,
+    last_seen: BTreeMap<u32, NamespaceProperties>,
     changed: BTreeSet<u32>,
 }
 
@@ -18,28 +18,28 @@ pub(super) struct NamespaceWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchOutcome {
     /// No change that the host must receive.
-    Same,
+    Unchanged,
     /// Namespaces were attached, detached or changed.
     Changed,
 }
 
 impl NamespaceWatch {
     /// Compares with the last call. The first call only stores the namespaces.
-    pub(super) fn look(&mut self, subsystem: &impl NvmSubsystem, controller: u16) -> WatchOutcome {
+    pub(super) fn update(&mut self, subsystem: &impl NvmSubsystem, controller: u16) -> WatchOutcome {
         let generation = subsystem.generation();
         if self.generation == Some(generation) {
-            return WatchOutcome::Same;
+            return WatchOutcome::Unchanged;
         }
         let is_first = self.generation.replace(generation).is_none();
         let now = attached(subsystem, controller);
-        let before = std::mem::replace(&mut self.seen, now);
+        let before = std::mem::replace(&mut self.last_seen, now);
         if is_first {
-            return WatchOutcome::Same;
+            return WatchOutcome::Unchanged;
         }
-        let different = before.keys().chain(self.seen.keys()).copied();
-        let different: Vec<u32> = different.filter(|nsid| before.get(nsid) != self.seen.get(nsid)).collect();
+        let different = before.keys().chain(self.last_seen.keys()).copied();
+        let different: Vec<u32> = different.filter(|nsid| before.get(nsid) != self.last_seen.get(nsid)).collect();
         self.changed.extend(&different);
-        if different.is_empty() { WatchOutcome::Same } else { WatchOutcome::Changed }
+        if different.is_empty() { WatchOutcome::Unchanged } else { WatchOutcome::Changed }
     }
 
     /// Returns the changed NSIDs, in ascending order.

@@ -78,7 +78,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     ///
     /// # Errors
     /// [`DoorbellError`], which the caller reports by an asynchronous event. The queue accepts no more commands.
-    pub fn ring_submission(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
+    pub fn write_submission_doorbell(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
         let found = find_mut(&mut self.submissions, queue).ok_or(DoorbellError::NoQueue(queue))?;
         found.write_doorbell(value).map_err(|fault| DoorbellError::Value { queue, fault })
     }
@@ -89,7 +89,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     /// # Errors
     /// [`DoorbellError`], which the caller reports by an asynchronous event. Completions for the queue are discarded
     /// from then on.
-    pub fn ring_completion(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
+    pub fn write_completion_doorbell(&mut self, queue: QueueId, value: u32) -> Result<(), DoorbellError> {
         let found = self.completion_mut(queue).ok_or(DoorbellError::NoQueue(queue))?;
         found.write_doorbell(value).map_err(|fault| DoorbellError::Value { queue, fault })
     }
@@ -110,7 +110,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     /// initialised with the values written so far. The admin queue keeps its registers unless the cells are a mapped
     /// page, because hosts that also have registers write no cells for it. A queue whose cell lies outside the memory
     /// keeps its registers too.
-    pub fn share_doorbells(&mut self, cells: DoorbellCells<M>)
+    pub fn set_doorbell_cells(&mut self, cells: DoorbellCells<M>)
     where
         M: Clone,
     {
@@ -119,12 +119,12 @@ impl<M: RingMemory> QueueArbiter<M> {
         self.doorbells = DoorbellSource::Cells(cells);
         for queue in self.submissions.iter_mut().flatten().filter(|queue| moves(queue.id())) {
             if let Some(cell) = self.doorbells.submission(queue.id()) {
-                queue.share_doorbell(cell);
+                queue.set_doorbell_cell(cell);
             }
         }
         for queue in self.completions.iter_mut().flatten().filter(|queue| moves(queue.id())) {
             if let Some(cell) = self.doorbells.completion(queue.id()) {
-                queue.share_doorbell(cell);
+                queue.set_doorbell_cell(cell);
             }
         }
     }

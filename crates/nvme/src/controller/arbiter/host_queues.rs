@@ -4,7 +4,7 @@
 //! whose status the specification names. Invariant: a submission queue always has its completion queue, which cannot be
 //! removed before it.
 
-use super::{ArbiterError, QueueArbiter, find, find_mut, put};
+use super::{ArbiterError, QueueArbiter, find, find_mut, insert_at};
 use crate::controller::arbiter::doorbells::DoorbellSource;
 use crate::controller::completion_queue::CompletionQueue;
 use crate::controller::interrupts::{
@@ -107,7 +107,7 @@ impl<M: RingMemory> QueueArbiter<M> {
 
     /// Sets the Interrupt Coalescing feature.
     pub fn set_coalescing(&mut self, coalescing: InterruptCoalescing) {
-        self.interrupts.set(coalescing);
+        self.interrupts.set_coalescing(coalescing);
     }
 
     /// Sets the Interrupt Vector Configuration feature.
@@ -138,10 +138,10 @@ impl<M: RingMemory> QueueArbiter<M> {
             return Err(ArbiterError::Memory(id));
         }
         let completion = CompletionQueue::over(id, completion, completion_slots, vector);
-        put(&mut self.completions, id, completion);
+        insert_at(&mut self.completions, id, completion);
         let consumer = SubmissionConsumer::over(submission, submission_slots);
         let queue = SubmissionQueue::new(id, id, QueueKind::Standard, consumer);
-        self.put_submission(queue, QueuePriority::Urgent);
+        self.insert_submission(queue, QueuePriority::Urgent);
         Ok(())
     }
 
@@ -167,16 +167,16 @@ impl<M: RingMemory> QueueArbiter<M> {
         }
         let slots = self.slots(spec.slots)?;
         if let Some(vector) = spec.vector
-            && !self.interrupts.has(vector)
+            && !self.interrupts.has_vector(vector)
         {
             return Err(self.no_vector(vector));
         }
-        let memory = memory_of(completion_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
+        let memory = request_memory(completion_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
         let mut queue = CompletionQueue::over(id, memory, slots, spec.vector);
         if let Some(cell) = self.doorbells.completion(id) {
-            queue.share_doorbell(cell);
+            queue.set_doorbell_cell(cell);
         }
-        put(&mut self.completions, id, queue);
+        insert_at(&mut self.completions, id, queue);
         Ok(())
     }
 
@@ -208,13 +208,13 @@ impl<M: RingMemory> QueueArbiter<M> {
             return Err(ArbiterError::NoCompletionQueue(completion));
         }
         let slots = self.slots(spec.slots)?;
-        let memory = memory_of(submission_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
+        let memory = request_memory(submission_words(slots), memory).ok_or(ArbiterError::Memory(id))?;
         let consumer = SubmissionConsumer::over(memory, slots);
         let mut queue = SubmissionQueue::new(id, completion, spec.kind, consumer);
         if let Some(cell) = self.doorbells.submission(id) {
-            queue.share_doorbell(cell);
+            queue.set_doorbell_cell(cell);
         }
-        self.put_submission(queue, spec.priority);
+        self.insert_submission(queue, spec.priority);
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl<M: RingMemory> QueueArbiter<M> {
 
     /// Posts completions that wait for room, then calls `fire` for each interrupt vector that is due: it has
     /// completions to announce, and no coalescing holds them back.
-    pub fn interrupt(&mut self, now: Nanos, fire: impl FnMut(u16)) {
+    pub fn fire_interrupts(&mut self, now: Nanos, fire: impl FnMut(u16)) {
         for queue in self.completions.iter_mut().flatten() {
             queue.post_waiting();
             let posted = queue.take_unannounced();
@@ -278,17 +278,17 @@ impl<M: RingMemory> QueueArbiter<M> {
                 && let Some(vector) = queue.vector()
             {
                 let haste = if queue.id() == QueueId::ADMIN {
-                    InterruptUrgency::AtOnce
+                    InterruptUrgency::Immediate
                 } else {
-                    InterruptUrgency::Aggregated
+                    InterruptUrgency::Coalesced
                 };
-                self.interrupts.posted(vector, posted, haste, now);
+                self.interrupts.record_posted(vector, posted, haste, now);
             }
         }
         self.interrupts.fire_due(now, fire);
     }
 
-    /// Returns the deadline for the next call of [`interrupt`](Self::interrupt), if coalescing holds completions back.
+    /// Returns the deadline for the next call of [`fire_interrupts`](Self::fire_interrupts), if coalescing holds completions back.
     #[must_use]
     pub fn next_interrupt(&self) -> Option<Nanos> {
         self.interrupts.next_deadline()
@@ -323,7 +323,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     }
 }
 
-fn memory_of<M: RingMemory>(words: usize, memory: impl FnOnce(usize) -> Option<M>) -> Option<M> {
+fn request_memory<M: RingMemory>(words: usize, memory: impl FnOnce(usize) -> Option<M>) -> Option<M> {
     memory(words).filter(|memory| memory.words() >= words)
 }
 

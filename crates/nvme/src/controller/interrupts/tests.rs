@@ -15,7 +15,7 @@ const FOUR_OR_200_MICROS: u32 = 3 | 2 << 8;
 #[test]
 fn without_coalescing_each_batch_fires_one_interrupt_at_once() {
     let mut interrupts = InterruptVectors::new(2);
-    interrupts.posted(1, 3, InterruptUrgency::Aggregated, Nanos(5));
+    interrupts.record_posted(1, 3, InterruptUrgency::Coalesced, Nanos(5));
     assert_eq!(fired(&mut interrupts, Nanos(5)), [1]);
     assert_eq!(fired(&mut interrupts, Nanos(6)), [] as [u16; 0]);
     assert_eq!(interrupts.next_deadline(), None);
@@ -24,14 +24,14 @@ fn without_coalescing_each_batch_fires_one_interrupt_at_once() {
 #[test]
 fn coalescing_waits_for_the_threshold_or_the_time() {
     let mut interrupts = InterruptVectors::new(1);
-    interrupts.set(InterruptCoalescing::from_dword(FOUR_OR_200_MICROS));
-    interrupts.posted(0, 3, InterruptUrgency::Aggregated, Nanos(0));
+    interrupts.set_coalescing(InterruptCoalescing::from_dword(FOUR_OR_200_MICROS));
+    interrupts.record_posted(0, 3, InterruptUrgency::Coalesced, Nanos(0));
     assert_eq!(fired(&mut interrupts, Nanos(199_999)), [] as [u16; 0]);
     assert_eq!(interrupts.next_deadline(), Some(Nanos::from_micros(200)));
-    interrupts.posted(0, 1, InterruptUrgency::Aggregated, Nanos(199_999));
+    interrupts.record_posted(0, 1, InterruptUrgency::Coalesced, Nanos(199_999));
     assert_eq!(fired(&mut interrupts, Nanos(199_999)), [0], "the fourth completion reaches the threshold");
-    interrupts.posted(0, 1, InterruptUrgency::Aggregated, Nanos(300_000));
-    interrupts.posted(0, 1, InterruptUrgency::Aggregated, Nanos(450_000));
+    interrupts.record_posted(0, 1, InterruptUrgency::Coalesced, Nanos(300_000));
+    interrupts.record_posted(0, 1, InterruptUrgency::Coalesced, Nanos(450_000));
     assert_eq!(interrupts.next_deadline(), Some(Nanos(500_000)), "counted from the first that waits");
     assert_eq!(fired(&mut interrupts, Nanos(500_000)), [0]);
 }
@@ -39,30 +39,30 @@ fn coalescing_waits_for_the_threshold_or_the_time() {
 #[test]
 fn a_time_of_zero_turns_coalescing_off() {
     let mut interrupts = InterruptVectors::new(1);
-    interrupts.set(InterruptCoalescing::from_dword(255));
-    interrupts.posted(0, 1, InterruptUrgency::Aggregated, Nanos(7));
+    interrupts.set_coalescing(InterruptCoalescing::from_dword(255));
+    interrupts.record_posted(0, 1, InterruptUrgency::Coalesced, Nanos(7));
     assert_eq!(fired(&mut interrupts, Nanos(7)), [0]);
 }
 
 #[test]
 fn admin_completions_and_vectors_without_coalescing_fire_at_once() {
     let mut interrupts = InterruptVectors::new(3);
-    interrupts.set(InterruptCoalescing::from_dword(FOUR_OR_200_MICROS));
+    interrupts.set_coalescing(InterruptCoalescing::from_dword(FOUR_OR_200_MICROS));
     assert!(interrupts.set_vector(2, VectorCoalescing::Disabled));
     assert!(!interrupts.set_vector(3, VectorCoalescing::Disabled));
-    interrupts.posted(0, 1, InterruptUrgency::Aggregated, Nanos(0));
-    interrupts.posted(1, 1, InterruptUrgency::Aggregated, Nanos(0));
-    interrupts.posted(0, 1, InterruptUrgency::AtOnce, Nanos(10));
-    interrupts.posted(2, 1, InterruptUrgency::Aggregated, Nanos(10));
+    interrupts.record_posted(0, 1, InterruptUrgency::Coalesced, Nanos(0));
+    interrupts.record_posted(1, 1, InterruptUrgency::Coalesced, Nanos(0));
+    interrupts.record_posted(0, 1, InterruptUrgency::Immediate, Nanos(10));
+    interrupts.record_posted(2, 1, InterruptUrgency::Coalesced, Nanos(10));
     assert_eq!(fired(&mut interrupts, Nanos(10)), [0, 2]);
 }
 
 #[test]
 fn a_missing_vector_never_fires() {
     let mut interrupts = InterruptVectors::new(0);
-    interrupts.posted(0, 1, InterruptUrgency::AtOnce, Nanos(0));
+    interrupts.record_posted(0, 1, InterruptUrgency::Immediate, Nanos(0));
     assert_eq!(fired(&mut interrupts, Nanos(1)), [] as [u16; 0]);
-    assert!(!interrupts.has(0));
+    assert!(!interrupts.has_vector(0));
 }
 
 proptest! {
@@ -77,7 +77,7 @@ proptest! {
     ) {
         let time = u64::from(steps) * 100_000;
         let mut interrupts = InterruptVectors::new(3);
-        interrupts.set(InterruptCoalescing::from_dword(threshold | steps << 8));
+        interrupts.set_coalescing(InterruptCoalescing::from_dword(threshold | steps << 8));
         interrupts.set_vector(disabled, VectorCoalescing::Disabled);
         // The time at which each unannounced completion was posted.
         let mut model: [Vec<u64>; 3] = Default::default();
@@ -85,7 +85,7 @@ proptest! {
         for (vector, completions, later) in events {
             now += later;
             if completions > 0 {
-                interrupts.posted(vector, completions, InterruptUrgency::Aggregated, Nanos(now));
+                interrupts.record_posted(vector, completions, InterruptUrgency::Coalesced, Nanos(now));
                 let posted = std::iter::repeat_n(now, usize::try_from(completions).expect("few"));
                 model[usize::from(vector)].extend(posted);
             }

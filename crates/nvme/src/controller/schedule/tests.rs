@@ -14,10 +14,10 @@ fn take(schedule: &mut ArbitrationSchedule, waiting: &mut WaitingEntries) -> Opt
         match waiting.get_mut(&id.0) {
             Some(left @ 1..) => {
                 *left -= 1;
-                schedule.took(&search);
+                schedule.record_entry(&search);
                 return Some(id.0);
             }
-            _ => schedule.passed(&mut search),
+            _ => schedule.record_empty(&mut search),
         }
     }
     None
@@ -118,7 +118,7 @@ struct ArbitrationModel {
     classes: [Vec<u16>; 5],
     /// Entries that the first queue of each class has taken in its turn.
     taken: [u32; 5],
-    part: usize,
+    class: usize,
     credits: u32,
 }
 
@@ -152,7 +152,7 @@ impl ArbitrationModel {
             }
         }
         for seen in 0..4 {
-            let class = 2 + self.part;
+            let class = 2 + self.class;
             if self.credits > 0
                 && let Some(id) = self.first_of(class, waiting)
             {
@@ -167,8 +167,8 @@ impl ArbitrationModel {
             if self.taken[class] > 0 {
                 self.end_turn(class);
             }
-            self.part = (self.part + 1) % 3;
-            self.credits = self.weights[self.part];
+            self.class = (self.class + 1) % 3;
+            self.credits = self.weights[self.class];
         }
         None
     }
@@ -197,7 +197,7 @@ proptest! {
         let mut schedule = ArbitrationSchedule::new(QueueArbitration::WeightedWithUrgent, settings);
         let ArbitrationSettings { burst, weights } = settings;
         let mut model =
-            ArbitrationModel { burst, weights, classes: Default::default(), taken: [0; 5], part: 0, credits: weights[0] };
+            ArbitrationModel { burst, weights, classes: Default::default(), taken: [0; 5], class: 0, credits: weights[0] };
         let mut waiting = WaitingEntries::new();
         for (id, &bits) in (0_u16..).zip(&priorities) {
             schedule.add(QueueId(id), QueuePriority::from_bits(bits));

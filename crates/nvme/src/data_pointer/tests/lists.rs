@@ -50,7 +50,7 @@ pub(super) struct MemoryRun {
 }
 
 /// Merges all adjacent ranges, so that results are comparable.
-pub(super) fn runs(ranges: &[DataRange]) -> Vec<MemoryRun> {
+pub(super) fn merged_runs(ranges: &[DataRange]) -> Vec<MemoryRun> {
     let mut runs = Vec::new();
     for range in ranges {
         match *range {

@@ -84,7 +84,7 @@ fn completions_are_reaped_over_many_wraps_and_the_doorbells_follow() {
         puppet.queue.ring();
         assert_eq!(puppet.registers.load32(HEAD), (round + 1) % SLOTS);
     }
-    assert_eq!((puppet.queue.strays(), puppet.queue.fault()), (0, None));
+    assert_eq!((puppet.queue.stray_completions(), puppet.queue.fault()), (0, None));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn duplicate_stale_unknown_and_foreign_completions_are_dropped() {
     assert_eq!(puppet.queue.reap(), None, "another queue's");
     puppet.post(0x7777, 1, 1);
     assert_eq!(puppet.queue.reap(), None, "never allocated");
-    assert_eq!((puppet.queue.strays(), puppet.queue.in_flight()), (3, 1));
+    assert_eq!((puppet.queue.stray_completions(), puppet.queue.in_flight()), (3, 1));
     puppet.post(second.number(), 1, 2);
     assert_eq!(puppet.queue.reap().unwrap().command, second);
     // The slot of the first is used again: its old id is stale.
@@ -125,7 +125,7 @@ fn too_many_strays_and_an_impossible_head_are_queue_faults() {
         flooded.post(command.number() ^ 0x8000, 1, 0);
         assert_eq!(flooded.queue.reap(), None);
     }
-    assert_eq!(flooded.queue.fault(), Some(QueueFault::Strays { count: STRAYS_MAX }));
+    assert_eq!(flooded.queue.fault(), Some(QueueFault::StrayCompletions { count: STRAYS_MAX }));
     let mut wrong = puppet();
     let command = wrong.submit();
     wrong.queue.ring();
@@ -141,7 +141,7 @@ fn overdue_commands_are_reported_once_per_timeout_and_not_before() {
     let mut found = Vec::new();
     let mut at = |puppet: &mut QueueHarness, now| {
         found.clear();
-        puppet.queue.watch(Nanos(now), |overdue| found.push(overdue));
+        puppet.queue.check_timeouts(Nanos(now), |overdue| found.push(overdue));
         found.clone()
     };
     for now in [99, 100, 200, 300, 400] {
@@ -154,7 +154,7 @@ fn overdue_commands_are_reported_once_per_timeout_and_not_before() {
     }
     assert_eq!(at(&mut puppet, 900), [OverdueCommand::Abort(late)]);
     assert_eq!(at(&mut puppet, 1_000), [OverdueCommand::Stuck(early)]);
-    assert_eq!(puppet.queue.next_watch(), Nanos(1_100));
+    assert_eq!(puppet.queue.next_timeout_check(), Nanos(1_100));
 }
 
 #[test]
@@ -170,6 +170,6 @@ fn no_doorbell_is_rung_and_no_command_accepted_during_a_reset() {
     let queue = puppet.queue.abandon().unwrap_err();
     puppet.life.next_epoch();
     puppet.life.set(DriverPhase::Ready);
-    assert_eq!(queue.fate(), IoQueueState::Lost, "the epoch has advanced");
+    assert_eq!(queue.state(), IoQueueState::Lost, "the epoch has advanced");
     assert_eq!(queue.abandon().unwrap(), [0, 1]);
 }

@@ -32,7 +32,7 @@ impl DecodingHost {
     }
 
     /// Returns the runs that a controller decodes from an entry.
-    fn found(&self, entry: &SubmissionEntry, bytes: u32) -> Vec<IovaRange> {
+    fn decoded_runs(&self, entry: &SubmissionEntry, bytes: u32) -> Vec<IovaRange> {
         let mut ranges = Vec::new();
         let read = |at, into: &mut [u8]| {
             self.read(at, into);
@@ -102,21 +102,21 @@ proptest! {
     fn prps_describe_exactly_the_data((mps, runs) in page_runs()) {
         let mut host = DecodingHost::new(3, mps);
         let mut entry = SubmissionEntry::default();
-        let chain = describe(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
+        let chain = build_data_pointer(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
         prop_assert_eq!(entry.pointer_kind(), PointerKind::Prp);
-        prop_assert_eq!(dwords(&host.found(&entry, total(&runs))), dwords(&runs));
-        host.lists.give_back(chain);
-        prop_assert_eq!(host.lists.left(), 3);
+        prop_assert_eq!(dwords(&host.decoded_runs(&entry, total(&runs))), dwords(&runs));
+        host.lists.release(chain);
+        prop_assert_eq!(host.lists.free_pages(), 3);
     }
 
     #[test]
     fn sgls_describe_exactly_the_data(runs in any_runs()) {
         let mut host = DecodingHost::new(5, 0);
         let mut entry = SubmissionEntry::default();
-        let chain = describe(&mut entry, &runs, SglUse::Lists, &mut host.lists).unwrap();
-        prop_assert_eq!(dwords(&host.found(&entry, total(&runs))), dwords(&runs));
-        host.lists.give_back(chain);
-        prop_assert_eq!(host.lists.left(), 5);
+        let chain = build_data_pointer(&mut entry, &runs, SglUse::Lists, &mut host.lists).unwrap();
+        prop_assert_eq!(dwords(&host.decoded_runs(&entry, total(&runs))), dwords(&runs));
+        host.lists.release(chain);
+        prop_assert_eq!(host.lists.free_pages(), 5);
     }
 
     #[test]
@@ -128,11 +128,11 @@ proptest! {
         let sgl = [SglUse::Never, SglUse::Needed, SglUse::Lists][usize::from(choice)];
         let mut host = DecodingHost::new(2, 0);
         let mut entry = SubmissionEntry::default();
-        match describe(&mut entry, &runs, sgl, &mut host.lists) {
-            Ok(chain) => host.lists.give_back(chain),
+        match build_data_pointer(&mut entry, &runs, sgl, &mut host.lists) {
+            Ok(chain) => host.lists.release(chain),
             Err(_) => prop_assert_eq!(entry, SubmissionEntry::default()),
         }
-        prop_assert_eq!(host.lists.left(), 2);
+        prop_assert_eq!(host.lists.free_pages(), 2);
     }
 }
 
@@ -142,9 +142,9 @@ fn b5_data_that_begins_inside_a_page_needs_one_page_more() {
     let mut host = DecodingHost::new(1, 0);
     let mut entry = SubmissionEntry::default();
     let runs = [run(0x1_0E00, 8_192)];
-    let chain = describe(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
+    let chain = build_data_pointer(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
     assert!(!chain.is_none(), "three pages: one in PRP1, two in a list");
-    assert_eq!(host.found(&entry, 8_192), runs);
+    assert_eq!(host.decoded_runs(&entry, 8_192), runs);
 }
 
 /// Covers NVMeDirect's defect B6: one list page per command, so 2 MiB at most, and a spin loop when no page was free.
@@ -153,18 +153,18 @@ fn b6_lists_are_chained_and_a_lack_of_free_pages_is_an_error() {
     let mut host = DecodingHost::new(17, 0);
     let mut first = SubmissionEntry::default();
     let runs = [run(0x40_0200, 32 << 20)];
-    let chain = describe(&mut first, &runs, SglUse::Never, &mut host.lists).unwrap();
-    assert_eq!(host.lists.left(), 0, "8,192 entries in 17 pages of 511 and a link");
-    assert_eq!(host.found(&first, 32 << 20), runs);
+    let chain = build_data_pointer(&mut first, &runs, SglUse::Never, &mut host.lists).unwrap();
+    assert_eq!(host.lists.free_pages(), 0, "8,192 entries in 17 pages of 511 and a link");
+    assert_eq!(host.decoded_runs(&first, 32 << 20), runs);
     let mut second = SubmissionEntry::default();
-    let refused = describe(&mut second, &[run(0, 12_289)], SglUse::Never, &mut host.lists);
+    let refused = build_data_pointer(&mut second, &[run(0, 12_289)], SglUse::Never, &mut host.lists);
     assert!(matches!(refused, Err(DataPointerError::NoListPages)));
-    host.lists.give_back(chain);
-    let more = describe(&mut second, &[run(0, 36 << 20)], SglUse::Never, &mut host.lists);
+    host.lists.release(chain);
+    let more = build_data_pointer(&mut second, &[run(0, 36 << 20)], SglUse::Never, &mut host.lists);
     assert!(matches!(more, Err(DataPointerError::TooLong { pages: 19, total: 17 })));
-    let chain = describe(&mut second, &runs, SglUse::Never, &mut host.lists).unwrap();
-    host.lists.give_back(chain);
-    assert_eq!(host.lists.left(), 17);
+    let chain = build_data_pointer(&mut second, &runs, SglUse::Never, &mut host.lists).unwrap();
+    host.lists.release(chain);
+    assert_eq!(host.lists.free_pages(), 17);
 }
 
 /// Checks that a list that fills a page to its last slot has no link in it, and that one entry more adds one.
@@ -174,10 +174,10 @@ fn the_last_slot_of_a_page_holds_an_entry_or_a_link_by_the_length_of_the_list() 
         let mut host = DecodingHost::new(4, 0);
         let mut entry = SubmissionEntry::default();
         let runs = [run(0x10_0000, pages * 4_096)];
-        let chain = describe(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
-        assert_eq!(host.lists.left(), 4 - taken, "{pages} pages");
-        assert_eq!(host.found(&entry, pages * 4_096), runs);
-        host.lists.give_back(chain);
+        let chain = build_data_pointer(&mut entry, &runs, SglUse::Never, &mut host.lists).unwrap();
+        assert_eq!(host.lists.free_pages(), 4 - taken, "{pages} pages");
+        assert_eq!(host.decoded_runs(&entry, pages * 4_096), runs);
+        host.lists.release(chain);
     }
 }
 
@@ -186,10 +186,10 @@ fn gaps_are_refused_for_prps_and_described_by_an_sgl() {
     let runs = [run(0x1000, 0x1000), run(0x5200, 0xE00), run(0x9000, 0x200)];
     let mut host = DecodingHost::new(1, 0);
     let mut entry = SubmissionEntry::default();
-    let refused = describe(&mut entry, &runs, SglUse::Never, &mut host.lists);
+    let refused = build_data_pointer(&mut entry, &runs, SglUse::Never, &mut host.lists);
     assert!(matches!(refused, Err(DataPointerError::Gap { run: 1, address: 0x5200, page: 4_096 })));
-    let chain = describe(&mut entry, &runs, SglUse::Needed, &mut host.lists).unwrap();
+    let chain = build_data_pointer(&mut entry, &runs, SglUse::Needed, &mut host.lists).unwrap();
     assert_eq!(entry.pointer_kind(), PointerKind::Sgl);
-    assert_eq!(dwords(&host.found(&entry, total(&runs))), dwords(&runs));
-    host.lists.give_back(chain);
+    assert_eq!(dwords(&host.decoded_runs(&entry, total(&runs))), dwords(&runs));
+    host.lists.release(chain);
 }

@@ -17,15 +17,15 @@ use zerocopy::little_endian::U16;
 pub struct CommandId(pub u16);
 
 /// Bits of a slot index; they limit the number of outstanding commands.
-const PLACE_BITS: u32 = 10;
-const PLACE_MASK: u16 = (1 << PLACE_BITS) - 1;
+const SLOT_BITS: u32 = 10;
+const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
 impl CommandId {
     /// Returns the slot index, below the connection's depth.
     #[must_use]
     #[inline]
-    pub const fn place(self) -> usize {
-        (self.0 & PLACE_MASK) as usize
+    pub const fn slot(self) -> usize {
+        (self.0 & SLOT_MASK) as usize
     }
 }
 
@@ -33,7 +33,7 @@ impl CommandId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadProgress {
     /// More data may follow.
-    Going,
+    Receiving,
     /// The last data PDU was received.
     Finished,
 }
@@ -55,7 +55,7 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let at = self.received_bytes();
         if let CommandTransfer::In(buffer) = &mut self.transfer {
-            buffer.put(at, bytes);
+            buffer.write_at(at, bytes);
         }
         self.received += length(bytes.len());
     }
@@ -69,7 +69,7 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
     }
 
     pub(super) fn finish_part(&mut self, part: &DataPart, check: DataCheck) {
-        if check == DataCheck::Wrong {
+        if check == DataCheck::Corrupt {
             self.check = check;
         }
         if part.last == LastPdu::Yes {
@@ -79,12 +79,12 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
 
     /// Validates an R2T: its data exists, is in order and was not requested before (section 3.6.2.10). Returns the
     /// data.
-    pub(super) fn ask(&mut self, part: &DataPart) -> Result<B, TcpFault> {
+    pub(super) fn accept_r2t(&mut self, part: &DataPart) -> Result<B, TcpFault> {
         let CommandTransfer::Out(bytes) = &self.transfer else {
-            return Err(TcpFault::field(field_offset::COMMAND_ID));
+            return Err(TcpFault::invalid_field(field_offset::COMMAND_ID));
         };
         if part.bytes == 0 {
-            return Err(TcpFault::field(field_offset::BYTES));
+            return Err(TcpFault::invalid_field(field_offset::BYTES));
         }
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(bytes.bytes()));
         let end = end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
@@ -96,8 +96,8 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
     }
 
     /// Replaces a success by a transport error if the data digest was wrong.
-    pub(super) fn judge(&self, entry: &mut CompletionEntry) {
-        if self.check == DataCheck::Wrong && entry.status().is_success() {
+    pub(super) fn apply_data_check(&self, entry: &mut CompletionEntry) {
+        if self.check == DataCheck::Corrupt && entry.status().is_success() {
             entry.status_and_phase = U16::new(Status::TRANSIENT_TRANSPORT_ERROR.to_field());
         }
     }
@@ -105,73 +105,73 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
 
 impl DataPart {
     /// Returns true if the data PDU implies the response.
-    pub(super) fn is_answer(&self) -> bool {
-        self.success == ResponseMode::Implied
+    pub(super) fn implies_response(&self) -> bool {
+        self.response == ResponseMode::Implied
     }
 }
 
 #[derive(Debug)]
 struct InitiatorSlot<B> {
     generation: u16,
-    errand: Option<InitiatorCommand<B>>,
+    command: Option<InitiatorCommand<B>>,
 }
 
 /// All pending commands, by slot.
 #[derive(Debug)]
 pub(super) struct InitiatorCommandTable<B> {
-    places: Vec<InitiatorSlot<B>>,
+    slots: Vec<InitiatorSlot<B>>,
     free: Vec<u16>,
 }
 
 impl<B: LentBytes + Clone> InitiatorCommandTable<B> {
     pub(super) fn new(depth: u16) -> Self {
-        let mut places = Vec::new();
-        places.resize_with(usize::from(depth), || InitiatorSlot { generation: 0, errand: None });
-        Self { places, free: (0..depth).rev().collect() }
+        let mut slots = Vec::new();
+        slots.resize_with(usize::from(depth), || InitiatorSlot { generation: 0, command: None });
+        Self { slots, free: (0..depth).rev().collect() }
     }
 
     /// Allocates a slot, or returns the transfer if none is free.
-    pub(super) fn begin(&mut self, transfer: CommandTransfer<B>) -> Result<CommandId, CommandTransfer<B>> {
+    pub(super) fn insert(&mut self, transfer: CommandTransfer<B>) -> Result<CommandId, CommandTransfer<B>> {
         let Some(index) = self.free.pop() else {
             return Err(transfer);
         };
-        let slot = &mut self.places[usize::from(index)];
-        slot.errand = Some(InitiatorCommand {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.command = Some(InitiatorCommand {
             transfer,
             received: 0,
             requested: 0,
-            progress: ReadProgress::Going,
-            check: DataCheck::Right,
+            progress: ReadProgress::Receiving,
+            check: DataCheck::Valid,
         });
-        Ok(CommandId(slot.generation << PLACE_BITS | index))
+        Ok(CommandId(slot.generation << SLOT_BITS | index))
     }
 
     pub(super) fn get_mut(&mut self, id: CommandId) -> Option<&mut InitiatorCommand<B>> {
-        let slot = self.places.get_mut(id.place())?;
-        if slot.generation != id.0 >> PLACE_BITS {
+        let slot = self.slots.get_mut(id.slot())?;
+        if slot.generation != id.0 >> SLOT_BITS {
             return None;
         }
-        slot.errand.as_mut()
+        slot.command.as_mut()
     }
 
-    pub(super) fn end(&mut self, id: CommandId) -> Option<InitiatorCommand<B>> {
+    pub(super) fn remove(&mut self, id: CommandId) -> Option<InitiatorCommand<B>> {
         self.get_mut(id)?;
-        let slot = &mut self.places[id.place()];
-        slot.generation = (slot.generation + 1) & (u16::MAX >> PLACE_BITS);
-        self.free.push(id.0 & PLACE_MASK);
-        slot.errand.take()
+        let slot = &mut self.slots[id.slot()];
+        slot.generation = (slot.generation + 1) & (u16::MAX >> SLOT_BITS);
+        self.free.push(id.0 & SLOT_MASK);
+        slot.command.take()
     }
 
     pub(super) fn live(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     pub(super) fn drain(&mut self) -> Vec<(CommandId, CommandTransfer<B>)> {
         let ids: Vec<CommandId> = (0_u16..)
-            .zip(&self.places)
-            .filter(|(_, slot)| slot.errand.is_some())
-            .map(|(index, slot)| CommandId(slot.generation << PLACE_BITS | index))
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.command.is_some())
+            .map(|(index, slot)| CommandId(slot.generation << SLOT_BITS | index))
             .collect();
-        ids.into_iter().filter_map(|id| self.end(id).map(|command| (id, command.transfer))).collect()
+        ids.into_iter().filter_map(|id| self.remove(id).map(|command| (id, command.transfer))).collect()
     }
 }

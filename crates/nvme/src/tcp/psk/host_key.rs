@@ -40,7 +40,7 @@ pub enum HostKeyError {
     },
     /// A second key of the same host.
     #[error("line {line}: a second key of the same host; keep one key per host")]
-    Twice {
+    Duplicate {
         /// Line number, from 1.
         line: usize,
     },
@@ -74,7 +74,7 @@ impl HostKey {
             super::check_name(host).map_err(wrong)?;
             let key = ConfiguredKey::parse(key).map_err(wrong)?;
             if !hosts.insert(host) {
-                return Err(HostKeyError::Twice { line });
+                return Err(HostKeyError::Duplicate { line });
             }
             if keys.len() == HOST_KEYS_MAX {
                 return Err(HostKeyError::TooMany);
@@ -130,8 +130,8 @@ mod tests {
             ("# nothing\n", HostKeyError::Empty),
             ("nqn.a\n", HostKeyError::Line { line: 1 }),
             (&format!("\nnqn.a {KEY} more\n"), HostKeyError::Line { line: 2 }),
-            ("nqn.a NVMeTLSkey-1:01:AA==:", HostKeyError::Key { line: 1, source: PskError::Form }),
-            (&format!("nqn.a {KEY}\n#\nnqn.a {KEY}"), HostKeyError::Twice { line: 3 }),
+            ("nqn.a NVMeTLSkey-1:01:AA==:", HostKeyError::Key { line: 1, source: PskError::Format }),
+            (&format!("nqn.a {KEY}\n#\nnqn.a {KEY}"), HostKeyError::Duplicate { line: 3 }),
             (&many, HostKeyError::TooMany),
         ] {
             let refused = HostKey::parse_all(text).unwrap_err();

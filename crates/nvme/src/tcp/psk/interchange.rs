@@ -22,7 +22,7 @@ pub enum KeyTransform {
     /// No transformation: the key is a retained key (HH 00).
     None,
     /// Derivation from the host's name by the hash of the key's length (HH 01 or 02).
-    ByHost,
+    FromHostName,
 }
 
 /// A configured key.
@@ -60,10 +60,10 @@ impl ConfiguredKey {
     /// [`PskError`] describes the error and quotes nothing of the text.
     pub fn parse(text: &str) -> Result<Self, PskError> {
         let body = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(':'));
-        let (hash, encoded) = body.and_then(|body| body.split_once(':')).ok_or(PskError::Form)?;
+        let (hash, encoded) = body.and_then(|body| body.split_once(':')).ok_or(PskError::Format)?;
         let number = match hash.as_bytes() {
             [a @ b'0'..=b'9', b @ b'0'..=b'9'] => (a - b'0') * 10 + (b - b'0'),
-            _ => return Err(PskError::Form),
+            _ => return Err(PskError::Format),
         };
         let named = match number {
             0 => None,
@@ -71,9 +71,9 @@ impl ConfiguredKey {
             2 => Some(PskHash::Sha384),
             _ => return Err(PskError::Hash { number }),
         };
-        let whole = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| PskError::Form)?);
-        let (key, checksum) = whole.split_last_chunk::<CHECKSUM_BYTES>().ok_or(PskError::Form)?;
-        let transform = if named.is_none() { KeyTransform::None } else { KeyTransform::ByHost };
+        let whole = Zeroizing::new(STANDARD.decode(encoded).map_err(|_| PskError::Format)?);
+        let (key, checksum) = whole.split_last_chunk::<CHECKSUM_BYTES>().ok_or(PskError::Format)?;
+        let transform = if named.is_none() { KeyTransform::None } else { KeyTransform::FromHostName };
         let found = Self::new(transform, key)?;
         if named.is_some_and(|named| named != found.hash) {
             return Err(PskError::Length { bytes: key.len() });
@@ -89,7 +89,7 @@ impl ConfiguredKey {
     pub fn to_text(&self) -> Zeroizing<String> {
         let number = match self.transform {
             KeyTransform::None => 0,
-            KeyTransform::ByHost => self.hash.number(),
+            KeyTransform::FromHostName => self.hash.number(),
         };
         let whole = Zeroizing::new([&self.bytes[..], &crc32(&self.bytes).to_le_bytes()].concat());
         Zeroizing::new(format!("{PREFIX}{number:02}:{}:", *Zeroizing::new(STANDARD.encode(&*whole))))
@@ -109,7 +109,7 @@ impl ConfiguredKey {
         check_name(host)?;
         match self.transform {
             KeyTransform::None => InputKey::new(&self.bytes),
-            KeyTransform::ByHost => {
+            KeyTransform::FromHostName => {
                 InputKey::new(&expand_label(self.hash, &self.bytes, "HostNQN", host.as_bytes())?)
             }
         }
@@ -138,8 +138,8 @@ mod tests {
         let none = SHA256.replace(":01:", ":00:");
         for (text, transform, bytes) in [
             (none.as_str(), KeyTransform::None, 32),
-            (SHA256, KeyTransform::ByHost, 32),
-            (SHA384, KeyTransform::ByHost, 48),
+            (SHA256, KeyTransform::FromHostName, 32),
+            (SHA384, KeyTransform::FromHostName, 48),
         ] {
             let key = ConfiguredKey::parse(text).unwrap();
             assert_eq!((key.transform, key.bytes.len()), (transform, bytes));
@@ -153,18 +153,18 @@ mod tests {
     fn invalid_key_text_is_refused_with_matching_error() {
         let changed = SHA256.replace("VRL", "VRM");
         for (text, error) in [
-            ("", PskError::Form),
-            ("NVMeTLSkey-1:", PskError::Form),
-            ("NVMeTLSkey-1:01:", PskError::Form),
-            ("NVMeTLSkey-1:01::", PskError::Form),
-            ("NVMeTLSkey-1:01:!!!!:", PskError::Form),
-            ("DHHC-1:00:abcd:", PskError::Form),
-            (&SHA256[..SHA256.len() - 1], PskError::Form),
-            (&format!("{SHA256}:"), PskError::Form),
-            (&format!("{SHA256}\n"), PskError::Form),
-            (&SHA256.replace(":01:", ":1:"), PskError::Form),
-            (&SHA256.replace(":01:", ":+1:"), PskError::Form),
-            (&SHA384.replace("==:", "=:"), PskError::Form),
+            ("", PskError::Format),
+            ("NVMeTLSkey-1:", PskError::Format),
+            ("NVMeTLSkey-1:01:", PskError::Format),
+            ("NVMeTLSkey-1:01::", PskError::Format),
+            ("NVMeTLSkey-1:01:!!!!:", PskError::Format),
+            ("DHHC-1:00:abcd:", PskError::Format),
+            (&SHA256[..SHA256.len() - 1], PskError::Format),
+            (&format!("{SHA256}:"), PskError::Format),
+            (&format!("{SHA256}\n"), PskError::Format),
+            (&SHA256.replace(":01:", ":1:"), PskError::Format),
+            (&SHA256.replace(":01:", ":+1:"), PskError::Format),
+            (&SHA384.replace("==:", "=:"), PskError::Format),
             (&SHA256.replace(":01:", ":03:"), PskError::Hash { number: 3 }),
             (&SHA256.replace(":01:", ":02:"), PskError::Length { bytes: 32 }),
             (&SHA384.replace(":02:", ":01:"), PskError::Length { bytes: 48 }),
@@ -199,7 +199,7 @@ mod tests {
             at in any::<proptest::sample::Index>(),
             to in "[A-Za-z0-9+/]",
         ) {
-            let transform = if plain { KeyTransform::None } else { KeyTransform::ByHost };
+            let transform = if plain { KeyTransform::None } else { KeyTransform::FromHostName };
             let key = ConfiguredKey::new(transform, &seed[..if long { 48 } else { 32 }]).unwrap();
             let text = key.to_text();
             prop_assert_eq!(ConfiguredKey::parse(&text), Ok(key.clone()));

@@ -29,7 +29,7 @@ impl Default for CommandData {
 
 impl CommandData {
     /// Reserves memory for `bytes` bytes to be received.
-    pub(super) fn expect(&mut self, bytes: usize, pool: Option<&Pool>) {
+    pub(super) fn reserve(&mut self, bytes: usize, pool: Option<&Pool>) {
         let pooled = pool.filter(|_| bytes >= POOLED_MIN).and_then(|pool| pool.buffer(bytes).ok());
         match (pooled, &mut *self) {
             (Some(buffer), _) => *self = Self::Pooled(buffer),
@@ -86,7 +86,7 @@ mod tests {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         let sent: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
         let mut data = CommandData::default();
-        data.expect(sent.len(), Some(&pool));
+        data.reserve(sent.len(), Some(&pool));
         for (part, bytes) in sent.chunks(30_000).enumerate() {
             data.put(part * 30_000, bytes);
         }
@@ -101,7 +101,7 @@ mod tests {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         for (bytes, pool) in [(POOLED_MIN - 1, Some(&pool)), (8 << 20, Some(&pool)), (POOLED_MIN, None)] {
             let mut data = CommandData::default();
-            data.expect(bytes, pool);
+            data.reserve(bytes, pool);
             data.put(0, &vec![7; bytes]);
             assert!(matches!(&data, CommandData::Heap(there) if there.len() == bytes));
         }

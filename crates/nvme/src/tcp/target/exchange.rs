@@ -27,7 +27,7 @@ pub(super) enum ExchangeStage {
     #[default]
     Free,
     /// The caller has the command and has not declared its data need.
-    Asked,
+    AwaitingNeed,
     /// In-capsule data is being received.
     InCapsule {
         /// Bytes of the capsule's data to skip before the command's data.
@@ -48,9 +48,9 @@ pub(super) enum ExchangeStage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DataIntegrity {
     #[default]
-    Sound,
+    Intact,
     /// A data digest was wrong.
-    Damaged,
+    Corrupt,
 }
 
 /// One command.
@@ -58,64 +58,64 @@ pub(super) enum DataIntegrity {
 pub(super) struct CommandExchange {
     pub(super) stage: ExchangeStage,
     pub(super) entry: SubmissionEntry,
-    pub(super) place: Option<CapsuleData>,
+    pub(super) data_pointer: Option<CapsuleData>,
     pub(super) data: CommandData,
-    pub(super) wanted: u32,
+    pub(super) needed: u32,
     pub(super) received: u32,
-    pub(super) health: DataIntegrity,
+    pub(super) integrity: DataIntegrity,
 }
 
 impl CommandExchange {
     pub(super) fn begin(&mut self, entry: SubmissionEntry, place: CapsuleData) {
         let data = std::mem::take(&mut self.data);
-        *self = Self { stage: ExchangeStage::Asked, entry, place: Some(place), data, ..Self::default() };
+        *self = Self { stage: ExchangeStage::AwaitingNeed, entry, data_pointer: Some(place), data, ..Self::default() };
         self.data.clear();
     }
 
-    pub(super) fn room(&self) -> u32 {
-        self.place.map_or(0, CapsuleData::bytes)
+    pub(super) fn data_limit(&self) -> u32 {
+        self.data_pointer.map_or(0, CapsuleData::bytes)
     }
 
     /// Accepts data of the current PDU, at most as much as the command needs.
-    pub(super) fn take(&mut self, mut bytes: &[u8]) {
+    pub(super) fn accept(&mut self, mut bytes: &[u8]) {
         if let ExchangeStage::InCapsule { skip } = &mut self.stage {
             let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(*skip);
             *skip -= skipped;
             bytes = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
         }
-        let left = usize::try_from(self.wanted - self.received).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.needed - self.received).unwrap_or(usize::MAX);
         let taken = &bytes[..bytes.len().min(left)];
         self.data.put(usize::try_from(self.received).unwrap_or(usize::MAX), taken);
         self.received += u32::try_from(taken.len()).unwrap_or(0);
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.received == self.wanted
+        self.received == self.needed
     }
 
     /// Returns the range of the next R2T of at most `r2t_bytes`. Returns `None` if the exchange is not receiving, all
     /// data is requested, or `r2ts_max` R2Ts are outstanding.
-    pub(super) fn ask(&mut self, r2t_bytes: u32, r2ts_max: u32) -> Option<Range<u32>> {
+    pub(super) fn next_r2t(&mut self, r2t_bytes: u32, r2ts_max: u32) -> Option<Range<u32>> {
         let ExchangeStage::Receiving { requested } = &mut self.stage else {
             return None;
         };
         let outstanding = requested.div_ceil(r2t_bytes) - self.received / r2t_bytes;
-        if *requested == self.wanted || outstanding >= r2ts_max {
+        if *requested == self.needed || outstanding >= r2ts_max {
             return None;
         }
-        let end = requested.saturating_add(r2t_bytes).min(self.wanted);
+        let end = requested.saturating_add(r2t_bytes).min(self.needed);
         let range = *requested..end;
         *requested = end;
         Some(range)
     }
 
     /// Validates an H2CData for this exchange: in order, inside its R2T, and LAST_PDU exactly at the end of the R2T.
-    pub(super) fn judge(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), TcpFault> {
+    pub(super) fn validate_data(&self, part: &DataPart, r2t_bytes: u32) -> Result<(), TcpFault> {
         let ExchangeStage::Receiving { requested } = self.stage else {
-            return Err(TcpFault::field(field_offset::TRANSFER_TAG));
+            return Err(TcpFault::invalid_field(field_offset::TRANSFER_TAG));
         };
         if self.entry.command_id.get() != part.command_id {
-            return Err(TcpFault::field(field_offset::COMMAND_ID));
+            return Err(TcpFault::invalid_field(field_offset::COMMAND_ID));
         }
         let end = part.offset.checked_add(part.bytes).filter(|&end| end <= requested);
         let end = end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
@@ -128,7 +128,7 @@ impl CommandExchange {
             return Err(TcpFault::of(TcpFaultKind::OutOfRange));
         }
         if (end == asked_end) != (part.last == LastPdu::Yes) {
-            return Err(TcpFault::field(field_offset::FLAGS));
+            return Err(TcpFault::invalid_field(field_offset::FLAGS));
         }
         Ok(())
     }

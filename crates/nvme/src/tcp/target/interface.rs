@@ -37,8 +37,8 @@ pub struct ExchangeSlot(pub u16);
 #[derive(Debug)]
 pub enum TargetStep {
     /// The connection needs more bytes.
-    Starved,
-    /// A command. The caller must call [`want`](super::TargetConnection::want) or
+    NeedInput,
+    /// A command. The caller must call [`declare_need`](super::TargetConnection::declare_need) or
     /// [`respond`](super::TargetConnection::respond) before it advances the connection again.
     Command {
         /// Its slot.
@@ -111,7 +111,7 @@ impl TargetResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowControl {
     /// Completions carry SQHD.
-    Heads,
+    Enabled,
     /// Completions carry no SQHD, and the last data PDU of a read may imply its response.
     Disabled,
 }

@@ -46,12 +46,12 @@ impl<M: Media> SsdDevice<M> {
                     match self.submit(ADMINISTRATION_FRONT_END, namespace, 0, command) {
                         Ok(()) => {
                             let work = self.administration.actions.front_mut();
-                            work.expect("the action whose step was submitted is in the queue").in_flight =
-                                true;
+                            let work = work.expect("the action whose step was submitted is in the queue");
+                            work.in_flight = true;
                         }
                         Err(SubmitError::Busy(_)) => break,
                         Err(SubmitError::Refused(status)) => {
-                            self.finish_action(AdminCompletion::with_status(status))
+                            self.finish_action(AdminCompletion::with_status(status));
                         }
                     }
                 }

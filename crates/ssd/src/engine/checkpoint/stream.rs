@@ -5,7 +5,7 @@
 
 use crate::command::{NamespaceId, Sequence};
 use crate::ftl::Ftl;
-use crate::index::hashed::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
+use crate::index::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
 use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::NAMESPACES;
 use crate::log::blocks::{BlockEntry, BlockState};

@@ -131,22 +131,11 @@ fn plan_change<M: Media>(
         || keys > 0;
     let settings = || here.ok_or(Status::NAMESPACE_NOT_READY);
     let attachment = ftl.namespace_table().attachment(number);
-    let made = |namespace, removal| {
-        Ok(ChangePlan {
-            number,
-            slot: NamespaceDefinition::Created(namespace),
-            attachment: attachment.clone(),
-            removal,
-        })
-    };
-    let attached = |attachment| {
-        Ok(ChangePlan {
-            number,
-            slot: NamespaceDefinition::Created(settings()?),
-            attachment,
-            removal: RemovalScope::Nothing,
-        })
-    };
+    let plan = |slot, attachment, removal| Ok(ChangePlan { number, slot, attachment, removal });
+    let made =
+        |namespace, removal| plan(NamespaceDefinition::Created(namespace), attachment.clone(), removal);
+    let attached =
+        |attachment| plan(NamespaceDefinition::Created(settings()?), attachment, RemovalScope::Nothing);
     let needs_one = matches!(
         change,
         NamespaceChange::Delete
@@ -162,12 +151,7 @@ fn plan_change<M: Media>(
         _ if needs_one && !exists => Err(Status::INVALID_NAMESPACE),
         NamespaceChange::Delete => {
             let attachment = NamespaceAttachment::ALL_CONTROLLERS;
-            Ok(ChangePlan {
-                number,
-                slot: NamespaceDefinition::Implicit,
-                attachment,
-                removal: RemovalScope::Everything,
-            })
+            plan(NamespaceDefinition::Implicit, attachment, RemovalScope::Everything)
         }
         NamespaceChange::Attach(controllers) => attached(attachment.clone().with(controllers)),
         NamespaceChange::Detach(controllers) => attached(attachment.clone().without(controllers)),

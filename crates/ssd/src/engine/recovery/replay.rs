@@ -111,7 +111,7 @@ fn clears<M: Media>(
 ) -> [bool; SPACES] {
     let mut cleared = [false; SPACES];
     if let Some(decoded) = decoded {
-        for (namespace, sequence) in (0..).map(NamespaceId).zip(decoded.cleared) {
+        for (namespace, sequence) in (1..).map(NamespaceId).zip(decoded.cleared) {
             ftl.raise_cleared(namespace, sequence);
         }
     }

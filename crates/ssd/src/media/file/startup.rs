@@ -4,13 +4,18 @@
 //! names the faulty part. Invariant: a file named `flash` is complete, because it gets the name last; a session is
 //! durable before it gives out a generation.
 
+use super::batches::PageBatches;
 use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_valid_geometry};
 use super::table::{EraseTable, TableFault};
+use super::transfers::{FlashTransfers, FlushRequests};
 use super::zero_fill::REGION_BYTES;
-use super::{FLASH_FILE_NAME, FileMediaError};
-use crate::media::FlashGeometry;
+use super::zero_fill::ZeroFill;
+use super::{FLASH_FILE_NAME, FileMedia, FileMediaError, FileOptions, RING_ENTRIES, ZeroFillMode};
+use crate::media::{FlashGeometry, NandRules};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::file::{AllocateError, allocate};
+use headwater_host::file::{self, AllocateError, FileMode, allocate};
+use headwater_host::uring::FileRing;
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -24,12 +29,89 @@ const LOCK_POLL_PERIOD: Nanos = Nanos::from_millis(2);
 
 /// An open flash file.
 #[derive(Debug)]
-pub(super) struct OpenFlashFile {
-    pub(super) path: PathBuf,
+struct OpenFlashFile {
+    path: PathBuf,
     /// The open file that holds the lock.
-    pub(super) lock: File,
-    pub(super) layout: FlashLayout,
-    pub(super) table: EraseTable,
+    lock: File,
+    layout: FlashLayout,
+    table: EraseTable,
+}
+
+impl FileMedia {
+    /// Creates a flash file in a data directory and opens it, all blocks erased. The whole capacity is allocated.
+    ///
+    /// # Errors
+    /// The file exists, there is too little space, or a system call fails.
+    pub fn create(
+        directory: &Path,
+        geometry: FlashGeometry,
+        uuid: [u8; 16],
+        options: FileOptions,
+    ) -> Result<Self, FileMediaError> {
+        create(directory, geometry, uuid)?;
+        let mut media = Self::open(directory, options)?;
+        media.rules = NandRules::erased(geometry);
+        media.write_pointer_known.fill(true);
+        Ok(media)
+    }
+
+    /// Opens the flash file of a data directory. Every block must be erased before it is programmed again.
+    ///
+    /// # Errors
+    /// The file is missing, in use, damaged, truncated or of another version.
+    pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = open(directory)?;
+        let file = file::open(&opened.path, options.direct);
+        let rules = NandRules::unknown(opened.layout.geometry);
+        Self::from_file(opened, file, rules, options)
+    }
+
+    /// Opens the flash file of a data directory read-only: every operation that would change it is refused. Several
+    /// processes may read one file, but not while a node serves from it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
+        let opened = open_read_only(directory)?;
+        let file = file::open_read_only(&opened.path, options.direct);
+        let rules = NandRules::read_only(opened.layout.geometry);
+        Self::from_file(opened, file, rules, FileOptions { zero_fill_mode: ZeroFillMode::Never, ..options })
+    }
+
+    fn from_file(
+        opened: OpenFlashFile,
+        file: io::Result<(File, FileMode)>,
+        rules: NandRules,
+        options: FileOptions,
+    ) -> Result<Self, FileMediaError> {
+        let (file, mode) = file.map_err(|source| FileMediaError::System {
+            path: opened.path.clone(),
+            doing: "open",
+            source,
+        })?;
+        let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
+        let geometry = opened.layout.geometry;
+        Ok(Self {
+            zero_fill: ZeroFill::new(opened.layout, opened.table.generations()),
+            path: opened.path,
+            layout: opened.layout,
+            rules,
+            write_pointer_known: vec![false; geometry.blocks as usize],
+            table: opened.table,
+            zero_fill_mode: options.zero_fill_mode,
+            programs: PageBatches::default(),
+            reads: PageBatches::default(),
+            programs_in_flight: vec![0; geometry.blocks as usize],
+            transfers: FlashTransfers::default(),
+            flush: FlushRequests::default(),
+            completions: VecDeque::new(),
+            in_flight: 0,
+            finished: Vec::new(),
+            ring,
+            mode,
+            _lock: opened.lock,
+        })
+    }
 }
 
 fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
@@ -37,11 +119,7 @@ fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> 
 }
 
 /// Creates the file. It appears under its name only when it is complete and durable.
-pub(super) fn create(
-    directory: &Path,
-    geometry: FlashGeometry,
-    uuid: [u8; 16],
-) -> Result<(), FileMediaError> {
+fn create(directory: &Path, geometry: FlashGeometry, uuid: [u8; 16]) -> Result<(), FileMediaError> {
     if !is_valid_geometry(geometry) {
         return Err(FileMediaError::Geometry { geometry });
     }
@@ -97,7 +175,7 @@ fn write_contents(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), 
 }
 
 /// Opens the file, checks it, and begins a session.
-pub(super) fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
+fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
     lock(&path, &file)?;
@@ -115,7 +193,7 @@ pub(super) fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
 }
 
 /// Opens the file read-only and checks it. Begins no session and writes nothing; other processes may read it too.
-pub(super) fn open_read_only(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
+fn open_read_only(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
     let path = directory.join(FLASH_FILE_NAME);
     let file = File::open(&path).map_err(system(&path, "open"))?;
     lock_with_wait(&path, || file.try_lock_shared())?;

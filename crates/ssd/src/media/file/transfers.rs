@@ -1,18 +1,13 @@
-//! The transfers of a flash file on the ring: their start and their completion.
+//! The transfers of a flash file on the ring, and the completion of programs and flushes.
 //!
-//! Input: accepted operations, and finished transfers. Output: completions. Invariant: every accepted operation
-//! completes once; a flush completes only after the erase table is written and a sync that began after the flush
-//! request is done.
+//! Input: finished programs, requested flushes. Output: completions. Invariant: a flush completes only after the erase
+//! table is written and a sync that began after the flush request is done.
 
 use super::super::{BlockId, MediaCompletion, MediaError, MediaToken, PageAddress, PageState};
-use super::batches::PageBatch;
-use super::{FileMedia, ZeroFillMode};
+use super::{EIO, FileMedia};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::mapped_region::SectorBuffer;
-use headwater_host::uring::{FileTransfer, FinishedTransfer};
-
-/// The error number of a transfer that failed without one.
-const EIO: i32 = 5;
+use headwater_host::uring::FileTransfer;
 
 /// Pages of the erase table that are written at a time.
 const TABLE_WRITES_MAX: usize = 64;
@@ -35,7 +30,7 @@ pub(super) struct FlashTransfers {
 }
 
 impl FlashTransfers {
-    fn add(&mut self, flight: FlashTransfer) -> u64 {
+    pub(super) fn add(&mut self, flight: FlashTransfer) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() - 1
@@ -44,7 +39,7 @@ impl FlashTransfers {
         index as u64
     }
 
-    fn take(&mut self, id: u64) -> Option<FlashTransfer> {
+    pub(super) fn take(&mut self, id: u64) -> Option<FlashTransfer> {
         let index = usize::try_from(id).ok()?;
         let flight = self.entries.get_mut(index)?.take()?;
         self.free.push(index);
@@ -80,61 +75,7 @@ impl FlushRequests {
 }
 
 impl FileMedia {
-    /// Processes the transfers that the ring finished.
-    pub(super) fn reap(&mut self) {
-        let mut finished = std::mem::take(&mut self.finished);
-        self.ring.poll(&mut finished);
-        for transfer in finished.drain(..) {
-            self.complete_transfer(transfer);
-        }
-        self.finished = finished;
-    }
-
-    /// Starts every waiting transfer that may start.
-    pub(super) fn start(&mut self) {
-        while self.ring.room() > 0 {
-            let stretches = &self.zero_fill;
-            let Some(batch) = self.programs.take(|batch| !stretches.must_wait(batch.first.block)) else {
-                break;
-            };
-            let offset = self.layout.slot_offset(batch.first);
-            let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
-            let buffers = batch.slots;
-            self.submit_transfer(flight, FileTransfer::Write { offset, buffers });
-        }
-        while self.ring.room() > 0
-            && let Some(batch) = self.reads.take(|_| true)
-        {
-            self.start_reads(batch);
-        }
-        self.start_flush();
-        if self.zero_fill_mode == ZeroFillMode::Ahead
-            && self.ring.room() > 0
-            && let Some(zeros) = self.zero_fill.take_write()
-        {
-            let buffers = vec![zeros.buffer];
-            let offset = zeros.offset;
-            self.submit_transfer(FlashTransfer::Zeros, FileTransfer::Write { offset, buffers });
-        }
-        self.ring.kick();
-    }
-
-    fn start_reads(&mut self, batch: PageBatch) {
-        let offset = self.layout.slot_offset(batch.first);
-        let flight = FlashTransfer::Reads { first: batch.first, tokens: batch.tokens };
-        let buffers = batch.slots;
-        self.submit_transfer(flight, FileTransfer::Read { offset, buffers });
-    }
-
-    /// Submits a transfer to the ring; if the ring has no room, the transfer fails at once.
-    fn submit_transfer(&mut self, flight: FlashTransfer, transfer: FileTransfer) {
-        let id = self.transfers.add(flight);
-        if let Err(rejected) = self.ring.submit(id, transfer) {
-            self.complete_transfer(rejected.transfer.into_failed(id, EIO));
-        }
-    }
-
-    fn start_flush(&mut self) {
+    pub(super) fn start_flush(&mut self) {
         if self.flush.step != FlushStep::Idle || self.flush.requested.is_empty() {
             return;
         }
@@ -158,64 +99,7 @@ impl FileMedia {
         }
     }
 
-    /// Processes a finished transfer.
-    fn complete_transfer(&mut self, finished: FinishedTransfer) {
-        let FinishedTransfer { id, buffers, result, .. } = finished;
-        match self.transfers.take(id) {
-            Some(FlashTransfer::Reads { first, tokens }) => {
-                self.complete_reads(first, tokens, buffers, result)
-            }
-            Some(FlashTransfer::Programs { first, tokens }) => {
-                self.complete_programs(first, tokens, buffers, result)
-            }
-            Some(FlashTransfer::TablePiece) => self.complete_table_piece(transfer_error(result, &buffers)),
-            Some(FlashTransfer::Sync) => self.complete_flush(result.err()),
-            Some(FlashTransfer::Zeros) => {
-                let arrived = transfer_error(result, &buffers).is_none();
-                self.zero_fill.complete_write(buffers.into_iter().next().filter(|_| arrived));
-            }
-            None => {}
-        }
-    }
-
-    fn complete_reads(
-        &mut self,
-        first: PageAddress,
-        mut tokens: Vec<MediaToken>,
-        mut buffers: Vec<SectorBuffer>,
-        result: Result<usize, i32>,
-    ) {
-        let failed = transfer_error(result, &buffers);
-        let alone = tokens.len() == 1;
-        let pages = (first.page..).map(|page| PageAddress::new(first.block, page));
-        for ((token, slot), page) in tokens.drain(..).zip(buffers.drain(..)).zip(pages) {
-            let result = match failed {
-                None => Ok(self.page_state(page, &slot)),
-                // One unreadable page must not fail its neighbours: each page is read again alone.
-                Some(_) if !alone => {
-                    self.start_reads(PageBatch { first: page, tokens: vec![token], slots: vec![slot] });
-                    continue;
-                }
-                // The file ends within the slot, or the disk cannot read it.
-                Some(EIO) => Err(MediaError::Unreadable { page }),
-                Some(errno) => Err(MediaError::Io { errno, page }),
-            };
-            self.complete(token, MediaFrame::from_sectors(slot).ok(), result);
-        }
-        self.reads.recycle(tokens, buffers);
-    }
-
-    /// Returns the state of a page from the bytes of its slot.
-    fn page_state(&self, page: PageAddress, slot: &[u8]) -> PageState {
-        let generation = self.table.generation(page.block);
-        if generation != 0 && self.layout.is_programmed(page, generation, slot) {
-            PageState::Programmed
-        } else {
-            PageState::Blank
-        }
-    }
-
-    fn complete_programs(
+    pub(super) fn complete_programs(
         &mut self,
         first: PageAddress,
         tokens: Vec<MediaToken>,
@@ -240,7 +124,7 @@ impl FileMedia {
         self.programs.recycle(tokens, buffers);
     }
 
-    fn complete_table_piece(&mut self, failed: Option<i32>) {
+    pub(super) fn complete_table_piece(&mut self, failed: Option<i32>) {
         self.flush.failed = self.flush.failed.or(failed);
         let FlushStep::Table(left) = self.flush.step else {
             return;
@@ -256,7 +140,7 @@ impl FileMedia {
     }
 
     /// Completes the flush, with success or with its error.
-    fn complete_flush(&mut self, failed: Option<i32>) {
+    pub(super) fn complete_flush(&mut self, failed: Option<i32>) {
         let failed = self.flush.failed.take().or(failed);
         self.table.complete_writes(failed.is_none());
         self.flush.step = FlushStep::Idle;
@@ -272,7 +156,7 @@ impl FileMedia {
 }
 
 /// Returns the error of a transfer; a transfer that did not move all of its bytes has one.
-fn transfer_error(result: Result<usize, i32>, buffers: &[SectorBuffer]) -> Option<i32> {
+pub(super) fn transfer_error(result: Result<usize, i32>, buffers: &[SectorBuffer]) -> Option<i32> {
     let asked: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     match result {
         Ok(moved) if moved == asked => None,

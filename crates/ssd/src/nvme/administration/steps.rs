@@ -76,7 +76,7 @@ pub(crate) fn steps(
             });
             formats.collect::<Result<_, Status>>()?
         }
-        NamespaceAction::MissingKey { nsid, is_error } => {
+        NamespaceAction::SetMissingKeyError { nsid, is_error } => {
             let missing_key = if *is_error { MissingKey::Reported } else { MissingKey::Ignored };
             let key_spaces =
                 named(*nsid)?.into_iter().filter(|(_, namespace)| namespace.kind == NamespaceKind::Kv);

@@ -63,7 +63,7 @@ fn data_of(entry: &SubmissionEntry, operation: &IoOperation) -> Result<DataNeed,
 fn store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
     let exists = StoreOptions::ONLY_IF_EXISTS;
     let absent = StoreOptions::ONLY_IF_ABSENT;
-    let key = inline_key(entry, exists.and(absent).and(StoreOptions::NO_COMPRESSION))?;
+    let key = inline_key(entry, exists.union(absent).union(StoreOptions::NO_COMPRESSION))?;
     let options = entry.kv_options();
     let condition = match (options.contains(exists), options.contains(absent)) {
         (false, false) => WriteCondition::Always,
@@ -98,7 +98,7 @@ fn inline_key(entry: &SubmissionEntry, allowed: StoreOptions) -> Result<InlineKe
     if usize::from(entry.kv_key_bytes()) > KV_KEY_BYTES_MAX || !allowed.contains(entry.kv_options()) {
         return Err(Status::INVALID_FIELD);
     }
-    InlineKey::of_entry(entry).ok_or(Status::INVALID_KEY_SIZE)
+    InlineKey::from_entry(entry).ok_or(Status::INVALID_KEY_SIZE)
 }
 
 /// Returns the key of a command without options.

@@ -95,9 +95,9 @@ fn store_options_become_conditions() {
     let exists = StoreOptions::ONLY_IF_EXISTS;
     let absent = StoreOptions::ONLY_IF_ABSENT;
     assert_eq!(condition(exists), WriteCondition::IfExists);
-    assert_eq!(condition(absent.and(StoreOptions::NO_COMPRESSION)), WriteCondition::IfAbsent);
+    assert_eq!(condition(absent.union(StoreOptions::NO_COMPRESSION)), WriteCondition::IfAbsent);
     assert_eq!(condition(StoreOptions::NO_COMPRESSION), WriteCondition::Always);
-    assert_eq!(with(exists.and(absent)), Err(Status::INVALID_FIELD));
+    assert_eq!(with(exists.union(absent)), Err(Status::INVALID_FIELD));
     for bit in 3..8 {
         assert_eq!(with(StoreOptions(1 << bit)), Err(Status::INVALID_FIELD));
     }

@@ -17,7 +17,7 @@ pub struct NvmeResult {
     pub result: u32,
     /// Status of the command.
     pub status: Status,
-    /// Bytes for the host, if its request was made with [`Data::Room`](super::Data::Room).
+    /// Bytes for the host, if its request was made with [`RequestData::Returned`](super::RequestData::Returned).
     pub data: Vec<u8>,
 }
 
@@ -150,7 +150,7 @@ impl ListBuilder {
         }
         let room = self.encode_keys(completion);
         if let Some(into) = &self.memory {
-            let keys = self.encoder.take();
+            let keys = self.encoder.take_keys();
             if into.copy_out(self.copied, &keys) != keys.len() {
                 self.status = Status::DATA_TRANSFER_ERROR;
             }

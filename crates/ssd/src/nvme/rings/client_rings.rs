@@ -247,18 +247,18 @@ impl<W: RingMemory> ClientRings<W> {
         self.stats
     }
 
-    /// Arms a wake-up from every client by [`wakeup_descriptor`](Self::wakeup_descriptor). [`SleepDecision::No`] means that an entry has
+    /// Arms a wake-up from every client by [`wakeup_descriptor`](Self::wakeup_descriptor). [`SleepDecision::WorkPending`] means that an entry has
     /// arrived and the caller must poll again. [`cancel_sleep`](Self::cancel_sleep) disarms the wake-up.
     pub fn prepare_sleep(&mut self) -> SleepDecision {
         let sleep = self.arbiter.prepare_sleep();
-        self.armed = sleep == SleepDecision::Until;
+        self.armed = sleep == SleepDecision::UntilWoken;
         sleep
     }
 
     /// Disarms the wake-up of [`prepare_sleep`](Self::prepare_sleep); costs nothing if none was armed.
     pub fn cancel_sleep(&mut self) {
         if std::mem::take(&mut self.armed) {
-            self.arbiter.awake();
+            self.arbiter.disarm();
             // A wake-up left over would only end the next sleep early.
             let _ = self.wakeup.take();
         }

@@ -23,7 +23,7 @@ const TIMESTAMP_BITS: u64 = (1 << 48) - 1;
 #[derive(Clone, Copy, Debug)]
 struct TimestampSetting {
     millis: u64,
-    at: Nanos,
+    set_at: Nanos,
     /// Timestamp Origin: true if a host set it.
     was_set: bool,
 }
@@ -61,7 +61,7 @@ impl FeatureValues {
             uncoalesced: BTreeSet::new(),
             write_atomicity: 0,
             async_events: 0,
-            timestamp: TimestampSetting { millis: 0, at: now, was_set: false },
+            timestamp: TimestampSetting { millis: 0, set_at: now, was_set: false },
             host_behavior: [0; HOST_BEHAVIOR_BYTES],
             host_identifier: [0; 16],
         }
@@ -87,7 +87,7 @@ impl FeatureValues {
         self.io_queues
     }
 
-    pub(in crate::controller::admin) fn give_io_queues(&mut self, queues: u16) {
+    pub(in crate::controller::admin) fn grant_io_queues(&mut self, queues: u16) {
         self.io_queues = queues;
     }
 
@@ -118,7 +118,7 @@ impl FeatureValues {
             FeatureId::NumberOfQueues => self.number_of_queues(),
             FeatureId::InterruptCoalescing => self.coalescing,
             FeatureId::InterruptVector => {
-                let vector = self.vector(dword)?;
+                let vector = self.vector_of(dword)?;
                 u32::from(vector) | u32::from(self.uncoalesced.contains(&vector)) << 16
             }
             FeatureId::WriteAtomicity => self.write_atomicity,
@@ -160,7 +160,7 @@ impl FeatureValues {
             FeatureId::ErrorRecovery => self.error_recovery = dword & 0xFFFF,
             FeatureId::InterruptCoalescing => self.coalescing = dword & 0xFFFF,
             FeatureId::InterruptVector => {
-                let vector = self.vector(dword)?;
+                let vector = self.vector_of(dword)?;
                 if dword & 1 << 16 == 0 {
                     self.uncoalesced.remove(&vector);
                 } else {
@@ -175,7 +175,7 @@ impl FeatureValues {
                     *byte = *value;
                 }
                 self.timestamp =
-                    TimestampSetting { millis: u64::from_le_bytes(millis), at: now, was_set: true };
+                    TimestampSetting { millis: u64::from_le_bytes(millis), set_at: now, was_set: true };
             }
             FeatureId::HostBehavior => {
                 for (stored, &value) in self.host_behavior.iter_mut().zip(data) {
@@ -195,7 +195,7 @@ impl FeatureValues {
     }
 
     /// Returns IV of an Interrupt Vector Configuration, in range.
-    fn vector(&self, dword: u32) -> Result<u16, Status> {
+    fn vector_of(&self, dword: u32) -> Result<u16, Status> {
         u16::try_from(dword & 0xFFFF)
             .ok()
             .filter(|&vector| vector < self.interrupt_vectors)
@@ -224,7 +224,7 @@ impl FeatureValues {
 
     /// Encodes figure 332: 48 bits of milliseconds, then Synch and Timestamp Origin.
     fn timestamp_data(&self, now: Nanos) -> Vec<u8> {
-        let TimestampSetting { millis, at, was_set } = self.timestamp;
+        let TimestampSetting { millis, set_at: at, was_set } = self.timestamp;
         let now_millis = millis.wrapping_add(now.since(at).0 / 1_000_000) & TIMESTAMP_BITS;
         let origin = if was_set { 0b001 << 1 } else { 0 };
         let mut data = now_millis.to_le_bytes();

@@ -96,7 +96,7 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
     page.commands_max = U16::new(u16::try_from(config.queue_slots_max).unwrap_or(u16::MAX));
     page.async_events = U32::new(match config.kind {
         ControllerKind::Discovery => async_event_bit::DISCOVERY_LOG,
-        ControllerKind::Io if config.sharing == MultipathMode::Shared => {
+        ControllerKind::Io if config.multipath == MultipathMode::Multipath => {
             async_event_bit::NAMESPACE_ATTRIBUTE | async_event_bit::ANA
         }
         ControllerKind::Io => async_event_bit::NAMESPACE_ATTRIBUTE,
@@ -140,7 +140,7 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
 }
 
 fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {
-    if config.sharing == MultipathMode::Alone {
+    if config.multipath == MultipathMode::SinglePath {
         return;
     }
     // More than one port, more than one controller, asymmetric access.

@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// NSFEAT bit 3: identifiers are never reused.
-const UNIQUE_FOR_EVER: u8 = 1 << 3;
+const IDENTIFIERS_NEVER_REUSED: u8 = 1 << 3;
 /// NSFEAT bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
 const HAS_GRANULARITY: u8 = 1 << 4;
 /// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
@@ -25,15 +25,15 @@ const GRANULARITY_BYTES: u32 = 4_096;
 
 fn sharing_bit(sharing: MultipathMode) -> u8 {
     match sharing {
-        MultipathMode::Alone => 0,
-        MultipathMode::Shared => 1,
+        MultipathMode::SinglePath => 0,
+        MultipathMode::Multipath => 1,
     }
 }
 
 fn ana_group(sharing: MultipathMode) -> U32 {
     U32::new(match sharing {
-        MultipathMode::Alone => 0,
-        MultipathMode::Shared => ANA_GROUP,
+        MultipathMode::SinglePath => 0,
+        MultipathMode::Multipath => ANA_GROUP,
     })
 }
 
@@ -50,7 +50,7 @@ pub(super) fn capabilities(
 }
 
 /// Returns the page of one namespace.
-pub(super) fn facts(
+pub(super) fn namespace_page(
     controller: &DeviceController,
     facts: &NamespaceProperties,
     subsystem: &impl NvmSubsystem,
@@ -62,8 +62,8 @@ pub(super) fn facts(
             page.capacity = U64::new(facts.size);
             page.utilization = U64::new(facts.utilization.min(facts.size));
             page.nguid = facts.uuid;
-            page.features |= UNIQUE_FOR_EVER;
-            page.ana_group = ana_group(controller.config.sharing);
+            page.features |= IDENTIFIERS_NEVER_REUSED;
+            page.ana_group = ana_group(controller.config.multipath);
             page.capacity_bytes = U128::new(u128::from(facts.size) << shift_of(index));
             page.as_bytes().to_vec()
         }
@@ -72,8 +72,8 @@ pub(super) fn facts(
             page.size = U64::new(facts.size);
             page.utilization = U64::new(facts.utilization.min(facts.size));
             page.nguid = facts.uuid;
-            page.features = if facts.uuid == [0; 16] { 0 } else { UNIQUE_FOR_EVER };
-            page.ana_group = ana_group(controller.config.sharing);
+            page.features = if facts.uuid == [0; 16] { 0 } else { IDENTIFIERS_NEVER_REUSED };
+            page.ana_group = ana_group(controller.config.multipath);
             page.as_bytes().to_vec()
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn facts(
 /// Returns the page that is independent of command sets: shared or not, and ready.
 pub(super) fn independent(sharing: MultipathMode) -> Vec<u8> {
     let mut page = IdentifyIndependent::new_zeroed();
-    page.features = UNIQUE_FOR_EVER;
+    page.features = IDENTIFIERS_NEVER_REUSED;
     page.sharing = sharing_bit(sharing);
     page.ana_group = ana_group(sharing);
     page.status = 1;
@@ -99,7 +99,7 @@ fn nvm(controller: &DeviceController, index: u8, subsystem: &impl NvmSubsystem) 
     page.features = HAS_GRANULARITY;
     page.lba_formats = u8::try_from(LBA_FORMAT_SHIFTS.len() - 1).unwrap_or(0);
     page.format = index;
-    page.sharing = sharing_bit(controller.config.sharing);
+    page.sharing = sharing_bit(controller.config.multipath);
     page.deallocate = DEALLOCATED_ARE_ZEROES;
     let granularity = u16::try_from((GRANULARITY_BYTES >> shift_of(index)).saturating_sub(1)).unwrap_or(0);
     for field in [
@@ -125,7 +125,7 @@ fn nvm(controller: &DeviceController, index: u8, subsystem: &impl NvmSubsystem) 
 fn kv(controller: &DeviceController, subsystem: &impl NvmSubsystem) -> IdentifyKv {
     let mut page = IdentifyKv::new_zeroed();
     page.kv_formats = 0;
-    page.sharing = sharing_bit(controller.config.sharing);
+    page.sharing = sharing_bit(controller.config.multipath);
     let mut format = KvFormat::new_zeroed();
     format.key_bytes_max = U16::new(u16::try_from(KV_KEY_BYTES_MAX).unwrap_or(16));
     // One command cannot transfer a longer value.

@@ -1,0 +1,69 @@
+//! The configuration of the RESP front end, and the errors of its start.
+//!
+//! Input: choices of the caller that starts the front end. Output: the same; an error names the address that failed.
+
+use headwater_ssd::command::FrontEndId;
+use headwater_ssd::engine::Durability;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The configuration of a RESP front end.
+#[derive(Clone, Debug)]
+pub struct RespConfig {
+    /// TCP addresses to listen on; port 0 picks one.
+    pub listen: Vec<SocketAddr>,
+    /// Path of a Unix socket to listen on as well.
+    pub unix_path: Option<PathBuf>,
+    /// Password that AUTH requires, if any.
+    pub password: Option<String>,
+    /// Durability mode of the device, as CONFIG and INFO report it.
+    pub durability: Durability,
+    /// Number of this front end in the device.
+    pub front_end: FrontEndId,
+    /// Seed of random choices (RANDOMKEY).
+    pub seed: u64,
+}
+
+impl Default for RespConfig {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 6379))],
+            unix_path: None,
+            password: None,
+            durability: Durability::Always,
+            front_end: FrontEndId(1),
+            seed: 0,
+        }
+    }
+}
+
+/// An error that prevents the front end from starting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RespError {
+    /// A TCP address cannot be bound.
+    #[error("cannot listen on {address}: {source}; choose another address or stop the process that uses it")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// A Unix socket path cannot be bound.
+    #[error("cannot listen on {}: {source}; choose another path or stop the process that uses it", path.display())]
+    ListenUnix {
+        /// The path.
+        path: PathBuf,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// Neither an address nor a path is configured.
+    #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]
+    NoAddress,
+    /// The epoll instance cannot be created or extended.
+    #[error("cannot watch sockets with epoll: {source}; raise the limit of open files")]
+    Epoll {
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+}
