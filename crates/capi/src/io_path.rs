@@ -155,7 +155,9 @@ impl IoPath {
     /// Returns the bytes of the cache, 0 without one.
     pub(crate) fn cache_bytes(&self) -> u64 {
         match self {
-            Self::Cached(handle) => handle.cache().with_parts(|cache, _| cache.config().pages * PAGE_BYTES) as u64,
+            Self::Cached(handle) => {
+                handle.cache().with_parts(|cache, _| cache.config().pages * PAGE_BYTES) as u64
+            }
             _ => 0,
         }
     }

@@ -227,7 +227,10 @@ fn algorithm_1_line_15_the_cap_counts_the_other_tiers() {
     let chunk = CHUNK as u64;
     assert_eq!(pool.statistics().tier_bytes, [chunk, 2 * chunk, chunk]);
     let most = 3 * CHUNK;
-    assert_eq!(allocate_bytes(&pool, most + 1).unwrap_err(), PoolError::OverCap { bytes: most + 1, max: most });
+    assert_eq!(
+        allocate_bytes(&pool, most + 1).unwrap_err(),
+        PoolError::OverCap { bytes: most + 1, max: most }
+    );
     drop(dynamic);
     assert!(allocate_bytes(&pool, CHUNK).is_ok());
     assert_eq!((statics.bytes(), statics.tier()), (CHUNK, PinTier::Static));

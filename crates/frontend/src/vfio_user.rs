@@ -163,7 +163,7 @@ impl VfioUserFrontEnd {
     }
 
     /// Makes the guest write a doorbell register when it submits; see
-    /// [`FrontEnd::prepare_sleep`](crate::front_end::FrontEnd::prepare_sleep).
+    /// [`FrontEnd::prepare_sleep`].
     pub fn prepare_sleep(&mut self) -> SleepDecision {
         match &self.guest {
             Some(guest) if guest.function.is_bus_master() => self.controller.prepare_sleep(),

@@ -292,7 +292,9 @@ impl DriverOwner {
         let (driver, now, queue) = (&mut self.driver, self.now, live.queue.id());
         live.queue.check_timeouts(now, |overdue| match overdue {
             OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
-            OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue, command }, now),
+            OverdueCommand::Stuck(command) => {
+                driver.reset_for(ResetCause::CommandTimeout { queue, command }, now);
+            }
         });
         if let Some(fault) = live.queue.fault() {
             driver.reset_for(ResetCause::QueueViolation { queue, fault }, now);

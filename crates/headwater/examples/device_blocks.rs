@@ -77,7 +77,13 @@ fn several_queues(device: &mut Device) -> ExampleResult<()> {
     Ok(())
 }
 
-fn one_queue(mut queue: Queue, buffer: &Buffer, namespace: u32, block: u32, number: u64) -> ExampleResult<()> {
+fn one_queue(
+    mut queue: Queue,
+    buffer: &Buffer,
+    namespace: u32,
+    block: u32,
+    number: u64,
+) -> ExampleResult<()> {
     for round in 0..8_u64 {
         for writes in [true, false] {
             let mut places = Vec::new();
@@ -144,15 +150,20 @@ fn every_command(device: &mut Device) -> ExampleResult<()> {
     ensure(found[front..zeroed].iter().all(|&byte| byte == 0), "zeroes read back")?;
     for beyond in [facts.size, facts.size - 7, u64::MAX - 7] {
         let refused = run_one(&mut queue, Command::read(id, beyond, block, buffer.clone())?);
-        ensure(matches!(refused, Err(IoError::BlocksOutOfRange { .. })), "blocks beyond the end are refused")?;
+        ensure(
+            matches!(refused, Err(IoError::BlocksOutOfRange { .. })),
+            "blocks beyond the end are refused",
+        )?;
     }
     let discard = Command::discard(id, &[(0, 1), (facts.size - 1, 2)], &list)?;
     let refused = run_one(&mut queue, discard);
     ensure(matches!(refused, Err(IoError::BlocksOutOfRange { .. })), "a discard beyond the end is refused")?;
     let parts = vec![buffer.slice(0, block as usize)?, buffer.slice(block as usize * 3, block as usize * 2)?];
     buffer.write(0, &pattern(0, bytes))?;
-    let gathered =
-        run_one(&mut queue, Command::write_gathered(id, 0, block, parts, WriteDurability::NamespaceDefault)?)?;
+    let gathered = run_one(
+        &mut queue,
+        Command::write_gathered(id, 0, block, parts, WriteDurability::NamespaceDefault)?,
+    )?;
     ensure(gathered.is_success(), "data in two pieces is one command")?;
     let mut found = vec![0; block as usize * 3];
     device.read(0, &mut found)?;

@@ -56,7 +56,8 @@ impl GoldenTest {
 
     fn write(&mut self, max: usize) -> ExampleResult {
         let (lba, _, range) = self.some_blocks(max);
-        let durable = if fastrand::bool() { WriteDurability::Immediate } else { WriteDurability::NamespaceDefault };
+        let durable =
+            if fastrand::bool() { WriteDurability::Immediate } else { WriteDurability::NamespaceDefault };
         fastrand::fill(&mut self.model[range.clone()]);
         let from = self.buffer.slice(0, range.len())?;
         from.write(0, &self.model[range])?;

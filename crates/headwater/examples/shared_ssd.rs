@@ -83,7 +83,10 @@ impl SsdClient {
             let lba = self.first + round * each % (self.blocks / each * each);
             let slice = buffer.slice(usize::try_from(token)? * LOAD_BYTES, LOAD_BYTES)?;
             slice.write(0, &pattern(self.at(lba), LOAD_BYTES))?;
-            queue.submit(Command::write(id, lba, self.block, slice, WriteDurability::NamespaceDefault)?, token)?;
+            queue.submit(
+                Command::write(id, lba, self.block, slice, WriteDurability::NamespaceDefault)?,
+                token,
+            )?;
             queue.ring()?;
         }
         Ok(())

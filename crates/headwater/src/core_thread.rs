@@ -158,7 +158,9 @@ impl<M: Media> CoreThread<M> {
             CoreRequest::ChangeNamespace { id, request, answer } => self.submit_change(id, &request, answer),
             CoreRequest::Register { start, memory, answer } => {
                 let stopping = || IoError::Unsupported {
-                    reason: format!("no memory can be registered at {start}: the device is stopping; open it again"),
+                    reason: format!(
+                        "no memory can be registered at {start}: the device is stopping; open it again"
+                    ),
                 };
                 let limit = |error: RegisterError| IoError::Limit { reason: error.to_string() };
                 let table = self.front_end.rings.memory(self.client).ok_or_else(stopping);

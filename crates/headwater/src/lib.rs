@@ -42,7 +42,7 @@
 //!     queue.submit(Command::put(1, &[token], value, StoreCondition::Always)?, token.into())?;
 //! }
 //! while let Some(completion) = queue.wait(None)? {
-//!     completion.ok()?;
+//!     completion.into_result()?;
 //! }
 //! # Ok::<(), IoError>(())
 //! ```
@@ -83,7 +83,7 @@
 //!         break done;
 //!     }
 //! };
-//! assert_eq!((done.completion.token, done.completion.ok().is_ok()), (7, true));
+//! assert_eq!((done.completion.token, done.completion.into_result().is_ok()), (7, true));
 //! let mut again = [0; 10];
 //! assert!(cached.read_hit(1_000, &mut again), "the page is cached now");
 //! assert_eq!(again, [5; 10]);

@@ -184,7 +184,11 @@ impl<W: DeviceWork> DeviceRing<W> {
         let mut ring =
             Self { file, backend: machine, side_threads: None, depth, in_flight: 0, polled, table: None };
         // A kernel without buffer tables still moves the bytes.
-        ring.table = if options.registration_slots > 0 { ring.open_table(options.registration_slots).ok().map(Arc::new) } else { None };
+        ring.table = if options.registration_slots > 0 {
+            ring.open_table(options.registration_slots).ok().map(Arc::new)
+        } else {
+            None
+        };
         Ok(ring)
     }
 

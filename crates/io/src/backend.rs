@@ -3,11 +3,11 @@
 //! Input: requests of a [`Device`](crate::Device). Output: [`Buffer`]s and [`QueueTransport`]s. Each backend implements the
 //! two traits once; the layers above depend on nothing else of it.
 
-use crate::namespace_request::NamespaceRequest;
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
+use crate::namespace_request::NamespaceRequest;
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::priority::QueuePriority;
@@ -46,7 +46,11 @@ pub trait DeviceBackend: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`IoError::Unsupported`] if it does not; else as [`queue`](Self::queue).
-    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+    fn queue_of_class(
+        &mut self,
+        depth: u32,
+        priority: QueuePriority,
+    ) -> Result<Box<dyn QueueTransport>, IoError> {
         let (_, _) = (depth, priority);
         Err(IoError::Unsupported {
             reason: "queues of this device have no classes; open an SSD with Headwater's driver and weights="

@@ -36,7 +36,13 @@ impl Buffer {
         let bytes = buffer.bytes();
         let (memory, segment) = buffer.into_shared();
         let start = segment.iova.unwrap_or(segment.address as u64);
-        Self { memory, start: Iova(start), offset: 0, bytes, registration: segment.slot.map(|(number, _)| number) }
+        Self {
+            memory,
+            start: Iova(start),
+            offset: 0,
+            bytes,
+            registration: segment.slot.map(|(number, _)| number),
+        }
     }
 
     /// Returns a part of the buffer.

@@ -21,7 +21,7 @@ pub use backing::{
     BackingDevice, BackingLimits, BackingTransfer, TransferCompletion, TransferKind, TransferRefusal,
 };
 pub use config::{CacheConfig, PAGES_MIN, WritePolicy};
-pub use handle_backing::{HandleBacking, DISCARD_LISTS_BYTES};
+pub use handle_backing::{DISCARD_LISTS_BYTES, HandleBacking};
 pub use request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, SubmitResult};
 pub use shape::{DeviceShape, PAGE_BYTES};
 pub use shared::{CacheMember, SharedCache};
@@ -187,7 +187,11 @@ impl BlockCache {
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
-                self.frames.read(frame, part.page_offset, &mut into[part.request_offset..part.request_offset + part.bytes]);
+                self.frames.read(
+                    frame,
+                    part.page_offset,
+                    &mut into[part.request_offset..part.request_offset + part.bytes],
+                );
                 self.record_use(owner.0, page, frame);
             }
         }
@@ -211,7 +215,11 @@ impl BlockCache {
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
-                self.frames.write(frame, part.page_offset, &from[part.request_offset..part.request_offset + part.bytes]);
+                self.frames.write(
+                    frame,
+                    part.page_offset,
+                    &from[part.request_offset..part.request_offset + part.bytes],
+                );
                 self.record_use(owner.0, page, frame);
                 self.mark_dirty(frame, false);
             }
@@ -260,7 +268,9 @@ impl BlockCache {
         self.limits = lower.limits();
         match pending.operation {
             CacheOperation::Flush => return Ok(self.begin_flush(lower, pending)),
-            CacheOperation::Direct { kind, .. } if kind != TransferKind::Read || !self.has_dirty_pages(&pending) => {
+            CacheOperation::Direct { kind, .. }
+                if kind != TransferKind::Read || !self.has_dirty_pages(&pending) =>
+            {
                 self.users.count_request(owner.0);
                 self.begin_direct(kind, pending);
             }

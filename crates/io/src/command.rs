@@ -263,7 +263,11 @@ impl Command {
         durable: WriteDurability,
     ) -> Result<Self, IoError> {
         if blocks == 0 || blocks > BLOCKS_MAX {
-            return Err(IoError::BlocksOutOfRange { first: lba, blocks: blocks.into(), size: BLOCKS_MAX.into() });
+            return Err(IoError::BlocksOutOfRange {
+                first: lba,
+                blocks: blocks.into(),
+                size: BLOCKS_MAX.into(),
+            });
         }
         let range = BlockRange { start: lba, blocks };
         Ok(Self { entry: nvm::write_zeroes(namespace, range, durable.options()), data: TransferData::None })
@@ -333,7 +337,8 @@ mod tests {
     #[test]
     fn entry_lengths_equal_the_buffer_lengths() {
         assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
-        let write = Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Immediate).unwrap().entry;
+        let write =
+            Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Immediate).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));
         assert_eq!(write.cdw12.get(), 2 | 1 << 30);
         assert_eq!(write.namespace.get(), 2);

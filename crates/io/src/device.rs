@@ -9,15 +9,15 @@
 //! if sent once, unless another client changed the same key or block in between: then the last writer wins, as with any
 //! two writers. A put with a condition reports the state it finds, which may be that of its own first attempt.
 
-use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
-use crate::command::TRANSFER_BYTES_MAX;
 use crate::backend::DeviceBackend;
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
+use crate::command::TRANSFER_BYTES_MAX;
 use crate::command::{Command, StoreCondition, WriteDurability};
 use crate::error::IoError;
 use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::decode_key_list;
+use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use crate::queue::{Completion, Queue};
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;

@@ -160,7 +160,9 @@ pub struct RejectedCommand {
 impl From<RejectedCommand> for IoError {
     fn from(rejected: RejectedCommand) -> Self {
         match rejected.reason {
-            SubmitError::BlocksOutOfRange { first, blocks, size } => Self::BlocksOutOfRange { first, blocks, size },
+            SubmitError::BlocksOutOfRange { first, blocks, size } => {
+                Self::BlocksOutOfRange { first, blocks, size }
+            }
             reason => Self::Submit(reason),
         }
     }

@@ -232,10 +232,12 @@ impl Future for RequestFuture {
                 Poll::Pending
             }
             Some(FutureState::Completed(_)) => match inner.futures.remove(&self.token) {
-                Some(FutureState::Completed(CompletedCommand { completion, data })) => match completion.into_result() {
-                    Ok(_) => Poll::Ready(Ok(data)),
-                    Err(error) => failed(error, data),
-                },
+                Some(FutureState::Completed(CompletedCommand { completion, data })) => {
+                    match completion.into_result() {
+                        Ok(_) => Poll::Ready(Ok(data)),
+                        Err(error) => failed(error, data),
+                    }
+                }
                 _ => Poll::Pending,
             },
             _ => failed(

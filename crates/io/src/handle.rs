@@ -127,7 +127,8 @@ impl Handle {
                 self.plain_in_flight += 1;
                 return Ok(());
             };
-            let request = IoRequest { operation, offset, bytes, data: TransferData::None, class, timeout: within };
+            let request =
+                IoRequest { operation, offset, bytes, data: TransferData::None, class, timeout: within };
             return self.keep_or_refuse(request, rejected, token);
         }
         self.submit_slow(request, token)

@@ -18,12 +18,12 @@ mod timed;
 pub use contents::{BlockFaults, ModelContents};
 pub use device::{ArbitrationMode, ServiceTimes};
 
-use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::error::IoError;
+use crate::namespace_request::NamespaceRequest;
 use contents::ModelBlocks;
 use device::ModelCore;
 use headwater_dma::pool::Pool;
@@ -162,7 +162,11 @@ impl DeviceBackend for ModelDevice {
     }
 
     /// Ignores the class under round robin.
-    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+    fn queue_of_class(
+        &mut self,
+        depth: u32,
+        priority: QueuePriority,
+    ) -> Result<Box<dyn QueueTransport>, IoError> {
         Ok(match &self.core {
             None => Box::new(NullQueue::new(depth, self.limits, self.facts.size)?),
             Some(core) => Box::new(TimedQueue::new(

@@ -15,11 +15,11 @@ mod queue;
 mod secure_link;
 mod session;
 
-use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
+use crate::namespace_request::NamespaceRequest;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::fabrics::DISCOVERY_NAME;

@@ -11,12 +11,12 @@ mod commands;
 mod device_file;
 mod validation;
 
-use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::Command;
 use crate::error::IoError;
+use crate::namespace_request::NamespaceRequest;
 use crate::queue::Queue;
 use crate::uring::pool::{RingPool, SLOTS};
 use crate::uring::queue::UringQueue;
@@ -60,7 +60,8 @@ impl PassthroughDevice {
     /// [`IoError::Device`] with the fault of the path or the partition, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: PassthroughOptions) -> Result<Self, IoError> {
         let file = Arc::new(DeviceFile::open(path, options.partition)?);
-        let mut device = Self { file, pool: RingPool::open()?, options, registration_slots: SLOTS, note: None };
+        let mut device =
+            Self { file, pool: RingPool::open()?, options, registration_slots: SLOTS, note: None };
         if options.poll {
             device.file.check_polling()?;
         }

@@ -5,8 +5,8 @@
 //! can be resubmitted to a device that returns.
 
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
-use crate::command::{Command, TransferData};
 use crate::command::TRANSFER_BYTES_MAX;
+use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -266,7 +266,9 @@ impl QueueTransport for RingQueue {
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        Ok(self.reap_command()?.map(|(completion, command)| CompletedCommand { completion, data: command.data }))
+        Ok(self
+            .reap_command()?
+            .map(|(completion, command)| CompletedCommand { completion, data: command.data }))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {

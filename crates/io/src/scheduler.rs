@@ -157,7 +157,9 @@ impl SchedulerState {
     fn of(scheduling: &SchedulingPolicy) -> Self {
         match scheduling {
             SchedulingPolicy::Fifo => Self::Fifo(VecDeque::new()),
-            SchedulingPolicy::Deadline { deadlines: within, late_policy: late } => Self::Deadline(DeadlineQueue::new(*within, *late)),
+            SchedulingPolicy::Deadline { deadlines: within, late_policy: late } => {
+                Self::Deadline(DeadlineQueue::new(*within, *late))
+            }
             SchedulingPolicy::Share { weights } => Self::Share(FairShares::new(*weights)),
             SchedulingPolicy::Priority { overtakes_max } => {
                 Self::Priority(PriorityQueues::new(*overtakes_max))

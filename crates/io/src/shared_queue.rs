@@ -57,7 +57,13 @@ impl SharedQueue {
         let (limits, depth, rest) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
         let exchange = Arc::new(CompletionExchange::new(PacedQueue::over(queue)));
         Self {
-            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), sleeper: rest, limits, depth }),
+            shared: Arc::new(SharedQueueState {
+                exchange,
+                thread: Mutex::new(None),
+                sleeper: rest,
+                limits,
+                depth,
+            }),
         }
     }
 
@@ -115,8 +121,16 @@ impl SharedQueue {
         self.stop_thread();
         let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
         let SharedQueueState { exchange, sleeper: rest, limits, depth, .. } = shared;
-        Arc::try_unwrap(exchange).map(|exchange| exchange.into_queue().into_queue()).map_err(|exchange| Self {
-            shared: Arc::new(SharedQueueState { exchange, thread: Mutex::new(None), sleeper: rest, limits, depth }),
+        Arc::try_unwrap(exchange).map(|exchange| exchange.into_queue().into_queue()).map_err(|exchange| {
+            Self {
+                shared: Arc::new(SharedQueueState {
+                    exchange,
+                    thread: Mutex::new(None),
+                    sleeper: rest,
+                    limits,
+                    depth,
+                }),
+            }
         })
     }
 }
@@ -219,7 +233,8 @@ impl QueueUser {
     /// poll.
     pub(crate) fn arm(&mut self) -> Result<ArmResult, IoError> {
         if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            let reason = "a shared queue without a completion thread has no descriptor; start one, or poll".to_owned();
+            let reason =
+                "a shared queue without a completion thread has no descriptor; start one, or poll".to_owned();
             return Err(IoError::Unsupported { reason });
         }
         self.make_descriptor()?;

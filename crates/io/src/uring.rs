@@ -16,11 +16,11 @@ pub(crate) mod translate;
 
 pub use file::UringOptions;
 
-use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
+use crate::namespace_request::NamespaceRequest;
 use block_commands::BlockCommands;
 use file::BlockFile;
 use headwater_host::device_ring::{BlockWork, DeviceRing, RingOptions};
@@ -102,7 +102,10 @@ impl UringDevice {
         let read = crate::command::Command::read(NAMESPACE, 0, block_bytes, buffer)?;
         queue.submit(read, 0)?;
         let answer = queue.wait(None)?;
-        answer.and_then(|completion| completion.into_result().ok()).map(drop).ok_or_else(|| self.file.polling_error())
+        answer
+            .and_then(|completion| completion.into_result().ok())
+            .map(drop)
+            .ok_or_else(|| self.file.polling_error())
     }
 }
 

@@ -25,12 +25,12 @@ pub use queue_owner::LocalQueueOwner;
 pub use shared_controller::SharedController;
 pub use vectors::{NoVectors, VectorSource};
 
-use crate::namespace_request::NamespaceRequest;
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
+use crate::namespace_request::NamespaceRequest;
 use headwater_host::pinning::vfio::{PciClass, VfioContainer};
 use headwater_nvme::driver::{
     ControllerInfo, DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, ScannedNamespace, VfioFunction,
@@ -140,10 +140,16 @@ impl DeviceBackend for VfioDevice {
         Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control), depth)?))
     }
 
-    fn queue_of_class(&mut self, depth: u32, priority: QueuePriority) -> Result<Box<dyn QueueTransport>, IoError> {
+    fn queue_of_class(
+        &mut self,
+        depth: u32,
+        priority: QueuePriority,
+    ) -> Result<Box<dyn QueueTransport>, IoError> {
         if !self.controller_info()?.weighted_round_robin {
             let name = self.control.name();
-            let reason = format!("{name} arbitrates by round robin and has no {priority:?} class; open it with weights=");
+            let reason = format!(
+                "{name} arbitrates by round robin and has no {priority:?} class; open it with weights="
+            );
             return Err(IoError::Unsupported { reason });
         }
         Ok(Box::new(NvmeQueue::open(LocalQueueOwner::new(&self.control).of_class(priority), depth)?))

@@ -69,8 +69,7 @@ impl VfioHarness {
         let memory = PoolMemory::new(Pool::open(config)?);
         let vectors = device.vector_count()?.min(u32::from(QUEUES) + 1);
         device.allocate_vectors(vectors)?;
-        let bells =
-            (0..vectors).map(|_| WakeDescriptor::new()).collect::<Result<Vec<_>, _>>()?;
+        let bells = (0..vectors).map(|_| WakeDescriptor::new()).collect::<Result<Vec<_>, _>>()?;
         for (vector, bell) in (0_u32..).zip(&bells) {
             device.connect_vector(vector, Some(bell))?;
         }
@@ -121,7 +120,9 @@ impl VfioHarness {
         at: u64,
         bytes: u64,
     ) -> ExampleResult<()> {
-        let command = queue.submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }], ()).map_err(|(fault, ())| fault)?;
+        let command = queue
+            .submit(entry, &[IovaRange { start: Iova(at), bytes: u32::try_from(bytes)? }], ())
+            .map_err(|(fault, ())| fault)?;
         queue.ring();
         let start = self.clock.now();
         loop {
@@ -142,7 +143,13 @@ impl VfioHarness {
     }
 
     /// Writes or verifies the area of a namespace with commands of varying length, on all queues in turn.
-    fn process_area(&mut self, namespace: u32, shift: u32, queues: &mut [VfioQueue], writes: bool) -> ExampleResult<()> {
+    fn process_area(
+        &mut self,
+        namespace: u32,
+        shift: u32,
+        queues: &mut [VfioQueue],
+        writes: bool,
+    ) -> ExampleResult<()> {
         let (mut at, mut round) = (0, 0);
         while at < AREA {
             let (length, offset) = LENGTHS[round % LENGTHS.len()];
@@ -283,7 +290,8 @@ fn run() -> ExampleResult<()> {
         match second.as_str() {
             "reset" => {
                 machine.reset(namespace.id, block_shift, std::mem::take(&mut queues))?;
-                queues = (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<ExampleResult<Vec<_>>>()?;
+                queues =
+                    (1..=QUEUES).map(|vector| machine.queue(vector)).collect::<ExampleResult<Vec<_>>>()?;
                 machine.process_area(namespace.id, block_shift, &mut queues, false)?;
             }
             what => machine.process_area(namespace.id, block_shift, &mut queues, what == "write")?,

@@ -251,7 +251,10 @@ impl AssociationTable {
             return Vec::new();
         };
         if association.admin == connection {
-            return self.by_controller.remove(&id).map_or_else(Vec::new, |gone| gone.io.into_values().collect());
+            return self
+                .by_controller
+                .remove(&id)
+                .map_or_else(Vec::new, |gone| gone.io.into_values().collect());
         }
         association.io.retain(|_, io| *io != connection);
         Vec::new()

@@ -17,7 +17,7 @@ use crate::ring::submission::{HeadFault, QueueFull, SubmissionConsumer, Submissi
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use crate::spec::status::Status;
 use command_table::CommandTable;
-use headwater_host::ring_memory::{RingMemory, HeapWords};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use std::fmt;
 
 /// Most commands in flight on one queue pair: 12 bits of a command id name the slot, the rest its generation.

@@ -47,7 +47,7 @@ static void synchronous_calls(hw_device *device, hw_handle *handle) {
     CHECK_CODE(hw_pread(handle, back, 2 * block, 0), HW_CODE_OK);
     for (size_t i = 0; i < block; i++) CHECK(back[i] == 0);
 
-    /* Each call changes its own bytes and no others: bytes come before the offset. */
+    /* Each call changes only its own bytes: bytes come before the offset. */
     CHECK_CODE(hw_pwrite(handle, own, BLOCKS * block, 0), HW_CODE_OK);
     CHECK_CODE(hw_write_zeroes(handle, block, 5 * block), HW_CODE_OK);
     CHECK_CODE(hw_discard(handle, block, 6 * block), HW_CODE_OK);

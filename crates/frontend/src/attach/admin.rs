@@ -6,8 +6,8 @@
 use super::AttachFrontEnd;
 use super::client::{AttachedClient, ClientKey, DeferredReply};
 use super::executor::EntryExecutor;
-use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
+use headwater_io::namespace_request::NamespaceRequest;
 
 impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// Executes an administrator's request. Returns `None` when the reply follows later.

@@ -9,9 +9,9 @@ use headwater_dma::iova::Iova;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
-use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::protocol::DataRules;
 use headwater_io::client_namespace::ClientNamespace;
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::nvme::rings::{ClientId, ClientRings};
 

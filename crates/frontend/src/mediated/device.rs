@@ -250,7 +250,9 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         queue.check_timeouts(now, |overdue| match overdue {
             // If there is no room for the abort, the reset follows one timeout later anyway.
             OverdueCommand::Abort(command) => drop(driver.abort(id, command, now)),
-            OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue: id, command }, now),
+            OverdueCommand::Stuck(command) => {
+                driver.reset_for(ResetCause::CommandTimeout { queue: id, command }, now);
+            }
         });
         false
     }
@@ -267,11 +269,8 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         let Some(queue) = self.queue.take() else { return false };
         match queue.abandon() {
             Ok(tokens) => {
-                let aborted = |token| ControllerCompletion {
-                    token,
-                    result: 0,
-                    status: Status::ABORTED_BY_HOST,
-                };
+                let aborted =
+                    |token| ControllerCompletion { token, result: 0, status: Status::ABORTED_BY_HOST };
                 tracing::warn!(lost = tokens.len(), trouble = ?self.driver.reset_cause(), "the controller was reset");
                 self.lost_queue_completions.extend(tokens.into_iter().map(aborted));
             }

@@ -209,8 +209,12 @@ impl LentQueues {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            QueueTrouble::Stuck(command) => ResetCause::CommandTimeout { queue, command: CommandId::of(command) },
-            QueueTrouble::Broken => ResetCause::QueueViolation { queue, fault: QueueFault::StrayCompletions { count: 1 } },
+            QueueTrouble::Stuck(command) => {
+                ResetCause::CommandTimeout { queue, command: CommandId::of(command) }
+            }
+            QueueTrouble::Broken => {
+                ResetCause::QueueViolation { queue, fault: QueueFault::StrayCompletions { count: 1 } }
+            }
         };
         tracing::warn!(%trouble, "a client reports a fault of its queue; the controller is reset");
         driver.reset_for(trouble, self.now);

@@ -2,9 +2,9 @@
 
 use crate::host::{AttachHost, media, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
-use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject};
 use headwater_io::error::IoError;
+use headwater_io::namespace_request::NamespaceRequest;
 use headwater_nvme::spec::status::Status;
 
 fn own() -> GrantSubject {

@@ -88,13 +88,19 @@ fn a_build_without_tls_refuses_keys_and_names_the_feature() {
     let keys = headwater_nvme::tcp::psk::HostKey::parse_all(&format!("nqn.h {key}")).unwrap();
     let target = NvmeTcpTarget::new(([127, 0, 0, 1], 1).into(), "nqn.s").secured(keys[0].clone());
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
-        let config =
-            NvmeTcpConfig { listen: listen.parse().unwrap(), front_end_id: FrontEndId(5), keys: keys.clone() };
+        let config = NvmeTcpConfig {
+            listen: listen.parse().unwrap(),
+            front_end_id: FrontEndId(5),
+            keys: keys.clone(),
+        };
         let error = NvmeTcpFrontEnd::bind(&config).unwrap_err().to_string();
         assert!(error.contains("--features tls"), "{error}");
     }
     let error = NvmeTcp::open(target).unwrap_err();
-    assert!(matches!(&error, IoError::Unsupported { reason } if reason.contains("--features tls")), "{error}");
+    assert!(
+        matches!(&error, IoError::Unsupported { reason } if reason.contains("--features tls")),
+        "{error}"
+    );
 }
 
 #[test]

@@ -82,8 +82,11 @@ fn connect_as(address: std::net::SocketAddr, subsystem: &str, names: (&str, &str
                 match connection.advance(&mut bytes) {
                     InitiatorStep::NeedInput => break,
                     InitiatorStep::Opened => {
-                        let fields =
-                            ConnectFields { queue: 0, size: 31, ..ConnectFields::from_entry(&Default::default()) };
+                        let fields = ConnectFields {
+                            queue: 0,
+                            size: 31,
+                            ..ConnectFields::from_entry(&Default::default())
+                        };
                         let data = ConnectData::new((names.0, [1; 16]), names.1, CONTROLLER_DYNAMIC);
                         let data = CommandTransfer::Out(data.as_bytes().to_vec());
                         assert!(connection.submit(fields.to_entry(), data).is_ok());

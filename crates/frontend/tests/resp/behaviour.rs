@@ -2,7 +2,7 @@
 
 use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
-use crate::wire::{TestNode, RespValue, encode};
+use crate::wire::{RespValue, TestNode, encode};
 use headwater_frontend::resp::RespConfig;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -202,7 +202,9 @@ fn a_scan_returns_every_key_that_exists_throughout_it() {
         let RespValue::Array(parts) = wire.call_line(&format!("SCAN {cursor} COUNT 7 MATCH stay*")) else {
             panic!("no scan")
         };
-        let (RespValue::Bulk(next), RespValue::Array(keys)) = (&parts[0], &parts[1]) else { panic!("no scan") };
+        let (RespValue::Bulk(next), RespValue::Array(keys)) = (&parts[0], &parts[1]) else {
+            panic!("no scan")
+        };
         found.extend(keys.iter().map(|key| format!("{key:?}")));
         cursor = String::from_utf8(next.clone()).unwrap();
         if cursor == "0" {

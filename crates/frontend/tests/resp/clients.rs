@@ -2,7 +2,7 @@
 
 use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
-use crate::wire::{TestNode, RespValue, RespTestClient, encode};
+use crate::wire::{RespTestClient, RespValue, TestNode, encode};
 use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

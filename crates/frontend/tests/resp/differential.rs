@@ -2,7 +2,7 @@
 //!
 //! Skipped, with a message, where no redis-server is installed.
 
-use crate::wire::{self, TestNode, RespValue, RespTestClient};
+use crate::wire::{self, RespTestClient, RespValue, TestNode};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 

@@ -3,9 +3,9 @@
 #![expect(clippy::print_stderr, reason = "a seeded test prints its seed")]
 
 mod behaviour;
-mod harness;
 mod clients;
 mod differential;
-mod model;
+mod harness;
 mod misbehaving_clients;
+mod model;
 mod wire;

@@ -1,6 +1,6 @@
 //! Tests with clients that open too many connections or read no replies: other clients are not affected.
 
-use crate::wire::{TestNode, RespValue, RespTestClient, encode};
+use crate::wire::{RespTestClient, RespValue, TestNode, encode};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -11,7 +11,9 @@ fn ok() -> RespValue {
 /// Returns the number of clients in CLIENT LIST.
 fn clients(wire: &mut RespTestClient<TcpStream>) -> usize {
     match wire.call_line("CLIENT LIST") {
-        RespValue::Bulk(text) | RespValue::Verbatim(text) => text.iter().filter(|&&byte| byte == b'\n').count(),
+        RespValue::Bulk(text) | RespValue::Verbatim(text) => {
+            text.iter().filter(|&&byte| byte == b'\n').count()
+        }
         other => panic!("no list: {other:?}"),
     }
 }

@@ -69,7 +69,13 @@ fn commands_of_several_queues_complete_once_and_keep_their_data() {
                                 let slice = buffer.slice(at, bytes).unwrap();
                                 let command = if round == 0 {
                                     slice.write(0, &vec![number + 1; bytes]).unwrap();
-                                    Command::write(1, first + lba, block, slice, WriteDurability::NamespaceDefault)
+                                    Command::write(
+                                        1,
+                                        first + lba,
+                                        block,
+                                        slice,
+                                        WriteDurability::NamespaceDefault,
+                                    )
                                 } else {
                                     slice.write(0, &vec![0xEE; bytes]).unwrap();
                                     Command::read(1, first + lba, block, slice)
@@ -165,7 +171,9 @@ fn a_discarded_range_of_a_file_is_a_hole() {
         let (block, size) = (device.namespace().block_bytes, device.namespace().size);
         let written = vec![7; 1 << 20];
         for at in 0..16 {
-            device.write(at * (1 << 20) / u64::from(block), &written, WriteDurability::NamespaceDefault).unwrap();
+            device
+                .write(at * (1 << 20) / u64::from(block), &written, WriteDurability::NamespaceDefault)
+                .unwrap();
         }
         let blocks_of = || std::fs::metadata(folder.path().join("disk")).unwrap().blocks();
         assert!(blocks_of() >= 16 << 11);

@@ -132,7 +132,9 @@ impl QueueTransport for AttachQueue {
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         let longest = match (longest, self.aborted.is_empty()) {
             (longest, true) => longest,
-            (longest, false) => Some(longest.map_or(DRAIN_POLL_INTERVAL, |longest| longest.min(DRAIN_POLL_INTERVAL))),
+            (longest, false) => {
+                Some(longest.map_or(DRAIN_POLL_INTERVAL, |longest| longest.min(DRAIN_POLL_INTERVAL)))
+            }
         };
         self.ring.sleep(longest)?;
         if self.ring.has_hung_up() {

@@ -4,9 +4,10 @@
 //! its address and its bytes for the session's life; the epoch counts connections, so that each queue detects that its
 //! own has ended.
 
-use super::direct::{LentQueueOwner, LentQueueReply, LoanWatcher, QueueLoan, RegionAddresses, parse_lent_reply};
+use super::direct::{
+    LentQueueOwner, LentQueueReply, LoanWatcher, QueueLoan, RegionAddresses, parse_lent_reply,
+};
 use super::queue::AttachQueue;
-use crate::namespace_request::NamespaceRequest;
 use crate::attach::admin::{AdminAnswer, AdminRequest};
 use crate::attach::connection::{AttachConnection, unexpected_reply};
 use crate::attach::protocol::{AttachReply, AttachRequest};
@@ -15,6 +16,7 @@ use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::device_pool::{DevicePool, MemoryRegistrar};
 use crate::error::{IoError, SubmitError};
+use crate::namespace_request::NamespaceRequest;
 use crate::ring_queue::{QueueWakeups, RingQueue};
 use crate::vfio::NvmeQueue;
 use headwater_dma::iova::Iova;
@@ -186,7 +188,11 @@ impl AttachSession {
     /// Borrows a new hardware queue.
     pub(super) fn lent_queue(&mut self, depth: u32) -> Result<LentQueueReply, IoError> {
         let (reply, descriptors) = self.call_with_retry(&AttachRequest::Queue { depth }, None)?;
-        parse_lent_reply(reply, descriptors, self.connection.as_ref().and_then(AttachConnection::direct_rules))
+        parse_lent_reply(
+            reply,
+            descriptors,
+            self.connection.as_ref().and_then(AttachConnection::direct_rules),
+        )
     }
 
     /// Watches for the end of a hardware queue.
@@ -216,7 +222,9 @@ impl AttachSession {
 impl AttachSession {
     /// Returns the limits of a ring, reduced to those of this daemon's device.
     fn limits(&self, ring: IoLimits) -> IoLimits {
-        let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data_rules) else { return ring };
+        let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data_rules) else {
+            return ring;
+        };
         let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
         IoLimits {
             transfer_bytes_max: ring.transfer_bytes_max.min(transfer),

@@ -62,7 +62,9 @@ impl BlockCache {
                     self.mark_dirty_pages();
                 }
                 FlushPhase::Pages if self.flushes.marked > 0 => return,
-                FlushPhase::Pages if !self.flushes.status.is_success() => self.complete_flushes(self.flushes.status),
+                FlushPhase::Pages if !self.flushes.status.is_success() => {
+                    self.complete_flushes(self.flushes.status);
+                }
                 FlushPhase::Pages => {
                     self.flushes.phase = FlushPhase::Device;
                     let (durable, segments) = (WriteDurability::NamespaceDefault, Vec::new());

@@ -263,7 +263,8 @@ impl FrameTable {
         let CacheFrame { prev, list, .. } = *self.frame(from);
         self.unlink(from);
         self.unlink(to);
-        *self.frame_mut(to) = CacheFrame { prev: NO_FRAME, next: NO_FRAME, list: FrameList::None, ..*self.frame(from) };
+        *self.frame_mut(to) =
+            CacheFrame { prev: NO_FRAME, next: NO_FRAME, list: FrameList::None, ..*self.frame(from) };
         if list != FrameList::None {
             let next = if prev == NO_FRAME { self.lists[list as usize].first } else { self.frame(prev).next };
             self.link(list, prev, to, next);

@@ -4,10 +4,10 @@
 //! exactly once, and its buffer is returned in every case.
 
 use super::backing::TransferKind;
-use crate::error::CacheError;
 use super::shape::{PagePart, pages_of, to_u64};
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
+use crate::error::CacheError;
 use headwater_nvme::spec::status::Status;
 
 /// A user of a cache, returned by [`BlockCache::join`](super::BlockCache::join).
@@ -208,9 +208,10 @@ impl CacheRequest {
         let (action, data) = match self {
             Self::Read { into, .. } => (CacheOperation::Read, Some(into)),
             Self::Compare { with, .. } => (CacheOperation::Compare, Some(with)),
-            Self::Write { from, durable, .. } => {
-                (CacheOperation::Write { through: durable == WriteDurability::Immediate, durable }, Some(from))
-            }
+            Self::Write { from, durable, .. } => (
+                CacheOperation::Write { through: durable == WriteDurability::Immediate, durable },
+                Some(from),
+            ),
             Self::DirectRead { into, .. } => {
                 (CacheOperation::Direct { kind: TransferKind::Read, durable: plain }, Some(into))
             }

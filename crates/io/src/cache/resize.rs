@@ -4,13 +4,13 @@
 //! loses no dirty page and no frame under a transfer; the most valuable pages stay, moved to other frames if necessary.
 
 use super::backing::BackingDevice;
-use crate::error::CacheError;
 use super::frames::{FrameList, FrameState, NO_FRAME, PageFlags};
 use super::replacement::percentage_of;
 use super::request::{CacheOperation, CacheUser, FinishedRequest, PendingCacheRequest, SubmitResult};
 use super::shape::PAGE_BYTES;
 use super::{BlockCache, PAGES_MIN};
 use crate::buffer::Buffer;
+use crate::error::CacheError;
 use crate::error::IoError;
 use headwater_nvme::spec::status::Status;
 
@@ -62,7 +62,8 @@ impl BlockCache {
             return Ok(SubmitResult::Done(finished));
         }
         self.users.count_request(owner.0);
-        let request = self.requests.insert(PendingCacheRequest::without_bytes(owner, token, CacheOperation::Shrink));
+        let request =
+            self.requests.insert(PendingCacheRequest::without_bytes(owner, token, CacheOperation::Shrink));
         let kept = blocks * self.config.block_pages;
         self.retained_frames = u32::try_from(kept).unwrap_or(NO_FRAME);
         let left = (self.retained_frames..).take(self.frames.count() - kept).collect();

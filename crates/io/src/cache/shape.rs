@@ -91,7 +91,11 @@ impl PagePart {
         let begin = page * PAGE;
         let from = offset.max(begin);
         let to = (offset + bytes).min(begin + PAGE);
-        Self { page_offset: to_usize(from - begin), request_offset: to_usize(from - offset), bytes: to_usize(to - from) }
+        Self {
+            page_offset: to_usize(from - begin),
+            request_offset: to_usize(from - offset),
+            bytes: to_usize(to - from),
+        }
     }
 }
 

@@ -294,7 +294,9 @@ impl BlockCache {
     fn copy_in(&self, frame: u32, pending: &mut PendingCacheRequest) {
         let part = pending.part(self.frames.frame(frame).page);
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
-        if let Some(bytes) = whole.and_then(|bytes| bytes.get(part.request_offset..part.request_offset + part.bytes)) {
+        if let Some(bytes) =
+            whole.and_then(|bytes| bytes.get(part.request_offset..part.request_offset + part.bytes))
+        {
             return self.frames.write(frame, part.page_offset, bytes);
         }
         let mut bytes = [0; PAGE_BYTES];
@@ -309,7 +311,9 @@ impl BlockCache {
             return self.compare(frame, pending, part);
         }
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
-        if let Some(bytes) = whole.and_then(|bytes| bytes.get_mut(part.request_offset..part.request_offset + part.bytes)) {
+        if let Some(bytes) =
+            whole.and_then(|bytes| bytes.get_mut(part.request_offset..part.request_offset + part.bytes))
+        {
             return self.frames.read(frame, part.page_offset, bytes);
         }
         let mut bytes = [0; PAGE_BYTES];

@@ -136,7 +136,12 @@ impl BlockCache {
     }
 
     /// Ends the waits for a frame that match `which`.
-    pub(super) fn complete_waiters(&mut self, frame: u32, status: Status, which: impl Fn(&FrameWaiter) -> bool) {
+    pub(super) fn complete_waiters(
+        &mut self,
+        frame: u32,
+        status: Status,
+        which: impl Fn(&FrameWaiter) -> bool,
+    ) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         let (done, rest): (Vec<FrameWaiter>, Vec<FrameWaiter>) = waiters.into_iter().partition(which);
         if !rest.is_empty() {
@@ -170,16 +175,21 @@ impl BlockCache {
         if at.flags.has(PageFlags::FLUSHED) {
             self.flushes.marked -= 1;
         }
-        for mark in
-            [PageFlags::DIRTY, PageFlags::ACKNOWLEDGED, PageFlags::FLUSHED, PageFlags::ALONE, PageFlags::DURABLE]
-        {
+        for mark in [
+            PageFlags::DIRTY,
+            PageFlags::ACKNOWLEDGED,
+            PageFlags::FLUSHED,
+            PageFlags::ALONE,
+            PageFlags::DURABLE,
+        ] {
             at.flags.clear(mark);
         }
     }
 
     /// Releases an empty frame that is on no list.
     pub(super) fn release_frame(&mut self, frame: u32) {
-        self.statistics.prefetch_wasted += u64::from(self.frames.frame(frame).flags.has(PageFlags::PREFETCHED));
+        self.statistics.prefetch_wasted +=
+            u64::from(self.frames.frame(frame).flags.has(PageFlags::PREFETCHED));
         self.frames.reset(frame);
         if frame < self.retained_frames {
             self.frames.push_back(FrameList::Free, frame);

@@ -98,7 +98,11 @@ impl PollPeriod {
             // sleep again.
             self.lateness -= self.lateness / FORGET_PART;
         }
-        let seen = if self.last_sleep.0 > latency.0 / 32 { ObservationKind::UpperBound } else { ObservationKind::Exact };
+        let seen = if self.last_sleep.0 > latency.0 / 32 {
+            ObservationKind::UpperBound
+        } else {
+            ObservationKind::Exact
+        };
         self.estimator.observe(class, latency, seen);
     }
 
@@ -150,7 +154,12 @@ impl PollPeriod {
         earliest.since(now).max(Nanos(bounded))
     }
 
-    fn fraction_of_mean(&self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>, percent: u8) -> Nanos {
+    fn fraction_of_mean(
+        &self,
+        now: Nanos,
+        in_flight: impl Iterator<Item = (Nanos, SizeClass)>,
+        percent: u8,
+    ) -> Nanos {
         let until = in_flight.map(|(submitted, class)| {
             let mean = self.estimator.mean(class).map_or(0, |mean| mean.0);
             submitted.after(Nanos(mean / 100 * u64::from(percent.min(100))))

@@ -64,7 +64,11 @@ impl AttachedQueue {
 
     /// Applies a completion policy. An own queue is shared while a thread polls it, and is own again afterwards if no
     /// other handle shares it.
-    pub(super) fn apply_policy(self, policy: CompletionPolicy, time: &IoClock) -> (Self, Result<(), IoError>) {
+    pub(super) fn apply_policy(
+        self,
+        policy: CompletionPolicy,
+        time: &IoClock,
+    ) -> (Self, Result<(), IoError>) {
         let CompletionPolicy::Thread(pace, aggregation) = policy else {
             return (self.reclaim_own(), Ok(()));
         };
@@ -78,7 +82,8 @@ impl AttachedQueue {
             QueueLink::Shared(seat) => (seat, adopted),
         };
         let started = seat.queue().start_thread(pace, aggregation, time);
-        let lane = Self { name, link: QueueLink::Shared(seat), detaching: leaving, shared_for_thread: adopted };
+        let lane =
+            Self { name, link: QueueLink::Shared(seat), detaching: leaving, shared_for_thread: adopted };
         match started {
             Ok(()) => (lane, Ok(())),
             Err(error) => (lane.reclaim_own(), Err(error)),

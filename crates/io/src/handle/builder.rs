@@ -2,13 +2,13 @@
 
 use super::attached_queue::QueueAttachment;
 use super::request_table::RequestTable;
-use crate::error::RequestError;
 use super::{Handle, NamespaceGeometry};
 use crate::backend::IoLimits;
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::completion::CompletionPolicy;
 use crate::error::IoError;
+use crate::error::RequestError;
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, SchedulingPolicy};
 use crate::selector::QueueSelector;
 use std::collections::{BTreeSet, VecDeque};

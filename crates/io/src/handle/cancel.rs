@@ -3,8 +3,8 @@
 //! Input: a token, or the time. Output: the request's one completion, early where possible: with
 //! [`ABORT_REQUESTED`](Status::ABORT_REQUESTED) if the request was not submitted, else with the status of the device.
 
-use super::{HANDLE_TOKEN, Handle};
 use super::request_table::SlotState;
+use super::{HANDLE_TOKEN, Handle};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
@@ -73,7 +73,9 @@ impl Handle {
                     _ => RequestCancellation::TooLate,
                 }
             }
-            SlotState::Leading if !self.slots.pending(slot).members.is_empty() => RequestCancellation::TooLate,
+            SlotState::Leading if !self.slots.pending(slot).members.is_empty() => {
+                RequestCancellation::TooLate
+            }
             SlotState::FastPath | SlotState::Leading => self.send_abort(slot),
             SlotState::Divided => self.cancel_divided(slot),
         }

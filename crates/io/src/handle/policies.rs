@@ -6,11 +6,11 @@
 use super::attached_queue::{AttachedQueue, QueueAttachment, QueueLink};
 use super::request::RequestOperation;
 use super::request_table::SlotState;
-use crate::error::RequestError;
 use super::{HANDLE_TOKEN, Handle};
 use crate::backend::IoLimits;
 use crate::completion::{CompletionPolicy, PollPace, PollPeriod};
 use crate::error::IoError;
+use crate::error::RequestError;
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestScheduler, SchedulingPolicy};
 use crate::selector::{QueueName, QueueSelector};
 use headwater_host::clock::Nanos;
@@ -55,7 +55,9 @@ impl Handle {
         }
         let lane = self.queues.remove(index);
         let gone = u32::try_from(index).unwrap_or(u32::MAX);
-        for entry in self.slots.used_entries_mut().filter(|entry| entry.queue != u32::MAX && entry.queue > gone) {
+        for entry in
+            self.slots.used_entries_mut().filter(|entry| entry.queue != u32::MAX && entry.queue > gone)
+        {
             entry.queue -= 1;
         }
         self.update_queues();
@@ -214,8 +216,10 @@ impl Handle {
 
     /// Recomputes whether the fast path is allowed.
     fn update_fast_path(&mut self) {
-        let own =
-            matches!(self.queues.as_slice(), [AttachedQueue { link: QueueLink::Own(_), detaching: false, .. }]);
+        let own = matches!(
+            self.queues.as_slice(),
+            [AttachedQueue { link: QueueLink::Own(_), detaching: false, .. }]
+        );
         let first = matches!(self.selector, QueueSelector::First);
         let inline = matches!(self.completion, CompletionPolicy::Inline);
         let fifo =

@@ -4,13 +4,13 @@
 //! slot is freed exactly when its request's completion is made.
 
 use super::attached_queue::AttachedQueue;
-use super::request::{IoRequest, RequestOperation, slice_data, into_data};
+use super::request::{IoRequest, RequestOperation, into_data, slice_data};
 use super::request_table::{NO_SLOT, RequestTable, SlotState};
-use crate::error::RequestError;
 use super::{HANDLE_TOKEN, Handle, NamespaceGeometry, RefusedRequest};
 use crate::backend::CompletedCommand;
 use crate::command::{Command, TransferData};
 use crate::completion::CompletionPolicy;
+use crate::error::RequestError;
 use crate::error::{IoError, SubmitError};
 use crate::queue::Completion;
 use crate::scheduler::{
@@ -53,14 +53,20 @@ impl Handle {
         let unanswered = self.slots.used() - self.parts + self.plain_in_flight;
         let most = self.capacity();
         if unanswered >= most {
-            return Err(NamespaceGeometry::refuse(request, RequestError::Full { outstanding: unanswered, max: most }));
+            return Err(NamespaceGeometry::refuse(
+                request,
+                RequestError::Full { outstanding: unanswered, max: most },
+            ));
         }
         let lane = match self.choose_queue(&request) {
             Ok(lane) => lane,
             Err(error) => return Err(NamespaceGeometry::refuse(request, error)),
         };
         let Some(slot) = self.slots.take(token, SlotState::Waiting, lane) else {
-            return Err(NamespaceGeometry::refuse(request, RequestError::Full { outstanding: unanswered, max: most }));
+            return Err(NamespaceGeometry::refuse(
+                request,
+                RequestError::Full { outstanding: unanswered, max: most },
+            ));
         };
         let timed = self.is_timed() || request.timeout.is_some();
         let now = if timed { self.clock.now() } else { Nanos::ZERO };
@@ -76,7 +82,8 @@ impl Handle {
 
     /// Returns the index of the queue that the selector names.
     fn choose_queue(&mut self, request: &IoRequest) -> Result<u32, RequestError> {
-        let loads: Vec<_> = self.queues.iter().filter(|lane| !lane.detaching).map(AttachedQueue::load).collect();
+        let loads: Vec<_> =
+            self.queues.iter().filter(|lane| !lane.detaching).map(AttachedQueue::load).collect();
         let choice = SelectionContext {
             direction: request.operation.direction(),
             class: request.class,
@@ -296,7 +303,9 @@ impl Handle {
                 (story.operation, story.offset + story.submitted_bytes, self.slots.queue(slot));
             let bytes_max = self.geometry.command_bytes_max(operation, &self.limits);
             let (data, bytes) = match &story.data {
-                TransferData::None => (TransferData::None, bytes_max.min(story.bytes - story.submitted_bytes)),
+                TransferData::None => {
+                    (TransferData::None, bytes_max.min(story.bytes - story.submitted_bytes))
+                }
                 data => slice_data(data, story.submitted_bytes, bytes_max, self.limits.segments_max.max(1)),
             };
             let size = story.size;

@@ -1,11 +1,11 @@
 //! Tests of handles on a model of the device, under every policy and while policies and queues change.
 
-use crate::error::RequestError;
 use super::*;
 use crate::backend::DeviceBackend as _;
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
 use crate::completion::{CompletionAggregation, PollPace};
+use crate::error::RequestError;
 use crate::model::{BlockFaults, ModelContents, ModelDevice, ModelSettings, ServiceTimes};
 use crate::queue::Queue;
 use crate::scheduler::{CLASSES, RequestClass, SchedulingPolicy};
@@ -240,7 +240,8 @@ fn deadline_scheduling_keeps_urgent_requests_in_time_under_overload() {
     let deadline = Nanos::from_millis(2);
     let mut within = [Nanos::from_millis(10_000); CLASSES];
     within[0] = deadline;
-    let scheduling = SchedulingPolicy::Deadline { deadlines: within, late_policy: crate::scheduler::LatePolicy::Serve };
+    let scheduling =
+        SchedulingPolicy::Deadline { deadlines: within, late_policy: crate::scheduler::LatePolicy::Serve };
     let mut handle = Handle::builder(model.facts())
         .queue(own)
         .scheduling(scheduling)

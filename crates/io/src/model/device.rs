@@ -108,9 +108,7 @@ impl ModelCore {
         let arbiter = &mut self.arbiter;
         self.abandoned.retain(|&id| !matches!(arbiter.remove_drained(id), Ok(Some(_))));
         let (host, end): (_, ControllerEnd<_>) = QueuePair::new(depth)?;
-        let free = (1..=QUEUES_MAX)
-            .map(QueueId)
-            .find(|&id| self.arbiter.queue(id).is_err());
+        let free = (1..=QUEUES_MAX).map(QueueId).find(|&id| self.arbiter.queue(id).is_err());
         let none_free = || IoError::Limit {
             reason: format!("all {QUEUES_MAX} queues of the model are in use; drop one first"),
         };

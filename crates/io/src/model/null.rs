@@ -4,7 +4,7 @@
 //! completion ring; command ids and statuses pass through the code that validates those of any other controller.
 
 use super::contents::validate;
-use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::backend::{ArmResult, CommandContext, CompletedCommand, IoLimits, QueueTransport};
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use headwater_host::clock::Nanos;

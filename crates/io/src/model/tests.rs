@@ -14,7 +14,8 @@ fn buffer(model: &mut ModelDevice, bytes: usize, fill: u8) -> Buffer {
 }
 
 fn model_with_memory(bytes: u64, time: &IoClock, service: ServiceTimes) -> ModelDevice {
-    let settings = ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(bytes, service) };
+    let settings =
+        ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(bytes, service) };
     ModelDevice::with_clock(settings, time.clone()).unwrap()
 }
 
@@ -65,7 +66,9 @@ fn invalid_commands_complete_with_the_specified_status() {
     assert_eq!(read(1, 2_041), Status::LBA_OUT_OF_RANGE);
     assert_eq!(read(1, u64::MAX), Status::LBA_OUT_OF_RANGE);
     assert_eq!(read(2, 0), Status::INVALID_NAMESPACE);
-    assert!(ModelDevice::new(ModelSettings { block_bytes: 600, ..ModelSettings::null_device(1 << 20) }).is_err());
+    assert!(
+        ModelDevice::new(ModelSettings { block_bytes: 600, ..ModelSettings::null_device(1 << 20) }).is_err()
+    );
     assert!(ModelDevice::new(ModelSettings::null_device(511)).is_err());
 }
 
@@ -123,7 +126,8 @@ fn service_time_depends_on_size_and_concurrency_on_units() {
     let time = IoClock::virtual_at_zero();
     let service =
         ServiceTimes { fixed: Nanos::from_micros(10), per_kib: Nanos(500), jitter_percent: 0, units: 2 };
-    let mut model = ModelDevice::with_clock(ModelSettings::latency_model(1 << 30, service), time.clone()).unwrap();
+    let mut model =
+        ModelDevice::with_clock(ModelSettings::latency_model(1 << 30, service), time.clone()).unwrap();
     let mut queue = model.queue(8).unwrap();
     for (token, kib) in [(1, 4), (2, 64), (3, 4)] {
         let into = model.region(kib << 10).unwrap();

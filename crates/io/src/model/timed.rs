@@ -5,8 +5,8 @@
 
 use super::contents::{ModelBlocks, lock_any};
 use super::device::ModelCore;
-use super::null::{entry_of, check_limits};
-use crate::backend::{CommandContext, ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use super::null::{check_limits, entry_of};
+use crate::backend::{ArmResult, CommandContext, CompletedCommand, IoLimits, QueueTransport};
 use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
@@ -55,7 +55,8 @@ impl QueueTransport for TimedQueue {
             return Err(RejectedCommand { command, reason });
         }
         let pointed = entry_of(&command);
-        let moves = lock_any(&self.blocks).keeps_data() || !matches!(command.data, TransferData::FromDevice(_));
+        let moves =
+            lock_any(&self.blocks).keeps_data() || !matches!(command.data, TransferData::FromDevice(_));
         let moved = moves.then(|| command.data.clone());
         let Command { entry, data } = command;
         let id = match self.host.submit(pointed, CommandContext { token, data }) {

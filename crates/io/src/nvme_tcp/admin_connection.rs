@@ -4,14 +4,14 @@
 
 use super::NvmeTcpTarget;
 use super::link::TcpLink;
-use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::identify::{
-    IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET, CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, block_namespace, command_set,
-    key_space, word_at,
+    CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET,
+    block_namespace, command_set, key_space, word_at,
 };
+use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
@@ -277,10 +277,14 @@ pub(super) fn refused(target: &NvmeTcpTarget, status: Status) -> IoError {
     };
     let is = |known: Status| (known.code_type, known.code) == (status.code_type, status.code);
     if is(connect_status::CONTROLLER_BUSY) {
-        return IoError::Limit { reason: because("none of its controllers is free: disconnect another host") };
+        return IoError::Limit {
+            reason: because("none of its controllers is free: disconnect another host"),
+        };
     }
     if is(connect_status::INCOMPATIBLE_FORMAT) {
-        return IoError::Unsupported { reason: because("it implements another version of NVMe over Fabrics") };
+        return IoError::Unsupported {
+            reason: because("it implements another version of NVMe over Fabrics"),
+        };
     }
     let advice = if is(connect_status::INVALID_PARAMETERS) {
         "check the subsystem's name and the depth"

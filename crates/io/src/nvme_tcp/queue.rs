@@ -15,8 +15,8 @@ use super::admin_connection::{AdminConnection, connect_command, refused};
 use super::link::{TaggedCompletion, TcpLink};
 use super::session::TcpSession;
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
-use crate::command::{Command, TransferData};
 use crate::command::TRANSFER_BYTES_MAX;
+use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -200,7 +200,9 @@ impl QueueTransport for TcpQueue {
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
         // A failure is detected by the next poll.
-        let _ = self.link.sleep(Some(longest.map_or(SESSION_CHECK_INTERVAL, |longest| longest.min(SESSION_CHECK_INTERVAL))));
+        let _ = self.link.sleep(Some(
+            longest.map_or(SESSION_CHECK_INTERVAL, |longest| longest.min(SESSION_CHECK_INTERVAL)),
+        ));
         Ok(())
     }
 

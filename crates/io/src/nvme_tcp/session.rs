@@ -116,7 +116,8 @@ impl TcpSession {
         let max = self.call(RetryPolicy::Allowed, |control| Ok(control.queues_max))?;
         let taken = self.numbers().take(max);
         let address = self.target.address;
-        let reason = || format!("all {max} I/O queues that {address} grants this host are in use; drop one first");
+        let reason =
+            || format!("all {max} I/O queues that {address} grants this host are in use; drop one first");
         taken.ok_or_else(|| IoError::Limit { reason: reason() })
     }
 

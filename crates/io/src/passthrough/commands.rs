@@ -34,7 +34,8 @@ impl PassthroughCommands {
             return Ok(if data.bytes() == 0 { MemoryExtents::None } else { extents_of(data, 0) });
         };
         let bytes = ranges.concat();
-        let list = self.pool.buffer(bytes.len()).map(Buffer::from_pool).map_err(|_| Status::INTERNAL_ERROR)?;
+        let list =
+            self.pool.buffer(bytes.len()).map(Buffer::from_pool).map_err(|_| Status::INTERNAL_ERROR)?;
         list.write(0, &bytes).map_err(|_| Status::INTERNAL_ERROR)?;
         Ok(extents_of(&TransferData::ToDevice(list), 0))
     }

@@ -6,8 +6,8 @@
 use crate::client_namespace::ClientNamespace;
 use crate::error::{IoError, SubmitError};
 use crate::identify::{
-    IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET, CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, block_namespace, command_set,
-    key_space,
+    CNS_DESCRIPTORS, CNS_NAMESPACE, CNS_NAMESPACE_OF_SET, IDENTIFY_BYTES, KEY_VALUE_COMMAND_SET,
+    block_namespace, command_set, key_space,
 };
 use crate::uring::sysfs::{number_in, transfer_limits};
 use headwater_host::device_ring::{NvmeCommand, admin_command, namespace_id};
@@ -103,7 +103,11 @@ impl DeviceFile {
 
     /// Checks that the driver has polled queues.
     pub(super) fn check_polling(&self) -> Result<(), IoError> {
-        if number_in(&self.disk.join("queue/io_poll")) == Some(1) { Ok(()) } else { Err(self.polling_error()) }
+        if number_in(&self.disk.join("queue/io_poll")) == Some(1) {
+            Ok(())
+        } else {
+            Err(self.polling_error())
+        }
     }
 
     pub(super) fn polling_error(&self) -> IoError {

@@ -41,7 +41,11 @@ pub(super) fn validate(
     if entry.has_special_flags() {
         return Err(Status::INVALID_FIELD.into());
     }
-    if facts.is_key_space() { Ok(validate_key_command(command, facts)?) } else { validate_block_command(command, facts, window) }
+    if facts.is_key_space() {
+        Ok(validate_key_command(command, facts)?)
+    } else {
+        validate_block_command(command, facts, window)
+    }
 }
 
 fn validate_key_command(command: &Command, facts: &ClientNamespace) -> Result<ValidatedCommand, Status> {
@@ -182,7 +186,8 @@ mod tests {
                     if inside {
                         assert_eq!(start(&verdict.unwrap()), (1 << 33) + first, "{command:?}");
                     } else {
-                        let refused = SubmitError::BlocksOutOfRange { first, blocks: blocks.into(), size: 100 };
+                        let refused =
+                            SubmitError::BlocksOutOfRange { first, blocks: blocks.into(), size: 100 };
                         assert_eq!(verdict, Err(UnsentReason::Rejected(refused)), "{command:?}");
                     }
                 }

@@ -4,7 +4,13 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn waiting(slot: u32, class: u8, bytes: u64, arrived: Nanos) -> WaitingRequest {
-    WaitingRequest { slot, class: RequestClass::new(class).unwrap(), bytes, arrived_at: arrived, deadline: None }
+    WaitingRequest {
+        slot,
+        class: RequestClass::new(class).unwrap(),
+        bytes,
+        arrived_at: arrived,
+        deadline: None,
+    }
 }
 
 fn policies(rng: &mut fastrand::Rng) -> SchedulingPolicy {
@@ -230,8 +236,12 @@ fn under_overload_p99_of_requests_with_a_deadline_is_within_twice_the_deadline()
     for seed in 0..5 {
         let mut within = [Nanos::from_millis(60_000); CLASSES];
         within[0] = deadline;
-        let served =
-            overload(SchedulingPolicy::Deadline { deadlines: within, late_policy: LatePolicy::Serve }, service, between, seed);
+        let served = overload(
+            SchedulingPolicy::Deadline { deadlines: within, late_policy: LatePolicy::Serve },
+            service,
+            between,
+            seed,
+        );
         assert!(p99(&served.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&served.urgent));
         let fifo = overload(SchedulingPolicy::Fifo, service, between, seed);
         assert!(p99(&fifo.urgent) > 20 * deadline.0, "the load does not overload the device");
@@ -243,7 +253,8 @@ fn cancelling_late_requests_under_overload_keeps_p99_low_and_the_device_busy() {
     let (service, between) = (Nanos::from_micros(100), Nanos::from_micros(60));
     let deadline = Nanos::from_millis(2);
     for seed in 0..5 {
-        let scheduling = SchedulingPolicy::Deadline { deadlines: [deadline; CLASSES], late_policy: LatePolicy::Cancel };
+        let scheduling =
+            SchedulingPolicy::Deadline { deadlines: [deadline; CLASSES], late_policy: LatePolicy::Cancel };
         let run = overload(scheduling, service, between, seed);
         assert!(p99(&run.urgent) <= 2 * deadline.0, "{} ns, seed {seed}", p99(&run.urgent));
         let (served, all) = (u64::from(run.served), u64::from(run.served + run.given_up));

@@ -143,8 +143,13 @@ type WakeCallbacks = Vec<WakeCallback>;
 
 impl<L: ExchangeQueue> CompletionExchange<L> {
     pub(crate) fn new(line: L) -> Self {
-        let inner =
-            ExchangeState { queue: line, seats: Vec::new(), lead: PollLeader::Vacant, stopping: false, notify_threshold: 1 };
+        let inner = ExchangeState {
+            queue: line,
+            seats: Vec::new(),
+            lead: PollLeader::Vacant,
+            stopping: false,
+            notify_threshold: 1,
+        };
         Self { inner: Mutex::new(inner), work: Condvar::new() }
     }
 

@@ -280,7 +280,12 @@ fn is_unsupported(errno: i32) -> bool {
 /// Counts transferred bytes. Returns a status when all are transferred or no more will come; `None` when the rest
 /// follows.
 #[inline]
-fn count_transfer(moved: &mut usize, result: Result<u32, i32>, wanted: usize, way: CommandKind) -> Option<Status> {
+fn count_transfer(
+    moved: &mut usize,
+    result: Result<u32, i32>,
+    wanted: usize,
+    way: CommandKind,
+) -> Option<Status> {
     match result {
         Err(errno) => Some(status_of(errno, way)),
         // The file has been truncated, or its disk is full.

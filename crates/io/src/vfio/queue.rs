@@ -337,7 +337,8 @@ impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
         let command = self.queue.as_deref().and_then(named);
         let (Some(command), Some(queue)) = (command, &mut self.queue) else {
             let answered = self.lost_completions.iter().any(|answer| answer.completion.token == token);
-            let reason = format!("token {token} cannot be cancelled: no command of it is in flight on this queue");
+            let reason =
+                format!("token {token} cannot be cancelled: no command of it is in flight on this queue");
             return if answered { Ok(()) } else { Err(IoError::Unsupported { reason }) };
         };
         queue.ring();

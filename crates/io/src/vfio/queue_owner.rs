@@ -74,7 +74,9 @@ where
         let mut driver = self.control.driver();
         match overdue {
             OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
-            OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue, command }, now),
+            OverdueCommand::Stuck(command) => {
+                driver.reset_for(ResetCause::CommandTimeout { queue, command }, now);
+            }
         }
     }
 
@@ -89,7 +91,9 @@ where
             // No queue entry is free for the abort.
             Err(error) => {
                 let number = command.number();
-                Err(IoError::Limit { reason: format!("command {number} of queue {queue} is not aborted: {error}") })
+                Err(IoError::Limit {
+                    reason: format!("command {number} of queue {queue} is not aborted: {error}"),
+                })
             }
         }
     }

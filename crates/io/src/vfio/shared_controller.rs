@@ -207,7 +207,9 @@ impl<F: PciFunction, H: HostMemory> Drop for SharedController<F, H> {
     fn drop(&mut self) {
         let started = self.now();
         self.driver().close(started);
-        while self.driver().poll(self.now()) != DriverPhase::Dead && self.now().since(started) < SHUTDOWN_TIMEOUT {
+        while self.driver().poll(self.now()) != DriverPhase::Dead
+            && self.now().since(started) < SHUTDOWN_TIMEOUT
+        {
             Clock::sleep(POLL_INTERVAL);
         }
     }

@@ -1,8 +1,8 @@
 //! Tests of one behaviour each, on a device without random failures.
 
-use headwater_io::CacheError;
 use crate::fake::{CacheRig, buffer, bytes_of, small_config, write};
 use headwater_host::clock::Nanos;
+use headwater_io::CacheError;
 use headwater_io::cache::{
     BlockCache, CacheConfig, CacheRequest, DeviceShape, SubmitResult, TransferKind, WritePolicy,
 };
@@ -310,7 +310,11 @@ fn sequential_reads_are_prefetched_in_growing_transfers() {
         rig.read((page * 7 % 4_000) * PAGE, 1);
     }
     let statistics = rig.cache.statistics();
-    assert_eq!(statistics.prefetch_used + statistics.prefetch_wasted, statistics.prefetched, "{statistics:?}");
+    assert_eq!(
+        statistics.prefetch_used + statistics.prefetch_wasted,
+        statistics.prefetched,
+        "{statistics:?}"
+    );
 }
 
 #[test]

@@ -107,8 +107,10 @@ impl FakeDevice {
                 self.now[from..from + done].copy_from_slice(&seen[..done]);
                 if transfer.durable == WriteDurability::Immediate {
                     // A flush submitted before this write and completed after it does not undo it.
-                    let images =
-                        self.in_flight.iter_mut().filter(|flying| flying.transfer.kind == TransferKind::Flush);
+                    let images = self
+                        .in_flight
+                        .iter_mut()
+                        .filter(|flying| flying.transfer.kind == TransferKind::Flush);
                     let durable =
                         std::iter::once(&mut self.durable).chain(images.map(|flush| &mut flush.image));
                     durable.for_each(|to| to[from..from + done].copy_from_slice(&seen[..done]));

@@ -189,8 +189,8 @@ impl CacheModelRun {
         let Some(range) = self.range(direct, true) else { return };
         let bytes = self.random_bytes(range.len());
         let (offset, from) = (u64::try_from(range.start).unwrap(), buffer(&bytes));
-        let durable =
-            [WriteDurability::NamespaceDefault, WriteDurability::Immediate][usize::from(self.random.u32(0..6) == 0)];
+        let durable = [WriteDurability::NamespaceDefault, WriteDurability::Immediate]
+            [usize::from(self.random.u32(0..6) == 0)];
         let request = if direct {
             CacheRequest::DirectWrite { offset, from, durable }
         } else {

@@ -4,7 +4,7 @@ use crate::fake::{buffer, bytes_of, memory, small_config, write};
 use headwater_host::clock::Nanos;
 use headwater_io::backend::{ArmResult, CompletedCommand, IoLimits};
 use headwater_io::cache::{
-    BlockCache, CacheRequest, CacheUser, FinishedRequest, HandleBacking, DISCARD_LISTS_BYTES, SubmitResult,
+    BlockCache, CacheRequest, CacheUser, DISCARD_LISTS_BYTES, FinishedRequest, HandleBacking, SubmitResult,
 };
 use headwater_io::command::{TransferData, WriteDurability};
 use headwater_io::error::{RejectedCommand, SubmitError};

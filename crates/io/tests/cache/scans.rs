@@ -28,7 +28,8 @@ fn hot_set_survives_a_scan_of_ten_times_the_cache() {
 
 #[test]
 fn hot_set_survives_a_scan_in_small_pieces_with_prefetch() {
-    let mut rig = CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, prefetch_pages: 32, ..small_config() }, 1);
+    let mut rig =
+        CacheRig::new(4_096 * 4_096, CacheConfig { pages: 256, prefetch_pages: 32, ..small_config() }, 1);
     for _ in 0..4 {
         for page in 0..100 {
             rig.read(page * 3 * PAGE, 4_096);

@@ -6,7 +6,9 @@
 use super::failure::{CommandFailure, write_json, write_line};
 use crate::config::ByteSize;
 use clap::{Args, Subcommand};
-use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject, MEMORY_DEFAULT, QUEUES_DEFAULT};
+use headwater_io::attach::admin::{
+    AccessGrant, AdminAnswer, AdminRequest, GrantSubject, MEMORY_DEFAULT, QUEUES_DEFAULT,
+};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
 use serde::Serialize;

@@ -111,7 +111,11 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 std::hint::spin_loop();
                 continue;
             }
-            if self.front_ends.iter_mut().any(|front_end| front_end.prepare_sleep() == SleepDecision::WorkPending) {
+            if self
+                .front_ends
+                .iter_mut()
+                .any(|front_end| front_end.prepare_sleep() == SleepDecision::WorkPending)
+            {
                 continue;
             }
             let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];

@@ -3,10 +3,10 @@
 use crate::harness::{BLOCK, NAMESPACE};
 use crate::host::{MediatedHost, own_uid};
 use headwater_frontend::attach::policy::GrantPolicy;
-use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::admin::{AccessGrant, AdminAnswer, AdminRequest, GrantSubject};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{IoError, WriteDurability};
 use headwater_nvme::spec::status::Status;
 

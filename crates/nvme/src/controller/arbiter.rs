@@ -186,7 +186,9 @@ impl<M: RingMemory> QueueArbiter<M> {
         let mut answered = 0;
         let mut search = self.schedule.search();
         while let Some(id) = self.schedule.candidate(&mut search) {
-            let Some((queue, to)) = queue_and_completion_mut(&mut self.submissions, &mut self.completions, id) else {
+            let Some((queue, to)) =
+                queue_and_completion_mut(&mut self.submissions, &mut self.completions, id)
+            else {
                 self.schedule.record_empty(&mut search);
                 continue;
             };
@@ -210,7 +212,8 @@ impl<M: RingMemory> QueueArbiter<M> {
 
     /// Returns the next admin command regardless of arbitration, for an owner that can accept no other command now.
     pub fn fetch_admin(&mut self) -> Option<FetchedCommand> {
-        let (queue, to) = queue_and_completion_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
+        let (queue, to) =
+            queue_and_completion_mut(&mut self.submissions, &mut self.completions, QueueId::ADMIN)?;
         match queue.fetch(to) {
             FetchOutcome::Command(fetched) => Some(fetched),
             FetchOutcome::Completed | FetchOutcome::Empty => None,

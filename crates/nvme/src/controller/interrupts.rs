@@ -109,7 +109,13 @@ impl InterruptVectors {
 
     /// Counts completions posted for a vector, at least one.
     #[inline]
-    pub(crate) fn record_posted(&mut self, vector: u16, completions: u32, urgency: InterruptUrgency, now: Nanos) {
+    pub(crate) fn record_posted(
+        &mut self,
+        vector: u16,
+        completions: u32,
+        urgency: InterruptUrgency,
+        now: Nanos,
+    ) {
         let Some(vector) = self.vectors.get_mut(usize::from(vector)) else {
             return;
         };

@@ -127,7 +127,11 @@ impl<M: RingMemory> SubmissionQueue<M> {
     /// Returns the next entry that the last doorbell value read covers.
     #[inline]
     fn next_entry(&mut self) -> Option<SubmissionEntry> {
-        if self.early_entries.is_empty() { self.consumer.fetch_seen() } else { self.early_entries.pop_front() }
+        if self.early_entries.is_empty() {
+            self.consumer.fetch_seen()
+        } else {
+            self.early_entries.pop_front()
+        }
     }
 
     /// Fetches at most one entry. Never allocates.
@@ -197,7 +201,9 @@ impl<M: RingMemory> SubmissionQueue<M> {
         let Some(before) = self.consumer.commands_before(command_id) else {
             return false;
         };
-        let room = usize::try_from(self.consumer.entries_max()).unwrap_or(0).saturating_sub(self.early_entries.len());
+        let room = usize::try_from(self.consumer.entries_max())
+            .unwrap_or(0)
+            .saturating_sub(self.early_entries.len());
         if usize::try_from(before).map_or(true, |before| before >= room) {
             return false;
         }

@@ -153,7 +153,8 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
         if !matches!(data, PageUse::None) {
             entry.prp1 = U64::new(self.data.address + u64::try_from(at).unwrap_or(0));
         }
-        let pending = PendingAdminCommand { purpose, opcode: entry.opcode, deadline: deadline.unwrap_or(NEVER) };
+        let pending =
+            PendingAdminCommand { purpose, opcode: entry.opcode, deadline: deadline.unwrap_or(NEVER) };
         match self.pair.submit(entry, pending) {
             Ok(_) => Ok(()),
             Err(full) => Err(full.context.purpose),

@@ -147,7 +147,9 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             }
             BringUpStep::Queues => self.reset_after_refusal("Set Features Number of Queues", status, now),
             BringUpStep::Active { after } if succeeded => self.listed(after, data, now),
-            BringUpStep::Active { .. } => self.reset_after_refusal("Identify Active Namespace ID list", status, now),
+            BringUpStep::Active { .. } => {
+                self.reset_after_refusal("Identify Active Namespace ID list", status, now);
+            }
             BringUpStep::Descriptors { index } => {
                 let set = if succeeded { command_set(data) } else { 0 };
                 self.begin(BringUpStep::Namespace { index, set }, now);

@@ -118,7 +118,10 @@ mod tests {
         assert_eq!((log.page, log.dwords, log.retains_event), (4, 1_024, false));
         let own = IdentifyDwords::from_entry(&identify_own(IdentifyView::CommandSetCombinations));
         assert_eq!((own.view, own.controller), (0x1C, 0xFFFF));
-        assert_eq!(IdentifyDwords::from_entry(&identify(IdentifyView::CommandSetNamespace, 1, 1)).command_set, 1);
+        assert_eq!(
+            IdentifyDwords::from_entry(&identify(IdentifyView::CommandSetNamespace, 1, 1)).command_set,
+            1
+        );
         assert_eq!(halves(abort(3, 9).cdw10.get()), [3, 9]);
     }
 }

@@ -133,13 +133,32 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     /// If commands are in flight.
     #[must_use]
     pub fn carrying<C>(self) -> IoQueue<M, R, C> {
-        let Self { pair, lists, rules, lifecycle: life, epoch, stray_completions: strays, tick, tick_start: ticked, tick_span } = self;
-        IoQueue { pair: pair.carrying(), lists, rules, lifecycle: life, epoch, stray_completions: strays, tick, tick_start: ticked, tick_span }
+        let Self {
+            pair,
+            lists,
+            rules,
+            lifecycle: life,
+            epoch,
+            stray_completions: strays,
+            tick,
+            tick_start: ticked,
+            tick_span,
+        } = self;
+        IoQueue {
+            pair: pair.carrying(),
+            lists,
+            rules,
+            lifecycle: life,
+            epoch,
+            stray_completions: strays,
+            tick,
+            tick_start: ticked,
+            tick_span,
+        }
     }
 }
 
 impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
-
     /// Returns the queue identifier.
     #[must_use]
     pub fn id(&self) -> u16 {
@@ -184,7 +203,11 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
 
     /// Builds the data pointer of an entry, if the queue can take it.
     #[inline]
-    fn describe_data(&mut self, entry: &mut SubmissionEntry, data: &[IovaRange]) -> Result<PageChain, SubmitFault> {
+    fn describe_data(
+        &mut self,
+        entry: &mut SubmissionEntry,
+        data: &[IovaRange],
+    ) -> Result<PageChain, SubmitFault> {
         if !self.lifecycle.is_live(self.epoch) {
             return Err(SubmitFault::NotLive);
         }
@@ -223,7 +246,13 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     pub fn reap(&mut self) -> Option<CommandCompletion<C>> {
         for _ in 0..STRAYS_MAX {
             match self.pair.reap()? {
-                ReapedEntry::Completed(CommandCompletion { command, slot, context: reaped, result, status }) => {
+                ReapedEntry::Completed(CommandCompletion {
+                    command,
+                    slot,
+                    context: reaped,
+                    result,
+                    status,
+                }) => {
                     let InFlightSlot { chain, context, .. } = reaped;
                     if !chain.is_none() {
                         self.lists.release(chain);
@@ -313,9 +342,7 @@ impl<M: RingMemory, R: DeviceRegisters, C> IoQueue<M, R, C> {
     /// The queue itself, if it is neither lost nor dead.
     pub fn abandon(mut self) -> Result<Vec<C>, Box<Self>> {
         match self.state() {
-            IoQueueState::Lost | IoQueueState::Dead => {
-                Ok(self.take_contexts().collect())
-            }
+            IoQueueState::Lost | IoQueueState::Dead => Ok(self.take_contexts().collect()),
             IoQueueState::Live | IoQueueState::Waiting => Err(Box::new(self)),
         }
     }

@@ -222,7 +222,10 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
             return Some(ResetCause::QueueViolation { queue: 0, fault: super::QueueFault::Head { head } });
         }
         if strays >= STRAYS_MAX {
-            return Some(ResetCause::QueueViolation { queue: 0, fault: super::QueueFault::StrayCompletions { count: strays } });
+            return Some(ResetCause::QueueViolation {
+                queue: 0,
+                fault: super::QueueFault::StrayCompletions { count: strays },
+            });
         }
         admin.overdue_opcode(now).map(|opcode| ResetCause::AdminTimeout { opcode })
     }

@@ -368,7 +368,9 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
                 let refused = RequestOutcome::creation_failed(&job, QueueError::Refused(status));
                 self.outcomes.insert(job.ticket.0, refused);
             }
-            AdminPurpose::CreateSubmission(job) if status.is_success() => self.finish_queue_creation(*job, now),
+            AdminPurpose::CreateSubmission(job) if status.is_success() => {
+                self.finish_queue_creation(*job, now);
+            }
             AdminPurpose::CreateSubmission(job) => {
                 let entry = entries::delete_completion_queue(job.queue);
                 self.send(entry, PageUse::None, AdminPurpose::DeleteAfterRefusal(job, status), now);

@@ -92,7 +92,11 @@ impl<M: RingMemory, R: DeviceRegisters, C> RingPair<M, R, C> {
 
     /// Writes a command and keeps its context; the controller sees it after [`ring`](Self::ring).
     #[inline]
-    pub(super) fn submit(&mut self, mut entry: SubmissionEntry, context: C) -> Result<CommandId, QueueFull<C>> {
+    pub(super) fn submit(
+        &mut self,
+        mut entry: SubmissionEntry,
+        context: C,
+    ) -> Result<CommandId, QueueFull<C>> {
         if self.submissions.room() == 0 {
             return Err(QueueFull { context });
         }
@@ -139,7 +143,10 @@ impl<M: RingMemory, R: DeviceRegisters, C> RingPair<M, R, C> {
     /// # Panics
     /// If commands are in flight: their contexts would be lost.
     pub(super) fn carrying<D>(self) -> RingPair<M, R, D> {
-        assert!(self.commands.in_flight() == 0, "the contexts of commands in flight cannot change their type");
+        assert!(
+            self.commands.in_flight() == 0,
+            "the contexts of commands in flight cannot change their type"
+        );
         let Self { queue, submissions, completions, commands, registers, doorbells, fault } = self;
         let commands = CommandTable::new(commands.depth());
         RingPair { queue, submissions, completions, commands, registers, doorbells, fault }

@@ -7,7 +7,8 @@ use super::{Association, AssociationTable, ConnectionId, ControllerId, QueueRole
 use crate::controller::admin::ControllerKind;
 use crate::spec::command::SubmissionEntry;
 use crate::spec::fabrics::{
-    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, InvalidParameter, connect_status, parse_name,
+    CONTROLLER_DYNAMIC, ConnectData, ConnectFields, DISCOVERY_NAME, InvalidParameter, connect_status,
+    parse_name,
 };
 use crate::spec::status::Status;
 use crate::tcp::target::FlowControl;

@@ -40,7 +40,9 @@ impl<C> CommandTable<C> {
         let next = |slot| if slot == last { NO_SLOT } else { slot + 1 };
         let slot_bits = depth.next_power_of_two().trailing_zeros();
         Self {
-            slots: (0..=last).map(|slot| TableSlot { id: slot, next_free: next(slot), context: None }).collect(),
+            slots: (0..=last)
+                .map(|slot| TableSlot { id: slot, next_free: next(slot), context: None })
+                .collect(),
             first_free: 0,
             last_free: last,
             in_flight: 0,
@@ -204,7 +206,11 @@ mod tests {
                 } else if !model.is_empty() {
                     let at = usize::try_from(state >> 33).unwrap() % model.len();
                     let (id, context) = model.swap_remove(at);
-                    assert_eq!(table.remove(id).map(|found| found.1), Some(context), "seed {SEED}, step {step}");
+                    assert_eq!(
+                        table.remove(id).map(|found| found.1),
+                        Some(context),
+                        "seed {SEED}, step {step}"
+                    );
                 }
                 assert_eq!(table.in_flight() as usize, model.len(), "seed {SEED}, step {step}");
             }

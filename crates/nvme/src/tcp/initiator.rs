@@ -342,7 +342,8 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
 
     fn take_response(&mut self, entry: CompletionEntry) -> Result<InitiatorStep<B>, TcpFault> {
         let id = CommandId(entry.command_id.get());
-        let command = self.pending.remove(id).ok_or(TcpFault::invalid_field(field_offset::RESPONSE_COMMAND_ID))?;
+        let command =
+            self.pending.remove(id).ok_or(TcpFault::invalid_field(field_offset::RESPONSE_COMMAND_ID))?;
         Ok(completed(id, entry, command))
     }
 
@@ -398,7 +399,11 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
 
     fn fail(&mut self, fault: TcpFault) {
         self.state = InitiatorState::Closed(CloseReason::Fault(fault));
-        fault.write_termination(PduKind::HostTermination, self.decoder.header_bytes(), self.outgoing.copied_mut());
+        fault.write_termination(
+            PduKind::HostTermination,
+            self.decoder.header_bytes(),
+            self.outgoing.copied_mut(),
+        );
     }
 }
 

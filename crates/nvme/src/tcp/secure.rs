@@ -85,7 +85,9 @@ impl SecureStream {
             for piece in pdus.pieces() {
                 let room = RECORD_BYTES - self.plaintext.len();
                 match piece {
-                    SendPiece::Copied(text) => self.plaintext.extend_from_slice(&text[..text.len().min(room)]),
+                    SendPiece::Copied(text) => {
+                        self.plaintext.extend_from_slice(&text[..text.len().min(room)]);
+                    }
                     SendPiece::Lent(owner, range) => {
                         owner.append_to(range.start..range.end.min(range.start + room), &mut self.plaintext);
                     }

@@ -135,7 +135,9 @@ impl<B: LentBytes> SendQueue<B> {
             at = segment.at;
             [SendPiece::Copied(text), SendPiece::Lent(&segment.owner, segment.range.clone())]
         });
-        pieces.chain(std::iter::once(SendPiece::Copied(&self.copied[last..]))).filter(|piece| !piece.is_empty())
+        pieces
+            .chain(std::iter::once(SendPiece::Copied(&self.copied[last..])))
+            .filter(|piece| !piece.is_empty())
     }
 
     /// Removes the first `count` pending bytes, which were sent; passes each buffer that is fully sent to `give_back`.

@@ -348,13 +348,17 @@ impl TargetConnection {
     fn begin_data(&mut self, part: &DataPart) -> Result<(), TcpFault> {
         let r2t_bytes = self.parameters.r2t_bytes;
         let exchange = self.exchanges.get(usize::from(part.transfer_tag));
-        exchange.ok_or(TcpFault::invalid_field(field_offset::TRANSFER_TAG))?.validate_data(part, r2t_bytes)?;
+        exchange
+            .ok_or(TcpFault::invalid_field(field_offset::TRANSFER_TAG))?
+            .validate_data(part, r2t_bytes)?;
         self.destination = DataDestination::Command(ExchangeSlot(part.transfer_tag));
         Ok(())
     }
 
     fn finish_data(&mut self, check: DataCheck) -> Option<TargetStep> {
-        let DataDestination::Command(slot) = std::mem::replace(&mut self.destination, DataDestination::Discard) else {
+        let DataDestination::Command(slot) =
+            std::mem::replace(&mut self.destination, DataDestination::Discard)
+        else {
             return None;
         };
         let exchange = self.exchange(slot);
@@ -385,7 +389,9 @@ impl TargetConnection {
         while let Some(&slot) = self.waiting.front() {
             let wanted = self.exchange(slot).needed;
             let bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
-            if self.requested_write_bytes > 0 && self.requested_write_bytes.saturating_add(bytes) > self.parameters.write_bytes_max {
+            if self.requested_write_bytes > 0
+                && self.requested_write_bytes.saturating_add(bytes) > self.parameters.write_bytes_max
+            {
                 return;
             }
             self.waiting.pop_front();
@@ -455,7 +461,11 @@ impl TargetConnection {
 
     fn fail(&mut self, fault: TcpFault) {
         self.state = TargetState::Closed(CloseReason::Fault(fault));
-        fault.write_termination(PduKind::ControllerTermination, self.decoder.header_bytes(), self.outgoing.copied_mut());
+        fault.write_termination(
+            PduKind::ControllerTermination,
+            self.decoder.header_bytes(),
+            self.outgoing.copied_mut(),
+        );
     }
 }
 

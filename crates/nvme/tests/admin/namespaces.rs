@@ -27,8 +27,14 @@ fn create_is_validated_and_becomes_an_action() {
     let mut host = AdminHost::new();
     let create = |csi: u32| command(AdminOpcode::NamespaceManagement, 0, [0, csi << 24]);
     let create_step = |format, size| AdminStep::Namespace(NamespaceAction::Create { format, size });
-    assert_eq!(host.step(&create(0), &identify_data(64, 64, 1)), create_step(NamespaceFormat::Block { index: 1 }, 64));
-    assert_eq!(host.step(&create(1), &identify_data(1 << 20, 0, 0)), create_step(NamespaceFormat::KeyValue, 1 << 20));
+    assert_eq!(
+        host.step(&create(0), &identify_data(64, 64, 1)),
+        create_step(NamespaceFormat::Block { index: 1 }, 64)
+    );
+    assert_eq!(
+        host.step(&create(1), &identify_data(1 << 20, 0, 0)),
+        create_step(NamespaceFormat::KeyValue, 1 << 20)
+    );
     assert_eq!(host.status(&create(2), &identify_data(64, 64, 0)), Status::COMMAND_SET_NOT_SUPPORTED);
     assert_eq!(host.status(&create(0), &identify_data(64, 32, 0)), Status::THIN_PROVISIONING_NOT_SUPPORTED);
     assert_eq!(host.status(&create(0), &identify_data(0, 0, 0)), Status::INVALID_FIELD);

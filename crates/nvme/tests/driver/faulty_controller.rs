@@ -158,7 +158,10 @@ fn removal_is_final_at_once_and_fails_every_request() {
     assert_eq!(queue.abandon().unwrap().len(), 6);
     assert_eq!(host.driver.take_reply(asked).unwrap().status, Status::ABORTED_BY_HOST);
     assert!(host.driver.take_queue(making).unwrap().is_err());
-    assert_eq!(host.driver.submit_admin(entry, AdminRequestData::None, host.now), Err(RequestError::NotReady));
+    assert_eq!(
+        host.driver.submit_admin(entry, AdminRequestData::None, host.now),
+        Err(RequestError::NotReady)
+    );
 }
 
 #[test]
@@ -198,7 +201,9 @@ fn a_controller_that_does_not_stop_gets_a_function_reset() {
 #[test]
 fn a_controller_that_cannot_be_stopped_keeps_its_memory() {
     let mut host = HostHarness::ready();
-    set(&host, |faults| (faults.stuck_ready, faults.reset_fails, faults.mastering_fails) = (true, true, true));
+    set(&host, |faults| {
+        (faults.stuck_ready, faults.reset_fails, faults.mastering_fails) = (true, true, true);
+    });
     host.driver.reset(host.now);
     assert_eq!(host.settle(), DriverPhase::Dead);
     assert!(!host.driver.is_dma_stopped());

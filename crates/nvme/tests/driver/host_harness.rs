@@ -151,7 +151,9 @@ pub(crate) fn handle_overdue(
     use headwater_nvme::driver::{OverdueCommand, ResetCause};
     match overdue {
         OverdueCommand::Abort(command) => drop(driver.abort(queue, command, now)),
-        OverdueCommand::Stuck(command) => driver.reset_for(ResetCause::CommandTimeout { queue, command }, now),
+        OverdueCommand::Stuck(command) => {
+            driver.reset_for(ResetCause::CommandTimeout { queue, command }, now);
+        }
     }
 }
 

@@ -185,7 +185,10 @@ fn invalid_terms_are_refused_with_the_contradiction() {
     let good = host.terms(&loan, 7);
     let window = host.page();
     let refused = |terms: LentTerms| {
-        IoQueue::borrowed(&terms, loan.parts(), window.clone(), host.now).map(|_| ()).unwrap_err().contradiction
+        IoQueue::borrowed(&terms, loan.parts(), window.clone(), host.now)
+            .map(|_| ())
+            .unwrap_err()
+            .contradiction
     };
     for depth in [0, 65_536, u32::MAX] {
         assert_eq!(refused(LentTerms { depth, ..good }), "the depth is out of range");

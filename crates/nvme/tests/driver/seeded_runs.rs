@@ -2,7 +2,7 @@
 //! ends.
 #![expect(clippy::print_stderr, reason = "a failing run is repeated from its seed")]
 
-use crate::host_harness::{HostHarness, TestQueue, run, small, spec, handle_overdue};
+use crate::host_harness::{HostHarness, TestQueue, handle_overdue, run, small, spec};
 use headwater_host::ring_memory::{RingMemory, SharedMemoryWords};
 use headwater_nvme::driver::{DmaBlock, DriverPhase, IoQueueState};
 use headwater_nvme::spec::status::Status;

@@ -76,7 +76,10 @@ fn b4_a_queue_accepts_exactly_its_depth_and_then_returns_full() {
             for _ in 0..depth {
                 queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()).unwrap();
             }
-            assert_eq!(queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()), Err((SubmitFault::Full, ())));
+            assert_eq!(
+                queue.submit(small(false, 0, 512), &[run(&buffer, 0, 512)], ()),
+                Err((SubmitFault::Full, ()))
+            );
             queue.ring();
             let answers = host.drain_completions(&mut queue);
             assert_eq!(answers.len(), depth as usize, "round {round}");

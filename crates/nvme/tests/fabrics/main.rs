@@ -144,7 +144,10 @@ fn losing_the_admin_queue_closes_every_queue() {
     }
     assert_eq!(all.remove_connection(id, ConnectionId(3)), [], "an I/O queue leaves alone");
     connect(&mut all, 9, fields(2), &ConnectData::new(HOST, NAME, id.0)).unwrap();
-    assert_eq!(all.remove_connection(id, ConnectionId(1)), [ConnectionId(2), ConnectionId(9), ConnectionId(4)]);
+    assert_eq!(
+        all.remove_connection(id, ConnectionId(1)),
+        [ConnectionId(2), ConnectionId(9), ConnectionId(4)]
+    );
     assert!(all.is_empty());
 }
 

@@ -169,7 +169,11 @@ fn deleting_a_submission_queue_completes_its_commands_only() {
     arbiter.complete(live.token, 0, OK);
     assert_eq!(arbiter.next_deleted(), Some(QueueId(1)));
     assert_eq!(answers.reap(&mut arbiter), [(2, 9, OK), (1, 2, Status::ABORTED_SQ_DELETION), (1, 1, OK)]);
-    assert_eq!(arbiter.write_submission_doorbell(QueueId(1), 3), Err(DoorbellError::NoQueue(QueueId(1))), "deleted");
+    assert_eq!(
+        arbiter.write_submission_doorbell(QueueId(1), 3),
+        Err(DoorbellError::NoQueue(QueueId(1))),
+        "deleted"
+    );
     staying.submit(&mut arbiter, 10);
     assert_eq!(serve(&mut arbiter), 1);
     assert_eq!(answers.reap(&mut arbiter), [(2, 10, OK)]);

@@ -124,7 +124,10 @@ impl HostQueueRun {
         subject.next_id = subject.next_id.wrapping_add(1);
         if self.shadow.is_some() {
             assert!(self.asleep || !notified, "an awake controller was notified");
-            assert!(!may_notify || notified || subject.incomplete.len() > 1, "a sleeping controller missed it");
+            assert!(
+                !may_notify || notified || subject.incomplete.len() > 1,
+                "a sleeping controller missed it"
+            );
         }
     }
 
@@ -178,7 +181,11 @@ impl HostQueueRun {
             let at = usize::from(gone.0 - 1);
             self.reap(at / 2);
             let subject = &mut self.subjects[at];
-            assert!(subject.deleting && subject.incomplete.is_empty(), "{gone} lacks {:?}", subject.incomplete);
+            assert!(
+                subject.deleting && subject.incomplete.is_empty(),
+                "{gone} lacks {:?}",
+                subject.incomplete
+            );
             subject.queue = submission(&mut self.arbiter, gone.0, spec_of(at));
             subject.queue.doorbell.shadow = self.shadow.clone();
             subject.deleting = false;

@@ -65,7 +65,12 @@ fn wrong_header_length_is_header_error_at_offset_2() {
     for (kind, right) in [(0, 128), (2, 24), (4, 72), (6, 24)] {
         for wrong in [0, 8, 16, 23, 25, 71, 73, 127, 129, 255_u8].into_iter().filter(|&wrong| wrong != right)
         {
-            assert_refused(&mut open_target(), &pdu(kind, 0, (wrong, 0, u32::from(wrong)), &[0; 255]), FIELD, 2);
+            assert_refused(
+                &mut open_target(),
+                &pdu(kind, 0, (wrong, 0, u32::from(wrong)), &[0; 255]),
+                FIELD,
+                2,
+            );
         }
     }
 }
@@ -296,7 +301,10 @@ fn wrong_data_digest_fails_command_and_keeps_connection_open() {
         let mut input = &bytes[..];
         let TargetStep::Command { slot, .. } = target.advance(&mut input) else { panic!("no command") };
         assert_eq!(target.declare_need(slot, TransferNeed::FromHost(64)), NeedOutcome::Later);
-        assert!(matches!(target.advance(&mut input), TargetStep::NeedInput), "the command never becomes ready");
+        assert!(
+            matches!(target.advance(&mut input), TargetStep::NeedInput),
+            "the command never becomes ready"
+        );
         slot
     };
     let sent = drain(target.outgoing_mut());

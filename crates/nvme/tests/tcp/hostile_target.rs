@@ -157,7 +157,10 @@ fn r2t_for_invalid_range_ends_connection() {
     }
     let mut host = open_host(0);
     let id = write(&mut host, 10_000);
-    assert!(matches!(host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]), InitiatorStep::NeedInput));
+    assert!(matches!(
+        host.advance(&mut &data(9, 0, (id.0, 5), (0, 5_000), &[])[..]),
+        InitiatorStep::NeedInput
+    ));
     assert_refused(&mut host, &data(9, 0, (id.0, 5), (0, 5_000), &[]), SEQUENCE, 0);
 }
 

@@ -12,8 +12,8 @@ use headwater_nvme::spec::status::Status;
 use headwater_sim::media::SimMedia;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, SsdCommand, SsdCompletion, WriteCondition, RecordExpiry, ListPosition, ListedKey, NamespaceId, Sequence,
-    SubmitError,
+    BatchWrite, ListPosition, ListedKey, NamespaceId, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::media::{BlockId, Media, MediaOp, MediaToken, PAGES_PER_BLOCK, PageAddress};

@@ -82,9 +82,9 @@ impl WatcherState {
     /// Processes an event of a wake line.
     fn check_hang_up(&self, number: u64) {
         let found = self.lines().queues.get(&number).and_then(Weak::upgrade);
-        if found
-            .is_none_or(|borrowing| borrowing.check_hang_up() && epoll::delete(&self.epoll, &borrowing.line).is_ok())
-        {
+        if found.is_none_or(|borrowing| {
+            borrowing.check_hang_up() && epoll::delete(&self.epoll, &borrowing.line).is_ok()
+        }) {
             self.lines().queues.remove(&number);
         }
     }

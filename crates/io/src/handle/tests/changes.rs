@@ -1,7 +1,7 @@
 //! Tests of policies and queues that change while commands are in flight.
 
-use crate::error::RequestError;
 use super::*;
+use crate::error::RequestError;
 
 #[test]
 fn requests_complete_once_while_queues_are_attached_and_detached() {
@@ -92,7 +92,8 @@ fn b9_policy_takes_effect_when_set_and_ends_when_unset() {
 #[test]
 fn b8_after_any_error_the_next_call_works() {
     let service = ServiceTimes { fixed: Nanos::from_micros(5), ..ServiceTimes::default() };
-    let settings = ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(SIZE, service) };
+    let settings =
+        ModelSettings { contents: ModelContents::Memory, ..ModelSettings::latency_model(SIZE, service) };
     let mut model = ModelDevice::new(settings).unwrap();
     model.set_faults(BlockFaults::default().with(0, 1, Status::UNRECOVERED_READ_ERROR));
     let shared = SharedQueue::new(model_queue(&mut model, 2));

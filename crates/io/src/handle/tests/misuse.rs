@@ -1,7 +1,7 @@
 //! Tests of application errors: each is reported with its numbers before anything reaches a device.
 
-use crate::error::RequestError;
 use super::*;
+use crate::error::RequestError;
 
 fn refused_with(handle: &mut Handle, request: IoRequest) -> RequestError {
     let Err(RefusedRequest { error, .. }) = handle.submit(request, 0) else {

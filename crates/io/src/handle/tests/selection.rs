@@ -1,10 +1,10 @@
 //! Tests that the selector's choice is the queue that receives the entry.
 
-use crate::error::RequestError;
 use super::*;
 use crate::backend::{ArmResult, QueueTransport};
 use crate::command::Command;
 use crate::error::RejectedCommand;
+use crate::error::RequestError;
 use crate::selector::{QueueLoad, SelectionContext};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};

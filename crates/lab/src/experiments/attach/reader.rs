@@ -7,8 +7,8 @@
 use super::{ROUND_MAX, failed};
 use crate::experiment::LabError;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::attach::{AttachBackend, AttachOptions};
+use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{Buffer, Command, Device, Queue};
 use std::path::Path;
 

@@ -116,7 +116,10 @@ fn figure_4(setup: QueueSetup, span: Nanos, seed: u64) -> Result<[f64; THREADS],
     while time.now() < span {
         for ((handle, free), count) in handles.iter_mut().zip(&mut free).zip(&mut counts) {
             while let Some(buffer) = free.pop() {
-                handle.submit(IoRequest::write(page(&mut random), buffer, WriteDurability::NamespaceDefault), 0)?;
+                handle.submit(
+                    IoRequest::write(page(&mut random), buffer, WriteDurability::NamespaceDefault),
+                    0,
+                )?;
             }
             while let Some(answer) = handle.poll()? {
                 answer.completion.into_result()?;
@@ -218,14 +221,16 @@ fn loaded(
     let (mut outcome, mut next, mut unhurried) = (LoadOutcome::default(), Nanos::ZERO, 0);
     while time.now() < span {
         while unhurried < load.background {
-            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
+            let request =
+                IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
             handle.submit(request.with_class(RequestClass::LAST), NO_DEADLINE)?;
             unhurried += 1;
         }
         // A full handle refuses requests; refused requests do not count as served.
         if time.now() >= next && handle.outstanding() < handle.capacity() {
             next = next.after(load.interval);
-            let request = IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
+            let request =
+                IoRequest::write(page(&mut random), data.clone(), WriteDurability::NamespaceDefault);
             handle.submit(request, time.now().0)?;
         }
         while let Some(answer) = handle.poll()? {

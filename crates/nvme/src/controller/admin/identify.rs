@@ -149,7 +149,9 @@ impl DeviceController {
         }
         match self.find(scope, nsid, subsystem)? {
             None => Ok(zeroes()),
-            Some(facts) if facts.format.command_set() == set => Ok(namespace::namespace_page(self, &facts, subsystem)),
+            Some(facts) if facts.format.command_set() == set => {
+                Ok(namespace::namespace_page(self, &facts, subsystem))
+            }
             Some(_) => Err(Status::INVALID_COMMAND_SET),
         }
     }

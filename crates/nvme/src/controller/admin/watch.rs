@@ -37,7 +37,8 @@ impl NamespaceWatch {
             return WatchOutcome::Unchanged;
         }
         let different = before.keys().chain(self.last_seen.keys()).copied();
-        let different: Vec<u32> = different.filter(|nsid| before.get(nsid) != self.last_seen.get(nsid)).collect();
+        let different: Vec<u32> =
+            different.filter(|nsid| before.get(nsid) != self.last_seen.get(nsid)).collect();
         self.changed.extend(&different);
         if different.is_empty() { WatchOutcome::Unchanged } else { WatchOutcome::Changed }
     }

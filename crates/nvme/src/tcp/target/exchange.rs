@@ -68,7 +68,13 @@ pub(super) struct CommandExchange {
 impl CommandExchange {
     pub(super) fn begin(&mut self, entry: SubmissionEntry, place: CapsuleData) {
         let data = std::mem::take(&mut self.data);
-        *self = Self { stage: ExchangeStage::AwaitingNeed, entry, data_pointer: Some(place), data, ..Self::default() };
+        *self = Self {
+            stage: ExchangeStage::AwaitingNeed,
+            entry,
+            data_pointer: Some(place),
+            data,
+            ..Self::default()
+        };
         self.data.clear();
     }
 
