@@ -46,16 +46,16 @@ fn loom_host_and_arbiter_that_both_sleep_lose_no_wake_up() {
         let to_host = Arc::new(WakeFlag::default());
         let (bell, host_bell) = (Arc::clone(&to_controller), Arc::clone(&to_host));
         let controller = thread::spawn(move || {
-            let mut arbiter = Arbiter::new(NonZeroU16::MIN);
-            arbiter.add(IoQueue::new(QueueId(1), QueueKind::Standard, end)).unwrap();
+            let mut arbiter = QueueArbiter::new(NonZeroU16::MIN);
+            arbiter.add(ControllerQueuePair::new(QueueId(1), QueueKind::Standard, end)).unwrap();
             for _ in 0..COMMANDS {
                 let fetched = loop {
                     if let Some(fetched) = arbiter.fetch() {
                         break fetched;
                     }
-                    if arbiter.prepare_sleep() == Sleep::Until {
+                    if arbiter.prepare_sleep() == SleepDecision::UntilWoken {
                         bell.wait();
-                        arbiter.awake();
+                        arbiter.disarm();
                     }
                 };
                 arbiter.complete(fetched.token, 0, Status::SUCCESS);
@@ -69,12 +69,12 @@ fn loom_host_and_arbiter_that_both_sleep_lose_no_wake_up() {
                     break done;
                 }
                 let (wake, sleep) = host.prepare_sleep();
-                if wake == Wake::Needed {
+                if wake == WakeDecision::Needed {
                     to_controller.ring();
                 }
-                if sleep == Sleep::Until {
+                if sleep == SleepDecision::UntilWoken {
                     to_host.wait();
-                    host.awake();
+                    host.disarm();
                 }
             };
             assert_eq!(done.command, id);

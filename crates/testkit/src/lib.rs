@@ -3,6 +3,7 @@
 //!
 //! Only `[dev-dependencies]` name this crate. It depends on `io` and below; tests of `nvme` use it too, because a
 //! dev-dependency may point upwards to fixtures.
+#![cfg(not(loom))]
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a fixture that cannot be set up ends its test")]
 

@@ -166,8 +166,8 @@ impl<R, G> WaitSlot<R, G> {
     #[cfg(loom)]
     pub(super) fn wait(&self, _span: std::time::Duration) -> Option<G> {
         let mut state = locked(&self.state);
-        while matches!(*state, State::Waiting(_)) {
-            state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while matches!(*state, WaitState::Waiting(_)) {
+            state = self.wakeup.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         take_from(&mut state)
     }

@@ -3,8 +3,8 @@
 use super::*;
 use loom::sync::Arc;
 
-fn shared(visits: u32) -> Arc<OwnerLock<u32>> {
-    Arc::new(OwnerLock::new(visits))
+fn shared(visits: u32) -> Arc<BiasedLock<u32>> {
+    Arc::new(BiasedLock::new(visits))
 }
 
 #[test]
@@ -12,14 +12,14 @@ fn loom_owner_and_other_thread_are_never_inside_together() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);
-        let visitor = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
-        let mut owner = lock.own().unwrap();
+        let visitor = thread::spawn(move || other.with_value(|value| *value += 1).unwrap());
+        let mut owner = lock.try_own().unwrap();
         let mut made = 0;
         for _ in 0..2 {
-            made += u32::from(owner.try_visit(|value| *value += 10).is_some()) * 10;
+            made += u32::from(owner.try_with_value(|value| *value += 10).is_some()) * 10;
         }
         visitor.join().unwrap();
-        assert_eq!(owner.visit(|value| *value), made + 1);
+        assert_eq!(owner.with_value(|value| *value), made + 1);
     });
 }
 
@@ -28,10 +28,10 @@ fn loom_owner_that_waits_for_another_thread_gets_in() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);
-        let visitor = thread::spawn(move || other.visit(|value| *value += 1).unwrap());
-        lock.own().unwrap().visit(|value| *value += 10);
+        let visitor = thread::spawn(move || other.with_value(|value| *value += 1).unwrap());
+        lock.try_own().unwrap().with_value(|value| *value += 10);
         visitor.join().unwrap();
-        assert_eq!(lock.visit(|value| *value), Ok(11));
+        assert_eq!(lock.with_value(|value| *value), Ok(11));
     });
 }
 
@@ -40,11 +40,12 @@ fn loom_second_owner_sees_writes_of_first_owner() {
     loom::model(|| {
         let lock = shared(0);
         let other = Arc::clone(&lock);
-        let first =
-            thread::spawn(move || other.own().map(|mut owner| owner.visit(|value| *value += 1)).is_some());
-        let second = lock.own().map(|mut owner| owner.visit(|value| *value += 1)).is_some();
+        let first = thread::spawn(move || {
+            other.try_own().map(|mut owner| owner.with_value(|value| *value += 1)).is_some()
+        });
+        let second = lock.try_own().map(|mut owner| owner.with_value(|value| *value += 1)).is_some();
         let made = u32::from(first.join().unwrap()) + u32::from(second);
         assert!(made >= 1);
-        assert_eq!(lock.visit(|value| *value), Ok(made));
+        assert_eq!(lock.with_value(|value| *value), Ok(made));
     });
 }

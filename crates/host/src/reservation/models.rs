@@ -1,19 +1,19 @@
 //! Models of concurrent threads on one page table without a lock.
 
 use super::PageRun;
+use super::PageSpan;
 use super::page_table::{AdoptError, PageTable};
-use super::span::Span;
 use crate::sync::thread;
 use std::ptr::NonNull;
 
 const RUN: PageRun = PageRun { first: 1, pages: 2 };
 
 /// Creates a table over memory that is never accessed, and its one span.
-fn claimed() -> (PageTable, Span) {
+fn claimed() -> (PageTable, PageSpan) {
     let table = PageTable::new(NonNull::dangling(), 4);
-    table.note(RUN);
+    table.record_claim(RUN);
     // SAFETY: no code accesses the bytes of a span in these models, so none need be mapped.
-    let span = unsafe { Span::over(table.place(RUN.first), RUN) };
+    let span = unsafe { PageSpan::new(table.page_address(RUN.first), RUN) };
     (table, span)
 }
 
@@ -44,7 +44,7 @@ fn loom_adoption_concurrent_with_leak_gets_the_span_or_an_error() {
         match theirs {
             Ok(_) => assert_eq!(ours.unwrap_err(), AdoptError::DoubleFree),
             Err(error) => {
-                assert_eq!(error, AdoptError::NotRaw);
+                assert_eq!(error, AdoptError::NotLeaked);
                 assert_eq!(ours.unwrap().run(), RUN);
             }
         }

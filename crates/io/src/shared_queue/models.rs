@@ -3,7 +3,7 @@
 //! Output: proof that an answer goes to the seat of its command and that no waiter is missed. A lost wake-up shows as a
 //! deadlock, which loom reports.
 
-use super::{Exchange, Line};
+use super::{CompletionExchange, ExchangeQueue};
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl LoomDevice {
 
 struct LoomQueue(Arc<LoomDevice>);
 
-impl Line for LoomQueue {
+impl ExchangeQueue for LoomQueue {
     type Command = ();
     type Answer = u64;
     type Rejected = ();
@@ -76,7 +76,7 @@ impl Line for LoomQueue {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<Option<(u64, u64)>, ()> {
+    fn poll_next(&mut self) -> Result<Option<(u64, u64)>, ()> {
         Ok(self.0.state.lock().unwrap().answered.pop_front().map(|token| (token, token)))
     }
 
@@ -91,7 +91,7 @@ impl Line for LoomQueue {
 }
 
 /// Submits commands as a user and waits for each; checks that every answer belongs to the user's seat.
-fn user(exchange: &Exchange<LoomQueue>, device: &LoomDevice, seat: u32, commands: u32) {
+fn user(exchange: &CompletionExchange<LoomQueue>, device: &LoomDevice, seat: u32, commands: u32) {
     for slot in 0..commands {
         exchange.submit(seat, (), slot).unwrap();
     }
@@ -110,15 +110,15 @@ fn user(exchange: &Exchange<LoomQueue>, device: &LoomDevice, seat: u32, commands
                 .unwrap(),
         }
     }
-    assert_eq!(exchange.owed(seat), 0);
+    assert_eq!(exchange.outstanding(seat), 0);
 }
 
 #[test]
 fn loom_two_threads_share_a_queue_and_no_waiter_is_missed() {
     check(|| {
         let device = Arc::new(LoomDevice::default());
-        let exchange = Arc::new(Exchange::new(LoomQueue(device.clone())));
-        let seats = [exchange.sit_down(), exchange.sit_down()];
+        let exchange = Arc::new(CompletionExchange::new(LoomQueue(device.clone())));
+        let seats = [exchange.allocate_seat(), exchange.allocate_seat()];
         let server = {
             let device = device.clone();
             thread::spawn(move || device.serve(2))
@@ -138,16 +138,16 @@ fn loom_two_threads_share_a_queue_and_no_waiter_is_missed() {
 fn loom_b10_a_polling_thread_is_woken_by_commands_and_ends_without_missing_a_waiter() {
     check(|| {
         let device = Arc::new(LoomDevice::default());
-        let exchange = Arc::new(Exchange::new(LoomQueue(device.clone())));
-        let seat = exchange.sit_down();
+        let exchange = Arc::new(CompletionExchange::new(LoomQueue(device.clone())));
+        let seat = exchange.allocate_seat();
         exchange.begin_thread();
         let polling = {
             let (exchange, device) = (exchange.clone(), device.clone());
             thread::spawn(move || {
-                while exchange.thread_rest() {
+                while exchange.wait_for_work() {
                     // One command is served between two polls, so that the model terminates.
                     device.serve(1);
-                    if exchange.thread_turn(|_| ()).is_none() {
+                    if exchange.poll_on_thread(|_| ()).is_none() {
                         return;
                     }
                 }

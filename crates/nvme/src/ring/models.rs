@@ -4,12 +4,12 @@
 //! woken. A lost wake-up shows as a deadlock, which loom reports.
 
 use crate::ring::completion::{CompletionConsumer, CompletionProducer};
-use crate::ring::doorbell::Wake;
+use crate::ring::doorbell::WakeDecision;
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::ring::submission::{SubmissionConsumer, SubmissionProducer};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
-use headwater_host::ring_memory::SharedWords;
+use headwater_host::ring_memory::HeapWords;
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -55,8 +55,8 @@ struct ModelEventfd {
 }
 
 impl ModelEventfd {
-    fn wake(&self, wake: Wake) {
-        if wake == Wake::Needed {
+    fn wake(&self, wake: WakeDecision) {
+        if wake == WakeDecision::Needed {
             *self.written.lock().unwrap() = true;
             self.changed.notify_one();
         }
@@ -74,7 +74,7 @@ impl ModelEventfd {
 #[test]
 fn loom_entries_arrive_whole_and_once_over_the_phase_wrap() {
     check(|| {
-        let memory = SharedWords::zeroed(layout().words());
+        let memory = HeapWords::zeroed(layout().words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout());
         let mut poster = CompletionProducer::new(memory.clone(), layout());
         let mut pusher = SubmissionProducer::new(memory.clone(), layout());
@@ -123,7 +123,7 @@ fn loom_entries_arrive_whole_and_once_over_the_phase_wrap() {
 #[test]
 fn loom_sleeping_controller_is_woken_by_the_submission_doorbell() {
     check(|| {
-        let memory = SharedWords::zeroed(layout_with(3).words());
+        let memory = HeapWords::zeroed(layout_with(3).words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout_with(3));
         let mut pusher = SubmissionProducer::new(memory, layout_with(3));
         let bell = Arc::new(ModelEventfd::default());
@@ -151,7 +151,7 @@ fn loom_sleeping_controller_is_woken_by_the_submission_doorbell() {
 #[test]
 fn loom_sleeping_host_is_woken_by_the_completion() {
     check(|| {
-        let memory = SharedWords::zeroed(layout().words());
+        let memory = HeapWords::zeroed(layout().words());
         let mut poster = CompletionProducer::new(memory.clone(), layout());
         let mut reaper = CompletionConsumer::new(memory, layout());
         let to_host = Arc::new(ModelEventfd::default());

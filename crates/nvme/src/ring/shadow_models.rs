@@ -9,8 +9,8 @@ use crate::ring::host_doorbell::DoorbellCell;
 use crate::ring::layout::QueueSlots;
 use crate::ring::submission::SubmissionConsumer;
 use crate::spec::command::SubmissionEntry;
-use crate::spec::completion::{CompletionEntry, Phase};
-use headwater_host::ring_memory::{RingMemory, SharedWords};
+use crate::spec::completion::{CompletionEntry, PhaseTag};
+use headwater_host::ring_memory::{HeapWords, RingMemory};
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::sync::Arc;
 use zerocopy::little_endian::U16;
@@ -48,16 +48,16 @@ impl ModelRegister {
 
 /// One doorbell of a guest, with its pages.
 struct ShadowDoorbell {
-    doorbells: SharedWords,
-    events: SharedWords,
+    doorbells: HeapWords,
+    events: HeapWords,
     register: Arc<ModelRegister>,
     old: u16,
 }
 
 impl ShadowDoorbell {
     /// Creates a doorbell and the controller's cell of it.
-    fn new() -> (Self, DoorbellCell<SharedWords>, Arc<ModelRegister>) {
-        let (doorbells, events) = (SharedWords::zeroed(1), SharedWords::zeroed(1));
+    fn new() -> (Self, DoorbellCell<HeapWords>, Arc<ModelRegister>) {
+        let (doorbells, events) = (HeapWords::zeroed(1), HeapWords::zeroed(1));
         let register = Arc::new(ModelRegister::default());
         let cell = DoorbellCell { doorbells: doorbells.clone(), events: Some(events.clone()), cell: 0 };
         (Self { doorbells, events, register: Arc::clone(&register), old: 0 }, cell, register)
@@ -76,7 +76,7 @@ impl ShadowDoorbell {
     }
 }
 
-fn write_command(memory: &SharedWords, position: u16, id: u16) {
+fn write_command(memory: &HeapWords, position: u16, id: u16) {
     let entry = SubmissionEntry { command_id: U16::new(id), ..SubmissionEntry::default() };
     for (word, value) in (usize::from(position) * 8..).zip(entry.to_words()) {
         memory.store_relaxed(word, value);
@@ -87,11 +87,11 @@ fn write_command(memory: &SharedWords, position: u16, id: u16) {
 fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
     check(|| {
         const SLOTS: u16 = 3;
-        let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
+        let memory = HeapWords::zeroed(usize::from(SLOTS) * 8);
         let (mut bell, cell, register) = ShadowDoorbell::new();
         let slots = QueueSlots::new(u32::from(SLOTS)).unwrap();
         let mut fetcher = SubmissionConsumer::over(memory.clone(), slots);
-        fetcher.share_doorbell(cell);
+        fetcher.set_doorbell_cell(cell);
         let controller = thread::spawn(move || {
             for id in 0..2 {
                 while !fetcher.has_work() {
@@ -118,11 +118,11 @@ fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
 fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
     check(|| {
         const SLOTS: u16 = 2;
-        let memory = SharedWords::zeroed(usize::from(SLOTS) * 8);
+        let memory = HeapWords::zeroed(usize::from(SLOTS) * 8);
         let (mut bell, cell, register) = ShadowDoorbell::new();
         let mut fetcher =
             SubmissionConsumer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
-        fetcher.share_doorbell(cell);
+        fetcher.set_doorbell_cell(cell);
         let to_guest = Arc::new(ModelRegister::default());
         let fetched = Arc::clone(&to_guest);
         let controller = thread::spawn(move || {
@@ -152,10 +152,10 @@ fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
 fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
     check(|| {
         const SLOTS: u16 = 2;
-        let memory = SharedWords::zeroed(usize::from(SLOTS) * 2);
+        let memory = HeapWords::zeroed(usize::from(SLOTS) * 2);
         let (mut bell, cell, register) = ShadowDoorbell::new();
         let mut poster = CompletionProducer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
-        poster.share_doorbell(cell);
+        poster.set_doorbell_cell(cell);
         let controller = thread::spawn(move || {
             for id in 0..3_u16 {
                 let answer = CompletionEntry { command_id: U16::new(id), ..CompletionEntry::default() };
@@ -170,13 +170,13 @@ fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
                 }
             }
         });
-        let mut phase = Phase::One;
+        let mut phase = PhaseTag::One;
         for id in 0..3_u16 {
             let head = id % SLOTS;
             let word = usize::from(head) * 2;
             let second = loop {
                 let second = memory.load_acquire(word + 1);
-                if Phase::of_word(second) == phase {
+                if PhaseTag::of_word(second) == phase {
                     break second;
                 }
                 thread::yield_now();
