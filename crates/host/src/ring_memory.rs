@@ -105,6 +105,13 @@ impl HeapWords {
         std::array::from_fn(|word| self.load_relaxed(first + word))
     }
 
+    #[cold]
+    fn store_scattered(&self, first: usize, values: &[u64]) {
+        for (word, &value) in (first..).zip(values) {
+            self.store_relaxed(word, value);
+        }
+    }
+
     /// Returns the words from `first` on, if they are a whole line.
     #[inline]
     fn line<const N: usize>(&self, first: usize) -> Option<&[AtomicU64; N]> {
@@ -156,9 +163,7 @@ impl RingMemory for HeapWords {
             }
             return;
         }
-        for (word, value) in (first..).zip(values) {
-            self.store_relaxed(word, value);
-        }
+        self.store_scattered(first, &values);
     }
 
     fn cells(&self) -> usize {

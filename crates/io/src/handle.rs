@@ -45,6 +45,7 @@ use crate::clock::IoClock;
 use crate::command::{BLOCKS_MAX, Command, TransferData};
 use crate::completion::{CompletionPolicy, PollPeriod};
 use crate::error::{IoError, RejectedCommand, RequestError, SubmitError};
+use crate::queue::Queue;
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, RequestScheduler};
 use crate::selector::QueueSelector;
 use attached_queue::{AttachedQueue, QueueLink};
@@ -175,17 +176,24 @@ impl Handle {
             && self.slow_requests == 0
             && let [AttachedQueue { link: QueueLink::Own(queue), .. }] = self.queues.as_mut_slice()
         {
-            let completed = queue.transport.poll()?;
-            if let Some(done) = &completed {
-                assert!(
-                    done.completion.token & HANDLE_TOKEN == 0,
-                    "a command of the slow path is in flight while no request takes it"
-                );
-                self.plain_in_flight -= 1;
-            }
-            return Ok(completed);
+            return Self::poll_plain(queue, &mut self.plain_in_flight);
         }
         self.poll_slow()
+    }
+
+    /// Polls a queue on which no command of the slow path is in flight. Returns the result of the queue as it is, without
+    /// a copy.
+    #[inline]
+    fn poll_plain(queue: &mut Queue, in_flight: &mut u32) -> Result<Option<CompletedCommand>, IoError> {
+        let completed = queue.transport.poll();
+        if let Ok(Some(done)) = &completed {
+            assert!(
+                done.completion.token & HANDLE_TOKEN == 0,
+                "a command of the slow path is in flight while no request takes it"
+            );
+            *in_flight -= 1;
+        }
+        completed
     }
 
     /// Returns the number of requests that are accepted and not yet completed to the caller.

@@ -1,9 +1,9 @@
 //! The host side of an I/O queue pair: submit, ring, reap, and sleep in between.
 //!
-//! Input: entries without a command id, each with the caller's context. Output: one [`CommandCompletion`] for each accepted
-//! entry, with its context; the slot that holds the context is the command id that the device sees. Invariant: a completion of a command that is not in flight, stale or duplicate,
-//! is never passed on: an id carries the generation of its slot, and a slot gets a new generation each time it is
-//! freed.
+//! Input: entries without a command id, each with the caller's context. Output: one [`CommandCompletion`] for each
+//! accepted entry, with its context; the slot that holds the context is the command id that the device sees. Invariant:
+//! a completion of a command that is not in flight, stale or duplicate, is never passed on: an id carries the generation
+//! of its slot, and a slot gets a new generation each time it is freed.
 //!
 //! # Limits
 //! It holds no context of a command and wakes no thread: [`WakeDecision`] tells the owner to do so.
@@ -218,7 +218,8 @@ impl<M: RingMemory, C> QueuePair<M, C> {
     ///
     /// # Panics
     /// If there is no [room](Self::has_room): the caller has checked it.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call would copy the entry and the context to the stack")]
     pub fn push_words(&mut self, mut words: [u64; SUBMISSION_WORDS], context: C) -> CommandId {
         let Ok(id) = self.commands.insert(context) else {
             panic!("a command submitted to a full queue pair");
@@ -274,27 +275,34 @@ impl<M: RingMemory, C> QueuePair<M, C> {
         self.reap_with(|completion| completion)
     }
 
-    /// Returns what `finish` makes of the next completion, which spares a copy of the context.
+    /// Returns what `finish` makes of the next completion. The context moves from its slot to the result, with no copy in
+    /// between; therefore the result has the caller's own error.
     ///
     /// # Errors
     /// As for [`reap`](Self::reap).
     #[inline]
-    pub fn reap_with<T>(
+    pub fn reap_with<T, E: From<ControllerFault>>(
         &mut self,
         finish: impl FnOnce(CommandCompletion<C>) -> T,
-    ) -> Result<Option<T>, ControllerFault> {
+    ) -> Result<Option<T>, E> {
         let Some(entry) = self.completions.reap() else {
             return Ok(None);
         };
         let command_id = entry.command_id.get();
-        let Some((slot, context)) = self.commands.remove(command_id) else {
-            return Err(ControllerFault::UnknownCommand { command_id });
-        };
-        // A wrong head costs free slots, not the completion: the command is complete in either case.
+        let unknown = ControllerFault::UnknownCommand { command_id };
+        if !self.commands.is_in_flight(command_id) {
+            return Err(unknown.into());
+        }
+        if let Err(fault) = self.submissions.set_head(entry.submission_head.get()) {
+            // A wrong head does not change that the command is complete.
+            self.commands.remove(command_id);
+            return Err(ControllerFault::from(fault).into());
+        }
         let (command, result, status) = (CommandId(command_id), entry.result.get(), entry.status());
-        let completion = CommandCompletion { command, slot, context, result, status };
-        self.submissions.set_head(entry.submission_head.get())?;
-        Ok(Some(finish(completion)))
+        let Some((slot, context)) = self.commands.remove(command_id) else {
+            return Err(unknown.into());
+        };
+        Ok(Some(finish(CommandCompletion { command, slot, context, result, status })))
     }
 
     /// Returns the number of commands accepted and not yet completed.

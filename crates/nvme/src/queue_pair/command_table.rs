@@ -69,19 +69,28 @@ impl<C> CommandTable<C> {
     /// flight has that identifier.
     #[inline]
     pub(crate) fn remove(&mut self, id: u16) -> Option<(usize, C)> {
+        if !self.is_in_flight(id) {
+            return None;
+        }
         let index = id & self.slot_mask;
-        let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.id == id)?;
-        let context = slot.context.take()?;
-        // The generation counts in the bits above the slot and wraps.
-        slot.id = id.wrapping_add(self.slot_mask).wrapping_add(1);
-        slot.next_free = NO_SLOT;
         match self.slots.get_mut(usize::from(self.last_free)).filter(|_| self.first_free != NO_SLOT) {
             Some(last) => last.next_free = index,
             None => self.first_free = index,
         }
         self.last_free = index;
         self.in_flight -= 1;
-        Some((usize::from(index), context))
+        let slot = self.slots.get_mut(usize::from(index))?;
+        // The generation counts in the bits above the slot and wraps.
+        slot.id = id.wrapping_add(self.slot_mask).wrapping_add(1);
+        slot.next_free = NO_SLOT;
+        // Taken last, so that it moves from the slot to its destination without a copy on the stack.
+        Some((usize::from(index), slot.context.take()?))
+    }
+
+    /// Returns true if a command in flight has this identifier.
+    #[inline]
+    pub(crate) fn is_in_flight(&self, id: u16) -> bool {
+        self.slots.get(self.slot(id)).is_some_and(|slot| slot.id == id && slot.context.is_some())
     }
 
     /// Returns the slot of an identifier; below the depth only for identifiers that were given out.

@@ -8,7 +8,7 @@ use crate::spec::kv::DataPointer;
 use crate::spec::opcode::NvmOpcode;
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// CDW12 15:0: number of blocks, 0's based.
 const COUNT: u32 = 0xFFFF;
@@ -256,16 +256,18 @@ fn entry(
     data: u64,
     options: BlockOptions,
 ) -> SubmissionEntry {
-    let [cdw10, cdw11]: [U32; 2] = transmute!(U64::new(range.start));
-    SubmissionEntry {
-        opcode: opcode.number(),
-        namespace: U32::new(namespace),
-        prp1: U64::new(data),
-        cdw10,
-        cdw11,
-        cdw12: U32::new((range.blocks.wrapping_sub(1) & COUNT) | options.0),
-        ..SubmissionEntry::default()
-    }
+    let cdw12 = (range.blocks.wrapping_sub(1) & COUNT) | options.0;
+    // In words: the queue loads an entry in words, and a load of words that were just stored in smaller parts is slow.
+    SubmissionEntry::from_words([
+        u64::from(opcode.number()) | u64::from(namespace) << 32,
+        0,
+        0,
+        data,
+        0,
+        range.start,
+        cdw12.into(),
+        0,
+    ])
 }
 
 /// Returns the number of descriptors in a list of `list_bytes`, as an 8-bit 0's based field.
