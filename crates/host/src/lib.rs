@@ -1,15 +1,13 @@
 //! Safe wrappers for what the kernel and the hardware provide.
 //!
 //! Input: system calls, instructions, mapped memory. Output: types that cannot be misused from safe code. Besides the
-//! FFI boundary to C this is the only crate of the stack that may write `unsafe`; every other crate says
-//! `#![forbid(unsafe_code)]`.
+//! FFI boundary to C, and the baseline allocators of the lab, this is the only crate that may write `unsafe`; every
+//! other crate says `#![forbid(unsafe_code)]`.
 //!
 //! # What this does not do
 //! It decides nothing: no policy, no protocol, no retry. Those belong to the crates above.
 #![expect(unsafe_code, reason = "this is the crate that may use unsafe; each block argues its own safety")]
 
-#[cfg(feature = "baselines")]
-pub mod baselines;
 pub mod biased_lock;
 pub mod calibration;
 pub mod clock;

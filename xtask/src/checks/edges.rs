@@ -6,7 +6,7 @@ use crate::violation::Violation;
 /// The rooms from the bottom up. Rooms on one line do not know each other.
 const FLOORS: &[&[&str]] = &[
     &["host"],
-    &["dma"],
+    &["dma", "baselines"],
     &["nvme"],
     &["io"],
     &["ssd", "volume"],
@@ -23,8 +23,8 @@ const FLOORS: &[&[&str]] = &[
 /// Crates of fixtures that any room may name in `[dev-dependencies]`, and nowhere else.
 const FIXTURES: &[&str] = &["testkit"];
 
-/// Crates that may name the simulator. A test that needs it lives in it.
-const SIM_USERS: &[&str] = &["lab", "node"];
+/// Crates that only the listed crates may name. A test that needs the simulator lives in it.
+const USERS: &[(&str, &[&str])] = &[("sim", &["lab", "node"]), ("baselines", &["lab"])];
 
 /// Finds dependencies that point upward or sideways, and rooms that stand on no floor.
 pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
@@ -53,8 +53,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
             }
             if floor_of(other).is_none_or(|below| below >= floor) {
                 found.push(violation(path, line, &format!("{room} depends on {other}")));
-            } else if other == "sim" && !SIM_USERS.contains(&room) {
-                found.push(violation(path, line, &format!("{room} names the simulator")));
+            } else if USERS.iter().any(|(named, users)| other == *named && !users.contains(&room)) {
+                found.push(violation(path, line, &format!("{room} names {other}")));
             }
         }
     }
@@ -158,6 +158,19 @@ mod tests {
         let found = check(&tree);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].path, "crates/capi/Cargo.toml");
+    }
+
+    #[test]
+    fn only_the_lab_names_the_baseline_allocators() {
+        let manifest = "[dependencies]\nheadwater-baselines.workspace = true\n";
+        let tree = Tree::of(&[
+            ("crates/lab/Cargo.toml", manifest),
+            ("crates/node/Cargo.toml", manifest),
+            ("crates/dma/Cargo.toml", manifest),
+            ("crates/baselines/Cargo.toml", "[dependencies]\nheadwater-host.workspace = true\n"),
+        ]);
+        let whats: Vec<String> = check(&tree).into_iter().map(|violation| violation.what).collect();
+        assert_eq!(whats, ["dma depends on baselines", "node names baselines"]);
     }
 
     #[test]

@@ -1,10 +1,17 @@
-//! Baseline allocators: third-party allocators over one arena, for experiments to compare with.
+//! Baseline allocators: third-party allocators over one arena, which the lab measures beside our pool.
 //!
 //! Input: an arena, resident and locked where the system allows it. Output: page-aligned blocks. Invariant: a block
 //! belongs to the heap that allocated it, is freed there only and once, and never reaches beyond the arena.
+//!
+//! It is a separate crate because these allocators take and return raw memory, and the lab forbids `unsafe`. No other
+//! part of the product names it.
+#![expect(
+    unsafe_code,
+    reason = "the allocators take and return raw memory; each block argues its own safety"
+)]
 
-use crate::mapped_region::MappedRegion;
-use crate::pinning::{MemoryRange, lock};
+use headwater_host::mapped_region::MappedRegion;
+use headwater_host::pinning::{MemoryRange, lock};
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -12,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A block of a [`BaselineHeap`]. Dropping it leaks it to its heap and does no other harm.
 #[derive(Debug)]
-#[must_use = "return a block by `Heap::free`"]
+#[must_use = "return a block by `BaselineHeap::free`"]
 pub struct BaselineBlock {
     start: NonNull<u8>,
     bytes: usize,
@@ -55,13 +62,13 @@ impl BaselineHeap {
     /// Maps an arena, touches every page, locks it if the system allows it, and gives it to the allocator; `None`
     /// without memory, or if the allocator refuses the arena.
     #[must_use]
-    pub fn open(rival: BaselineAllocator, bytes: usize) -> Option<Self> {
+    pub fn open(allocator: BaselineAllocator, bytes: usize) -> Option<Self> {
         static HEAPS: AtomicU64 = AtomicU64::new(0);
         let mut arena = MappedRegion::zeroed(bytes).ok()?;
         arena.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 0);
         let locked = lock(MemoryRange::of(&mut arena)).is_ok();
         let start = NonNull::new(arena.as_mut_ptr())?;
-        let inside = match rival {
+        let state = match allocator {
             BaselineAllocator::Rlsf => {
                 let mut tlsf = Box::new(rlsf::Tlsf::new());
                 let block = NonNull::slice_from_raw_parts(start, bytes);
@@ -78,7 +85,7 @@ impl BaselineHeap {
                 AllocatorState::Talc(talc)
             }
         };
-        Some(Self { allocator: inside, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
+        Some(Self { allocator: state, id: HEAPS.fetch_add(1, Ordering::Relaxed), arena, locked })
     }
 
     /// Returns true if the arena is locked.
@@ -125,7 +132,7 @@ impl fmt::Debug for BaselineHeap {
             AllocatorState::Rlsf(_) => "rlsf",
             AllocatorState::Talc(_) => "talc",
         };
-        write!(f, "Heap({name}, {} bytes)", self.arena.len())
+        write!(f, "BaselineHeap({name}, {} bytes)", self.arena.len())
     }
 }
 
@@ -135,12 +142,12 @@ mod tests {
 
     #[test]
     fn blocks_are_page_aligned_disjoint_inside_the_arena_and_reusable() {
-        for rival in [BaselineAllocator::Rlsf, BaselineAllocator::Talc] {
-            let mut heap = BaselineHeap::open(rival, 4 << 20).unwrap();
+        for allocator in [BaselineAllocator::Rlsf, BaselineAllocator::Talc] {
+            let mut heap = BaselineHeap::open(allocator, 4 << 20).unwrap();
             let arena = heap.arena.as_ptr().addr();
             for _ in 0..3 {
                 let mut blocks: Vec<BaselineBlock> = std::iter::from_fn(|| heap.allocate(64 << 10)).collect();
-                assert!(blocks.len() > 50, "{rival:?}: {}", blocks.len());
+                assert!(blocks.len() > 50, "{allocator:?}: {}", blocks.len());
                 blocks.sort_by_key(BaselineBlock::address);
                 assert!(blocks.iter().all(|block| block.address() % PAGE_BYTES == 0));
                 assert!(blocks.windows(2).all(|two| two[1].address() - two[0].address() >= 64 << 10));
