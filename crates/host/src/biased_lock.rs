@@ -64,7 +64,8 @@ impl<T> BiasedLock<T> {
     pub fn try_own(&self) -> Option<LockOwner<'_, T>> {
         // Acquire, and release in the owner's drop: a new owner sees all that the last one did.
         let taken = self.has_owner.swap(true, Ordering::AcqRel);
-        (!taken).then_some(LockOwner { lock: self })
+        // Made only if it was not taken: a value that is dropped here would end the ownership of another thread.
+        (!taken).then(|| LockOwner { lock: self })
     }
 
     /// Runs a closure on the value from a thread that is not the owner. Blocks until other threads and the owner are
