@@ -73,8 +73,14 @@ impl<T> BiasedLock<T> {
     ///
     /// # Errors
     /// The kernel now refuses the fence it allowed before: from now on only the owner can access the value.
+    ///
+    /// # Panics
+    /// Never: the threads that are not the owner exclude each other.
     pub fn with_value<R>(&self, look: impl FnOnce(&mut T) -> R) -> Result<R, MembarrierError> {
         let _alone = self.other_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: only a holder of `other_threads` stores it.
+        let inside = self.other_waiting.load(Ordering::Relaxed);
+        assert!(!inside, "another thread is inside while this one holds the lock of the other threads");
         let _wanted = RaisedFlag::raise(&self.other_waiting);
         // After this fence, which the owner passes too, either the owner's flag is seen here or ours is seen there.
         self.barrier.heavy()?;
@@ -133,13 +139,17 @@ impl<T> LockOwner<'_, T> {
     #[cold]
     fn wait_with_value<R>(&mut self, look: impl FnOnce(&mut T) -> R) -> R {
         let _alone = self.lock.other_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: only a holder of `other_threads` stores it.
+        let inside = self.lock.other_waiting.load(Ordering::Relaxed);
+        assert!(!inside, "another thread is inside while the owner holds the lock of the other threads");
         self.lock.access(look)
     }
 }
 
 impl<T> Drop for LockOwner<'_, T> {
     fn drop(&mut self) {
-        self.lock.has_owner.store(false, Ordering::Release);
+        let owned = self.lock.has_owner.swap(false, Ordering::Release);
+        assert!(owned, "a lock had two owners");
     }
 }
 

@@ -53,7 +53,7 @@ impl Nanos {
         let span = self.to_duration();
         Timespec {
             // The seconds in `u64::MAX` nanoseconds fit.
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_sec: span.as_secs().cast_signed(),
             tv_nsec: span.subsec_nanos().into(),
         }
     }

@@ -28,3 +28,4 @@ pub mod topology;
 pub mod uring;
 pub mod wake;
 pub mod wake_line;
+pub mod width;

@@ -86,10 +86,9 @@ impl Reservation {
         bytes: usize,
         file: impl FnOnce(usize) -> Result<Option<OwnedFd>, Errno>,
     ) -> Result<Self, ReserveError> {
-        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
-        if pages == 0 || pages > PAGES_MAX {
-            return Err(ReserveError::Length { bytes });
-        }
+        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok();
+        let pages = pages.filter(|pages| (1..=PAGES_MAX).contains(pages));
+        let pages = pages.ok_or(ReserveError::Length { bytes })?;
         let errno_of = |errno: Errno| ReserveError::Refused { bytes, errno: errno.raw_os_error() };
         let rounded = pages as usize * PAGE_BYTES;
         let huge = if pages >= Backing::Huge1G.granule_pages() { Backing::Huge1G } else { Backing::Huge2M };

@@ -101,7 +101,7 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
         if streamed >= cached {
             break;
         }
-        from = u64::try_from(size).unwrap_or(u64::MAX);
+        from = size as u64;
     }
     Ok(from)
 }

@@ -85,7 +85,7 @@ impl MemoryCosts {
 
 /// Returns true if cached rows have the sizes and values that would be measured now.
 fn are_current_rows(rows: &[MemoryCost]) -> bool {
-    let sizes = SIZES.iter().map(|&bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
+    let sizes = SIZES.iter().map(|&bytes| bytes as u64);
     rows.iter().map(|row| row.bytes).eq(sizes) && rows.iter().all(|row| row.copy_hot_ns.is_some())
 }
 

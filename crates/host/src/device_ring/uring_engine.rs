@@ -12,6 +12,7 @@ use super::{MemoryExtent, RingCompletion};
 use crate::clock::Nanos;
 use crate::pinning::MemoryRange;
 use crate::pinning::uring::BufferTable;
+use crate::width::narrow;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt::Debug;
@@ -142,14 +143,14 @@ impl<W: WorkEncoding> UringEngine<W> {
             [] => DataLocation { address: 0, count: 0, is_list: false, slot: None },
             [one] => DataLocation {
                 address: one.address(),
-                count: u32::try_from(one.bytes).unwrap_or(0),
+                count: narrow(one.bytes),
                 is_list: false,
                 slot: table.and_then(|table| self.registered_slot(one, table)),
             },
             several => {
                 let vectors = &mut self.slots[index as usize].vectors;
                 collect_vectors(several, vectors);
-                let count = u32::try_from(vectors.len()).unwrap_or(0);
+                let count = narrow(vectors.len());
                 DataLocation {
                     address: vectors.as_ptr().expose_provenance(),
                     count,
@@ -241,16 +242,17 @@ impl<W: WorkEncoding> UringEngine<W> {
     fn take(&mut self) -> Option<RingCompletion> {
         for answer in self.uring.completion() {
             let index = cqueue::EntryMarker::user_data(&answer);
-            let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
-            let (Ok(number), Some(slot)) = (u32::try_from(index), slot) else {
-                continue;
-            };
-            // The handles are dropped before the caller receives the completion, which may then expect to hold the only
-            // ones.
-            if slot.work.take().is_none() {
+            if index == CANCELLATION {
                 continue;
             }
-            self.free.push(number);
+            let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
+            // The handles are dropped before the caller receives the completion, which may then expect to hold the only
+            // ones.
+            let Some((slot, work)) = slot.and_then(|slot| slot.work.take().map(|work| (slot, work))) else {
+                unreachable!("the kernel completed slot {index}, in which no command is in flight");
+            };
+            drop(work);
+            self.free.push(narrow(index));
             let (result, value) = W::decode(&answer);
             return Some(RingCompletion {
                 token: slot.token,

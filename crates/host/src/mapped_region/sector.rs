@@ -6,6 +6,7 @@
 //! pages return to their source when the last buffer of the cut is dropped, and not before.
 
 use crate::reservation::PageSpan;
+use crate::width::narrow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
@@ -80,18 +81,15 @@ unsafe impl Sync for SectorBuffer {}
 impl SectorBuffer {
     /// Allocates `sectors` zeroed sectors on the heap, for tables and the like. Payload is [cut](Self::cut) from a
     /// pool.
+    ///
+    /// # Panics
+    /// There are four billion sectors or more: the caller has counted wrong.
     #[must_use]
     pub fn zeroed(sectors: usize) -> Self {
         let owned = vec![Sector([0; SECTOR_BYTES]); sectors].into_boxed_slice();
         let start = NonNull::from(Box::leak(owned)).cast::<Sector>();
         let backing = Arc::new(SectorBacking::Heap(start, sectors));
-        // No heap holds four billion sectors.
-        Self {
-            start: start.cast(),
-            sectors: u32::try_from(sectors).unwrap_or(u32::MAX),
-            label: 0,
-            _backing: backing,
-        }
+        Self { start: start.cast(), sectors: narrow(sectors), label: 0, _backing: backing }
     }
 
     /// Cuts pages into as many buffers of `sectors` sectors as fit, in order; all carry the label. The pages go to

@@ -1,7 +1,8 @@
 //! Registered buffers of a ring: memory that io_uring has pinned and addresses by slot number.
 //!
-//! Input: ranges of mapped memory. Output: slots for [`FixedBuffer`](crate::uring::FixedBuffer) transfers. Invariant: this table
-//! and the kernel's have the same range in every slot; a slot is free or has one range.
+//! Input: ranges of mapped memory. Output: slots for [`FixedBuffer`](crate::uring::FixedBuffer) transfers. Invariant:
+//! a slot is free or has one range, the same in this table and in the kernel's, except where the kernel has refused to
+//! empty a slot.
 //!
 //! A range that is unregistered while a transfer on it is in flight stays pinned until that completes: the kernel
 //! counts references.
@@ -15,6 +16,7 @@ mod tests;
 
 use super::{MemoryRange, PinError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::width::narrow;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -96,7 +98,7 @@ impl BufferTable {
     /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
-        u32::try_from(self.locked().len()).unwrap_or(SLOTS_MAX)
+        narrow(self.locked().len())
     }
 
     /// Returns the number of free slots.
@@ -147,7 +149,7 @@ impl BufferTable {
         let full = PinError::new(UPDATE, total(ranges), libc::ENFILE);
         let first = find_free_slots(&slots, ranges.len()).ok_or(full)?;
         self.register_at(&mut slots, first, ranges)?;
-        Ok(u32::try_from(first).unwrap_or(u32::MAX))
+        Ok(narrow(first))
     }
 
     /// Pins ranges and replaces the contents of the slots from `first` on.

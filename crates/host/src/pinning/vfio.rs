@@ -33,6 +33,7 @@ pub use simulated::SimulatedIommu;
 
 use super::{MemoryRange, PinError};
 use crate::sync::{Mutex, MutexGuard};
+use crate::width::narrow;
 use iova_allocator::IovaAllocator;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -174,7 +175,8 @@ impl<K: IommuBackend> VfioContainer<K> {
         let iova = found.ok_or(refused(libc::EADDRNOTAVAIL))?;
         match self.kernel.map(memory, iova) {
             Ok(()) => {
-                books.mapped.insert(iova, memory);
+                let earlier = books.mapped.insert(iova, memory);
+                assert!(earlier.is_none(), "I/O virtual address {iova:#x} was allocated while it was mapped");
                 Ok(IovaMapping { iova, memory })
             }
             Err(errno) => {
@@ -221,8 +223,7 @@ impl<K: IommuBackend> VfioContainer<K> {
 
 impl MappingRecords {
     fn room(&self, limits: &ContainerLimits) -> u32 {
-        let mapped = u32::try_from(self.mapped.len()).unwrap_or(u32::MAX);
-        limits.mappings_max.saturating_sub(mapped).saturating_sub(self.lost)
+        limits.mappings_max.saturating_sub(narrow(self.mapped.len())).saturating_sub(self.lost)
     }
 }
 

@@ -119,9 +119,9 @@ impl Drop for RegisterWindow {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
         // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
-        // so no load or store runs or will. Aliasing: no reference into the range was ever made.
-        let unmapped = unsafe { munmap(start, self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping of this process can be unmapped");
+        // so no load or store runs or will. Aliasing: no reference into the range was ever made. A failure leaves the
+        // pages mapped, which leaks address space but breaks nothing.
+        let _ = unsafe { munmap(start, self.bytes) };
     }
 }
 

@@ -8,6 +8,7 @@ use super::backing::PAGE_BYTES;
 use super::page_span::PageSpan;
 use super::{PAGES_MAX, PageRun};
 use crate::sync::{AtomicU32, Ordering};
+use crate::width::narrow;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -92,9 +93,18 @@ impl PageTable {
     }
 
     /// Erases a claim whose span has been taken back.
+    ///
+    /// # Panics
+    /// The table has no such claim, or the span is leaked: there were two spans over its pages.
     #[inline]
     pub(super) fn erase_claim(&self, run: PageRun) {
-        self.table.words[run.first as usize].store(0, Ordering::Relaxed);
+        let word = &self.table.words[run.first as usize];
+        let seen = word.load(Ordering::Relaxed);
+        assert!(
+            seen >> STATE_BITS == run.pages && claim_state(seen) != Some(ClaimState::Raw),
+            "the span of {run:?} is released, and the table of claims has {seen:#x} for it"
+        );
+        word.store(0, Ordering::Relaxed);
     }
 
     /// Returns true if the address lies in the reservation.
@@ -135,7 +145,7 @@ impl PageTable {
         let adopted = seen - RAW + ADOPTED;
         match word.compare_exchange(seen, adopted, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {
-                let run = PageRun { first: index(page), pages: seen >> STATE_BITS };
+                let run = PageRun { first: narrow(page), pages: seen >> STATE_BITS };
                 // SAFETY: the word was `Raw`, so `leak` has consumed the one span over exactly this run, and the
                 // exchange let only this caller take it out of that state. The claim still exists in the reservation,
                 // which keeps its pages committed and, even when it is dropped, mapped.
@@ -152,8 +162,8 @@ impl PageTable {
         for first in (0..=page).rev() {
             let word = self.table.words[first].load(Ordering::Relaxed);
             if let Some(state) = claim_state(word) {
-                let run = PageRun { first: index(first), pages: word >> STATE_BITS };
-                return (index(page) < run.end()).then_some(FoundClaim { run, state });
+                let run = PageRun { first: narrow(first), pages: word >> STATE_BITS };
+                return (page < run.end() as usize).then_some(FoundClaim { run, state });
             }
         }
         None
@@ -192,12 +202,6 @@ impl PageTable {
         // A reservation does not wrap around the address space, so no address in it is null.
         NonNull::new(place).unwrap_or(self.table.start)
     }
-}
-
-/// Converts a page number, which `PageTable::new` has bounded.
-#[inline]
-fn index(page: usize) -> u32 {
-    u32::try_from(page).unwrap_or(u32::MAX)
 }
 
 #[inline]

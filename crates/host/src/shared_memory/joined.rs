@@ -70,6 +70,9 @@ impl SharedMemory {
     ///
     /// # Errors
     /// [`JoinError`] when the ranges are not whole pages of their regions, or the kernel has no mapping to give.
+    ///
+    /// # Panics
+    /// Never: the length of the region is the sum of its ranges.
     pub fn join(pieces: &[SharedPages]) -> Result<Self, JoinError> {
         let places: Vec<_> = pieces.iter().map(SharedPages::mapped_address).collect::<Result<_, _>>()?;
         let bytes = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.bytes));
@@ -100,6 +103,7 @@ impl SharedMemory {
             mapped.map_err(JoinError::Map)?;
             at += piece.bytes;
         }
+        assert!(at == bytes, "{at} of {bytes} bytes have a source page");
         Ok(joined)
     }
 }

@@ -168,11 +168,15 @@ impl TlsSession {
     /// # Errors
     /// [`TlsError::Failed`] when the other end has no matching key or a record was changed, [`TlsError::Closed`] when
     /// it closed the session. The rest of [`outgoing`](Self::outgoing) holds the alert for the other end.
+    ///
+    /// # Panics
+    /// Never: a session is established with the identity of its key.
     pub fn open(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         self.continue_handshake()?;
         if !self.is_established() {
             return Ok(0);
         }
+        assert!(self.identity.is_some(), "a session is established without the identity of its key");
         let received = self.connection.poll_recv(into);
         self.collect();
         match received {

@@ -5,6 +5,7 @@
 //! with a wrong slot: that is an error or moves other registered pages, never pages that safe code can access.
 
 use crate::reservation::LentSpan;
+use crate::width::narrow;
 
 /// A registered buffer.
 #[derive(Debug)]
@@ -49,8 +50,7 @@ impl FixedBuffer {
     /// Returns address, length and slot for a submission entry. The table was checked before: it has no longer range
     /// and no larger slot than these types hold.
     pub(super) fn registered_location(&self) -> (*mut u8, u32, u16) {
-        let bytes = u32::try_from(self.bytes).unwrap_or(u32::MAX);
-        (self.span.start(), bytes, u16::try_from(self.slot).unwrap_or(u16::MAX))
+        (self.span.start(), narrow(self.bytes), narrow(self.slot))
     }
 
     /// Runs a closure on the bytes while no transfer works on them.

@@ -9,6 +9,7 @@
 
 use super::{FileTransfer, FinishedTransfer, FixedBuffer};
 use crate::mapped_region::SectorBuffer;
+use crate::width::narrow;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fmt;
 use std::fs::File;
@@ -28,7 +29,8 @@ const _: () = assert!(size_of::<IoVector>() == 2 * size_of::<usize>());
 /// The values that a transfer in flight keeps alive.
 #[derive(Default)]
 struct TransferSlot {
-    id: u64,
+    /// The caller's id; `None` while the slot is free.
+    id: Option<u64>,
     buffers: Vec<SectorBuffer>,
     vectors: Vec<IoVector>,
     fixed: Option<FixedBuffer>,
@@ -57,7 +59,7 @@ impl KernelRing {
     pub(super) fn new(uring: IoUring, file: File, entries_max: usize) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(entries_max, TransferSlot::default);
-        let free = (0..u32::try_from(entries_max).unwrap_or(u32::MAX)).rev().collect();
+        let free = (0..narrow(entries_max)).rev().collect();
         Self { uring, file, slots, free }
     }
 
@@ -67,7 +69,7 @@ impl KernelRing {
             unreachable!("the ring limits transfers in flight to its slots");
         };
         let slot = &mut self.slots[index as usize];
-        slot.id = id;
+        slot.id = Some(id);
         let file = types::Fd(self.file.as_raw_fd());
         let entry = match transfer {
             FileTransfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
@@ -115,15 +117,14 @@ impl KernelRing {
     pub(super) fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         self.kick();
         for answer in self.uring.completion() {
-            let Ok(index) = u32::try_from(answer.user_data()) else {
-                continue;
+            let index = answer.user_data();
+            let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
+            let Some((slot, id)) = slot.and_then(|slot| slot.id.take().map(|id| (slot, id))) else {
+                unreachable!("the kernel completed slot {index}, in which no transfer is in flight");
             };
-            let Some(slot) = self.slots.get_mut(index as usize) else {
-                continue;
-            };
-            self.free.push(index);
+            self.free.push(narrow(index));
             done.push(FinishedTransfer {
-                id: slot.id,
+                id,
                 buffers: std::mem::take(&mut slot.buffers),
                 fixed: slot.fixed.take(),
                 result: usize::try_from(answer.result()).map_err(|_| -answer.result()),
@@ -152,7 +153,7 @@ impl TransferSlot {
             .extend(buffers.iter().map(|buffer| IoVector { start: buffer.start(), bytes: buffer.len() }));
         self.buffers = buffers;
         // At most TRANSFER_BUFFERS_MAX.
-        u32::try_from(self.vectors.len()).unwrap_or(u32::MAX)
+        narrow(self.vectors.len())
     }
 }
 

@@ -35,7 +35,7 @@ struct CostBench {
 }
 
 pub(super) fn rows(clock: &Clock, deadline: Nanos) -> Vec<MemoryCost> {
-    let row = |bytes| MemoryCost { bytes: wide(bytes), ..MemoryCost::default() };
+    let row = |bytes| MemoryCost { bytes: bytes as u64, ..MemoryCost::default() };
     match CostBench::new() {
         Ok(mut bench) => SIZES.iter().map(|&bytes| bench.row(clock, deadline, bytes)).collect(),
         Err(_) => SIZES.iter().map(|&bytes| row(bytes)).collect(),
@@ -92,7 +92,7 @@ impl CostBench {
         let register_small_ns = register_cell(resident);
         let register_huge_ns = self.huge.as_mut().and_then(|huge| register_cell(&mut huge[..bytes]));
         MemoryCost {
-            bytes: wide(bytes),
+            bytes: bytes as u64,
             copy_hot_ns,
             copy_cold_ns,
             lock_resident_ns,
@@ -136,8 +136,4 @@ fn copy_cold(cold: &mut MappedRegion, at: &mut usize, bytes: usize) {
     }
     copy(black_box(&mut to[*at..*at + bytes]), &from[*at..*at + bytes]);
     *at += bytes;
-}
-
-fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

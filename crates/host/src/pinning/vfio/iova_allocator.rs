@@ -22,7 +22,7 @@ impl IovaAllocator {
             // exists.
             let end = range.end().saturating_add(1) / page * page;
             if let Some(first) = first.filter(|&first| first < end) {
-                addresses.free(first, end - first);
+                addresses.add(first, end - first);
             }
         }
         addresses
@@ -47,8 +47,21 @@ impl IovaAllocator {
         Some(start)
     }
 
-    /// Frees a run, or adds it for the first time. Any part that is free already stays free.
+    /// Frees a run that was allocated.
+    ///
+    /// # Panics
+    /// A part of it is free: two mappings have shared its addresses.
     pub(super) fn free(&mut self, start: u64, bytes: u64) {
+        let below = self.free.range(..=start.saturating_add(bytes - 1)).next_back();
+        assert!(
+            below.is_none_or(|(_, &last)| last < start),
+            "{bytes} bytes from I/O virtual address {start:#x} are freed, and a part of them is free already"
+        );
+        self.add(start, bytes);
+    }
+
+    /// Adds a run. Any part that is free already stays free.
+    fn add(&mut self, start: u64, bytes: u64) {
         let (mut start, mut last) = (start, start.saturating_add(bytes - 1));
         while let Some((&first, &end)) = self.free.range(..=last.saturating_add(1)).next_back() {
             if end.saturating_add(1) < start {
@@ -100,5 +113,13 @@ mod tests {
         addresses.free(0x3000, 0x40_0000);
         assert_eq!((addresses.runs(), addresses.free_bytes()), (1, 0xff_f000));
         assert_eq!(addresses.allocate(u64::MAX, 1 << 30, 5), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "8192 bytes from I/O virtual address 0x2000 are freed")]
+    fn run_that_is_partly_free_is_not_freed_again() {
+        let mut addresses = IovaAllocator::from_ranges(&[0..=0xff_ffff], 0x1000);
+        assert_eq!(addresses.allocate(0x2000, 0x1000, 0), Some(0x1000));
+        addresses.free(0x2000, 0x2000);
     }
 }
