@@ -7,6 +7,7 @@
 
 use crate::pool::{Pool, PoolConfig, PoolRequest};
 use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
+use headwater_host::width::narrow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -160,7 +161,8 @@ impl FramePool {
             // A frame of another pool, whose label names a different slab here.
             return;
         }
-        assert!(sheet.kept.len() < sheet.frames, "a frame was returned twice");
+        let is_in_use = sheet.kept.len() < sheet.frames && self.in_use > 0;
+        assert!(is_in_use, "a frame was returned twice");
         sheet.kept.push(frame);
         self.in_use -= 1;
         self.kept += 1;
@@ -214,8 +216,7 @@ impl FramePool {
     }
 
     fn next_label(&self) -> u32 {
-        let new = u32::try_from(self.slabs.len()).unwrap_or(u32::MAX);
-        self.free_labels.last().copied().unwrap_or(new)
+        self.free_labels.last().copied().unwrap_or_else(|| narrow(self.slabs.len()))
     }
 
     fn add(&mut self, mut kept: Vec<SectorBuffer>, frames: usize) {
@@ -226,6 +227,8 @@ impl FramePool {
         // The first frame is taken first.
         kept.reverse();
         self.kept += kept.len();
+        let limit = self.frames_max;
+        assert!(self.in_use + self.kept <= limit, "{} + {} frames, at most {limit}", self.in_use, self.kept);
         let sheet = Some(FrameSlab { start, frames: kept.len(), kept, listed: true });
         match self.free_labels.pop() {
             Some(label) => self.slabs[label as usize] = sheet,

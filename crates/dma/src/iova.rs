@@ -6,7 +6,7 @@
 //! registered.
 //!
 //! # What this does not do
-//! It moves bytes only through `host::foreign`, and does not parse PRPs or SGLs.
+//! It moves bytes only through `host::shared_memory`, and does not parse PRPs or SGLs.
 
 mod contiguous;
 mod segments;
@@ -184,7 +184,7 @@ impl ClientMemory {
         memory: SharedMemory,
         device_mapping: Option<Box<dyn DeviceMapping>>,
     ) -> Result<(), RegisterError> {
-        let bytes = address_count(memory.bytes());
+        let bytes = memory.bytes() as u64;
         // The last address must exist; so must the one after it, which keeps every sum below exact.
         let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
         if self.regions.len() >= REGIONS_MAX {
@@ -195,7 +195,8 @@ impl ClientMemory {
         {
             return Err(RegisterError::Overlap { start, bytes, other });
         }
-        self.regions.insert(start, Arc::new(ClientRegion { device_mapping, memory, bytes }));
+        let other = self.regions.insert(start, Arc::new(ClientRegion { device_mapping, memory, bytes }));
+        assert!(other.is_none(), "two regions start at {start}");
         Ok(())
     }
 
@@ -261,15 +262,14 @@ impl ClientMemory {
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
+    ///
+    /// # Panics
+    /// Never: a resolved range has the requested length.
     pub fn read(&self, start: Iova, into: &mut [u8]) -> Result<(), DataTransferError> {
-        let copied = self.resolve(start, address_count(into.len()))?.copy_in(0, into);
-        debug_assert_eq!(copied, into.len(), "a resolved range has the requested length");
+        let copied = self.resolve(start, into.len() as u64)?.copy_in(0, into);
+        assert_eq!(copied, into.len(), "a resolved range has the requested length");
         Ok(())
     }
-}
-
-fn address_count(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ impl RegionCounts {
     /// Subtracts from the free-page count of a region.
     #[inline]
     pub(super) fn remove_free_in_region(&mut self, region: usize, pages: u32) {
+        let free = self.free[region];
+        assert!(pages <= free, "{pages} pages are taken of region {region}, {free} are free");
         self.free[region] -= pages;
         if self.free[region] == 0 {
             self.nonempty.remove(region);

@@ -1,8 +1,9 @@
 //! A lent buffer that an io_uring ring uses by its registered buffer number.
 //!
 //! Input: a lent buffer whose memory is registered. Output: its pages, to be owned by a
-//! [`Transfer`](headwater_host::uring::Transfer), and a stub that turns them back into the buffer. Invariant: pages and
-//! stub belong to one buffer; memory whose stub is dropped or whose pages never return is counted and never reused.
+//! [`FileTransfer`](headwater_host::uring::FileTransfer), and a stub that turns them back into the buffer. Invariant:
+//! pages and stub belong to one buffer; memory whose stub is dropped or whose pages never return is counted and never
+//! reused.
 
 use super::{LentBuffer, PoolBuffer};
 use crate::pool::ReleaseTarget;

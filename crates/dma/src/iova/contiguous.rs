@@ -5,6 +5,7 @@
 
 use super::{ClientMemory, DataTransferError, Iova};
 use headwater_host::shared_memory::{SharedMemory, SharedPages};
+use headwater_host::width::to_usize;
 
 /// Bytes of a page, the unit of mapping.
 const PAGE_BYTES: u64 = 4_096;
@@ -44,7 +45,7 @@ impl ClientMemory {
         }
         let scattered = |_| DataTransferError::Scattered { start, bytes };
         let joined = SharedMemory::join(&pieces).map_err(scattered)?;
-        Ok((joined, usize::try_from(start.0 - front).unwrap_or(0)))
+        Ok((joined, to_usize(start.0 - front)))
     }
 
     /// Returns the one region that holds the whole range, and the offset of the range in it.

@@ -3,7 +3,7 @@
 //! Input: pieces in data order. Output: copies of bytes, or the device's addresses of them. Invariant: the regions of a
 //! range stay mapped, here and for a device, as long as the range is held.
 
-use super::{ClientRegion, Iova, IovaRange, address_count};
+use super::{ClientRegion, Iova, IovaRange};
 use headwater_host::shared_memory::OutOfRegion;
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl ClientSegments {
                 .as_ref()
                 .and_then(|region| region.device_mapping.as_ref())
                 .ok_or(NotDeviceMapped)?;
-            let start = Iova(reach.address() + address_count(piece.offset));
+            let start = Iova(reach.address() + piece.offset as u64);
             into.push(IovaRange { start, bytes: u32::try_from(piece.bytes).map_err(|_| NotDeviceMapped)? });
         }
         Ok(())
@@ -119,7 +119,7 @@ impl ClientSegments {
             let jump = (skip + done).saturating_sub(segment.data_offset).min(segment.bytes);
             let bytes = (segment.bytes - jump).min(wanted - done);
             let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);
-            debug_assert!(copied.is_ok(), "a resolved segment lies in its region");
+            assert!(copied.is_ok(), "a resolved segment lies in its region");
             done += bytes;
         }
         done

@@ -24,6 +24,7 @@ use headwater_host::reservation::{
     Backing, BackingOrder, CommitError, PAGE_BYTES, PageSpan, PageTable, Reservation,
 };
 use headwater_host::sync::{AtomicU64, Ordering};
+use headwater_host::width::narrow;
 
 /// Device addresses of each granule. Written before the first buffer of a chunk is handed out and read by the holder of
 /// such a buffer, so the lock of the arena orders the two.
@@ -172,6 +173,8 @@ impl NodeArena {
             return None;
         }
         let plan = planner::plan(self.buddy.free_runs(), want.pages, want.align_pages, want.segments_max)?;
+        let planned: u32 = plan.iter().map(|run| run.pages).sum();
+        assert!(planned == want.pages, "the planner chose {planned} pages, requested are {}", want.pages);
         let taken = plan.into_iter().map(|run| {
             let free = self.buddy.take(run);
             assert!(free.is_ok(), "the planner returns only free runs");
@@ -369,5 +372,5 @@ impl NodeArena {
 
 /// Converts bytes to whole pages; sizes of a configuration are below [`super::config::CAP_MAX`], so they fit.
 fn page_count(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX)
+    narrow(bytes.div_ceil(PAGE_BYTES))
 }

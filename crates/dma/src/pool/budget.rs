@@ -91,8 +91,12 @@ impl PinBudget {
 
     /// Releases a reservation.
     pub(super) fn release(&self, tier: PinTier, bytes: usize) {
-        self.tiers[tier as usize].fetch_sub(bytes, Ordering::Relaxed);
-        self.pinned.fetch_sub(bytes, Ordering::Relaxed);
+        let of_tier = self.tiers[tier as usize].fetch_sub(bytes, Ordering::Relaxed);
+        let pinned = self.pinned.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(
+            of_tier >= bytes && pinned >= bytes,
+            "{bytes} bytes of {tier:?} are released, {of_tier} of it and {pinned} in total are reserved"
+        );
     }
 }
 
@@ -112,5 +116,13 @@ mod tests {
         budget.release(PinTier::Pool, 50);
         assert_eq!((budget.pinned_by(PinTier::Pool), budget.left()), (0, 10));
         assert!(!budget.reserve(PinTier::Pool, usize::MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "31 bytes of Static are released, 30 of it and 80 in total are reserved")]
+    fn tier_never_releases_what_another_reserved() {
+        let budget = PinBudget::new(100);
+        assert!(budget.reserve(PinTier::Static, 30) && budget.reserve(PinTier::Pool, 50));
+        budget.release(PinTier::Static, 31);
     }
 }

@@ -202,6 +202,10 @@ impl<T> ThreadCache<T> {
 
     /// Gives up all spans and the quota, which is returned, and takes spans of `arena` from now on.
     pub(super) fn drain_all(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
+        let held = self.stacks.iter().zip(PAGES).map(|(stack, pages)| stack.len() * usize::from(pages));
+        let held = held.sum::<usize>() * PAGE_BYTES;
+        let (bytes, quota) = (self.bytes, self.quota);
+        assert!(held == bytes && bytes <= quota, "{held} bytes held, {bytes} counted, quota {quota}");
         self.stacks.iter_mut().for_each(|stack| into.append(stack));
         self.bytes = 0;
         self.arena = arena;

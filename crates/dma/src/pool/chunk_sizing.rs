@@ -4,6 +4,7 @@
 //! the configured bounds, and existing chunks never change.
 
 use super::config::ChunkRule;
+use headwater_host::width::to_usize;
 
 /// The moving average of the load and its peak.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ impl ChunkSizing {
         if self.peak == 0 {
             return None;
         }
-        let eighth = usize::try_from(self.peak / 8).unwrap_or(most).min(most);
+        let eighth = to_usize(self.peak / 8).min(most);
         Some(eighth.next_power_of_two().clamp(least, most))
     }
 }

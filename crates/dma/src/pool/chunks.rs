@@ -7,6 +7,7 @@
 use super::pinner::PinToken;
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{Backing, PageRun};
+use headwater_host::width::narrow;
 
 /// A range of memory that was committed and pinned as one.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +59,7 @@ impl ChunkTable {
     pub(super) fn add(&mut self, run: PageRun, token: PinToken, backing: Backing) {
         let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).unwrap_or(NO_CHUNK)
+            narrow(self.slots.len() - 1)
         });
         let among_empty = self.empty.len();
         self.slots[index as usize] =
@@ -92,6 +93,7 @@ impl ChunkTable {
             let end = chunk.run.end().min(run.end());
             let was_empty = chunk.used == 0;
             chunk.used += end - at;
+            assert!(chunk.used <= chunk.run.pages, "{} of {} pages are used", chunk.used, chunk.run.pages);
             if was_empty {
                 chunk.empty_since = None;
                 let chunk = *chunk;
@@ -109,6 +111,7 @@ impl ChunkTable {
             let index = self.by_granule[(at >> self.granule_shift) as usize];
             let chunk = chunk_of(&mut self.slots, index);
             let end = chunk.run.end().min(run.end());
+            assert!(chunk.used >= end - at, "{} pages are freed, {} are used", end - at, chunk.used);
             chunk.used -= end - at;
             if chunk.used == 0 {
                 (chunk.empty_index, chunk.empty_since) = (self.empty.len(), None);
@@ -163,7 +166,12 @@ impl ChunkTable {
     }
 
     fn remove_from_empty(&mut self, chunk: PinnedChunk) {
-        self.empty.swap_remove(chunk.empty_index);
+        let removed = self.empty.swap_remove(chunk.empty_index);
+        assert!(
+            chunk_of(&mut self.slots, removed).run == chunk.run,
+            "{:?} is not listed as empty",
+            chunk.run
+        );
         if let Some(&moved) = self.empty.get(chunk.empty_index) {
             chunk_of(&mut self.slots, moved).empty_index = chunk.empty_index;
         }

@@ -10,6 +10,7 @@ use super::{DurationHistogram, PinTier};
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{Backing, PAGE_BYTES};
 use headwater_host::sync::Ordering;
+use headwater_host::width::to_usize;
 use std::sync::PoisonError;
 
 impl PoolState {
@@ -39,7 +40,7 @@ impl PoolState {
                 due += usize::from(age >= idle);
                 over += usize::from(age >= overdue);
             }
-            let idle_pages = usize::try_from(arena.chunks.empty_pages()).unwrap_or(usize::MAX);
+            let idle_pages = to_usize(arena.chunks.empty_pages());
             (due.div_ceil(2).max(over), idle_pages.saturating_mul(PAGE_BYTES))
         });
         let Some((mut count, idle_bytes)) = due else { return };

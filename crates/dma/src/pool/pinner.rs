@@ -6,6 +6,7 @@
 use super::placement::NodeId;
 use headwater_host::clock::Nanos;
 use headwater_host::pinning::{self, MemlockBudget};
+use headwater_host::width::to_usize;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
@@ -143,10 +144,9 @@ impl From<pinning::PinError> for PinError {
 
 /// Checks that the process may lock `bytes` more bytes within its limit of locked memory.
 fn within_memlock(bytes: usize) -> Result<(), PinError> {
-    let asked = u64::try_from(bytes).unwrap_or(u64::MAX);
-    let room = |over: pinning::OverBudget| usize::try_from(over.limit.saturating_sub(over.locked));
-    let checked = MemlockBudget::read().check(asked);
-    checked.map_err(|over| PinError::Preflight { bytes, limit: room(over).unwrap_or(usize::MAX) })
+    let checked = MemlockBudget::read().check(bytes as u64);
+    let room = |over: pinning::OverBudget| to_usize(over.limit.saturating_sub(over.locked));
+    checked.map_err(|over| PinError::Preflight { bytes, limit: room(over) })
 }
 
 /// The address range of a node of the pool. All memory pinned for the node lies in it.

@@ -28,6 +28,7 @@ pub use memory::StagingMemory;
 
 use config::StagingShape;
 use headwater_host::clock::Nanos;
+use headwater_host::width::to_usize;
 use reads::ReadSlots;
 use writes::WriteSlots;
 
@@ -195,7 +196,7 @@ impl<M: StagingMemory> StagingTier<M> {
         };
         let (writes, reads) = (blocks(config.write_blocks)?, blocks(config.read_blocks)?);
         let bytes: usize = writes.iter().chain(&reads).map(StagingMemory::bytes).sum();
-        let pinned_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let pinned_bytes = bytes as u64;
         Ok(Self {
             writes: WriteSlots::new(writes, shape),
             reads: ReadSlots::new(reads, shape),
@@ -224,7 +225,7 @@ impl<M: StagingMemory> StagingTier<M> {
             self.open_since = now;
         }
         self.open_slots += 1;
-        self.open_bytes = self.open_bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.open_bytes = self.open_bytes.saturating_add(bytes.len() as u64);
         self.counted.writes += 1;
         if self.open_slots >= self.limits.slots || self.open_bytes >= self.limits.bytes {
             self.close_full();
@@ -311,7 +312,7 @@ impl<M: StagingMemory> StagingTier<M> {
         into: &mut [u8],
     ) -> Result<(), ReadError<E>> {
         let range = self.reads.range(read).ok_or(NotWithDevice)?;
-        let bytes = usize::try_from(range.end - range.start).unwrap_or(0);
+        let bytes = to_usize(range.end - range.start);
         if let Err(error) = result {
             self.reads.end(read);
             return Err(ReadError::Device(error));
@@ -328,8 +329,7 @@ impl<M: StagingMemory> StagingTier<M> {
     /// Copies the staged bytes of a range over `into`, for readers that got the device's bytes by another path. Returns
     /// the number of bytes copied.
     pub fn overlay(&self, offset: u64, into: &mut [u8]) -> usize {
-        let bytes = u64::try_from(into.len()).unwrap_or(u64::MAX);
-        self.writes.overlay(offset..offset.saturating_add(bytes), into)
+        self.writes.overlay(offset..offset.saturating_add(into.len() as u64), into)
     }
 
     /// Returns the memory of a block of writes.
@@ -353,10 +353,9 @@ impl<M: StagingMemory> StagingTier<M> {
     /// Returns the statistics.
     #[must_use]
     pub fn statistics(&self) -> StagingStatistics {
-        let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         StagingStatistics {
-            staged: wide(self.writes.staged()),
-            reading: wide(self.reads.in_flight()),
+            staged: self.writes.staged() as u64,
+            reading: self.reads.in_flight() as u64,
             ..self.counted
         }
     }

@@ -24,6 +24,7 @@ use headwater_host::biased_lock::BiasedLock;
 use headwater_host::fork::ProcessGeneration;
 use headwater_host::reservation::{PAGE_BYTES, PageSpan, PageTable};
 use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use headwater_host::width::to_usize;
 use std::sync::PoisonError;
 
 /// The outcome that a waiter receives.
@@ -128,7 +129,7 @@ impl PoolState {
 
     pub(super) fn idle_bytes(&self, node: &NodeState) -> usize {
         let pages = self.with_arena(node, |arena| arena.chunks.empty_pages()).unwrap_or(0);
-        usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_BYTES)
+        to_usize(pages).saturating_mul(PAGE_BYTES)
     }
 
     /// Unpins empty chunks of a node that `choose` selects. Returns the bytes unpinned.

@@ -106,7 +106,7 @@ impl<R, G> WaitQueue<R, G> {
                 Err(granted) => unwanted.push(granted),
             }
             queue.pop_front();
-            self.pressure.fetch_sub(1, Ordering::SeqCst);
+            self.count_removed();
         }
         drop(queue);
         wakers.into_iter().for_each(Waker::wake);
@@ -126,9 +126,15 @@ impl<R, G> WaitQueue<R, G> {
         // If `serve` has removed it already, `serve` has also counted it.
         if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, place)) {
             queue.remove(at);
-            self.pressure.fetch_sub(1, Ordering::SeqCst);
+            self.count_removed();
         }
         CancelOutcome::NotGranted
+    }
+
+    /// Counts one request fewer in the queue.
+    fn count_removed(&self) {
+        let before = self.pressure.fetch_sub(1, Ordering::SeqCst);
+        assert!(before & !CLOSED > 0, "a request left the wait queue, which counted none");
     }
 }
 
@@ -181,7 +187,8 @@ impl<R, G> WaitSlot<R, G> {
                 self.wakeup.notify_one();
                 Ok(waker)
             }
-            WaitState::Granted(_) | WaitState::Cancelled => Err(granted),
+            WaitState::Cancelled => Err(granted),
+            WaitState::Granted(_) => unreachable!("a request that has its grant is still in the wait queue"),
         }
     }
 }

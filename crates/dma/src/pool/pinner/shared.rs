@@ -94,6 +94,9 @@ impl MemoryPinner for SharedPinner {
         };
         let shared = state.nodes.iter().find(inside).ok_or(PinError::NotShared)?;
         let (node, offset) = (shared.node, (address - shared.address) as u64);
+        if state.ranges.contains_key(&address) {
+            return Err(PinError::Exists { bytes });
+        }
         state.ranges.insert(address, SharedRange { node, offset, bytes });
         Ok(PinToken { iova: Some(offset), ..PinToken::at(address, bytes) })
     }

@@ -83,7 +83,7 @@ impl SimulatedPinner {
     }
 
     fn spend(&self, call: Nanos, page: Nanos, bytes: usize) {
-        let pages = u64::try_from(bytes.div_ceil(PAGE_BYTES)).unwrap_or(u64::MAX);
+        let pages = bytes.div_ceil(PAGE_BYTES) as u64;
         self.advance(Nanos(call.0.saturating_add(page.0.saturating_mul(pages))));
     }
 }
@@ -129,7 +129,7 @@ impl MemoryPinner for SimulatedPinner {
                 return Err(PinError::Exists { bytes });
             }
             let iova = IOVA_BASE + state.next_iova;
-            state.next_iova += u64::try_from(bytes).unwrap_or(0);
+            state.next_iova += bytes as u64;
             let token = PinToken { address, bytes, iova: Some(iova), slot: None };
             state.pinned.insert(address, token);
             Ok(token)

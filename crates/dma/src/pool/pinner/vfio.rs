@@ -6,6 +6,7 @@
 use super::{MemoryPinner, PinError, PinToken, within_memlock};
 use headwater_host::pinning::MemoryRange;
 use headwater_host::pinning::vfio::{IommuBackend, IovaMapping, KernelIommu, UnmapError, VfioContainer};
+use headwater_host::width::to_usize;
 use std::sync::Arc;
 
 /// A pinner that maps memory into a VFIO type 1 container.
@@ -49,9 +50,7 @@ impl<K: IommuBackend> MemoryPinner for VfioPinner<K> {
         };
         let unmapped = self.container.unmap(IovaMapping { iova, memory: MemoryRange::at(address, bytes) });
         unmapped.map_err(|error| match error {
-            UnmapError::Short { unmapped, .. } => {
-                PinError::Short { bytes, unpinned: usize::try_from(unmapped).unwrap_or(bytes) }
-            }
+            UnmapError::Short { unmapped, .. } => PinError::Short { bytes, unpinned: to_usize(unmapped) },
             UnmapError::Refused { errno, .. } => PinError::from_errno(bytes, errno),
             _ => PinError::Short { bytes, unpinned: 0 },
         })

@@ -106,8 +106,7 @@ impl StagingShape {
         if length > slot_bytes {
             return Err(StageError::TooLong { bytes: length, slot_bytes });
         }
-        // At most a slot's length, which fits in 32 bits.
-        let bytes = u64::try_from(length).unwrap_or(u64::MAX);
+        let bytes = length as u64;
         if !offset.is_multiple_of(unit_bytes) || !bytes.is_multiple_of(unit_bytes) {
             return Err(StageError::Misaligned { offset, bytes, unit_bytes });
         }

@@ -7,6 +7,7 @@ use super::config::StagingShape;
 use super::memory::StagingMemory;
 use super::writes::to_slot_count;
 use super::{DeviceRange, ReadId, SlotLocation, StageError};
+use headwater_host::width::to_usize;
 use std::ops::Range;
 
 /// Bytes of writes that completed while the read was in flight, the newest of each.
@@ -29,7 +30,7 @@ struct ReadSlot {
 impl ReadSlot {
     fn range(&self) -> Range<u64> {
         // Checked when the read began.
-        self.offset..self.offset + u64::try_from(self.length).unwrap_or(0)
+        self.offset..self.offset + self.length as u64
     }
 }
 
@@ -57,6 +58,7 @@ impl<M: StagingMemory> ReadSlots<M> {
         let full = StageError::ReadsFull { in_flight: to_slot_count(self.in_flight()) };
         let index = self.free.pop().ok_or(full)?;
         let slot = &mut self.slots[index];
+        assert!(!slot.busy, "a read begins in slot {index}, which has one");
         slot.busy = true;
         slot.offset = offset;
         slot.length = length;
@@ -75,7 +77,7 @@ impl<M: StagingMemory> ReadSlots<M> {
             let read = slot.range();
             let part = range.start.max(read.start)..range.end.min(read.end);
             if part.start < part.end {
-                let within = |base: u64, point: u64| usize::try_from(point - base).unwrap_or(0);
+                let within = |base: u64, point: u64| to_usize(point - base);
                 let to = within(read.start, part.start)..within(read.start, part.end);
                 let patch = &mut slot.patch;
                 patch.bytes.resize(slot_bytes, 0);
@@ -88,14 +90,14 @@ impl<M: StagingMemory> ReadSlots<M> {
 
     /// Returns the device range of a read, if it is in flight.
     pub(super) fn range(&self, id: ReadId) -> Option<Range<u64>> {
-        let slot = self.slots.get(usize::try_from(id.index).ok()?)?;
+        let slot = self.slots.get(id.index as usize)?;
         (slot.busy && slot.generation == id.generation).then(|| slot.range())
     }
 
     /// Copies the device's bytes, and over them the saved bytes of writes that completed since the read began. The id
     /// must be one that [`Self::range`] accepts, and `into` as long as the read.
     pub(super) fn copy(&self, id: ReadId, into: &mut [u8]) {
-        let Some(index) = usize::try_from(id.index).ok() else { return };
+        let index = id.index as usize;
         let slot = &self.slots[index];
         let place = self.shape.location(index);
         self.memories[place.block].copy_to(place.at, into);
@@ -108,7 +110,7 @@ impl<M: StagingMemory> ReadSlots<M> {
 
     /// Frees the slot of a read.
     pub(super) fn end(&mut self, id: ReadId) {
-        let Some(index) = usize::try_from(id.index).ok() else { return };
+        let index = id.index as usize;
         let slot = &mut self.slots[index];
         slot.busy = false;
         slot.generation = slot.generation.wrapping_add(1);
@@ -132,7 +134,6 @@ impl<M: StagingMemory> ReadSlots<M> {
     }
 
     fn unit(&self) -> usize {
-        // It divides a slot, whose length fits.
-        usize::try_from(self.shape.unit_bytes).unwrap_or(1)
+        to_usize(self.shape.unit_bytes)
     }
 }

@@ -29,7 +29,9 @@ impl VisibleWrites {
             self.segments.remove(&start);
             hides(segment.slot);
         }
-        self.segments.insert(range.start, VisibleSegment { end: range.end, slot });
+        assert!(range.start < range.end, "a staged write has a byte");
+        let other = self.segments.insert(range.start, VisibleSegment { end: range.end, slot });
+        assert!(other.is_none(), "two writes are visible at byte {}", range.start);
     }
 
     /// Removes the write of `range` that is no longer staged.

@@ -16,6 +16,7 @@ use super::config::StagingShape;
 use super::memory::StagingMemory;
 use super::visible_writes::VisibleWrites;
 use super::{DeviceRange, SlotId, SlotLocation, StageError};
+use headwater_host::width::{narrow, to_usize};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -50,8 +51,8 @@ struct WriteSlot {
 
 impl WriteSlot {
     fn range(&self) -> Range<u64> {
-        // Lengths are at most a slot's, and the sum was checked when the write was staged.
-        self.offset..self.offset + u64::try_from(self.length).unwrap_or(0)
+        // The sum was checked when the write was staged.
+        self.offset..self.offset + self.length as u64
     }
 }
 
@@ -112,7 +113,7 @@ impl<M: StagingMemory> WriteSlots<M> {
         let Some(empty) = empty else {
             let nearest = self.blocks.iter().map(|block| block.live).min().unwrap_or(0);
             return Err(StageError::Full {
-                completions: u32::try_from(nearest).unwrap_or(u32::MAX),
+                completions: to_slot_count(nearest),
                 undrained: self.undrained(),
             });
         };
@@ -128,9 +129,9 @@ impl<M: StagingMemory> WriteSlots<M> {
         block.used += 1;
         block.live += 1;
         let slot = &mut self.slots[index];
-        debug_assert!(
-            slot.state == WriteSlotState::Empty && slot.older_pending == 0 && slot.newer_waiting.is_empty()
-        );
+        let is_new =
+            slot.state == WriteSlotState::Empty && slot.older_pending == 0 && slot.newer_waiting.is_empty();
+        assert!(is_new, "a write is staged in slot {index}, which has one: {slot:?}");
         slot.state = WriteSlotState::Open;
         slot.tag = tag;
         slot.offset = offset;
@@ -175,6 +176,8 @@ impl<M: StagingMemory> WriteSlots<M> {
     pub(super) fn next_ready(&mut self) -> Option<(SlotId, DeviceRange, SlotLocation)> {
         let index = self.ready.pop_front()?;
         let slot = &mut self.slots[index];
+        let is_next = slot.state == WriteSlotState::Ready && slot.older_pending == 0;
+        assert!(is_next, "the write of slot {index} is handed out too early or twice: {slot:?}");
         slot.state = WriteSlotState::Draining;
         let id = SlotId { index: to_slot_count(index), generation: slot.generation };
         let range = DeviceRange { offset: slot.offset, bytes: slot.length };
@@ -197,6 +200,7 @@ impl<M: StagingMemory> WriteSlots<M> {
         let block = &mut self.blocks[place.block];
         self.visible.uncover(range.clone(), index);
         leaves(range, &block.memory, place.at);
+        assert!(block.live > 0, "a write completed in block {}, which has none", place.block);
         block.live -= 1;
         if block.live == 0 {
             block.used = 0;
@@ -204,6 +208,7 @@ impl<M: StagingMemory> WriteSlots<M> {
         self.live.remove(&sequence);
         for newer in waiting.drain(..) {
             let slot = &mut self.slots[newer];
+            assert!(slot.older_pending > 0, "the write of slot {newer} waits for no older one");
             slot.older_pending -= 1;
             if slot.older_pending == 0 && slot.state == WriteSlotState::Held {
                 slot.state = WriteSlotState::Ready;
@@ -220,11 +225,13 @@ impl<M: StagingMemory> WriteSlots<M> {
     pub(super) fn overlay(&self, range: Range<u64>, into: &mut [u8]) -> usize {
         let mut bytes = 0;
         for (part, index) in self.visible.within(range.clone()) {
+            let slot = &self.slots[index];
+            assert!(slot.state != WriteSlotState::Empty, "slot {index} is visible and has no write");
             let place = self.shape.location(index);
-            let from = |base: u64| usize::try_from(part.start - base).unwrap_or(0);
-            let length = usize::try_from(part.end - part.start).unwrap_or(0);
+            let from = |base: u64| to_usize(part.start - base);
+            let length = to_usize(part.end - part.start);
             let to = from(range.start);
-            let at = place.at + from(self.slots[index].offset);
+            let at = place.at + from(slot.offset);
             self.blocks[place.block].memory.copy_to(at, &mut into[to..to + length]);
             bytes += length;
         }
@@ -274,5 +281,5 @@ impl StagingShape {
 
 /// Converts a number of slots, which [`StagingShape::of`] limits to 32 bits.
 pub(super) fn to_slot_count(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+    narrow(count)
 }
