@@ -21,11 +21,13 @@ mod listener;
 pub mod policy;
 mod ssd_executor;
 
+use crate::accept_pause::AcceptPause;
 use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
 use client::{AttachedClient, ClientKey, ControlEventSource};
 use executor::EntryExecutor;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::width::{narrow, to_usize};
 use headwater_io::attach::protocol::{AttachReply, MESSAGE_BYTES_MAX};
 use headwater_nvme::queue_pair::SleepDecision;
 use listener::AttachListener;
@@ -78,6 +80,7 @@ pub struct AttachFrontEnd<E> {
     path: PathBuf,
     /// `None` while it drains.
     listener: Option<AttachListener>,
+    accept_pause: AcceptPause,
     epoll: OwnedFd,
     policy: GrantPolicy,
     clients: BTreeMap<ClientKey, AttachedClient>,
@@ -103,13 +106,13 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let listener = AttachListener::bind(path)
             .map_err(|source| AttachError::Listen { path: path.to_owned(), source })?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        let flags = epoll::EventFlags::IN;
-        epoll::add(&epoll, listener.as_fd(), ControlEventSource::Listener.to_epoll_data(), flags)
-            .map_err(std::io::Error::from)?;
+        let data = ControlEventSource::Listener.to_epoll_data();
+        let accept_pause = AcceptPause::watch(&epoll, &listener, data.u64()).map_err(std::io::Error::from)?;
         Ok(Self {
             executor,
             path: path.to_owned(),
             listener: Some(listener),
+            accept_pause,
             epoll,
             policy,
             clients: BTreeMap::new(),
@@ -150,6 +153,9 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// Polls the control plane and handles its events.
     fn poll_control(&mut self, device: &mut E::Device, now: Nanos) -> bool {
         let mut moved = self.complete_pending(device);
+        if let Some(listener) = &self.listener {
+            self.accept_pause.is_paused(self.epoll.as_fd(), listener.as_fd(), now);
+        }
         let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         // An interrupted wait returns no events; the next poll repeats it.
@@ -185,8 +191,15 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     /// Accepts new clients.
     fn accept(&mut self, now: Nanos) {
         for _ in 0..EVENTS_MAX {
-            let Some(Ok((socket, peer))) = self.listener.as_ref().map(AttachListener::accept) else {
+            let Some(listener) = &self.listener else {
                 return;
+            };
+            let (socket, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let epoll = self.epoll.as_fd();
+                    return self.accept_pause.handle_error(epoll, listener.as_fd(), &error, now);
+                }
             };
             let alike = self.clients.values().filter(|client| client.peer.uid == peer.uid).count();
             let full = self.clients.len() >= CLIENTS_MAX || !self.has_descriptors();
@@ -286,7 +299,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
                 let _ = self.executor.rings_mut().set_rights(rings, policy::rights_of(grant));
             }
         }
-        reached += u32::try_from(gone.len()).unwrap_or(u32::MAX);
+        reached += narrow::<usize, u32>(gone.len());
         gone.into_iter().for_each(|key| self.evict(key, Some("the grant was revoked")));
         reached
     }
@@ -310,7 +323,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
 /// Returns half of the descriptors that this process may open.
 fn descriptors_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
+    limit.map_or(usize::MAX, |limit| to_usize(limit / 2))
 }
 
 /// The resources that the front end holds for its clients.
@@ -363,7 +376,8 @@ impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
         } else {
             self.has_suspects().then(|| self.last_sweep.after(SWEEP_PERIOD))
         };
-        [control, self.executor.next_deadline()].into_iter().flatten().min()
+        let accept = self.listener.as_ref().and_then(|_| self.accept_pause.deadline());
+        [control, accept, self.executor.next_deadline()].into_iter().flatten().min()
     }
 
     fn drain(&mut self) {
@@ -376,9 +390,10 @@ impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     }
 
     fn add_counters(&self, into: &mut FrontEndCounters) {
-        into.connections += u64::try_from(self.clients.len()).unwrap_or(u64::MAX);
+        into.connections += self.clients.len() as u64;
         into.connections_total += self.connected;
         into.connections_refused += self.refused;
-        into.in_flight.insert("attach", u64::try_from(self.executor.rings().in_flight()).unwrap_or(u64::MAX));
+        self.accept_pause.count(into);
+        into.in_flight.insert("attach", self.executor.rings().in_flight() as u64);
     }
 }

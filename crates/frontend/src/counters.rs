@@ -57,6 +57,8 @@ pub struct FrontEndCounters {
     pub connections_total: u64,
     /// Clients refused because of the connection limit.
     pub connections_refused: u64,
+    /// Pauses of a listener because no descriptor was left for a new client.
+    pub accept_pauses: u64,
     /// Commands by name and outcome.
     pub commands: BTreeMap<(&'static str, StatusClass), u64>,
     /// Bytes from clients.

@@ -5,6 +5,7 @@
 //! and never blocks. This crate contains no command line, no configuration file and no asynchronous runtime.
 #![forbid(unsafe_code)]
 
+mod accept_pause;
 pub mod attach;
 pub mod core_device;
 pub mod counters;

@@ -41,6 +41,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::accept_pause::AcceptPause;
 use crate::counters::{FrontEndCounters, StatusClass};
 use crate::front_end::FrontEnd;
 use crate::in_flight::InFlightTable;
@@ -102,6 +103,7 @@ enum NvmeTcpStage {
 pub struct NvmeTcpFrontEnd {
     epoll: OwnedFd,
     listener: Option<TcpListener>,
+    accept_pause: AcceptPause,
     connections: ConnectionTable,
     shared: NvmeTcpState,
     keys: Vec<HostKey>,
@@ -151,8 +153,7 @@ impl NvmeTcpFrontEnd {
         };
         let listener = socket::listen(config.listen, security.channel())?;
         let address = listener.local_addr().unwrap_or(config.listen);
-        let data = epoll::EventData::new_u64(turn::LISTENER);
-        epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN).map_err(watch)?;
+        let accept_pause = AcceptPause::watch(&epoll, &listener, turn::LISTENER).map_err(watch)?;
         let associations = AssociationTable::new(FabricsConfig {
             controllers_max: CONTROLLERS_MAX,
             queue_entries_max: QUEUE_ENTRIES_MAX,
@@ -162,6 +163,7 @@ impl NvmeTcpFrontEnd {
         Ok(Self {
             epoll,
             listener: Some(listener),
+            accept_pause,
             connections: ConnectionTable::default(),
             shared: NvmeTcpState {
                 front_end_id: config.front_end_id,
@@ -219,7 +221,8 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
                 }
                 _ => None,
             });
-        joining.chain(keep_alive).min()
+        let accept = self.listener.as_ref().and_then(|_| self.accept_pause.deadline());
+        joining.chain(keep_alive).chain(accept).min()
     }
 
     fn drain(&mut self) {
@@ -245,6 +248,7 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         into.connections += self.connections.len() as u64;
         into.connections_total += counters.connections;
         into.connections_refused += counters.refused;
+        self.accept_pause.count(into);
         into.bytes_in += counters.bytes_in;
         into.bytes_out += counters.bytes_out;
         let done = counters.answered - counters.failed;

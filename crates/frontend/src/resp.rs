@@ -56,6 +56,7 @@ mod turn;
 
 pub use config::{RespConfig, RespError};
 
+use crate::accept_pause::AcceptPause;
 use crate::core_device::CoreDevice;
 use crate::counters::FrontEndCounters;
 use crate::front_end::FrontEnd;
@@ -80,6 +81,8 @@ enum RespStage {
 pub struct RespFrontEnd {
     epoll: OwnedFd,
     listeners: Vec<RespListener>,
+    /// One for each listener, in the same order.
+    accept_pauses: Vec<AcceptPause>,
     clients: ClientTable,
     shared: RespState,
     stage: RespStage,
@@ -115,20 +118,24 @@ impl RespFrontEnd {
         let watch = |source: rustix::io::Errno| RespError::Epoll { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
         let listeners = listener::bind_all(&config)?;
+        let mut accept_pauses = Vec::new();
         for (at, listener) in listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(turn::LISTENER_BIT | at as u64);
-            epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN).map_err(watch)?;
+            let data = turn::LISTENER_BIT | at as u64;
+            accept_pauses.push(AcceptPause::watch(&epoll, listener, data).map_err(watch)?);
         }
         let mut settings = settings::RespSettings::new(&config);
         listener::describe(&listeners, &mut settings);
         Ok(Self {
             epoll,
             listeners,
+            accept_pauses,
             clients: ClientTable::default(),
             shared: RespState {
                 front_end: config.front_end,
                 settings,
                 counters: RespCounters::new(),
+                counters_at_reset: RespCounters::new(),
+                expired_at_reset: 0,
                 slowlog: slowlog::SlowLog::default(),
                 locks: locks::KeyLocks::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
@@ -174,19 +181,15 @@ impl RespFrontEnd {
         self.clients.len()
     }
 
-    /// Returns the number of client commands answered since [`bind`](Self::bind) or CONFIG RESETSTAT.
-    #[must_use]
-    pub fn commands_done(&self) -> u64 {
-        self.shared.counters.commands_done
-    }
-
     /// Returns the time of the next timed work; `None` when only a socket or a completion can wake the front end.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let sleeper = self.shared.sleepers.iter().map(|(time, _)| *time).min();
         let sweep = (self.shared.settings.timeout_seconds > 0 && self.clients.len() > 0)
             .then(|| self.last_sweep.after(turn::IDLE_SWEEP_INTERVAL));
-        sleeper.into_iter().chain(sweep).min()
+        let watched = self.listeners.iter().zip(&self.accept_pauses);
+        let accept = watched.filter_map(|(_, pause)| pause.deadline()).min();
+        sleeper.into_iter().chain(sweep).chain(accept).min()
     }
 
     /// Stops accepting clients; each client is closed when its accepted commands are answered.

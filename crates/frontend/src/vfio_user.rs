@@ -18,10 +18,12 @@ mod link;
 pub mod message;
 pub mod vectors;
 
+use crate::accept_pause::AcceptPause;
 use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
 use controller::GuestController;
 use function::{ReplyState, VfioUserFunction};
+use headwater_host::client_eventfd::ClientEventfd;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::queue_pair::SleepDecision;
 use headwater_ssd::command::FrontEndId;
@@ -57,6 +59,7 @@ pub struct VfioUserError {
 pub struct VfioUserFrontEnd {
     path: PathBuf,
     listener: UnixListener,
+    accept_pause: AcceptPause,
     readiness: OwnedFd,
     controller: GuestController,
     guest: Option<ConnectedGuest>,
@@ -80,6 +83,7 @@ impl VfioUserFrontEnd {
     /// [`VfioUserError`] with the path.
     pub fn bind(path: &Path, face: FrontEndId) -> Result<Self, VfioUserError> {
         let refused = |source| VfioUserError { path: path.to_owned(), source };
+        ClientEventfd::check_support().map_err(|error| refused(std::io::Error::other(error)))?;
         let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
         if is_socket && UnixStream::connect(path).is_err() {
             std::fs::remove_file(path).map_err(refused)?;
@@ -87,10 +91,12 @@ impl VfioUserFrontEnd {
         let listener = UnixListener::bind(path).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| refused(errno.into()))?;
-        watch(&readiness, listener.as_fd()).map_err(|errno| refused(errno.into()))?;
+        let accept_pause =
+            AcceptPause::watch(&readiness, &listener, 0).map_err(|errno| refused(errno.into()))?;
         Ok(Self {
             path: path.to_owned(),
             listener,
+            accept_pause,
             readiness,
             controller: GuestController::new(face),
             guest: None,
@@ -111,7 +117,7 @@ impl VfioUserFrontEnd {
         let waiting = self.guest.as_ref().is_some_and(|guest| guest.reply_pending);
         if waiting || now.since(self.last_poll) >= SOCKET_POLL_PERIOD {
             self.last_poll = now;
-            moved |= self.accept_client();
+            moved |= self.accept_client(now);
             moved |= self.serve_messages(now);
         }
         match &mut self.guest {
@@ -127,9 +133,17 @@ impl VfioUserFrontEnd {
     }
 
     /// Accepts a client, if there is none; a second one is disconnected at once, so that it can report it.
-    fn accept_client(&mut self) -> bool {
-        let Ok((stream, _)) = self.listener.accept() else {
+    fn accept_client(&mut self, now: Nanos) -> bool {
+        let (readiness, listener) = (self.readiness.as_fd(), self.listener.as_fd());
+        if self.accept_pause.is_paused(readiness, listener, now) {
             return false;
+        }
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                self.accept_pause.handle_error(readiness, listener, &error, now);
+                return false;
+            }
         };
         if self.guest.is_some() || self.draining {
             tracing::warn!(path = %self.path.display(), "a second vfio-user client was disconnected");
@@ -188,7 +202,8 @@ impl VfioUserFrontEnd {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let unsent = self.guest.as_ref().is_some_and(|guest| !guest.link.unsent.is_empty());
         let again = unsent.then(|| self.last_poll.after(RESEND_PERIOD));
-        self.controller.next_deadline().into_iter().chain(again).min()
+        let accept = self.accept_pause.deadline();
+        self.controller.next_deadline().into_iter().chain(again).chain(accept).min()
     }
 
     /// Returns true if no command is in flight.
@@ -211,6 +226,7 @@ impl VfioUserFrontEnd {
     /// Adds its counters.
     pub fn count(&self, into: &mut FrontEndCounters) {
         into.connections += u64::from(self.guest.is_some());
+        self.accept_pause.count(into);
     }
 }
 

@@ -10,6 +10,7 @@
 
 pub mod biased_lock;
 pub mod calibration;
+pub mod client_eventfd;
 pub mod clock;
 pub mod copy;
 pub mod device_ring;

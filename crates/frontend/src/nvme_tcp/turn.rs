@@ -122,6 +122,9 @@ impl NvmeTcpFrontEnd {
     }
 
     fn handle_events<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
+        if let Some(listener) = &self.listener {
+            self.accept_pause.is_paused(self.epoll.as_fd(), listener.as_fd(), self.shared.now);
+        }
         self.poll_events();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
@@ -179,7 +182,10 @@ impl NvmeTcpFrontEnd {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 // No connection waits, or no descriptor is left: waiting connections stay in the kernel's backlog.
-                Err(_) => return,
+                Err(error) => {
+                    let (epoll, now) = (self.epoll.as_fd(), self.shared.now);
+                    return self.accept_pause.handle_error(epoll, listener.as_fd(), &error, now);
+                }
             };
             let secure = match &self.shared.security {
                 ConnectionSecurity::Plain => Ok(None),

@@ -126,7 +126,7 @@ impl KeyChange {
 
 /// Returns a length as a reply.
 pub(crate) fn length_reply(length: usize) -> RespReply {
-    RespReply::Integer(i64::try_from(length).unwrap_or(i64::MAX))
+    RespReply::count(length as u64)
 }
 
 fn increment(old: Option<&OldValue>, by: i64) -> Result<(WriteAction, RespReply), ErrorReply> {

@@ -39,8 +39,7 @@ pub(crate) fn answer(
     };
     let count = request.len();
     match &word[..] {
-        b"id" => arity(count == 2)
-            .map(|()| RespReply::Integer(i64::try_from(connection.identity.id).unwrap_or(i64::MAX))),
+        b"id" => arity(count == 2).map(|()| RespReply::count(connection.identity.id)),
         b"getname" => arity(count == 2).map(|()| match &connection.identity.name[..] {
             [] => RespReply::Null,
             name => RespReply::Bulk(name.to_vec()),

@@ -55,7 +55,8 @@ impl ClientTable {
     #[inline]
     pub(crate) fn put_back(&mut self, connection: Box<RespConnection>) {
         let slot = usize::from(connection.index.0);
-        self.slots[slot] = Some(connection);
+        let other = self.slots[slot].replace(connection);
+        assert!(other.is_none(), "two connections share slot {slot}");
     }
 
     /// Frees the slot of a connection that was taken out.

@@ -243,7 +243,7 @@ impl CommandEntry {
 
     /// Returns the positions of the keys in a request.
     pub(crate) fn key_positions(&self, request: &RespRequest<'_>) -> impl Iterator<Item = usize> + use<> {
-        let first = usize::try_from(self.first_key).unwrap_or(0);
+        let first = usize::from(self.first_key.unsigned_abs());
         let behind = usize::from(self.last_key.unsigned_abs());
         let last = if self.last_key < 0 { request.len().saturating_sub(behind) } else { behind };
         let last = last.min(request.len().saturating_sub(1));

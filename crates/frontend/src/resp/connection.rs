@@ -16,6 +16,7 @@ use super::reply_form::ReplyForm;
 use super::state::RespState;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
+use headwater_host::width::{narrow, to_usize};
 use headwater_ssd::command::NamespaceId;
 use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
@@ -197,7 +198,7 @@ impl RespConnection {
     #[inline]
     pub(crate) fn slot_index(&self, token: u64) -> usize {
         let short = (token >> 24) & 0xFF_FFFF;
-        usize::try_from(short.wrapping_sub(self.first_slot) & 0xFF_FFFF).unwrap_or(usize::MAX)
+        to_usize(short.wrapping_sub(self.first_slot) & 0xFF_FFFF)
     }
 
     /// Appends a slot.
@@ -210,13 +211,7 @@ impl RespConnection {
         started: Nanos,
     ) {
         let silent = self.reply_mode != ReplyMode::On;
-        self.slots.push_back(PipelineSlot {
-            state,
-            verb,
-            arguments: u32::try_from(arguments).unwrap_or(u32::MAX),
-            silent,
-            started,
-        });
+        self.slots.push_back(PipelineSlot { state, verb, arguments: narrow(arguments), silent, started });
     }
 
     /// Stores a slot's reply and moves the replies of all finished slots at the front to the output.
@@ -225,6 +220,7 @@ impl RespConnection {
         let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
+        assert!(!matches!(slot.state, PipelineSlotState::Ready(_)), "a command has a reply already");
         let failed = matches!(reply, RespReply::Error(_));
         let took = shared.now.since(slot.started);
         shared.count_command(slot.verb, took, failed);

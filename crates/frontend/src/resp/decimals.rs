@@ -87,7 +87,7 @@ fn nearest_quotient(negative: bool, numerator: u128, denominator: u128) -> Optio
         return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
     }
     // The shift that leaves 64 bits before the binary point; the first estimate may be one too high.
-    let bits = |value: u128| i32::try_from(u128::BITS - value.leading_zeros()).unwrap_or(0);
+    let bits = |value: u128| (u128::BITS - value.leading_zeros()).cast_signed();
     let mut shift = 64 - bits(numerator) + bits(denominator);
     loop {
         let amount = shift.unsigned_abs();

@@ -11,6 +11,7 @@ use super::reply::RespReply;
 use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
@@ -56,7 +57,7 @@ impl KeyGather {
     pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
         while self.is_submitting() && self.outstanding < GATHER_IN_FLIGHT_MAX {
             let command = self.command(lane.shared);
-            let part = u32::try_from(self.submitted).unwrap_or(u32::MAX);
+            let part = narrow(self.submitted);
             match lane.submit(part, self.namespace, command) {
                 Ok(()) => {
                     self.submitted += 1;
@@ -83,8 +84,7 @@ impl KeyGather {
         match completion.status {
             Status::SUCCESS => {
                 self.found += 1;
-                let at = usize::try_from(part).unwrap_or(usize::MAX);
-                if let Some(value) = self.values.get_mut(at) {
+                if let Some(value) = self.values.get_mut(part as usize) {
                     shared.counters.hits += 1;
                     *value = Some(completion.sink);
                     return;

@@ -137,14 +137,14 @@ fn persistence(text: &mut String, shared: &RespState, stats: &DeviceStats) {
 }
 
 fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {
-    let counters = &shared.counters;
+    let counters = shared.counters.since(&shared.counters_at_reset);
     for (name, value) in [
         ("total_connections_received", counters.connections),
         ("total_commands_processed", counters.commands_done),
         ("total_net_input_bytes", counters.input_bytes),
         ("total_net_output_bytes", counters.output_bytes),
         ("rejected_connections", counters.connections_rejected),
-        ("expired_keys", stats.expired),
+        ("expired_keys", stats.expired - shared.expired_at_reset),
         ("evicted_keys", 0),
         ("keyspace_hits", counters.hits),
         ("keyspace_misses", counters.misses),
@@ -158,7 +158,8 @@ fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {
 }
 
 fn commands(text: &mut String, shared: &RespState) {
-    for (entry, command) in TABLE.iter().zip(&shared.counters.commands) {
+    let counters = shared.counters.since(&shared.counters_at_reset);
+    for (entry, command) in TABLE.iter().zip(&counters.commands) {
         if command.calls == 0 && command.rejected == 0 {
             continue;
         }

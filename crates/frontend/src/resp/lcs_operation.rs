@@ -12,6 +12,7 @@ use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
 
@@ -83,7 +84,7 @@ impl LcsOperation {
                 bytes_max: u32::MAX,
                 release: ReadRelease::WhenDurable,
             };
-            let part = u32::try_from(self.submitted).unwrap_or(0);
+            let part = narrow(self.submitted);
             match lane.submit(part, self.namespace, command) {
                 Ok(()) => {
                     self.submitted += 1;

@@ -14,6 +14,7 @@ use super::request::RespRequest;
 use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use headwater_host::width::narrow;
 use headwater_ssd::command::{ListPosition, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use headwater_ssd::limits::LIST_KEYS_MAX;
 
@@ -64,7 +65,7 @@ impl KeyListing {
                     if count < 1 {
                         return Err(errors::SYNTAX);
                     }
-                    listing.keys_max = u32::try_from(count).unwrap_or(u32::MAX).min(LIST_KEYS_MAX);
+                    listing.keys_max = narrow(count.min(LIST_KEYS_MAX.into()));
                 }
                 b"match" => listing.pattern = Some(request.bytes(at + 1)),
                 b"type" => listing.type_matches = request.arg_is(at + 1, "string"),

@@ -110,7 +110,9 @@ impl KeyLocks {
 
     /// Unlocks a key, or promises it to the next waiter. Returns that waiter, which the caller must run.
     pub(crate) fn release(&mut self, namespace: NamespaceId, key: &[u8]) -> Option<ClientIndex> {
-        let held = self.held[namespace.index()].get_mut(key)?;
+        let Some(held) = self.held[namespace.index()].get_mut(key) else {
+            unreachable!("a key of {namespace:?} is unlocked and was not locked");
+        };
         let own = held.waiters.iter().position(|waiter| *waiter == held.owner);
         let next = match own {
             Some(at) if held.run < OWNER_RUN_MAX => held.waiters.remove(at),

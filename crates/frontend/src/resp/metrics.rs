@@ -10,13 +10,13 @@ impl RespFrontEnd {
     /// Adds the front end's counters to `into`.
     pub fn count(&self, into: &mut FrontEndCounters) {
         let counters = &self.shared.counters;
-        let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        into.connections += wide(self.clients.len());
+        into.connections += self.clients.len() as u64;
         into.connections_total += counters.connections;
         into.connections_refused += counters.connections_rejected;
+        self.accept_pauses.iter().for_each(|pause| pause.count(into));
         into.bytes_in += counters.input_bytes;
         into.bytes_out += counters.output_bytes;
-        *into.in_flight.entry("resp").or_default() += wide(self.shared.in_flight);
+        *into.in_flight.entry("resp").or_default() += self.shared.in_flight as u64;
         for (command, counts) in TABLE.iter().zip(&counters.commands) {
             for (class, count) in [
                 (StatusClass::Ok, counts.calls - counts.failed.min(counts.calls)),

@@ -24,6 +24,7 @@ use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_ssd::command::{NamespaceId, SsdCompletion};
 
 /// A client command that takes several device commands.
@@ -65,7 +66,7 @@ impl RespOperation {
 
     /// Applies a completion to the state.
     pub(crate) fn accept(&mut self, completion: SsdCompletion, shared: &mut RespState) {
-        let part = u32::try_from(completion.token & 0xFF_FFFF).unwrap_or(u32::MAX);
+        let part = narrow(completion.token & 0xFF_FFFF);
         match self {
             Self::Edit(operation) => operation.accept(completion, shared.wall),
             Self::Gather(operation) => operation.accept(part, completion, shared),

@@ -8,6 +8,7 @@
 use super::errors::ErrorReply;
 use super::limits::{SEGMENT_BYTES_MIN, VALUE_BUFFER_BYTES_MAX, VALUE_BUFFERS_MAX};
 use super::reply::{RespReply, RespVersion};
+use headwater_host::width::narrow;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -183,6 +184,7 @@ impl OutputQueue {
             }
         }
         self.text_sent += count;
+        assert!(self.text_sent <= self.text.len(), "more bytes were sent than were queued");
     }
 
     fn compact(&mut self) {
@@ -232,7 +234,7 @@ impl<'a> ReplyEncoder<'a> {
 
     /// Writes an unsigned count as an integer, saturating at `i64::MAX`.
     pub(crate) fn count(&mut self, value: u64) {
-        self.integer(i64::try_from(value).unwrap_or(i64::MAX));
+        self.integer(value.min(i64::MAX.unsigned_abs()).cast_signed());
     }
 
     #[inline]
@@ -328,8 +330,7 @@ pub(crate) fn decimal(out: &mut Vec<u8>, mut value: u64) {
     let mut at = digits.len();
     loop {
         at -= 1;
-        // A remainder of ten always fits.
-        digits[at] = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        digits[at] = b'0' + narrow::<u64, u8>(value % 10);
         value /= 10;
         if value == 0 {
             break;

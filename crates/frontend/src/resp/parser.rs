@@ -8,6 +8,7 @@ use super::inline;
 use super::limits::{
     ARGUMENTS_MAX, INLINE_BYTES_MAX, UNAUTHENTICATED_ARGUMENTS_MAX, UNAUTHENTICATED_BULK_BYTES_MAX,
 };
+use headwater_host::width::narrow;
 
 /// The range of one argument in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +304,7 @@ impl RespParser {
 /// 4 GiB.
 #[inline]
 pub(crate) fn to_offset(offset: usize) -> u32 {
-    u32::try_from(offset).unwrap_or(u32::MAX)
+    narrow(offset)
 }
 
 /// Parses the number up to the next carriage return; the byte behind the carriage return must have arrived too.

@@ -22,6 +22,7 @@ use super::strings::{self, SetOptions};
 use super::sweep::{NamespaceSweep, SweepCommand};
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::width::narrow;
 use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
 
 /// The execution plan of a command.
@@ -264,7 +265,7 @@ fn set_bit(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
 
 fn get_bit(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
     let offset = bits::offset(request, 2)?;
-    let bytes_max = u32::try_from(offset / 8 + 1).unwrap_or(u32::MAX);
+    let bytes_max = narrow(offset / 8 + 1);
     Ok(read(request, 1, bytes_max, ReplyForm::Bit { offset }))
 }
 
@@ -338,7 +339,7 @@ fn memory(request: &RespRequest<'_>) -> Result<CommandPlan, ErrorReply> {
         0..=2 => return Err(errors::wrong_arity("memory|usage")),
         _ => return Err(errors::SYNTAX),
     }
-    let key_bytes = u32::try_from(request.arg(2).len()).unwrap_or(u32::MAX);
+    let key_bytes = narrow(request.arg(2).len());
     Ok(exist(request, 2, ReplyForm::Footprint { key_bytes }))
 }
 
@@ -362,6 +363,5 @@ fn debug_sleep(request: &RespRequest<'_>, place: &PlanContext) -> Result<Command
         .ok_or(errors::NOT_A_FLOAT)?;
     let seconds = seconds.clamp(0.0, super::limits::DEBUG_SLEEP_SECONDS_MAX);
     let span = std::time::Duration::from_secs_f64(seconds);
-    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    Ok(CommandPlan::Exclusive(RespOperation::Sleep(place.now.after(Nanos(nanos)))))
+    Ok(CommandPlan::Exclusive(RespOperation::Sleep(place.now.after(Nanos(narrow(span.as_nanos()))))))
 }

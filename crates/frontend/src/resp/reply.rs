@@ -32,6 +32,13 @@ pub(crate) enum RespReply {
     Encoded(Vec<u8>),
 }
 
+impl RespReply {
+    /// Returns a count as an integer. RESP has signed integers: what is above `i64::MAX` is reported as that.
+    pub(crate) fn count(count: u64) -> Self {
+        Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+}
+
 impl From<ErrorReply> for RespReply {
     fn from(failure: ErrorReply) -> Self {
         Self::Error(failure)

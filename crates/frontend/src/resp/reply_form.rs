@@ -83,14 +83,14 @@ impl ReplyForm {
             return errors::from_status(status).into();
         }
         let found = status.is_success();
-        let length = usize::try_from(completion.value_bytes).unwrap_or(usize::MAX);
+        let length = completion.value_bytes as usize;
         match self {
             Self::Value => RespReply::Null,
             Self::Stored if found => RespReply::Ok,
             Self::Stored => RespReply::Null,
             Self::Count => RespReply::Integer(i64::from(found)),
             Self::Time(_) if missing => RespReply::Integer(-2),
-            Self::Time(tell) => RespReply::Integer(time(tell, completion.expiry_ms, wall)),
+            Self::Time(tell) => time(tell, completion.expiry_ms, wall),
             Self::Length => RespReply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
             Self::Kind => RespReply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
@@ -107,7 +107,7 @@ impl ReplyForm {
             Self::References => RespReply::Integer(1),
             Self::Footprint { key_bytes } => {
                 let record = 48 + u64::from(key_bytes) + u64::from(completion.value_bytes);
-                RespReply::Integer(i64::try_from(record.next_multiple_of(16)).unwrap_or(i64::MAX))
+                RespReply::count(record.next_multiple_of(16))
             }
             Self::Describe if !found => errors::NO_SUCH_KEY.into(),
             Self::Describe => {
@@ -123,9 +123,9 @@ impl ReplyForm {
     }
 }
 
-fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> i64 {
+fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> RespReply {
     if expiry_ms == 0 {
-        return -1;
+        return RespReply::Integer(-1);
     }
     let left = expiry_ms.saturating_sub(wall.0);
     let shown = match tell {
@@ -134,7 +134,7 @@ fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> i64 {
         TtlForm::Seconds => expiry_ms.saturating_add(500) / 1_000,
         TtlForm::Millis => expiry_ms,
     };
-    i64::try_from(shown).unwrap_or(i64::MAX)
+    RespReply::count(shown)
 }
 
 /// Returns the range between two offsets, of which negative ones count from the end; `None` if it is empty.

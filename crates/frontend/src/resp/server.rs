@@ -9,7 +9,7 @@ use super::parser::integer;
 use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::settings;
-use super::state::{RespCounters, RespState};
+use super::state::RespState;
 
 /// The number of entries that SLOWLOG GET returns without a count.
 const SLOWLOG_GET: usize = 10;
@@ -32,7 +32,6 @@ pub(crate) fn answer(
         }
         RespCommand::LastSave => encoder.count(shared.last_save.0 / 1_000),
         RespCommand::Command => command(request, &mut encoder)?,
-        RespCommand::Config => config(request, &mut encoder, shared)?,
         RespCommand::SlowLog => slowlog(request, &mut encoder, shared)?,
         other => return Err(ErrorReply::formatted(format!("ERR '{}' has no handler", other.name()))),
     }
@@ -138,21 +137,26 @@ fn get_keys(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(),
     Ok(())
 }
 
-fn config(
+/// Executes CONFIG. `expired` is the number of expired keys that the device has removed.
+pub(crate) fn config(
     request: &RespRequest<'_>,
-    out: &mut ReplyEncoder<'_>,
+    protocol: RespVersion,
     shared: &mut RespState,
-) -> Result<(), ErrorReply> {
+    expired: u64,
+) -> Result<RespReply, ErrorReply> {
     match &request.lower(1)[..] {
         b"get" => {
             arity(request, request.len() > 2)?;
             let patterns: Vec<&[u8]> = (2..request.len()).map(|at| request.arg(at)).collect();
             let found = settings::get(&patterns, &shared.settings, &shared.slowlog);
-            out.map(found.len());
+            let mut out = Vec::new();
+            let mut encoder = ReplyEncoder::new(&mut out, protocol);
+            encoder.map(found.len());
             for (name, value) in found {
-                out.text(name);
-                out.text(&value);
+                encoder.text(name);
+                encoder.text(&value);
             }
+            Ok(RespReply::Encoded(out))
         }
         b"set" => {
             arity(request, request.len() > 3)?;
@@ -162,17 +166,18 @@ fn config(
             let pairs: Vec<(&[u8], &[u8])> =
                 (2..request.len()).step_by(2).map(|at| (request.arg(at), request.arg(at + 1))).collect();
             settings::set(&pairs, &mut shared.settings, &mut shared.slowlog)?;
-            out.ok();
+            Ok(RespReply::Ok)
         }
         b"resetstat" => {
             arity(request, request.len() == 2)?;
-            shared.counters = RespCounters::new();
-            out.ok();
+            // The counters themselves only grow: the node's metrics contain them.
+            shared.counters_at_reset = shared.counters.clone();
+            shared.expired_at_reset = expired;
+            Ok(RespReply::Ok)
         }
-        b"rewrite" => return Err(ErrorReply::fixed("ERR The server is running without a config file")),
-        _ => return Err(errors::unknown_subcommand("CONFIG", request.arg(1))),
+        b"rewrite" => Err(ErrorReply::fixed("ERR The server is running without a config file")),
+        _ => Err(errors::unknown_subcommand("CONFIG", request.arg(1))),
     }
-    Ok(())
 }
 
 fn slowlog(

@@ -55,6 +55,10 @@ pub(crate) fn answer<S: CoreDevice>(
             let _ = replicas;
             Ok(RespReply::Integer(0))
         }
+        RespCommand::Config => {
+            let expired = turn.device.stats().expired;
+            server::config(request, connection.protocol, turn.shared, expired)
+        }
         other => server::answer(other, request, connection.protocol, turn.shared),
     }
 }

@@ -12,7 +12,7 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{FrontEndId, NamespaceId};
 use std::collections::VecDeque;
 
-/// The counters of one command.
+/// The counters of one command; they only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandCounters {
     /// Executions.
@@ -25,8 +25,20 @@ pub(crate) struct CommandCounters {
     pub(crate) failed: u64,
 }
 
-/// The counters of the front end.
-#[derive(Debug, Default)]
+impl CommandCounters {
+    /// Returns the growth since `base`.
+    fn since(self, base: Self) -> Self {
+        Self {
+            calls: self.calls - base.calls,
+            nanos: self.nanos - base.nanos,
+            rejected: self.rejected - base.rejected,
+            failed: self.failed - base.failed,
+        }
+    }
+}
+
+/// The counters of the front end; they only grow.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RespCounters {
     pub(crate) commands: Vec<CommandCounters>,
     pub(crate) connections: u64,
@@ -44,6 +56,21 @@ impl RespCounters {
     pub(crate) fn new() -> Self {
         Self { commands: vec![CommandCounters::default(); TABLE.len()], ..Self::default() }
     }
+
+    /// Returns the growth since `base`, an earlier copy of the same counters.
+    pub(crate) fn since(&self, base: &Self) -> Self {
+        Self {
+            commands: self.commands.iter().zip(&base.commands).map(|(now, base)| now.since(*base)).collect(),
+            connections: self.connections - base.connections,
+            connections_rejected: self.connections_rejected - base.connections_rejected,
+            commands_done: self.commands_done - base.commands_done,
+            input_bytes: self.input_bytes - base.input_bytes,
+            output_bytes: self.output_bytes - base.output_bytes,
+            hits: self.hits - base.hits,
+            misses: self.misses - base.misses,
+            errors: self.errors - base.errors,
+        }
+    }
 }
 
 /// A reference to an operation to be driven again, unless its client has disconnected.
@@ -60,6 +87,10 @@ pub(crate) struct RespState {
     pub(crate) front_end: FrontEndId,
     pub(crate) settings: RespSettings,
     pub(crate) counters: RespCounters,
+    /// The counters at the last CONFIG RESETSTAT, which INFO subtracts.
+    pub(crate) counters_at_reset: RespCounters,
+    /// The expired keys that the device had removed at the last CONFIG RESETSTAT.
+    pub(crate) expired_at_reset: u64,
     pub(crate) slowlog: SlowLog,
     pub(crate) locks: KeyLocks,
     pub(crate) value_buffers: ValueBuffers,

@@ -8,6 +8,7 @@ use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
 use super::state::RespState;
 use crate::core_device::CoreDevice;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
@@ -50,7 +51,7 @@ impl NamespaceSweep {
 
     /// Creates a command on all key-value namespaces.
     pub(crate) fn all(work: SweepCommand) -> Self {
-        Self::range(1, u8::try_from(DATABASES).unwrap_or(u8::MAX), work, SweepScope::All)
+        Self::range(1, narrow(DATABASES), work, SweepScope::All)
     }
 
     fn range(first: u8, last: u8, work: SweepCommand, scope: SweepScope) -> Self {

@@ -16,6 +16,7 @@ use super::state::OperationRef;
 use super::{RespFrontEnd, RespStage};
 use crate::core_device::CoreDevice;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::width::{narrow, to_usize};
 use headwater_ssd::command::SsdCompletion;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::net::{SendFlags, send};
@@ -100,11 +101,14 @@ impl RespFrontEnd {
 
     /// Accepts clients and handles the events of client sockets.
     pub(crate) fn handle_events<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        for (listener, pause) in self.listeners.iter().zip(&mut self.accept_pauses) {
+            pause.is_paused(self.epoll.as_fd(), listener.as_fd(), self.shared.now);
+        }
         self.poll_epoll();
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
             if data & LISTENER_BIT != 0 {
-                self.accept_from(usize::try_from(data & !LISTENER_BIT).unwrap_or(usize::MAX));
+                self.accept_from(to_usize(data & !LISTENER_BIT));
                 continue;
             }
             let seen = SocketEvent {
@@ -113,7 +117,7 @@ impl RespFrontEnd {
                 hung_up: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
                 writable: flags.contains(EventFlags::OUT),
             };
-            let index = ClientIndex(u16::try_from(data & 0xFFFF).unwrap_or(u16::MAX));
+            let index = ClientIndex(narrow(data & 0xFFFF));
             self.handle_socket_event(store, index, seen);
         }
         let moved = !events.is_empty();
@@ -176,7 +180,10 @@ impl RespFrontEnd {
                 Ok(accepted) => self.register_client(accepted),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // No client is waiting, or no descriptor is left: waiting clients then stay in the kernel's queue.
-                Err(_) => return,
+                Err(error) => {
+                    let (epoll, now) = (self.epoll.as_fd(), self.shared.now);
+                    return self.accept_pauses[index].handle_error(epoll, listener.as_fd(), &error, now);
+                }
             }
         }
     }
@@ -263,8 +270,9 @@ impl RespFrontEnd {
         let mut any = false;
         while let Some(completion) = store.next_completion(self.shared.front_end) {
             any = true;
+            assert!(self.shared.in_flight > 0, "the device completed a command, and none is in flight");
             self.shared.in_flight -= 1;
-            let index = ClientIndex(u16::try_from(completion.token >> 48).unwrap_or(u16::MAX));
+            let index = ClientIndex(narrow(completion.token >> 48));
             self.complete(store, index, completion);
         }
         any
@@ -272,8 +280,9 @@ impl RespFrontEnd {
 
     fn complete<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, completion: SsdCompletion) {
         let Some(mut connection) = self.clients.take(index) else {
-            return;
+            unreachable!("a connection stays until its commands are completed, and {index:?} is gone");
         };
+        assert!(connection.in_flight > 0, "the device completed a command twice for {index:?}");
         connection.in_flight -= 1;
         let at = connection.slot_index(completion.token);
         let slot = connection.first_slot + at as u64;

@@ -1,17 +1,18 @@
 //! Interrupt vectors: the eventfds that a hypervisor waits for.
 //!
-//! Input: descriptors, by vector; vectors to signal. Output: writes to the descriptors. Invariant: a vector without a
-//! descriptor is never signalled, and no write blocks.
+//! Input: descriptors, by vector; vectors to signal. Output: signals to the descriptors. Invariant: a vector without a
+//! descriptor is never signalled, and no signal blocks, whatever the hypervisor does with its descriptor.
 
 use super::layout::VECTORS;
-use headwater_host::wake::WakeDescriptor;
+use headwater_host::client_eventfd::ClientEventfd;
+use headwater_host::width::narrow;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
 /// All vectors of the function.
 #[derive(Debug, Default)]
 pub struct GuestVectors {
-    eventfds: Vec<Option<WakeDescriptor>>,
+    eventfds: Vec<Option<ClientEventfd>>,
     failed: u64,
 }
 
@@ -26,12 +27,12 @@ impl GuestVectors {
         if !descriptors.is_empty() && descriptors.len() != range.len() {
             return Err(Errno::INVAL);
         }
-        let bells: Result<Vec<WakeDescriptor>, Errno> = descriptors
+        let bells: Result<Vec<ClientEventfd>, Errno> = descriptors
             .into_iter()
-            .map(|descriptor| WakeDescriptor::adopt(descriptor).map_err(|_| Errno::INVAL))
+            .map(|descriptor| ClientEventfd::adopt(descriptor).map_err(|_| Errno::INVAL))
             .collect();
         let mut bells = bells?.into_iter();
-        self.eventfds.resize(usize::from(VECTORS), None);
+        self.eventfds.resize_with(usize::from(VECTORS), || None);
         for bell in &mut self.eventfds[range] {
             *bell = bells.next();
         }
@@ -49,7 +50,7 @@ impl GuestVectors {
     /// [`Errno::INVAL`] for vectors that do not exist.
     pub fn trigger(&mut self, start: u32, count: u32) -> Result<(), Errno> {
         for vector in range(start, count)? {
-            self.signal(u16::try_from(vector).unwrap_or(u16::MAX));
+            self.signal(narrow(vector));
         }
         Ok(())
     }
@@ -57,7 +58,7 @@ impl GuestVectors {
     /// Signals one vector; has no effect if it is disabled or does not exist.
     pub fn signal(&mut self, vector: u16) {
         if let Some(Some(bell)) = self.eventfds.get(usize::from(vector))
-            && bell.wake().is_err()
+            && bell.signal().is_err()
         {
             self.failed += 1;
         }
@@ -79,7 +80,7 @@ fn range(start: u32, count: u32) -> Result<std::ops::Range<usize>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_host::wake::WaitOutcome;
+    use headwater_host::wake::{WaitOutcome, WakeDescriptor};
     use std::os::fd::AsFd as _;
 
     fn bell() -> (WakeDescriptor, OwnedFd) {

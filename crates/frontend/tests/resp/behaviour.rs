@@ -3,6 +3,7 @@
 use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
 use crate::wire::{RespValue, TestNode, encode};
+use headwater_frontend::counters::{FrontEndCounters, StatusClass};
 use headwater_frontend::resp::RespConfig;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -298,4 +299,34 @@ fn increments_of_one_pipeline_share_one_flush() {
     bench.model.flush_once();
     let expected: String = (1..=50).map(|value| format!(":{value}\r\n")).collect();
     assert_eq!(String::from_utf8(bench.wait_for(expected.len())).unwrap(), expected);
+}
+
+/// CONFIG RESETSTAT set the counters of the metrics to zero too: `headwater_commands_total` went backwards.
+#[test]
+fn resetstat_resets_info_and_leaves_the_metrics() {
+    let mut bench = RespHarness::start();
+    bench.model.expired = 9;
+    bench.stream.write_all(&encode(&[b"SET", b"k", b"text"])).unwrap();
+    bench.wait_for(5);
+    let counted = |bench: &RespHarness| {
+        let mut counters = FrontEndCounters::default();
+        bench.face.count(&mut counters);
+        counters
+    };
+    let before = counted(&bench);
+    assert_eq!(before.commands.get(&("set", StatusClass::Ok)), Some(&1));
+    bench.stream.write_all(&encode(&[b"CONFIG", b"RESETSTAT"])).unwrap();
+    bench.wait_for(5);
+    bench.model.expired = 11;
+    let after = counted(&bench);
+    assert_eq!(after.commands.get(&("set", StatusClass::Ok)), Some(&1));
+    assert_eq!((before.connections_total, after.connections_total), (1, 1));
+    assert!(after.bytes_in > before.bytes_in && after.bytes_out > before.bytes_out);
+    bench.stream.write_all(&encode(&[b"INFO", b"stats", b"commandstats"])).unwrap();
+    let info = String::from_utf8(bench.wait_for(400)).unwrap();
+    // The command that resets is counted when it has ended.
+    for field in ["total_connections_received:0", "total_commands_processed:1", "expired_keys:2"] {
+        assert!(info.lines().any(|line| line == field), "{field} is missing: {info}");
+    }
+    assert!(!info.contains("cmdstat_set:"), "{info}");
 }

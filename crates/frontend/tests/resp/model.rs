@@ -42,6 +42,8 @@ pub(crate) struct KvDeviceModel {
     pub(crate) rewriting: bool,
     /// True if writes become durable over time.
     pub(crate) flushing: bool,
+    /// The counter of expired keys.
+    pub(crate) expired: u64,
     random: fastrand::Rng,
 }
 
@@ -58,6 +60,7 @@ impl KvDeviceModel {
             in_flight_max,
             rewriting: false,
             flushing: true,
+            expired: 0,
             random: fastrand::Rng::with_seed(seed),
         }
     }
@@ -417,7 +420,7 @@ impl CoreWork for KvDeviceModel {
     }
 
     fn stats(&self) -> DeviceStats {
-        let mut stats = DeviceStats::default();
+        let mut stats = DeviceStats { expired: self.expired, ..DeviceStats::default() };
         for key in self.records.keys() {
             stats.keys[usize::from(key.0) - 1] += 1;
         }

@@ -2,7 +2,7 @@
 
 use crate::driver::{DATA, DoorbellMode, SLOTS, admin_entry, disable, enable, start};
 use crate::hypervisor::VfioTestNode;
-use crate::wire::{dma_unmap, read, version};
+use crate::wire::{dma_unmap, read, set_irqs, version};
 use headwater_host::wake::WaitOutcome;
 use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, exist, flush, list, retrieve, store};
@@ -10,6 +10,7 @@ use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
 };
+use std::os::fd::AsFd as _;
 
 const VALUE: &[u8] = b"from a guest";
 
@@ -45,6 +46,41 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
     node.device.submit(other, NamespaceId::FIRST, 7, get).unwrap();
     node.run_until_idle();
     assert_eq!(node.device.next_completion(other).unwrap().sink, VALUE);
+}
+
+/// A write to a full eventfd, from which the hypervisor had taken the non-blocking flag, stopped the core loop for ever.
+#[test]
+fn full_and_blocking_interrupt_descriptors_stop_nobody() {
+    let mut node = VfioTestNode::new();
+    let mut guest = node.guest();
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
+    // A pipe that is full, and the rest of an assignment that is refused, change nothing.
+    let (reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while rustix::io::write(&writer, &[0; 4_096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let refused = guest.ask_with(&mut node, &set_irqs(0x24, 2, 1, 1), &[writer.as_fd()]);
+    assert_eq!(refused, Err(22), "a pipe is no eventfd");
+    // The counter is full, and a write to this file would block.
+    let full = guest.eventfds[1].clone();
+    full.take().unwrap();
+    rustix::io::write(full.as_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::ioctl_fionbio(full.as_fd(), false).unwrap();
+    for _ in 0..3 * SLOTS {
+        let found = queue.run(&mut node, &mut guest, exist(1, key("absent")));
+        assert_eq!(found.0, Status::KEY_DOES_NOT_EXIST);
+    }
+    // Other front ends go on.
+    let other = FrontEndId(9);
+    let exists = SsdCommand::Exist { key: b"absent"[..].into(), release: ReadRelease::WhenDurable };
+    node.device.submit(other, NamespaceId::FIRST, 7, exists).unwrap();
+    node.run_until_idle();
+    assert!(node.device.next_completion(other).is_some());
+    // The interrupt of the full counter is pending, and the next one is delivered.
+    assert_eq!(full.take(), Ok(WaitOutcome::Signalled));
+    assert_eq!(queue.run(&mut node, &mut guest, exist(1, key("absent"))).0, Status::KEY_DOES_NOT_EXIST);
+    assert_eq!(full.take(), Ok(WaitOutcome::Signalled));
+    drop(reader);
 }
 
 #[test]

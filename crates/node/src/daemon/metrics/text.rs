@@ -125,6 +125,12 @@ impl SnapshotCollector {
             "Clients refused because of the limit",
             faces.connections_refused,
         )?;
+        counter(
+            encoder,
+            "accept_pauses",
+            "Pauses of a listener because no descriptor was left for a new client",
+            faces.accept_pauses,
+        )?;
         counter(encoder, "received_bytes", "Bytes from clients", faces.bytes_in)?;
         counter(encoder, "sent_bytes", "Bytes to clients", faces.bytes_out)?;
         let queues: Vec<LabelledValue<'_>> = faces
