@@ -175,6 +175,8 @@ fn impossible_configurations_are_typed_errors() {
         PoolConfig { cap: 0, ..config(4 * CHUNK) },
         PoolConfig { cap: usize::MAX, ..config(4 * CHUNK) },
         PoolConfig { cache_per_mille: 51, ..config(4 * CHUNK) },
+        // These bounds were accepted, and the first tick with bytes in use panicked.
+        PoolConfig { chunk_rule: ChunkRule::Adaptive { min: 4 * CHUNK, max: CHUNK }, ..config(4 * CHUNK) },
         PoolConfig { tiers: Some(TierThresholds { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));

@@ -102,6 +102,14 @@ pub enum RingSubmitError {
     /// As many commands are in flight as the ring was opened for.
     #[error("the ring is full: reap completions before submitting more")]
     Full,
+    /// The system refused the thread, or its descriptor, for a command that a polled ring does not take.
+    #[error(
+        "cannot start a thread for the command, error {errno}: raise the limits on descriptors or threads"
+    )]
+    Thread {
+        /// The kernel's error number.
+        errno: i32,
+    },
     /// An extent does not lie in its memory.
     #[error(transparent)]
     OutOfRegion(#[from] OutOfRegion),
@@ -250,9 +258,7 @@ impl<W: DeviceWork> DeviceRing<W> {
             RingBackend::Kernel(_) => {
                 let side = match self.side_threads.take() {
                     Some(side) => side,
-                    None => {
-                        WorkerThreads::start(Arc::clone(&self.file), 1).map_err(|_| RingSubmitError::Full)?
-                    }
+                    None => WorkerThreads::start(Arc::clone(&self.file), 1).map_err(thread_error)?,
                 };
                 self.side_threads.insert(side).submit(token, work);
             }
@@ -321,6 +327,10 @@ impl<W: DeviceWork> DeviceRing<W> {
             RingBackend::Plain(..) => false,
         }
     }
+}
+
+fn thread_error(error: std::io::Error) -> RingSubmitError {
+    RingSubmitError::Thread { errno: error.raw_os_error().unwrap_or(libc::EAGAIN) }
 }
 
 /// Checks that extents lie in their memory and are few and short enough for one system call.

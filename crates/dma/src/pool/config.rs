@@ -95,6 +95,17 @@ pub enum ConfigError {
         /// Largest.
         max: usize,
     },
+    /// The bounds of adaptive chunks exclude every size.
+    #[error(
+        "adaptive chunks of at least {min} and at most {max} bytes are not possible: \
+         choose a smallest size that is not above the largest"
+    )]
+    ChunkBounds {
+        /// Smallest m.
+        min: usize,
+        /// Largest m.
+        max: usize,
+    },
     /// M is smaller than one granule, or larger than the address space that can be reserved.
     #[error("a cap of {cap} bytes is not possible: choose from {min} to {max}")]
     Cap {
@@ -223,7 +234,10 @@ impl PoolConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         let chunks = match self.chunk_rule {
             ChunkRule::Fixed => [self.chunk; 3],
-            ChunkRule::Adaptive { min: least, max: most } => [self.chunk, least, most.max(least)],
+            ChunkRule::Adaptive { min, max } if min > max => {
+                return Err(ConfigError::ChunkBounds { min, max });
+            }
+            ChunkRule::Adaptive { min: least, max: most } => [self.chunk, least, most],
         };
         let possible = |chunk: &usize| chunk.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(chunk);
         if let Some(&chunk) = chunks.iter().find(|chunk| !possible(chunk)) {

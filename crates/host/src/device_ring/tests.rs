@@ -3,6 +3,7 @@
 use super::*;
 use crate::pinning::MemoryRange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsFd as _;
 
 const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
@@ -244,4 +245,33 @@ fn cancel_ends_a_read_that_never_completes() {
         ring.wait(None);
     };
     assert!(matches!(done.result, Err(libc::ECANCELED | libc::EINTR)), "{done:?}");
+}
+
+/// The failed start of a thread was reported as a full ring, so that callers waited for a completion that never came.
+#[test]
+fn refused_thread_is_reported_with_its_error() {
+    const IN_CHILD: &str = "HEADWATER_TEST_WITHOUT_DESCRIPTORS";
+    if std::env::var_os(IN_CHILD).is_none() {
+        // The limit applies to a whole process, so a second one runs the test.
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "device_ring::tests::refused_thread_is_reported_with_its_error"])
+            .env(IN_CHILD, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let options = RingOptions { depth: 2, polled: true, choice: UringChoice::Auto, registration_slots: 0 };
+    let Ok(mut ring) = DeviceRing::open(Arc::new(tempfile::tempfile().unwrap()), options) else {
+        return;
+    };
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
+    // A polled ring does not take a sync.
+    let refused = ring.submit(1, BlockWork::Sync);
+    assert_eq!(refused, Err(RingSubmitError::Thread { errno: libc::EMFILE }));
+    assert_eq!(ring.in_flight(), 0);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    assert_eq!(only(&mut ring, BlockWork::Sync), Ok(0));
 }

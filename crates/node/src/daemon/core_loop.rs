@@ -212,8 +212,8 @@ fn timespec(span: Nanos) -> rustix::time::Timespec {
     let millis = span.0.div_ceil(1_000_000);
     rustix::time::Timespec {
         // A sleep is cut to a day; the wake-up costs nothing.
-        tv_sec: i64::try_from(millis / 1_000).unwrap_or(86_400).min(86_400),
-        tv_nsec: i64::try_from(millis % 1_000).unwrap_or(0) * 1_000_000,
+        tv_sec: (millis / 1_000).min(86_400).cast_signed(),
+        tv_nsec: (millis % 1_000).cast_signed() * 1_000_000,
     }
 }
 

@@ -18,6 +18,7 @@ use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::Clock;
+use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
@@ -97,7 +98,7 @@ pub fn open_pool(config: &NodeConfig) -> Result<Pool, String> {
 }
 
 fn frames_max(config: &NodeConfig) -> usize {
-    usize::try_from(config.memory.0 / FRAME_BYTES).unwrap_or(usize::MAX)
+    to_usize(config.memory.0 / FRAME_BYTES)
 }
 
 fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
@@ -191,11 +192,10 @@ fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, Str
     }
 }
 
-/// Returns the number of whole blocks in `capacity`, a multiple of the number of dies.
+/// Returns the number of whole blocks in `capacity`, which a configuration bounds, a multiple of the number of dies.
 fn blocks_in(capacity: ByteSize) -> u32 {
     let dies = u64::from(FlashGeometry::with_blocks(0).dies());
-    let blocks = capacity.0 / block_bytes() / dies * dies;
-    u32::try_from(blocks).unwrap_or(u32::MAX)
+    narrow(capacity.0 / block_bytes() / dies * dies)
 }
 
 fn flash_bytes(blocks: u32) -> ByteSize {
@@ -203,5 +203,5 @@ fn flash_bytes(blocks: u32) -> ByteSize {
 }
 
 fn block_bytes() -> u64 {
-    FRAME_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64)
+    FRAME_BYTES * PAGES_PER_BLOCK as u64
 }

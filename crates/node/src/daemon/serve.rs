@@ -113,6 +113,17 @@ pub enum ServeError {
         "the node stopped without its last checkpoint: {0}; the next start recovers by reading the whole log"
     )]
     Shutdown(String),
+    /// The core loop failed, and then the last flush or checkpoint.
+    #[error(
+        "the node stopped, its core loop failed: {system}; then its last checkpoint failed too: {shutdown}; \
+         the next start recovers by reading the whole log"
+    )]
+    SystemAndShutdown {
+        /// The error of the core loop.
+        system: std::io::Error,
+        /// The error of the last flush or checkpoint.
+        shutdown: String,
+    },
 }
 
 /// Runs a node until a stop is requested.
@@ -139,8 +150,7 @@ where
     let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
-    let OpenedNode { mut device, front_ends: faces, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } =
-        opened;
+    let OpenedNode { mut device, front_ends, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;
     board.set_pool(pool);
     let ready = ReadyFile {
         resp: resp.map(|address| address.to_string()),
@@ -165,22 +175,36 @@ where
     tracing::info!(resp = ?ready.resp, metrics = %ready.metrics, durability = %durability_text(config), "serving");
     let attention = PollSchedule::default();
     let mut core =
-        CoreLoop { device: &mut device, front_ends: faces, clock, spin, board: &board, schedule: attention };
+        CoreLoop { device: &mut device, front_ends, clock, spin, board: &board, schedule: attention };
     let ran = core.run(stop);
     // The front ends outlive the shutdown of the device: it may still move data of clients that did not receive their
     // replies.
-    let CoreLoop { front_ends: faces, .. } = core;
+    let CoreLoop { front_ends, .. } = core;
     if let Some(path) = &config.ready_file {
         let _absent_is_fine = std::fs::remove_file(path);
     }
     // Also when the loop failed: data in memory is made durable before the failure is reported.
-    let shut = device.shutdown(&clock).map_err(ServeError::Shutdown);
-    drop(faces);
-    let ended = ran?;
-    shut?;
-    console.stopped(ended);
+    let shut_down = device.shutdown(&clock);
+    drop(front_ends);
+    console.stopped(end_of_service(ran, shut_down)?);
     drop(directory);
     Ok(())
+}
+
+/// Returns how a node ended, from the results of its core loop and of its device's shutdown.
+///
+/// # Errors
+/// Each failure of the two.
+fn end_of_service(
+    ran: std::io::Result<DrainResult>,
+    shut_down: Result<(), String>,
+) -> Result<DrainResult, ServeError> {
+    match (ran, shut_down) {
+        (Ok(ended), Ok(())) => Ok(ended),
+        (Ok(_), Err(shutdown)) => Err(ServeError::Shutdown(shutdown)),
+        (Err(system), Ok(())) => Err(ServeError::System(system)),
+        (Err(system), Err(shutdown)) => Err(ServeError::SystemAndShutdown { system, shutdown }),
+    }
 }
 
 /// Returns the time that the core polls without progress before it sleeps: calibrated on this machine, or from
@@ -215,6 +239,70 @@ pub fn durability_text(config: &NodeConfig) -> String {
 mod tests {
     use super::*;
     use crate::config::ConfigOverrides;
+    use headwater_dma::pool::PoolConfig;
+    use headwater_host::clock::UnixMillis;
+    use headwater_ssd::engine::DeviceStats;
+    use std::fs::File;
+    use std::os::fd::{AsFd as _, BorrowedFd};
+
+    /// A device whose descriptor the core loop cannot sleep on, and that cannot shut down.
+    struct FailingDevice(File);
+
+    impl CoreWork for FailingDevice {
+        fn poll(&mut self, _: Nanos, _: UnixMillis) -> bool {
+            false
+        }
+        fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.0.as_fd())
+        }
+        fn stats(&self) -> DeviceStats {
+            DeviceStats::default()
+        }
+        fn shutdown(&mut self, _: &Clock) -> Result<(), String> {
+            Err("the disk is full".to_owned())
+        }
+    }
+
+    struct SilentConsole;
+
+    impl NodeConsole for SilentConsole {
+        fn recovering(&mut self, _: RecoveryProgress) {}
+        fn serving(&mut self, _: &ServingNode<'_>) {}
+        fn stopped(&mut self, ended: DrainResult) {
+            panic!("the node ended cleanly: {ended:?}");
+        }
+    }
+
+    /// The error of the shutdown was lost: only that of the core loop was returned, which says that all data is safe.
+    #[test]
+    fn both_errors_are_returned_when_loop_and_shutdown_fail() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = NodeConfig::assemble(None, ConfigOverrides::default()).unwrap();
+        config.data = folder.path().join("data");
+        config.metrics.set_port(0);
+        let (stop, _handle) = StopSignal::manual().unwrap();
+        let open = |_: &DataDir, _: Clock, _: &mut dyn FnMut(RecoveryProgress)| {
+            let pool = Pool::open(PoolConfig::default()).unwrap();
+            Ok(OpenedNode {
+                // A regular file: epoll refuses it.
+                device: FailingDevice(tempfile::tempfile().unwrap()),
+                front_ends: Vec::new(),
+                resp: None,
+                nvme_tcp: None,
+                capacity: ByteSize(1 << 30),
+                spin: Nanos::ZERO,
+                ticker: pool.ticker().unwrap(),
+                pool,
+            })
+        };
+        let error = serve(&config, &stop, &mut SilentConsole, open).unwrap_err();
+        let ServeError::SystemAndShutdown { system, shutdown } = &error else { panic!("{error}") };
+        assert_eq!(
+            (system.kind(), &shutdown[..]),
+            (std::io::ErrorKind::PermissionDenied, "the disk is full")
+        );
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+    }
 
     #[test]
     fn modes_name_only_namespaces_that_differ() {

@@ -18,6 +18,7 @@ use headwater_frontend::mediated::{LENT_QUEUES_MAX, LentQueues};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::pinning::vfio::{AssignedDevice, KernelIommu, OpenError, PciClass, VfioContainer};
 use headwater_host::wake::WakeDescriptor;
+use headwater_host::width::narrow;
 use headwater_io::vfio::VectorSource;
 use headwater_nvme::driver::{DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, VfioFunction};
 use std::sync::Arc;
@@ -114,7 +115,7 @@ fn allocate_vectors(function: &AssignedDevice) -> std::io::Result<u16> {
     if vectors > 0 {
         function.allocate_vectors(vectors)?;
     }
-    Ok(u16::try_from(vectors).unwrap_or(0))
+    Ok(narrow(vectors))
 }
 
 /// Connects the node's own vectors to one descriptor. Returns `None` for a function without vectors.
@@ -144,11 +145,29 @@ impl VectorSource for LentVectors {
     }
 }
 
+/// Returns the bytes of `blocks` blocks; the numbers are the controller's, and what has no 64 bits is the most there is.
+fn block_bytes(blocks: u64, block_shift: u32) -> u64 {
+    1_u64.checked_shl(block_shift).map_or(u64::MAX, |bytes| blocks.saturating_mul(bytes))
+}
+
 /// Returns the bytes of all block namespaces.
 fn block_capacity(device: &VfioDevice) -> ByteSize {
     let sizes = device.namespaces().iter().map(|namespace| match namespace.kind {
-        NamespaceKind::Block { block_shift, blocks } => blocks.checked_shl(block_shift).unwrap_or(u64::MAX),
+        NamespaceKind::Block { block_shift, blocks } => block_bytes(blocks, block_shift),
         _ => 0,
     });
     ByteSize(sizes.fold(0, u64::saturating_add))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shift dropped the high bits of a number of blocks that only a defective controller reports.
+    #[test]
+    fn bytes_of_blocks_saturate_instead_of_wrapping() {
+        assert_eq!(block_bytes(3, 12), 12_288);
+        assert_eq!(block_bytes(1 << 52, 12), u64::MAX);
+        assert_eq!(block_bytes(1, 64), u64::MAX);
+    }
 }

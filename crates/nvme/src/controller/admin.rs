@@ -80,8 +80,8 @@ pub struct DeviceController {
     errors: ErrorLog,
     keep_alive: KeepAliveTimer,
     watch: NamespaceWatch,
-    /// True while a sanitize operation of this controller runs whose end is not reported.
-    sanitizing: bool,
+    /// The number of sanitize operations that had started when this controller requested one whose end is not reported.
+    sanitizes_before: Option<u64>,
     /// The SMART warnings at the last poll.
     reported_warnings: HealthWarnings,
     /// True once an I/O queue was created since CC.EN was set: the number of queues is fixed then.
@@ -100,7 +100,7 @@ impl DeviceController {
             errors: ErrorLog::default(),
             keep_alive: KeepAliveTimer::default(),
             watch: NamespaceWatch::default(),
-            sanitizing: false,
+            sanitizes_before: None,
             reported_warnings: HealthWarnings::default(),
             queues_created: false,
         }
@@ -164,6 +164,7 @@ impl DeviceController {
         self.events = AsyncEventState::default();
         self.keep_alive = KeepAliveTimer::default();
         self.watch = NamespaceWatch::default();
+        self.sanitizes_before = None;
         self.reported_warnings = HealthWarnings::default();
         self.queues_created = false;
     }
@@ -261,8 +262,11 @@ impl DeviceController {
         if self.watch.update(subsystem, self.config.id) == WatchOutcome::Changed {
             self.notify(AsyncEvent::NamespaceAttribute);
         }
-        if self.sanitizing && !matches!(subsystem.sanitize().state, SanitizeState::Running(_)) {
-            self.sanitizing = false;
+        let sanitize = subsystem.sanitize();
+        // Until the subsystem starts the operation, its state is that of an earlier one.
+        let has_started = self.sanitizes_before.is_some_and(|before| sanitize.started != before);
+        if has_started && !matches!(sanitize.state, SanitizeState::Running(_)) {
+            self.sanitizes_before = None;
             self.notify(AsyncEvent::SanitizeCompleted);
         }
         let warnings = HealthWarnings::of(&subsystem.health());

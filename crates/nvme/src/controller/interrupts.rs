@@ -11,6 +11,7 @@
 //! Masking and messages: INTMS, MSI-X tables and descriptors belong to the transport.
 
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 
 /// Microseconds per step of the aggregation time.
 const AGGREGATION_STEP_MICROS: u64 = 100;
@@ -88,7 +89,7 @@ impl InterruptVectors {
 
     /// Returns the number of vectors.
     pub(crate) fn vectors(&self) -> u16 {
-        u16::try_from(self.vectors.len()).unwrap_or(u16::MAX)
+        narrow(self.vectors.len())
     }
 
     /// Sets coalescing for completions posted from now on; waiting ones keep their deadline or fire at the new

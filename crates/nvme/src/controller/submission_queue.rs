@@ -201,10 +201,8 @@ impl<M: RingMemory> SubmissionQueue<M> {
         let Some(before) = self.consumer.commands_before(command_id) else {
             return false;
         };
-        let room = usize::try_from(self.consumer.entries_max())
-            .unwrap_or(0)
-            .saturating_sub(self.early_entries.len());
-        if usize::try_from(before).map_or(true, |before| before >= room) {
+        let room = (self.consumer.entries_max() as usize).saturating_sub(self.early_entries.len());
+        if before as usize >= room {
             return false;
         }
         for _ in 0..before {

@@ -151,7 +151,7 @@ impl<M: RingMemory, R: DeviceRegisters> AdminQueue<M, R> {
             PageUse::FromHost(bytes) => self.data.write(at, bytes.get(..ADMIN_DATA_BYTES).unwrap_or(bytes)),
         }
         if !matches!(data, PageUse::None) {
-            entry.prp1 = U64::new(self.data.address + u64::try_from(at).unwrap_or(0));
+            entry.prp1 = U64::new(self.data.address + at as u64);
         }
         let pending =
             PendingAdminCommand { purpose, opcode: entry.opcode, deadline: deadline.unwrap_or(NEVER) };

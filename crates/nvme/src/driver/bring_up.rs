@@ -23,6 +23,7 @@ use crate::spec::feature::FeatureId;
 use crate::spec::identify::{CommandSet, IdentifyView, NSID_LIST_MAX};
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 
 /// Most namespaces that the driver scans; further namespaces of a controller are not used.
 pub const NAMESPACES_MAX: usize = 1_024;
@@ -208,7 +209,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
     /// Scans namespaces 1 to NN of a controller without namespace lists; some of them may be inactive.
     fn scan_all_ids(&mut self, now: Nanos) {
         let count = self.info.as_ref().map_or(0, |facts| facts.namespaces_max);
-        let max = u32::try_from(NAMESPACES_MAX).unwrap_or(u32::MAX);
+        let max = narrow(NAMESPACES_MAX);
         self.scan =
             NamespaceScan { ids: (1..=count.min(max)).collect(), running: true, ..NamespaceScan::default() };
         self.begin(BringUpStep::Descriptors { index: 0 }, now);

@@ -10,6 +10,7 @@ use crate::ring::layout::QueueSlots;
 use crate::spec::register::{ControllerRegister, DOORBELLS};
 use headwater_host::clock::Nanos;
 use headwater_host::registers::DeviceRegisters;
+use headwater_host::width::narrow;
 
 /// The unit of CAP.TO and CRTO.
 const READY_UNIT_MS: u64 = 500;
@@ -114,8 +115,7 @@ impl ControllerCapabilities {
     }
 
     fn validate(capabilities: u64, version: u32, crto: u32, bytes: usize) -> Result<Self, CapabilityFault> {
-        let field =
-            |shift: u32, width: u32| u8::try_from(capabilities >> shift & ((1 << width) - 1)).unwrap_or(0);
+        let field = |shift: u32, width: u32| -> u8 { narrow(capabilities >> shift & ((1 << width) - 1)) };
         // 1.0 to 9.x; the major version is a small number in every specification so far.
         if !(0x0001_0000..0x000A_0000).contains(&version) {
             return Err(CapabilityFault::Version { version });
@@ -137,7 +137,7 @@ impl ControllerCapabilities {
         };
         let doorbell_stride = 4_usize << field(32, 4);
         let pairs = (bytes - DOORBELLS as usize) / (2 * doorbell_stride);
-        let io_queues_max = u16::try_from(pairs.saturating_sub(1)).unwrap_or(u16::MAX).min(IO_QUEUES_MAX);
+        let io_queues_max = narrow(pairs.saturating_sub(1).min(IO_QUEUES_MAX.into()));
         if io_queues_max == 0 {
             return Err(CapabilityFault::Doorbells { capabilities, bytes });
         }

@@ -8,6 +8,7 @@ use super::capabilities::ControllerCapabilities;
 use crate::data_pointer::PageBytes;
 use crate::spec::identify::{IdentifyController, IdentifyKv, IdentifyNvm, KvFormat};
 use crate::spec::status::Status;
+use headwater_host::width::narrow;
 use zerocopy::FromBytes;
 
 /// Blocks of 512 bytes to 64 KiB.
@@ -85,7 +86,7 @@ impl ControllerInfo {
         let oncs = identify.io_commands.get();
         let pages = u32::from(identify.transfer_pages_shift);
         let unit = u64::from(capabilities.page.get());
-        let major = u16::try_from(capabilities.version >> 16).unwrap_or(u16::MAX);
+        let major = narrow(capabilities.version >> 16);
         let [_, minor, ..] = capabilities.version.to_le_bytes();
         Some(Self {
             vendor: identify.pci_vendor.get(),

@@ -6,6 +6,7 @@
 use super::memory::DmaBlock;
 use crate::data_pointer::PageBytes;
 use headwater_host::ring_memory::RingMemory;
+use headwater_host::width::narrow;
 
 /// The index of no page.
 const NONE: u32 = u32::MAX;
@@ -56,7 +57,7 @@ impl<M: RingMemory + Clone> ListPages<M> {
     #[must_use]
     pub fn within(block: &DmaBlock<M>, page: PageBytes) -> Self {
         let page_words = page.words();
-        let count = u32::try_from(block.words.words() / page_words).unwrap_or(NONE - 1);
+        let count = narrow(block.words.words() / page_words);
         let pages = (0..count).map(|index| ListPage {
             words: block.words.clone(),
             first: index as usize * page_words,

@@ -15,6 +15,7 @@ use crate::spec::command::SubmissionEntry;
 use crate::spec::sgl::{SglDescriptor, SglKind};
 use headwater_dma::iova::IovaRange;
 use headwater_host::ring_memory::RingMemory;
+use headwater_host::width::{narrow, to_usize};
 use zerocopy::little_endian::U64;
 use zerocopy::transmute;
 
@@ -153,7 +154,7 @@ fn prp_entries(runs: &[IovaRange], page: PageBytes) -> Result<usize, DataPointer
             return Err(DataPointerError::Gap { run, address, page: page.get() });
         }
         let pages = (offset + u64::from(range.bytes)).div_ceil(u64::from(page.get()));
-        entries += usize::try_from(pages).unwrap_or(usize::MAX / 2);
+        entries += to_usize(pages);
     }
     Ok(entries)
 }
@@ -245,7 +246,7 @@ fn segment<M: RingMemory>(
     places: usize,
 ) -> SglDescriptor {
     let kind = if left > places { SglKind::Segment } else { SglKind::LastSegment };
-    let bytes = u32::try_from(left.min(places) << SGL_SHIFT).unwrap_or(u32::MAX);
+    let bytes = narrow(left.min(places) << SGL_SHIFT);
     SglDescriptor::new(kind, lists.address(page), bytes)
 }
 

@@ -22,6 +22,7 @@ use crate::spec::command::SubmissionEntry;
 use crate::spec::priority::QueuePriority;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
+use headwater_host::width::to_usize;
 
 /// Most aborts that wait to be sent.
 const ABORTS_WAITING_MAX: usize = 256;
@@ -327,7 +328,7 @@ impl<F: PciFunction, H: HostMemory> NvmeDriver<F, H> {
 
     /// Returns the bytes of list pages: enough for the longest command, and for many commands of one page each.
     pub(super) fn list_bytes(&self, page: usize) -> usize {
-        let pages = usize::try_from(self.transfer_bytes_max()).unwrap_or(usize::MAX / 2) / page + 1;
+        let pages = to_usize(self.transfer_bytes_max()) / page + 1;
         (pages.div_ceil(page / 8 - 1) + LIST_PAGES) * page
     }
 

@@ -9,6 +9,7 @@ use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
+use headwater_host::width::narrow;
 
 /// The queue is full: reap completions and try again. It holds what the caller wanted to submit with the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -260,7 +261,7 @@ impl<M: RingMemory> SubmissionConsumer<M> {
     #[inline]
     pub fn head(&self) -> u16 {
         // A position is below 65,536 slots by construction.
-        u16::try_from(self.head).unwrap_or(u16::MAX)
+        narrow(self.head)
     }
 
     /// Returns true if [`fetch`](Self::fetch) would return a command or a fault.

@@ -13,6 +13,8 @@ use std::mem::size_of;
 const DATASET_RANGE_BYTES: u64 = size_of::<DatasetRange>() as u64;
 /// Bytes of one source range of Copy, descriptor format 0h.
 const COPY_RANGE_BYTES: u64 = size_of::<CopyRange>() as u64;
+/// Bytes of one source range of Copy, descriptor format 1h, whose tags are longer.
+const LONG_COPY_RANGE_BYTES: u64 = 40;
 
 /// The relation between the length that an entry states and the length of the client's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl CommandTransfer {
 
 impl SubmissionEntry {
     /// Returns the data of a command on a namespace with blocks of `block_bytes` bytes, or `None` if the NVM command
-    /// set has no such opcode. Ranges of a Copy are counted in descriptor format 0h, whatever format the entry states.
+    /// set 1.0 has no such opcode, or no such descriptor format of the source ranges of a Copy.
     #[must_use]
     #[inline]
     pub fn nvm_transfer(&self, block_bytes: u32) -> Option<CommandTransfer> {
@@ -66,8 +68,12 @@ impl SubmissionEntry {
             }
             // NVM 3.2.2: NR, CDW12 7:0.
             NvmOpcode::Copy => {
-                let list = u64::from(self.nvm_copy_ranges()) * COPY_RANGE_BYTES;
-                (list, LengthRule::AtLeast, true)
+                let range_bytes = match self.nvm_copy_format() {
+                    0 => COPY_RANGE_BYTES,
+                    1 => LONG_COPY_RANGE_BYTES,
+                    _ => return None,
+                };
+                (u64::from(self.nvm_copy_ranges()) * range_bytes, LengthRule::AtLeast, true)
             }
         };
         let direction = DataTransfer::of_opcode(self.opcode);
@@ -221,6 +227,19 @@ mod tests {
         assert_eq!(hint.nvm_transfer(512).unwrap().bytes, 16);
         assert!(hint.nvm_transfer(512).unwrap().changes_namespace, "hints count as a change");
         assert_eq!(copy.nvm_transfer(512).unwrap().bytes, 32);
+    }
+
+    /// The ranges of every format were counted with the 32 bytes of format 0h, so that a list of format 1h in a shorter
+    /// buffer was accepted.
+    #[test]
+    fn descriptor_format_of_a_copy_determines_the_length_of_its_ranges() {
+        let copy = nvm::copy(1, 7, DataPointer { address: 0x1000, bytes: 3 * 32 }, BlockOptions::NONE);
+        let bytes = |format: u32| {
+            let cdw12 = (copy.cdw12.get() | format << 8).into();
+            SubmissionEntry { cdw12, ..copy }.nvm_transfer(512).map(|transfer| transfer.bytes)
+        };
+        assert_eq!((bytes(0), bytes(1)), (Some(3 * 32), Some(3 * 40)));
+        assert!((2..16).all(|format| bytes(format).is_none()));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::header::{HeaderRules, PduHeader};
 use super::{DIGEST_BYTES, DigestMode};
 use crate::spec::tcp::{COMMON_BYTES, PduKind};
 use headwater_host::copy::crc32c;
+use headwater_host::width::narrow;
 
 /// The largest header with its digest.
 const HEADER_ROOM: usize = 128 + DIGEST_BYTES;
@@ -103,7 +104,7 @@ impl PduDecoder {
                 DecoderStage::Padding { left, data_bytes } => {
                     let taken = input.len().min(usize::from(left));
                     *input = &input[taken..];
-                    let left = left - u8::try_from(taken).unwrap_or(left);
+                    let left = left - narrow::<usize, u8>(taken);
                     if left > 0 {
                         self.stage = DecoderStage::Padding { left, data_bytes };
                         return Ok(DecoderStep::NeedInput);
@@ -111,8 +112,7 @@ impl PduDecoder {
                     self.stage = DecoderStage::Data { left: data_bytes, crc: 0 };
                 }
                 DecoderStage::Data { left, .. } => {
-                    let max = usize::try_from(left).unwrap_or(usize::MAX);
-                    let (data, rest) = input.split_at(input.len().min(max));
+                    let (data, rest) = input.split_at(input.len().min(left as usize));
                     if data.is_empty() {
                         return Ok(DecoderStep::NeedInput);
                     }
@@ -160,7 +160,7 @@ impl PduDecoder {
         let DecoderStage::Data { left, crc } = self.stage else {
             panic!("{bytes} bytes of data recorded while no data is expected");
         };
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let bytes: u32 = narrow(bytes);
         assert!(bytes <= left, "{bytes} bytes of data recorded, {left} left");
         let left = left - bytes;
         let digests = self.rules.digests.data;

@@ -6,6 +6,7 @@
 
 use super::limits::TERM_HEADER_BYTES_MAX;
 use crate::spec::tcp::{COMMON_BYTES, CommonHeader, PduKind, TerminationPdu};
+use headwater_host::width::narrow;
 use std::fmt;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -96,7 +97,7 @@ impl TcpFault {
                 flags: 0,
                 header_bytes: TERMINATION_HEADER_BYTES,
                 data_offset: 0,
-                pdu_bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
+                pdu_bytes: U32::new(narrow(bytes)),
             },
             status: U16::new(u16::from(self.kind.number())),
             information: U32::new(self.information),

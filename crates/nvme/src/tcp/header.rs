@@ -12,6 +12,7 @@ use crate::spec::tcp::{
     COMMON_BYTES, CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, ResponsePdu, TerminationPdu,
     flag,
 };
+use headwater_host::width::narrow;
 use std::mem::offset_of;
 use zerocopy::FromBytes;
 
@@ -299,8 +300,7 @@ impl HeaderRules {
     /// required alignment, and that the data digest flag is as negotiated.
     fn padding(&self, kind: PduKind, common: &CommonHeader) -> Result<u8, TcpFault> {
         flag_agrees(common.flags & flag::DATA_DIGEST, self.digests.data)?;
-        let header = u8::try_from(self.header_bytes(kind)).unwrap_or(u8::MAX);
-        let padding = common.data_offset.checked_sub(header);
+        let padding = common.data_offset.checked_sub(narrow(self.header_bytes(kind)));
         let aligned = common.data_offset.is_multiple_of(self.alignment.max(1));
         padding.filter(|_| aligned).ok_or(TcpFault::invalid_field(field_offset::DATA_OFFSET))
     }

@@ -20,13 +20,14 @@ use super::fault::{TcpFault, TcpFaultKind};
 use super::header::{
     DataPart, HeaderRules, InitializeFields, PduFields, PduHeader, ReceiverRole, field_offset,
 };
-use super::limits::{HOST_DATA_BYTES_MIN, QUEUE_ENTRIES_MAX};
+use super::limits::{HOST_DATA_BYTES_MIN, PDU_DATA_BYTES_MAX, QUEUE_ENTRIES_MAX};
 use super::send_queue::{DataFraming, LentBytes, SendQueue};
 use super::target::{CloseReason, short_common};
 use super::{DigestMode, DigestSettings};
 use crate::spec::command::SubmissionEntry;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::tcp::{CommandPdu, CommonHeader, DataPdu, InitializePdu, PduKind, flag};
+use headwater_host::width::narrow;
 use pending_commands::{InitiatorCommand, InitiatorCommandTable};
 use std::ops::Range;
 use zerocopy::IntoBytes;
@@ -72,6 +73,16 @@ pub enum CommandTransfer<B> {
     In(B),
 }
 
+impl<B: LentBytes> CommandTransfer<B> {
+    /// Returns the length of the data.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Out(buffer) | Self::In(buffer) => buffer.bytes(),
+        }
+    }
+}
+
 /// A completed command.
 #[derive(Debug)]
 pub struct InitiatorCompletion<B> {
@@ -105,6 +116,8 @@ pub enum InitiatorSubmitError<B> {
     Full(CommandTransfer<B>),
     /// The connection is not open.
     NotOpen(CommandTransfer<B>),
+    /// The data is 4 GiB or longer, which no command can describe.
+    TooLong(CommandTransfer<B>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,13 +194,14 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
         if self.state != InitiatorState::Open {
             return Err(InitiatorSubmitError::NotOpen(transfer));
         }
+        let Ok(bytes) = u32::try_from(transfer.bytes()) else {
+            return Err(InitiatorSubmitError::TooLong(transfer));
+        };
+        let in_capsule_max = self.parameters.in_capsule_max.min(PDU_DATA_BYTES_MAX);
         let data = match &transfer {
             CommandTransfer::None => CapsuleData::None,
-            CommandTransfer::In(buffer) => CapsuleData::Transport { bytes: length(buffer.bytes()) },
-            CommandTransfer::Out(bytes) if length(bytes.bytes()) <= self.parameters.in_capsule_max => {
-                CapsuleData::InCapsule { offset: 0, bytes: length(bytes.bytes()) }
-            }
-            CommandTransfer::Out(bytes) => CapsuleData::Transport { bytes: length(bytes.bytes()) },
+            CommandTransfer::Out(_) if bytes <= in_capsule_max => CapsuleData::InCapsule { offset: 0, bytes },
+            CommandTransfer::Out(_) | CommandTransfer::In(_) => CapsuleData::Transport { bytes },
         };
         let in_capsule = match &transfer {
             CommandTransfer::Out(bytes)
@@ -261,7 +275,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
             let at = command.received_bytes();
             if let CommandTransfer::In(buffer) = &command.transfer {
                 self.decoder.note_direct_data(bytes, |crc| buffer.crc32c(crc, at..at + bytes));
-                command.received += length(bytes);
+                command.received += narrow::<usize, u32>(bytes);
             }
         }
     }
@@ -336,7 +350,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
         self.state = InitiatorState::Open;
         self.frame = DataFraming { digests: response.digests, alignment: (response.data_alignment + 1) * 4 };
         self.decoder.rules.digests = response.digests;
-        self.host_data_max = response.limit;
+        self.host_data_max = response.limit.min(PDU_DATA_BYTES_MAX);
         Ok(InitiatorStep::Opened)
     }
 
@@ -353,7 +367,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
         let CommandTransfer::In(buffer) = &command.transfer else {
             return Err(TcpFault::invalid_field(field_offset::COMMAND_ID));
         };
-        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(buffer.bytes()));
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end as usize <= buffer.bytes());
         end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
         if part.offset != command.received || command.is_finished() {
             return Err(TcpFault::of(TcpFaultKind::Sequence));
@@ -389,7 +403,7 @@ impl<B: LentBytes + Clone> InitiatorConnection<B> {
                 bytes: U32::new(next - at),
                 reserved: U32::new(0),
             };
-            let range = index(at)..index(next);
+            let range = at as usize..next as usize;
             let fields = &pdu.as_bytes()[8..];
             let _short = self.outgoing.data(self.frame, pdu.common, fields, bytes.clone(), range);
             at = next;
@@ -419,13 +433,4 @@ fn completed<B: LentBytes + Clone>(
         received: command.received,
         transfer: command.transfer,
     })
-}
-
-/// Converts a length to the 32-bit field of a descriptor, saturating.
-fn length(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
-}
-
-fn index(at: u32) -> usize {
-    usize::try_from(at).unwrap_or(usize::MAX)
 }

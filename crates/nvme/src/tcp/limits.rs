@@ -7,6 +7,9 @@ pub const IN_CAPSULE_BYTES_MAX: u32 = 8_192;
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8_192;
 /// MAXH2CDATA: maximum data in one H2CData PDU.
 pub const HOST_DATA_BYTES_MAX: u32 = 1 << 20;
+/// Maximum data that this end sends in one PDU. The other end may allow more, up to 4 GiB, which the length of a whole
+/// PDU could not express.
+pub const PDU_DATA_BYTES_MAX: u32 = 1 << 30;
 /// The minimum MAXH2CDATA of a controller (section 3.6.2.3).
 pub const HOST_DATA_BYTES_MIN: u32 = 4_096;
 /// Maximum bytes that one R2T requests.

@@ -9,6 +9,7 @@ use super::DIGEST_BYTES;
 use super::{DigestMode, DigestSettings};
 use crate::spec::tcp::{CommonHeader, flag};
 use headwater_host::copy::crc32c;
+use headwater_host::width::narrow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -174,7 +175,8 @@ impl<B: LentBytes> SendQueue<B> {
         self.write_header(CommonHeader { pdu_bytes: U32::new(bytes), ..common }, fields, header_digest);
     }
 
-    /// Appends a PDU with data, all of `owner[range]`. Copies short data and returns its owner.
+    /// Appends a PDU with data, all of `owner[range]`, at most [`PDU_DATA_BYTES_MAX`](super::limits::PDU_DATA_BYTES_MAX)
+    /// bytes. Copies short data and returns its owner.
     pub(crate) fn data(
         &mut self,
         frame: DataFraming,
@@ -191,12 +193,8 @@ impl<B: LentBytes> SendQueue<B> {
             DigestMode::Off => common.flags,
             DigestMode::On => common.flags | flag::DATA_DIGEST,
         };
-        let common = CommonHeader {
-            flags,
-            data_offset: u8::try_from(offset).unwrap_or(u8::MAX),
-            pdu_bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
-            ..common
-        };
+        let common =
+            CommonHeader { flags, data_offset: narrow(offset), pdu_bytes: U32::new(narrow(bytes)), ..common };
         self.write_header(common, fields, digests.header);
         self.copied.resize(self.copied.len() + offset - header, 0);
         let digest = (digests.data == DigestMode::On).then(|| owner.crc32c(0, range.clone()));

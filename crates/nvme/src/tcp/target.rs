@@ -22,7 +22,7 @@ use super::fault::{TcpFault, TcpFaultKind};
 use super::header::{
     DataPart, HeaderRules, InitializeFields, PduFields, PduHeader, ReceiverRole, field_offset,
 };
-use super::limits::{ADMIN_IN_CAPSULE_BYTES, QUEUE_ENTRIES_MAX, SLOTS_BEFORE_CONNECT};
+use super::limits::{ADMIN_IN_CAPSULE_BYTES, PDU_DATA_BYTES_MAX, QUEUE_ENTRIES_MAX, SLOTS_BEFORE_CONNECT};
 use super::send_queue::{DataFraming, SendQueue};
 use super::{DigestMode, DigestSettings};
 use crate::controller::live_ids::LiveIds;
@@ -33,6 +33,7 @@ use crate::spec::tcp::{CommonHeader, DataPdu, InitializePdu, PduKind, flag};
 pub use command_data::CommandData;
 use exchange::{CommandExchange, DataIntegrity, ExchangeStage};
 use headwater_dma::pool::Pool;
+use headwater_host::width::narrow;
 pub use interface::{
     CloseReason, ExchangeSlot, FlowControl, NeedOutcome, TargetParameters, TargetResponse, TargetStep,
     TransferNeed,
@@ -206,9 +207,9 @@ impl TargetConnection {
         let command_id = exchange.entry.command_id.get();
         let by_r2t = matches!(exchange.data_pointer, Some(CapsuleData::Transport { .. }));
         let granted = if by_r2t && exchange.stage != ExchangeStage::Waiting { exchange.needed } else { 0 };
-        let room = usize::try_from(exchange.data_limit()).unwrap_or(usize::MAX);
+        let room = exchange.data_limit().min(PDU_DATA_BYTES_MAX) as usize;
         exchange.stage = ExchangeStage::Free;
-        self.requested_write_bytes -= usize::try_from(granted).unwrap_or(0);
+        self.requested_write_bytes -= granted as usize;
         self.live.remove(command_id);
         self.free.push(slot.0);
         self.send_response(command_id, response, room);
@@ -265,7 +266,7 @@ impl TargetConnection {
     }
 
     fn grow_slots(&mut self, count: u16) {
-        let have = u16::try_from(self.exchanges.len()).unwrap_or(u16::MAX);
+        let have = narrow(self.exchanges.len());
         self.free.splice(0..0, (have..count).rev());
         self.exchanges.resize_with(usize::from(have.max(count)), CommandExchange::default);
     }
@@ -380,15 +381,13 @@ impl TargetConnection {
     /// Reserves memory for the data that a command needs.
     fn reserve_data(&mut self, slot: ExchangeSlot) {
         let exchange = &mut self.exchanges[usize::from(slot.0)];
-        let bytes = usize::try_from(exchange.needed).unwrap_or(usize::MAX);
-        exchange.data.reserve(bytes, self.pool.as_ref());
+        exchange.data.reserve(exchange.needed as usize, self.pool.as_ref());
     }
 
     /// Sends R2Ts for the data of waiting commands in order, up to the limit of requested write bytes.
     fn request_waiting_data(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            let wanted = self.exchange(slot).needed;
-            let bytes = usize::try_from(wanted).unwrap_or(usize::MAX);
+            let bytes = self.exchange(slot).needed as usize;
             if self.requested_write_bytes > 0
                 && self.requested_write_bytes.saturating_add(bytes) > self.parameters.write_bytes_max
             {
@@ -453,7 +452,7 @@ impl TargetConnection {
             command_id: U16::new(command_id),
             transfer_tag: U16::new(0),
             offset: U32::new(0),
-            bytes: U32::new(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            bytes: U32::new(narrow(bytes)),
             reserved: U32::new(0),
         };
         let _short = self.outgoing.data(self.frame, pdu.common, &pdu.as_bytes()[8..], data, 0..bytes);

@@ -92,12 +92,46 @@ fn sanitize_completion_is_reported_to_the_controller_that_started_it() {
     assert_eq!(request(&mut host, 1), AdminStep::Held);
     let step = host.step(&command(AdminOpcode::Sanitize, 0, [2, 0]), &[]);
     assert!(matches!(step, AdminStep::Namespace(_)));
+    host.subsystem.sanitize.started = 1;
     host.subsystem.sanitize.state = SanitizeState::Running(1);
     let _ = host.controller.poll(&host.subsystem, host.now);
     assert_eq!(host.controller.take_async_event(), None);
     host.subsystem.sanitize.state = SanitizeState::Completed;
     let _ = host.controller.poll(&host.subsystem, host.now);
     assert_eq!(host.controller.take_async_event().unwrap().result, 0x0081_0106);
+}
+
+/// The end of the operation was reported while the subsystem had not started it.
+#[test]
+fn sanitize_that_waits_for_its_start_is_not_reported_as_completed() {
+    let mut host = AdminHost::new();
+    host.subsystem.sanitize.started = 4;
+    host.subsystem.sanitize.state = SanitizeState::Completed;
+    assert_eq!(request(&mut host, 1), AdminStep::Held);
+    assert!(matches!(host.step(&command(AdminOpcode::Sanitize, 0, [2, 0]), &[]), AdminStep::Namespace(_)));
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event(), None, "the state is that of the operation before");
+    // An operation that runs and ends between two polls is reported too.
+    host.subsystem.sanitize.started = 5;
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event().unwrap().result, 0x0081_0106);
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event(), None, "reported once");
+}
+
+/// A reset left the controller waiting for the end of an operation that it had requested before.
+#[test]
+fn a_reset_controller_does_not_report_the_sanitize_it_requested_before() {
+    let mut host = AdminHost::new();
+    let step = host.step(&command(AdminOpcode::Sanitize, 0, [2, 0]), &[]);
+    assert!(matches!(step, AdminStep::Namespace(_)));
+    host.subsystem.sanitize.started = 1;
+    host.subsystem.sanitize.state = SanitizeState::Running(1);
+    host.reset();
+    assert_eq!(request(&mut host, 1), AdminStep::Held);
+    host.subsystem.sanitize.state = SanitizeState::Completed;
+    let _ = host.controller.poll(&host.subsystem, host.now);
+    assert_eq!(host.controller.take_async_event(), None);
 }
 
 #[test]

@@ -36,6 +36,16 @@ impl AdminHost {
         Self { controller, subsystem: FakeSubsystem::new(), now: Nanos::ZERO }
     }
 
+    /// Disables the controller, and enables it again.
+    pub(crate) fn reset(&mut self) {
+        let effect = self.controller.write_register(0x14, 4, 0, self.now);
+        assert_eq!(effect, RegisterEffect::Disable);
+        self.controller.complete_disable();
+        let effect = self.controller.write_register(0x14, 4, ENABLE_ALL_SETS, self.now);
+        assert!(matches!(effect, RegisterEffect::Enable(_)), "{effect:?}");
+        self.controller.complete_enable();
+    }
+
     pub(crate) fn step(&mut self, entry: &SubmissionEntry, data: &[u8]) -> AdminStep {
         self.controller.admin(entry, data, &self.subsystem, self.now)
     }

@@ -6,9 +6,13 @@ use crate::raw::{
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::status::Status;
-use headwater_nvme::tcp::initiator::CommandId;
+use headwater_nvme::tcp::initiator::{CommandId, InitiatorSubmitError};
+use headwater_nvme::tcp::send_queue::SendPiece;
 use headwater_nvme::tcp::target::CloseReason;
-use headwater_nvme::tcp::{CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep};
+use headwater_nvme::tcp::{
+    CommandTransfer, InitiatorConnection, InitiatorParameters, InitiatorStep, LentBytes,
+};
+use std::ops::Range;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -226,6 +230,74 @@ fn full_connection_returns_lent_buffer() {
     }
     let refused = host.submit(SubmissionEntry::default(), CommandTransfer::In(SharedBytes::of(vec![0; 9])));
     assert!(
-        matches!(refused, Err(headwater_nvme::tcp::initiator::InitiatorSubmitError::Full(CommandTransfer::In(buffer))) if buffer.to_vec().len() == 9)
+        matches!(refused, Err(InitiatorSubmitError::Full(CommandTransfer::In(buffer))) if buffer.to_vec().len() == 9)
     );
+}
+
+/// A buffer of a length, without memory.
+#[derive(Clone, Copy, Debug)]
+struct LengthOnly(usize);
+
+impl LentBytes for LengthOnly {
+    fn bytes(&self) -> usize {
+        self.0
+    }
+
+    fn append_to(&self, range: Range<usize>, text: &mut Vec<u8>) {
+        text.resize(text.len() + range.len(), 0);
+    }
+
+    fn crc32c(&self, seed: u32, _range: Range<usize>) -> u32 {
+        seed
+    }
+
+    fn write_at(&mut self, _at: usize, _bytes: &[u8]) {}
+}
+
+/// Opens a connection to a controller that accepts up to 4 GiB in one PDU.
+fn open_to_generous_controller() -> InitiatorConnection<LengthOnly> {
+    let mut host = InitiatorConnection::new(InitiatorParameters {
+        in_capsule_max: u32::MAX,
+        ..InitiatorParameters::default()
+    });
+    drain(host.outgoing_mut());
+    let step = host.advance(&mut &initialize(1, 0, 0, 0, u32::MAX - 3)[..]);
+    assert!(matches!(step, InitiatorStep::Opened), "{step:?}");
+    host
+}
+
+/// The length saturated at 4 GiB less one byte: the command was sent, and named fewer bytes than its buffer has.
+#[test]
+fn data_that_no_command_can_describe_is_returned_and_not_sent() {
+    let mut host = open_to_generous_controller();
+    for transfer in [CommandTransfer::In(LengthOnly(1 << 32)), CommandTransfer::Out(LengthOnly(1 << 32))] {
+        let refused = host.submit(SubmissionEntry::default(), transfer);
+        let returned = matches!(
+            refused,
+            Err(InitiatorSubmitError::TooLong(
+                CommandTransfer::In(LengthOnly(bytes)) | CommandTransfer::Out(LengthOnly(bytes))
+            )) if bytes == 1 << 32
+        );
+        assert!(returned, "{refused:?}");
+    }
+    assert_eq!((host.outstanding(), host.outgoing().pending()), (0, 0));
+}
+
+/// The length of the PDU saturated: the controller would have taken the last bytes of the data for the next PDU.
+#[test]
+fn longest_write_is_divided_into_pdus_whose_length_has_32_bits() {
+    let mut host = open_to_generous_controller();
+    let id = host.submit(SubmissionEntry::default(), CommandTransfer::Out(LengthOnly(u32::MAX as usize)));
+    let id = id.unwrap();
+    let step = host.advance(&mut &data(9, 0, (id.0, 5), (0, u32::MAX), &[])[..]);
+    assert!(matches!(step, InitiatorStep::NeedInput), "{step:?}");
+    let lent: Vec<usize> = host
+        .outgoing()
+        .pieces()
+        .filter_map(|piece| match piece {
+            SendPiece::Lent(_, range) => Some(range.len()),
+            SendPiece::Copied(_) => None,
+        })
+        .collect();
+    assert_eq!(lent, [1 << 30, 1 << 30, 1 << 30, (1 << 30) - 1]);
 }

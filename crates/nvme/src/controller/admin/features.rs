@@ -18,6 +18,7 @@ use crate::spec::identify::{CommandSet, NSID_BROADCAST};
 use crate::spec::register::CommandSets;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 
 /// The reserved value of NSQR and NCQR.
 const QUEUES_RESERVED: u32 = 0xFFFF;
@@ -152,7 +153,7 @@ impl DeviceController {
             return Err(Status::INVALID_FIELD);
         }
         let requested = submission.max(completion) + 1;
-        let granted = u16::try_from(requested).unwrap_or(u16::MAX).min(self.config.io_queues_max).max(1);
+        let granted = narrow(requested.min(self.config.io_queues_max.into()).max(1));
         self.features.grant_io_queues(granted);
         Ok(AdminStep::Done(AdminCompletion::with_result(self.features.number_of_queues())))
     }

@@ -15,6 +15,7 @@ use crate::spec::log_page::{
 };
 use crate::spec::opcode::AdminOpcode;
 use crate::spec::status::Status;
+use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -162,7 +163,7 @@ fn ana(fields: &LogDwords, controller: u16, subsystem: &impl NvmSubsystem) -> Ve
     header.groups = U16::new(1);
     let mut group = AnaGroup::new_zeroed();
     group.id = U32::new(ANA_GROUP);
-    group.namespaces = U32::new(u32::try_from(attached.len()).unwrap_or(u32::MAX));
+    group.namespaces = U32::new(narrow(attached.len()));
     group.changes = U64::new(subsystem.generation());
     group.state = subsystem.ana_state().number();
     let mut page = header.as_bytes().to_vec();

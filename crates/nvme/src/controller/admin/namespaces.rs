@@ -106,7 +106,7 @@ impl DeviceController {
             // Block erase. Blocks cannot stay allocated (SANICAP.NDI), and no mode merely warns of it.
             2 if fields.no_deallocate => Err(Status::INVALID_FIELD),
             2 => {
-                self.sanitizing = true;
+                self.sanitizes_before = Some(subsystem.sanitize().started);
                 Ok(AdminStep::Namespace(NamespaceAction::Sanitize { command: entry.cdw10.get() }))
             }
             _ => Err(Status::INVALID_FIELD),

@@ -127,6 +127,8 @@ pub struct SanitizeStatus {
     pub command: u32,
     /// True if data was written since it completed.
     pub written_since: bool,
+    /// Operations that controllers have started since the device was opened.
+    pub started: u64,
 }
 
 /// The NVM subsystem as one of its controllers sees it.

@@ -4,6 +4,7 @@
 //! Input: identifiers in ascending order. Output: one 4,096-byte page, padded with zeroes after the last entry.
 
 use super::IDENTIFY_LENGTH;
+use headwater_host::width::narrow;
 
 /// Maximum identifiers of a Namespace List.
 pub const NSID_LIST_MAX: usize = IDENTIFY_LENGTH / 4;
@@ -19,7 +20,7 @@ pub fn namespace_list(after: u32, namespaces: impl Iterator<Item = u32>) -> Vec<
 #[must_use]
 pub fn controller_list(from: u16, controllers: impl Iterator<Item = u16>) -> Vec<u8> {
     let listed: Vec<u16> = controllers.filter(|&id| id >= from).take(IDENTIFY_LENGTH / 2 - 1).collect();
-    let count = u16::try_from(listed.len()).unwrap_or(u16::MAX);
+    let count = narrow(listed.len());
     page(std::iter::once(count).chain(listed).flat_map(u16::to_le_bytes))
 }
 
@@ -47,6 +48,9 @@ pub struct DescriptorWriter(Vec<u8>);
 
 impl DescriptorWriter {
     /// Appends a descriptor.
+    ///
+    /// # Panics
+    /// The identifier is longer than 255 bytes, which the format cannot describe.
     #[must_use]
     pub fn with(mut self, kind: DescriptorKind, identifier: &[u8]) -> Self {
         let number = match kind {
@@ -54,9 +58,8 @@ impl DescriptorWriter {
             DescriptorKind::Uuid => 3,
             DescriptorKind::CommandSet => 4,
         };
-        let length = u8::try_from(identifier.len()).unwrap_or(u8::MAX);
-        self.0.extend([number, length, 0, 0]);
-        self.0.extend(identifier.iter().take(usize::from(length)));
+        self.0.extend([number, narrow(identifier.len()), 0, 0]);
+        self.0.extend(identifier);
         self
     }
 

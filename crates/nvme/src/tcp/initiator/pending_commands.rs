@@ -7,9 +7,10 @@ use super::super::decoder::DataCheck;
 use super::super::fault::{TcpFault, TcpFaultKind};
 use super::super::header::{DataPart, LastPdu, ResponseMode, field_offset};
 use super::super::send_queue::LentBytes;
-use super::{CommandTransfer, length};
+use super::CommandTransfer;
 use crate::spec::completion::CompletionEntry;
 use crate::spec::status::Status;
+use headwater_host::width::narrow;
 use zerocopy::little_endian::U16;
 
 /// The identifier of an outstanding command: its slot in the low bits, its generation above.
@@ -57,11 +58,11 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
         if let CommandTransfer::In(buffer) = &mut self.transfer {
             buffer.write_at(at, bytes);
         }
-        self.received += length(bytes.len());
+        self.received += narrow::<usize, u32>(bytes.len());
     }
 
     pub(super) fn received_bytes(&self) -> usize {
-        usize::try_from(self.received).unwrap_or(usize::MAX)
+        self.received as usize
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -86,7 +87,7 @@ impl<B: LentBytes + Clone> InitiatorCommand<B> {
         if part.bytes == 0 {
             return Err(TcpFault::invalid_field(field_offset::BYTES));
         }
-        let end = part.offset.checked_add(part.bytes).filter(|&end| end <= length(bytes.bytes()));
+        let end = part.offset.checked_add(part.bytes).filter(|&end| end as usize <= bytes.bytes());
         let end = end.ok_or(TcpFault::of(TcpFaultKind::OutOfRange))?;
         if part.offset != self.requested {
             return Err(TcpFault::of(TcpFaultKind::Sequence));

@@ -18,6 +18,7 @@ use super::super::fault::{TcpFault, TcpFaultKind};
 use super::super::header::{DataPart, LastPdu, field_offset};
 use super::command_data::CommandData;
 use crate::spec::command::SubmissionEntry;
+use headwater_host::width::narrow;
 use std::ops::Range;
 
 /// The stage of an exchange.
@@ -85,14 +86,14 @@ impl CommandExchange {
     /// Accepts data of the current PDU, at most as much as the command needs.
     pub(super) fn accept(&mut self, mut bytes: &[u8]) {
         if let ExchangeStage::InCapsule { skip } = &mut self.stage {
-            let skipped = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(*skip);
-            *skip -= skipped;
-            bytes = &bytes[usize::try_from(skipped).unwrap_or(bytes.len())..];
+            let skipped = bytes.len().min(*skip as usize);
+            *skip -= narrow::<usize, u32>(skipped);
+            bytes = &bytes[skipped..];
         }
-        let left = usize::try_from(self.needed - self.received).unwrap_or(usize::MAX);
+        let left = (self.needed - self.received) as usize;
         let taken = &bytes[..bytes.len().min(left)];
-        self.data.put(usize::try_from(self.received).unwrap_or(usize::MAX), taken);
-        self.received += u32::try_from(taken.len()).unwrap_or(0);
+        self.data.put(self.received as usize, taken);
+        self.received += narrow::<usize, u32>(taken.len());
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::controller::schedule::ArbitrationSettings;
 use crate::spec::feature::FeatureId;
 use crate::spec::status::Status;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use std::collections::BTreeSet;
 
 /// The composite temperature above which a warning is due, kelvin: 85 degrees Celsius.
@@ -212,7 +213,7 @@ impl FeatureValues {
     }
 
     fn set_temperature(&mut self, dword: u32) -> Result<(), Status> {
-        let threshold = u16::try_from(dword & 0xFFFF).unwrap_or(u16::MAX);
+        let threshold = narrow(dword & 0xFFFF);
         match (dword >> 16 & 0xF, dword >> 20 & 0b11) {
             // TMPSEL Fh selects all sensors.
             (0 | 0xF, 0) => self.over_temperature = threshold,

@@ -16,6 +16,7 @@ use crate::spec::feature::async_event_bit;
 use crate::spec::identify::{IdentifyController, LBA_FORMAT_SHIFTS};
 use crate::spec::opcode::AdminOpcode;
 use crate::spec::register::VERSION_2_0;
+use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -93,6 +94,7 @@ fn describe_admin(page: &mut IdentifyController, config: &ControllerConfig) {
     // Commands supported and effects, extended data, and the supported log pages.
     page.log_attributes = 1 << 1 | 1 << 2 | 1 << 5;
     page.keep_alive_granularity = U16::new(GRANULARITY_100MS);
+    // The field cannot hold 65,536; a queue of so many slots has one command fewer in any case.
     page.commands_max = U16::new(u16::try_from(config.queue_slots_max).unwrap_or(u16::MAX));
     page.async_events = U32::new(match config.kind {
         ControllerKind::Discovery => async_event_bit::DISCOVERY_LOG,
@@ -131,7 +133,9 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
     page.write_cache = 0b11 << 1 | u8::from(subsystem.has_write_cache());
     // A write of any length is atomic; its limit is the transfer size, in the largest blocks.
     let largest = LBA_FORMAT_SHIFTS.into_iter().max().unwrap_or(12);
-    let blocks = u16::try_from(config.transfer_bytes_max() >> largest).unwrap_or(u16::MAX).saturating_sub(1);
+    // A 0's based field; what is above its largest value is reported as that.
+    let blocks =
+        u16::try_from((config.transfer_bytes_max() >> largest).saturating_sub(1)).unwrap_or(u16::MAX);
     page.atomic_write_normal = U16::new(blocks);
     page.atomic_write_power_fail = U16::new(blocks);
     page.namespaces_allowed = U32::new(subsystem.namespaces_max());
@@ -154,5 +158,5 @@ fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {
 
 /// Encodes a count as a 0's based field.
 fn less_one(count: usize) -> u8 {
-    u8::try_from(count.saturating_sub(1)).unwrap_or(u8::MAX)
+    narrow(count.saturating_sub(1))
 }

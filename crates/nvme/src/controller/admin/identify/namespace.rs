@@ -9,6 +9,7 @@ use crate::spec::identify::{
     CommandSet, IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format,
 };
 use crate::spec::kv::KV_KEY_BYTES_MAX;
+use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -97,11 +98,11 @@ fn nvm(controller: &DeviceController, index: u8, subsystem: &impl NvmSubsystem) 
     let limits = subsystem.limits();
     let mut page = IdentifyNvm::new_zeroed();
     page.features = HAS_GRANULARITY;
-    page.lba_formats = u8::try_from(LBA_FORMAT_SHIFTS.len() - 1).unwrap_or(0);
+    page.lba_formats = narrow(LBA_FORMAT_SHIFTS.len() - 1);
     page.format = index;
     page.sharing = sharing_bit(controller.config.multipath);
     page.deallocate = DEALLOCATED_ARE_ZEROES;
-    let granularity = u16::try_from((GRANULARITY_BYTES >> shift_of(index)).saturating_sub(1)).unwrap_or(0);
+    let granularity = narrow((GRANULARITY_BYTES >> shift_of(index)).saturating_sub(1));
     for field in [
         &mut page.write_granularity,
         &mut page.write_alignment,
@@ -113,7 +114,7 @@ fn nvm(controller: &DeviceController, index: u8, subsystem: &impl NvmSubsystem) 
     }
     page.copy_range_blocks_max = U16::new(limits.copy_range_blocks_max);
     page.copy_blocks_max = U32::new(limits.copy_blocks_max);
-    page.copy_ranges_max = u8::try_from(limits.copy_ranges_max.saturating_sub(1)).unwrap_or(u8::MAX);
+    page.copy_ranges_max = narrow(limits.copy_ranges_max.saturating_sub(1));
     for (slot, shift) in page.formats.iter_mut().zip(LBA_FORMAT_SHIFTS) {
         // Blocks of a page need one index entry per page; smaller blocks need more.
         let relative_performance = if 1 << shift == GRANULARITY_BYTES { 0 } else { 2 };
