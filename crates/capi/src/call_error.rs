@@ -127,6 +127,7 @@ fn code_of_request(error: &RequestError) -> ResultCode {
         RequestError::Full { .. } => ResultCode::WouldBlock,
         RequestError::Unsupported { .. } => ResultCode::Unsupported,
         RequestError::Gone => ResultCode::Gone,
+        RequestError::NoThread { .. } => ResultCode::NoThread,
         RequestError::NoQueue => ResultCode::Closed,
         _ => ResultCode::Argument,
     }
@@ -139,6 +140,7 @@ fn code_of_io(error: &IoError) -> ResultCode {
         IoError::BlocksOutOfRange { .. } => ResultCode::OutOfRange,
         IoError::Submit(SubmitError::Full) => ResultCode::WouldBlock,
         IoError::Submit(SubmitError::Gone) | IoError::Gone { .. } => ResultCode::Gone,
+        IoError::Submit(SubmitError::NoThread { .. }) => ResultCode::NoThread,
         IoError::Submit(_) => ResultCode::Unsupported,
         IoError::Unsupported { .. }
         | IoError::Limit { .. }

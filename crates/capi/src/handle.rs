@@ -17,6 +17,7 @@ use headwater::io::handle::Handle;
 use headwater::io::scheduler::RequestClass;
 use headwater::io::selector::{QueueName, QueueSelector, SelectionContext};
 use headwater::{ClientNamespace, WriteDurability};
+use headwater_host::width::narrow;
 use std::ffi::c_void;
 use std::slice;
 use std::sync::Arc;
@@ -96,7 +97,7 @@ impl SelectorCallback {
             bytes: choice.bytes,
             direction,
             class_number: choice.class.number().into(),
-            queues: u32::try_from(choice.queues.len()).unwrap_or(u32::MAX),
+            queues: narrow(choice.queues.len()),
             reserved: 0,
         };
         let context = std::ptr::with_exposed_provenance_mut(self.context);

@@ -13,6 +13,7 @@ use headwater::host::clock::Nanos;
 use headwater::io::cache::{PAGE_BYTES, WritePolicy};
 use headwater::io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use headwater::io::scheduler::{CLASSES, LatePolicy, MergePolicy, RequestClass, SchedulingPolicy};
+use headwater_host::width::to_usize;
 
 /// A parameter of a handle.
 #[repr(C)]
@@ -221,8 +222,7 @@ impl OpenHandle {
     }
 
     fn set_cache(&mut self, bytes: u64) -> Result<(), CallError> {
-        let pages = bytes.div_ceil(PAGE_BYTES as u64);
-        let pages = usize::try_from(pages).unwrap_or(usize::MAX);
+        let pages = to_usize(bytes.div_ceil(PAGE_BYTES as u64));
         let cache = (pages > 0).then_some(CacheSize { pages, policy: self.settings.policy });
         self.io_path.set_cache(cache, &self.facts, self.device)
     }

@@ -28,7 +28,10 @@ impl<F> InFlightTable<F> {
     pub(crate) fn insert(&mut self, flight: F) -> u64 {
         let number = self.next();
         match self.vacant.pop() {
-            Some(at) => self.slots[at] = Some(flight),
+            Some(at) => {
+                let earlier = self.slots[at].replace(flight);
+                assert!(earlier.is_none(), "number {at} is taken by a command in flight");
+            }
             None => self.slots.push(Some(flight)),
         }
         number

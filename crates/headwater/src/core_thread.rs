@@ -9,6 +9,7 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
+use headwater_host::width::narrow;
 use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::ClientPair;
 use headwater_io::{ClientNamespace, IoError};
@@ -233,10 +234,11 @@ impl<M: Media> CoreThread<M> {
                 continue;
             };
             let PendingNamespaceChange { id, answer, .. } = self.changes.swap_remove(at);
-            let made = u8::try_from(completion.position).unwrap_or(0);
             let status = completion.status;
-            let number = if id == 0 { made } else { id };
-            let _ = answer.send(if status.is_success() { Ok(number) } else { Err(IoError::Status(status)) });
+            // The position is the identifier of the namespace that was created.
+            let number = || if id == 0 { narrow(completion.position) } else { id };
+            let _ =
+                answer.send(if status.is_success() { Ok(number()) } else { Err(IoError::Status(status)) });
         }
         self.releases.retain(|(revocation, answer)| {
             let quiet = revocation.is_drained();

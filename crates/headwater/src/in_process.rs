@@ -11,6 +11,7 @@ use headwater_dma::pool::{Pool, PoolTicker};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
+use headwater_host::width::narrow;
 use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{
@@ -19,6 +20,7 @@ use headwater_io::{
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::geometry::BLOCKS_MAX;
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{FlashGeometry, Media, PAGES_PER_BLOCK};
 use std::fmt::Display;
@@ -107,7 +109,7 @@ impl MemoryRegistrar for ThreadRegistrar {
 
 /// Starts a new device in memory.
 pub(crate) fn in_memory(bytes: u64) -> Result<InProcess, IoError> {
-    let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks_in(bytes))).map_err(cannot_open)?;
+    let media = MemoryMedia::erased(geometry_for(bytes)?).map_err(cannot_open)?;
     start(media)
 }
 
@@ -122,17 +124,20 @@ pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProce
         let space = rustix::fs::statvfs(path).map_err(|error| named(&error))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let capacity = capacity.unwrap_or(CAPACITY_DEFAULT.min(free / 2));
-        let geometry = FlashGeometry::with_blocks(blocks_in(capacity));
-        FileMedia::create(path, geometry, fastrand::u128(..).to_le_bytes(), options)
+        FileMedia::create(path, geometry_for(capacity)?, fastrand::u128(..).to_le_bytes(), options)
     };
     start(media.map_err(|error| named(&error))?)
 }
 
-/// Returns the number of whole blocks in `capacity` bytes of flash, a multiple of the dies.
-fn blocks_in(capacity: u64) -> u32 {
-    let block_bytes = SLOT_BYTES * u64::try_from(PAGES_PER_BLOCK).unwrap_or(64);
+/// Returns the geometry of `capacity` bytes of flash: whole blocks, a multiple of the dies.
+fn geometry_for(capacity: u64) -> Result<FlashGeometry, IoError> {
+    let block_bytes = SLOT_BYTES * PAGES_PER_BLOCK as u64;
     let dies = u64::from(FlashGeometry::with_blocks(0).dies());
-    u32::try_from(capacity / block_bytes / dies * dies).unwrap_or(u32::MAX)
+    let max = u64::from(BLOCKS_MAX) * block_bytes;
+    if capacity > max {
+        return Err(cannot_open(format_args!("{capacity} bytes are too many; choose at most {max}")));
+    }
+    Ok(FlashGeometry::with_blocks(narrow(capacity / block_bytes / dies * dies)))
 }
 
 fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
@@ -248,5 +253,24 @@ impl Drop for InProcessQueue {
     fn drop(&mut self) {
         // The send fails if the device is gone, and its queues with it.
         let _ = self.device_thread.send(CoreRequest::DropQueue(self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of blocks saturated at 32 bits, and no error named the bytes that were requested.
+    #[test]
+    fn capacity_above_the_largest_medium_is_refused_by_its_bytes() {
+        let max = u64::from(BLOCKS_MAX) * PAGES_PER_BLOCK as u64 * SLOT_BYTES;
+        assert_eq!(geometry_for(max).unwrap().blocks, BLOCKS_MAX);
+        for bytes in [max + 1, u64::MAX] {
+            let refused = geometry_for(bytes).unwrap_err().to_string();
+            assert!(
+                refused.contains(&format!("{bytes} bytes are too many; choose at most {max}")),
+                "{refused}"
+            );
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! in the other direction, the table of namespaces as text.
 
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_io::ClientNamespace;
 use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 use headwater_ssd::command::NamespaceId;
@@ -102,7 +103,7 @@ fn namespace_spec(namespace: &Namespace) -> NamespaceSpec {
     NamespaceSpec {
         block_bytes: match namespace.kind {
             NamespaceKind::Kv => 0,
-            NamespaceKind::Block(format) => u32::try_from(format.bytes()).unwrap_or(0),
+            NamespaceKind::Block(format) => narrow(format.bytes()),
         },
         size: namespace.size,
         durability: namespace.durability.map(durability_spec),

@@ -24,6 +24,7 @@ use crate::error::{CacheError, IoError, RequestError};
 use crate::handle::{Handle, IoRequest, RefusedRequest, RequestOperation};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -103,7 +104,7 @@ fn piece_token(key: u32, piece: u32) -> u64 {
 }
 
 fn piece_of(token: u64) -> (u32, u32) {
-    let half = |half: u64| u32::try_from(half & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    let half = |half: u64| narrow(half & u64::from(u32::MAX));
     (half(token >> 32), half(token))
 }
 
@@ -395,7 +396,7 @@ impl CachedHandle {
     fn cancel_key(&mut self, key: u32) -> bool {
         let Some(whole) = self.requests.get_mut(&key) else { return false };
         whole.deadline = None;
-        let pieces = u32::try_from(whole.pieces.len()).unwrap_or(0).max(1);
+        let pieces = narrow::<usize, u32>(whole.pieces.len()).max(1);
         let given_up = (0..pieces).filter(|&piece| self.member.cancel(piece_token(key, piece)));
         given_up.count() > 0
     }

@@ -146,7 +146,7 @@ impl Device {
             if completion.status.same_code(Status::KEY_DOES_NOT_EXIST) {
                 return Ok(None);
             }
-            let bytes = usize::try_from(completion.into_result()?).unwrap_or(usize::MAX);
+            let bytes = completion.into_result()? as usize;
             if bytes <= scratch.bytes() {
                 let mut value = vec![0; bytes];
                 scratch.read(0, &mut value)?;
@@ -327,5 +327,5 @@ fn facts_of(backend: &mut dyn DeviceBackend, namespace: u32) -> Result<ClientNam
 }
 
 fn blocks(bytes: usize, block_bytes: u32) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX) / u64::from(block_bytes.max(1))
+    bytes as u64 / u64::from(block_bytes.max(1))
 }

@@ -188,6 +188,14 @@ pub enum SubmitError {
         /// The number of blocks that exist.
         size: u64,
     },
+    /// The system refused the thread that a polled queue needs for the command.
+    #[error(
+        "cannot start a thread for the command, error {errno}; raise the limits on descriptors or threads"
+    )]
+    NoThread {
+        /// The system's error number.
+        errno: i32,
+    },
     /// A command that the backend does not support.
     #[error("{what}")]
     Unsupported {

@@ -28,6 +28,7 @@ use contents::ModelBlocks;
 use device::ModelCore;
 use headwater_dma::pool::Pool;
 use headwater_host::sync::Mutex;
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::priority::QueuePriority;
 use null::NullQueue;
 use std::sync::Arc;
@@ -112,8 +113,8 @@ impl ModelDevice {
         let size = settings.bytes / u64::from(block_bytes.max(1));
         if !power_of_two || size == 0 {
             return Err(IoError::PartialBlocks {
-                bytes: usize::try_from(settings.bytes).unwrap_or(usize::MAX),
-                block_bytes: usize::try_from(block_bytes).unwrap_or(usize::MAX),
+                bytes: to_usize(settings.bytes),
+                block_bytes: block_bytes as usize,
             });
         }
         let facts = ClientNamespace { id: MODEL_NAMESPACE, block_bytes, size, writable: true, blocks: None };

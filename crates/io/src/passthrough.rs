@@ -145,7 +145,7 @@ impl PassthroughDevice {
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<NvmeWork>, IoError> {
         let options = RingOptions {
-            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            depth: depth as usize,
             polled: self.options.poll,
             choice: self.options.uring,
             registration_slots: self.registration_slots,

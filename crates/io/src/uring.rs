@@ -86,7 +86,7 @@ impl UringDevice {
 
     fn ring(&self, depth: u32) -> Result<DeviceRing<BlockWork>, IoError> {
         let options = RingOptions {
-            depth: usize::try_from(depth).unwrap_or(usize::MAX),
+            depth: depth as usize,
             polled: self.options.poll,
             choice: self.options.uring,
             registration_slots: pool::SLOTS,

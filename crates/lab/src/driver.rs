@@ -9,6 +9,7 @@
 use crate::experiment::LabError;
 use crate::resp_load::{KEYS, LoadCommand, LoadResult, RespLoad};
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::to_usize;
 use rustix::event::epoll;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -77,7 +78,7 @@ impl DriverRun {
                 return Err(io::Error::other("it did not reply to outstanding commands for 10 s"));
             }
             for event in &events {
-                let index = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                let index = to_usize(event.data.u64());
                 let Some(connection) = self.connections.get_mut(index) else {
                     continue;
                 };

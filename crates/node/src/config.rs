@@ -18,6 +18,8 @@ pub use size::ByteSize;
 use headwater_io::attach::admin::AccessGrant;
 use headwater_ssd::engine::Durability;
 use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::media::PAGES_PER_BLOCK;
+use headwater_ssd::media::geometry::BLOCKS_MAX;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,8 @@ use std::path::{Path, PathBuf};
 pub const CAPACITY_DEFAULT: ByteSize = ByteSize(8 << 30);
 /// Minimum capacity of the flash: 64 blocks of 64 page slots.
 pub const CAPACITY_MIN: ByteSize = ByteSize(64 * 64 * 4_608);
+/// Maximum capacity of the flash: as many blocks as record addresses can name.
+pub const CAPACITY_MAX: ByteSize = ByteSize(BLOCKS_MAX as u64 * PAGES_PER_BLOCK as u64 * FRAME_BYTES);
 /// Bytes of one frame of device DRAM: a page slot.
 pub const FRAME_BYTES: u64 = 4_608;
 /// Default size of device DRAM: the minimum that has room for a value of 16 MiB.
@@ -149,6 +153,16 @@ pub enum ConfigError {
         /// The file of keys.
         path: PathBuf,
     },
+    /// A size above the maximum.
+    #[error("{setting} {found} is too large: give at most {max}")]
+    TooLarge {
+        /// The setting.
+        setting: &'static str,
+        /// The given size.
+        found: ByteSize,
+        /// The maximum.
+        max: ByteSize,
+    },
     /// A size below the minimum.
     #[error("{setting} {found} is too small: give at least {min}")]
     TooSmall {
@@ -223,7 +237,11 @@ impl NodeConfig {
         if let (None, Some(path)) = (self.nvme_tcp, &self.nvme_tcp_psk) {
             return Err(ConfigError::KeysWithoutAddress { path: path.clone() });
         }
-        at_least("capacity", self.capacity.unwrap_or(CAPACITY_MIN), CAPACITY_MIN)?;
+        let capacity = self.capacity.unwrap_or(CAPACITY_MIN);
+        at_least("capacity", capacity, CAPACITY_MIN)?;
+        if capacity > CAPACITY_MAX {
+            return Err(ConfigError::TooLarge { setting: "capacity", found: capacity, max: CAPACITY_MAX });
+        }
         at_least("memory", self.memory, MEMORY_MIN)
     }
 }
@@ -306,6 +324,20 @@ mod tests {
         let over = ConfigOverrides { capacity: Some(ByteSize(4096)), ..ConfigOverrides::default() };
         let error = NodeConfig::assemble(None, over).unwrap_err().to_string();
         assert!(error.starts_with("capacity 4 KiB is too small: give at least"), "{error}");
+    }
+
+    /// Its blocks saturated at 32 bits, and the error was that of a file system that has no such file.
+    #[test]
+    fn error_of_a_large_capacity_names_the_maximum() {
+        let with = |capacity| ConfigOverrides { capacity: Some(capacity), ..ConfigOverrides::default() };
+        assert!(NodeConfig::assemble(None, with(CAPACITY_MAX)).is_ok());
+        for bytes in [CAPACITY_MAX.0 + 1, u64::MAX] {
+            let error = NodeConfig::assemble(None, with(ByteSize(bytes))).unwrap_err().to_string();
+            assert!(
+                error.starts_with("capacity ") && error.contains("is too large: give at most 18 TiB"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn run(
             SourceItem::Batch(records) => {
                 let before = report.bytes;
                 store(target, &records, report, manifest.as_mut()).map_err(|error| error.to_string())?;
-                progress.advance(u64::try_from(records.len()).unwrap_or(0), report.bytes - before);
+                progress.advance(records.len() as u64, report.bytes - before);
             }
             SourceItem::Skipped(why, what) => report.count_skipped(why, what),
             SourceItem::Failed(what) => return Err(what),
@@ -125,7 +125,7 @@ fn store(
         match stored {
             StoreResult::Acknowledged => {
                 report.stored += 1;
-                report.bytes += u64::try_from(record.value.len()).unwrap_or(0);
+                report.bytes += record.value.len() as u64;
                 if manifest.is_some() {
                     serde_json::to_writer(&mut lines, &ManifestLine::from_record(record))
                         .map_err(std::io::Error::from)?;

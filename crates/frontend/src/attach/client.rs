@@ -9,6 +9,7 @@ use headwater_dma::iova::RegionRevocation;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake_line::WakeLine;
+use headwater_host::width::narrow;
 use headwater_io::attach::admin::{AccessGrant, ClientInfo};
 use headwater_io::attach::connection::send_message;
 use headwater_io::attach::protocol::{AttachReply, encode};
@@ -149,7 +150,7 @@ impl AttachedClient {
             pid: self.peer.pid,
             uid: self.peer.uid,
             gid: self.peer.gid,
-            queues: u32::try_from(self.queues.len()).unwrap_or(u32::MAX),
+            queues: narrow(self.queues.len()),
             memory: self.memory(),
         }
     }

@@ -261,7 +261,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         }
         let client = self.clients.get(&key).ok_or(CLIENT_GONE)?;
         let grant = client.grant.as_ref().ok_or(CLIENT_GONE)?;
-        if client.queues.len() >= usize::try_from(grant.queues).unwrap_or(usize::MAX) {
+        if client.queues.len() >= grant.queues as usize {
             return Err(format!("this client is limited to {} queues by its grant", grant.queues));
         }
         if client.is_direct {
@@ -275,7 +275,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
         let words = words_for(depth).map_err(|error| error.to_string())?;
         let length = (words * 8).next_multiple_of(PAGE_BYTES);
-        let bytes = u64::try_from(length).unwrap_or(u64::MAX);
+        let bytes = length as u64;
         client.check_ring_memory(bytes)?;
         let (region, memory) = SharedMemory::memfd(length).map_err(|error| error.to_string())?;
         let words = SharedMemoryWords::new(region, 0, words).map_err(|error| error.to_string())?;

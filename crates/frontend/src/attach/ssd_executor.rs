@@ -10,6 +10,7 @@ use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeError;
+use headwater_host::width::narrow;
 use headwater_io::client_namespace::ClientNamespace;
 use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
@@ -95,11 +96,11 @@ impl<M: Media> EntryExecutor for SsdExecutor<M> {
 
     fn next_completed_change(&mut self, device: &mut SsdDevice<M>) -> Option<CompletedChange> {
         let completion = device.next_completion(self.control)?;
-        let made = u8::try_from(completion.position).unwrap_or(0);
         let status = completion.status;
         Some(CompletedChange {
             token: completion.token,
-            result: if status.is_success() { Ok(made) } else { Err(status) },
+            // The identifier of a namespace.
+            result: if status.is_success() { Ok(narrow(completion.position)) } else { Err(status) },
         })
     }
 }

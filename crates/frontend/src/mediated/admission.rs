@@ -46,6 +46,9 @@ impl EntryAdmission {
     ///
     /// # Errors
     /// The status that the client receives; then there are neither runs nor ranges.
+    ///
+    /// # Panics
+    /// Never: a resolved range is copied whole.
     pub fn validate(
         &mut self,
         entry: &SubmissionEntry,
@@ -72,7 +75,8 @@ impl EntryAdmission {
                 let bytes = ranges.as_mut_bytes();
                 let data = resolve_data(client, entry, bytes.len() as u64)?;
                 // Copied once: the validated ranges are this copy, which no client can write.
-                data.copy_in(0, bytes);
+                let copied = data.copy_in(0, bytes);
+                assert!(copied == bytes.len(), "{copied} of {} bytes of a resolved range", bytes.len());
                 window.check_ranges(ranges)?;
                 self.count = ranges.len();
                 Ok(AdmittedEntry { entry: own, data: ClientSegments::default() })

@@ -4,6 +4,7 @@
 //! entry, which holds validated fields only, or the status that refuses the client's entry. Invariant: every block that
 //! an approved entry names lies in the namespace, and in the blocks that the client may access.
 
+use headwater_host::width::narrow;
 use headwater_nvme::driver::{NamespaceKind, ScannedNamespace};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::DataPointer;
@@ -154,7 +155,7 @@ fn approve_dataset_management(
         return Err(Status::INVALID_FIELD);
     }
     let ranges = entry.nvm_dataset_ranges();
-    let list = DataPointer { address: 0, bytes: u32::try_from(transfer.bytes).unwrap_or(u32::MAX) };
+    let list = DataPointer { address: 0, bytes: narrow(transfer.bytes) };
     let entry = nvm::deallocate(entry.namespace.get(), list);
     Ok(ApprovedEntry { entry, need: DataRequirement::Ranges(ranges, window) })
 }

@@ -90,8 +90,9 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         let mut moved = false;
         while let Some(ControllerCompletion { token, result, status }) = device.next_completion() {
             moved = true;
-            // The device completes each accepted command once, so the slot is occupied.
-            let Some(flight) = self.in_flight.remove(token) else { continue };
+            let Some(flight) = self.in_flight.remove(token) else {
+                unreachable!("the device completed command {token}, which is not in flight");
+            };
             if let Some(page) = flight.page {
                 device.return_range_page(page);
             }

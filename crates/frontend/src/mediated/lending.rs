@@ -21,7 +21,7 @@ impl<F: PciFunction, H: HostMemory> QueueLender<HardwareDevice<F, H>> for Mediat
             page: page.get(),
             sgl: sgl != SglUse::Never,
             transfer: transfer_bytes_max,
-            timeout_ms: u64::try_from(timeout.to_duration().as_millis()).unwrap_or(u64::MAX),
+            timeout_ms: timeout.0 / 1_000_000,
         })
     }
 

@@ -50,7 +50,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         entry: &SubmissionEntry,
     ) -> bool {
         let owed = match self.admin_need(id, entry) {
-            Ok(TransferNeed::ToHost(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            Ok(TransferNeed::ToHost(bytes)) => bytes as usize,
             Ok(_) => 0,
             Err(status) => {
                 connection.respond(slot, TargetResponse::status(status));

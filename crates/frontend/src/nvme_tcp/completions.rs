@@ -33,8 +33,10 @@ impl NvmeTcpFrontEnd {
             return self.submit_next(device, number);
         }
         match self.shared.in_flight.remove(number) {
-            // Changes of namespaces are answered by `take_administered`.
-            None | Some(NvmeTcpCommand::Namespace { .. }) => {}
+            None => unreachable!("the device completed command {number}, which is not in flight"),
+            Some(NvmeTcpCommand::Namespace { .. }) => {
+                unreachable!("the change of namespaces {number} is completed by `next_admin_completion`")
+            }
             Some(NvmeTcpCommand::Io { connection, slot, answer, reserved: owed }) => {
                 let NvmeResult { result, status, data } = answer.build(completion);
                 let response = TargetResponse { result: u64::from(result), status, data };
@@ -60,6 +62,7 @@ impl NvmeTcpFrontEnd {
         let Some(mut connection) = self.connections.take_out(id) else {
             return;
         };
+        assert!(connection.in_flight > 0, "a response to a command that is not in flight");
         connection.in_flight -= 1;
         connection.end_reservation(owed);
         connection.respond(slot, response);

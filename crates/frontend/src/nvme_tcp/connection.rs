@@ -190,6 +190,7 @@ impl NvmeTcpConnection {
     /// Ends a reservation.
     #[inline]
     pub(super) fn end_reservation(&mut self, bytes: usize) {
+        assert!(bytes <= self.reserved, "{bytes} bytes are released, {} are reserved", self.reserved);
         self.reserved -= bytes;
     }
 

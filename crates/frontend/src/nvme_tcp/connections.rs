@@ -5,6 +5,7 @@
 use super::connection::NvmeTcpConnection;
 use super::limits::CONNECTIONS_MAX;
 use headwater_host::clock::Nanos;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::fabrics::ConnectionId;
 use headwater_nvme::tcp::secure::SecureStream;
 use std::os::fd::OwnedFd;
@@ -68,13 +69,14 @@ impl ConnectionTable {
     #[inline]
     pub(super) fn put_back(&mut self, connection: Box<NvmeTcpConnection>) {
         let place = slot_of(connection.id);
-        self.slots[place] = Some(connection);
+        let other = self.slots[place].replace(connection);
+        assert!(other.is_none(), "two connections share slot {place}");
     }
 
     /// Removes a connection that was taken out; its socket is closed.
     pub(super) fn remove(&mut self, connection: Box<NvmeTcpConnection>) {
         self.open -= 1;
-        self.free.push(u16::try_from(connection.id.0 & SLOT_MASK).unwrap_or(0));
+        self.free.push(narrow(connection.id.0 & SLOT_MASK));
         drop(connection);
     }
 
@@ -85,5 +87,5 @@ impl ConnectionTable {
 }
 
 fn slot_of(id: ConnectionId) -> usize {
-    usize::try_from(id.0 & SLOT_MASK).unwrap_or(usize::MAX)
+    to_usize(id.0 & SLOT_MASK)
 }

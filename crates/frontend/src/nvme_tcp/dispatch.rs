@@ -178,7 +178,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             return true;
         }
         let (owed, data) = match io.data() {
-            DataNeed::ToHost(bytes) => (usize::try_from(bytes).unwrap_or(usize::MAX), true),
+            DataNeed::ToHost(bytes) => (bytes as usize, true),
             DataNeed::FromHost(_) | DataNeed::None => (0, false),
         };
         if !self.has_room() || !connection.reserve(owed) {

@@ -88,10 +88,13 @@ impl GuestController {
             transfer_pages_shift: TRANSFER_PAGES_SHIFT,
             ..ControllerConfig::pcie(CONTROLLER_ID)
         };
+        let Ok(slots) = QueueSlots::new(config.queue_slots_max) else {
+            unreachable!("a PCIe controller has queues of {} slots", config.queue_slots_max);
+        };
         let limits = QueueLimits {
             submission_queues: IO_QUEUES_MAX,
             completion_queues: IO_QUEUES_MAX,
-            slots: QueueSlots::new(config.queue_slots_max).unwrap_or(QueueSlots::MAX),
+            slots,
             vectors: VECTORS,
         };
         Self {
@@ -147,16 +150,17 @@ impl GuestController {
                 self.waiting_lists.push_back(completion.token);
                 continue;
             }
-            // The device completes each accepted command once, so the slot is occupied.
-            match self.in_flight.remove(completion.token) {
+            let number = completion.token;
+            match self.in_flight.remove(number) {
                 Some(GuestCommand::Io(token, answer)) => {
                     let closed = answer.build(completion);
                     self.arbiter.complete(token, closed.result, closed.status);
                 }
                 Some(GuestCommand::Shutdown) => self.controller.complete_shutdown(),
-                // Namespace changes are completed below.
-                Some(GuestCommand::Admin(token)) => token.abandon(),
-                None => {}
+                Some(GuestCommand::Admin(_)) => {
+                    unreachable!("the change of namespaces {number} is completed by `next_admin_completion`")
+                }
+                None => unreachable!("the device completed command {number}, which is not in flight"),
             }
         }
         while let Some((number, answer)) = device.next_admin_completion(self.front_end_id) {

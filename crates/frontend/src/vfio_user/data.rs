@@ -54,7 +54,7 @@ impl DataResolver {
                 DataRange::Memory(range) => memory
                     .append(&mut segments, range.start, u64::from(range.bytes))
                     .map_err(|_| Status::DATA_TRANSFER_ERROR)?,
-                DataRange::Discard(bytes) => segments.discard(usize::try_from(bytes).unwrap_or(0)),
+                DataRange::Discard(bytes) => segments.discard(bytes as usize),
             }
         }
         Ok(segments)

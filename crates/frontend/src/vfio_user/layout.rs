@@ -3,6 +3,8 @@
 //! Input: an offset into BAR0. Output: the register there. Invariant: registers, doorbells and interrupt table are on
 //! separate pages.
 
+use headwater_host::width::{narrow, to_usize};
+
 /// Bytes of BAR0.
 pub const BAR_BYTES: u64 = 0x4000;
 /// Offset of the first doorbell.
@@ -15,6 +17,13 @@ pub const MSIX_PENDING: u32 = 0x3000;
 pub const VECTORS: u16 = IO_QUEUES_MAX + 1;
 /// Maximum pairs of I/O queues of a guest.
 pub const IO_QUEUES_MAX: u16 = 32;
+
+const _: () = {
+    let (table, doorbell_bytes) = (MSIX_TABLE as u64, 8 * (IO_QUEUES_MAX as u64 + 1));
+    assert!(DOORBELLS.is_multiple_of(4_096) && table.is_multiple_of(4_096), "they start on pages");
+    assert!(DOORBELLS + doorbell_bytes <= table, "the doorbells end before the interrupt table");
+    assert!(table + 16 * VECTORS as u64 <= MSIX_PENDING as u64, "the table ends before the pending bits");
+};
 
 /// The register at an offset into BAR0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +45,14 @@ impl BarLocation {
     #[must_use]
     pub fn at(offset: u64) -> Self {
         let table = u64::from(MSIX_TABLE);
-        let number = |offset: u64| u16::try_from(offset).unwrap_or(u16::MAX);
+        let number = |offset: u64| narrow(offset);
         match offset {
             0..DOORBELLS => Self::Register(number(offset)),
             // Doorbell stride 0: four bytes each, submission and completion queue alternate.
             at if at < table && at % 8 == 0 => Self::SubmissionTail(number((at - DOORBELLS) / 8)),
             at if at < table && at % 8 == 4 => Self::CompletionHead(number((at - DOORBELLS) / 8)),
             at if at >= table && at < table + u64::from(VECTORS) * 16 => {
-                Self::VectorTable(usize::try_from(at - table).unwrap_or(0))
+                Self::VectorTable(to_usize(at - table))
             }
             _ => Self::Other,
         }

@@ -5,6 +5,7 @@
 //!
 //! The protocol is QEMU's `docs/interop/vfio-user.rst`; `docs/formats/vfio-user.md` describes the supported messages.
 
+use headwater_host::width::narrow;
 use rustix::io::Errno;
 use std::mem::size_of;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -247,7 +248,7 @@ impl VfioUserHeader {
             return;
         }
         let bytes = size_of::<Self>() + parts.iter().map(|part| part.len()).sum::<usize>();
-        let size = U32::new(u32::try_from(bytes).unwrap_or(u32::MAX));
+        let size = U32::new(narrow(bytes));
         let header = Self { size, flags: U32::new(REPLY), error: U32::ZERO, ..*self };
         out.extend_from_slice(header.as_bytes());
         parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -282,7 +283,7 @@ fn decode_irqs(rest: &[u8]) -> Result<VfioUserRequest<'_>, Errno> {
 }
 
 fn data_bytes(access: RegionAccess) -> Result<usize, Errno> {
-    let bytes = usize::try_from(access.count.get()).unwrap_or(usize::MAX);
+    let bytes = access.count.get() as usize;
     if bytes > DATA_BYTES_MAX { Err(Errno::INVAL) } else { Ok(bytes) }
 }
 
@@ -337,7 +338,7 @@ pub(crate) fn access(
     written: usize,
     out: &mut Vec<u8>,
 ) {
-    let count = U32::new(u32::try_from(data.len() + written).unwrap_or(u32::MAX));
+    let count = U32::new(narrow(data.len() + written));
     let access = RegionAccess { offset: U64::new(offset), region: U32::new(region), count };
     header.reply(&[access.as_bytes(), data], out);
 }

@@ -34,6 +34,7 @@ use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::wake_line::WakeLine;
+use headwater_host::width::to_usize;
 use headwater_nvme::data_pointer::PageBytes;
 use headwater_nvme::driver::{
     DmaBlock, IoQueue, IoQueueState, LentMemory, LentTerms, OverdueCommand, QueueFault, QueueRules, SglUse,
@@ -164,12 +165,7 @@ impl LentQueueReply {
             transfer_bytes_max: self.rules.transfer,
             timeout: Nanos::from_millis(self.rules.timeout_ms),
         };
-        let terms = LentTerms {
-            id: self.id,
-            depth,
-            doorbells: doorbells.map(|at| usize::try_from(at).unwrap_or(usize::MAX)),
-            rules,
-        };
+        let terms = LentTerms { id: self.id, depth, doorbells: doorbells.map(to_usize), rules };
         let memory = LentMemory { submissions, completions, lists };
         let (queue, lease) = IoQueue::borrowed(&terms, memory, registers.clone(), now)
             .map_err(|fault| protocol(&fault.to_string()))?;

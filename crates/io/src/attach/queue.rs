@@ -17,6 +17,7 @@ use crate::command::Command;
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::ring_queue::{InFlightCommand, RingQueue};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -165,7 +166,7 @@ impl QueueTransport for AttachQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        let aborted = u32::try_from(self.aborted.len()).unwrap_or(u32::MAX);
+        let aborted = narrow(self.aborted.len());
         self.ring.in_flight().saturating_add(aborted)
     }
 

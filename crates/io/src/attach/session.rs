@@ -24,6 +24,7 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake_line::WakeLine;
+use headwater_host::width::to_usize;
 use headwater_nvme::queue_pair::{QueuePair, words_for};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -225,10 +226,10 @@ impl AttachSession {
         let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data_rules) else {
             return ring;
         };
-        let transfer = usize::try_from(rules.transfer).unwrap_or(usize::MAX);
+        let transfer = to_usize(rules.transfer);
         IoLimits {
             transfer_bytes_max: ring.transfer_bytes_max.min(transfer),
-            memory_align: ring.memory_align.max(usize::try_from(rules.align).unwrap_or(1)),
+            memory_align: ring.memory_align.max(rules.align as usize),
             ..ring
         }
     }

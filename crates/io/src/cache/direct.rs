@@ -9,8 +9,9 @@ use super::BlockCache;
 use super::backing::{BackingTransfer, TransferKind};
 use super::frames::{FrameState, PageFlags};
 use super::request::{CacheOperation, PendingCacheRequest};
-use super::shape::{PAGE, pages_of, to_u64, to_usize};
+use super::shape::{PAGE, pages_of, to_u64};
 use super::transfers::TransferPurpose;
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::status::Status;
 
 /// An exclusive range of a direct write.

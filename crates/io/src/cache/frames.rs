@@ -3,9 +3,10 @@
 //! Input: blocks of registered memory. Output: copies, and slices for transfers. Invariant: a frame is on at most one
 //! list; a frame under a transfer is on none, and its bytes are not written.
 
-use super::shape::{PAGE_BYTES, to_usize};
+use super::shape::PAGE_BYTES;
 use crate::buffer::Buffer;
 use headwater_host::clock::Nanos;
+use headwater_host::width::{narrow, to_usize};
 
 /// No frame.
 pub(super) const NO_FRAME: u32 = u32::MAX;
@@ -135,7 +136,7 @@ impl FrameTable {
     pub(super) fn add(&mut self, block: Buffer) {
         self.blocks.push(block);
         for _ in 0..1_usize << self.block_bits {
-            let frame = u32::try_from(self.frames.len()).unwrap_or(NO_FRAME);
+            let frame = narrow(self.frames.len());
             self.frames.push(FREE_FRAME);
             self.push_back(FrameList::Free, frame);
         }

@@ -16,6 +16,7 @@ use crate::error::IoError;
 use crate::error::RequestError;
 use crate::handle::{Handle, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
@@ -56,7 +57,7 @@ impl HandleBacking {
     /// Returns the shape for a cache over it.
     #[must_use]
     pub fn shape(&self) -> DeviceShape {
-        let block_bytes = u32::try_from(self.handle.block_bytes()).unwrap_or(u32::MAX);
+        let block_bytes = narrow(self.handle.block_bytes());
         DeviceShape { device_bytes: self.handle.end().saturating_sub(self.first_byte), block_bytes }
     }
 
@@ -108,7 +109,7 @@ impl BackingDevice for HandleBacking {
     fn limits(&self) -> BackingLimits {
         let limits = self.handle.limits();
         let most = self.handle.block_bytes().saturating_mul(u64::from(BLOCKS_MAX));
-        let bytes = usize::try_from(most).unwrap_or(usize::MAX);
+        let bytes = to_usize(most);
         BackingLimits {
             transfer_bytes_max: limits.transfer_bytes_max.min(bytes),
             segments_max: limits.segments_max.max(1),

@@ -3,7 +3,8 @@
 //! Input: page numbers below 2^40. Output: frames below 2^24. Invariant: an entry lies at its hashed position or after
 //! it without a gap between; at most half of the positions are used.
 
-use super::shape::{PAGES_MAX, to_usize};
+use super::shape::PAGES_MAX;
+use headwater_host::width::to_usize;
 
 /// The most frames that an entry can hold (64 GiB of pages).
 pub(super) const FRAMES_MAX: usize = 1 << FRAME_BITS;

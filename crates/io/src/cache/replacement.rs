@@ -8,7 +8,8 @@
 //! of the main list a used page moves to the front again. Dirty pages are on neither list until they are clean.
 
 use super::frames::{FrameList, FrameTable, PageFlags};
-use super::shape::{to_u64, to_usize};
+use super::shape::to_u64;
+use headwater_host::width::{narrow, to_usize};
 
 /// The most uses that are counted.
 pub(super) const USES_MAX: u8 = 3;
@@ -30,7 +31,7 @@ pub(super) struct ReplacementPolicy {
 
 impl ReplacementPolicy {
     pub(super) fn for_frames(frames: usize) -> Self {
-        let ghost_lifetime = u32::try_from(frames).unwrap_or(u32::MAX);
+        let ghost_lifetime = narrow(frames);
         let small_max = (frames / SMALL_LIST_DIVISOR).max(1);
         Self { ghosts: vec![0; frames.next_power_of_two()], evictions: 0, ghost_lifetime, small_max }
     }

@@ -12,6 +12,7 @@ use super::{BlockCache, PAGES_MIN};
 use crate::buffer::Buffer;
 use crate::error::CacheError;
 use crate::error::IoError;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
 /// A shrink in progress.
@@ -65,7 +66,7 @@ impl BlockCache {
         let request =
             self.requests.insert(PendingCacheRequest::without_bytes(owner, token, CacheOperation::Shrink));
         let kept = blocks * self.config.block_pages;
-        self.retained_frames = u32::try_from(kept).unwrap_or(NO_FRAME);
+        self.retained_frames = narrow(kept);
         let left = (self.retained_frames..).take(self.frames.count() - kept).collect();
         self.shrink = Some(ShrinkState { request, blocks, remaining: left, retired: 0, failure: None });
         self.dirty_background = percentage_of(kept, self.config.dirty_background);

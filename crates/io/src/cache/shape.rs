@@ -4,6 +4,7 @@
 //! device is short, and no part exceeds its end.
 
 use crate::error::CacheError;
+use headwater_host::width::to_usize;
 
 /// The bytes of a page.
 pub const PAGE_BYTES: usize = 4_096;
@@ -107,12 +108,7 @@ pub(super) fn pages_of(offset: u64, bytes: u64) -> (u64, u64) {
 
 #[inline]
 pub(super) fn to_u64(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-#[inline]
-pub(super) fn to_usize(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+    number as u64
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Input: values. Output: keys that are valid until the value is removed, and never again. Invariant: a key holds its
 //! slot and the slot's generation, so that a duplicate completion finds nothing.
 
+use headwater_host::width::narrow;
+
 /// The values by key.
 #[derive(Debug)]
 pub(super) struct SlotMap<T> {
@@ -25,7 +27,7 @@ impl<T> SlotMap<T> {
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(MapSlot { generation: 0, value: None });
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            narrow(self.slots.len() - 1)
         });
         let slot = &mut self.slots[at as usize];
         slot.value = Some(value);

@@ -6,10 +6,11 @@
 
 use super::frames::{FrameList, FrameState, PageFlags};
 use super::request::{CacheOperation, CacheUser, PendingCacheRequest};
-use super::shape::{PAGE_BYTES, PagePart, to_u64, to_usize};
+use super::shape::{PAGE_BYTES, PagePart, to_u64};
 use super::{BlockCache, FrameWaiter};
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::status::Status;
 
 impl BlockCache {

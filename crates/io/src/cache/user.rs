@@ -5,6 +5,7 @@
 
 use super::request::{CacheUser, FinishedRequest};
 use super::streams::ReadStreams;
+use headwater_host::width::narrow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -37,7 +38,7 @@ impl CacheUsers {
             self.users.len() - 1
         });
         self.users[at] = user;
-        CacheUser(u32::try_from(at).unwrap_or(u32::MAX))
+        CacheUser(narrow(at))
     }
 
     pub(super) fn leave(&mut self, owner: CacheUser) {

@@ -85,6 +85,14 @@ pub enum RequestError {
         /// The reason, and what to do.
         what: &'static str,
     },
+    /// The system refused the thread that a polled queue needs for the command.
+    #[error(
+        "cannot start a thread for the command, error {errno}; raise the limits on descriptors or threads"
+    )]
+    NoThread {
+        /// The system's error number.
+        errno: i32,
+    },
     /// The device is permanently gone.
     #[error("the device is gone; open it again")]
     Gone,
@@ -95,6 +103,7 @@ impl From<SubmitError> for RequestError {
         match error {
             SubmitError::Full => Self::Full { outstanding: 0, max: 0 },
             SubmitError::Gone => Self::Gone,
+            SubmitError::NoThread { errno } => Self::NoThread { errno },
             SubmitError::BlocksOutOfRange { .. } => {
                 Self::Unsupported { what: "the range exceeds this client's partition; stay inside it" }
             }

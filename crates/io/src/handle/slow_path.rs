@@ -282,6 +282,7 @@ impl Handle {
             SubmitError::Full => return DispatchOutcome::NoRoom,
             SubmitError::Unsupported { .. } => Status::INVALID_FIELD,
             SubmitError::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
+            SubmitError::NoThread { .. } => Status::INTERNAL_ERROR,
             SubmitError::Gone => Status::ABORT_REQUESTED,
         };
         self.complete_group(slot, status);

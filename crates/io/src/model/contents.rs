@@ -6,6 +6,7 @@
 use crate::command::TransferData;
 use crate::error::IoError;
 use headwater_host::sync::{Mutex, MutexGuard};
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::opcode::NvmOpcode;
@@ -63,7 +64,7 @@ impl ModelBlocks {
     pub(super) fn new(size: u64, block_bytes: u32, contents: ModelContents) -> Result<Self, IoError> {
         let bytes = match contents {
             ModelContents::Nothing => 0,
-            ModelContents::Memory => usize::try_from(size * u64::from(block_bytes)).unwrap_or(usize::MAX),
+            ModelContents::Memory => to_usize(size * u64::from(block_bytes)),
         };
         let mut kept = Vec::new();
         kept.try_reserve_exact(bytes)

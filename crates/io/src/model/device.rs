@@ -171,7 +171,7 @@ impl ModelCore {
 
     /// Starts commands on the free units.
     fn start_commands(&mut self, at: Nanos, blocks: &ModelBlocks) {
-        while self.serving.len() < usize::try_from(self.service.units).unwrap_or(usize::MAX) {
+        while self.serving.len() < self.service.units as usize {
             let Some(FetchedCommand { entry, token, .. }) = self.arbiter.fetch() else {
                 return;
             };

@@ -15,6 +15,7 @@ use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::fabrics::{
     CONTROLLER_DYNAMIC, ConnectData, ConnectFields, PropertyFields, connect_status, parse_name,
@@ -104,7 +105,7 @@ impl AdminConnection {
             supports_disconnect: false,
         };
         let capabilities = control.property(ControllerRegister::Capabilities)?;
-        control.entries_max = u32::try_from(capabilities & 0xFFFF).unwrap_or(0) + 1;
+        control.entries_max = narrow::<u64, u32>(capabilities & 0xFFFF) + 1;
         let set = PropertyFields::set(ControllerRegister::Configuration.offset(), ENABLE);
         control.call(set, CommandTransfer::None)?;
         let clock = Clock::start();
@@ -233,10 +234,10 @@ pub(super) fn discover(target: &NvmeTcpTarget) -> Result<Vec<String>, IoError> {
     const RECORD_BYTES: usize = 1_024;
     let mut control = AdminConnection::connect(target)?;
     let bytes = 4 * RECORD_BYTES;
-    let dwords = u32::try_from(bytes / 4 - 1).unwrap_or(0);
+    let dwords = narrow::<usize, u32>(bytes / 4 - 1);
     let page =
         control.read(admin(number::GET_LOG_PAGE, 0, number::DISCOVERY_LOG | dwords << 16, 0), bytes)?;
-    let records = usize::try_from(word_at(&page, 8)).unwrap_or(usize::MAX);
+    let records = to_usize(word_at(&page, 8));
     let names = page.chunks_exact(RECORD_BYTES).skip(1).take(records).filter_map(|record| {
         <&[u8; 256]>::try_from(&record[256..512]).ok().and_then(parse_name).map(str::to_owned)
     });
@@ -250,6 +251,7 @@ pub(super) fn connect_command(
     entries: u16,
     controller: u16,
 ) -> Result<(SubmissionEntry, CommandTransfer<Buffer>), IoError> {
+    // Longer than 49 days is reported as that.
     let keep_alive_ms = u32::try_from(target.keep_alive.0 / 1_000_000).unwrap_or(u32::MAX);
     let fields = ConnectFields {
         format: 0,

@@ -20,6 +20,7 @@ use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::fabrics::disconnect_entry;
 use headwater_nvme::tcp::CommandTransfer;
 use headwater_nvme::tcp::initiator::InitiatorSubmitError;
@@ -92,7 +93,7 @@ impl TcpQueue {
             session.release_number(number);
         }
         let (link, epoch) = linked?;
-        let slots = usize::try_from(depth).unwrap_or(0);
+        let slots = depth as usize;
         Ok(Self {
             session,
             epoch,
@@ -152,6 +153,9 @@ fn submit_on_link(link: &mut TcpLink, command: &Command, slot: usize) -> Result<
         Ok(()) => Ok(()),
         Err(InitiatorSubmitError::Full(_)) => Err(SubmitError::Full),
         Err(InitiatorSubmitError::NotOpen(_)) => Err(SubmitError::Gone),
+        Err(InitiatorSubmitError::TooLong(_)) => {
+            Err(SubmitError::Unsupported { what: "a command takes less than 4 GiB of data; divide it" })
+        }
     }
 }
 
@@ -221,7 +225,7 @@ impl QueueTransport for TcpQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        u32::try_from(self.unanswered.len() - self.free.len()).unwrap_or(u32::MAX)
+        narrow(self.unanswered.len() - self.free.len())
     }
 
     fn depth(&self) -> u32 {

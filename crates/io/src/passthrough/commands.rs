@@ -60,7 +60,7 @@ impl CommandSteps for PassthroughCommands {
     fn start(
         &self,
         command: &Command,
-        send: impl FnOnce(NvmeWork) -> Result<(), Status>,
+        send: impl FnOnce(NvmeWork) -> Result<(), UnsentReason>,
     ) -> Result<CommandKind, UnsentReason> {
         self.limits().check(&command.data)?;
         let fit = validate(command, &self.file.facts, self.file.window)?;

@@ -136,16 +136,17 @@ fn open_with_fallback(path: &Path) -> Result<(File, bool), Errno> {
 /// Reads the properties of a namespace from Identify, or else from sysfs.
 fn read_properties(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace, IoError> {
     let Ok(descriptors) = identify(file, id, CNS_DESCRIPTORS, 0) else {
-        let bytes =
-            number_in(&disk.join("size")).map(|sectors| sectors * SECTOR_BYTES).filter(|&bytes| bytes > 0);
-        let block_bytes =
-            number_in(&disk.join("queue/logical_block_size")).filter(|&bytes| bytes >= SECTOR_BYTES);
+        let bytes = number_in(&disk.join("size")).and_then(|sectors| sectors.checked_mul(SECTOR_BYTES));
+        let bytes = bytes.filter(|&bytes| bytes > 0);
+        let block_bytes = number_in(&disk.join("queue/logical_block_size"));
+        let block_bytes = block_bytes.and_then(|bytes| u32::try_from(bytes).ok());
+        let block_bytes = block_bytes.filter(|&bytes| u64::from(bytes) >= SECTOR_BYTES);
         let metadata = number_in(&disk.join("metadata_bytes")).unwrap_or(0);
         return match (bytes, block_bytes) {
             (Some(bytes), Some(block_bytes)) if metadata == 0 => Ok(ClientNamespace {
                 id,
-                block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
-                size: bytes / block_bytes,
+                block_bytes,
+                size: bytes / u64::from(block_bytes),
                 writable: true,
                 blocks: None,
             }),
@@ -245,6 +246,29 @@ mod tests {
         assert!(partition_window(&disk, 2, &facts(512, 10_000)).is_err());
         set("0", "7");
         assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it holds no block");
+    }
+
+    /// A block size above 32 bits was taken as 4 GiB less one byte, and a size in sectors wrapped in release.
+    #[test]
+    fn sizes_that_no_namespace_has_are_refused_and_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path();
+        std::fs::create_dir(disk.join("queue")).unwrap();
+        // A file of this kind knows no Identify, so the properties come from the folder.
+        let file = tempfile::tempfile().unwrap();
+        let read = |size: &str, block_bytes: &str| {
+            std::fs::write(disk.join("size"), size).unwrap();
+            std::fs::write(disk.join("queue/logical_block_size"), block_bytes).unwrap();
+            read_properties(&file, 3, disk)
+        };
+        let facts = read("16\n", "4096\n").unwrap();
+        assert_eq!((facts.block_bytes, facts.size), (4_096, 2));
+        for (size, block_bytes) in
+            [("16", "4294967296"), ("36028797018963969", "512"), ("16", "0"), ("0", "512")]
+        {
+            let refused = read(size, block_bytes).unwrap_err().to_string();
+            assert!(refused.contains("no usable block format"), "{size}, {block_bytes}: {refused}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::command::{Command, TransferData};
 use crate::uring::queue::UnsentReason;
 use crate::uring::translate::dataset_ranges;
 use headwater_host::device_ring::NvmeCommand;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::nvm::DatasetRange;
 use headwater_nvme::spec::opcode::NvmOpcode;
@@ -109,7 +110,7 @@ fn located_ranges(
     let mut ranges = Vec::with_capacity(listed.len());
     for (first, blocks) in listed {
         let start = window.locate(first, blocks)?;
-        let blocks = U32::new(u32::try_from(blocks).unwrap_or(0));
+        let blocks = U32::new(narrow(blocks));
         let range = DatasetRange { blocks, start: U64::new(start), ..DatasetRange::default() };
         ranges.push(zerocopy::transmute!(range));
     }

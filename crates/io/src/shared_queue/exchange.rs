@@ -12,6 +12,7 @@
 //! Lock order: there is one lock. No callback runs, and no thread sleeps, while it is held.
 
 use headwater_host::sync::{Condvar, Mutex, MutexGuard};
+use headwater_host::width::narrow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -46,7 +47,7 @@ pub(crate) fn token(seat: u32, slot: u32) -> u64 {
 fn split_token(token: u64) -> (usize, u32) {
     let [a, b, c, d, e, f, g, h] = token.to_le_bytes();
     let seat = u32::from_le_bytes([e, f, g, h]);
-    (usize::try_from(seat).unwrap_or(usize::MAX), u32::from_le_bytes([a, b, c, d]))
+    (seat as usize, u32::from_le_bytes([a, b, c, d]))
 }
 
 /// A callback that notifies a seat of answers.
@@ -176,7 +177,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         } else {
             inner.seats[seat] = SeatState::new();
         }
-        u32::try_from(seat).unwrap_or(u32::MAX)
+        narrow(seat)
     }
 
     /// Frees a seat: answers that still arrive are dropped, with their buffers.
@@ -185,8 +186,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         let mail = inner.seat_state(seat);
         mail.is_free = true;
         mail.callback = None;
-        let taken = u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
-        mail.outstanding = mail.outstanding.saturating_sub(taken);
+        mail.outstanding = mail.outstanding.saturating_sub(narrow(mail.answers.len()));
         let dropped = std::mem::take(&mut mail.answers);
         drop(inner);
         drop(dropped);
@@ -357,11 +357,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
             if inner.stopping {
                 return false;
             }
-            if inner
-                .seats
-                .iter()
-                .any(|mail| mail.outstanding > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
-            {
+            if inner.seats.iter().any(|mail| mail.outstanding as usize > mail.answers.len()) {
                 return true;
             }
             inner.lead = PollLeader::IdleThread;
@@ -382,7 +378,7 @@ impl<L: ExchangeQueue> ExchangeState<L> {
 
     /// Returns true if owed answers have not arrived.
     fn has_outstanding(&self) -> bool {
-        self.seats.iter().any(|mail| mail.outstanding > u32::try_from(mail.answers.len()).unwrap_or(u32::MAX))
+        self.seats.iter().any(|mail| mail.outstanding as usize > mail.answers.len())
     }
 
     /// Polls the queue and delivers every answer to its seat.
@@ -416,7 +412,7 @@ impl<L: ExchangeQueue> ExchangeState<L> {
     /// Notifies the seats that have enough answers, or all that they are owed.
     fn notify_seats(&mut self, enough: u32, calls: &mut WakeCallbacks) {
         for mail in &mut self.seats {
-            let all = mail.outstanding <= u32::try_from(mail.answers.len()).unwrap_or(u32::MAX);
+            let all = mail.outstanding as usize <= mail.answers.len();
             if mail.unnotified >= enough || (mail.unnotified > 0 && all) {
                 mail.unnotified = 0;
                 if mail.is_waiting {

@@ -252,7 +252,7 @@ impl CommandSteps for BlockCommands {
     fn start(
         &self,
         command: &Command,
-        send: impl FnOnce(BlockWork) -> Result<(), Status>,
+        send: impl FnOnce(BlockWork) -> Result<(), UnsentReason>,
     ) -> Result<BlockStep, UnsentReason> {
         let step = self.plan(command)?;
         send(step.ring_work(&command.data))?;

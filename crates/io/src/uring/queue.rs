@@ -9,7 +9,7 @@ use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
-use headwater_host::device_ring::{DeviceRing, DeviceWork, RingCompletion};
+use headwater_host::device_ring::{DeviceRing, DeviceWork, RingCompletion, RingSubmitError};
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -31,7 +31,7 @@ pub(crate) trait CommandSteps: Debug + Send {
     fn start(
         &self,
         command: &Command,
-        send: impl FnOnce(Self::Work) -> Result<(), Status>,
+        send: impl FnOnce(Self::Work) -> Result<(), UnsentReason>,
     ) -> Result<Self::CommandProgress, UnsentReason>;
 
     /// Returns the action that follows the end of a step.
@@ -61,6 +61,16 @@ impl From<Status> for UnsentReason {
 impl From<SubmitError> for UnsentReason {
     fn from(reason: SubmitError) -> Self {
         Self::Rejected(reason)
+    }
+}
+
+impl From<RingSubmitError> for UnsentReason {
+    fn from(error: RingSubmitError) -> Self {
+        match error {
+            RingSubmitError::Thread { errno } => Self::Rejected(SubmitError::NoThread { errno }),
+            // The queue has a slot of the ring for each command, and its steps were validated.
+            _ => Self::Completed(Status::INTERNAL_ERROR),
+        }
     }
 }
 
@@ -133,7 +143,7 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         };
         let ring = &mut self.ring;
-        let send = |work| ring.submit(slot as u64, work).map_err(|_| Status::INTERNAL_ERROR);
+        let send = |work| ring.submit(slot as u64, work).map_err(UnsentReason::from);
         match self.steps.start(&command, send) {
             Ok(stand) => {
                 self.free.pop();
@@ -223,5 +233,16 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
 
     fn depth(&self) -> u32 {
         u32::try_from(self.commands.len()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_without_a_thread_is_rejected_with_the_systems_error() {
+        let reason = UnsentReason::from(RingSubmitError::Thread { errno: 24 });
+        assert_eq!(reason, UnsentReason::Rejected(SubmitError::NoThread { errno: 24 }));
     }
 }

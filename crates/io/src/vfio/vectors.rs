@@ -7,6 +7,7 @@
 
 use headwater_host::pinning::vfio::AssignedDevice;
 use headwater_host::wake::WakeDescriptor;
+use headwater_host::width::narrow;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ impl DeviceVectors {
             device.allocate_vectors(count)?;
         }
         // The admin queue is polled while waiting for it, so its vector stays unused.
-        Ok(Self { device, count: u16::try_from(count.saturating_sub(1)).unwrap_or(0) })
+        Ok(Self { device, count: narrow(count.saturating_sub(1).min(u16::MAX.into())) })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::report::ReportRow;
 use crate::store_client::StoreClient;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::NAMESPACES;
@@ -130,7 +131,7 @@ fn blocks_for(keys: u64) -> u32 {
     let record = u64::from(record_units(KEY_BYTES, VALUE_BYTES)) * UNIT_BYTES as u64;
     let block = BLOCK_DATA_BYTES as u64;
     let data = (keys * record).div_ceil(block);
-    u32::try_from(data / 4 * 5 + 2 * (keys * 16).div_ceil(block) + 32).unwrap_or(u32::MAX)
+    narrow(data / 4 * 5 + 2 * (keys * 16).div_ceil(block) + 32)
 }
 
 fn config() -> DeviceConfig {

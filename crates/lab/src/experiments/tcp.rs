@@ -24,6 +24,7 @@ use crate::report::ReportRow;
 use bare::BareServer;
 use floor::PingServer;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::to_usize;
 use headwater_io::{Buffer, Command, Device, IoError, Queue};
 use node::{TcpNode, WaitMode};
 
@@ -102,8 +103,7 @@ fn cpu(
     (node, host): (&TcpNode, &mut TcpHost),
     (rounds, count): (usize, u64),
 ) -> Result<(), LabError> {
-    let bare_server =
-        BareServer::start(node.address(), usize::try_from(KEYS).unwrap_or(usize::MAX), VALUE_BYTES)?;
+    let bare_server = BareServer::start(node.address(), to_usize(KEYS), VALUE_BYTES)?;
     let mut bare_host = TcpHost::open(node.device(bare_server.address())?, WaitMode::Sleeps)?;
     let clock = Clock::start();
     let measured = |account: CpuAccount, work: &mut dyn FnMut() -> Result<(), LabError>| {
@@ -155,7 +155,7 @@ fn micros_each(span: Nanos, count: u64) -> f64 {
 /// Returns the median duration of `count` calls, in microseconds.
 fn median_of(count: u64, mut call: impl FnMut(u64) -> Result<(), LabError>) -> Result<f64, LabError> {
     let clock = Clock::start();
-    let mut times = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+    let mut times = Vec::with_capacity(to_usize(count));
     for number in 0..count {
         let began = clock.now();
         call(number)?;
@@ -199,7 +199,7 @@ impl TcpHost {
     }
 
     fn submit(&mut self, slot: u64) -> Result<(), LabError> {
-        let at = usize::try_from(slot).unwrap_or(0) * VALUE_BYTES;
+        let at = to_usize(slot) * VALUE_BYTES;
         let into = self.buffer.slice(at, VALUE_BYTES).map_err(|error| node::failed(&error.into()))?;
         let key = (self.next % KEYS).to_le_bytes();
         self.next += 1;

@@ -8,6 +8,7 @@ use crate::bench::latency::write_table;
 use crate::bench::{LatencyHistogram, LatencySummary, RunEnd};
 use headwater::{Buffer, Device, IoError, TransferData, WriteDurability};
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::to_usize;
 use headwater_io::ClientNamespace;
 use headwater_io::completion::CompletionPolicy;
 use headwater_io::handle::{Handle, IoRequest};
@@ -128,7 +129,7 @@ impl DeviceWorker<'_> {
             let answer =
                 answer.ok_or_else(|| IoError::Device { reason: "no completion in 30 s".to_owned() })?;
             let slot = answer.completion.token;
-            let index = usize::try_from(slot).unwrap_or(usize::MAX);
+            let index = to_usize(slot);
             let flight = self.in_flight[index];
             let span = self.clock.now().since(flight.begun);
             match answer.completion.into_result() {
@@ -162,7 +163,7 @@ impl DeviceWorker<'_> {
         {
             return Ok(false);
         }
-        let index = usize::try_from(slot).unwrap_or(usize::MAX);
+        let index = to_usize(slot);
         let Some(buffer) = self.buffers[index].take() else {
             return Ok(false);
         };

@@ -105,7 +105,7 @@ impl<'a> BenchWorker<'a> {
                 sent: VecDeque::new(),
             });
         }
-        let (wide_index, wide_threads) = (wide(index), wide(plan.threads));
+        let (wide_index, wide_threads) = (index as u64, plan.threads as u64);
         Ok(Self {
             plan,
             clock,
@@ -286,7 +286,7 @@ impl<'a> BenchWorker<'a> {
                 self.tally.gets.record(latency);
                 match reply {
                     DecodedReply::Bulk(value) => {
-                        self.tally.bytes += wide(value.len());
+                        self.tally.bytes += value.len() as u64;
                         let sizes = &self.plan.workload.sizes;
                         if self.plan.verify == VerifyMode::Yes
                             && !is_value_of(key, value, sizes, &mut self.value)
@@ -301,7 +301,7 @@ impl<'a> BenchWorker<'a> {
             BenchOperation::Set(_) => {
                 self.tally.sets.record(latency);
                 match reply {
-                    DecodedReply::Simple(_) => self.tally.bytes += wide(sent.bytes),
+                    DecodedReply::Simple(_) => self.tally.bytes += sent.bytes as u64,
                     other => self.tally.refuse(other),
                 }
             }
@@ -370,10 +370,6 @@ fn limit_nanos(plan: &BenchPlan) -> Nanos {
 
 fn share(total: usize, index: usize, parts: usize) -> usize {
     total / parts + usize::from(index < total % parts)
-}
-
-fn wide(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 #[expect(

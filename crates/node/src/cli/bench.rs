@@ -12,6 +12,7 @@ use crate::config::ByteSize;
 use crate::kv::resp_client::NodeEndpoint;
 use clap::{Args, ValueEnum};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use headwater_io::scheduler::SchedulingPolicy;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
@@ -254,7 +255,7 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
             return Err(CommandFailure::usage(format!("--rate {rate}: give at least 1 command a second")));
         }
     };
-    let count = |number: u32| usize::try_from(number).unwrap_or(1);
+    let count = |number: u32| number as usize;
     Ok(BenchPlan {
         endpoint: args.resp.clone(),
         namespace: args.namespace,
@@ -277,9 +278,7 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
 
 fn seconds(duration: f64) -> Result<Nanos, CommandFailure> {
     match Duration::try_from_secs_f64(duration) {
-        Ok(span) if !span.is_zero() && span.as_secs() <= 86_400 => {
-            Ok(Nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
-        }
+        Ok(span) if !span.is_zero() && span.as_secs() <= 86_400 => Ok(Nanos(narrow(span.as_nanos()))),
         _ => Err(CommandFailure::usage(format!(
             "--duration {duration}: give seconds, above 0 and at most 86400"
         ))),

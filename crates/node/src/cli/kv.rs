@@ -175,7 +175,7 @@ fn put(
 
 fn read_value(value: Option<OsString>) -> Result<Vec<u8>, CommandFailure> {
     // One byte above the limit is enough to detect that a value is too large.
-    let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX) + 1;
+    let limit = VALUE_BYTES_MAX as u64 + 1;
     let mut bytes = Vec::new();
     match value.as_deref().map(OsStrExt::as_bytes) {
         None | Some(b"-") => {

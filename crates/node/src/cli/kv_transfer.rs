@@ -144,8 +144,7 @@ pub fn dump(target: &mut dyn KvTarget, args: &DumpArgs) -> Result<(), CommandFai
         }
     };
     let mut progress = ProgressDisplay::start("dumping");
-    let total =
-        if args.sink.is_some() { target.key_count()? } else { u64::try_from(expected.len()).unwrap_or(0) };
+    let total = if args.sink.is_some() { target.key_count()? } else { expected.len() as u64 };
     progress.total(Some(total));
     let mut done = 0;
     let mut advance = |items: u64, bytes: u64| {

@@ -11,6 +11,7 @@ use crate::kv::pipeline::execute_all;
 use clap::{Args, Subcommand};
 use headwater::namespace_request::{durability_spec, namespace_change, table};
 use headwater_frontend::core_device::CoreWork;
+use headwater_host::width::narrow;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 use headwater_ssd::command::SsdCommand;
@@ -221,8 +222,9 @@ fn execute_offline(data: &Path, request: AdminRequest) -> Result<AdminAnswer, Co
     if !completion.status.is_success() {
         return Err(CommandFailure::failed(completion.status.to_string()));
     }
-    let made = u8::try_from(completion.position).unwrap_or(0);
-    Ok(AdminAnswer::Namespace(if matches!(request, NamespaceRequest::Create(_)) { made } else { id }))
+    // The position is the identifier of the namespace that was created.
+    let is_new = matches!(request, NamespaceRequest::Create(_));
+    Ok(AdminAnswer::Namespace(if is_new { narrow(completion.position) } else { id }))
 }
 
 fn print(table: &[(u8, NamespaceSpec)], json: bool) -> Result<(), CommandFailure> {

@@ -64,9 +64,9 @@ impl MemoryReport {
         findings.push(copy_or_pin(costs));
         findings.push(threshold_finding(&choice, way));
         let tiers = choice.ok().map(|choice| TierBounds {
-            small_max_bytes: wide(choice.thresholds.small_max),
-            large_min_bytes: wide(choice.thresholds.large_min),
-            import_min_bytes: choice.import_min.map(wide),
+            small_max_bytes: choice.thresholds.small_max as u64,
+            large_min_bytes: choice.thresholds.large_min as u64,
+            import_min_bytes: choice.import_min.map(|bytes| bytes as u64),
         });
         Self { costs: costs.rows.clone(), measured, tiers, findings }
     }
@@ -77,7 +77,7 @@ fn copy_or_pin(costs: &MemoryCosts) -> DoctorFinding {
     let lines: Vec<String> = PrepareMethod::ALL
         .into_iter()
         .map(|way| match way.cheaper_from(costs) {
-            Some(bytes) => format!("{way} from {} on", ByteSize(wide(bytes))),
+            Some(bytes) => format!("{way} from {} on", ByteSize(bytes as u64)),
             None if costs.rows.iter().all(|row| way.cost(row).is_none()) => format!("{way}: refused here"),
             None => format!("{way}: never"),
         })
@@ -96,7 +96,7 @@ fn threshold_finding(choice: &Result<TierChoice, InvalidThresholds>, way: Prepar
                 .change(format!("unset {TIERS_VARIABLE}   # to use the measured values"));
         }
     };
-    let size = |bytes| ByteSize(wide(bytes));
+    let size = |bytes: usize| ByteSize(bytes as u64);
     let import = match choice.import_min {
         None => "the caller's memory is always copied".to_owned(),
         Some(bytes) if bytes == choice.thresholds.small_max + 1 => {
@@ -171,10 +171,6 @@ impl fmt::Display for MemoryReport {
 
 fn micros(nanos: u64) -> String {
     format!("{}.{:02}", nanos / 1_000, nanos % 1_000 / 10)
-}
-
-fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

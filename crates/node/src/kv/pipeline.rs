@@ -37,7 +37,7 @@ pub fn execute_all<D: CoreDevice>(
     let mut left = 0usize;
     let mut refusal = None;
     'commands: for (index, command) in commands.enumerate() {
-        let token = u64::try_from(index).unwrap_or(u64::MAX);
+        let token = index as u64;
         loop {
             // The bytes of a command are shared, so the clone, needed if the device is busy, costs little.
             match device.submit(FRONT_END, namespace, token, command.clone()) {

@@ -103,7 +103,7 @@ pub fn dump(
             let fresh: Vec<Vec<u8>> = keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
             for keys in fresh.chunks(BATCH_ITEMS) {
                 write_batch(target, keys, sink, expected, &mut report)?;
-                progress(u64::try_from(keys.len()).unwrap_or(0), report.bytes);
+                progress(keys.len() as u64, report.bytes);
             }
             cursor = next;
         }
@@ -117,7 +117,7 @@ pub fn dump(
             }
             Ok(())
         })?;
-        progress(u64::try_from(keys.len()).unwrap_or(0), report.bytes);
+        progress(keys.len() as u64, report.bytes);
     }
     Ok(report)
 }
@@ -140,7 +140,7 @@ fn write_batch(
         if let Some(line) = expected.remove(key) {
             report.verify(key, &line, Some(&value));
         }
-        let bytes = u64::try_from(value.len()).unwrap_or(0);
+        let bytes = value.len() as u64;
         let written = match sink {
             DumpSink::Folder(folder) => write_file(folder, key, &value),
             DumpSink::Records(out) => {

@@ -94,7 +94,7 @@ impl ManifestLine {
         Self {
             key,
             key_base64,
-            len: u64::try_from(record.value.len()).unwrap_or(u64::MAX),
+            len: record.value.len() as u64,
             blake3: blake3::hash(&record.value).to_hex().to_string(),
         }
     }

@@ -5,6 +5,7 @@
 
 use super::manifest::parse_record;
 use crate::kv::target::{BATCH_BYTES, BATCH_ITEMS, KeyValueRecord};
+use headwater_host::width::to_usize;
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
@@ -176,11 +177,11 @@ fn read_file(file: &FoundFile) -> Result<Vec<u8>, (SkipReason, String)> {
             format!("{}: its key is longer than {KEY_BYTES_MAX} bytes", path.display()),
         ));
     }
-    let limit = u64::try_from(VALUE_BYTES_MAX).unwrap_or(u64::MAX);
+    let limit = VALUE_BYTES_MAX as u64;
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     let opened = File::from(opened.map_err(|errno| unreadable(errno.into()))?);
-    let mut value = Vec::with_capacity(usize::try_from(file.bytes.min(limit)).unwrap_or(0) + 1);
+    let mut value = Vec::with_capacity(to_usize(file.bytes.min(limit)) + 1);
     // One byte above the limit distinguishes "too large" from "just fits", also for a file that grew since it was
     // listed.
     opened.take(limit + 1).read_to_end(&mut value).map_err(unreadable)?;

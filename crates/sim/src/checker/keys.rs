@@ -7,6 +7,7 @@
 //! known and ordered, or the one was submitted after the other completed.
 
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::width::narrow;
 use headwater_ssd::command::NamespaceId;
 use std::collections::BTreeMap;
 
@@ -23,10 +24,7 @@ impl ValueFingerprint {
     /// Computes the fingerprint of a value.
     #[must_use]
     pub fn of(value: &[u8]) -> Self {
-        Self {
-            bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
-            hash: xxhash_rust::xxh3::xxh3_64(value),
-        }
+        Self { bytes: narrow(value.len()), hash: xxhash_rust::xxh3::xxh3_64(value) }
     }
 }
 

@@ -73,7 +73,9 @@ impl<M: Media> SsdDevice<M> {
         };
         let work = PendingAction { ticket: Some(ticket), action, steps, in_flight: false, final_phase: None };
         if let NamespaceAction::Sanitize { command } = work.action {
-            self.administration_mut().sanitize.command = command;
+            let sanitize = &mut self.administration_mut().sanitize;
+            sanitize.command = command;
+            sanitize.started += 1;
             self.administration_mut().set_sanitize_state(SanitizeState::Running(0));
         }
         self.administration_mut().actions.push_back(work);

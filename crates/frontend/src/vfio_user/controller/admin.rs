@@ -83,7 +83,7 @@ impl GuestController {
             AdminData::ToHost(bytes) => (HostTransfer::ToHost(bytes), 0),
         };
         let buffer = self.data_resolver.resolve_entry(entry, transfer, memory)?;
-        let mut bytes = vec![0; usize::try_from(sent).unwrap_or(0)];
+        let mut bytes = vec![0; sent as usize];
         if buffer.copy_in(0, &mut bytes) != bytes.len() {
             return Err(Status::DATA_TRANSFER_ERROR);
         }

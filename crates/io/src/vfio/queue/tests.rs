@@ -5,6 +5,8 @@ use crate::buffer::Buffer;
 use crate::command::{StoreCondition, WriteDurability};
 use headwater_dma::iova::Iova;
 use headwater_host::shared_memory::SharedMemory;
+use headwater_nvme::spec::kv::DataPointer;
+use headwater_nvme::spec::nvm::{self, BlockOptions};
 
 fn buffer(bytes: usize) -> Buffer {
     Buffer::from_region(SharedMemory::anonymous(1 << 20).unwrap(), Iova(0)).slice(0, bytes).unwrap()
@@ -58,6 +60,22 @@ fn data_shorter_than_its_entry_or_in_the_wrong_direction_is_refused() {
     let mut list = Command::discard(1, &[(0, 1), (1, 1)], &buffer(64)).unwrap();
     list.data = TransferData::ToDevice(buffer(16));
     assert_eq!(judge(&list), Err(WRONG_LENGTH));
+}
+
+/// The list of a Copy with descriptor format 1h passed with the length of format 0h, so the device read beyond it.
+#[test]
+fn list_of_a_copy_has_the_length_of_its_descriptor_format() {
+    let mut copy = Command::flush(1);
+    let list = DataPointer { address: 0, bytes: 3 * 32 };
+    copy.entry = nvm::copy(1, 7, list, BlockOptions::NONE);
+    copy.data = TransferData::ToDevice(buffer(3 * 32));
+    assert_eq!(judge(&copy), Ok(()));
+    copy.entry.cdw12.set(copy.entry.cdw12.get() | 1 << 8);
+    assert_eq!(judge(&copy), Err(WRONG_LENGTH));
+    copy.data = TransferData::ToDevice(buffer(3 * 40));
+    assert_eq!(judge(&copy), Ok(()));
+    copy.entry.cdw12.set(copy.entry.cdw12.get() + (1 << 8));
+    assert_eq!(judge(&copy), Err(UNSUPPORTED), "format 2h");
 }
 
 /// Covers NVMeDirect's defect B3: the ranges of a discard were never checked.

@@ -8,6 +8,7 @@ use crate::experiment::LabError;
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
 use headwater_ssd::command::FrontEndId;
@@ -70,8 +71,8 @@ pub(super) fn record_bytes(value_bytes: u32) -> usize {
 impl MeasuredDevice {
     /// Creates a device that is 70 % full with `keys` values.
     pub(super) fn filled(keys: u64, value_bytes: u32, seed: u64) -> Result<Self, LabError> {
-        let data = usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(record_bytes(value_bytes));
-        let blocks = u32::try_from(data / 7 * 10 / BLOCK_DATA_BYTES).unwrap_or(u32::MAX);
+        let data = to_usize(keys).saturating_mul(record_bytes(value_bytes));
+        let blocks = narrow(data / 7 * 10 / BLOCK_DATA_BYTES);
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).map_err(start)?;
         let config =
             DeviceConfig { durability: [Durability::OnFlush; NAMESPACES], ..DeviceConfig::default() };

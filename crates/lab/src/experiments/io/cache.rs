@@ -12,6 +12,7 @@ use crate::measure::{CompareCase, CorePin, SampleSpread, cpu_ns_each, run_interl
 use crate::report::ReportRow;
 use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::Nanos;
+use headwater_host::width::to_usize;
 use headwater_io::cache::{
     BackingDevice, BackingLimits, BackingTransfer, BlockCache, CacheConfig, CacheRequest, CacheUser,
     DeviceShape, SubmitResult, TransferCompletion, TransferRefusal,
@@ -61,7 +62,7 @@ impl FullCache {
     fn new(pages: u64) -> Result<Self, IoError> {
         let pool = Pool::open(PoolConfig { cap: 512 << 20, ..PoolConfig::default() })?;
         let shape = DeviceShape { device_bytes: 1 << 40, block_bytes: 4_096 };
-        let count = usize::try_from(pages).unwrap_or(usize::MAX);
+        let count = to_usize(pages);
         let config = CacheConfig { pages: count, prefetch_pages: 0, ..CacheConfig::default() };
         let mut cache = BlockCache::new(shape, config, &mut |bytes| buffer(&pool, bytes))?;
         let owner = cache.join();
@@ -103,13 +104,13 @@ fn compare(
     let (rounds, reads) = if context.is_quick() { (9, 50_000) } else { (41, 200_000) };
     let mut first = FullCache::new(pages).map_err(failed)?;
     let mut second = FullCache::new(pages).map_err(failed)?;
-    let bytes = usize::try_from(pages).unwrap_or(0) * PAGE_BYTES;
+    let bytes = to_usize(pages) * PAGE_BYTES;
     let memory = buffer(&first.pool, bytes).map_err(failed)?;
     let (mut copied, mut hit) = (vec![0; PAGE_BYTES], vec![0; PAGE_BYTES]);
     let mut lent = Some(buffer(&first.pool, PAGE_BYTES).map_err(failed)?);
     let mut copy = || {
         cpu_ns_of_all(reads, |at| {
-            let offset = usize::try_from(spread(at, pages)).unwrap_or(0) * PAGE_BYTES;
+            let offset = to_usize(spread(at, pages)) * PAGE_BYTES;
             memory.read(offset, black_box(&mut copied)).is_ok()
         })
     };

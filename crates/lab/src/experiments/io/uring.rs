@@ -12,6 +12,7 @@ use crate::experiment::{ExperimentFindings, LabError, RunContext};
 use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::narrow;
 use headwater_io::backend::{CompletedCommand, DeviceBackend as _};
 use headwater_io::completion::{CompletionAggregation, CompletionPolicy};
 use headwater_io::uring::{UringDevice, UringOptions};
@@ -146,7 +147,7 @@ fn interval(samples: &[f64]) -> (f64, f64) {
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
     // The probability that exactly `left` of the samples lie below the median, then that so many or fewer do.
-    let mut exactly = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+    let mut exactly = 0.5_f64.powi(narrow(count));
     let (mut at_most, mut left) = (exactly, 0);
     while 2.0 * at_most <= 0.05 && left < count {
         exactly *= decimal((count - left) as u64) / decimal(left as u64 + 1);

@@ -11,6 +11,7 @@ use crate::measure::SampleSpread;
 use crate::report::ReportRow;
 use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{Pool, PoolError, PoolRequest};
+use headwater_host::width::to_usize;
 
 const SEGMENTS_MAX: u32 = 64;
 const BYTES_MIN: usize = 4 << 10;
@@ -186,7 +187,7 @@ fn capacity(payload: &PoolAllocation) -> usize {
 #[expect(clippy::cast_precision_loss, reason = "a per mille number")]
 fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> PoolRequest) -> Result<(f64, usize), LabError> {
     for per_mille in (0..=1_000_u64).rev().step_by(5) {
-        let bytes = usize::try_from(free * per_mille / 1_000).unwrap_or(usize::MAX);
+        let bytes = to_usize(free * per_mille / 1_000);
         if bytes == 0 {
             break;
         }

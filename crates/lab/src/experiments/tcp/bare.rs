@@ -8,6 +8,7 @@
 
 use crate::cpu_account::CpuAccount;
 use crate::experiment::LabError;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::completion::CompletionEntry;
 use headwater_nvme::spec::tcp::{CommonHeader, DataPdu, PduKind, flag};
 use std::io::{self, IoSlice, Read, Write};
@@ -138,7 +139,7 @@ fn serve(mut host: &TcpStream, values: &[Vec<u8>]) -> io::Result<()> {
 
 /// Appends the header of a read's data and its response.
 fn write_headers(headers: &mut Vec<u8>, command_id: [u8; 2], value_bytes: usize) {
-    let bytes = u32::try_from(value_bytes).unwrap_or(u32::MAX);
+    let bytes = narrow(value_bytes);
     let common = CommonHeader {
         kind: PduKind::ControllerData.number(),
         flags: flag::LAST_PDU,

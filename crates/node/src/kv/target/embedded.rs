@@ -8,6 +8,7 @@ use crate::kv::pipeline::execute_all;
 use bytes::Bytes;
 use headwater_frontend::core_device::CoreDevice;
 use headwater_host::clock::Clock;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
@@ -81,7 +82,7 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
         let done = self.execute(keys.iter().map(|key| SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
-            bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
+            bytes_max: narrow(VALUE_BYTES_MAX),
             release: ReadRelease::WhenDurable,
         }))?;
         for (index, completion) in done.into_iter().enumerate() {

@@ -153,7 +153,7 @@ impl KvTarget for LiveTarget {
 
     fn key_count(&mut self) -> Result<u64, KvError> {
         match self.client.call(&[b"DBSIZE"])? {
-            DecodedReply::Integer(count) => Ok(u64::try_from(count).unwrap_or(0)),
+            DecodedReply::Integer(count @ 0..) => Ok(count.unsigned_abs()),
             reply => Err(self.client.unexpected("DBSIZE", reply).into()),
         }
     }
