@@ -29,6 +29,7 @@ pub mod completion;
 pub mod doorbell;
 mod host_doorbell;
 pub mod layout;
+mod published_position;
 pub mod submission;
 
 #[cfg(test)]

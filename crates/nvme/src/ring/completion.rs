@@ -9,6 +9,7 @@ use crate::ring::doorbell::{
 };
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
+use crate::ring::published_position::PublishedPosition;
 use crate::spec::completion::{COMPLETION_WORDS, CompletionEntry, CompletionWords, PhaseTag};
 use headwater_host::ring_memory::RingMemory;
 
@@ -38,10 +39,7 @@ pub struct CompletionProducer<M> {
 impl<M: RingMemory> CompletionProducer<M> {
     /// Creates the controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        let doorbell = HostDoorbell::Ring {
-            position: RingLayout::COMPLETION_HEAD,
-            event: RingLayout::COMPLETION_HEAD_EVENT,
-        };
+        let doorbell = HostDoorbell::Ring(RingLayout::COMPLETION_DOORBELL);
         doorbell.disarm(&memory, layout.completion_slots, 0);
         Self::at(memory, layout.completion_word(0), layout.completion_slots, doorbell)
     }
@@ -131,7 +129,7 @@ impl<M: RingMemory> CompletionProducer<M> {
     #[inline]
     pub fn ring(&mut self) -> WakeDecision {
         // A separate queue is announced by interrupts.
-        let HostDoorbell::Ring { .. } = self.doorbell else {
+        let HostDoorbell::Ring(_) = self.doorbell else {
             return WakeDecision::NotNeeded;
         };
         let moved = MovedPosition { to: self.tail, steps: self.posted_since_ring };
@@ -183,13 +181,8 @@ pub struct CompletionConsumer<M> {
     memory: M,
     /// Word of the first entry.
     first: usize,
-    slots: QueueSlots,
     /// The next entry to read.
-    head: u32,
-    /// The head in the doorbell.
-    published: u32,
-    /// The head at the last check for a sleeping controller, after a fence.
-    rung: u32,
+    head: PublishedPosition,
     /// Phase of a new entry in this pass.
     phase: PhaseTag,
 }
@@ -203,20 +196,19 @@ impl<M: RingMemory> CompletionConsumer<M> {
     /// Creates the host's end of a queue in memory that holds only entries. Its doorbell is a register: the owner
     /// writes the value of [`unpublished`](Self::unpublished) there.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
-        Self { memory, first: 0, slots, head: 0, published: 0, rung: 0, phase: PhaseTag::One }
+        Self { memory, first: 0, head: PublishedPosition::new(slots), phase: PhaseTag::One }
     }
 
     /// Returns the next completion. Its slot is freed by the next [`ring`](Self::ring).
     #[inline]
     pub fn reap(&mut self) -> Option<CompletionEntry> {
-        let word = self.first + self.head as usize * COMPLETION_WORDS;
+        let word = self.first + self.head.next() as usize * COMPLETION_WORDS;
         let second = self.memory.load_acquire(word + 1);
         if PhaseTag::of_word(second) != self.phase {
             return None;
         }
         let first = self.memory.load_relaxed(word);
-        self.head = self.slots.after(self.head);
-        if self.head == 0 {
+        if self.head.advance() {
             self.phase = self.phase.flipped();
         }
         Some(CompletionEntry::from_words([first, second]))
@@ -226,54 +218,37 @@ impl<M: RingMemory> CompletionConsumer<M> {
     #[must_use]
     #[inline]
     pub fn has_work(&self) -> bool {
-        let word = self.first + self.head as usize * COMPLETION_WORDS;
+        let word = self.first + self.head.next() as usize * COMPLETION_WORDS;
         PhaseTag::of_word(self.memory.load_acquire(word + 1)) == self.phase
     }
 
     /// Frees the reaped slots, fences, and returns whether the controller must be woken for them.
     #[inline]
     pub fn ring(&mut self) -> WakeDecision {
-        if self.publish() {
-            self.memory.fence();
-        }
-        self.wake_after_fence()
+        self.head.ring(&self.memory, RingLayout::COMPLETION_DOORBELL)
     }
 
     /// Stores the doorbell; returns true if it moved. The caller then fences and calls `wake_after_fence`.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        let Some(head) = self.unpublished() else {
-            return false;
-        };
-        // Release: our loads of the entries come before the controller's next stores to their slots.
-        self.memory.store_release(RingLayout::COMPLETION_HEAD, u64::from(head));
-        true
+        self.head.publish(&self.memory, RingLayout::COMPLETION_DOORBELL)
     }
 
     /// Returns the head if the doorbell does not show it yet. The caller publishes it, ordered after all loads before
     /// this.
     #[inline]
     pub(crate) fn unpublished(&mut self) -> Option<u32> {
-        let moved = self.published != self.head;
-        self.published = self.head;
-        moved.then_some(self.head)
+        self.head.unpublished()
     }
 
     #[inline]
     pub(crate) fn wake_after_fence(&mut self) -> WakeDecision {
-        if self.rung == self.published {
-            return WakeDecision::NotNeeded;
-        }
-        let slots = self.slots;
-        // Fewer steps than slots: the controller posts no further than the published head allows.
-        let moved = MovedPosition { to: self.published, steps: slots.distance(self.rung, self.published) };
-        self.rung = self.published;
-        wake_after_fence(&self.memory, RingLayout::COMPLETION_HEAD_EVENT, slots, moved)
+        self.head.wake_after_fence(&self.memory, RingLayout::COMPLETION_DOORBELL)
     }
 
     /// Arms a wake-up by the next completion. Sleep only if [`has_work`](Self::has_work) then returns false.
     pub fn arm(&self) {
-        arm(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.head);
+        arm(&self.memory, RingLayout::COMPLETION_TAIL_EVENT, self.head.next());
     }
 
     /// Announces that this side is awake.

@@ -10,19 +10,14 @@
 //! queue holds.
 
 use crate::ring::doorbell::{arm, disarm};
-use crate::ring::layout::QueueSlots;
+use crate::ring::layout::{DoorbellWords, QueueSlots};
 use headwater_host::ring_memory::RingMemory;
 
 /// The place where one doorbell arrives.
 #[derive(Debug)]
 pub(crate) enum HostDoorbell<M> {
     /// Words of the pair's own ring memory: the position, and the position at which the controller wants to be woken.
-    Ring {
-        /// Written by the host.
-        position: usize,
-        /// Written by the controller.
-        event: usize,
-    },
+    Ring(DoorbellWords),
     /// A register: its last value. The write to the register wakes the controller.
     Register {
         /// The last value.
@@ -48,7 +43,7 @@ impl<M: RingMemory> HostDoorbell<M> {
     #[inline]
     pub(crate) fn load(&self, ring: &M) -> u64 {
         match self {
-            Self::Ring { position, .. } => ring.load_acquire(*position),
+            Self::Ring(words) => ring.load_acquire(words.position),
             Self::Register { value } => u64::from(*value),
             Self::Cell(shared) => u64::from(shared.doorbells.load_cell_acquire(shared.cell)),
         }
@@ -61,7 +56,7 @@ impl<M: RingMemory> HostDoorbell<M> {
                 *value = written;
                 true
             }
-            Self::Ring { .. } | Self::Cell(_) => false,
+            Self::Ring(_) | Self::Cell(_) => false,
         }
     }
 
@@ -84,7 +79,7 @@ impl<M: RingMemory> HostDoorbell<M> {
     /// Arms a wake-up when the position moves on from `store_seen`. The caller must check once more before it sleeps.
     pub(crate) fn arm(&self, ring: &M, seen: u32) {
         match self {
-            Self::Ring { event, .. } => arm(ring, *event, seen),
+            Self::Ring(words) => arm(ring, words.event, seen),
             Self::Register { .. } => {}
             Self::Cell(shared) => {
                 shared.store_event(seen);
@@ -98,7 +93,7 @@ impl<M: RingMemory> HostDoorbell<M> {
     /// Announces that the controller, which last saw `store_seen`, is awake.
     pub(crate) fn disarm(&self, ring: &M, slots: QueueSlots, seen: u32) {
         match self {
-            Self::Ring { event, .. } => disarm(ring, *event),
+            Self::Ring(words) => disarm(ring, words.event),
             Self::Register { .. } | Self::Cell(_) => self.store_seen(slots, seen),
         }
     }

@@ -87,6 +87,15 @@ impl QueueSlots {
     }
 }
 
+/// The two words of one doorbell of the host in ring memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DoorbellWords {
+    /// Written by the host.
+    pub(crate) position: usize,
+    /// Written by the controller: it requests a wake-up when the host leaves this position.
+    pub(crate) event: usize,
+}
+
 /// The layout of one queue pair in ring memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
@@ -107,6 +116,11 @@ impl RingLayout {
     pub const COMPLETION_HEAD_EVENT: usize = 3 * LINE_WORDS;
     /// Written by the host: it requests a wake-up when the completion tail leaves this position.
     pub const COMPLETION_TAIL_EVENT: usize = 4 * LINE_WORDS;
+
+    pub(crate) const SUBMISSION_DOORBELL: DoorbellWords =
+        DoorbellWords { position: Self::SUBMISSION_TAIL, event: Self::SUBMISSION_TAIL_EVENT };
+    pub(crate) const COMPLETION_DOORBELL: DoorbellWords =
+        DoorbellWords { position: Self::COMPLETION_HEAD, event: Self::COMPLETION_HEAD_EVENT };
 
     const ENTRIES: usize = 5 * LINE_WORDS;
 

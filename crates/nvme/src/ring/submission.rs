@@ -4,9 +4,10 @@
 //! Invariant: the tail that the controller uses was validated; each word of an entry is loaded once, after the tail
 //! that covers it.
 
-use crate::ring::doorbell::{DoorbellFault, DoorbellName, MovedPosition, WakeDecision, wake_after_fence};
+use crate::ring::doorbell::{DoorbellFault, DoorbellName, WakeDecision};
 use crate::ring::host_doorbell::{DoorbellCell, HostDoorbell};
 use crate::ring::layout::{QueueSlots, RingLayout};
+use crate::ring::published_position::PublishedPosition;
 use crate::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
 use headwater_host::ring_memory::RingMemory;
 use headwater_host::width::narrow;
@@ -35,15 +36,10 @@ pub struct SubmissionProducer<M> {
     memory: M,
     /// Word of the first entry.
     first: usize,
-    slots: QueueSlots,
     /// First entry that the controller may still read.
     head: u32,
     /// Position of the next command.
-    tail: u32,
-    /// The tail in the doorbell.
-    published: u32,
-    /// The tail at the last check for a sleeping controller, after a fence.
-    rung: u32,
+    tail: PublishedPosition,
 }
 
 impl<M: RingMemory> SubmissionProducer<M> {
@@ -54,13 +50,14 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// Creates the host's end of a queue in memory that holds only entries. Its doorbell is a register: the owner
     /// writes the value of [`unpublished`](Self::unpublished) there.
     pub(crate) fn over(memory: M, slots: QueueSlots) -> Self {
-        Self { memory, first: 0, slots, head: 0, tail: 0, published: 0, rung: 0 }
+        Self { memory, first: 0, head: 0, tail: PublishedPosition::new(slots) }
     }
 
     /// Returns the number of commands that can be pushed now.
     #[must_use]
     pub fn room(&self) -> u32 {
-        self.slots.entries_max() - self.slots.distance(self.head, self.tail)
+        let slots = self.tail.slots();
+        slots.entries_max() - slots.distance(self.head, self.tail.next())
     }
 
     /// Writes a command at the tail. The controller sees it after [`ring`](Self::ring).
@@ -84,49 +81,32 @@ impl<M: RingMemory> SubmissionProducer<M> {
     #[inline]
     pub(crate) fn push_words(&mut self, words: [u64; SUBMISSION_WORDS]) {
         assert!(self.room() > 0, "a command pushed into a full submission queue");
-        self.memory.store_words(self.first + self.tail as usize * SUBMISSION_WORDS, words);
-        self.tail = self.slots.after(self.tail);
+        self.memory.store_words(self.first + self.tail.next() as usize * SUBMISSION_WORDS, words);
+        self.tail.advance();
     }
 
     /// Publishes every pushed command, fences, and returns whether the controller must be woken.
     #[inline]
     pub fn ring(&mut self) -> WakeDecision {
-        if self.publish() {
-            self.memory.fence();
-        }
-        self.wake_after_fence()
+        self.tail.ring(&self.memory, RingLayout::SUBMISSION_DOORBELL)
     }
 
     /// Stores the doorbell; returns true if it moved. The caller then fences and calls `wake_after_fence`.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        let Some(tail) = self.unpublished() else {
-            return false;
-        };
-        // Release: the entries are visible to a controller that acquires this tail.
-        self.memory.store_release(RingLayout::SUBMISSION_TAIL, u64::from(tail));
-        true
+        self.tail.publish(&self.memory, RingLayout::SUBMISSION_DOORBELL)
     }
 
     /// Returns the tail if the doorbell does not show it yet. The caller publishes it, ordered after all stores before
     /// this.
     #[inline]
     pub(crate) fn unpublished(&mut self) -> Option<u32> {
-        let moved = self.published != self.tail;
-        self.published = self.tail;
-        moved.then_some(self.tail)
+        self.tail.unpublished()
     }
 
     #[inline]
     pub(crate) fn wake_after_fence(&mut self) -> WakeDecision {
-        if self.rung == self.published {
-            return WakeDecision::NotNeeded;
-        }
-        let slots = self.slots;
-        // Fewer steps than slots: the head bounds them, and it comes from completions of commands that were rung.
-        let moved = MovedPosition { to: self.published, steps: slots.distance(self.rung, self.published) };
-        self.rung = self.published;
-        wake_after_fence(&self.memory, RingLayout::SUBMISSION_TAIL_EVENT, slots, moved)
+        self.tail.wake_after_fence(&self.memory, RingLayout::SUBMISSION_DOORBELL)
     }
 
     /// Sets the head to the position up to which the controller has fetched, from a completion.
@@ -134,9 +114,9 @@ impl<M: RingMemory> SubmissionProducer<M> {
     /// # Errors
     /// [`HeadFault`] for a head that is no position or lies beyond the doorbell; nothing changes.
     pub fn set_head(&mut self, head: u16) -> Result<(), HeadFault> {
-        let slots = self.slots;
+        let (slots, published) = (self.tail.slots(), self.tail.published());
         let new = u32::from(head);
-        if new >= slots.get() || slots.distance(self.head, new) > slots.distance(self.head, self.published) {
+        if new >= slots.get() || slots.distance(self.head, new) > slots.distance(self.head, published) {
             return Err(HeadFault { head });
         }
         self.head = new;
@@ -161,10 +141,7 @@ pub struct SubmissionConsumer<M> {
 impl<M: RingMemory> SubmissionConsumer<M> {
     /// Creates the controller's end of a pair.
     pub(crate) fn new(memory: M, layout: RingLayout) -> Self {
-        let doorbell = HostDoorbell::Ring {
-            position: RingLayout::SUBMISSION_TAIL,
-            event: RingLayout::SUBMISSION_TAIL_EVENT,
-        };
+        let doorbell = HostDoorbell::Ring(RingLayout::SUBMISSION_DOORBELL);
         let slots = layout.submission_slots;
         doorbell.disarm(&memory, slots, 0);
         Self { memory, first: layout.submission_word(0), slots, doorbell, head: 0, tail: 0 }
