@@ -11,6 +11,7 @@
 //!  flush:  Idle --requested--> Table (if blocks were erased or first used) --written--> Sync --done--> Idle, completed
 //! ```
 
+mod backing;
 mod batches;
 mod error;
 mod layout;
@@ -20,21 +21,23 @@ mod table;
 mod tests;
 mod transfers;
 mod zero_fill;
+pub mod zones;
 
 use super::{
     BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, RefusalReason, RefusedOp,
 };
+pub use backing::{HostRing, StartupFile, TransferRing};
 use batches::{PageBatch, PageBatches};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
-use headwater_host::uring::{FileRing, FileTransfer, FinishedTransfer, RingKind, UringChoice};
+use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
 use layout::FlashLayout;
+pub use startup::{OpenAccess, write_new_file};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use table::EraseTable;
@@ -73,9 +76,9 @@ pub enum ZeroFillMode {
     Never,
 }
 
-/// Flash in a file.
+/// Flash in a file, which the ring `R` transfers to and from.
 #[derive(Debug)]
-pub struct FileMedia {
+pub struct FileMedia<R = HostRing> {
     path: PathBuf,
     layout: FlashLayout,
     rules: NandRules,
@@ -93,11 +96,7 @@ pub struct FileMedia {
     completions: VecDeque<MediaCompletion>,
     in_flight: usize,
     finished: Vec<FinishedTransfer>,
-    // Dropped before the lock: the drop waits for transfers in flight.
-    ring: FileRing,
-    mode: FileMode,
-    /// The open file that holds the lock.
-    _lock: File,
+    ring: R,
 }
 
 impl FileMedia {
@@ -107,6 +106,20 @@ impl FileMedia {
         directory.join(FLASH_FILE_NAME).exists()
     }
 
+    /// Returns the mechanism that runs the transfers.
+    #[must_use]
+    pub fn ring_kind(&self) -> RingKind {
+        self.ring.ring.kind()
+    }
+
+    /// Returns the mode of the file: through the page cache or past it.
+    #[must_use]
+    pub fn mode(&self) -> FileMode {
+        self.ring.mode
+    }
+}
+
+impl<R: TransferRing> FileMedia<R> {
     /// Returns the uuid that the file got when it was created.
     #[must_use]
     pub fn uuid(&self) -> [u8; 16] {
@@ -117,18 +130,6 @@ impl FileMedia {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Returns the mechanism that runs the transfers.
-    #[must_use]
-    pub fn ring_kind(&self) -> RingKind {
-        self.ring.kind()
-    }
-
-    /// Returns the mode of the file: through the page cache or past it.
-    #[must_use]
-    pub fn mode(&self) -> FileMode {
-        self.mode
     }
 
     /// Returns true if the page is known to be blank without a read of the file.
@@ -157,9 +158,9 @@ impl FileMedia {
     }
 
     /// Processes the transfers that the ring finished.
-    fn reap(&mut self) {
+    fn reap(&mut self, now: Nanos) {
         let mut finished = std::mem::take(&mut self.finished);
-        self.ring.poll(&mut finished);
+        self.ring.poll(now, &mut finished);
         for transfer in finished.drain(..) {
             self.complete_transfer(transfer);
         }
@@ -323,7 +324,7 @@ impl FileMedia {
     }
 }
 
-impl Media for FileMedia {
+impl<R: TransferRing> Media for FileMedia<R> {
     fn geometry(&self) -> FlashGeometry {
         self.layout.geometry
     }
@@ -354,23 +355,36 @@ impl Media for FileMedia {
         }
     }
 
-    fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
-        self.reap();
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
+        self.reap(now);
         self.start();
         self.in_flight -= self.completions.len();
         done.extend(self.completions.drain(..));
     }
 
-    fn wait(&mut self, now: Nanos) -> Nanos {
+    fn wait(&mut self, mut now: Nanos) -> Nanos {
         while self.completions.is_empty() && self.in_flight > 0 {
             self.start();
             if self.ring.in_flight() == 0 {
                 break;
             }
-            self.ring.wait();
-            self.reap();
+            now = self.ring.wait(now);
+            self.reap(now);
         }
         now
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        let now = self.ring.virtual_now()?;
+        // A batch that waits for zeros waits for a transfer; without one in flight, whatever waits starts at the next
+        // poll.
+        let waits = || {
+            !self.completions.is_empty()
+                || self.programs.has_waiting()
+                || self.reads.has_waiting()
+                || self.flush.is_due()
+        };
+        self.ring.next_event().or_else(|| waits().then_some(now))
     }
 
     fn in_flight(&self) -> usize {
@@ -378,6 +392,6 @@ impl Media for FileMedia {
     }
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ring.descriptor())
+        self.ring.descriptor()
     }
 }

@@ -45,6 +45,11 @@ impl PageBatches {
         self.waiting.push_back(batch);
     }
 
+    /// Returns true if a batch waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Takes the oldest batch that may start. Batches that may not start are passed over: blocks do not wait for each
     /// other.
     pub(super) fn take(&mut self, may_start: impl Fn(&PageBatch) -> bool) -> Option<PageBatch> {

@@ -24,6 +24,17 @@ pub(super) const STAMP_OFFSET: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 const MAGIC: [u8; 8] = *b"HWFLASH\0";
 const SESSION_MAGIC: [u8; 8] = *b"HWSESSN\0";
 
+/// The name of a field, and its offset in its structure.
+pub(super) type FieldOffset = (&'static str, usize);
+
+/// Lists the fields of a structure in order. A field that is left out does not compile.
+macro_rules! field_offsets {
+    ($layout:ident: $($field:ident),+ $(,)?) => {{
+        let _: fn($layout) = |$layout { $($field: _),+ }| {};
+        &[$((stringify!($field), std::mem::offset_of!($layout, $field))),+]
+    }};
+}
+
 /// The superblock, the first piece of the file; written once.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -49,6 +60,11 @@ const _: () = assert!(size_of::<SuperblockLayout>() == PIECE_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockLayout, uuid) == 56);
 const _: () = assert!(std::mem::offset_of!(SuperblockLayout, crc) == 4_092);
 
+pub(super) const SUPERBLOCK_FIELDS: &[FieldOffset] = field_offsets!(
+    SuperblockLayout: magic, version, blocks, channels, dies_per_channel, pages_per_block, data_bytes, spare_bytes,
+    slot_bytes, reserved, slots_offset, file_bytes, uuid, zero, crc,
+);
+
 /// A session record, one of two; each has its own piece.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -60,6 +76,8 @@ struct SessionLayout {
 }
 
 const _: () = assert!(size_of::<SessionLayout>() == PIECE_BYTES);
+
+pub(super) const SESSION_FIELDS: &[FieldOffset] = field_offsets!(SessionLayout: magic, session, zero, crc);
 
 /// One page of the erase table.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -77,6 +95,9 @@ struct TableLayout {
 const _: () = assert!(size_of::<TableLayout>() == PIECE_BYTES);
 const _: () = assert!(std::mem::offset_of!(TableLayout, generations) == 16);
 
+pub(super) const TABLE_FIELDS: &[FieldOffset] =
+    field_offsets!(TableLayout: write, number, reserved, generations, zero, crc);
+
 /// The stamp that the medium adds behind the spare of every slot it programs.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -88,6 +109,9 @@ struct StampLayout {
 
 const _: () = assert!(size_of::<StampLayout>() == 16);
 const _: () = assert!(STAMP_OFFSET + size_of::<StampLayout>() <= SLOT_BYTES);
+
+pub(super) const STAMP_BYTES: usize = size_of::<StampLayout>();
+pub(super) const STAMP_FIELDS: &[FieldOffset] = field_offsets!(StampLayout: generation, check, reserved);
 
 /// The reason why a superblock was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,15 +10,17 @@ use super::table::{EraseTable, TableFault};
 use super::transfers::{FlashTransfers, FlushRequests};
 use super::zero_fill::REGION_BYTES;
 use super::zero_fill::ZeroFill;
-use super::{FLASH_FILE_NAME, FileMedia, FileMediaError, FileOptions, RING_ENTRIES, ZeroFillMode};
+use super::{
+    FLASH_FILE_NAME, FileMedia, FileMediaError, FileOptions, HostRing, RING_ENTRIES, StartupFile,
+    TransferRing, ZeroFillMode,
+};
 use crate::media::{FlashGeometry, NandRules};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::file::{self, AllocateError, FileMode, allocate};
+use headwater_host::file::{self, AllocateError, allocate};
 use headwater_host::uring::FileRing;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use zerocopy::IntoBytes;
 
@@ -27,12 +29,20 @@ use zerocopy::IntoBytes;
 const LOCK_WAIT_MAX: Nanos = Nanos::from_millis(200);
 const LOCK_POLL_PERIOD: Nanos = Nanos::from_millis(2);
 
-/// An open flash file.
+/// The access to a flash file that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAccess {
+    /// The file was just created: every block is erased. Begins a session.
+    New,
+    /// Every block must be erased before it is programmed again. Begins a session.
+    ReadWrite,
+    /// Every operation that would change the file is refused.
+    ReadOnly,
+}
+
+/// The checked parts of a flash file that is being opened.
 #[derive(Debug)]
-struct OpenFlashFile {
-    path: PathBuf,
-    /// The open file that holds the lock.
-    lock: File,
+struct CheckedFile {
     layout: FlashLayout,
     table: EraseTable,
 }
@@ -49,10 +59,7 @@ impl FileMedia {
         options: FileOptions,
     ) -> Result<Self, FileMediaError> {
         create(directory, geometry, uuid)?;
-        let mut media = Self::open(directory, options)?;
-        media.rules = NandRules::erased(geometry);
-        media.write_pointer_known.fill(true);
-        Ok(media)
+        Self::open_as(directory, OpenAccess::New, options)
     }
 
     /// Opens the flash file of a data directory. Every block must be erased before it is programmed again.
@@ -60,10 +67,7 @@ impl FileMedia {
     /// # Errors
     /// The file is missing, in use, damaged, truncated or of another version.
     pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
-        let opened = open(directory)?;
-        let file = file::open(&opened.path, options.direct);
-        let rules = NandRules::unknown(opened.layout.geometry);
-        Self::from_file(opened, file, rules, options)
+        Self::open_as(directory, OpenAccess::ReadWrite, options)
     }
 
     /// Opens the flash file of a data directory read-only: every operation that would change it is refused. Several
@@ -72,33 +76,65 @@ impl FileMedia {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_read_only(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
-        let opened = open_read_only(directory)?;
-        let file = file::open_read_only(&opened.path, options.direct);
-        let rules = NandRules::read_only(opened.layout.geometry);
-        Self::from_file(opened, file, rules, FileOptions { zero_fill_mode: ZeroFillMode::Never, ..options })
+        let options = FileOptions { zero_fill_mode: ZeroFillMode::Never, ..options };
+        Self::open_as(directory, OpenAccess::ReadOnly, options)
     }
 
-    fn from_file(
-        opened: OpenFlashFile,
-        file: io::Result<(File, FileMode)>,
-        rules: NandRules,
-        options: FileOptions,
-    ) -> Result<Self, FileMediaError> {
-        let (file, mode) = file.map_err(|source| FileMediaError::System {
-            path: opened.path.clone(),
-            doing: "open",
-            source,
-        })?;
+    fn open_as(directory: &Path, access: OpenAccess, options: FileOptions) -> Result<Self, FileMediaError> {
+        let path = directory.join(FLASH_FILE_NAME);
+        let writable = access != OpenAccess::ReadOnly;
+        let lock =
+            OpenOptions::new().read(true).write(writable).open(&path).map_err(system(&path, "open"))?;
+        lock_with_wait(&path, || if writable { lock.try_lock() } else { lock.try_lock_shared() })?;
+        let checked = check_file(&path, &lock, access)?;
+        let opened = match access {
+            OpenAccess::ReadOnly => file::open_read_only(&path, options.direct),
+            OpenAccess::New | OpenAccess::ReadWrite => file::open(&path, options.direct),
+        };
+        let (file, mode) = opened.map_err(system(&path, "open"))?;
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
-        let geometry = opened.layout.geometry;
-        Ok(Self {
-            zero_fill: ZeroFill::new(opened.layout, opened.table.generations()),
-            path: opened.path,
-            layout: opened.layout,
-            rules,
-            write_pointer_known: vec![false; geometry.blocks as usize],
-            table: opened.table,
-            zero_fill_mode: options.zero_fill_mode,
+        let ring = HostRing { ring, mode, _lock: lock };
+        Ok(Self::from_checked(path, checked, ring, access, options.zero_fill_mode))
+    }
+}
+
+impl<R: TransferRing> FileMedia<R> {
+    /// Opens a flash file that lies elsewhere than in a directory of the operating system. `file` is used to check it
+    /// and to begin a session, `ring` from then on; errors call it `path`.
+    ///
+    /// # Errors
+    /// The file is damaged, truncated or of another version, or an access to it failed.
+    pub fn open_over(
+        file: &impl StartupFile,
+        ring: R,
+        path: PathBuf,
+        access: OpenAccess,
+        zero_fill_mode: ZeroFillMode,
+    ) -> Result<Self, FileMediaError> {
+        let checked = check_file(&path, file, access)?;
+        Ok(Self::from_checked(path, checked, ring, access, zero_fill_mode))
+    }
+
+    fn from_checked(
+        path: PathBuf,
+        CheckedFile { layout, table }: CheckedFile,
+        ring: R,
+        access: OpenAccess,
+        zero_fill_mode: ZeroFillMode,
+    ) -> Self {
+        let geometry = layout.geometry;
+        Self {
+            zero_fill: ZeroFill::new(layout, table.generations()),
+            path,
+            layout,
+            rules: match access {
+                OpenAccess::New => NandRules::erased(geometry),
+                OpenAccess::ReadWrite => NandRules::unknown(geometry),
+                OpenAccess::ReadOnly => NandRules::read_only(geometry),
+            },
+            write_pointer_known: vec![access == OpenAccess::New; geometry.blocks as usize],
+            table,
+            zero_fill_mode,
             programs: PageBatches::default(),
             reads: PageBatches::default(),
             programs_in_flight: vec![0; geometry.blocks as usize],
@@ -108,9 +144,7 @@ impl FileMedia {
             in_flight: 0,
             finished: Vec::new(),
             ring,
-            mode,
-            _lock: opened.lock,
-        })
+        }
     }
 }
 
@@ -136,7 +170,7 @@ fn create(directory: &Path, geometry: FlashGeometry, uuid: [u8; 16]) -> Result<(
         .truncate(true)
         .open(&unfinished)
         .map_err(system(&unfinished, "create"))?;
-    lock(&unfinished, &file)?;
+    lock_with_wait(&unfinished, || file.try_lock())?;
     if let Err(error) = write_contents(&file, &unfinished, &layout) {
         // The first error is reported; an error of the removal says less.
         let _ = fs::remove_file(&unfinished);
@@ -154,57 +188,53 @@ fn write_contents(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), 
         }
         AllocateError::System(source) => system(path, "allocate")(source),
     })?;
-    let write = || -> io::Result<()> {
-        file.write_all_at(layout.superblock().as_bytes(), 0)?;
-        file.write_all_at(&layout.session_piece(0), FlashLayout::session_offset(CopyNumber::First))?;
-        EraseTable::create(layout, file)?;
-        // The first fill region is written now, so that the first commits find written space, not merely reserved
-        // space.
-        let slots = layout.slots_offset();
-        let end = layout.file_bytes().min(slots + REGION_BYTES);
-        let zeros = [0; PIECE_BYTES];
-        let mut at = slots;
-        while at < end {
-            let chunk = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            file.write_all_at(&zeros[..chunk], at)?;
-            at += chunk as u64;
-        }
-        file.sync_all()
-    };
-    write().map_err(system(path, "write"))
+    write_structures(file, layout).map_err(system(path, "write"))
 }
 
-/// Opens the file, checks it, and begins a session.
-fn open(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
-    let path = directory.join(FLASH_FILE_NAME);
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(system(&path, "open"))?;
-    lock(&path, &file)?;
-    let layout = superblock(&path, &file)?;
-    let mut table = table(&path, &file, &layout)?;
-    let (last, copy) = last_session(&path, &file, &layout)?;
-    let session = table.session_after().max(last + 1);
-    let begin = || -> io::Result<()> {
-        file.write_all_at(&layout.session_piece(session), FlashLayout::session_offset(copy.other()))?;
-        file.sync_all()
-    };
-    begin().map_err(system(&path, "begin a session in"))?;
-    table.begin_session(session);
-    Ok(OpenFlashFile { path, lock: file, layout, table })
+/// Writes an empty flash file, durably, into a file that has the length which the geometry needs.
+///
+/// # Errors
+/// A write or the sync failed.
+pub fn write_new_file(file: &impl StartupFile, geometry: FlashGeometry, uuid: [u8; 16]) -> io::Result<()> {
+    write_structures(file, &FlashLayout::new(geometry, uuid))
 }
 
-/// Opens the file read-only and checks it. Begins no session and writes nothing; other processes may read it too.
-fn open_read_only(directory: &Path) -> Result<OpenFlashFile, FileMediaError> {
-    let path = directory.join(FLASH_FILE_NAME);
-    let file = File::open(&path).map_err(system(&path, "open"))?;
-    lock_with_wait(&path, || file.try_lock_shared())?;
-    let layout = superblock(&path, &file)?;
-    let table = table(&path, &file, &layout)?;
-    last_session(&path, &file, &layout)?;
-    Ok(OpenFlashFile { path, lock: file, layout, table })
+fn write_structures(file: &impl StartupFile, layout: &FlashLayout) -> io::Result<()> {
+    file.write_at(layout.superblock().as_bytes(), 0)?;
+    file.write_at(&layout.session_piece(0), FlashLayout::session_offset(CopyNumber::First))?;
+    EraseTable::create(layout, file)?;
+    // The first fill region is written now, so that the first commits find written space, not merely reserved space.
+    let slots = layout.slots_offset();
+    let end = layout.file_bytes().min(slots + REGION_BYTES);
+    let zeros = [0; PIECE_BYTES];
+    let mut at = slots;
+    while at < end {
+        let chunk = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        file.write_at(&zeros[..chunk], at)?;
+        at += chunk as u64;
+    }
+    file.sync()
 }
 
-fn lock(path: &Path, file: &File) -> Result<(), FileMediaError> {
-    lock_with_wait(path, || file.try_lock())
+/// Checks the structures of a file and, unless it is opened read-only, begins a session.
+fn check_file(
+    path: &Path,
+    file: &impl StartupFile,
+    access: OpenAccess,
+) -> Result<CheckedFile, FileMediaError> {
+    let layout = superblock(path, file)?;
+    let mut table = table(path, file, &layout)?;
+    let (last, copy) = last_session(path, file, &layout)?;
+    if access != OpenAccess::ReadOnly {
+        let session = table.session_after().max(last + 1);
+        let begin = || -> io::Result<()> {
+            file.write_at(&layout.session_piece(session), FlashLayout::session_offset(copy.other()))?;
+            file.sync()
+        };
+        begin().map_err(system(path, "begin a session in"))?;
+        table.begin_session(session);
+    }
+    Ok(CheckedFile { layout, table })
 }
 
 /// Takes a lock, and waits for a lock that is being released.
@@ -223,22 +253,22 @@ fn lock_with_wait(
     }
 }
 
-fn table(path: &Path, file: &File, layout: &FlashLayout) -> Result<EraseTable, FileMediaError> {
+fn table(path: &Path, file: &impl StartupFile, layout: &FlashLayout) -> Result<EraseTable, FileMediaError> {
     EraseTable::load(layout, file).map_err(|fault| match fault {
         TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
         TableFault::Io(source) => system(path, "read the erase table of")(source),
     })
 }
 
-fn superblock(path: &Path, file: &File) -> Result<FlashLayout, FileMediaError> {
-    let found_bytes = file.metadata().map_err(system(path, "examine"))?.len();
+fn superblock(path: &Path, file: &impl StartupFile) -> Result<FlashLayout, FileMediaError> {
+    let found_bytes = file.length().map_err(system(path, "examine"))?;
     let too_short =
         |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
     if found_bytes < PIECE_BYTES as u64 {
         return Err(too_short(PIECE_BYTES as u64));
     }
     let mut piece = [0; PIECE_BYTES];
-    file.read_exact_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
+    file.read_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
     let path_owned = path.to_owned();
     let layout = FlashLayout::from_superblock(&piece).map_err(|fault| match fault {
         SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
@@ -257,11 +287,15 @@ fn superblock(path: &Path, file: &File) -> Result<FlashLayout, FileMediaError> {
 }
 
 /// Returns the last session that began, and the copy that records it.
-fn last_session(path: &Path, file: &File, layout: &FlashLayout) -> Result<(u64, CopyNumber), FileMediaError> {
+fn last_session(
+    path: &Path,
+    file: &impl StartupFile,
+    layout: &FlashLayout,
+) -> Result<(u64, CopyNumber), FileMediaError> {
     let mut best = None;
     let mut piece = [0; PIECE_BYTES];
     for copy in CopyNumber::BOTH {
-        file.read_exact_at(&mut piece, FlashLayout::session_offset(copy))
+        file.read_at(&mut piece, FlashLayout::session_offset(copy))
             .map_err(system(path, "read the session of"))?;
         let found = layout.read_session(&piece).map(|session| (session, copy));
         best = match (best, found) {

@@ -6,12 +6,11 @@
 //!
 //! Generation 0 means that no page of the block was ever programmed.
 
+use super::backing::StartupFile;
 use super::layout::{CopyNumber, FlashLayout, GENERATIONS_PER_PIECE, PIECE_BYTES};
 use crate::media::BlockId;
 use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// Bits of a generation below its session: they count the generations of the session.
 const SESSION_SHIFT: u32 = 32;
@@ -56,14 +55,14 @@ pub(super) enum TableFault {
 
 impl EraseTable {
     /// Reads the table. [`begin_session`](Self::begin_session) must follow before a generation is given out.
-    pub(super) fn load(layout: &FlashLayout, file: &File) -> Result<Self, TableFault> {
+    pub(super) fn load(layout: &FlashLayout, file: &impl StartupFile) -> Result<Self, TableFault> {
         let mut generations = vec![0; layout.geometry.blocks as usize];
         let mut pieces = Vec::with_capacity(layout.table_pieces());
         let mut found = [0; PIECE_BYTES];
         for (number, part) in generations.chunks_mut(GENERATIONS_PER_PIECE).enumerate() {
             let mut best: Option<TablePiece> = None;
             for copy in CopyNumber::BOTH {
-                file.read_exact_at(&mut found, layout.table_offset(number, copy)).map_err(TableFault::Io)?;
+                file.read_at(&mut found, layout.table_offset(number, copy)).map_err(TableFault::Io)?;
                 let mut read = [0; GENERATIONS_PER_PIECE];
                 let Some(write) = layout.read_table(number, &found, &mut read) else {
                     continue;
@@ -79,11 +78,11 @@ impl EraseTable {
     }
 
     /// Writes the first version of every table page into a new file.
-    pub(super) fn create(layout: &FlashLayout, file: &File) -> io::Result<()> {
+    pub(super) fn create(layout: &FlashLayout, file: &impl StartupFile) -> io::Result<()> {
         let mut piece = [0; PIECE_BYTES];
         for number in 0..layout.table_pieces() {
             layout.write_table(number, 1, &[], &mut piece);
-            file.write_all_at(&piece, layout.table_offset(number, CopyNumber::First))?;
+            file.write_at(&piece, layout.table_offset(number, CopyNumber::First))?;
         }
         Ok(())
     }

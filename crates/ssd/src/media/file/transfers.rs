@@ -4,7 +4,7 @@
 //! table is written and a sync that began after the flush request is done.
 
 use super::super::{BlockId, MediaCompletion, MediaError, MediaToken, PageAddress, PageState};
-use super::{EIO, FileMedia};
+use super::{EIO, FileMedia, TransferRing};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::FileTransfer;
@@ -72,11 +72,16 @@ impl FlushRequests {
     pub(super) fn request(&mut self, token: MediaToken) {
         self.requested.push(token);
     }
+
+    /// Returns true if a requested flush starts at the next poll.
+    pub(super) fn is_due(&self) -> bool {
+        self.step == FlushStep::Idle && !self.requested.is_empty()
+    }
 }
 
-impl FileMedia {
+impl<R: TransferRing> FileMedia<R> {
     pub(super) fn start_flush(&mut self) {
-        if self.flush.step != FlushStep::Idle || self.flush.requested.is_empty() {
+        if !self.flush.is_due() {
             return;
         }
         std::mem::swap(&mut self.flush.requested, &mut self.flush.running);

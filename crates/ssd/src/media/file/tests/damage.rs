@@ -3,6 +3,8 @@
 use super::super::layout;
 use super::super::layout::{CopyNumber, PIECE_BYTES, STAMP_OFFSET};
 use super::*;
+use headwater_host::uring::FileRing;
+use std::fs::File;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
@@ -217,7 +219,7 @@ fn a_failed_write_returns_the_errno_and_the_frame() {
         let directory = TempDir::new().unwrap();
         let mut media = create(&directory, 4, way);
         let read_only = File::open(media.path()).unwrap();
-        media.ring = FileRing::open(read_only, RING_ENTRIES, way.uring).unwrap();
+        media.ring.ring = FileRing::open(read_only, RING_ENTRIES, way.uring).unwrap();
         submit(&mut media, 1, program(page(0, 0), 1));
         submit(&mut media, 2, program(page(0, 1), 1));
         let done = drain(&mut media);
