@@ -246,19 +246,31 @@ impl SimFlash {
 
     /// Flips `flips` different bits of a programmed page, durably. Returns true if the page was programmed.
     pub fn flip_bits(&mut self, rng: &mut fastrand::Rng, page: PageAddress, flips: usize) -> bool {
+        let bits = rng.choose_multiple(0..SLOT_BYTES * 8, flips);
+        self.change_page(page, |bytes| {
+            for bit in bits {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        })
+    }
+
+    /// Changes the bytes of a programmed page, durably. Returns true if the page was programmed.
+    pub fn change_page(&mut self, page: PageAddress, change: impl FnOnce(&mut [u8; SLOT_BYTES])) -> bool {
         let Some(image) = self.visible.get_mut(page.index()).and_then(Option::as_mut) else {
             return false;
         };
-        let damaged = Arc::make_mut(image);
-        let bits = rng.choose_multiple(0..SLOT_BYTES * 8, flips);
-        for bit in bits {
-            damaged.bytes[bit / 8] ^= 1 << (bit % 8);
-        }
+        change(&mut Arc::make_mut(image).bytes);
         let image = Arc::clone(image);
         if let Some(slot) = self.durable[page.index()].as_mut() {
             *slot = image;
         }
         true
+    }
+
+    /// Makes a page blank, durably, as an erase that a power cut interrupted may leave it.
+    pub fn blank_page(&mut self, page: PageAddress) {
+        self.visible[page.index()] = None;
+        self.durable[page.index()] = None;
     }
 
     /// Returns the geometry of the medium.

@@ -183,6 +183,12 @@ impl SimMedia {
         self.flash.as_ref()
     }
 
+    /// Returns the contents of the flash, for a test that damages them.
+    #[must_use]
+    pub fn flash_mut(&mut self) -> Option<&mut SimFlash> {
+        self.flash.as_mut()
+    }
+
     /// Returns the configuration of the medium.
     #[must_use]
     pub fn config(&self) -> SimMediaConfig {

@@ -106,6 +106,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (11293, "like 11070, with a record that spans two blocks"),
     (3825, "a write that replaced a batch's record outlived the batch"),
     (4557, "like 3825"),
+    (7026460, "a changed record in a block whose erase was cut off counted as damage of a durable one"),
 ];
 
 #[test]

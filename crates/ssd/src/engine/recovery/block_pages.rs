@@ -11,6 +11,7 @@ pub(super) struct BlockPages {
     pub(super) block: BlockId,
     pub(super) data: Vec<u8>,
     pub(super) programmed: u8,
+    first_blank: Option<u8>,
     spares: Vec<Option<PageSpare>>,
 }
 
@@ -20,6 +21,7 @@ impl BlockPages {
             block,
             data: Vec::with_capacity(PAGES_PER_BLOCK * PAGE_DATA_BYTES),
             programmed: 0,
+            first_blank: None,
             spares: Vec::new(),
         }
     }
@@ -32,6 +34,7 @@ impl BlockPages {
                 self.programmed = page.page + 1;
             }
             None => {
+                self.first_blank.get_or_insert(page.page);
                 self.data.resize(self.data.len() + PAGE_DATA_BYTES, 0);
                 self.spares.push(None);
             }
@@ -45,6 +48,12 @@ impl BlockPages {
     /// Returns true if a page before the last programmed one does not belong to this life.
     pub(super) fn has_holes(&self, life: &PageSpare) -> bool {
         (0..usize::from(self.programmed)).any(|number| self.spare(number, life).is_none())
+    }
+
+    /// Returns the first blank page that lies before a programmed one.
+    pub(super) fn blank_before_programmed(&self) -> Option<PageAddress> {
+        let page = self.first_blank.filter(|page| *page < self.programmed)?;
+        Some(PageAddress::new(self.block, page))
     }
 
     /// Returns the spare of the block's present life (the time since its last erase): the one with the highest order.

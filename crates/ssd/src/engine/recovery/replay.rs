@@ -30,12 +30,12 @@ pub(super) fn replay<M: Media>(
     let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
     let last = scanned.records.iter().map(|line| line.sequence).max().unwrap_or_default();
     let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
-    let Scanned { records: mut lines, is_corrupt: mut rotten, blocks, .. } = scanned;
+    let Scanned { records: mut lines, is_corrupt: mut rotten, blocks, blank_pages, .. } = scanned;
     lines.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
     rotten.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
     let torn = discard_incomplete(&mut lines, durable, recovered);
     rotten.retain(|line| !torn.contains(&line.address.block()));
-    corruption::add_corrupt(&mut lines, rotten, &blocks, durable, recovered);
+    corruption::add_corrupt(&mut lines, rotten, (&blocks, &blank_pages), durable, recovered);
     let cleared = clears(ftl, &lines, decoded);
     if let Some(decoded) = decoded {
         load::load_index(ftl, decoded, &cleared);

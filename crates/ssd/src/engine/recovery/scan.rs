@@ -18,7 +18,7 @@ use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddr
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// One record that the scan found.
@@ -56,6 +56,8 @@ pub(super) struct Scanned {
     pub(super) highest_order: u64,
     /// Records with a wrong checksum whose header is valid and leads to the next record.
     pub(super) is_corrupt: Vec<Line>,
+    /// For each block with a blank page before a programmed one, the first such page.
+    pub(super) blank_pages: BTreeMap<BlockId, PageAddress>,
     /// Records found without the spare of their page, and the block whose collection must keep them.
     pub(super) unlisted_records: Vec<(BlockId, RecordAddress)>,
 }
@@ -131,6 +133,7 @@ impl Scanner<'_> {
         if pages.has_holes(&life) {
             self.found.damaged_blocks.insert(pages.block);
         }
+        self.found.blank_pages.extend(pages.blank_before_programmed().map(|page| (pages.block, page)));
         let mut max_sequence = Sequence(0);
         let before = self.found.records.len();
         let mut next = self.finish_chain(pages, &life);
