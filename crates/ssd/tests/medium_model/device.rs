@@ -1,0 +1,437 @@
+//! The device of the model: its memory, its steps, and what it owes its clients.
+//!
+//! Input: a step. Output: the next state, or the promise that was broken. Invariant: a step is taken only when the rules
+//! permit it.
+
+use super::Rules;
+use super::medium::{
+    BLOCKS, Checkpoint, EPOCHS, EXTENTS, Fault, KEYS, Medium, Page, PageContent, Prefix, Record, Write,
+    WriteOutcome,
+};
+use super::memory::{BlockState, CheckpointStep, Commit, Memory};
+use super::promise::Promise;
+use super::recovery::{Refused, recover};
+
+/// How far one search goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// New records.
+    pub(super) records: u8,
+    /// Records moved by the collector.
+    pub(super) moves: u8,
+    pub(super) checkpoints: u8,
+    pub(super) power_cuts: u8,
+    pub(super) faults: u8,
+}
+
+/// Makes the outcomes of a power cut over this many unflushed writes.
+pub(super) type PowerCuts<'a> = dyn FnMut(usize) -> Vec<Vec<WriteOutcome>> + 'a;
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Store(u8),
+    /// Stores a value in an extent.
+    StoreExtent(u8),
+    Remove(u8),
+    /// Moves a key's record to the frontier, as the collector does.
+    Move(u8),
+    /// Seals the log and writes the commit record.
+    Seal,
+    /// The flush answers: the commit is durable and acknowledged.
+    Acknowledge,
+    BeginCheckpoint,
+    WriteCheckpoint,
+    /// Frees every block that the rules permit to reuse.
+    Free,
+    /// Says what is durable although nothing was written.
+    Idle,
+    /// Each unflushed write has one of these outcomes, and the memory is gone.
+    PowerCut(Vec<WriteOutcome>),
+    /// The memory is gone; the system still holds the unflushed writes.
+    Kill,
+    Open,
+    /// The record of the opening is durable: the device serves.
+    FinishOpening,
+    Fault(Fault),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct State {
+    pub(super) medium: Medium,
+    pub(super) unflushed: Vec<Write>,
+    pub(super) memory: Option<Memory>,
+    pub(super) promises: [Promise; KEYS],
+    /// Operations by sequence: key, and true for a removal.
+    pub(super) history: Vec<Option<(u8, bool)>>,
+    /// A prefix that a fault struck before anything said that it is durable.
+    pub(super) unwitnessed: Prefix,
+    records: u8,
+    moves: u8,
+    checkpoints: u8,
+    power_cuts: u8,
+    pub(super) faults: u8,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        let memory = Memory {
+            epoch: 0,
+            appended: Prefix::default(),
+            durable: Prefix::default(),
+            witnessed: Prefix::default(),
+            accepted: Prefix::default(),
+            epoch_ends: [Prefix::default(); EPOCHS],
+            namespaces: 0,
+            number: 0,
+            order: 0,
+            open: None,
+            blocks: [BlockState::Free; BLOCKS],
+            extents: [None; EXTENTS],
+            index: [None; KEYS],
+            doubt: [0; KEYS],
+            settled: [0; KEYS],
+            commit: None,
+            checkpoint: 0,
+            start_order: 1,
+            checkpointing: CheckpointStep::None,
+            is_opening: false,
+        };
+        Self {
+            medium: Medium::default(),
+            unflushed: Vec::new(),
+            memory: Some(memory),
+            promises: [Promise::default(); KEYS],
+            history: vec![None],
+            unwitnessed: Prefix::default(),
+            records: 0,
+            moves: 0,
+            checkpoints: 0,
+            power_cuts: 0,
+            faults: 0,
+        }
+    }
+
+    /// Returns what a read sees: the medium with the unflushed writes.
+    pub(super) fn visible(&self) -> Medium {
+        let mut medium = self.medium.clone();
+        self.unflushed.iter().for_each(|write| medium.apply(write, WriteOutcome::Arrived));
+        medium
+    }
+
+    /// Returns every step that can be taken now.
+    pub(super) fn steps(&self, bounds: &Bounds, rules: &Rules, cuts: &mut PowerCuts<'_>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let Some(memory) = &self.memory else {
+            steps.push(Step::Open);
+            if self.faults < bounds.faults {
+                steps.extend(self.medium.faults().into_iter().map(Step::Fault));
+            }
+            return steps;
+        };
+        if memory.is_opening {
+            steps.push(Step::FinishOpening);
+            self.add_accidents(memory, bounds, cuts, &mut steps);
+            return steps;
+        }
+        if memory.has_room() && self.unflushed.len() < 4 {
+            if self.records < bounds.records {
+                steps.extend((0..KEYS as u8).map(Step::Store));
+                if memory.free_extent(rules).is_some() {
+                    steps.extend((0..KEYS as u8).map(Step::StoreExtent));
+                }
+                let stored = (0..KEYS as u8).filter(|key| memory.index[usize::from(*key)].is_some());
+                steps.extend(stored.map(Step::Remove));
+            }
+            if self.moves < bounds.moves {
+                let visible = self.visible();
+                steps.extend(
+                    (0..KEYS as u8)
+                        .filter(|key| self.can_move(memory, &visible, *key, rules))
+                        .map(Step::Move),
+                );
+            }
+        }
+        match &memory.commit {
+            None if memory.appended > memory.durable && memory.has_room() => steps.push(Step::Seal),
+            None if memory.durable > memory.witnessed && memory.has_room() => steps.push(Step::Idle),
+            None => {}
+            Some(_) => steps.push(Step::Acknowledge),
+        }
+        match memory.checkpointing {
+            CheckpointStep::None
+                if self.checkpoints < bounds.checkpoints
+                    && memory.appended == memory.durable
+                    && memory.commit.is_none() =>
+            {
+                steps.push(Step::BeginCheckpoint);
+            }
+            CheckpointStep::Begun { .. } => steps.push(Step::WriteCheckpoint),
+            _ => {}
+        }
+        if (0..BLOCKS).any(|block| memory.is_reusable(block, rules)) {
+            steps.push(Step::Free);
+        }
+        self.add_accidents(memory, bounds, cuts, &mut steps);
+        steps
+    }
+
+    fn add_accidents(
+        &self,
+        memory: &Memory,
+        bounds: &Bounds,
+        cuts: &mut PowerCuts<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        if self.power_cuts < bounds.power_cuts && usize::from(memory.epoch) + 1 < EPOCHS {
+            steps.extend(cuts(self.unflushed.len()).into_iter().map(Step::PowerCut));
+            if !self.unflushed.is_empty() {
+                steps.push(Step::Kill);
+            }
+        }
+    }
+
+    fn can_move(&self, memory: &Memory, visible: &Medium, key: u8, rules: &Rules) -> bool {
+        let Some(entry) = memory.index[usize::from(key)] else { return false };
+        let closed = memory.open.is_none_or(|(open, _)| open != entry.block);
+        let Some(page) = visible.page(usize::from(entry.block), usize::from(entry.page), rules) else {
+            return false;
+        };
+        let PageContent::Record(record) = page.content else { return false };
+        closed && page.order == entry.order && record.key == key && page.tick <= memory.witnessed.tick
+    }
+
+    /// Takes a step.
+    ///
+    /// # Errors
+    /// The promise that was broken.
+    pub(super) fn take(&mut self, step: &Step, rules: &Rules) -> Result<(), String> {
+        match step {
+            Step::Store(key) => self.append(*key, false, None),
+            Step::StoreExtent(key) => self.store_extent(*key, rules),
+            Step::Remove(key) => self.append(*key, true, None),
+            Step::Move(key) => self.move_record(*key),
+            Step::Seal | Step::Idle => self.seal(rules),
+            Step::Acknowledge => self.acknowledge(),
+            Step::BeginCheckpoint => self.begin_checkpoint(),
+            Step::WriteCheckpoint => self.write_checkpoint(rules),
+            Step::Free => self.free(rules),
+            Step::PowerCut(outcomes) => {
+                let writes = std::mem::take(&mut self.unflushed);
+                writes.iter().zip(outcomes).for_each(|(write, outcome)| self.medium.apply(write, *outcome));
+                self.memory = None;
+                self.power_cuts += 1;
+            }
+            Step::Kill => {
+                self.memory = None;
+                self.power_cuts += 1;
+            }
+            Step::Open => return self.open(rules),
+            Step::FinishOpening => {
+                self.unflushed.drain(..).for_each(|write| self.medium.apply(&write, WriteOutcome::Arrived));
+                self.memory.as_mut().expect("the device opens").is_opening = false;
+                return self.check_recovered(rules);
+            }
+            Step::Fault(fault) => self.strike(*fault, rules),
+        }
+        self.check_answers(rules)
+    }
+
+    fn store_extent(&mut self, key: u8, rules: &Rules) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        let extent = memory.free_extent(rules).expect("an extent is free");
+        let sequence = memory.appended.sequence + 1;
+        self.unflushed.push(Write::Extent { extent: extent as u8, sequence });
+        self.append(key, false, Some(extent as u8));
+    }
+
+    fn append(&mut self, key: u8, is_removal: bool, extent: Option<u8>) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        self.records += 1;
+        memory.appended.sequence += 1;
+        let record = Record { key, sequence: memory.appended.sequence, is_removal, extent };
+        self.history.resize(usize::from(record.sequence) + 1, None);
+        self.history[usize::from(record.sequence)] = Some((key, is_removal));
+        memory.append(record, &mut self.unflushed);
+        if is_removal {
+            memory.index[usize::from(key)] = None;
+            memory.settled[usize::from(key)] = record.sequence;
+        }
+    }
+
+    fn move_record(&mut self, key: u8) {
+        let visible = self.visible();
+        let memory = self.memory.as_mut().expect("the device is open");
+        self.moves += 1;
+        let entry = memory.index[usize::from(key)].expect("the key is stored");
+        if let super::medium::Slot::Programmed(Page { content: PageContent::Record(record), .. }) =
+            visible.slots[usize::from(entry.block)][usize::from(entry.page)]
+        {
+            memory.append(record, &mut self.unflushed);
+        }
+    }
+
+    fn seal(&mut self, rules: &Rules) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        memory.number += 1;
+        if let CheckpointStep::Durable { number, start_order } = memory.checkpointing {
+            memory.checkpoint = number;
+            memory.start_order = start_order;
+            memory.checkpointing = CheckpointStep::None;
+        } else if let CheckpointStep::Written { number, start_order, .. } = memory.checkpointing
+            && !rules.checkpoint_waits_for_flush
+        {
+            memory.checkpoint = number;
+            memory.start_order = start_order;
+            memory.checkpointing = CheckpointStep::None;
+        }
+        let record = memory.commit_record(memory.appended);
+        let page = memory.program(PageContent::Commit(record), (0, 0));
+        self.unflushed.push(Write::Page(page));
+        self.unflushed.push(Write::Cell(record));
+        memory.namespaces = 0;
+        memory.commit = Some(Commit {
+            end: memory.appended,
+            writes: self.unflushed.len() as u8,
+            checkpoint: record.checkpoint,
+            witnesses: memory.durable,
+        });
+    }
+
+    fn acknowledge(&mut self) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        let commit = memory.commit.take().expect("a commit runs");
+        for write in self.unflushed.drain(..usize::from(commit.writes)) {
+            self.medium.apply(&write, WriteOutcome::Arrived);
+        }
+        memory.durable = commit.end;
+        memory.witnessed = memory.witnessed.max(commit.witnesses);
+        if memory.witnessed >= self.unwitnessed {
+            self.promises.iter_mut().for_each(|promise| promise.may_be_lost = false);
+        }
+        if let CheckpointStep::Written { number, start_order, covers } = memory.checkpointing
+            && commit.end.tick >= covers
+        {
+            memory.checkpointing = CheckpointStep::Durable { number, start_order };
+        }
+        for (sequence, operation) in
+            self.history.iter().enumerate().take(usize::from(commit.end.sequence) + 1)
+        {
+            let Some((key, _)) = operation else { continue };
+            let promise = &mut self.promises[usize::from(*key)];
+            if promise.acknowledged < sequence as u8 {
+                *promise = Promise { acknowledged: sequence as u8, may_be_lost: promise.may_be_lost };
+            }
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        self.checkpoints += 1;
+        // The window begins with the open block.
+        let start_order = memory.open.map_or(memory.order + 1, |_| memory.order);
+        let visible = {
+            let mut medium = self.medium.clone();
+            self.unflushed.iter().for_each(|write| medium.apply(write, WriteOutcome::Arrived));
+            medium
+        };
+        let mut start = memory.appended.tick;
+        if let Some((block, _)) = memory.open {
+            let ticks = visible.slots[usize::from(block)].iter().filter_map(|slot| match slot {
+                super::medium::Slot::Programmed(page) if page.order == memory.order && page.tick > (0, 0) => {
+                    Some(page.tick)
+                }
+                _ => None,
+            });
+            if let Some(first) = ticks.min() {
+                start = if first.1 > 1 { (first.0, first.1 - 1) } else { memory.accepted.tick };
+            }
+        }
+        memory.checkpointing = CheckpointStep::Begun { start_order, start };
+    }
+
+    fn write_checkpoint(&mut self, rules: &Rules) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        let CheckpointStep::Begun { start_order, start } = memory.checkpointing else { return };
+        let number = memory.checkpoint + 1;
+        let old = |order: u8| order < start_order;
+        let orders = memory.blocks.map(|block| match block {
+            BlockState::Used { order, .. } if old(order) => order,
+            _ => 0,
+        });
+        let checkpoint = Checkpoint {
+            number,
+            start_order,
+            start,
+            block_orders: orders,
+            index: memory.index.map(|entry| entry.map(|entry| (entry.block, entry.page))),
+            doubt: if rules.checkpoints_keep_doubt { memory.doubt } else { [0; KEYS] },
+            settled: memory.settled,
+        };
+        self.unflushed.push(Write::Checkpoint(checkpoint));
+        memory.checkpointing = CheckpointStep::Written { number, start_order, covers: memory.appended.tick };
+        // The flush of a commit that runs does not cover the stream.
+        if memory.commit.is_some() {
+            memory.checkpointing = CheckpointStep::Written {
+                number,
+                start_order,
+                covers: (memory.epoch, memory.appended.tick.1 + 1),
+            };
+        }
+    }
+
+    fn free(&mut self, rules: &Rules) {
+        let memory = self.memory.as_mut().expect("the device is open");
+        for block in 0..BLOCKS {
+            if memory.is_reusable(block, rules) {
+                memory.blocks[block] = BlockState::Free;
+            }
+        }
+    }
+
+    fn open(&mut self, rules: &Rules) -> Result<(), String> {
+        let visible = self.visible();
+        let recovered = match recover(&visible, rules) {
+            Ok(recovered) => recovered,
+            Err(Refused) if self.faults > 0 => {
+                // Nothing is served. The search ends here.
+                self.memory = None;
+                self.power_cuts = u8::MAX;
+                return Ok(());
+            }
+            Err(Refused) => return Err("refused to open without a fault".into()),
+        };
+        let mut memory = Memory::from_recovered(&recovered, &visible, rules);
+        if usize::from(memory.epoch) >= EPOCHS {
+            return Ok(());
+        }
+        // Served data must be durable: flush, then the record of the opening, then a flush, then the first page.
+        let records = [memory.opening_record(), memory.opening_record()];
+        if rules.flush_before_opening {
+            self.unflushed.drain(..).for_each(|write| self.medium.apply(&write, WriteOutcome::Arrived));
+        }
+        let copies = if rules.openings_have_two_records { 2 } else { 1 };
+        self.unflushed.extend(records.map(Write::Cell).into_iter().take(copies));
+        memory.witnessed = memory.accepted;
+        self.memory = Some(memory);
+        Ok(())
+    }
+}
+
+/// Returns every combination of outcomes of this many unflushed writes.
+pub(super) fn outcomes(writes: usize) -> Vec<Vec<WriteOutcome>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..writes {
+        all = all
+            .into_iter()
+            .flat_map(|outcomes| {
+                [WriteOutcome::Lost, WriteOutcome::Torn, WriteOutcome::Arrived].map(|outcome| {
+                    let mut outcomes = outcomes.clone();
+                    outcomes.push(outcome);
+                    outcomes
+                })
+            })
+            .collect();
+    }
+    all
+}

@@ -1,0 +1,210 @@
+//! The memory of the model's device: blocks, index, and the state of commit and checkpoint.
+//!
+//! Input: appended records, and a recovery. Output: pages, commit records, and which blocks and extents are free.
+//! Invariant: a block or an extent is free only if no recovery could need it.
+
+use super::Rules;
+use super::medium::{
+    BLOCKS, CommitRecord, EPOCHS, EXTENTS, KEYS, Medium, PAGES, Page, PageContent, Prefix, Record, Tick,
+    Write,
+};
+use super::recovery::{Entry, Recovered};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum BlockState {
+    #[default]
+    Free,
+    Used {
+        order: u8,
+        /// The last record that replaced one of this block.
+        emptied: Tick,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Commit {
+    pub(super) end: Prefix,
+    /// Unflushed writes that its flush covers.
+    pub(super) writes: u8,
+    pub(super) checkpoint: u8,
+    pub(super) witnesses: Prefix,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum CheckpointStep {
+    None,
+    /// The start is chosen.
+    Begun {
+        start_order: u8,
+        start: Tick,
+    },
+    /// The stream is written; it counts when a commit has made it durable that covers all it names.
+    Written {
+        number: u8,
+        start_order: u8,
+        covers: Tick,
+    },
+    /// Durable: the next commit record names it.
+    Durable {
+        number: u8,
+        start_order: u8,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Memory {
+    pub(super) epoch: u8,
+    pub(super) appended: Prefix,
+    pub(super) durable: Prefix,
+    /// The longest prefix that a durable page or record says is durable.
+    pub(super) witnessed: Prefix,
+    pub(super) accepted: Prefix,
+    pub(super) epoch_ends: [Prefix; EPOCHS],
+    pub(super) namespaces: u8,
+    pub(super) number: u8,
+    pub(super) order: u8,
+    pub(super) open: Option<(u8, u8)>,
+    pub(super) blocks: [BlockState; BLOCKS],
+    /// The key whose value an extent holds or held, and the record that replaced it.
+    pub(super) extents: [Option<(u8, Option<Tick>)>; EXTENTS],
+    pub(super) index: [Option<Entry>; KEYS],
+    pub(super) doubt: [u8; KEYS],
+    pub(super) settled: [u8; KEYS],
+    pub(super) commit: Option<Commit>,
+    pub(super) checkpoint: u8,
+    pub(super) start_order: u8,
+    pub(super) checkpointing: CheckpointStep,
+    /// True until the record of the opening is durable.
+    pub(super) is_opening: bool,
+}
+
+impl Memory {
+    pub(super) fn from_recovered(recovered: &Recovered, visible: &Medium, rules: &Rules) -> Self {
+        let mut epoch_ends = recovered.epoch_ends;
+        epoch_ends[usize::from(recovered.accepted.tick.0)] = recovered.accepted;
+        let sequence = if rules.sequences_are_new { recovered.sequence } else { recovered.accepted.sequence };
+        let epoch = recovered.epoch + 1;
+        Self {
+            epoch,
+            appended: Prefix { tick: (epoch, 0), sequence },
+            durable: Prefix { tick: (epoch, 0), sequence },
+            witnessed: recovered.accepted,
+            accepted: recovered.accepted,
+            epoch_ends,
+            namespaces: 0,
+            number: recovered.number,
+            order: recovered.order,
+            open: None,
+            blocks: recovered.block_orders.map(|order| match order {
+                0 => BlockState::Free,
+                order => BlockState::Used { order, emptied: recovered.accepted.tick },
+            }),
+            extents: recovered.extents(visible),
+            index: recovered.index,
+            doubt: recovered.doubt,
+            settled: recovered.settled,
+            commit: None,
+            checkpoint: recovered.checkpoint,
+            start_order: recovered.start_order,
+            checkpointing: CheckpointStep::None,
+            is_opening: true,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.open.is_some_and(|(_, page)| usize::from(page) < PAGES)
+            || self.blocks.contains(&BlockState::Free)
+    }
+
+    /// Programs the next page of the frontier.
+    pub(super) fn program(&mut self, content: PageContent, tick: Tick) -> Page {
+        if self.open.is_none_or(|(_, page)| usize::from(page) == PAGES) {
+            let free =
+                self.blocks.iter().position(|block| *block == BlockState::Free).expect("there is room");
+            self.order += 1;
+            self.blocks[free] = BlockState::Used { order: self.order, emptied: (0, 0) };
+            self.open = Some((free as u8, 0));
+        }
+        let (block, page) = self.open.expect("a block is open");
+        self.open = Some((block, page + 1));
+        Page {
+            block,
+            page,
+            order: self.order,
+            tick,
+            epoch: self.epoch,
+            durable: self.durable_claim(),
+            accepted: self.accepted,
+            content,
+        }
+    }
+
+    /// Returns what pages and records say is durable.
+    pub(super) fn durable_claim(&self) -> Prefix {
+        if self.durable.tick.1 == 0 { self.accepted } else { self.durable }
+    }
+
+    pub(super) fn append(&mut self, record: Record, unflushed: &mut Vec<Write>) {
+        self.appended.tick = (self.epoch, self.appended.tick.1 + 1);
+        let page = self.program(PageContent::Record(record), self.appended.tick);
+        unflushed.push(Write::Page(page));
+        self.namespaces |= 1 << record.key;
+        for (at, extent) in self.extents.iter_mut().enumerate() {
+            if let Some((key, replaced @ None)) = extent
+                && *key == record.key
+                && record.extent.is_none_or(|kept| usize::from(kept) != at)
+            {
+                *replaced = Some(self.appended.tick);
+            }
+        }
+        if let Some(extent) = record.extent {
+            self.extents[usize::from(extent)] = Some((record.key, None));
+        }
+        let entry = &mut self.index[usize::from(record.key)];
+        if let Some(former) = entry.replace(Entry { block: page.block, page: page.page, order: page.order })
+            && let BlockState::Used { emptied, .. } = &mut self.blocks[usize::from(former.block)]
+        {
+            *emptied = self.appended.tick;
+        }
+    }
+
+    pub(super) fn commit_record(&self, end: Prefix) -> CommitRecord {
+        CommitRecord {
+            number: self.number,
+            epoch: self.epoch,
+            end,
+            durable: self.durable_claim(),
+            namespaces: self.namespaces,
+            checkpoint: self.checkpoint,
+            epoch_ends: self.epoch_ends,
+        }
+    }
+
+    pub(super) fn opening_record(&mut self) -> CommitRecord {
+        self.number += 1;
+        CommitRecord { end: self.accepted, durable: self.accepted, ..self.commit_record(self.accepted) }
+    }
+
+    /// Returns an extent that holds nothing that any recovery could need.
+    pub(super) fn free_extent(&self, rules: &Rules) -> Option<usize> {
+        self.extents.iter().position(|extent| match extent {
+            None => true,
+            Some((_, replaced)) => {
+                let proven = if rules.extents_wait_for_witness { self.witnessed } else { self.durable };
+                replaced.is_some_and(|tick| tick <= proven.tick)
+            }
+        })
+    }
+
+    /// Returns true if a block holds nothing that any recovery could need.
+    pub(super) fn is_reusable(&self, block: usize, rules: &Rules) -> bool {
+        let BlockState::Used { order, emptied } = self.blocks[block] else { return false };
+        let is_open = self.open.is_some_and(|(open, _)| usize::from(open) == block) && self.order == order;
+        let is_live = self.index.iter().flatten().any(|entry| usize::from(entry.block) == block);
+        let is_moved = !rules.reuse_waits_for_moves || emptied <= self.durable.tick;
+        // The record that names the newest checkpoint may not be durable.
+        let is_named = self.commit.is_none_or(|commit| commit.checkpoint != self.checkpoint);
+        let is_old = !rules.reuse_waits_for_checkpoint || (order < self.start_order && is_named);
+        !is_open && !is_live && is_moved && is_old
+    }
+}

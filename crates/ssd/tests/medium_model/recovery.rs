@@ -1,0 +1,295 @@
+//! Recovery by the rules of the format: which prefix of the log counts, what is damaged, and what that puts in doubt.
+//!
+//! Input: a medium. Output: the index, the blocks that count and the namespaces in doubt, or a refusal.
+//! Invariant: the result depends on the medium alone.
+
+use super::Rules;
+use super::medium::{
+    BLOCKS, Cell, CheckpointSlot, CommitRecord, EPOCHS, EXTENTS, KEYS, Medium, PAGES, Page, PageContent,
+    Prefix, Record, Slot, Tick,
+};
+use std::collections::BTreeMap;
+
+/// The place and the content of a key's newest record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub(super) block: u8,
+    pub(super) page: u8,
+    /// The life of the block in which the record was written.
+    pub(super) order: u8,
+}
+
+/// The answer to a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Sequence(u8),
+    Absent,
+    Error,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Recovered {
+    pub(super) accepted: Prefix,
+    /// The highest epoch, commit number, sequence and block order on the medium, counted or not.
+    pub(super) epoch: u8,
+    pub(super) number: u8,
+    pub(super) sequence: u8,
+    pub(super) order: u8,
+    pub(super) epoch_ends: [Prefix; EPOCHS],
+    pub(super) checkpoint: u8,
+    pub(super) start_order: u8,
+    pub(super) index: [Option<Entry>; KEYS],
+    pub(super) block_orders: [u8; BLOCKS],
+    pub(super) doubt: [u8; KEYS],
+    pub(super) settled: [u8; KEYS],
+    pub(super) is_damaged: bool,
+}
+
+/// The checkpoint that counts cannot be read: the device refuses to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused;
+
+struct Found<'a> {
+    pages: Vec<(usize, usize, &'a Page)>,
+    records: Vec<CommitRecord>,
+}
+
+fn find<'a>(medium: &'a Medium, rules: &Rules) -> Found<'a> {
+    let mut pages = Vec::new();
+    for block in 0..BLOCKS {
+        pages.extend((0..PAGES).filter_map(|page| Some((block, page, medium.page(block, page, rules)?))));
+    }
+    let mut records: Vec<CommitRecord> = pages
+        .iter()
+        .filter_map(|(_, _, page)| match page.content {
+            PageContent::Commit(record) => Some(record),
+            PageContent::Record(_) => None,
+        })
+        .collect();
+    if rules.cells {
+        records.extend(medium.cells.iter().filter_map(|cell| match cell {
+            Cell::Whole(record) => Some(*record),
+            _ => None,
+        }));
+    }
+    records.sort_by_key(|record| record.number);
+    Found { pages, records }
+}
+
+impl Found<'_> {
+    /// Returns the longest prefix that anything on the medium says is durable.
+    fn durable(&self) -> Prefix {
+        let records = self.records.iter().map(|record| record.durable);
+        let pages = self.pages.iter().map(|(_, _, page)| page.durable.max(page.accepted));
+        records.chain(pages).max().unwrap_or_default()
+    }
+
+    /// Returns where each epoch below `epoch` ended; `None` for an epoch whose end nothing names.
+    fn epoch_ends(&self, epoch: u8) -> [Prefix; EPOCHS] {
+        let mut ends = [Prefix::default(); EPOCHS];
+        for record in self.records.iter().filter(|record| record.epoch == epoch) {
+            ends = record.epoch_ends;
+        }
+        for (_, _, page) in &self.pages {
+            let ended = usize::from(page.accepted.tick.0);
+            if page.epoch > 0 && page.accepted.tick.1 > 0 {
+                ends[ended] = ends[ended].max(page.accepted);
+            }
+        }
+        ends
+    }
+}
+
+/// Returns the ticks of the log behind `start` up to `end`.
+fn ticks(start: Tick, end: Tick, epoch_ends: &[Prefix; EPOCHS]) -> Vec<Tick> {
+    let mut ticks = Vec::new();
+    for epoch in start.0..=end.0 {
+        let first = if epoch == start.0 { start.1 + 1 } else { 1 };
+        let last = if epoch == end.0 { end.1 } else { epoch_ends[usize::from(epoch)].tick.1 };
+        ticks.extend((first..=last).map(|number| (epoch, number)));
+    }
+    ticks
+}
+
+pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<Recovered, Refused> {
+    let found = find(medium, rules);
+    let newest = found.records.last();
+    let root = newest.map_or(0, |record| record.checkpoint);
+    let checkpoint = match medium.checkpoints[usize::from(root) % 2] {
+        _ if root == 0 => None,
+        CheckpointSlot::Whole(checkpoint) if checkpoint.number == root => Some(checkpoint),
+        _ => return Err(Refused),
+    };
+    let epoch = found
+        .records
+        .iter()
+        .map(|record| record.epoch)
+        .chain(found.pages.iter().map(|(_, _, page)| page.epoch))
+        .max();
+    let epoch = epoch.unwrap_or(0);
+    let epoch_ends = found.epoch_ends(epoch);
+    let durable = found.durable();
+    let start = checkpoint.map_or((0, 0), |checkpoint| checkpoint.start);
+    let start_order = checkpoint.map_or(1, |checkpoint| checkpoint.start_order);
+    let by_tick: BTreeMap<Tick, (usize, usize, &Page)> = found
+        .pages
+        .iter()
+        .filter(|(_, _, page)| page.order >= start_order && page.tick > (0, 0))
+        .map(|found| (found.2.tick, *found))
+        .collect();
+    // The candidate: at most one commit lies behind what is known to be durable.
+    let mut accepted = durable;
+    let candidate = found.records.iter().rev().find(|record| record.end > durable && record.epoch == epoch);
+    if let Some(candidate) = candidate {
+        let needed = ticks(durable.tick.max(start), candidate.end.tick, &epoch_ends);
+        let is_whole = |tick| match by_tick.get(tick).map(|(_, _, page)| page.content) {
+            // A moved record's extent was written long before: its damage is no torn commit.
+            Some(PageContent::Record(record)) => {
+                let is_moved = record.sequence <= durable.sequence && rules.moved_extents_are_old;
+                !rules.whole_extents || is_moved || medium.has_value(&record)
+            }
+            _ => false,
+        };
+        if !rules.whole_candidate || needed.iter().all(is_whole) {
+            accepted = candidate.end;
+        }
+    }
+    let mut recovered = Recovered {
+        accepted,
+        epoch,
+        number: newest.map_or(0, |record| record.number),
+        sequence: found.sequence(durable),
+        order: found.pages.iter().map(|(_, _, page)| page.order).chain([start_order - 1]).max().unwrap_or(0),
+        epoch_ends,
+        checkpoint: root,
+        start_order,
+        index: checkpoint.map_or([None; KEYS], |checkpoint| {
+            let order = |block: u8| checkpoint.block_orders[usize::from(block)];
+            checkpoint
+                .index
+                .map(|place| place.map(|(block, page)| Entry { block, page, order: order(block) }))
+        }),
+        block_orders: checkpoint.map_or([0; BLOCKS], |checkpoint| checkpoint.block_orders),
+        doubt: checkpoint.map_or([0; KEYS], |checkpoint| checkpoint.doubt),
+        settled: checkpoint.map_or([0; KEYS], |checkpoint| checkpoint.settled),
+        is_damaged: false,
+    };
+    recovered.replay(&found, &by_tick, start, rules);
+    Ok(recovered)
+}
+
+impl Found<'_> {
+    fn sequence(&self, durable: Prefix) -> u8 {
+        let pages = self.pages.iter().filter_map(|(_, _, page)| match page.content {
+            PageContent::Record(record) => Some(record.sequence),
+            PageContent::Commit(record) => Some(record.end.sequence),
+        });
+        pages
+            .chain(self.records.iter().map(|record| record.end.sequence))
+            .chain([durable.sequence])
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Returns the sequence below which a lost page with this tick puts keys in doubt, and their namespaces.
+    fn doubt(&self, tick: Tick, accepted: Prefix) -> (u8, u8) {
+        let covers =
+            self.records.iter().filter(|record| record.end.tick >= tick).min_by_key(|record| record.end);
+        match covers {
+            Some(record) if record.durable.tick < tick => (record.end.sequence, record.namespaces),
+            Some(record) => (record.end.sequence.min(accepted.sequence), u8::MAX),
+            None => (accepted.sequence, u8::MAX),
+        }
+    }
+}
+
+impl Recovered {
+    /// Returns the extents that the index refers to, with their keys.
+    pub(super) fn extents(&self, medium: &Medium) -> [Option<(u8, Option<Tick>)>; EXTENTS] {
+        let mut extents = [None; EXTENTS];
+        for (key, entry) in self.index.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            if let Slot::Programmed(page) = medium.slots[usize::from(entry.block)][usize::from(entry.page)]
+                && page.order == entry.order
+                && let PageContent::Record(Record { extent: Some(extent), .. }) = page.content
+            {
+                extents[usize::from(extent)] = Some((key as u8, None));
+            }
+        }
+        extents
+    }
+
+    fn replay(
+        &mut self,
+        found: &Found<'_>,
+        by_tick: &BTreeMap<Tick, (usize, usize, &Page)>,
+        start: Tick,
+        rules: &Rules,
+    ) {
+        // An entry of the checkpoint that points behind its start is replaced by the log.
+        for entry in &mut self.index {
+            *entry = entry.filter(|entry| entry.order != 0);
+        }
+        let mut newest: [Option<(Record, Tick, Entry)>; KEYS] = [None; KEYS];
+        for tick in ticks(start, self.accepted.tick, &self.epoch_ends) {
+            let Some((block, page, content)) = by_tick.get(&tick) else {
+                self.is_damaged = true;
+                let (below, namespaces) = found.doubt(tick, self.accepted);
+                for key in (0..KEYS).filter(|key| rules.doubt && namespaces & 1 << key != 0) {
+                    self.doubt[key] = self.doubt[key].max(below);
+                }
+                continue;
+            };
+            self.block_orders[*block] = content.order;
+            let PageContent::Record(record) = content.content else { continue };
+            let entry = Entry { block: *block as u8, page: *page as u8, order: content.order };
+            let known = &mut newest[usize::from(record.key)];
+            if known.is_none_or(|(known, _, _)| known.sequence <= record.sequence) {
+                *known = Some((record, tick, entry));
+            }
+        }
+        for (key, newest) in newest.iter().enumerate() {
+            let Some((record, _, entry)) = newest else { continue };
+            self.index[key] = (!record.is_removal).then_some(*entry);
+            if record.is_removal {
+                self.settled[key] = self.settled[key].max(record.sequence);
+            }
+        }
+    }
+}
+
+/// Answers a read from the index, by the bytes of the medium.
+pub(super) fn read(
+    medium: &Medium,
+    key: usize,
+    entry: Option<Entry>,
+    doubt: &[u8; KEYS],
+    settled: &[u8; KEYS],
+    rules: &Rules,
+) -> Answer {
+    let Some(entry) = entry else {
+        let in_doubt = settled[key] < doubt[key] && rules.absence_needs_proof;
+        return if in_doubt { Answer::Error } else { Answer::Absent };
+    };
+    let (block, page) = (usize::from(entry.block), usize::from(entry.page));
+    let Some(page) = medium.page(block, page, rules) else { return Answer::Error };
+    if page.order != entry.order && rules.reads_check_order {
+        return Answer::Error;
+    }
+    match page.content {
+        PageContent::Record(record) if usize::from(record.key) == key && !record.is_removal => {
+            let is_whole = medium.has_value(&record);
+            if record.sequence < doubt[key] || !is_whole {
+                Answer::Error
+            } else {
+                Answer::Sequence(record.sequence)
+            }
+        }
+        _ => Answer::Error,
+    }
+}
+
+/// Returns the longest prefix that anything on a medium says is durable.
+pub(super) fn durable(medium: &Medium, rules: &Rules) -> Prefix {
+    find(medium, rules).durable()
+}
