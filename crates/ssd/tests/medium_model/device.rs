@@ -12,7 +12,7 @@ use super::memory::{BlockState, CheckpointStep, Commit, Memory};
 use super::promise::Promise;
 use super::recovery::{Refused, recover};
 
-/// How far one search goes.
+/// The bounds of one search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// New records.

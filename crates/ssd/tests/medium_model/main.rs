@@ -53,7 +53,7 @@ struct Rules {
     extents_wait_for_witness: bool,
     /// An opening is recorded in two cells.
     openings_have_two_records: bool,
-    /// What was found is made durable before the record of the opening.
+    /// A rule: what was found is made durable before the record of the opening.
     flush_before_opening: bool,
     /// A sequence that any page carries is not given out again.
     sequences_are_new: bool,
@@ -189,7 +189,7 @@ fn one_fault_and_a_power_cut_break_no_promise() {
 /// Most walks until a missing rule must have broken a promise.
 const WALKS: usize = 20_000;
 
-/// Each rule taken away, with the bounds and the seed of walks that find what that breaks.
+/// Returns each rule taken away, with the bounds and the seed of walks that find what that breaks.
 fn broken_rules() -> Vec<(&'static str, Rules, Bounds, u64)> {
     vec![
         ("own_address", Rules { own_address: false, ..ALL }, LONG_FAULT, 30),
@@ -231,7 +231,7 @@ fn long_walks_break_no_promise() {
     }
 }
 
-/// The extent of the last commit is filled again after an opening accepted that commit; then the cell of the opening is
+/// Fills the extent of the last commit again after an opening accepted that commit; then the cell of the opening is
 /// rolled back, and the next opening would no longer accept it.
 #[test]
 fn an_opening_with_one_record_can_forget_what_it_accepted() {

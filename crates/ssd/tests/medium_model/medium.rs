@@ -36,7 +36,7 @@ pub(super) struct Record {
     pub(super) extent: Option<u8>,
 }
 
-/// What a commit says of itself and of the log before it.
+/// The statements of a commit about itself and about the log before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CommitRecord {
     pub(super) number: u8,
@@ -49,7 +49,7 @@ pub(super) struct CommitRecord {
     pub(super) namespaces: u8,
     /// Number of the checkpoint that counts.
     pub(super) checkpoint: u8,
-    /// Where each epoch before this one ended.
+    /// The end of each epoch before this one.
     pub(super) epoch_ends: [Prefix; EPOCHS],
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Page {
     pub(super) tick: Tick,
     pub(super) epoch: u8,
     pub(super) durable: Prefix,
-    /// Where the epoch before this page's epoch ended.
+    /// The end of the epoch before this page's epoch.
     pub(super) accepted: Prefix,
     pub(super) content: PageContent,
 }
@@ -91,7 +91,7 @@ pub(super) struct Checkpoint {
     pub(super) start_order: u8,
     /// The last tick before that block.
     pub(super) start: Tick,
-    /// Order of each block that counts and is older than `start_order`; 0 for all others.
+    /// Order of each block that counts and is older than `start_order`; 0 for the rest.
     pub(super) block_orders: [u8; BLOCKS],
     /// Page of each key.
     pub(super) index: [Option<(u8, u8)>; KEYS],
@@ -131,7 +131,7 @@ pub(super) enum Write {
     },
 }
 
-/// What became of one unflushed write in a power cut.
+/// The outcome of one unflushed write in a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteOutcome {
     Lost,
@@ -166,7 +166,7 @@ const DAMAGED: u8 = u8::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Medium {
     pub(super) slots: [[Slot; PAGES]; BLOCKS],
-    /// What each page held before it was last programmed.
+    /// The bytes of each page before it was last programmed.
     former_slots: [[Slot; PAGES]; BLOCKS],
     pub(super) cells: [Cell; CELLS],
     former_cells: [Cell; CELLS],

@@ -8,7 +8,7 @@ use super::medium::{
     BLOCKS, CommitRecord, EPOCHS, EXTENTS, KEYS, Medium, PAGES, Page, PageContent, Prefix, Record, Tick,
     Write,
 };
-use super::recovery::{Entry, Recovered};
+use super::recovery::{Entry, RecoveredLog};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum BlockState {
@@ -79,7 +79,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn from_recovered(recovered: &Recovered, visible: &Medium, rules: &Rules) -> Self {
+    pub(super) fn from_recovered(recovered: &RecoveredLog, visible: &Medium, rules: &Rules) -> Self {
         let mut epoch_ends = recovered.epoch_ends;
         epoch_ends[usize::from(recovered.accepted.tick.0)] = recovered.accepted;
         let sequence = if rules.sequences_are_new { recovered.sequence } else { recovered.accepted.sequence };

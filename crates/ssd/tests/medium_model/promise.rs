@@ -1,4 +1,4 @@
-//! What the model's device owes its clients, and what one fault may excuse.
+//! The promises of the model's device to its clients, and the excuses of one fault.
 //!
 //! Input: answers of a device. Output: the promise that an answer breaks. Invariant: the checks know what clients were
 //! told, and nothing of how the device recovers.
@@ -8,7 +8,7 @@ use super::device::State;
 use super::medium::{BLOCKS, Fault, KEYS, Medium, PAGES, Prefix, Slot};
 use super::recovery::{self, Answer, read, recover};
 
-/// What clients were told of a key.
+/// The newest acknowledged state of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Promise {
     /// The newest acknowledged operation; 0 if there was none.

@@ -28,7 +28,7 @@ pub(super) enum Answer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Recovered {
+pub(super) struct RecoveredLog {
     pub(super) accepted: Prefix,
     /// The highest epoch, commit number, sequence and block order on the medium, counted or not.
     pub(super) epoch: u8,
@@ -49,12 +49,12 @@ pub(super) struct Recovered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
-struct Found<'a> {
+struct FoundEvidence<'a> {
     pages: Vec<(usize, usize, &'a Page)>,
     records: Vec<CommitRecord>,
 }
 
-fn find<'a>(medium: &'a Medium, rules: &Rules) -> Found<'a> {
+fn find<'a>(medium: &'a Medium, rules: &Rules) -> FoundEvidence<'a> {
     let mut pages = Vec::new();
     for block in 0..BLOCKS {
         pages.extend((0..PAGES).filter_map(|page| Some((block, page, medium.page(block, page, rules)?))));
@@ -73,10 +73,10 @@ fn find<'a>(medium: &'a Medium, rules: &Rules) -> Found<'a> {
         }));
     }
     records.sort_by_key(|record| record.number);
-    Found { pages, records }
+    FoundEvidence { pages, records }
 }
 
-impl Found<'_> {
+impl FoundEvidence<'_> {
     /// Returns the longest prefix that anything on the medium says is durable.
     fn durable(&self) -> Prefix {
         let records = self.records.iter().map(|record| record.durable);
@@ -111,7 +111,7 @@ fn ticks(start: Tick, end: Tick, epoch_ends: &[Prefix; EPOCHS]) -> Vec<Tick> {
     ticks
 }
 
-pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<Recovered, Refused> {
+pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Refused> {
     let found = find(medium, rules);
     let newest = found.records.last();
     let root = newest.map_or(0, |record| record.checkpoint);
@@ -154,7 +154,7 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<Recovered, Refus
             accepted = candidate.end;
         }
     }
-    let mut recovered = Recovered {
+    let mut recovered = RecoveredLog {
         accepted,
         epoch,
         number: newest.map_or(0, |record| record.number),
@@ -178,7 +178,7 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<Recovered, Refus
     Ok(recovered)
 }
 
-impl Found<'_> {
+impl FoundEvidence<'_> {
     fn sequence(&self, durable: Prefix) -> u8 {
         let pages = self.pages.iter().filter_map(|(_, _, page)| match page.content {
             PageContent::Record(record) => Some(record.sequence),
@@ -203,7 +203,7 @@ impl Found<'_> {
     }
 }
 
-impl Recovered {
+impl RecoveredLog {
     /// Returns the extents that the index refers to, with their keys.
     pub(super) fn extents(&self, medium: &Medium) -> [Option<(u8, Option<Tick>)>; EXTENTS] {
         let mut extents = [None; EXTENTS];
@@ -221,7 +221,7 @@ impl Recovered {
 
     fn replay(
         &mut self,
-        found: &Found<'_>,
+        found: &FoundEvidence<'_>,
         by_tick: &BTreeMap<Tick, (usize, usize, &Page)>,
         start: Tick,
         rules: &Rules,
