@@ -27,6 +27,7 @@ use crate::ftl::{Ftl, PumpOutcome, StallReason};
 use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX};
 use crate::log::flash_log::ReadWaiter;
 use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
+use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
@@ -171,7 +172,9 @@ impl<M: Media> SsdDevice<M> {
         if due {
             self.interval_due = None;
             let applied = self.ftl.last_sequence();
-            self.ftl.request_sequence(applied);
+            if !mutant(Mutant::IntervalIgnored) {
+                self.ftl.request_sequence(applied);
+            }
         }
         due
     }
@@ -199,7 +202,9 @@ impl<M: Media> SsdDevice<M> {
             ReleaseGate::Immediate => Sequence(0),
             ReleaseGate::IfPromised(sequence) => self.release_sequence(namespace, sequence),
         };
-        self.ftl.request_sequence(gate);
+        if !mutant(Mutant::GateNotRequested) {
+            self.ftl.request_sequence(gate);
+        }
         let operation = &self.operations[at];
         self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
@@ -335,7 +340,7 @@ impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
     fn push(&mut self, face: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
         self.pushed += 1;
-        if gate <= durable {
+        if gate <= durable || mutant(Mutant::GateIgnored) {
             self.make_ready(face, completion);
         } else {
             self.gated.insert((gate, self.next_arrival), (face, completion));

@@ -13,5 +13,6 @@ pub mod index;
 pub mod limits;
 pub mod log;
 pub mod media;
+pub mod mutant;
 pub mod namespace;
 pub mod nvme;

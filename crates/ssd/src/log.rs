@@ -27,6 +27,7 @@ use crate::media::geometry::{
 };
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaOp, RefusedOp};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::{copy_streaming, crc32c};
@@ -151,7 +152,7 @@ impl RecordLog {
     /// carries that order, so that a block which recovery rejected can never become valid again.
     pub fn continue_after_recovery(&mut self, sequence_next: Sequence, accepted_order: u64) {
         self.sequence_next = sequence_next;
-        self.accepted_order = accepted_order;
+        self.accepted_order = if mutant(Mutant::AcceptedOrderNotNamed) { u64::MAX } else { accepted_order };
     }
 
     /// Returns the pages that the medium accepted so far.
@@ -328,7 +329,7 @@ impl RecordLog {
             self.fill_page(PageKind::Log);
             self.close_full_block(dram, blocks);
         }
-        if self.needs_guard {
+        if self.needs_guard && !mutant(Mutant::GuardPageSkipped) {
             for _ in 0..self.guard_pages {
                 let Some(open) = self.open.as_mut() else { break };
                 if open.page == 0 {

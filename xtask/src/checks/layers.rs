@@ -17,6 +17,7 @@ type Layers = &'static [&'static [&'static str]];
 const LAYERED: &[(&str, Layers)] = &[(
     "ssd",
     &[
+        &["mutant"],
         &["limits", "config", "command", "namespace"],
         &["media"],
         &["log"],

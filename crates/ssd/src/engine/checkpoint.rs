@@ -21,6 +21,7 @@ use crate::index::SEGMENTS;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use stream::CheckpointEncoder;
 
@@ -153,12 +154,13 @@ impl Checkpointer {
         }
         ftl.release_checkpoint_blocks();
         let barrier = ftl.request_barrier();
-        self.state = CheckpointState::Draining { barrier, start_order: ftl.open_block_order() };
+        let late = u64::from(mutant(Mutant::CheckpointStartsLate));
+        self.state = CheckpointState::Draining { barrier, start_order: ftl.open_block_order() + late };
         true
     }
 
     fn begin<M: Media>(&mut self, ftl: &mut Ftl<M>, barrier: u64, start_order: u64) -> bool {
-        if ftl.commit().durable_barrier() < barrier {
+        if ftl.commit().durable_barrier() < barrier && !mutant(Mutant::CheckpointNotDrained) {
             self.state = CheckpointState::Draining { barrier, start_order };
             return false;
         }
@@ -255,7 +257,9 @@ impl CheckpointWriter {
     /// checkpoint lacks removed entries, though a power cut could still undo their removal.
     fn write_page<M: Media>(&mut self, ftl: &mut Ftl<M>, now: Nanos) -> bool {
         let last = self.is_last_page();
-        if last && self.end_barrier.is_some_and(|barrier| ftl.commit().durable_barrier() < barrier) {
+        let early = mutant(Mutant::CheckpointEndsEarly);
+        if last && !early && self.end_barrier.is_some_and(|barrier| ftl.commit().durable_barrier() < barrier)
+        {
             return false;
         }
         if self.page == PAGES_PER_BLOCK {

@@ -23,6 +23,7 @@ use crate::limits::LIST_KEYS_MAX;
 use crate::log::RecordSource;
 use crate::log::record::{FLAGS_BATCH, RecordAddress, RecordHeader, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::NamespaceKind;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -104,10 +105,16 @@ pub(crate) fn execute<M: Media>(
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list::run(ftl, operation, keys_max)
         }
+        SsdCommand::Flush if mutant(Mutant::FlushGateIgnored) => {
+            Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)))
+        }
         SsdCommand::Flush => Ok(ExecutionOutcome {
             gate: ReleaseGate::Durable(ftl.last_sequence()),
             ..ExecutionOutcome::written(ftl.last_sequence())
         }),
+        SsdCommand::Fence { .. } if mutant(Mutant::FenceGateIgnored) => {
+            Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)))
+        }
         SsdCommand::Fence { up_to } => {
             Ok(ExecutionOutcome::status(Status::SUCCESS, (*up_to).min(ftl.last_sequence())))
         }
@@ -177,7 +184,7 @@ impl<'a> KeyTarget<'a> {
             (WriteCondition::IfExists, None) => Err(Status::KEY_DOES_NOT_EXIST),
             (WriteCondition::IfAbsent, Some(_)) => Err(Status::KEY_EXISTS),
             (WriteCondition::IfSequence(wanted), exists) => match exists.and_then(|found| found.header) {
-                Some(header) if header.sequence == wanted => Ok(()),
+                Some(header) if header.sequence == wanted || mutant(Mutant::ConditionIgnored) => Ok(()),
                 _ => Err(Status::SEQUENCE_MISMATCH),
             },
         }
@@ -191,7 +198,9 @@ impl<'a> KeyTarget<'a> {
         ftl: &Ftl<M>,
         found: Option<&FoundRecord>,
     ) -> Result<(), StallReason> {
-        if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep {
+        if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep
+            || mutant(Mutant::BasisNotAwaited)
+        {
             return Ok(());
         }
         match found.map(|found| found.header) {
@@ -213,6 +222,9 @@ impl<'a> KeyTarget<'a> {
 
 /// Returns the sequence that a command saw which found this record, or none.
 fn seen_sequence<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Sequence {
+    if found.is_none() && mutant(Mutant::AbsenceGateIgnored) {
+        return Sequence(0);
+    }
     // Some removal made the key absent; the sequence of the last removal covers it.
     found.and_then(|found| found.header).map_or(ftl.last_removal(), |header| header.sequence)
 }
@@ -319,9 +331,12 @@ fn lookup_outcome<M: Media>(
     found: Option<&FoundRecord>,
     release: ReadRelease,
 ) -> ExecutionOutcome {
-    let saw = seen_sequence(ftl, found);
+    let mut saw = seen_sequence(ftl, found);
     let found = found.filter(|found| !ftl.expired(found));
-    let gate = if release == ReadRelease::Speculative {
+    if mutant(Mutant::ExpiredGateIgnored) {
+        saw = seen_sequence(ftl, found);
+    }
+    let gate = if release == ReadRelease::Speculative || mutant(Mutant::ReadGateIgnored) {
         ReleaseGate::Immediate
     } else {
         ReleaseGate::IfPromised(saw)
@@ -391,7 +406,7 @@ fn batch<M: Media>(
         one.require_basis_durable(ftl, found.as_ref())?;
     }
     // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
-    let absent_for_good = ftl.last_removal() <= ftl.durable();
+    let absent_for_good = ftl.last_removal() <= ftl.durable() || mutant(Mutant::AbsentDeleteSkipped);
     let effective: Vec<PlannedWrite<'_>> = planned
         .into_iter()
         .filter(|(_, write, found)| {

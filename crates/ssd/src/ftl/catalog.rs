@@ -13,6 +13,7 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, EntryLifetime, IndexEntry, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::SPACES;
 use crate::log::record::{RecordAddress, RecordHeader};
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::NamespaceKind;
 use crate::namespace::attachment::NamespaceAttachment;
 use headwater_host::clock::UnixMillis;
@@ -130,7 +131,9 @@ impl Catalog {
                 self.update_counts(entry.namespace, |state| state.add(entry));
             }
         }
-        self.expiry.insert(expiry_ms, hash, entry.address);
+        if !mutant(Mutant::ExpiryNotQueued) {
+            self.expiry.insert(expiry_ms, hash, entry.address);
+        }
     }
 
     /// Removes the record of a key of this namespace.

@@ -12,6 +12,7 @@ use crate::command::Sequence;
 use crate::log::group_commit::{CommitState, CommitTarget, GroupCommit};
 use crate::media::Media;
 use crate::media::geometry::PAGE_DATA_BYTES;
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
@@ -61,9 +62,18 @@ impl<M: Media> Ftl<M> {
         }
         match self.commit.state() {
             CommitState::Idle if self.commit.is_due() => self.begin_commit(now),
-            CommitState::Programming(target) if self.flash.log().is_completed_below(target.barrier) => {
+            CommitState::Programming(target)
+                if self.flash.log().is_completed_below(target.barrier)
+                    || mutant(Mutant::ProgramsNotAwaited) =>
+            {
                 if !self.flash.traits().volatile_cache {
                     self.end_commit(target);
+                    return true;
+                }
+                if mutant(Mutant::FlushSkipped) {
+                    self.flash.blocks_mut().begin_flush();
+                    self.commit.begin_flush();
+                    self.complete_flush();
                     return true;
                 }
                 let accepted = self.flash.submit_flush(now);
@@ -83,6 +93,9 @@ impl<M: Media> Ftl<M> {
             return false;
         }
         let sequence = self.last_sequence();
+        if mutant(Mutant::StampBeforeFlush) {
+            self.flash.set_durable_stamp(sequence, self.flash.begun_order());
+        }
         let barrier = self.flash.seal();
         let order = self.flash.begun_order();
         let durable_stamp = self.flash.log().durable_stamp();
@@ -103,7 +116,10 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    fn end_commit(&mut self, target: CommitTarget) {
+    fn end_commit(&mut self, mut target: CommitTarget) {
+        if mutant(Mutant::CommitCoversLaterRecords) {
+            target.sequence = self.last_sequence();
+        }
         self.commit.finish(target);
         if !self.collector.blocks_stamp() {
             self.flash.set_durable_stamp(self.commit.durable(), self.commit.durable_order());

@@ -5,6 +5,7 @@
 
 use super::Ftl;
 use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
@@ -14,7 +15,9 @@ impl<M: Media> Ftl<M> {
         if self.flash.failure().is_some() {
             return false;
         }
-        while let Some(block) = self.collector.next_erase(self.commit.durable_barrier()) {
+        let barrier =
+            if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
+        while let Some(block) = self.collector.next_erase(barrier) {
             if !self.flash.submit_erase(block, now) {
                 break;
             }
@@ -27,6 +30,10 @@ impl<M: Media> Ftl<M> {
             let Some(block) = self.flash.blocks_mut().take_dirty() else {
                 break;
             };
+            if mutant(Mutant::OpenedWithoutErase) {
+                self.flash.blocks_mut().complete_erase(block);
+                continue;
+            }
             if !self.flash.submit_erase(block, now) {
                 self.flash.blocks_mut().put_back_dirty(block);
                 break;

@@ -15,6 +15,7 @@ use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch, prefetch_read};
 
@@ -245,7 +246,7 @@ impl<M: Media> Ftl<M> {
         for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, key.len()) {
             let piece = piece.map_err(|_| self.all_pages(entry.address, HEADER_BYTES + key.len()))?;
             let (here, behind) = rest.split_at(piece.len());
-            if here != piece {
+            if here != piece && !mutant(Mutant::KeyNotCompared) {
                 return Ok(false);
             }
             rest = behind;
@@ -324,7 +325,9 @@ impl<M: Media> Ftl<M> {
         let intact = copied.and_then(|(taken, crc)| {
             let rest = header.value_bytes as usize - taken;
             let mut pieces = RecordPieces::new(self, entry.address, key_end + taken, rest);
-            pieces.try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?))).map(|crc| crc == header.crc)
+            pieces
+                .try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?)))
+                .map(|crc| crc == header.crc || mutant(Mutant::ReadChecksumIgnored))
         });
         if let ValueSink::Bytes(bytes) = sink
             && intact != Ok(true)
@@ -385,7 +388,7 @@ impl<M: Media> Ftl<M> {
             // valid one is younger than the last sequence given out, which a torn chain may exceed.
             Err(_) => self.blocks().get(address.block()).max_sequence.min(self.last_sequence()),
         };
-        if sequence <= self.durable() { Ok(()) } else { Err(sequence) }
+        if sequence <= self.durable() || mutant(Mutant::ExpiryNotAwaited) { Ok(()) } else { Err(sequence) }
     }
 
     /// Returns the index key of a record: its key's hash, or its block's position.

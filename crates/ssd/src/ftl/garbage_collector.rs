@@ -20,6 +20,7 @@ use crate::log::record::{
 use crate::log::{ChecksumMode, RecordSource};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
+use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
 
 /// Free blocks above the low mark at which collection stops.
@@ -86,7 +87,7 @@ impl GarbageCollector {
 
     /// Returns true while discarded records are on the medium: no page may claim that their sequences are durable.
     pub(super) fn blocks_stamp(&self) -> bool {
-        self.cleaning
+        self.cleaning && !mutant(Mutant::StampDuringCleanUp)
     }
 
     /// Takes what recovery left to collect first.
@@ -156,7 +157,8 @@ impl<M: Media> Ftl<M> {
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
     /// [`StallReason`].
     pub(crate) fn collect(&mut self) -> Result<bool, StallReason> {
-        if self.collector.waits_for_pages || self.collector.on_hold || self.failure().is_some() {
+        let on_hold = self.collector.on_hold && !mutant(Mutant::HoldIgnored);
+        if self.collector.waits_for_pages || on_hold || self.failure().is_some() {
             return Ok(false);
         }
         if self.collector.victim.is_none() && !self.choose_victim() {
@@ -257,7 +259,9 @@ impl<M: Media> Ftl<M> {
         let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
         // A page of the block's earlier use may remain after an erase that a power cut interrupted.
         let order = self.blocks().get(victim.block).order;
-        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
+        let Some(spare) = spare.filter(|spare| {
+            spare.kind == PageKind::Log && (spare.order == order || mutant(Mutant::EarlierPageCollected))
+        }) else {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };
@@ -336,9 +340,10 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
+        let discarded = self.collector.incomplete.discarded.contains(&header.sequence);
         let needed = header.sequence >= self.blocks().watermark()
-            && !self.collector.incomplete.discarded.contains(&header.sequence);
-        if !needed {
+            && (!discarded || mutant(Mutant::DiscardedTombstoneMoved));
+        if !needed || mutant(Mutant::TombstoneDropped) {
             return Ok(MoveOutcome::Done);
         }
         if !self.is_intact(entry, header)? {
@@ -352,7 +357,7 @@ impl<M: Media> Ftl<M> {
 
     fn move_live(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
         let hash = self.index_key(entry, header)?;
-        if !self.index().contains(hash, entry.address) {
+        if !self.index().contains(hash, entry.address) && !mutant(Mutant::DeadRecordMoved) {
             return self.replace_by_tombstone(entry, header);
         }
         if !self.is_intact(entry, header)? {
@@ -377,7 +382,7 @@ impl<M: Media> Ftl<M> {
     ) -> Result<MoveOutcome, StallReason> {
         let counted = header.flags & FLAGS_BATCH != 0
             && self.collector.incomplete.complete_batches.contains(&header.sequence);
-        if !counted || !self.is_intact(entry, header)? {
+        if !counted || mutant(Mutant::DeadBatchRecordDropped) || !self.is_intact(entry, header)? {
             return Ok(MoveOutcome::Done);
         }
         let key = self.key_of(entry, header)?;
@@ -399,8 +404,10 @@ impl<M: Media> Ftl<M> {
         let bytes = entry.units as usize * UNIT_BYTES;
         self.check_room(bytes, 0)?;
         let flags = header.flags & !FLAGS_BATCH;
-        let checksum = if flags == header.flags { ChecksumMode::Keep } else { ChecksumMode::Compute };
-        let header = RecordHeader { flags, ..*header };
+        let keeps = flags == header.flags && !mutant(Mutant::ExpiryLostByMove);
+        let checksum = if keeps { ChecksumMode::Keep } else { ChecksumMode::Compute };
+        let expiry_ms = if mutant(Mutant::ExpiryLostByMove) { 0 } else { header.expiry_ms };
+        let header = RecordHeader { flags, expiry_ms, ..*header };
         self.stats.moved_bytes += bytes as u64;
         let payload_bytes = header.payload_end() - HEADER_BYTES;
         let mut spans = RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes);

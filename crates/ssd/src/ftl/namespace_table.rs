@@ -8,10 +8,11 @@ use crate::config::Durability;
 use crate::ftl::sanitize_mark::FoundMark;
 use crate::index::KeyHash;
 use crate::limits::{NAMESPACE_BLOCKS_MAX, NAMESPACES};
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use headwater_host::clock::Nanos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -61,6 +62,11 @@ pub(crate) fn encode(namespace: &Namespace, attachment: &NamespaceAttachment) ->
     let (listed, controllers) = match attachment {
         NamespaceAttachment::AllBut(these) => (LISTED_EXCLUDED, these),
         NamespaceAttachment::Only(these) => (LISTED_INCLUDED, these),
+    };
+    let (listed, controllers) = if mutant(Mutant::AttachmentNotStored) {
+        (LISTED_EXCLUDED, &BTreeSet::new())
+    } else {
+        (listed, controllers)
     };
     let is_all_controllers = *attachment == NamespaceAttachment::ALL_CONTROLLERS;
     let layout = NamespaceLayout {
@@ -266,7 +272,7 @@ impl NamespaceTable {
     pub(crate) fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
         self.visible_attachments
             .get(namespace.index())
-            .is_some_and(|attachment| attachment.includes(controller))
+            .is_some_and(|attachment| attachment.includes(controller) || mutant(Mutant::AttachmentIgnored))
     }
 
     /// Removes a controller that is gone.

@@ -9,6 +9,7 @@ use crate::index::{EntryLifetime, IndexEntry, KeyHash};
 use crate::log::RecordSource;
 use crate::log::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
 use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
 
 /// A record to be written, with everything except its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,8 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<FoundRecord>) -> Sequence {
         let value = new.value.unwrap_or(RecordSource::Bytes(&[]));
         let tombstone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
-        let flags = new.batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 };
+        let batch = if mutant(Mutant::BatchFlagsMissing) { 0 } else { new.batch };
+        let flags = batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 };
         let header = RecordHeader {
             crc: 0,
             flags,
@@ -65,10 +67,12 @@ impl<M: Media> Ftl<M> {
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
         let blocks = self.flash.blocks_mut();
         if new.value.is_some() {
-            if let Some(old) = &old {
+            if let Some(old) = &old
+                && !mutant(Mutant::LiveBytesKept)
+            {
                 blocks.remove_live(old.entry.address, old.entry.units);
             }
-            blocks.add_live(address, units);
+            blocks.add_live(address, units - u32::from(mutant(Mutant::LiveBytesShort)));
             let lifetime = if new.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
             let entry = IndexEntry { address, units, namespace: new.namespace, lifetime };
             self.catalog.put(new.hash, entry, new.expiry_ms, old.as_ref());

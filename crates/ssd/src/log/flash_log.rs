@@ -14,6 +14,7 @@ use crate::log::{ChecksumMode, RecordLog, RecordSource};
 use crate::media::geometry::{BlockId, FlashGeometry, PageAddress};
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaTraits, PageState, RefusedOp};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
@@ -264,7 +265,9 @@ impl<M: Media> FlashLog<M> {
 
     /// Submits an erase. Returns false if the medium accepts none now.
     pub(crate) fn submit_erase(&mut self, block: BlockId, now: Nanos) -> bool {
-        self.page_cache.drop_block(block);
+        if !mutant(Mutant::ErasedPagesCached) {
+            self.page_cache.drop_block(block);
+        }
         self.media.submit(MediaPurpose::Erase(block).encode(), MediaOp::Erase { block }, now).is_ok()
     }
 
@@ -446,7 +449,8 @@ impl PageReads {
         let Some(mut frame) = done.frame else {
             return reading.waiters;
         };
-        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0;
+        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0
+            || mutant(Mutant::EarlierPageCached);
         if same_life {
             if done.result != Ok(PageState::Programmed) {
                 // The reader gets zeroes, which are neither a spare nor a record, instead of another page's bytes.

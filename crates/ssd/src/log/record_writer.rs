@@ -10,6 +10,7 @@ use crate::log::page::PageKind;
 use crate::log::page_cache::PageCache;
 use crate::log::record::RecordAddress;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy, copy_crc32c, crc32c};
 use std::ops::Range;
@@ -32,7 +33,8 @@ impl RecordWriter<'_> {
             let before = self.log.open.as_ref().map(|open| (open.block, open.page));
             if let Some((block, PAGES_PER_BLOCK)) = before {
                 self.log.finish_block(self.dram, self.blocks);
-                self.log.open_block(self.blocks, self.record.0 + 1);
+                let continues = if mutant(Mutant::ChainNotNamed) { 0 } else { self.record.0 + 1 };
+                self.log.open_block(self.blocks, continues);
                 let next = self.log.open.as_ref().map_or(block, |open| open.block);
                 self.blocks.set_next(block, next);
                 self.blocks.raise_max_sequence(next, self.sequence);

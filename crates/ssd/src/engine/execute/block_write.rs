@@ -14,6 +14,7 @@ use crate::limits::DEALLOCATE_BATCH_MAX;
 use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
 use headwater_nvme::spec::status::Status;
 
 const TOMBSTONE_BYTES: usize = record_units(LBA_BYTES, 0) as usize * UNIT_BYTES;
@@ -48,7 +49,7 @@ pub(super) fn run<M: Media>(
         _ => unreachable!("the command does not write blocks"),
     };
     Ok(match (fua, outcome.gate) {
-        (Fua::Yes, ReleaseGate::IfPromised(sequence)) => {
+        (Fua::Yes, ReleaseGate::IfPromised(sequence)) if !mutant(Mutant::ForcedUnitAccessIgnored) => {
             ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..outcome }
         }
         _ => outcome,
@@ -152,7 +153,7 @@ fn deallocate<M: Media>(
 /// Returns true if a removal may skip absent blocks. While an earlier removal is not durable, a power cut may lose that
 /// one and keep this one, so this one must write its own tombstones.
 fn absence_is_durable<M: Media>(ftl: &Ftl<M>) -> bool {
-    ftl.last_removal() <= ftl.durable()
+    ftl.last_removal() <= ftl.durable() || mutant(Mutant::AbsentBlockSkipped)
 }
 
 /// Returns the next blocks of these spans to remove, at most one batch: the existing ones; or all blocks, if they fit

@@ -9,6 +9,7 @@ use crate::engine::operation::DeviceOperation;
 use crate::ftl::{Ftl, RecordPart, StallReason};
 use crate::index::{KeyHash, RecordIndex};
 use crate::media::{Media, PageAddress};
+use crate::mutant::{Mutant, mutant};
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 
@@ -50,7 +51,8 @@ fn list_hash<M: Media>(
     hash: KeyHash,
 ) -> Result<Vec<ListedKey>, StallReason> {
     let mut keys = Vec::new();
-    for entry in (0..).map_while(|nth| ftl.index().find(hash, nth)) {
+    let shown = if mutant(Mutant::CollisionsNotListed) { 1 } else { usize::MAX };
+    for entry in (0..).map_while(|nth| ftl.index().find(hash, nth)).take(shown) {
         if entry.namespace != namespace {
             continue;
         }

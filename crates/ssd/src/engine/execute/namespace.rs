@@ -13,6 +13,7 @@ use crate::limits::{BATCH_WRITES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES};
 use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::sanitize::SanitizeMark;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceKind};
@@ -70,7 +71,7 @@ pub(super) fn apply_change<M: Media>(
     let mut sequence = ftl.last_sequence();
     let mut next = || {
         at += 1;
-        batch_flags(at - 1, last)
+        if mutant(Mutant::ChangeNotOneBatch) { 0 } else { batch_flags(at - 1, last) }
     };
     if record {
         let value = value.as_ref().map(|value| RecordSource::Bytes(&value[..]));
@@ -85,8 +86,9 @@ pub(super) fn apply_change<M: Media>(
         sequence = ftl.clear(plan.number, next()).0;
     }
     ftl.change_namespace(plan.number, plan.slot, plan.attachment, sequence);
+    let gate = if mutant(Mutant::ChangeGateIgnored) { Sequence(0) } else { sequence };
     let mut outcome =
-        ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..ExecutionOutcome::written(sequence) };
+        ExecutionOutcome { gate: ReleaseGate::Durable(gate), ..ExecutionOutcome::written(sequence) };
     outcome.completion.position = u32::from(plan.number.0);
     Ok(outcome)
 }
@@ -161,7 +163,8 @@ fn plan_change<M: Media>(
         NamespaceChange::Format(kind) => {
             let namespace = formatted(settings()?, *kind);
             check_size(&namespace).map_err(|_| Status::INVALID_FORMAT)?;
-            made(namespace, RemovalScope::Everything)
+            let keeps = mutant(Mutant::FormattedBlocksKept);
+            made(namespace, if keeps { RemovalScope::Nothing } else { RemovalScope::Everything })
         }
         NamespaceChange::Resize(size) => {
             let old = settings()?;
@@ -169,6 +172,7 @@ fn plan_change<M: Media>(
             check_size(&namespace)?;
             // A power cut may have restored blocks that an earlier shrink removed after its end.
             let removal = match old.kind {
+                _ if mutant(Mutant::BlocksAfterEndKept) => RemovalScope::Nothing,
                 NamespaceKind::Kv => RemovalScope::Nothing,
                 NamespaceKind::Block(_) => removal_after(ftl, number, old.size.min(*size))?,
             };

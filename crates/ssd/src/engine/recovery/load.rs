@@ -12,6 +12,7 @@ use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,6 +148,9 @@ fn last_unbroken_order(orders: impl Iterator<Item = u64>, durable_order: u64) ->
     };
     let epoch_start = last >> EPOCH_SHIFT << EPOCH_SHIFT;
     let mut end = durable_order.max(epoch_start.saturating_sub(1));
+    if mutant(Mutant::HoleAccepted) {
+        return end.max(*last);
+    }
     while orders.contains(&(end + 1)) {
         end += 1;
     }
@@ -200,6 +204,6 @@ fn is_valid<M: Media>(
     block.0 < ftl.geometry().blocks
         && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
         && ftl.blocks().get(block).order != 0
-        && ftl.blocks().get(block).order < decoded.start_order
+        && (ftl.blocks().get(block).order < decoded.start_order || mutant(Mutant::EntryOfReusedBlockLoaded))
         && !ftl.blocks().get(block).checkpoint
 }

@@ -15,6 +15,7 @@ use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::limits::SPACES;
 use crate::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH};
 use crate::media::{BlockId, Media, MediaError, PageAddress};
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,10 +85,12 @@ fn discard_incomplete(
             discarded.insert(*sequence);
         }
     };
-    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
-    batch.iter().rev().for_each(|entry| lacks(entry, FLAG_BATCH_MORE, entry.0.0 + 1));
+    let more = if mutant(Mutant::BatchEndIgnored) { 0 } else { FLAG_BATCH_MORE };
+    let rest = if mutant(Mutant::BatchStartIgnored) { 0 } else { FLAG_BATCH_REST };
+    batch.iter().for_each(|entry| lacks(entry, rest, entry.0.0 - 1));
+    batch.iter().rev().for_each(|entry| lacks(entry, more, entry.0.0 + 1));
     // The backward pass may have discarded more records: once more from the front.
-    batch.iter().for_each(|entry| lacks(entry, FLAG_BATCH_REST, entry.0.0 - 1));
+    batch.iter().for_each(|entry| lacks(entry, rest, entry.0.0 - 1));
     let mut torn = BTreeSet::new();
     lines.retain(|line| {
         let keep = !discarded.contains(&line.sequence);
@@ -131,11 +134,13 @@ fn count_tombstones<M: Media>(ftl: &mut RecoveringFtl<M>, lines: &[Line]) {
 
 /// Returns the newest record of each key.
 fn newest_of_each(mut lines: Vec<Line>) -> Vec<Line> {
-    lines.retain(|line| line.flags & FLAG_CLEAR == 0);
+    let dropped = if mutant(Mutant::TombstonesNotReplayed) { FLAG_TOMBSTONE } else { 0 };
+    lines.retain(|line| line.flags & (FLAG_CLEAR | dropped) == 0);
     lines.sort_unstable_by_key(|line| (line.digest, line.sequence, line.order));
     let mut newest: Vec<Line> = Vec::new();
     for line in lines {
         match newest.last_mut() {
+            Some(last) if last.digest == line.digest && mutant(Mutant::LowerSequenceWins) => {}
             Some(last) if last.digest == line.digest => *last = line,
             _ => newest.push(line),
         }
@@ -152,7 +157,7 @@ fn apply<M: Media>(
     has_base: bool,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
-    if line.sequence < ftl.counts()[line.namespace.index()].cleared {
+    if line.sequence < ftl.counts()[line.namespace.index()].cleared && !mutant(Mutant::ClearNotReplayed) {
         return Ok(());
     }
     let base = if has_base { checkpoint_record_of(ftl, line, now)? } else { None };
@@ -161,7 +166,9 @@ fn apply<M: Media>(
         if sequence > line.sequence || line.is_corrupt && sequence == line.sequence {
             return Ok(());
         }
-        ftl.remove_outdated(line.hash, found.entry.address);
+        if !mutant(Mutant::OutdatedEntryKept) {
+            ftl.remove_outdated(line.hash, found.entry.address);
+        }
     }
     if line.flags & FLAG_TOMBSTONE == 0 {
         let lifetime = if line.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };

@@ -1,0 +1,208 @@
+//! Planted changes of the device: each breaks one promise, so that a test can show that the checker notices.
+//!
+//! Input: the change that a test planted on its thread. Output: true at the places that the change alters. Invariant:
+//! without the feature `mutants` nothing can be planted, and the compiler removes every altered branch.
+
+/// Declares the changes, and keeps the description of each.
+macro_rules! mutants {
+    ($($(#[doc = $does:literal])+ $name:ident,)+) => {
+        /// A planted change of the device, named for what it breaks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutant {
+            $($(#[doc = $does])+ $name,)+
+        }
+
+        #[cfg(feature = "mutants")]
+        impl Mutant {
+            /// Every planted change.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// Returns the description of the change.
+            #[must_use]
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($does),+),)+
+                }
+            }
+        }
+    };
+}
+
+mutants! {
+    // Commit and release.
+    /// A commit on a volatile cache ends without a flush.
+    FlushSkipped,
+    /// A commit ends although programs of its pages are in flight.
+    ProgramsNotAwaited,
+    /// A commit covers records that were appended after its seal.
+    CommitCoversLaterRecords,
+    /// Pages say that the records of a commit are durable before its flush has completed.
+    StampBeforeFlush,
+    /// No guard page separates acknowledged pages from later programs.
+    GuardPageSkipped,
+    /// A completion is released before its gate is durable.
+    GateIgnored,
+    /// A completion waits for a gate that no commit was asked for.
+    GateNotRequested,
+    /// The interval after which acknowledged writes must be durable passes without a commit.
+    IntervalIgnored,
+    /// A read is released before what it saw is durable.
+    ReadGateIgnored,
+    /// A read of an absent key is released before the removal that it saw is durable.
+    AbsenceGateIgnored,
+    /// A read that found an expired record is released before that record is durable.
+    ExpiredGateIgnored,
+    /// A Flush completes at once.
+    FlushGateIgnored,
+    /// A Fence completes at once.
+    FenceGateIgnored,
+    /// A write with forced unit access is acknowledged like one without.
+    ForcedUnitAccessIgnored,
+    // Conditions and batches.
+    /// A write under the condition of a sequence is carried out whatever the sequence is.
+    ConditionIgnored,
+    /// A write under a condition does not wait until the batch that decided the condition is durable.
+    BasisNotAwaited,
+    /// An operation does not wait for another one that holds its key.
+    HeldKeysIgnored,
+    /// A batch leaves out the delete of an absent key although the absence is not durable.
+    AbsentDeleteSkipped,
+    /// A deallocation leaves out an absent block although the absence is not durable.
+    AbsentBlockSkipped,
+    /// A record of a batch carries no sign of the batch.
+    BatchFlagsMissing,
+    /// Recovery keeps the records of a batch whose end is not on the medium.
+    BatchEndIgnored,
+    /// Recovery keeps the records of a batch whose start is not on the medium.
+    BatchStartIgnored,
+    // Lookups.
+    /// A key is found by its hash alone.
+    KeyNotCompared,
+    /// A list names one of the keys that share a hash.
+    CollisionsNotListed,
+    /// A value is returned although the checksum of its record is wrong.
+    ReadChecksumIgnored,
+    /// The pages of an erased block stay in the page cache.
+    ErasedPagesCached,
+    /// A page that was read before an erase of its block enters the page cache after it.
+    EarlierPageCached,
+    /// A record continues in a block that was reused since.
+    ChainIntoReusedBlock,
+    /// A block does not name the record that continues at its start.
+    ChainNotNamed,
+    // Expiries and accounts.
+    /// A record with an expiry does not enter the expiry queue.
+    ExpiryNotQueued,
+    /// A key expires before the batch that stored it is durable.
+    ExpiryNotAwaited,
+    /// A record loses its expiry when the collector moves it.
+    ExpiryLostByMove,
+    /// A checkpoint lacks the expiry queue.
+    ExpiriesNotInCheckpoint,
+    /// The live bytes of a block grow by less than the length of a new record.
+    LiveBytesShort,
+    /// The live bytes of a block stay the same when a record in it is replaced.
+    LiveBytesKept,
+    // Collection and erases.
+    /// A block is erased before the records moved out of it are durable.
+    ErasedBeforeMoved,
+    /// A dirty block is opened without an erase.
+    OpenedWithoutErase,
+    /// The collector drops every tombstone.
+    TombstoneDropped,
+    /// The watermark counts erases that are not durable, so that the collector drops a tombstone too early.
+    VolatileWatermark,
+    /// The watermark ignores blocks of unknown contents, which may hold records.
+    UnknownBlocksIgnored,
+    /// The collector moves a record that the index does not name.
+    DeadRecordMoved,
+    /// The collector drops a dead record by which recovery counts a complete batch.
+    DeadBatchRecordDropped,
+    /// The collector moves a tombstone of a batch that recovery discarded.
+    DiscardedTombstoneMoved,
+    /// The collector moves the records of a page from before the last erase of its block.
+    EarlierPageCollected,
+    /// The collector takes a block with records that no stamp on the medium calls durable.
+    UnstampedRecordsCollected,
+    /// The collector takes a block that was opened after those that a stamp on the medium names.
+    UnstampedBlockCollected,
+    /// The collector begins before the first page of the epoch is durable.
+    HoldIgnored,
+    /// Pages call sequences durable while discarded records with these sequences are on the medium.
+    StampDuringCleanUp,
+    /// Pages do not name the blocks that recovery accepted.
+    AcceptedOrderNotNamed,
+    // Checkpoints.
+    /// A checkpoint is begun before the records that it names are durable.
+    CheckpointNotDrained,
+    /// A checkpoint names the next block as its start instead of the open one.
+    CheckpointStartsLate,
+    /// A checkpoint becomes valid before the removals that it reflects are durable.
+    CheckpointEndsEarly,
+    /// A checkpoint with a wrong checksum is used.
+    CheckpointChecksumIgnored,
+    /// A checkpoint forgets which namespaces were cleared.
+    ClearNotInCheckpoint,
+    /// Recovery takes an entry of a checkpoint whose block was reused since.
+    EntryOfReusedBlockLoaded,
+    /// Recovery keeps the entry of a checkpoint beside that of a newer record of its key.
+    OutdatedEntryKept,
+    // Recovery from the log.
+    /// Of two records of a key, recovery takes the one with the lower sequence.
+    LowerSequenceWins,
+    /// Recovery ignores tombstones.
+    TombstonesNotReplayed,
+    /// Recovery ignores clears.
+    ClearNotReplayed,
+    /// Recovery takes a record with a wrong checksum.
+    RecordChecksumIgnored,
+    /// A page spare with a wrong checksum is used.
+    SpareChecksumIgnored,
+    /// Recovery reads the records of a page from before the last erase of its block.
+    EarlierPagesScanned,
+    /// Recovery accepts a block whose first page is from before its last erase.
+    EarlierLifeScanned,
+    /// Recovery accepts blocks behind a missing one.
+    HoleAccepted,
+    /// Recovery accepts a block that an earlier recovery discarded.
+    DiscardedEpochAccepted,
+    // Namespaces.
+    /// A change of the namespace table is acknowledged before it is durable.
+    ChangeGateIgnored,
+    /// The records of a change of the namespace table are no batch.
+    ChangeNotOneBatch,
+    /// A resize keeps the blocks after the new end.
+    BlocksAfterEndKept,
+    /// A format keeps the blocks.
+    FormattedBlocksKept,
+    /// The record of a namespace lacks its attachment.
+    AttachmentNotStored,
+    /// Every controller may use every namespace.
+    AttachmentIgnored,
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Sets the change of this thread, in place of the one before; `None` restores the device.
+#[cfg(feature = "mutants")]
+pub fn plant(mutant: Option<Mutant>) {
+    PLANTED.set(mutant);
+}
+
+/// Returns true if this change is planted on this thread.
+#[cfg(feature = "mutants")]
+#[must_use]
+pub fn mutant(mutant: Mutant) -> bool {
+    PLANTED.get() == Some(mutant)
+}
+
+/// Returns false: nothing can be planted.
+#[cfg(not(feature = "mutants"))]
+#[must_use]
+#[inline]
+pub const fn mutant(_: Mutant) -> bool {
+    false
+}
