@@ -81,6 +81,8 @@ struct FrameSlab {
     frames: usize,
     /// Frames that are not in use.
     kept: Vec<SectorBuffer>,
+    /// The first frames in `kept`, which were never taken: they still hold what the memory pool had in them.
+    untouched: usize,
     /// True if the slab is in the list to take frames from.
     listed: bool,
 }
@@ -138,7 +140,12 @@ impl FramePool {
                 return None;
             };
             if let Some(sheet) = self.slabs[label as usize].as_mut() {
-                if let Some(frame) = sheet.kept.pop() {
+                if let Some(mut frame) = sheet.kept.pop() {
+                    if sheet.kept.len() < sheet.untouched {
+                        // So that no bytes of another user of the memory pool reach the media.
+                        sheet.untouched = sheet.kept.len();
+                        frame.fill(0);
+                    }
                     self.kept -= 1;
                     self.in_use += 1;
                     return Some(MediaFrame(frame));
@@ -189,8 +196,7 @@ impl FramePool {
     fn grow(&mut self) -> bool {
         let mut frames = (self.frames_max - self.in_use - self.kept).min(SLAB_FRAMES);
         while frames > 0 {
-            // Zeroed, so that no bytes of another user of the memory pool reach the media.
-            let request = PoolRequest::bytes(frames * FRAME_BYTES).zeroed();
+            let request = PoolRequest::bytes(frames * FRAME_BYTES);
             if let Some(buffer) =
                 self.pool.allocate(&request).ok().and_then(|given| given.into_contiguous().ok())
             {
@@ -229,7 +235,8 @@ impl FramePool {
         self.kept += kept.len();
         let limit = self.frames_max;
         assert!(self.in_use + self.kept <= limit, "{} + {} frames, at most {limit}", self.in_use, self.kept);
-        let sheet = Some(FrameSlab { start, frames: kept.len(), kept, listed: true });
+        let frames = kept.len();
+        let sheet = Some(FrameSlab { start, frames, kept, untouched: frames, listed: true });
         match self.free_labels.pop() {
             Some(label) => self.slabs[label as usize] = sheet,
             None => self.slabs.push(sheet),

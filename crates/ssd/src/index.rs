@@ -292,6 +292,9 @@ impl HashedIndex {
             }
             lows.push((low, entry));
         }
+        if entries.is_empty() && self.segments[number].bytes() == 0 {
+            return Ok(());
+        }
         self.len -= self.segments[number].iter().count() as u64;
         self.segments[number] = IndexSegment::load(&lows);
         self.len += lows.len() as u64;

@@ -27,6 +27,22 @@ fn frames_are_aligned_for_direct_io_and_do_not_overlap() {
     }
 }
 
+/// The memory pool returns memory as its last user left it, and a frame is zeroed when it is first taken.
+#[test]
+fn no_frame_shows_bytes_of_another_user_of_the_memory_pool() {
+    let pool = pool(2 << 20);
+    let mut held = FramePool::new(pool.clone(), 200);
+    taken(&mut held, 200).iter_mut().for_each(|frame| frame.fill(0xAB));
+    drop(held);
+    let mut stock = FramePool::new(pool, 200);
+    let mut used = taken(&mut stock, 3);
+    assert!(used.iter().all(|frame| frame.iter().all(|&byte| byte == 0)));
+    used.iter_mut().for_each(|frame| frame.fill(0xCD));
+    used.into_iter().for_each(|frame| stock.put_back(frame));
+    let untouched = taken(&mut stock, 200).into_iter().skip(3);
+    assert!(untouched.flat_map(|frame| frame.to_vec()).all(|byte| byte == 0));
+}
+
 #[test]
 fn a_frame_converts_to_a_ring_buffer_and_back() {
     let mut stock = FramePool::new(pool(4 << 20), 2);
