@@ -132,7 +132,7 @@ impl DeviceChecker {
         let space = |&durability: &Durability| KeySpace { durability, keys: BTreeMap::new() };
         let mut checker = Self {
             spaces: durability.iter().map(space).collect(),
-            groups: WriteGroups::new(),
+            groups: WriteGroups::default(),
             commands_in_flight: BTreeMap::new(),
             tick: 0,
             next_group: INITIAL_GROUP,
@@ -224,6 +224,11 @@ impl DeviceChecker {
                 self.change = Some((namespace, *group));
             }
             for asked in keys.iter() {
+                if asked.effect.may_expire() {
+                    let groups = std::mem::take(&mut self.groups);
+                    self.key(namespace, &asked.key).let_open_writes_expire(&groups);
+                    self.groups = groups;
+                }
                 let write = KeyWrite {
                     group: *group,
                     effect: asked.effect,
@@ -441,7 +446,7 @@ impl DeviceChecker {
         let writes = space.keys.values().flat_map(|history| &history.writes);
         let covered = writes.filter(|write| write.sequence.is_some_and(|sequence| sequence <= up_to.0));
         for write in covered {
-            if let Some(group) = self.groups.get_mut(&write.group) {
+            if let Some(group) = self.groups.get_mut(write.group) {
                 group.kept |= group.certain;
             }
         }

@@ -301,6 +301,31 @@ fn expired_key_must_be_absent_and_unexpired_key_present() {
     }
 }
 
+fn store_until(name: &'static str, value: &'static str, expiry: RecordExpiry) -> SsdCommand {
+    let condition = WriteCondition::Always;
+    SsdCommand::Store { key: key(name), value: key(value).into(), condition, expiry }
+}
+
+/// Guards a regression: the checker computed the lifetime that a write keeps when the write was submitted, and so
+/// reported as lost a key whose record took over the expiry of a write that was submitted later and executed earlier.
+#[test]
+fn kept_lifetime_may_be_that_of_a_write_submitted_later() {
+    let run = |later: RecordExpiry| {
+        let mut history = history();
+        history.submit(ALWAYS, 1, &store_until("a", "first", RecordExpiry::Never));
+        history.answer(&answer(1, Status::SUCCESS, 1)).unwrap();
+        history.submit(ALWAYS, 2, &store_until("a", "kept", RecordExpiry::Keep));
+        history.submit(ALWAYS, 3, &store_until("a", "later", later));
+        history.answer(&answer(3, Status::SUCCESS, 2)).unwrap();
+        history.answer(&answer(2, Status::SUCCESS, 3)).unwrap();
+        history.wall = UnixMillis(3_000);
+        history.submit(ALWAYS, 4, &get("a"));
+        history.answer(&nothing(4))
+    };
+    run(RecordExpiry::At(2_000)).unwrap();
+    assert!(matches!(run(RecordExpiry::Never), Err(PromiseViolation::Lost { .. })));
+}
+
 #[test]
 fn stale_read_without_a_cut_is_reported() {
     let mut run = history();

@@ -172,7 +172,7 @@ impl DeviceChecker {
         let Some((namespace, id)) = self.change.take() else { return };
         if happened {
             self.tick += 1;
-            if let Some(group) = self.groups.get_mut(&id) {
+            if let Some(group) = self.groups.get_mut(id) {
                 (group.done, group.certain, group.kept) = (Some(self.tick), true, true);
             }
         } else {

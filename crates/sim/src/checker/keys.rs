@@ -9,7 +9,6 @@
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
 use headwater_ssd::command::NamespaceId;
-use std::collections::BTreeMap;
 
 /// The identity of a value whose bytes are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,18 @@ pub(super) enum WriteEffect {
     Delete,
 }
 
+impl WriteEffect {
+    /// Returns true if the record may expire.
+    pub(super) fn may_expire(&self) -> bool {
+        match self {
+            Self::Delete | Self::Store(_, RecordLifetime::Until(0) | RecordLifetime::Inherited(Some(0))) => {
+                false
+            }
+            Self::Store(..) => true,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyWrite {
     pub(super) group: u64,
@@ -70,7 +81,54 @@ pub(super) struct WriteGroup {
     pub(super) writes: usize,
 }
 
-pub(super) type WriteGroups = BTreeMap<u64, WriteGroup>;
+/// The groups by number. Numbers are given out one after the other, so a group is found without a search.
+#[derive(Debug, Default)]
+pub(super) struct WriteGroups {
+    groups: Vec<Option<WriteGroup>>,
+}
+
+impl WriteGroups {
+    pub(super) fn get(&self, id: u64) -> Option<&WriteGroup> {
+        self.groups.get(usize::try_from(id).ok()?)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut WriteGroup> {
+        self.groups.get_mut(usize::try_from(id).ok()?)?.as_mut()
+    }
+
+    /// Adds a group under the next number or a later one.
+    pub(super) fn insert(&mut self, id: u64, group: WriteGroup) {
+        let at = usize::try_from(id).unwrap_or(usize::MAX);
+        if self.groups.len() <= at {
+            self.groups.resize_with(at + 1, || None);
+        }
+        self.groups[at] = Some(group);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        if let Some(group) = usize::try_from(id).ok().and_then(|at| self.groups.get_mut(at)) {
+            *group = None;
+        }
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut WriteGroup> {
+        self.groups.iter_mut().flatten()
+    }
+
+    /// Returns true if no group was ever added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Removes the groups whose number `keeps` refuses.
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(u64) -> bool) {
+        for (id, group) in (0..).zip(&mut self.groups) {
+            if group.is_some() && !keeps(id) {
+                *group = None;
+            }
+        }
+    }
+}
 
 /// An observation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,12 +170,21 @@ impl KeyHistory {
         seen: KeyObservation,
         when: ObservationSpan,
     ) -> Vec<usize> {
-        (0..self.writes.len())
-            .filter(|&index| {
-                let write = with_sequence_of(self.writes[index], seen);
-                matches_observation(&write, seen, when) && self.may_be_seen(groups, &write, when)
-            })
-            .collect()
+        self.explanations_by(groups, seen, when, |group| group.certain).collect()
+    }
+
+    /// Returns the same, if the groups that happened certainly are those that `certain` names.
+    fn explanations_by(
+        &self,
+        groups: &WriteGroups,
+        seen: KeyObservation,
+        when: ObservationSpan,
+        certain: fn(&WriteGroup) -> bool,
+    ) -> impl Iterator<Item = usize> {
+        (0..self.writes.len()).filter(move |&index| {
+            let write = with_sequence_of(self.writes[index], seen);
+            matches_observation(&write, seen, when) && self.may_be_seen(groups, &write, when, certain)
+        })
     }
 
     /// Returns true if the observation has one explanation even without the writes that a power cut may lose. If it has
@@ -129,15 +196,7 @@ impl KeyHistory {
         seen: KeyObservation,
         when: ObservationSpan,
     ) -> bool {
-        let lasting: WriteGroups = groups
-            .iter()
-            .filter(|(id, _)| self.writes.iter().any(|write| write.group == **id))
-            .map(|(id, group)| {
-                let certain = group.certain && group.kept;
-                (*id, WriteGroup { certain, ..group.clone() })
-            })
-            .collect();
-        self.explanations(&lasting, seen, when).len() == 1
+        self.explanations_by(groups, seen, when, |group| group.certain && group.kept).count() == 1
     }
 
     /// Returns true if any write, of any age, matches the observation.
@@ -154,18 +213,24 @@ impl KeyHistory {
             || self.writes.iter().any(|write| matches_observation(write, seen, any_time))
     }
 
-    fn may_be_seen(&self, groups: &WriteGroups, write: &KeyWrite, when: ObservationSpan) -> bool {
+    fn may_be_seen(
+        &self,
+        groups: &WriteGroups,
+        write: &KeyWrite,
+        when: ObservationSpan,
+        certain: fn(&WriteGroup) -> bool,
+    ) -> bool {
         let before_asked =
-            |group: &WriteGroup| group.certain && group.done.is_some_and(|done| done <= when.asked);
+            |group: &WriteGroup| certain(group) && group.done.is_some_and(|done| done <= when.asked);
         !self.writes.iter().any(|other| {
-            groups.get(&other.group).is_some_and(before_asked) && certainly_after(groups, other, write)
+            groups.get(other.group).is_some_and(before_asked) && certainly_after(groups, other, write)
         })
     }
 
     /// Describes the states that may be seen.
     pub(super) fn describe_expected(&self, groups: &WriteGroups, when: ObservationSpan) -> String {
         let may: Vec<_> = (self.writes.iter())
-            .filter(|write| self.may_be_seen(groups, write, when))
+            .filter(|write| self.may_be_seen(groups, write, when, |group| group.certain))
             .map(|write| match write.effect {
                 WriteEffect::Delete => "nothing".to_owned(),
                 WriteEffect::Store(value, lifetime) => {
@@ -177,6 +242,17 @@ impl KeyHistory {
         format!("expected {} at wall time {}", may.join(" or "), when.wall_answered.0)
     }
 
+    /// Notes a write that may expire: one that is in flight and keeps the lifetime of the record that it replaces may
+    /// happen after it.
+    pub(super) fn let_open_writes_expire(&mut self, groups: &WriteGroups) {
+        let is_open = |write: &KeyWrite| groups.get(write.group).is_some_and(|group| group.done.is_none());
+        for write in self.writes.iter_mut().filter(|write| is_open(write)) {
+            if let WriteEffect::Store(_, RecordLifetime::Inherited(known)) = &mut write.effect {
+                *known = None;
+            }
+        }
+    }
+
     /// Archives the writes that no observer can see any more, not even one that submitted at tick `oldest_open`, and
     /// not even after a power cut.
     pub(super) fn archive_obsolete(&mut self, groups: &WriteGroups, oldest_open: u64) {
@@ -184,7 +260,7 @@ impl KeyHistory {
             group.certain && group.kept && group.done.is_some_and(|done| done < oldest_open)
         };
         let settled: Vec<KeyWrite> = (self.writes.iter())
-            .filter(|write| groups.get(&write.group).is_some_and(lasting))
+            .filter(|write| groups.get(write.group).is_some_and(lasting))
             .copied()
             .collect();
         let past = |write: &KeyWrite| settled.iter().any(|other| certainly_after(groups, other, write));
@@ -219,7 +295,7 @@ pub(super) fn certainly_after(groups: &WriteGroups, later: &KeyWrite, earlier: &
     if let (Some(later), Some(earlier)) = (later.sequence, earlier.sequence) {
         return later > earlier;
     }
-    let (Some(later), Some(earlier)) = (groups.get(&later.group), groups.get(&earlier.group)) else {
+    let (Some(later), Some(earlier)) = (groups.get(later.group), groups.get(earlier.group)) else {
         return false;
     };
     earlier.done.is_some_and(|done| later.submitted > done)

@@ -29,7 +29,9 @@ impl DeviceChecker {
     ) -> Result<(), PromiseViolation> {
         self.tick += 1;
         let when = ObservationSpan { asked: self.tick, wall_asked: wall.asked, wall_answered: wall.answered };
-        let before = self.key(namespace, key).clone();
+        let history = self.key(namespace, key);
+        let before =
+            KeyHistory { number: history.number, writes: history.writes.clone(), past_values: Vec::new() };
         let hash = ValueFingerprint::of(&completion.sink).hash;
         self.read_completed((namespace, key, ReadRelease::WhenDurable), completion, Some(hash), when)?;
         let (sequence, effect, seen) = match completion.status {
@@ -72,7 +74,7 @@ impl DeviceChecker {
         }
         for write in &history.writes {
             let batch = write.group;
-            if self.groups.get(&batch).is_none_or(|group| group.writes < 2) {
+            if self.groups.get(batch).is_none_or(|group| group.writes < 2) {
                 continue;
             }
             let explained_by = || matching.iter().map(|&index| &history.writes[index]);
@@ -98,6 +100,6 @@ impl DeviceChecker {
         let used = self.spaces.iter().flat_map(|space| space.keys.values());
         let used: BTreeSet<u64> =
             used.flat_map(|history| history.writes.iter().map(|write| write.group)).collect();
-        self.groups.retain(|id, _| *id == INITIAL_GROUP || used.contains(id));
+        self.groups.retain(|id| id == INITIAL_GROUP || used.contains(&id));
     }
 }

@@ -35,7 +35,7 @@ impl DeviceChecker {
             self.highest_acked = self.highest_acked.max(sequence);
             let kept = self.spaces[namespace.index()].durability == Durability::Always
                 || asked.is_durable_when_acked();
-            if let Some(group) = self.groups.get_mut(&group) {
+            if let Some(group) = self.groups.get_mut(group) {
                 group.done = group.done.or(Some(self.tick));
                 group.acked_at = Some(now);
                 group.certain = true;
@@ -65,7 +65,7 @@ impl DeviceChecker {
         for one in keys {
             self.key(namespace, &one.key).writes.retain(|write| write.group != group);
         }
-        self.groups.remove(&group);
+        self.groups.remove(group);
     }
 
     pub(super) fn check_condition(
@@ -75,14 +75,13 @@ impl DeviceChecker {
         (group, status): (u64, Status),
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
-        let history = self.key(namespace, &one.key).clone();
-        let mut before = history.clone();
-        before.writes.retain(|write| write.group != group);
         let seen = match one.condition {
             WriteCondition::Always => return Ok(()),
             WriteCondition::IfExists | WriteCondition::IfSequence(_) => KeyObservation::AnyRecord,
             WriteCondition::IfAbsent => KeyObservation::Absent,
         };
+        let mut before = self.key(namespace, &one.key).clone();
+        before.writes.retain(|write| write.group != group);
         let mut matching = before.explanations(&self.groups, seen, when);
         if let WriteCondition::IfSequence(Sequence(wanted)) = one.condition {
             let known = |index: &usize| before.writes[*index].sequence;
@@ -96,7 +95,7 @@ impl DeviceChecker {
             if let (WriteCondition::IfSequence(Sequence(wanted)), [only], true) =
                 (one.condition, &matching[..], always)
                 && before.writes[*only].sequence == Some(wanted)
-                && let Some(group) = self.groups.get_mut(&before.writes[*only].group)
+                && let Some(group) = self.groups.get_mut(before.writes[*only].group)
             {
                 group.kept = true;
             }
@@ -104,7 +103,7 @@ impl DeviceChecker {
         }
         Err(PromiseViolation::ConditionMisjudged {
             namespace,
-            key: history.number,
+            key: before.number,
             status,
             expected: before.describe_expected(&self.groups, when),
         })
@@ -180,16 +179,23 @@ impl DeviceChecker {
         seen: KeyObservation,
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
-        let history = self.key(namespace, key).clone();
+        self.key(namespace, key);
+        let Some(history) = self.space(namespace).and_then(|space| space.keys.get(key)) else {
+            return Ok(());
+        };
         let matching = history.explanations(&self.groups, seen, when);
-        if matching.is_empty() {
-            return Err(self.violation_for(namespace, &history, seen, when));
-        }
-        if let (KeyObservation::Present { sequence, .. }, [only]) = (seen, &matching[..]) {
-            let group = history.writes[*only].group;
+        let [only] = matching[..] else {
+            if matching.is_empty() {
+                return Err(self.violation_for(namespace, history, seen, when));
+            }
+            return Ok(());
+        };
+        let group = history.writes[only].group;
+        let lasting = self.is_lasting(namespace, history, (seen, when), release);
+        if let KeyObservation::Present { sequence, .. } = seen {
             self.learn_sequence(namespace, key, group, Sequence(sequence));
         }
-        self.mark_happened(namespace, &history, &matching, (seen, when), release);
+        self.mark_group(group, lasting);
         Ok(())
     }
 
@@ -204,10 +210,25 @@ impl DeviceChecker {
         release: ReadRelease,
     ) {
         let [only] = matching else { return };
-        let lasting = release == ReadRelease::WhenDurable
+        let lasting = self.is_lasting(namespace, history, (seen, when), release);
+        self.mark_group(history.writes[*only].group, lasting);
+    }
+
+    /// Returns true if the write that explains the observation was durable when the completion was released.
+    fn is_lasting(
+        &self,
+        namespace: NamespaceId,
+        history: &KeyHistory,
+        (seen, when): (KeyObservation, ObservationSpan),
+        release: ReadRelease,
+    ) -> bool {
+        release == ReadRelease::WhenDurable
             && self.spaces[namespace.index()].durability == Durability::Always
-            && history.has_single_durable_explanation(&self.groups, seen, when);
-        if let Some(group) = self.groups.get_mut(&history.writes[*only].group) {
+            && history.has_single_durable_explanation(&self.groups, seen, when)
+    }
+
+    fn mark_group(&mut self, group: u64, lasting: bool) {
+        if let Some(group) = self.groups.get_mut(group) {
             group.done = group.done.or(Some(self.tick));
             group.certain = true;
             group.kept |= lasting;
