@@ -70,6 +70,7 @@ pub struct SimFlash {
     visible: Vec<PageSlot>,
     durable: Vec<PageSlot>,
     pending: BTreeMap<u64, PendingChange>,
+    interrupted: u64,
 }
 
 impl SimFlash {
@@ -84,6 +85,7 @@ impl SimFlash {
             visible: vec![None; pages],
             durable: vec![None; pages],
             pending: BTreeMap::new(),
+            interrupted: 0,
         }
     }
 
@@ -175,6 +177,7 @@ impl SimFlash {
         let mut not_erased: Vec<BlockId> = Vec::new();
         for (_, PendingChange { change, .. }) in pending {
             let outcome = damage.outcome(rng);
+            self.interrupted += u64::from(outcome != CutOutcome::Complete);
             match change {
                 FlashChange::Program { page, image } => {
                     if self.volatile || !not_erased.contains(&page.block) {
@@ -271,6 +274,12 @@ impl SimFlash {
     pub fn blank_page(&mut self, page: PageAddress) {
         self.visible[page.index()] = None;
         self.durable[page.index()] = None;
+    }
+
+    /// Returns the number of operations that power cuts lost or tore so far.
+    #[must_use]
+    pub fn interrupted(&self) -> u64 {
+        self.interrupted
     }
 
     /// Returns the geometry of the medium.

@@ -24,6 +24,19 @@ pub struct WorkloadConfig {
     pub chained_every: u32,
     /// Shares of the commands.
     pub shares: CommandShares,
+    /// The use of record lifetimes.
+    pub expiry: FeatureUse,
+    /// The use of conditions on writes.
+    pub conditions: FeatureUse,
+}
+
+/// The use of a feature by the clients of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureUse {
+    /// Some commands use it.
+    Some,
+    /// No command uses it.
+    Never,
 }
 
 /// Shares of the commands; only their ratios count.
@@ -153,6 +166,7 @@ impl CommandStream {
     fn store(&mut self, namespace: NamespaceId, wall: UnixMillis, known: KnownSequence<'_>) -> SsdCommand {
         let (number, key) = self.any_key();
         let condition = match self.rng.u8(0..16) {
+            _ if self.config.conditions == FeatureUse::Never => WriteCondition::Always,
             0 => WriteCondition::IfExists,
             1 => WriteCondition::IfAbsent,
             2 | 3 => WriteCondition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
@@ -169,6 +183,7 @@ impl CommandStream {
         known: KnownSequence<'_>,
     ) -> WriteCondition {
         match self.rng.u8(0..8) {
+            _ if self.config.conditions == FeatureUse::Never => WriteCondition::Always,
             0 => WriteCondition::IfSequence(known(namespace, key).unwrap_or(Sequence(1))),
             1 => WriteCondition::IfExists,
             _ => WriteCondition::Always,
@@ -199,7 +214,7 @@ impl CommandStream {
             }
         }
         // Most batches have no condition: a failed batch leaves nothing to check.
-        let conditions = self.rng.u8(0..4) == 0;
+        let conditions = self.rng.u8(0..4) == 0 && self.config.conditions == FeatureUse::Some;
         let mut writes = Vec::new();
         for number in numbers {
             let key = key_bytes(number);
@@ -223,6 +238,7 @@ impl CommandStream {
 
     fn expiry(&mut self, wall: UnixMillis) -> RecordExpiry {
         match self.rng.u8(0..24) {
+            _ if self.config.expiry == FeatureUse::Never => RecordExpiry::Never,
             0 => RecordExpiry::Keep,
             1 => RecordExpiry::At(wall.0 + self.rng.u64(1..50)),
             2 => RecordExpiry::At(wall.0 + self.rng.u64(50..5_000)),
@@ -277,6 +293,8 @@ mod tests {
             value_bytes_max: 12_000,
             chained_every: 16,
             shares: CommandShares::MIXED,
+            expiry: FeatureUse::Some,
+            conditions: FeatureUse::Some,
         }
     }
 

@@ -8,16 +8,18 @@
 mod block_namespace;
 mod config;
 mod report;
+mod swarm_config;
 
-pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, WorldConfig};
+pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, SWARM_SEEDS, WorldConfig, WorldSwitches};
 pub use report::{FailureCause, RunFailure, RunReport};
 
 use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint, WallSpan};
 use crate::faults::{FaultPlan, PowerCut};
+use crate::flash::SimFlash;
 use crate::media::{CrashImage, SimMedia};
 use crate::simulated_device::{BootTime, SimulatedDevice};
 use crate::timeline::SlowDie;
-use crate::workload::CommandStream;
+use crate::workload::{CommandStream, FeatureUse};
 use block_namespace::BlockNamespaceModel;
 use bytes::Bytes;
 use config::BLOCK_NAMESPACE;
@@ -117,6 +119,8 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 completions: 0,
                 cuts: 0,
                 cuts_in_recovery: 0,
+                media_operations: 0,
+                faults: 0,
                 first_boot_points: 0,
                 virtual_time: Nanos::ZERO,
                 digest: seed,
@@ -165,6 +169,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         for boot in 0..self.config.rounds {
             self.boot = boot;
             let plan = FaultPlan::draw(&mut self.rng, self.config.points_max, self.config.media.geometry);
+            let plan = self.config.switches.restrict(plan);
             media = self.run_boot(media, plan)?;
         }
         self.boot = self.config.rounds;
@@ -173,8 +178,8 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
 
     fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, FailureCause> {
         media.set_slow_die(plan.slow_die);
-        // One boot in four may lose its power during recovery, the rest only while they serve.
-        let (mut early, mut cut) = (self.rng.u8(0..4) == 0, plan.cut);
+        // Some boots may lose their power during recovery, the rest only while they serve.
+        let (mut early, mut cut) = (self.one_in(self.config.switches.early_cut_every), plan.cut);
         if let (Some(first), 0) = (self.first_cut, self.boot) {
             (early, cut) = (true, first);
         }
@@ -183,8 +188,8 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let (boot, now) = (self.boot, self.now);
         self.log(|| format!("boot {boot} at {now}, faults {plan:?}"));
         let at = self.boot_time();
-        // In one world of four the medium is inspected first, on a copy, so the inspection cannot affect the world.
-        if self.seed.is_multiple_of(4)
+        // The inspection takes a copy of the medium, so it cannot affect the world.
+        if self.config.switches.inspection == FeatureUse::Some
             && let Some(copy) = media.snapshot()
         {
             E::inspect(copy, &self.config.device, at).map_err(FailureCause::Inspection)?;
@@ -209,11 +214,14 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         if self.boot == 0 {
             self.report.first_boot_points = image.points();
         }
+        self.report.media_operations += image.points();
         self.report.cuts += 1;
         self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
         self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
-        image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)
+        let media = image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)?;
+        self.report.faults = media.flash().map_or(0, SimFlash::interrupted);
+        Ok(media)
     }
 
     /// Drives the device from the end of recovery to the loss of power.
@@ -247,7 +255,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             if self.step(engine, image)? == WorldStep::PowerLost {
                 return Ok(());
             }
-            if self.rng.u8(0..64) == 0 {
+            if self.one_in(self.config.switches.checkpoint_every) {
                 engine.request_maintenance();
             }
             if self.rng.u8(0..32) == 0 {
@@ -258,7 +266,10 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         if self.boot < self.config.rounds && self.rng.bool() {
             return Ok(());
         }
-        if self.drain(engine, image)? == SimPower::On && self.rng.bool() {
+        if self.drain(engine, image)? == SimPower::On
+            && self.rng.bool()
+            && self.config.switches.shutdown == FeatureUse::Some
+        {
             let at = self.boot_time();
             if let Some(now) = engine.shut_down(at)
                 && !image.has_lost_power()
@@ -268,6 +279,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             }
         }
         Ok(())
+    }
+
+    /// Returns true once in `every` times; never for 0.
+    fn one_in(&mut self, every: u8) -> bool {
+        every != 0 && self.rng.u8(0..every) == 0
     }
 
     /// Checks every key that was ever used and the listings, before any new command is submitted.

@@ -1,12 +1,14 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
-//! Input: a seed. Output: a [`WorldConfig`].
+//! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]).
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
+use super::swarm_config;
+use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::SimMediaConfig;
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{CommandShares, WorkloadConfig};
+use crate::workload::{CommandShares, FeatureUse, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
@@ -31,6 +33,60 @@ pub struct WorldConfig {
     pub commands_max: u32,
     /// Maximum number of cut points of one boot, counted from the arming of the cut.
     pub points_max: u64,
+    /// The faults and operator's actions of the world.
+    pub switches: WorldSwitches,
+}
+
+/// The faults and operator's actions that a world has.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldSwitches {
+    /// One boot in this many may lose its power during recovery; 0 for none.
+    pub early_cut_every: u8,
+    /// One step in this many requests a checkpoint; 0 for never.
+    pub checkpoint_every: u8,
+    /// The inspection of the medium before each boot.
+    pub inspection: FeatureUse,
+    /// Orderly shutdowns.
+    pub shutdown: FeatureUse,
+    /// Programs and erases that a power cut tears.
+    pub torn_operations: FeatureUse,
+    /// Neighbours that a torn program damages.
+    pub damaged_neighbours: FeatureUse,
+    /// Pages that cannot be read after a power cut.
+    pub unreadable_pages: FeatureUse,
+    /// A die that is slower than the rest.
+    pub slow_die: FeatureUse,
+}
+
+impl WorldSwitches {
+    /// Returns switches with everything on, except perhaps the inspection.
+    pub(super) const fn all_on(inspection: FeatureUse) -> Self {
+        Self {
+            early_cut_every: 4,
+            checkpoint_every: 64,
+            inspection,
+            shutdown: FeatureUse::Some,
+            torn_operations: FeatureUse::Some,
+            damaged_neighbours: FeatureUse::Some,
+            unreadable_pages: FeatureUse::Some,
+            slow_die: FeatureUse::Some,
+        }
+    }
+
+    /// Removes the faults that are off from a plan.
+    pub(super) fn restrict(&self, mut plan: FaultPlan) -> FaultPlan {
+        if self.torn_operations == FeatureUse::Never {
+            plan.damage.torn_percent = 0;
+        }
+        if self.damaged_neighbours == FeatureUse::Never {
+            plan.damage.neighbour_percent = 0;
+        }
+        if self.unreadable_pages == FeatureUse::Never {
+            plan.damage.unreadable_percent = 0;
+        }
+        plan.slow_die = plan.slow_die.filter(|_| self.slow_die == FeatureUse::Some);
+        plan
+    }
 }
 
 /// The number of the block namespace: the lowest free one when it is created.
@@ -49,6 +105,8 @@ pub struct BlockNamespaceConfig {
 
 /// The first seed whose world has a block namespace. Lower seeds never have one, so that their worlds stay unchanged.
 pub const BLOCK_SEEDS: u64 = 1 << 32;
+/// The first seed whose world is drawn for the swarm.
+pub const SWARM_SEEDS: u64 = 1 << 33;
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
 const PRESET_CHOICES: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
@@ -57,6 +115,9 @@ impl WorldConfig {
     /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
+        if seed >= SWARM_SEEDS {
+            return swarm_config::draw(seed);
+        }
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6F72_6C64);
         let preset = TimingPreset::named(PRESET_CHOICES[rng.usize(0..PRESET_CHOICES.len())]).unwrap_or(FILE);
         let blocks = rng.u32(20..=40);
@@ -81,6 +142,8 @@ impl WorldConfig {
             value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
             chained_every: [0, 8, 64][rng.usize(0..3)],
             shares: CommandShares::MIXED,
+            expiry: FeatureUse::Some,
+            conditions: FeatureUse::Some,
         };
         if rng.u8(0..4) == 0 {
             // The device must distinguish keys that share a hash.
@@ -107,6 +170,12 @@ impl WorldConfig {
             rounds: rng.u32(2..=5),
             commands_max: 1 << rng.u32(4..=9),
             points_max: 1 << rng.u32(5..=11),
+            // In one world of four the medium is inspected first.
+            switches: WorldSwitches::all_on(if seed.is_multiple_of(4) {
+                FeatureUse::Some
+            } else {
+                FeatureUse::Never
+            }),
         }
     }
 }

@@ -18,6 +18,10 @@ pub struct RunReport {
     pub cuts: u32,
     /// Power cuts during recovery.
     pub cuts_in_recovery: u32,
+    /// Operations on the medium: each that was accepted, and each that finished, is one.
+    pub media_operations: u64,
+    /// Programs and erases that a power cut lost or tore.
+    pub faults: u64,
     /// Cut points that the first boot passed: see [`SimWorld::cut_at`](super::SimWorld::cut_at).
     pub first_boot_points: u64,
     /// Virtual time at the end.
