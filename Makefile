@@ -14,7 +14,7 @@ FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -72,6 +72,11 @@ test-instructions: ## instructions of a read through a handle, by callgrind, at 
 	@.ci/packages valgrind=valgrind || true
 	cargo build --release --package headwater-io --example null_reads
 	tests/instructions/run $(TARGET_DIR)/release/examples/null_reads $(if $(RECORD),--record)
+
+# Without FROM= the seeds begin where no run began before. An example, because it builds in a fraction of the node's time.
+swarm: ## fresh worlds of the simulator on all cores for a minute (SECONDS=, SEEDS=, FROM=); failures in target/swarm
+	cargo build --release --package headwater-sim --example swarm
+	$(TARGET_DIR)/release/examples/swarm $(TARGET_DIR)/swarm $(or $(SECONDS),$(if $(SEEDS),-,60)) $(or $(SEEDS),-) $(or $(FROM),-)
 
 soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_

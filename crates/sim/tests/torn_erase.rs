@@ -142,7 +142,7 @@ fn interrupt_erase(evacuated: &mut Evacuated, change: impl FnOnce(&mut [u8])) {
     assert!(flash.change_page(PageAddress::new(evacuated.block, page), |bytes| change(bytes)));
 }
 
-/// What a client and an operator see of a medium.
+/// A medium as a client and an operator see it.
 #[derive(Debug, PartialEq)]
 struct SeenMedium {
     value: Result<Vec<u8>, Status>,
@@ -150,7 +150,7 @@ struct SeenMedium {
     inspection: Result<(), String>,
 }
 
-/// The newest value of the key, and the list of it and the others.
+/// Returns the newest value of the key, and a list of all keys.
 fn seen_whole() -> SeenMedium {
     SeenMedium { value: Ok(b"newer".to_vec()), keys_listed: 41, inspection: Ok(()) }
 }

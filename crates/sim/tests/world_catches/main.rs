@@ -3,6 +3,7 @@
 
 mod log_entry;
 mod recovery;
+mod swarm;
 mod toy_device;
 
 use headwater_sim::faults::PowerCut;

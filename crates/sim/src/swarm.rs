@@ -1,0 +1,240 @@
+//! Runs the worlds of many seeds on all cores in one process, and keeps what failed.
+//!
+//! Input: a [`SwarmPlan`], and the function that runs one world ([`crate::replay::replay`], or a test's).
+//! Output: a [`SwarmReport`] with the counts and a [`FailedWorld`] for each seed whose world broke a promise or panicked.
+//! Invariant: a failed seed, run again alone, fails in the same way; the swarm does so itself to record its last events.
+
+use crate::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
+use headwater_host::clock::{Clock, Nanos};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Failed worlds after which a swarm ends: a common fault needs no more.
+pub const FAILURES_MAX: usize = 32;
+/// Last events of a failed world that are kept.
+const EVENTS_KEPT: usize = 200;
+
+/// The seeds of a swarm, and its end.
+#[derive(Clone, Copy, Debug)]
+pub struct SwarmPlan {
+    /// The first seed; the next ones follow.
+    pub first: u64,
+    /// Number of seeds after which it ends.
+    pub seeds: u64,
+    /// Time after which it ends.
+    pub time: Nanos,
+    /// Threads that run worlds.
+    pub threads: usize,
+}
+
+impl SwarmPlan {
+    /// Returns a plan without an end, on all cores, from a seed that no run had before: the wall time in nanoseconds. A
+    /// swarm takes fewer seeds than nanoseconds pass.
+    #[must_use]
+    pub fn fresh() -> Self {
+        let wall = Clock::start().wall().0.saturating_mul(1_000_000);
+        Self {
+            first: wall.max(SWARM_SEEDS),
+            seeds: u64::MAX,
+            time: Nanos(u64::MAX),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// A world that broke a promise, or panicked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedWorld {
+    /// Its seed.
+    pub seed: u64,
+    /// The promise, or the message of the panic, and the command that replays the world.
+    pub cause: String,
+    /// The last events before the failure, one a line.
+    pub events: Vec<String>,
+}
+
+/// The counts of a swarm, and the worlds that failed.
+#[derive(Clone, Debug, Default)]
+pub struct SwarmReport {
+    /// The first seed.
+    pub first: u64,
+    /// Worlds run, failed ones included.
+    pub worlds: u64,
+    /// Commands of the worlds that kept every promise.
+    pub commands: u64,
+    /// Operations on the media of these worlds.
+    pub media_operations: u64,
+    /// Their power cuts; each but the last of a world is followed by a recovery.
+    pub cuts: u64,
+    /// Their power cuts during recovery.
+    pub cuts_in_recovery: u64,
+    /// Their media operations that a power cut lost or tore.
+    pub faults: u64,
+    /// Duration.
+    pub wall: Nanos,
+    /// CPU time of all threads.
+    pub cpu: Nanos,
+    /// The failed worlds, by seed.
+    pub failures: Vec<FailedWorld>,
+}
+
+impl SwarmReport {
+    fn add(&mut self, run: &RunReport) {
+        self.commands += run.commands;
+        self.media_operations += run.media_operations;
+        self.cuts += u64::from(run.cuts);
+        self.cuts_in_recovery += u64::from(run.cuts_in_recovery);
+        self.faults += run.faults;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.worlds += other.worlds;
+        self.commands += other.commands;
+        self.media_operations += other.media_operations;
+        self.cuts += other.cuts;
+        self.cuts_in_recovery += other.cuts_in_recovery;
+        self.faults += other.faults;
+        self.cpu = Nanos(self.cpu.0 + other.cpu.0);
+    }
+
+    /// Writes a file `SEED.txt` for each failed world into a folder, which is created if there is a failure.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be written.
+    pub fn keep_failures(&self, folder: &Path) -> io::Result<()> {
+        for failed in &self.failures {
+            std::fs::create_dir_all(folder)?;
+            let config = WorldConfig::from_seed(failed.seed);
+            let events = failed.events.join("\n");
+            let text = format!("{}\n\n{config:#?}\n\nlast events:\n{events}\n", failed.cause);
+            std::fs::write(folder.join(format!("{}.txt", failed.seed)), text)?;
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn rate(count: u64, span: Nanos) -> f64 {
+    count as f64 * 1e9 / span.0.max(1) as f64
+}
+
+impl fmt::Display for SwarmReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let passed = Nanos((self.worlds - self.failures.len() as u64).max(1) * 1_000_000_000);
+        writeln!(
+            f,
+            "{} worlds from seed {} in {}: {:.0} a second, {:.0} a second of CPU",
+            self.worlds,
+            self.first,
+            self.wall,
+            rate(self.worlds, self.wall),
+            rate(self.worlds, self.cpu),
+        )?;
+        writeln!(
+            f,
+            "a world: {:.0} commands, {:.0} operations on the medium, {:.2} boots ({:.2} cut during recovery), {:.1} \
+             operations lost or torn",
+            rate(self.commands, passed),
+            rate(self.media_operations, passed),
+            rate(self.cuts, passed),
+            rate(self.cuts_in_recovery, passed),
+            rate(self.faults, passed),
+        )?;
+        if self.failures.is_empty() {
+            return write!(f, "every promise kept");
+        }
+        write!(f, "{} failed:", self.failures.len())?;
+        self.failures.iter().try_for_each(|failed| write!(f, "\n{}", failed.cause))
+    }
+}
+
+/// Runs the swarm.
+pub fn run_swarm<R>(plan: &SwarmPlan, run: R) -> SwarmReport
+where
+    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure> + Sync,
+{
+    let clock = Clock::start();
+    let end = clock.now().after(plan.time);
+    let started = AtomicU64::new(0);
+    let stopped = AtomicBool::new(false);
+    let total = Mutex::new(SwarmReport { first: plan.first, ..SwarmReport::default() });
+    let work = || {
+        let mut own = SwarmReport::default();
+        let cpu = Clock::thread_cpu();
+        while !stopped.load(Ordering::Relaxed) && clock.now() < end {
+            let number = started.fetch_add(1, Ordering::Relaxed);
+            if number >= plan.seeds {
+                break;
+            }
+            own.worlds += 1;
+            let seed = plan.first.wrapping_add(number);
+            match run_caught(seed, &run, None) {
+                Ok(report) => own.add(&report),
+                Err(_) => {
+                    let failed = replay_failed(seed, &run);
+                    let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+                    total.failures.push(failed);
+                    stopped.fetch_or(total.failures.len() >= FAILURES_MAX, Ordering::Relaxed);
+                }
+            }
+        }
+        own.cpu = Nanos(Clock::thread_cpu().0.saturating_sub(cpu.0));
+        total.lock().unwrap_or_else(PoisonError::into_inner).merge(&own);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut report = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.wall = Nanos(clock.now().0);
+    report.failures.sort_by_key(|failed| failed.seed);
+    report
+}
+
+/// Runs a failed world again, and records its last events.
+fn replay_failed<R>(seed: u64, run: &R) -> FailedWorld
+where
+    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure>,
+{
+    let mut events = VecDeque::new();
+    let mut keep = |line: &str| {
+        if events.len() == EVENTS_KEPT {
+            events.pop_front();
+        }
+        events.push_back(line.to_owned());
+    };
+    let cause = match run_caught(seed, run, Some(&mut keep)) {
+        Err(cause) => cause,
+        Ok(_) => {
+            format!("seed {seed}: the world failed once and not again: it depends on more than its seed")
+        }
+    };
+    FailedWorld { seed, cause, events: events.into() }
+}
+
+/// Runs one world. A panic is a failure of the world, not of the swarm.
+fn run_caught<R>(seed: u64, run: &R, sink: Option<LineSink<'_>>) -> Result<RunReport, String>
+where
+    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure>,
+{
+    match catch_unwind(AssertUnwindSafe(|| run(seed, sink))) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(failure)) => Err(failure.to_string()),
+        Err(panic) => Err(format!(
+            "seed {seed}: panic: {}\nreplay with: headwater sim replay --seed {seed}",
+            message_of(&*panic)
+        )),
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
