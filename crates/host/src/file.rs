@@ -3,7 +3,7 @@
 //! Input: a path, a length. Output: an open [`File`] and its I/O mode; space that a later write cannot run out of.
 //! Invariant: a file reported as [`FileMode::Direct`] takes transfers of whole 512-byte sectors.
 
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fstatvfs, statx};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags, fadvise, fallocate, fstatvfs, statx};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -55,6 +55,13 @@ fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::
     let direct = options.custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
     // A file system that reports direct I/O and then refuses it is used through the page cache.
     Ok(direct.map_or((file, FileMode::Buffered), |direct| (direct, FileMode::Direct)))
+}
+
+/// Drops the clean pages of a file from the page cache, as far as the file system can. After a failed write-back the
+/// kernel keeps the bytes that it could not write as clean pages: who reads them takes for durable what is not on the disk.
+pub fn drop_cached_pages(file: &File) {
+    // Without this the file is read as before: a file system without it has no page cache, or cannot drop one.
+    let _unsupported = fadvise(file, 0, None, Advice::DontNeed);
 }
 
 /// Returns true if direct transfers may start, end and lie in memory at any sector; false on kernels before 6.1, which
@@ -128,6 +135,32 @@ mod tests {
         assert_eq!(needed_bytes, 1 << 60);
         assert!(free_bytes < needed_bytes);
         assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn dropped_pages_are_read_from_the_disk_again() {
+        use rustix::fs::fstatfs;
+        use rustix::io::{ReadWriteFlags, preadv2};
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 1 << 16], 0).unwrap();
+        file.sync_all().unwrap();
+        let is_cached = || {
+            let mut bytes = [0; SECTOR_BYTES];
+            let buffers = &mut [io::IoSliceMut::new(&mut bytes)];
+            preadv2(&file, buffers, 0, ReadWriteFlags::NOWAIT)
+        };
+        if is_cached() != Ok(SECTOR_BYTES) {
+            eprintln!("skipped: this file system does not tell whether a page is cached");
+            return;
+        }
+        drop_cached_pages(&file);
+        const TMPFS: i64 = 0x0102_1994;
+        let is_tmpfs = fstatfs(&file).unwrap().f_type == TMPFS;
+        assert_eq!(is_cached(), if is_tmpfs { Ok(SECTOR_BYTES) } else { Err(Errno::AGAIN) });
+        let mut bytes = [0; SECTOR_BYTES];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [7; SECTOR_BYTES]);
     }
 
     #[test]

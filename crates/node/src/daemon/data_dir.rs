@@ -68,7 +68,7 @@ impl DataDir {
         let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         match missing {
             MissingDirectory::Create => {
-                std::fs::create_dir_all(path).map_err(system("make the data directory"))?;
+                create_durably(path).map_err(system("make the data directory"))?;
             }
             MissingDirectory::Refuse if !path.join(FLASH_FILE).exists() => {
                 return Err(DataDirError::Missing { path: path.to_owned() });
@@ -143,6 +143,29 @@ impl DataDir {
     }
 }
 
+/// Creates a directory and its missing parents, and makes each of their entries durable: a flash file whose directory a
+/// power cut removes would be lost with everything that was acknowledged.
+fn create_durably(path: &Path) -> std::io::Result<()> {
+    create_synced(path, &|parent| File::open(parent)?.sync_all())
+}
+
+fn create_synced(path: &Path, sync: &dyn Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    create_synced(parent, sync)?;
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists || !path.is_dir() => return Err(error),
+        _ => {}
+    }
+    // Also an entry that another process just made: this one is about to depend on it.
+    sync(parent)
+}
+
 /// Returns the free bytes of the file system that holds a path, for this user.
 ///
 /// # Errors
@@ -205,6 +228,27 @@ mod tests {
         assert!(error.to_string().contains("device check"), "{error}");
         drop((first, second));
         DataDir::lock_exclusive(dir.path(), MissingDirectory::Refuse).unwrap();
+    }
+
+    #[test]
+    fn parent_of_each_new_directory_is_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("one/two");
+        let synced = std::cell::RefCell::new(Vec::new());
+        let sync = |parent: &Path| {
+            assert!(path.starts_with(parent));
+            synced.borrow_mut().push(parent.to_owned());
+            Ok(())
+        };
+        create_synced(&path, &sync).unwrap();
+        assert!(path.is_dir());
+        assert_eq!(*synced.borrow(), [dir.path().to_owned(), dir.path().join("one")]);
+        create_synced(&path, &sync).unwrap();
+        assert_eq!(synced.borrow().len(), 2, "an existing directory was synced");
+        create_durably(&dir.path().join("three")).unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(create_durably(&file).is_err(), "a file is no directory");
     }
 
     #[test]

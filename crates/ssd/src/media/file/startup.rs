@@ -86,6 +86,11 @@ impl FileMedia {
         let lock =
             OpenOptions::new().read(true).write(writable).open(&path).map_err(system(&path, "open"))?;
         lock_with_wait(&path, || if writable { lock.try_lock() } else { lock.try_lock_shared() })?;
+        if access == OpenAccess::ReadWrite {
+            // A killed process may have left bytes in the page cache that are not on the disk.
+            lock.sync_all().map_err(system(&path, "sync"))?;
+        }
+        file::drop_cached_pages(&lock);
         let checked = check_file(&path, &lock, access)?;
         let opened = match access {
             OpenAccess::ReadOnly => file::open_read_only(&path, options.direct),
