@@ -9,6 +9,7 @@ use headwater_ssd::engine::inspection::{
 };
 use headwater_ssd::engine::{DeviceConfig, StartTime};
 use headwater_ssd::media::Media;
+use headwater_ssd::media::unreadable::UnreadablePage;
 use serde::Serialize;
 use std::fmt;
 
@@ -47,7 +48,7 @@ pub struct CheckLocation {
 /// A record that does not match the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckFault {
-    /// `damaged`, or `foreign`: a whole record of another key.
+    /// `damaged`, `unreadable` (one of its pages), or `foreign`: a whole record of another key.
     pub fault: &'static str,
     /// Location of the record.
     #[serde(flatten)]
@@ -61,6 +62,19 @@ pub struct IndexDisagreement {
     pub by_checkpoint: Option<CheckLocation>,
     /// Location by the whole log.
     pub by_log: Option<CheckLocation>,
+}
+
+/// A page that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckPage {
+    /// The flash block.
+    pub block: u32,
+    /// The page of the block.
+    pub page: u8,
+    /// The kernel's error number; `None` if the medium itself says that the page is lost.
+    pub errno: Option<i32>,
+    /// The purpose of the read: `block survey`, `checkpoint`, `log`, `index` or `record`.
+    pub needed_for: &'static str,
 }
 
 /// The results of a check.
@@ -86,6 +100,14 @@ pub struct CheckReport {
     pub discarded_records: u64,
     /// Blocks that hold data of which no page can be read.
     pub unreadable_blocks: u32,
+    /// Number of pages that cannot be read.
+    pub unreadable_pages: u64,
+    /// The first of them.
+    pub first_unreadable_pages: Vec<CheckPage>,
+    /// Number of those that a start needs: it is refused until their loss is accepted.
+    pub opening_losses: u64,
+    /// The digest that accepts their loss; `None` if a start needs none.
+    pub loss_digest: Option<String>,
     /// Bytes of live records.
     pub live_bytes: u64,
     /// Free blocks.
@@ -126,7 +148,8 @@ impl CheckReport {
                 && found.faults.count == 0
                 && found.differences.count == 0
                 && found.checkpoint != CheckpointFound::Damaged
-                && found.unreadable_blocks == 0,
+                && found.unreadable_blocks == 0
+                && found.unreadable_pages.count == 0,
             namespaces,
             faults: found.faults.count,
             first_faults: found.faults.first.iter().map(|(place, fault)| fault_of(place, *fault)).collect(),
@@ -141,9 +164,23 @@ impl CheckReport {
             damaged_records: found.damaged_records,
             discarded_records: found.discarded_records,
             unreadable_blocks: found.unreadable_blocks,
+            unreadable_pages: found.unreadable_pages.count,
+            first_unreadable_pages: found.unreadable_pages.first.iter().map(page).collect(),
+            opening_losses: found.opening_losses.pages.len() as u64,
+            loss_digest: (!found.opening_losses.pages.is_empty())
+                .then(|| found.opening_losses.digest.to_string()),
             live_bytes: found.live_bytes,
             free_blocks: found.free_blocks,
         }
+    }
+}
+
+fn page(found: &UnreadablePage) -> CheckPage {
+    CheckPage {
+        block: found.page.block.0,
+        page: found.page.page,
+        errno: found.errno,
+        needed_for: found.need.as_str(),
     }
 }
 
@@ -160,6 +197,7 @@ fn location(found: &RecordLocation) -> CheckLocation {
 fn fault_of(found: &RecordLocation, fault: RecordFault) -> CheckFault {
     let fault = match fault {
         RecordFault::Damaged => "damaged",
+        RecordFault::Unreadable => "unreadable",
         RecordFault::OtherKey => "foreign",
     };
     CheckFault { fault, location: location(found) }
@@ -176,6 +214,14 @@ impl fmt::Display for CheckLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, hash, block, page, offset } = self;
         write!(f, "namespace {namespace} hash {hash} at block {block} page {page} byte {offset}")
+    }
+}
+
+impl fmt::Display for CheckPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, page, errno, needed_for } = self;
+        write!(f, "block {block} page {page}, read for the {needed_for}")?;
+        errno.map_or(Ok(()), |errno| write!(f, ", errno {errno}"))
     }
 }
 
@@ -198,13 +244,28 @@ impl fmt::Display for CheckReport {
             )?;
         }
         for found in &self.first_faults {
-            let what = if found.fault == "damaged" { "a damaged record" } else { "another key's record" };
+            let what = match found.fault {
+                "damaged" => "a damaged record",
+                "unreadable" => "a record that cannot be read",
+                _ => "another key's record",
+            };
             writeln!(f, "{what}: {}", found.location)?;
         }
         for found in &self.first_disagreements {
             let (by_checkpoint, by_log) = (found.by_checkpoint.as_ref(), found.by_log.as_ref());
             let (by_checkpoint, by_log) = (or_nowhere(by_checkpoint), or_nowhere(by_log));
             writeln!(f, "locations differ: checkpoint {by_checkpoint}, log {by_log}")?;
+        }
+        for found in &self.first_unreadable_pages {
+            writeln!(f, "an unreadable page: {found}")?;
+        }
+        if let Some(digest) = &self.loss_digest {
+            writeln!(
+                f,
+                "a start needs {} of {} unreadable pages and is refused; a later one may succeed, or give them up with \
+                 `headwater serve --accept-loss={digest}`",
+                self.opening_losses, self.unreadable_pages
+            )?;
         }
         writeln!(
             f,

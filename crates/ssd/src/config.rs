@@ -6,6 +6,9 @@
 use crate::limits::NAMESPACES;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 /// The point from which an acknowledged write of a namespace survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,24 @@ pub enum VictimPolicy {
     Greedy,
 }
 
+/// The digest of one loss on one state of one medium: an operator who accepts it accepts nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LossDigest(pub u64);
+
+impl fmt::Display for LossDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for LossDigest {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
+}
+
 /// The configuration of a device. Every field has a default that suits a laptop.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -43,6 +64,9 @@ pub struct DeviceConfig {
     pub hash_seed: u64,
     /// Bits of the key hash in use: 60, fewer only in tests that provoke collisions.
     pub hash_bits: u32,
+    /// The loss that an opening may accept, by the digest of its report; without it an opening that cannot read a page
+    /// which it needs is refused.
+    pub accept_loss: Option<LossDigest>,
 }
 
 impl Default for DeviceConfig {
@@ -54,6 +78,28 @@ impl Default for DeviceConfig {
             pool: None,
             hash_seed: 0x6865_6164,
             hash_bits: crate::limits::HASH_BITS,
+            accept_loss: None,
+        }
+    }
+}
+
+/// A failed read of a page of the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedRead {
+    /// The flash block.
+    pub block: u32,
+    /// The page of the block.
+    pub page: u8,
+    /// The kernel's error number; `None` if the medium itself says that the page is lost.
+    pub errno: Option<i32>,
+}
+
+impl fmt::Display for FailedRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} page {}", self.block, self.page)?;
+        match self.errno {
+            Some(errno) => write!(f, " (errno {errno})"),
+            None => f.write_str(" (lost by the medium)"),
         }
     }
 }
@@ -93,6 +139,14 @@ pub struct DeviceStats {
     pub damaged: u64,
     /// Blocks quarantined because a live record in them cannot be read.
     pub quarantined: u64,
+    /// Reads of pages that failed, also those that succeeded when they were repeated.
+    pub read_errors: u64,
+    /// The last of them.
+    pub last_read_error: Option<FailedRead>,
+    /// Unreadable pages whose loss was accepted when the device was opened.
+    pub unreadable_pages: u64,
+    /// True if collection cannot free a block although a write waits for one.
+    pub collection_stuck: bool,
     /// Commits that made something durable.
     pub commits: u64,
     /// Bytes of live records that the medium may hold.

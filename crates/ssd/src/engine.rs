@@ -25,7 +25,7 @@ use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, Operatio
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
 use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX};
-use crate::log::flash_log::ReadWaiter;
+use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
@@ -36,9 +36,9 @@ use std::collections::{BTreeMap, VecDeque};
 use throttle::CommandThrottle;
 use validate::check_batch;
 
-pub use crate::config::{DeviceConfig, DeviceStats, Durability, VictimPolicy};
-pub(crate) use open::build_ftl;
-pub use open::{OpenError, OpenProgress, OpenReason, StartTime};
+pub use crate::config::{DeviceConfig, DeviceStats, Durability, FailedRead, LossDigest, VictimPolicy};
+pub(crate) use open::{build_ftl, recover_readable};
+pub use open::{OpenError, OpenProgress, OpenReason, OpeningReads, StartTime};
 
 /// A key-value and block device on one medium.
 #[derive(Debug)]
@@ -53,9 +53,10 @@ pub struct SsdDevice<M> {
     interval_due: Option<Nanos>,
     checkpointer: Checkpointer,
     tracer: StageTracer,
-    ready_waiters: Vec<ReadWaiter>,
+    ended_reads: Vec<EndedRead>,
     now: Nanos,
     administration: AdminState,
+    opening_reads: OpeningReads,
 }
 
 impl<M: Media> SsdDevice<M> {
@@ -70,9 +71,10 @@ impl<M: Media> SsdDevice<M> {
             interval_due: None,
             checkpointer: Checkpointer::default(),
             tracer: StageTracer::default(),
-            ready_waiters: Vec::new(),
+            ended_reads: Vec::new(),
             now: Nanos::ZERO,
             administration: AdminState::default(),
+            opening_reads: OpeningReads::default(),
         }
     }
 
@@ -161,7 +163,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Advances the FTL, and passes what completed to the stages that wait for it. Returns true if anything moved.
     fn pump(&mut self) -> bool {
-        let PumpOutcome { moved, checkpoint_pages } = self.ftl.pump(self.now, &mut self.ready_waiters);
+        let PumpOutcome { moved, checkpoint_pages } = self.ftl.pump(self.now, &mut self.ended_reads);
         self.checkpointer.add_programmed(checkpoint_pages);
         self.notify_waiters();
         moved
@@ -310,7 +312,7 @@ impl<M: Media> SsdDevice<M> {
     }
 
     fn collect(&mut self) -> bool {
-        match self.ftl.collect() {
+        match self.ftl.collect(self.now) {
             Ok(moved) => moved,
             Err(StallReason::Pages(pages)) => {
                 for page in pages {
@@ -318,7 +320,7 @@ impl<M: Media> SsdDevice<M> {
                 }
                 true
             }
-            Err(StallReason::Room { .. } | StallReason::NotDurable(_)) => false,
+            Err(StallReason::Room { .. } | StallReason::NotDurable(_) | StallReason::Unreadable(_)) => false,
         }
     }
 }

@@ -21,6 +21,7 @@ pub(crate) mod recovering;
 mod removal_marks;
 pub(crate) mod sanitize_mark;
 mod space_reserve;
+mod victim_pages;
 mod write;
 
 pub(crate) use find::{RecordPart, RecordPieces, SinkRange};
@@ -29,14 +30,15 @@ pub(crate) use incomplete_batches::IncompleteBatches;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};
-use crate::config::{DeviceConfig, DeviceStats};
+use crate::config::{DeviceConfig, DeviceStats, FailedRead};
 use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::SPACES;
 use crate::log::blocks::BlockTable;
-use crate::log::flash_log::{FlashCompletion, FlashLog, ReadWaiter};
+use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
+use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
@@ -46,11 +48,13 @@ use find::PendingPrefetch;
 use garbage_collector::GarbageCollector;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
 use removal_marks::RemovalMarks;
 use space_reserve::SpaceReserve;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// The reason why a call cannot complete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub(crate) enum StallReason {
     },
     /// This sequence must be durable first.
     NotDurable(Sequence),
+    /// This page is needed, and the read for this call failed. A later call asks the medium again.
+    Unreadable(PageAddress),
 }
 
 /// The translation layer over one medium.
@@ -79,6 +85,10 @@ pub(crate) struct Ftl<M> {
     space: SpaceReserve,
     removals: RemovalMarks,
     stats: DeviceStats,
+    /// The number of erases when a write found no room that could be freed: until the next erase nothing changed.
+    stuck_at_erases: Option<u64>,
+    /// Pages whose reads failed for the present caller.
+    failed_pages: BTreeSet<PageAddress>,
     /// The rest of the next record to read that is not prefetched yet.
     pending_prefetch: Cell<PendingPrefetch>,
 }
@@ -103,6 +113,8 @@ impl<M: Media> Ftl<M> {
             space: SpaceReserve::default(),
             removals: RemovalMarks::default(),
             stats: DeviceStats::default(),
+            stuck_at_erases: None,
+            failed_pages: BTreeSet::new(),
             pending_prefetch: Cell::new(PendingPrefetch::NOTHING),
         }
     }
@@ -283,8 +295,19 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the bytes of live records that the medium may hold, with room for a new record of `bytes`.
     pub(crate) fn capacity_with(&self, bytes: usize) -> u64 {
-        let (blocks, entries) = (self.geometry().blocks, self.index().len());
-        self.space.capacity(bytes, blocks, self.stats.quarantined, entries)
+        self.capacity_without(self.stats.quarantined, bytes)
+    }
+
+    /// Returns the capacity with this number of quarantined blocks.
+    fn capacity_without(&self, quarantined: u64, bytes: usize) -> u64 {
+        self.space.capacity(bytes, self.geometry().blocks, quarantined, self.index().len())
+    }
+
+    /// Notes that collection freed no block for a write, and returns the status of the write: it tells whether blocks that
+    /// cannot be read are in the way.
+    pub(crate) fn note_stuck(&mut self) -> Status {
+        self.stuck_at_erases = Some(self.stats.erases);
+        if self.stats.quarantined > 0 { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
     }
 
     /// Checks that a client or the collector can append this many bytes now.
@@ -303,9 +326,9 @@ impl<M: Media> Ftl<M> {
         self.space.clear_ready_request();
     }
 
-    /// Advances completions, filled pages, reads, erases and commits as far as possible. Appends the waiters of
-    /// completed reads to `awake`.
-    pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<ReadWaiter>) -> PumpOutcome {
+    /// Advances completions, filled pages, reads, erases and commits as far as possible. Appends the ends of reads to
+    /// `awake`.
+    pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<EndedRead>) -> PumpOutcome {
         let mut outcome = self.process_completions(now, awake);
         outcome.moved |= self.flash.submit_programs(now);
         outcome.moved |= self.flash.submit_reads(now);
@@ -314,7 +337,7 @@ impl<M: Media> Ftl<M> {
         outcome
     }
 
-    fn process_completions(&mut self, now: Nanos, awake: &mut Vec<ReadWaiter>) -> PumpOutcome {
+    fn process_completions(&mut self, now: Nanos, awake: &mut Vec<EndedRead>) -> PumpOutcome {
         let mut completions = self.flash.poll(now);
         let mut outcome = PumpOutcome { moved: !completions.is_empty(), checkpoint_pages: 0 };
         for completion in completions.drain(..) {
@@ -362,6 +385,10 @@ impl<M: Media> Ftl<M> {
         stats.index_bytes = self.index().bytes();
         stats.capacity_bytes = self.capacity_with(0);
         stats.commits = self.commit.commits();
+        let (errors, last) = self.flash.read_errors();
+        stats.read_errors += errors;
+        stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
+        stats.last_read_error = last.map(FailedRead::from);
         stats
     }
 }

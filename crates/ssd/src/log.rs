@@ -13,6 +13,7 @@ pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod page;
 pub mod page_cache;
+pub(crate) mod page_reads;
 pub mod record;
 mod record_source;
 mod record_writer;

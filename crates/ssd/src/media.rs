@@ -11,6 +11,7 @@ pub mod geometry;
 pub mod memory;
 pub mod rules;
 pub mod token;
+pub mod unreadable;
 
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
@@ -89,7 +90,7 @@ pub enum MediaError {
         /// The page.
         page: PageAddress,
     },
-    /// The page cannot be read back.
+    /// The page cannot be read back: the medium itself says that its data is lost. A failed transfer is [`Io`](Self::Io).
     #[error("{page} is unreadable: its data is lost, run `headwater device check`")]
     Unreadable {
         /// The page.
@@ -154,6 +155,12 @@ pub trait Media {
     /// Waits until a completion is ready and returns the time then; simulated media return the time of their next
     /// event. Returns `now` at once when nothing is in flight.
     fn wait(&mut self, now: Nanos) -> Nanos;
+
+    /// Waits until `until` while nothing is in flight, and returns the time then. The default suits media with virtual
+    /// time, which need not wait.
+    fn wait_until(&mut self, now: Nanos, until: Nanos) -> Nanos {
+        now.max(until)
+    }
 
     /// Returns the time of the next completion on media with virtual time; `None` on other media.
     fn next_event(&self) -> Option<Nanos> {

@@ -119,6 +119,10 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
             "OOM command not allowed: the device is full; delete keys or wait for collection",
         ),
+        Status::WRITE_FAULT => ErrorReply::fixed(
+            "ERR write fault: collection cannot free a block, because pages of quarantined blocks cannot be read; run \
+             `headwater device check`",
+        ),
         other => ErrorReply::formatted(format!("ERR device: {other}")),
     }
 }

@@ -107,6 +107,8 @@ statuses! {
     INVALID_FORMAT = (1, 0x0A, true, "invalid format");
     /// Every namespace identifier is in use.
     NAMESPACE_ID_UNAVAILABLE = (1, 0x16, true, "namespace identifier unavailable");
+    /// The medium cannot take the data: blocks that cannot be read leave no room that could be freed.
+    WRITE_FAULT = (2, 0x80, false, "write fault");
     /// A block's record is damaged; its data is lost.
     UNRECOVERED_READ_ERROR = (2, 0x81, true, "unrecovered read error");
     /// The command was aborted because its host requested it.

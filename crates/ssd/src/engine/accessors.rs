@@ -4,7 +4,7 @@
 
 use super::administration::AdminState;
 use super::trace::StageTrace;
-use super::{DeviceStats, SsdDevice};
+use super::{DeviceStats, OpeningReads, SsdDevice};
 use crate::command::NamespaceId;
 use crate::ftl::Ftl;
 use crate::ftl::namespace_table::NamespaceDefinition;
@@ -15,12 +15,13 @@ use headwater_host::clock::{Nanos, UnixMillis};
 
 impl<M: Media> SsdDevice<M> {
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, or a simulated media event. `None` if only a command or a media
+    /// waits for the limits of its namespace, a read that is repeated, or a simulated media event. `None` if only a command or a media
     /// completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
-        self.interval_due.into_iter().chain(limits).chain(self.ftl.media().next_event()).min()
+        let retry = self.ftl.victim_retry_at();
+        self.interval_due.into_iter().chain(limits).chain(retry).chain(self.ftl.media().next_event()).min()
     }
 
     /// Returns the wall time at which the next key expires, if any key has an expiry.
@@ -93,6 +94,12 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn failure(&self) -> Option<MediaError> {
         self.ftl.failure()
+    }
+
+    /// Returns the reads that failed when the device was opened.
+    #[must_use]
+    pub fn opening_reads(&self) -> &OpeningReads {
+        &self.opening_reads
     }
 
     /// Returns the stage times of the last sampled request.

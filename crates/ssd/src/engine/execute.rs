@@ -174,6 +174,14 @@ impl<'a> KeyTarget<'a> {
         ftl.find(self.hash, self.namespace, self.key, reach)
     }
 
+    /// Finds the record that a write of the key replaces, readable or not if the write does not depend on it.
+    fn find_replaced<M: Media>(&self, ftl: &Ftl<M>) -> Result<Option<FoundRecord>, StallReason> {
+        if self.condition != WriteCondition::Always || self.expiry == RecordExpiry::Keep {
+            return self.find(ftl, RecordPart::Key);
+        }
+        ftl.find_replaced(self.hash, self.namespace, self.key)
+    }
+
     /// Checks the condition against the found record, and returns the status of a failed condition.
     fn check_condition<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
         let exists = found.filter(|found| !ftl.expired(found));
@@ -247,7 +255,7 @@ fn store<M: Media>(
     one: &KeyTarget<'_>,
     value: &ValueSource,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let found = one.find(ftl, RecordPart::Key)?;
+    let found = one.find_replaced(ftl)?;
     if let Err(status) = one.check_condition(ftl, found.as_ref()) {
         return Ok(ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref())));
     }
@@ -265,15 +273,16 @@ fn store<M: Media>(
         batch: 0,
     };
     let (more, less) = (record.bytes(), record_bytes_of(found.as_ref()));
-    if !ftl.has_capacity(more, more, less) || !ftl.fits_quota(one.namespace, more, less) {
-        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    let quota = ftl.fits_quota(one.namespace, more, less).then_some(()).ok_or(Status::CAPACITY_EXCEEDED);
+    if let Err(status) = ftl.check_capacity(more, more, less).and(quota) {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     ftl.check_client_room(record.bytes())?;
     Ok(ExecutionOutcome::written(ftl.write(&record, found)))
 }
 
 fn delete<M: Media>(ftl: &mut Ftl<M>, one: &KeyTarget<'_>) -> Result<ExecutionOutcome, StallReason> {
-    let found = one.find(ftl, RecordPart::Key)?;
+    let found = one.find_replaced(ftl)?;
     if let Err(status) = one.check_condition(ftl, found.as_ref()) {
         return Ok(ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref())));
     }
@@ -416,7 +425,10 @@ fn batch<M: Media>(
     let more: usize = effective.iter().map(|(_, write, _)| write_bytes_of(write)).sum();
     let less = effective.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum();
     let largest = effective.iter().map(|(_, write, _)| write_bytes_of(write)).max().unwrap_or(0);
-    if !ftl.has_capacity(largest, more, less) || !batch_fits_quota(ftl, namespace, &effective) {
+    if let Err(status) = ftl.check_capacity(largest, more, less) {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
+    if !batch_fits_quota(ftl, namespace, &effective) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
@@ -472,7 +484,7 @@ fn plan_batch<'a, M: Media>(
             BatchWrite::Delete { .. } => RecordExpiry::Never,
         };
         let one = KeyTarget { namespace, hash: ftl.hasher().hash(namespace, key), key, condition, expiry };
-        match one.find(ftl, RecordPart::Key) {
+        match one.find_replaced(ftl) {
             Ok(found) => planned.push((one, write, found)),
             Err(StallReason::Pages(pages)) => missing.extend(pages),
             Err(stall) => return Err(stall),

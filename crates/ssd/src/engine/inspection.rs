@@ -13,9 +13,11 @@ mod verify;
 use crate::config::DeviceConfig;
 pub use crate::engine::recovery::CheckpointFound;
 use crate::engine::recovery::{Base, recover};
-use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl};
+use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl, recover_readable};
 use crate::index::{IndexEntry, KeyHash};
+use crate::media::unreadable::{UnreadablePage, UnreadablePages};
 use crate::media::{Media, PageAddress};
+use std::collections::BTreeSet;
 
 /// Maximum of findings of one kind that are kept; further ones are only counted.
 const FINDINGS_KEPT_MAX: usize = 32;
@@ -69,6 +71,8 @@ impl RecordLocation {
 pub enum RecordFault {
     /// Its checksum is wrong, or it is no record.
     Damaged,
+    /// One of its pages cannot be read.
+    Unreadable,
     /// It is intact, but belongs to another key.
     OtherKey,
 }
@@ -115,6 +119,10 @@ pub struct MediumInspection {
     pub discarded_records: u64,
     /// Blocks with programmed pages none of which can be read.
     pub unreadable_blocks: u32,
+    /// The pages that opening the device needs and that cannot be read: it is refused until their loss is accepted.
+    pub opening_losses: UnreadablePages,
+    /// All pages that could not be read, with those of the opening.
+    pub unreadable_pages: BoundedFindings<UnreadablePage>,
     /// Bytes of live records.
     pub live_bytes: u64,
     /// Free blocks.
@@ -132,35 +140,46 @@ pub fn inspect<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(MediumInspection, M), OpenError<M>> {
     let mut now = start.now;
-    let mut ftl = build_ftl(media, config)?;
+    let (mut ftl, recovered, _) = recover_readable(media, config, &mut now, progress)?;
     ftl.set_wall(start.wall);
-    let mut found = MediumInspection::default();
-    let looked = recover(&mut ftl, config, Base::Checkpoint, &mut now, progress).and_then(|recovered| {
-        found.checkpoint = recovered.checkpoint;
-        found.unreadable_blocks = recovered.unknown_blocks;
-        found.discarded_records = recovered.incomplete.discarded.len() as u64;
-        found.damaged_records = ftl.damaged();
-        for (hash, entry) in recovered.lost_records {
-            let by_checkpoint = Some(RecordLocation::of(hash, entry));
-            found.differences.add(IndexDifference { by_checkpoint, by_log: None });
-        }
-        found.live_bytes = ftl.blocks().live_bytes();
-        found.free_blocks = u32::try_from(ftl.blocks().free_count()).unwrap_or(u32::MAX);
-        verify::verify(&mut ftl, &mut found, &mut now, progress)
-    });
-    if let Err(error) = looked {
+    let mut found = MediumInspection {
+        checkpoint: recovered.checkpoint,
+        unreadable_blocks: recovered.unknown_blocks,
+        discarded_records: recovered.incomplete.discarded.len() as u64,
+        damaged_records: ftl.damaged(),
+        opening_losses: recovered.unreadable,
+        live_bytes: ftl.blocks().live_bytes(),
+        free_blocks: u32::try_from(ftl.blocks().free_count()).unwrap_or(u32::MAX),
+        ..MediumInspection::default()
+    };
+    for (hash, entry) in recovered.lost_records {
+        let by_checkpoint = Some(RecordLocation::of(hash, entry));
+        found.differences.add(IndexDifference { by_checkpoint, by_log: None });
+    }
+    if let Err(error) = verify::verify(&mut ftl, &mut found, &mut now, progress) {
         return Err(OpenError { media: ftl.into_media(), reason: error.into() });
     }
+    let mut unreadable = ftl.take_failures();
     // The first layer's device DRAM is released before the second layer allocates its own.
     let (hasher, index, mut media) = ftl.into_parts();
     if found.checkpoint == CheckpointFound::Whole {
         let mut ftl = build_ftl(media, config)?;
+        ftl.set_failures(unreadable);
         if let Err(error) = recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {
             return Err(OpenError { media: ftl.into_media(), reason: error.into() });
         }
         found.damaged_records = found.damaged_records.max(ftl.damaged());
         compare::compare(&index, ftl.index(), &mut found.differences, progress);
+        unreadable = ftl.take_failures();
         media = ftl.into_media();
     }
+    let torn = |failed: &&UnreadablePage| failed.errno.is_none();
+    let opening: BTreeSet<PageAddress> =
+        found.opening_losses.pages.iter().map(|failed| failed.page).collect();
+    // A page that the medium itself calls lost is torn by a power cut, unless the opening needs it or a record is on it.
+    unreadable
+        .pages()
+        .filter(|failed| !torn(failed) || opening.contains(&failed.page))
+        .for_each(|failed| found.unreadable_pages.add(*failed));
     Ok((found, media))
 }

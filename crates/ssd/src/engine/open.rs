@@ -3,11 +3,12 @@
 //! Input: a medium, and the time. Output: a device that accepts commands, or the medium with the reason of the failure.
 
 use super::SsdDevice;
-use crate::config::DeviceConfig;
-use crate::engine::recovery::{Base, recover};
+use crate::config::{DeviceConfig, LossDigest};
+use crate::engine::recovery::{Base, Recovered, is_readable_now, recover};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::limits::BLOCKS_MIN;
 use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
+use crate::media::unreadable::UnreadablePages;
 use crate::media::{Media, MediaError};
 use headwater_dma::pool::{Pool, PoolError};
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -44,7 +45,7 @@ enum StampPageState {
 }
 
 /// The reason why a device could not be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReason {
     /// The medium has too few blocks to collect anything, or more than addresses can name.
     #[error("a medium of {blocks} blocks cannot be used: {min} to {max} are needed")]
@@ -76,6 +77,83 @@ pub enum OpenReason {
     /// The medium failed.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// Pages that are needed cannot be read; nothing on the medium was changed.
+    #[error(
+        "{}; nothing was changed: check the disk and start again, because a later start may succeed, or give these pages \
+         up with --accept-loss={}{}", report, report.digest, other_digest(*accepted)
+    )]
+    Unreadable {
+        /// The pages, and the digest that accepts their loss.
+        report: UnreadablePages,
+        /// The digest that was accepted, of another loss.
+        accepted: Option<LossDigest>,
+    },
+}
+
+fn other_digest(accepted: Option<LossDigest>) -> String {
+    accepted.map_or(String::new(), |other| format!(" (the accepted loss {other} is another one)"))
+}
+
+/// The reads of an opening that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpeningReads {
+    /// Pages that could be read only when they were asked for again.
+    pub repeated: u64,
+    /// The pages whose loss was accepted.
+    pub accepted: Option<UnreadablePages>,
+}
+
+/// Recoveries of one opening: after each of them the pages that it could not read are asked for once more, and it is
+/// repeated if one of them can be read.
+const RECOVERIES_MAX: u32 = 3;
+
+/// Recovers a medium from its checkpoint, as often as pages that could not be read become readable. Also returns the
+/// number of pages that were read only when repeated.
+pub(crate) fn recover_readable<M: Media>(
+    mut media: M,
+    config: &DeviceConfig,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<(RecoveringFtl<M>, Recovered, u64), OpenError<M>> {
+    let mut repeated = 0;
+    for attempt in 1.. {
+        let mut ftl = build_ftl(media, config)?;
+        let result = recover(&mut ftl, config, Base::Checkpoint, now, progress).and_then(|recovered| {
+            let mut readable = 0;
+            for failed in recovered.unreadable.pages.iter().filter(|failed| failed.errno.is_some()) {
+                readable += u64::from(is_readable_now(&mut ftl.reading(failed.need).0, failed.page, now)?);
+            }
+            Ok((recovered, readable))
+        });
+        match result {
+            Ok((recovered, readable)) => {
+                repeated += ftl.failures().passed();
+                if readable == 0 || attempt == RECOVERIES_MAX {
+                    return Ok((ftl, recovered, repeated));
+                }
+                repeated += readable;
+            }
+            Err(error) => return Err(OpenError { media: ftl.into_media(), reason: error.into() }),
+        }
+        media = ftl.into_media();
+    }
+    unreachable!("the last attempt returned")
+}
+
+/// Returns the reads of an opening, or refuses it because of pages whose loss is not accepted.
+fn accept_loss(
+    recovered: &mut Recovered,
+    repeated: u64,
+    accepted: Option<LossDigest>,
+) -> Result<OpeningReads, OpenReason> {
+    let report = std::mem::take(&mut recovered.unreadable);
+    if report.pages.is_empty() {
+        return Ok(OpeningReads { repeated, accepted: None });
+    }
+    if accepted == Some(report.digest) {
+        return Ok(OpeningReads { repeated, accepted: Some(report) });
+    }
+    Err(OpenReason::Unreadable { report, accepted })
 }
 
 /// A failure to open a device, with its medium.
@@ -139,17 +217,17 @@ impl<M: Media> SsdDevice<M> {
         start: StartTime,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Self, OpenError<M>> {
-        let mut ftl = build_ftl(media, &config)?;
         let mut now = start.now;
-        let recovered = match recover(&mut ftl, &config, Base::Checkpoint, &mut now, progress) {
-            Ok(recovered) => recovered,
-            Err(error) => {
-                return Err(OpenError { media: ftl.into_media(), reason: error.into() });
-            }
+        let (mut ftl, mut recovered, repeated) = recover_readable(media, &config, &mut now, progress)?;
+        let reads = match accept_loss(&mut recovered, repeated, config.accept_loss) {
+            Ok(reads) => reads,
+            Err(reason) => return Err(OpenError { media: ftl.into_media(), reason }),
         };
+        ftl.count_opening_reads(reads.accepted.as_ref());
         let mut incomplete = recovered.incomplete;
         incomplete.blocks.retain(|block| ftl.blocks().get(*block).order != 0);
         let mut device = Self::from_ftl(ftl.into_ftl(incomplete), &config);
+        device.opening_reads = reads;
         device.checkpointer.resume(
             recovered.checkpoint_blocks,
             recovered.checkpoint_next,
@@ -161,6 +239,16 @@ impl<M: Media> SsdDevice<M> {
                 Ok(device)
             }
             Err(error) => Err(OpenError { media: device.ftl.into_media(), reason: error.into() }),
+        }
+    }
+
+    /// Waits for the medium, or for the time at which a read is repeated while nothing is in flight.
+    fn wait_for_media(&mut self, now: Nanos) -> Nanos {
+        let retry_at = self.ftl.victim_retry_at();
+        let media = self.ftl.media_mut();
+        match retry_at {
+            Some(at) if media.in_flight() == 0 => media.wait_until(now, at),
+            _ => media.wait(now),
         }
     }
 
@@ -201,7 +289,7 @@ impl<M: Media> SsdDevice<M> {
             done += 1;
             progress(OpenProgress { stage: "clean up", done, total: done });
             if !moved {
-                now = self.ftl.media_mut().wait(now);
+                now = self.wait_for_media(now);
             }
         }
     }

@@ -14,6 +14,8 @@ use crate::log::record::RecordAddress;
 use crate::media::PageAddress;
 use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
+use headwater_nvme::spec::status::Status;
+use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 /// The work of an operation.
@@ -121,6 +123,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) missing_pages: usize,
     /// Pages pinned for it.
     pub(crate) pinned_pages: Vec<PageAddress>,
+    /// Pages whose reads failed for it.
+    pub(crate) failed_pages: BTreeSet<PageAddress>,
     /// True if it holds its keys.
     pub(crate) holds_keys: bool,
     /// Keys that a list has found so far.
@@ -150,6 +154,7 @@ impl DeviceOperation {
             spans: Vec::new(),
             missing_pages: 0,
             pinned_pages: Vec::new(),
+            failed_pages: BTreeSet::new(),
             holds_keys: false,
             listed_keys: Vec::new(),
             list_position: ListPosition::START,
@@ -219,6 +224,16 @@ impl DeviceOperation {
     #[inline]
     pub(crate) fn reads_value(&self) -> bool {
         matches!(&self.work, OperationWork::Command(SsdCommand::Retrieve { .. } | SsdCommand::Read { .. }))
+    }
+
+    /// Returns the status of a failed read of one of its pages.
+    pub(crate) fn unreadable_status(&self) -> Status {
+        match &self.work {
+            OperationWork::Command(command) if command.subject() == CommandSubject::Blocks => {
+                Status::UNRECOVERED_READ_ERROR
+            }
+            _ => Status::UNRECOVERED_ERROR,
+        }
     }
 
     /// Returns the spans of the keys and blocks that it works on.

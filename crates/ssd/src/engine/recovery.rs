@@ -8,30 +8,33 @@
 //! 4. Of each key the record with the highest sequence wins; incomplete batches are discarded ([`replay`]).
 //! 5. The records of the system namespace give the settings of each namespace ([`load_namespace_table`]).
 //!
-//! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same.
+//! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same. A page that cannot be
+//! read is not taken for zeroes: the caller decides by [`Recovered::unreadable`] whether the result may be used.
 
 mod block_pages;
 mod corruption;
 mod load;
 mod lost_records;
 mod namespace_table;
+mod page_reads;
 mod replay;
 mod scan;
 mod survey;
+mod unreadable;
 
 use crate::config::DeviceConfig;
 use crate::engine::OpenProgress;
-use crate::limits::RECOVERY_FRAMES;
 use crate::media::geometry::{BlockId, PageAddress};
-use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageState, RefusedOp};
-pub(crate) use replay::{read_into_dram, retry_with_pages};
+use crate::media::unreadable::UnreadablePages;
+use crate::media::{Media, MediaError};
+pub(crate) use page_reads::is_readable_now;
+pub(crate) use replay::{read_into_dram, retry_with_pages, unless_unreadable};
 
 use crate::ftl::IncompleteBatches;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::{IndexEntry, KeyHash, KeyHasher};
-use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_host::clock::Nanos;
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 
 /// The index from which recovery starts.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +60,7 @@ pub enum CheckpointFound {
 }
 
 /// The findings of recovery, beside the translation layer itself.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) checkpoint_blocks: Vec<BlockId>,
     pub(crate) checkpoint_next: u64,
@@ -71,6 +74,10 @@ pub(crate) struct Recovered {
     pub(crate) unknown_blocks: u32,
     /// Durable records that the checkpoint names in the log after it, and that are lost there.
     pub(crate) lost_records: Vec<(KeyHash, IndexEntry)>,
+    /// Pages of the log that the medium calls lost although they were durable.
+    pub(crate) durable_losses: BTreeSet<PageAddress>,
+    /// The pages that could not be read and whose contents the result lacks.
+    pub(crate) unreadable: UnreadablePages,
 }
 
 /// Rebuilds a translation layer, and advances `now` by the time that the media takes.
@@ -83,9 +90,16 @@ pub(crate) fn recover<M: Media>(
 ) -> Result<Recovered, MediaError> {
     let survey = survey::survey(ftl, now, progress)?;
     let mut recovered = Recovered {
+        checkpoint_blocks: Vec::new(),
         checkpoint_next: survey.checkpoint_next,
+        start_order: 0,
+        accepted_order: 0,
+        incomplete: IncompleteBatches::default(),
+        checkpoint: CheckpointFound::None,
         unknown_blocks: survey.unknown_blocks(),
-        ..Recovered::default()
+        lost_records: Vec::new(),
+        durable_losses: BTreeSet::new(),
+        unreadable: UnreadablePages::default(),
     };
     let (checkpoint, found) = match base {
         Base::Checkpoint => load::newest_checkpoint(ftl, &survey, now, progress)?,
@@ -110,89 +124,7 @@ pub(crate) fn recover<M: Media>(
     recovered.incomplete.unlisted_records.extend(&scanned.unlisted_records);
     replay::replay(ftl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
     namespace_table::load_namespace_table(ftl, now)?;
+    unreadable::report_unreadable(ftl, &survey, &mut recovered);
     ftl.release_frames();
     Ok(recovered)
-}
-
-/// Reads pages in the given order, several in flight, and passes each to `each`: its bytes, or `None` for a blank page.
-/// An unreadable page is passed as zeroes; a media failure ends the reads with an error.
-fn read_pages<M: Media>(
-    media: &mut M,
-    spare: &mut FramePool,
-    now: &mut Nanos,
-    mut pages: impl Iterator<Item = PageAddress>,
-    mut each: impl FnMut(PageAddress, Option<&[u8]>),
-) -> Result<(), MediaError> {
-    let addressable = media.traits().addressable;
-    let depth = media.traits().queue_max.clamp(1, RECOVERY_FRAMES);
-    let mut in_flight: VecDeque<(PageAddress, Option<MediaCompletion>)> = VecDeque::new();
-    let mut first_token = 0;
-    let mut done = Vec::new();
-    let mut refused = None;
-    loop {
-        while refused.is_none() && in_flight.len() < depth {
-            if addressable {
-                let Some(page) = pages.next() else { break };
-                each(page, media.view(page));
-                continue;
-            }
-            // Recovery must go on even if the medium did not return its frames.
-            let last_resort = || in_flight.is_empty().then(MediaFrame::zeroed);
-            let Some(frame) = spare.take().or_else(last_resort) else { break };
-            let Some(page) = pages.next() else {
-                spare.put_back(frame);
-                break;
-            };
-            refused = Some((page, frame));
-            submit_read(media, *now, first_token, &mut in_flight, &mut refused);
-        }
-        submit_read(media, *now, first_token, &mut in_flight, &mut refused);
-        if in_flight.is_empty() && refused.is_none() {
-            return Ok(());
-        }
-        media.poll(*now, &mut done);
-        if done.is_empty() {
-            *now = media.wait(*now);
-            continue;
-        }
-        for answer in done.drain(..) {
-            let at = usize::try_from(answer.token.0.wrapping_sub(first_token)).unwrap_or(usize::MAX);
-            if let Some(slot) = in_flight.get_mut(at) {
-                slot.1 = Some(answer);
-            }
-        }
-        while let Some((page, Some(answer))) = in_flight.pop_front_if(|(_, answer)| answer.is_some()) {
-            first_token += 1;
-            let Some(mut frame) = answer.frame else { continue };
-            match answer.result {
-                Ok(PageState::Programmed) => each(page, Some(&frame)),
-                Ok(PageState::Blank) => each(page, None),
-                Err(MediaError::Unreadable { .. }) => {
-                    frame.fill(0);
-                    each(page, Some(&frame));
-                }
-                Err(error) => return Err(error),
-            }
-            spare.put_back(frame);
-        }
-    }
-}
-
-/// Submits the waiting read to the media; it keeps waiting if the media's queue is full.
-fn submit_read<M: Media>(
-    media: &mut M,
-    now: Nanos,
-    first_token: u64,
-    in_flight: &mut VecDeque<(PageAddress, Option<MediaCompletion>)>,
-    waiting: &mut Option<(PageAddress, MediaFrame)>,
-) {
-    let Some((page, frame)) = waiting.take() else {
-        return;
-    };
-    let token = MediaToken(first_token + in_flight.len() as u64);
-    match media.submit(token, MediaOp::Read { page, frame }, now) {
-        Ok(()) => in_flight.push_back((page, None)),
-        Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => *waiting = Some((page, frame)),
-        Err(RefusedOp { op, .. }) => unreachable!("the medium rejected a read of {page} and returned {op:?}"),
-    }
 }

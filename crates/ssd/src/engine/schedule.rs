@@ -18,7 +18,7 @@ use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute};
 use crate::engine::operation::{KeySpan, OperationWork};
 use crate::ftl::StallReason;
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
-use crate::log::flash_log::ReadWaiter;
+use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::prefetch_read;
@@ -104,11 +104,19 @@ impl OperationSchedule {
 impl<M: Media> SsdDevice<M> {
     /// Notifies the operations and the collector whose pages were read.
     pub(super) fn notify_waiters(&mut self) {
-        for waiter in self.ready_waiters.drain(..) {
+        for EndedRead { waiter, page, result } in self.ended_reads.drain(..) {
             match waiter {
-                ReadWaiter::Collector => self.ftl.resume_collection(),
+                ReadWaiter::Collector => self.ftl.end_victim_read(page, result, self.now),
                 ReadWaiter::Operation(at) => {
-                    let missing = &mut self.operations[at].missing_pages;
+                    let operation = &mut self.operations[at];
+                    match result {
+                        ReadResult::Pinned => operation.pinned_pages.push(page),
+                        ReadResult::Outdated => {}
+                        ReadResult::Failed(_) => {
+                            operation.failed_pages.insert(page);
+                        }
+                    }
+                    let missing = &mut operation.missing_pages;
                     *missing =
                         missing.checked_sub(1).expect("an operation got a page that it did not wait for");
                     if *missing == 0 {
@@ -196,7 +204,16 @@ impl<M: Media> SsdDevice<M> {
         let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
             Err(StallReason::Room { blocks: 0 })
         } else {
-            execute(&mut self.ftl, operation)
+            let mut failed = std::mem::take(&mut operation.failed_pages);
+            let result = self.ftl.with_failed_pages(&mut failed, |ftl| execute(ftl, operation));
+            operation.failed_pages = failed;
+            match result {
+                Err(StallReason::Unreadable(_)) => Ok(ExecutionOutcome {
+                    completion: SsdCompletion::new(0, operation.unreadable_status()),
+                    gate: ReleaseGate::Immediate,
+                }),
+                result => result,
+            }
         };
         for page in std::mem::take(&mut operation.pinned_pages) {
             self.ftl.unpin(page);
@@ -265,7 +282,6 @@ impl<M: Media> SsdDevice<M> {
                 for page in &pages {
                     self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
-                operation.pinned_pages = pages;
             }
             StallReason::NotDurable(sequence) => {
                 self.ftl.request_sequence(sequence);
@@ -273,6 +289,9 @@ impl<M: Media> SsdDevice<M> {
                 if !self.schedule.waiting_for_room.contains(&at) {
                     self.schedule.waiting_for_durability.insert((sequence, at));
                 }
+            }
+            StallReason::Unreadable(page) => {
+                unreachable!("an operation waits for {page}, which cannot be read")
             }
             StallReason::Room { blocks } => {
                 self.ftl.request_room(blocks);
@@ -286,13 +305,13 @@ impl<M: Media> SsdDevice<M> {
     /// Fails the first operation in the room queue if no stage has work left or in flight, so that no room can become
     /// free. Returns true if it did.
     pub(super) fn fail_if_stuck(&mut self, moved: bool) -> bool {
-        let stuck = !moved && self.ftl.is_idle();
+        let stuck = !moved && self.ftl.is_idle() && self.ftl.victim_retry_at().is_none();
         let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
             return false;
         };
         self.schedule.no_room += 1;
         let status =
-            if self.ftl.failure().is_some() { Status::INTERNAL_ERROR } else { Status::CAPACITY_EXCEEDED };
+            if self.ftl.failure().is_some() { Status::INTERNAL_ERROR } else { self.ftl.note_stuck() };
         self.complete_operation(
             at,
             ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Immediate },

@@ -18,6 +18,7 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK,
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch, prefetch_read};
+use std::collections::BTreeSet;
 
 /// Longest record that is prefetched; a longer one hides its own latency.
 const PREFETCH_BYTES_MAX: usize = 8 << 10;
@@ -213,7 +214,24 @@ impl<M: Media> Ftl<M> {
     }
 
     fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {
-        StallReason::Pages(RecordPieces::new(self, address, 0, bytes).missing())
+        let missing = RecordPieces::new(self, address, 0, bytes).missing();
+        match missing.iter().find(|page| self.failed_pages.contains(page)) {
+            Some(page) => StallReason::Unreadable(*page),
+            None => StallReason::Pages(missing),
+        }
+    }
+
+    /// Runs a call for a caller whose reads of these pages failed: it gets [`StallReason::Unreadable`] where it needs
+    /// one of them, whatever other callers read.
+    pub(crate) fn with_failed_pages<T>(
+        &mut self,
+        failed: &mut BTreeSet<PageAddress>,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        std::mem::swap(&mut self.failed_pages, failed);
+        let result = call(self);
+        std::mem::swap(&mut self.failed_pages, failed);
+        result
     }
 
     /// Returns the header of the record at an address; `None` if the bytes there are not a header.
@@ -281,20 +299,51 @@ impl<M: Media> Ftl<M> {
             if entry.namespace != namespace {
                 continue;
             }
-            match self.header(entry, reach)? {
-                Some(header) if header.units() == entry.units => {
-                    if self.has_key(entry, &header, key)? {
-                        return Ok(Some(FoundRecord { entry, header: Some(header) }));
-                    }
-                    // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
-                    if !self.is_intact(entry, &header)? {
-                        return Ok(Some(FoundRecord { entry, header: None }));
-                    }
-                }
-                _ => return Ok(Some(FoundRecord { entry, header: None })),
+            if let Some(found) = self.match_entry(entry, key, reach)? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
+    }
+
+    /// Returns the record of a key that a write replaces: the first one whose key matches, or cannot be read.
+    pub(crate) fn find_replaced(
+        &self,
+        hash: KeyHash,
+        namespace: NamespaceId,
+        key: &[u8],
+    ) -> Result<Option<FoundRecord>, StallReason> {
+        let entries = (0..).map_while(|nth| self.index().find(hash, nth));
+        for entry in entries.filter(|entry| entry.namespace == namespace) {
+            match self.match_entry(entry, key, RecordPart::Key) {
+                Ok(None) => {}
+                Err(StallReason::Unreadable(_)) => return Ok(Some(FoundRecord { entry, header: None })),
+                found => return found,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the record of an entry if it has this key, or is damaged.
+    #[inline]
+    fn match_entry(
+        &self,
+        entry: IndexEntry,
+        key: &[u8],
+        reach: RecordPart,
+    ) -> Result<Option<FoundRecord>, StallReason> {
+        let damaged = FoundRecord { entry, header: None };
+        Ok(match self.header(entry, reach)? {
+            Some(header) if header.units() == entry.units => {
+                if self.has_key(entry, &header, key)? {
+                    Some(FoundRecord { entry, header: Some(header) })
+                } else {
+                    // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
+                    (!self.is_intact(entry, &header)?).then_some(damaged)
+                }
+            }
+            _ => Some(damaged),
+        })
     }
 
     /// Copies the start of a record's value to `sink`. Returns true if the whole record is intact. If it is not, or

@@ -8,6 +8,7 @@
 
 use super::incomplete_batches::IncompleteBatches;
 use super::prefetch::PREFETCH_PAGES;
+use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
@@ -18,9 +19,10 @@ use crate::log::record::{
     FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES,
 };
 use crate::log::{ChecksumMode, RecordSource};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
+use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
 
 /// Free blocks above the low mark at which collection stops.
@@ -51,7 +53,7 @@ pub(super) struct GarbageCollector {
     on_hold: bool,
     /// Free blocks that a waiter needs beyond the usual number.
     requested_blocks: usize,
-    waits_for_pages: bool,
+    pub(super) pages: VictimPages,
 }
 
 impl GarbageCollector {
@@ -64,7 +66,7 @@ impl GarbageCollector {
             cleaning: false,
             on_hold: false,
             requested_blocks: 0,
-            waits_for_pages: false,
+            pages: VictimPages::default(),
         }
     }
 
@@ -91,7 +93,8 @@ impl GarbageCollector {
     }
 
     /// Takes what recovery left to collect first.
-    pub(super) fn start_clean_up(&mut self, incomplete: IncompleteBatches) {
+    pub(super) fn start_clean_up(&mut self, mut incomplete: IncompleteBatches) {
+        self.pages.pass_over(std::mem::take(&mut incomplete.unreadable_pages));
         self.cleaning = !incomplete.blocks.is_empty();
         self.incomplete = incomplete;
         self.on_hold = true;
@@ -118,11 +121,6 @@ impl GarbageCollector {
     pub(super) fn clear_requested_blocks(&mut self) {
         self.requested_blocks = 0;
     }
-
-    /// Resumes collection after the pages it waited for were read.
-    pub(super) fn wake(&mut self) {
-        self.waits_for_pages = false;
-    }
 }
 
 /// The result for one record of a victim.
@@ -134,11 +132,6 @@ enum MoveOutcome {
 }
 
 impl<M: Media> Ftl<M> {
-    /// Resumes collection after the pages it waited for were read.
-    pub(crate) fn resume_collection(&mut self) {
-        self.collector.wake();
-    }
-
     /// Permits collection, now that the first page of this epoch is durable.
     pub(crate) fn permit_collection(&mut self) {
         self.collector.release_hold();
@@ -156,9 +149,9 @@ impl<M: Media> Ftl<M> {
 
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
     /// [`StallReason`].
-    pub(crate) fn collect(&mut self) -> Result<bool, StallReason> {
+    pub(crate) fn collect(&mut self, now: Nanos) -> Result<bool, StallReason> {
         let on_hold = self.collector.on_hold && !mutant(Mutant::HoldIgnored);
-        if self.collector.waits_for_pages || on_hold || self.failure().is_some() {
+        if self.collector.pages.must_wait(now) || on_hold || self.failure().is_some() {
             return Ok(false);
         }
         if self.collector.victim.is_none() && !self.choose_victim() {
@@ -168,8 +161,14 @@ impl<M: Media> Ftl<M> {
             match self.collect_next() {
                 Ok(true) => {}
                 Ok(false) => break,
+                Err(StallReason::Unreadable(page)) => {
+                    self.set_victim_aside(page);
+                    break;
+                }
                 Err(stall) => {
-                    self.collector.waits_for_pages = matches!(stall, StallReason::Pages(_));
+                    if let StallReason::Pages(_) = stall {
+                        self.collector.pages.wait();
+                    }
                     return Err(stall);
                 }
             }
@@ -256,6 +255,9 @@ impl<M: Media> Ftl<M> {
             return Ok(false);
         }
         let page = page_of(victim.block, victim.page);
+        if self.collector.pages.has_failed(page) && !self.collector.pages.is_passed_over(page) {
+            return Err(StallReason::Unreadable(page));
+        }
         let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
         // A page of the block's earlier use may remain after an erase that a power cut interrupted.
         let order = self.blocks().get(victim.block).order;
@@ -295,17 +297,30 @@ impl<M: Media> Ftl<M> {
     /// Returns a stall with every uncached page of the victim if the next page is not cached.
     fn check_victim_pages(&self, block: BlockId, from: usize) -> Result<(), StallReason> {
         let pages = usize::from(self.blocks().get(block).pages);
-        if self.flash.traits().addressable || from >= pages || self.page(page_of(block, from)).is_some() {
+        let is_here = |page| self.page(page).is_some() || self.collector.pages.has_failed(page);
+        if from >= pages || is_here(page_of(block, from)) {
             return Ok(());
         }
-        let missing =
-            (from..pages).map(|page| page_of(block, page)).filter(|page| self.page(*page).is_none());
+        let missing = (from..pages).map(|page| page_of(block, page)).filter(|page| !is_here(*page));
         Err(StallReason::Pages(missing.collect()))
     }
 
     /// Moves the record at an address if it must be kept. Returns the record's length in bytes, or `None` if no
     /// readable record is there.
     fn move_record(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
+        let mut failed = std::mem::take(&mut self.collector.pages.failed);
+        let moved = self.with_failed_pages(&mut failed, |ftl| ftl.move_readable_record(address));
+        self.collector.pages.failed = failed;
+        match moved {
+            Err(StallReason::Unreadable(page)) if self.collector.pages.is_passed_over(page) => {
+                self.stats.damaged += 1;
+                Ok(None)
+            }
+            moved => moved,
+        }
+    }
+
+    fn move_readable_record(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
         let probe = IndexEntry {
             address,
             units: 3,
@@ -426,22 +441,42 @@ impl<M: Media> Ftl<M> {
         Ok(self.flash.append_copy(&header, checksum, &payload))
     }
 
+    /// Ends with a victim of which this page, or this page of a record that continues in it, cannot be read. The page may
+    /// hold records that must not be erased, live ones or tombstones: the block stays as it is.
+    fn set_victim_aside(&mut self, page: PageAddress) {
+        if let Some(VictimCursor { block, .. }) = self.collector.victim.take() {
+            if self.collector.cleaning {
+                // Recovery could read this page, so the medium is failing. The block can neither be erased nor ignored;
+                // the next opening of the device finds out what is readable.
+                self.flash.fail(MediaError::Unreadable { page });
+            }
+            self.quarantine(block);
+        }
+    }
+
+    /// Takes a block out of service for good, and releases its pages.
+    fn quarantine(&mut self, block: BlockId) {
+        self.flash.blocks_mut().quarantine(block);
+        self.stats.quarantined += 1;
+        self.release_victim_pages();
+        // No erase follows that would end the clean-up.
+        self.finish_clean_up();
+    }
+
     fn finish_victim(&mut self, block: BlockId) {
         self.collector.victim = None;
         if self.blocks().get(block).live_bytes > 0 {
-            // A live record could not be read: the block stays, so that the damage stays visible.
-            self.flash.blocks_mut().quarantine(block);
-            self.stats.quarantined += 1;
-            if self.collector.cleaning && !self.collector.incomplete.corrupt_blocks.contains(&block) {
-                // Recovery could read this record, so the medium is failing. The block can neither be erased nor
-                // ignored; the next opening of the device finds out which records are readable.
-                let page = page_of(block, 0);
-                self.flash.fail(MediaError::Unreadable { page });
+            let is_known = self.collector.incomplete.corrupt_blocks.contains(&block)
+                || (0..PAGES_PER_BLOCK).any(|page| self.collector.pages.is_passed_over(page_of(block, page)));
+            if self.collector.cleaning && !is_known {
+                // Recovery could read this record, so the medium is failing.
+                self.flash.fail(MediaError::Unreadable { page: page_of(block, 0) });
             }
-            // No erase follows that would end the clean-up.
-            self.finish_clean_up();
+            // A live record could not be read: the block stays, so that the damage stays visible.
+            self.quarantine(block);
             return;
         }
+        self.release_victim_pages();
         assert_eq!(self.blocks().get(block).state, BlockState::Closed, "{block} was collected while open");
         self.flash.blocks_mut().mark_evacuated(block);
         let barrier = self.request_barrier();

@@ -6,7 +6,7 @@
 
 use crate::command::Sequence;
 use crate::log::record::RecordAddress;
-use crate::media::geometry::BlockId;
+use crate::media::geometry::{BlockId, PageAddress};
 use std::collections::BTreeSet;
 
 /// The blocks that recovery leaves to the collector.
@@ -23,6 +23,9 @@ pub(crate) struct IncompleteBatches {
     /// Records that the pages of their block do not lead to, with a block that must not be erased before they are
     /// moved.
     pub(crate) unlisted_records: BTreeSet<(BlockId, RecordAddress)>,
+    /// Pages that cannot be read and that a power cut tore, or whose loss the operator accepted: their blocks may be
+    /// erased.
+    pub(crate) unreadable_pages: BTreeSet<PageAddress>,
 }
 
 impl IncompleteBatches {

@@ -18,7 +18,8 @@ use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
 use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::Media;
-use crate::media::geometry::BlockId;
+use crate::media::geometry::{BlockId, PageAddress};
+use crate::media::unreadable::{PageNeed, ReadFailures, UnreadablePages};
 use crate::namespace::attachment::NamespaceAttachment;
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
@@ -43,6 +44,19 @@ pub(crate) struct LogEnd {
 pub(crate) struct RecoveringFtl<M> {
     ftl: Ftl<M>,
     frames: FramePool,
+    failures: ReadFailures,
+}
+
+/// The source of the pages that recovery reads.
+#[derive(Debug)]
+pub(crate) struct PageSource<'a, M> {
+    pub(crate) media: &'a mut M,
+    /// Frames to read into.
+    pub(crate) frames: &'a mut FramePool,
+    /// The failed reads of this recovery.
+    pub(crate) failures: &'a mut ReadFailures,
+    /// The purpose of the reads.
+    pub(crate) need: PageNeed,
 }
 
 impl<M> Deref for RecoveringFtl<M> {
@@ -57,7 +71,7 @@ impl<M: Media> RecoveringFtl<M> {
     /// Makes an FTL without any state of its medium.
     pub(crate) fn new(media: M, config: &DeviceConfig, pool: &Pool) -> Self {
         let frames = FramePool::new(pool.clone(), RECOVERY_FRAMES);
-        Self { ftl: Ftl::new(media, config, pool), frames }
+        Self { ftl: Ftl::new(media, config, pool), frames, failures: ReadFailures::default() }
     }
 
     /// Makes sure that this many frames of device DRAM can be taken, and one for recovery.
@@ -73,6 +87,7 @@ impl<M: Media> RecoveringFtl<M> {
     /// Ends recovery, and leaves the incomplete batches to the collector.
     pub(crate) fn into_ftl(self, incomplete: IncompleteBatches) -> Ftl<M> {
         let mut ftl = self.ftl;
+        ftl.failed_pages.clear();
         ftl.collector.start_clean_up(incomplete);
         ftl
     }
@@ -88,10 +103,30 @@ impl<M: Media> RecoveringFtl<M> {
         (hasher, index, self.ftl.flash.into_media())
     }
 
-    /// Returns the medium, the frames to read into, and the device DRAM that keeps pages.
-    pub(crate) fn reading(&mut self) -> (&mut M, &mut FramePool, &mut PageCache) {
+    /// Returns the source of pages for a purpose, and the device DRAM that keeps them.
+    pub(crate) fn reading(&mut self, need: PageNeed) -> (PageSource<'_, M>, &mut PageCache) {
         let (media, page_cache) = self.ftl.flash.reading();
-        (media, &mut self.frames, page_cache)
+        (PageSource { media, frames: &mut self.frames, failures: &mut self.failures, need }, page_cache)
+    }
+
+    /// Returns the failed reads of this recovery.
+    pub(crate) fn failures(&self) -> &ReadFailures {
+        &self.failures
+    }
+
+    /// Takes the failed reads, for another recovery of the same medium.
+    pub(crate) fn take_failures(&mut self) -> ReadFailures {
+        std::mem::take(&mut self.failures)
+    }
+
+    /// Sets the failed reads of an earlier recovery: these pages are not asked for again.
+    pub(crate) fn set_failures(&mut self, failures: ReadFailures) {
+        self.failures = failures;
+    }
+
+    /// Makes lookups of records on this page end, because the page cannot be read.
+    pub(crate) fn add_failed_page(&mut self, page: PageAddress) {
+        self.ftl.failed_pages.insert(page);
     }
 
     /// Sets the wall time at which expiries are due.
@@ -102,6 +137,12 @@ impl<M: Media> RecoveringFtl<M> {
     /// Sets the hasher of keys, before any key is found.
     pub(crate) fn set_hasher(&mut self, hasher: KeyHasher) {
         self.ftl.catalog.set_hasher(hasher);
+    }
+
+    /// Counts the failed reads of this recovery, and the pages whose loss was accepted.
+    pub(crate) fn count_opening_reads(&mut self, accepted: Option<&UnreadablePages>) {
+        self.ftl.stats.read_errors = self.failures.count();
+        self.ftl.stats.unreadable_pages = accepted.map_or(0, |report| report.pages.len() as u64);
     }
 
     /// Counts records whose checksum does not match.

@@ -10,6 +10,7 @@ use crate::log::RecordSource;
 use crate::log::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
+use headwater_nvme::spec::status::Status;
 
 /// A record to be written, with everything except its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +33,15 @@ impl NewRecord<'_> {
 }
 
 impl<M: Media> Ftl<M> {
-    /// Returns true if live bytes may grow by `more` and shrink by `less`; the largest new record has `largest` bytes.
-    pub(crate) fn has_capacity(&self, largest: usize, more: usize, less: usize) -> bool {
-        self.blocks().live_bytes() + more as u64 <= self.capacity_with(largest) + less as u64
+    /// Checks that live bytes may grow by `more` and shrink by `less`; the largest new record has `largest` bytes. Returns
+    /// the status if not: it tells whether blocks that cannot be read are in the way.
+    pub(crate) fn check_capacity(&mut self, largest: usize, more: usize, less: usize) -> Result<(), Status> {
+        let bytes = self.blocks().live_bytes() + more as u64;
+        if bytes <= self.capacity_with(largest) + less as u64 {
+            return Ok(());
+        }
+        let lacks_quarantined = bytes <= self.capacity_without(0, largest) + less as u64;
+        Err(if lacks_quarantined { self.note_stuck() } else { Status::CAPACITY_EXCEEDED })
     }
 
     /// Checks that a client can append this many bytes now.

@@ -3,22 +3,21 @@
 //! Input: records to append, pages to read, blocks to erase, and the medium's completions. Output: addresses of
 //! records, bytes of pages, and the completions that a stage above acts on ([`FlashCompletion`]). Invariant: the log,
 //! the block table, the reads and the page cache change together, so that no page of an erased block is shown; the
-//! first failure of a program, an erase or a flush is kept. A page has at most one read in flight, whatever the number of
-//! its waiters.
+//! first failure of a program, an erase or a flush is kept.
 
 use crate::command::Sequence;
 use crate::log::blocks::BlockTable;
 use crate::log::page_cache::PageCache;
+use crate::log::page_reads::{EndedRead, PageReads, ReadWaiter};
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::log::{ChecksumMode, RecordLog, RecordSource};
 use crate::media::geometry::{BlockId, FlashGeometry, PageAddress};
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaTraits, PageState, RefusedOp};
+use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaTraits, RefusedOp};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
-use std::collections::{BTreeMap, VecDeque};
 
 /// Most pieces of a record that is moved without an intermediate copy, on a medium that shows its pages.
 pub(crate) const DIRECT_PIECES_MAX: usize = 3;
@@ -51,6 +50,9 @@ pub(crate) struct FlashLog<M> {
     reads: PageReads,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
+    /// Reads that failed, and the last error of one.
+    read_errors: u64,
+    last_read_error: Option<MediaError>,
     /// Room for the completions of one poll.
     completions: Vec<MediaCompletion>,
 }
@@ -67,6 +69,8 @@ impl<M: Media> FlashLog<M> {
             log: RecordLog::new(traits.guard_pages, traits.addressable),
             reads: PageReads::default(),
             failure: None,
+            read_errors: 0,
+            last_read_error: None,
             completions: Vec::new(),
             media,
         }
@@ -125,6 +129,11 @@ impl<M: Media> FlashLog<M> {
     #[inline]
     pub(crate) fn failure(&self) -> Option<MediaError> {
         self.failure
+    }
+
+    /// Returns the number of reads that failed, and the last error of one.
+    pub(crate) fn read_errors(&self) -> (u64, Option<MediaError>) {
+        (self.read_errors, self.last_read_error)
     }
 
     /// Records a failure of the medium; the first one is kept.
@@ -315,15 +324,19 @@ impl<M: Media> FlashLog<M> {
         completions
     }
 
-    /// Processes one completion, and appends the waiters of a read to `awake`.
+    /// Processes one completion, and appends the end of a read to `awake`, once for each waiter.
     pub(crate) fn complete(
         &mut self,
         completion: MediaCompletion,
-        awake: &mut Vec<ReadWaiter>,
+        awake: &mut Vec<EndedRead>,
     ) -> FlashCompletion {
         let purpose = MediaPurpose::decode(completion.token);
         if let MediaPurpose::Read(page) = purpose {
-            awake.extend(self.reads.complete(page, completion, &mut self.page_cache, &self.blocks));
+            if let Err(error) = completion.result {
+                self.read_errors += 1;
+                self.last_read_error = Some(error);
+            }
+            self.reads.complete(page, completion, &mut self.page_cache, &self.blocks, awake);
             return FlashCompletion::Page;
         }
         if let Err(error) = completion.result {
@@ -367,107 +380,4 @@ fn viewed_pieces<'a, M: Media>(
         }
     }
     Some(pieces)
-}
-
-/// A waiter for a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadWaiter {
-    /// An operation, by its slab index.
-    Operation(usize),
-    /// The collector.
-    Collector,
-}
-
-#[derive(Debug)]
-struct PageRead {
-    order: u64,
-    waiters: Vec<ReadWaiter>,
-    submitted: bool,
-}
-
-/// The reads in flight.
-#[derive(Debug, Default)]
-struct PageReads {
-    in_flight: BTreeMap<PageAddress, PageRead>,
-    queue: VecDeque<PageAddress>,
-}
-
-impl PageReads {
-    /// Adds a waiter for a page, and queues a read of the page if none is in flight.
-    fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
-        let order = blocks.get(page.block).order;
-        let reading = self.in_flight.entry(page).or_insert_with(|| {
-            self.queue.push_back(page);
-            PageRead { order, waiters: Vec::new(), submitted: false }
-        });
-        reading.waiters.push(waiter);
-    }
-
-    /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was
-    /// submitted.
-    ///
-    /// # Panics
-    /// The medium rejects a read and returns another operation.
-    fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
-        let mut moved = false;
-        while let Some(&page) = self.queue.front() {
-            let Some(frame) = dram.take_frame() else { break };
-            match media.submit(MediaPurpose::Read(page).encode(), MediaOp::Read { page, frame }, now) {
-                Ok(()) => {
-                    self.queue.pop_front();
-                    let reading = self.in_flight.get_mut(&page).expect("a queued read has waiters");
-                    reading.submitted = true;
-                    moved = true;
-                }
-                Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => {
-                    dram.return_frame(frame);
-                    break;
-                }
-                Err(RefusedOp { op, .. }) => {
-                    unreachable!("the medium rejected a read of {page} and returned {op:?}")
-                }
-            }
-        }
-        moved
-    }
-
-    /// Completes a read and returns its waiters. The page goes into the cache with one pin per waiter, unless its block
-    /// was erased or reopened since the request.
-    ///
-    /// # Panics
-    /// No read of the page was submitted.
-    fn complete(
-        &mut self,
-        page: PageAddress,
-        done: MediaCompletion,
-        dram: &mut PageCache,
-        blocks: &BlockTable,
-    ) -> Vec<ReadWaiter> {
-        let reading = self.in_flight.remove(&page).filter(|reading| reading.submitted);
-        let reading =
-            reading.unwrap_or_else(|| panic!("the medium completed a read of {page} that was not submitted"));
-        let Some(mut frame) = done.frame else {
-            return reading.waiters;
-        };
-        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0
-            || mutant(Mutant::EarlierPageCached);
-        if same_life {
-            if done.result != Ok(PageState::Programmed) {
-                // The reader gets zeroes, which are neither a spare nor a record, instead of another page's bytes.
-                frame.fill(0);
-            }
-            dram.insert(page, frame);
-            for _ in &reading.waiters {
-                dram.pin(page);
-            }
-        } else {
-            dram.return_frame(frame);
-        }
-        reading.waiters
-    }
-
-    /// Returns true if no read is in flight.
-    fn is_empty(&self) -> bool {
-        self.in_flight.is_empty()
-    }
 }

@@ -31,7 +31,7 @@ pub use backing::{HostRing, StartupFile, TransferRing};
 use batches::{PageBatch, PageBatches};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
-use headwater_host::clock::Nanos;
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
@@ -250,7 +250,6 @@ impl<R: TransferRing> FileMedia<R> {
                     continue;
                 }
                 // The file ends within the slot, or the disk cannot read it.
-                Some(EIO) => Err(MediaError::Unreadable { page }),
                 Some(errno) => Err(MediaError::Io { errno, page }),
             };
             self.complete(token, MediaFrame::from_sectors(slot).ok(), result);
@@ -372,6 +371,13 @@ impl<R: TransferRing> Media for FileMedia<R> {
             self.reap(now);
         }
         now
+    }
+
+    fn wait_until(&mut self, now: Nanos, until: Nanos) -> Nanos {
+        if self.ring.virtual_now().is_none() {
+            Clock::sleep(until.since(now));
+        }
+        now.max(until)
     }
 
     fn next_event(&self) -> Option<Nanos> {

@@ -101,6 +101,10 @@ fn walk_blocks<M: Media>(
                     let ahead = std::iter::once(&here).chain(&ranges[number + 1..]).flat_map(blocks_of);
                     return Err(StallReason::Pages(extent.missing_pages(ftl, ahead)));
                 }
+                Err(StallReason::Unreadable(_)) => {
+                    discard_output(extent, walk, purpose);
+                    return Ok(Status::UNRECOVERED_READ_ERROR);
+                }
                 Err(stall) => return Err(stall),
             };
             if !status.is_success() {

@@ -61,8 +61,8 @@ pub(super) fn run<M: Media>(
 enum RoomCheck {
     /// The records fit.
     Available,
-    /// The records exceed the device's capacity.
-    CapacityExceeded,
+    /// The records exceed the device's capacity: the status of the command.
+    Exceeded(Status),
 }
 
 /// Checks for room for `written` records and `removed` tombstones, in place of the present records of `blocks`.
@@ -76,8 +76,10 @@ fn check_room_for<M: Media>(
     let more = written * largest + removed * TOMBSTONE_BYTES;
     let old = blocks.filter_map(|lba| extent.entry(ftl, lba));
     let less = old.map(|found| found.entry.units as usize * UNIT_BYTES).sum();
-    if written > 0 && !ftl.has_capacity(largest, more, less) {
-        return Ok(RoomCheck::CapacityExceeded);
+    if written > 0
+        && let Err(status) = ftl.check_capacity(largest, more, less)
+    {
+        return Ok(RoomCheck::Exceeded(status));
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
     let slack = if written + removed > 1 { more / 8 } else { 0 };
@@ -97,8 +99,8 @@ fn write<M: Media>(
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let blocks = || (start.0..).map(Lba).take(count);
-    if check_room_for(ftl, extent, (count, 0), blocks())? == RoomCheck::CapacityExceeded {
-        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    if let RoomCheck::Exceeded(status) = check_room_for(ftl, extent, (count, 0), blocks())? {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let last = count.saturating_sub(1);
     let mut wrote = Sequence(0);
@@ -135,8 +137,8 @@ fn deallocate<M: Media>(
         return Ok(ExecutionOutcome::written(sequence));
     }
     let room = check_room_for(ftl, extent, (0, doomed.len()), std::iter::empty())?;
-    if room == RoomCheck::CapacityExceeded {
-        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    if let RoomCheck::Exceeded(status) = room {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let last = doomed.len() - 1;
     for (index, block) in doomed.iter().enumerate() {
@@ -217,8 +219,8 @@ fn copy<M: Media>(
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();
     let counts = (written, blocks.len() - written);
     let room = check_room_for(ftl, extent, counts, blocks.iter().map(|(lba, _)| *lba))?;
-    if room == RoomCheck::CapacityExceeded {
-        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, walk.seen));
+    if let RoomCheck::Exceeded(status) = room {
+        return Ok(ExecutionOutcome::status(status, walk.seen));
     }
     let last = blocks.len().saturating_sub(1);
     let mut wrote = walk.seen;

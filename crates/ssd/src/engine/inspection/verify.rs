@@ -5,11 +5,12 @@
 
 use super::{MediumInspection, RecordFault, RecordLocation};
 use crate::engine::OpenProgress;
-use crate::engine::recovery::{read_into_dram, retry_with_pages};
+use crate::engine::recovery::{read_into_dram, retry_with_pages, unless_unreadable};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
+use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 
@@ -37,7 +38,9 @@ pub(super) fn verify<M: Media>(
     while !rest.is_empty() {
         let (here, behind) = rest.split_at(read_record_pages(ftl, rest, now)?);
         for &(hash, entry) in here {
-            let verdict = retry_with_pages(ftl, now, |ftl| check_record(ftl, hash, entry))?;
+            let unreadable = || RecordVerdict::Fault(RecordFault::Unreadable);
+            let check = |ftl: &Ftl<M>| unless_unreadable(check_record(ftl, hash, entry), unreadable());
+            let verdict = retry_with_pages(ftl, now, PageNeed::Record, check)?;
             let Some(counts) = found.namespaces.get_mut(entry.namespace.index()) else { continue };
             counts.records += 1;
             match verdict {
@@ -93,7 +96,7 @@ fn read_record_pages<M: Media>(
     }
     pages.sort_unstable();
     pages.dedup();
-    read_into_dram(ftl, pages, now)?;
+    read_into_dram(ftl, PageNeed::Record, pages, now)?;
     Ok(ahead)
 }
 

@@ -3,9 +3,11 @@
 //! Input: pages in order, as they are read from the medium. Output: the block's data as one run, and the page spares.
 //! Invariant: a page from before the block's last erase is never taken for one written after it.
 
+use super::page_reads::PageBytes;
 use crate::log::page::{NO_RECORD, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::mutant::{Mutant, mutant};
+use std::ops::Range;
 
 /// The pages of one block, gathered until all are read.
 pub(super) struct BlockPages {
@@ -14,7 +16,11 @@ pub(super) struct BlockPages {
     pub(super) programmed: u8,
     first_blank: Option<u8>,
     spares: Vec<Option<PageSpare>>,
+    /// Bit `n` is set if page `n` could not be read; its bytes in `data` have no meaning.
+    unreadable: u64,
 }
+
+const _: () = assert!(PAGES_PER_BLOCK <= u64::BITS as usize);
 
 impl BlockPages {
     pub(super) fn new(block: BlockId) -> Self {
@@ -24,22 +30,34 @@ impl BlockPages {
             programmed: 0,
             first_blank: None,
             spares: Vec::new(),
+            unreadable: 0,
         }
     }
 
-    pub(super) fn push(&mut self, page: PageAddress, bytes: Option<&[u8]>) {
+    pub(super) fn push(&mut self, page: PageAddress, bytes: PageBytes<'_>) {
         match bytes {
-            Some(bytes) => {
+            PageBytes::Programmed(bytes) => {
                 self.data.extend_from_slice(&bytes[..PAGE_DATA_BYTES]);
                 self.spares.push(PageSpare::decode(bytes, page.page));
                 self.programmed = page.page + 1;
             }
-            None => {
+            PageBytes::Blank | PageBytes::Unreadable => {
                 self.first_blank.get_or_insert(page.page);
                 self.data.resize(self.data.len() + PAGE_DATA_BYTES, 0);
                 self.spares.push(None);
             }
         }
+        if bytes == PageBytes::Unreadable {
+            self.unreadable |= 1 << page.page;
+            self.programmed = page.page + 1;
+        }
+    }
+
+    /// Returns true if every page with one of these bytes was read.
+    pub(super) fn is_readable(&self, bytes: Range<usize>) -> bool {
+        let mut pages =
+            bytes.start / PAGE_DATA_BYTES..bytes.end.div_ceil(PAGE_DATA_BYTES).min(PAGES_PER_BLOCK);
+        pages.all(|page| self.unreadable & 1 << page == 0)
     }
 
     pub(super) fn is_whole(&self) -> bool {

@@ -1,8 +1,9 @@
 //! Loads the newest whole checkpoint, and the block table of the blocks in use.
 
+use super::CheckpointFound;
+use super::page_reads::{PageBytes, read_pages};
 use super::scan::Scanned;
-use super::survey::Survey;
-use super::{CheckpointFound, read_pages};
+use super::survey::{FirstPage, Survey};
 use crate::command::Sequence;
 use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode, split_page_context};
@@ -11,6 +12,7 @@ use crate::index::{IndexEntry, KeyHash};
 use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
@@ -74,14 +76,18 @@ fn read_stream<M: Media>(
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
     let mut stream = Vec::with_capacity(blocks.len() * PAGES_PER_BLOCK * PAGE_DATA_BYTES);
     let (mut next_part, mut ended, mut broken, mut done) = (0, false, None, 0);
-    let (media, frames, _) = ftl.reading();
-    read_pages(media, frames, now, pages, |page, bytes| {
+    let (mut source, _) = ftl.reading(PageNeed::Checkpoint);
+    read_pages(&mut source, now, pages, |page, bytes| {
         done += 1;
         progress(OpenProgress { stage: "checkpoint", done, total });
         if ended || broken.is_some() {
             return;
         }
-        match bytes.map(|bytes| (PageSpare::decode(bytes, page.page), bytes)) {
+        if bytes == PageBytes::Unreadable {
+            broken = Some(Stream::Damaged);
+            return;
+        }
+        match bytes.programmed().map(|bytes| (PageSpare::decode(bytes, page.page), bytes)) {
             Some((Some(spare), bytes))
                 if spare.kind == PageKind::Checkpoint
                     && split_page_context(spare.context) == (id, next_part) =>
@@ -108,9 +114,14 @@ pub(super) fn adopt<M: Media>(
 ) -> u64 {
     let mut found: BTreeMap<u64, (BlockId, BlockEntry)> = BTreeMap::new();
     for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
-        let first = survey.spare(*number);
-        let same =
-            first.is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order);
+        let same = match survey.first_pages.get(number.index()) {
+            // No page tells what the block holds now. The keys that the checkpoint places in it are answered with
+            // errors, unless the log after it has newer records of them.
+            Some(FirstPage::Unreadable) => true,
+            _ => survey
+                .spare(*number)
+                .is_some_and(|spare| spare.kind != PageKind::Checkpoint && spare.order == block.order),
+        };
         let in_medium = number.0 < ftl.geometry().blocks;
         if same && in_medium {
             found.insert(block.order, (*number, *block));

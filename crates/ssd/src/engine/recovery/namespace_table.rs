@@ -3,7 +3,7 @@
 //! Input: a complete index. Output: the settings of each namespace, and the phase of the last sanitize operation.
 //! Invariant: a record that exists but cannot be read makes its number unusable, never an implicit key space.
 
-use super::replay::retry_with_pages;
+use super::replay::{retry_with_pages, unless_unreadable};
 use crate::command::{Lba, NamespaceId, Sequence, ValueSink};
 use crate::ftl::namespace_table::{NamespaceDefinition, decode, record_position};
 use crate::ftl::recovering::RecoveringFtl;
@@ -11,6 +11,7 @@ use crate::ftl::sanitize_mark::{self, FoundMark};
 use crate::ftl::{FoundRecord, Ftl, RecordPart, SinkRange, StallReason};
 use crate::index::{KeyHash, RecordIndex};
 use crate::limits::NAMESPACES;
+use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::namespace::attachment::NamespaceAttachment;
 use headwater_host::clock::Nanos;
@@ -28,11 +29,11 @@ pub(super) fn load_namespace_table<M: Media>(
             // Blocks without a namespace record: damage has destroyed the record.
             None if has_blocks(ftl, number) => DAMAGED,
             None => (NamespaceDefinition::Implicit, NamespaceAttachment::ALL_CONTROLLERS),
-            Some(_) => retry_with_pages(ftl, now, |ftl| slot_of(ftl, number))?,
+            Some(_) => retry_with_pages(ftl, now, PageNeed::Index, |ftl| slot_of(ftl, number))?,
         };
         ftl.load_namespace(number, slot, &attachment.after_restart());
     }
-    let mark = retry_with_pages(ftl, now, |ftl| mark_of(ftl))?;
+    let mark = retry_with_pages(ftl, now, PageNeed::Index, |ftl| mark_of(ftl))?;
     ftl.load_sanitize(mark);
     Ok(())
 }
@@ -73,6 +74,10 @@ enum Value {
 }
 
 fn value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason> {
+    unless_unreadable(read_value_of(ftl, place), Value::Damaged)
+}
+
+fn read_value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason> {
     if ftl.index().find(place, 0).is_none() {
         return Ok(Value::Absent);
     }

@@ -4,8 +4,9 @@
 //! highest sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
 
 use super::corruption::Durable;
+use super::page_reads::{PageBytes, read_pages};
 use super::scan::{Line, Scanned};
-use super::{Recovered, corruption, load, lost_records, read_pages};
+use super::{Recovered, corruption, load, lost_records, unreadable};
 use crate::command::{NamespaceId, Sequence};
 use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::DecodedCheckpoint;
@@ -14,6 +15,7 @@ use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::limits::SPACES;
 use crate::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH};
+use crate::media::unreadable::PageNeed;
 use crate::media::{BlockId, Media, MediaError, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
@@ -36,6 +38,7 @@ pub(super) fn replay<M: Media>(
     rotten.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
     let torn = discard_incomplete(&mut lines, durable, recovered);
     rotten.retain(|line| !torn.contains(&line.address.block()));
+    recovered.durable_losses = unreadable::durable_losses(ftl, &lines, &blocks, durable);
     corruption::add_corrupt(&mut lines, rotten, (&blocks, &blank_pages), durable, recovered);
     let cleared = clears(ftl, &lines, decoded);
     if let Some(decoded) = decoded {
@@ -190,10 +193,12 @@ fn checkpoint_record_of<M: Media>(
         if entry.namespace != line.namespace {
             continue;
         }
-        let read = retry_with_pages(ftl, now, |ftl| match ftl.header(entry, RecordPart::Key)? {
+        let header_and_key = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Key)? {
             Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
             None => Ok(None),
-        })?;
+        };
+        let attempt = |ftl: &Ftl<M>| unless_unreadable(header_and_key(ftl), None);
+        let read = retry_with_pages(ftl, now, PageNeed::Index, attempt)?;
         let Some((header, key)) = read else {
             return Ok(Some((FoundRecord { entry, header: None }, Sequence(0))));
         };
@@ -221,42 +226,58 @@ fn read_checkpoint_pages<M: Media>(
     pages.sort_unstable();
     pages.dedup();
     pages.truncate(ftl.page_cache().available() / 2);
-    read_into_dram(ftl, pages, now)
+    read_into_dram(ftl, PageNeed::Index, pages, now)
 }
 
-/// Reads pages into device DRAM.
+/// Reads pages into device DRAM. Lookups on pages that cannot be read end from now on.
 pub(crate) fn read_into_dram<M: Media>(
     ftl: &mut RecoveringFtl<M>,
+    need: PageNeed,
     pages: Vec<PageAddress>,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
-    let (media, frames, page_cache) = ftl.reading();
-    read_pages(media, frames, now, pages.into_iter(), |page, bytes| {
-        if let Some(mut frame) = page_cache.take_frame() {
-            match bytes {
+    let (mut source, page_cache) = ftl.reading(need);
+    let mut failed = Vec::new();
+    read_pages(&mut source, now, pages.into_iter(), |page, bytes| {
+        if bytes == PageBytes::Unreadable {
+            failed.push(page);
+        } else if let Some(mut frame) = page_cache.take_frame() {
+            match bytes.programmed() {
                 Some(bytes) => frame[..bytes.len()].copy_from_slice(bytes),
                 None => frame.fill(0),
             }
             page_cache.insert(page, frame);
         }
-    })
+    })?;
+    failed.into_iter().for_each(|page| ftl.add_failed_page(page));
+    Ok(())
+}
+
+/// Returns the result of a lookup, or `otherwise` if a page of the record cannot be read.
+pub(crate) fn unless_unreadable<T>(lookup: Result<T, StallReason>, otherwise: T) -> Result<T, StallReason> {
+    match lookup {
+        Err(StallReason::Unreadable(_)) => Ok(otherwise),
+        lookup => lookup,
+    }
 }
 
 /// Repeats `ask` until it succeeds, and reads the pages that it lacks in between.
 pub(crate) fn retry_with_pages<M: Media, T>(
     ftl: &mut RecoveringFtl<M>,
     now: &mut Nanos,
+    need: PageNeed,
     attempt: impl Fn(&Ftl<M>) -> Result<T, StallReason>,
 ) -> Result<T, MediaError> {
     loop {
         let missing = match attempt(ftl) {
             Ok(answer) => return Ok(answer),
             Err(StallReason::Pages(pages)) => pages,
+            Err(StallReason::Unreadable(page)) => return Err(MediaError::Unreadable { page }),
             Err(StallReason::Room { .. } | StallReason::NotDurable(_)) => {
                 unreachable!("a read stalls only for pages")
             }
         };
-        read_into_dram(ftl, missing, now)?;
+        read_into_dram(ftl, need, missing, now)?;
     }
 }
 

@@ -5,7 +5,7 @@
 //! all of its bytes, across all pages and blocks that it spans.
 
 use super::block_pages::BlockPages;
-use super::read_pages;
+use super::page_reads::read_pages;
 use super::survey::Survey;
 use crate::command::{NamespaceId, Sequence};
 use crate::engine::OpenProgress;
@@ -15,6 +15,7 @@ use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
@@ -78,6 +79,8 @@ struct Chain {
     order: u64,
     bytes: Vec<u8>,
     wanted: usize,
+    /// False if one of its pages could not be read.
+    is_readable: bool,
 }
 
 /// Scans every log block from `start_order` on.
@@ -97,8 +100,8 @@ pub(super) fn scan<M: Media>(
     let mut scanner = Scanner { survey, found: Scanned::default(), hasher, chain: None };
     let mut current: Option<BlockPages> = None;
     let mut done = 0;
-    let (media, frames, _) = ftl.reading();
-    read_pages(media, frames, now, pages, |page, bytes| {
+    let (mut source, _) = ftl.reading(PageNeed::Log);
+    read_pages(&mut source, now, pages, |page, bytes| {
         let gathering = current.get_or_insert_with(|| BlockPages::new(page.block));
         gathering.push(page, bytes);
         if gathering.is_whole() {
@@ -202,12 +205,16 @@ impl Scanner<'_> {
         }
         let here = (chain.wanted - chain.bytes.len()).min(pages.data.len());
         chain.bytes.extend_from_slice(&pages.data[..here]);
+        chain.is_readable &= pages.is_readable(0..here);
         if chain.bytes.len() < chain.wanted {
             self.chain = Some(chain);
             return None;
         }
         // A chained record counts as part of the block of its header.
-        if !self.add_record(&chain.bytes, chain.address, chain.order) {
+        if !chain.is_readable {
+            self.count_damage(chain.address.block());
+            self.add_corrupt_record(&chain.bytes, chain.address, chain.order);
+        } else if !self.add_record(&chain.bytes, chain.address, chain.order) {
             self.add_corrupt_record(&chain.bytes, chain.address, chain.order);
         } else if first.is_none() {
             self.found.unlisted_records.push((pages.block, chain.address));
@@ -224,7 +231,14 @@ impl Scanner<'_> {
         life: &PageSpare,
     ) -> Option<usize> {
         let end = (number + 1) * PAGE_DATA_BYTES;
-        if at >= end { Some(at) } else { self.scan_page(pages, at..end, life, Guide::PreviousRecord) }
+        if at >= end {
+            Some(at)
+        } else if !pages.is_readable(at..end) {
+            self.count_damage(pages.block);
+            None
+        } else {
+            self.scan_page(pages, at..end, life, Guide::PreviousRecord)
+        }
     }
 
     /// Scans the records that start in one page. Returns the offset after the last of them.
@@ -237,7 +251,11 @@ impl Scanner<'_> {
     ) -> Option<usize> {
         let mut at = span.start;
         while at + HEADER_BYTES <= pages.data.len() && at < span.end {
-            let Some(header) = header_of(&pages.data[at..]) else {
+            let header = header_of(&pages.data[at..]).filter(|header| {
+                // Of a corrupt record at least the key is needed.
+                pages.is_readable(at..at + HEADER_BYTES + usize::from(header.key_bytes))
+            });
+            let Some(header) = header else {
                 self.count_damage(pages.block);
                 return None;
             };
@@ -246,11 +264,17 @@ impl Scanner<'_> {
             if at + bytes > pages.data.len() {
                 let mut chained = Vec::with_capacity(bytes);
                 chained.extend_from_slice(&pages.data[at..]);
-                self.chain = Some(Chain { address, order: life.order, bytes: chained, wanted: bytes });
+                let is_readable = pages.is_readable(at..pages.data.len());
+                let order = life.order;
+                self.chain = Some(Chain { address, order, bytes: chained, wanted: bytes, is_readable });
                 return None;
             }
             let next = at + bytes;
-            if self.add_record(&pages.data[at..next], address, life.order) {
+            let is_readable = pages.is_readable(at..next);
+            if !is_readable {
+                self.count_damage(pages.block);
+            }
+            if is_readable && self.add_record(&pages.data[at..next], address, life.order) {
                 if guide == Guide::PreviousRecord {
                     self.found.unlisted_records.push((pages.block, address));
                 }

@@ -3,12 +3,13 @@
 //! Input: the first page of every block. Output: the checkpoint or the part of the log that each block belongs to.
 //! Invariant: a block is identified as long as one of its pages can be read.
 
-use super::read_pages;
+use super::page_reads::{PageBytes, read_pages};
 use crate::engine::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::blocks::EPOCH_SHIFT;
 use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
+use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
@@ -23,15 +24,17 @@ pub(super) enum FirstPage {
     Spare(PageSpare),
     /// Unreadable; this is the spare of another page with the block's highest order.
     Corrupt(PageSpare),
-    /// Unreadable, like every other page of the block.
+    /// Programmed, and neither this page nor another one of the block carries a spare.
     Unknown,
+    /// Unknown, because the reads of one or more pages of the block failed.
+    Unreadable,
 }
 
 impl FirstPage {
     fn spare(&self) -> Option<&PageSpare> {
         match self {
             Self::Spare(spare) | Self::Corrupt(spare) => Some(spare),
-            Self::Blank | Self::Unknown => None,
+            Self::Blank | Self::Unknown | Self::Unreadable => None,
         }
     }
 }
@@ -80,7 +83,10 @@ impl Survey {
 
     /// Returns the number of blocks with programmed pages none of which can be read.
     pub(super) fn unknown_blocks(&self) -> u32 {
-        let unknown = self.first_pages.iter().filter(|first| **first == FirstPage::Unknown);
+        let unknown = self
+            .first_pages
+            .iter()
+            .filter(|first| matches!(first, FirstPage::Unknown | FirstPage::Unreadable));
         u32::try_from(unknown.count()).unwrap_or(u32::MAX)
     }
 
@@ -103,11 +109,14 @@ pub(super) fn survey<M: Media>(
     let total = u64::from(ftl.geometry().blocks);
     let mut first_pages = Vec::with_capacity(ftl.geometry().blocks as usize);
     let pages = (0..ftl.geometry().blocks).map(|block| PageAddress::new(BlockId(block), 0));
-    let (media, frames, _) = ftl.reading();
-    read_pages(media, frames, now, pages, |page, bytes| {
+    let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
+    read_pages(&mut source, now, pages, |page, bytes| {
         first_pages.push(match bytes {
-            None => FirstPage::Blank,
-            Some(bytes) => PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare),
+            PageBytes::Blank => FirstPage::Blank,
+            PageBytes::Programmed(bytes) => {
+                PageSpare::decode(bytes, page.page).map_or(FirstPage::Unknown, FirstPage::Spare)
+            }
+            PageBytes::Unreadable => FirstPage::Unknown,
         });
         progress(OpenProgress { stage: "survey", done: first_pages.len() as u64, total });
     })?;
@@ -145,13 +154,19 @@ fn read_other_pages<M: Media>(
     let blocks: Vec<BlockId> = unknown.map(|(block, _)| block).collect();
     let pages =
         blocks.iter().flat_map(|block| (1..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
-    let (media, frames, _) = ftl.reading();
-    read_pages(media, frames, now, pages, |page, bytes| {
-        let spare = bytes.and_then(|bytes| PageSpare::decode(bytes, page.page));
+    let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
+    read_pages(&mut source, now, pages, |page, bytes| {
+        let spare = bytes.programmed().and_then(|bytes| PageSpare::decode(bytes, page.page));
         let first = &mut first_pages[page.block.index()];
         if let Some(spare) = spare.filter(|spare| first.spare().is_none_or(|known| known.order < spare.order))
         {
             *first = FirstPage::Corrupt(spare);
         }
-    })
+    })?;
+    for failed in ftl.failures().pages().filter(|failed| failed.errno.is_some()) {
+        if let Some(first @ FirstPage::Unknown) = first_pages.get_mut(failed.page.block.index()) {
+            *first = FirstPage::Unreadable;
+        }
+    }
+    Ok(())
 }

@@ -177,7 +177,7 @@ fn truncation_of_an_open_file_makes_pages_unreadable() {
         file(&directory).set_len(PIECE_BYTES as u64).unwrap();
         let at = page(3, 0);
         let done = complete_one(&mut media, MediaOp::Read { page: at, frame: MediaFrame::zeroed() });
-        assert_eq!(done.result, Err(MediaError::Unreadable { page: at }), "{way:?}");
+        assert_eq!(done.result, Err(MediaError::Io { errno: 5, page: at }), "{way:?}");
         assert!(done.frame.is_some());
     }
 }
@@ -204,7 +204,7 @@ fn an_unreadable_page_does_not_fail_other_pages() {
         for (done, number) in done.iter().zip(0..8) {
             let page = page(3, number);
             let expected =
-                if number < 5 { Ok(PageState::Programmed) } else { Err(MediaError::Unreadable { page }) };
+                if number < 5 { Ok(PageState::Programmed) } else { Err(MediaError::Io { errno: 5, page }) };
             assert_eq!(done.result, expected, "{way:?} {number}");
             assert_eq!(done.frame.as_ref().map(|frame| frame.len()), Some(layout::SLOT_BYTES));
             assert!(number >= 5 || done.frame.as_ref().unwrap()[100] == number);

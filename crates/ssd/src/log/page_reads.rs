@@ -1,0 +1,142 @@
+//! The page reads of the log: at most one in flight for each page, whatever the number of its waiters.
+//!
+//! Input: pages and who waits for them, and the completions of reads. Output: pages in device DRAM, with one pin for each
+//! waiter, and the end of each read. Invariant: nothing of a failed read is kept; the next request asks the medium again.
+
+use crate::log::blocks::BlockTable;
+use crate::log::page_cache::PageCache;
+use crate::media::geometry::PageAddress;
+use crate::media::token::MediaPurpose;
+use crate::media::{Media, MediaCompletion, MediaError, MediaOp, PageState, RefusedOp};
+use crate::mutant::{Mutant, mutant};
+use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A waiter for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadWaiter {
+    /// An operation, by its slab index.
+    Operation(usize),
+    /// The collector.
+    Collector,
+}
+
+/// The end of a read, for one waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndedRead {
+    pub(crate) waiter: ReadWaiter,
+    pub(crate) page: PageAddress,
+    pub(crate) result: ReadResult,
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadResult {
+    /// The page is in device DRAM, with a pin for this waiter.
+    Pinned,
+    /// The block was erased or reopened since the request: the page of then is no longer needed.
+    Outdated,
+    /// The medium could not read the page.
+    Failed(MediaError),
+}
+
+#[derive(Debug)]
+struct PageRead {
+    order: u64,
+    waiters: Vec<ReadWaiter>,
+    submitted: bool,
+}
+
+/// The reads in flight.
+#[derive(Debug, Default)]
+pub(super) struct PageReads {
+    in_flight: BTreeMap<PageAddress, PageRead>,
+    queue: VecDeque<PageAddress>,
+}
+
+impl PageReads {
+    /// Adds a waiter for a page, and queues a read of the page if none is in flight.
+    pub(super) fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
+        let order = blocks.get(page.block).order;
+        let reading = self.in_flight.entry(page).or_insert_with(|| {
+            self.queue.push_back(page);
+            PageRead { order, waiters: Vec::new(), submitted: false }
+        });
+        reading.waiters.push(waiter);
+    }
+
+    /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was
+    /// submitted.
+    ///
+    /// # Panics
+    /// The medium rejects a read and returns another operation.
+    pub(super) fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
+        let mut moved = false;
+        while let Some(&page) = self.queue.front() {
+            let Some(frame) = dram.take_frame() else { break };
+            match media.submit(MediaPurpose::Read(page).encode(), MediaOp::Read { page, frame }, now) {
+                Ok(()) => {
+                    self.queue.pop_front();
+                    let reading = self.in_flight.get_mut(&page).expect("a queued read has waiters");
+                    reading.submitted = true;
+                    moved = true;
+                }
+                Err(RefusedOp { op: MediaOp::Read { frame, .. }, .. }) => {
+                    dram.return_frame(frame);
+                    break;
+                }
+                Err(RefusedOp { op, .. }) => {
+                    unreachable!("the medium rejected a read of {page} and returned {op:?}")
+                }
+            }
+        }
+        moved
+    }
+
+    /// Completes a read and appends its end to `ended`, once for each waiter. The page goes into the cache with one pin per
+    /// waiter, unless the read failed, or the block was erased or reopened since the request.
+    ///
+    /// # Panics
+    /// No read of the page was submitted.
+    pub(super) fn complete(
+        &mut self,
+        page: PageAddress,
+        done: MediaCompletion,
+        dram: &mut PageCache,
+        blocks: &BlockTable,
+        ended: &mut Vec<EndedRead>,
+    ) {
+        let reading = self.in_flight.remove(&page).filter(|reading| reading.submitted);
+        let reading =
+            reading.unwrap_or_else(|| panic!("the medium completed a read of {page} that was not submitted"));
+        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0
+            || mutant(Mutant::EarlierPageCached);
+        let result = match (done.result, done.frame) {
+            (Ok(state), Some(mut frame)) if same_life => {
+                if state == PageState::Blank {
+                    // The reader gets zeroes, which are neither a spare nor a record, instead of another page's bytes.
+                    frame.fill(0);
+                }
+                dram.insert(page, frame);
+                ReadResult::Pinned
+            }
+            (result, frame) => {
+                if let Some(frame) = frame {
+                    dram.return_frame(frame);
+                }
+                result.err().filter(|_| same_life).map_or(ReadResult::Outdated, ReadResult::Failed)
+            }
+        };
+        for waiter in reading.waiters {
+            if result == ReadResult::Pinned {
+                dram.pin(page);
+            }
+            ended.push(EndedRead { waiter, page, result });
+        }
+    }
+
+    /// Returns true if no read is in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+}

@@ -1,0 +1,151 @@
+//! A medium in memory whose reads fail where a test says so.
+
+use headwater_host::clock::Nanos;
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{
+    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits,
+    PAGES_PER_BLOCK, PageAddress, RefusedOp,
+};
+use std::collections::BTreeMap;
+
+/// Input/output error: the same read may succeed later.
+pub(crate) const EIO: i32 = 5;
+/// No data: a medium error, which stays.
+pub(crate) const ENODATA: i32 = 61;
+
+/// The failure of the reads of one page.
+#[derive(Clone, Copy, Debug)]
+struct PageFault {
+    errno: i32,
+    /// Reads that still fail.
+    left: u64,
+}
+
+/// Flash in memory that is read page by page, with failing reads.
+#[derive(Debug)]
+pub(crate) struct FailingMedia {
+    flash: MemoryMedia,
+    faults: BTreeMap<PageAddress, PageFault>,
+    failed: Vec<MediaCompletion>,
+    /// The waits between two attempts, in order.
+    pub(crate) waits: Vec<Nanos>,
+    /// Reads by page.
+    pub(crate) reads: BTreeMap<PageAddress, u64>,
+    /// Blocks erased, in order.
+    pub(crate) erased: Vec<BlockId>,
+    /// Pages programmed.
+    pub(crate) programs: u64,
+    /// Flushes, and the error number with which they fail.
+    pub(crate) flushes: u64,
+    pub(crate) flush_errno: Option<i32>,
+}
+
+impl FailingMedia {
+    pub(crate) fn new(blocks: u32) -> Self {
+        Self::of(MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap(), BTreeMap::new())
+    }
+
+    fn of(flash: MemoryMedia, faults: BTreeMap<PageAddress, PageFault>) -> Self {
+        Self {
+            flash,
+            faults,
+            failed: Vec::new(),
+            waits: Vec::new(),
+            reads: BTreeMap::new(),
+            erased: Vec::new(),
+            programs: 0,
+            flushes: 0,
+            flush_errno: None,
+        }
+    }
+
+    /// Returns the medium as a killed process leaves it, with the same faults.
+    pub(crate) fn after_kill(self) -> Self {
+        Self::of(self.flash.after_power_cut(), self.faults)
+    }
+
+    /// Makes the next `times` reads of a page fail.
+    pub(crate) fn fail(&mut self, page: PageAddress, errno: i32, times: u64) {
+        self.faults.insert(page, PageFault { errno, left: times });
+    }
+
+    /// Makes all pages readable.
+    pub(crate) fn mend(&mut self) {
+        self.faults.clear();
+    }
+
+    /// Returns the last page that holds these bytes.
+    pub(crate) fn page_with(&self, bytes: &[u8]) -> PageAddress {
+        self.pages_with(bytes).pop().unwrap_or_else(|| panic!("no page holds {bytes:?}"))
+    }
+
+    /// Returns every page that holds these bytes.
+    pub(crate) fn pages_with(&self, bytes: &[u8]) -> Vec<PageAddress> {
+        let pages = u8::try_from(PAGES_PER_BLOCK).unwrap();
+        let all = (0..self.flash.geometry().blocks)
+            .flat_map(|block| (0..pages).map(move |page| PageAddress::new(BlockId(block), page)));
+        let holds = |page: &PageAddress| {
+            let data = self.flash.view(*page);
+            data.is_some_and(|data| data.windows(bytes.len()).any(|window| window == bytes))
+        };
+        all.filter(holds).collect()
+    }
+}
+
+impl Media for FailingMedia {
+    fn geometry(&self) -> FlashGeometry {
+        self.flash.geometry()
+    }
+
+    fn traits(&self) -> MediaTraits {
+        MediaTraits { addressable: false, volatile_cache: true, ..self.flash.traits() }
+    }
+
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
+        match &op {
+            MediaOp::Read { page, .. } => {
+                *self.reads.entry(*page).or_default() += 1;
+                if let Some(fault) = self.faults.get_mut(page).filter(|fault| fault.left > 0) {
+                    fault.left -= 1;
+                    let (errno, page) = (fault.errno, *page);
+                    let MediaOp::Read { frame, .. } = op else { unreachable!("it is a read") };
+                    let result = Err(MediaError::Io { errno, page });
+                    self.failed.push(MediaCompletion { token, frame: Some(frame), result });
+                    return Ok(());
+                }
+            }
+            MediaOp::Program { .. } => self.programs += 1,
+            MediaOp::Erase { block } => self.erased.push(*block),
+            MediaOp::Flush => {
+                self.flushes += 1;
+                if let Some(errno) = self.flush_errno {
+                    let page = PageAddress::new(BlockId(0), 0);
+                    let result = Err(MediaError::Io { errno, page });
+                    self.failed.push(MediaCompletion { token, frame: None, result });
+                    return Ok(());
+                }
+            }
+        }
+        self.flash.submit(token, op, now)
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
+        done.append(&mut self.failed);
+        self.flash.poll(now, done);
+    }
+
+    fn wait(&mut self, now: Nanos) -> Nanos {
+        self.flash.wait(now)
+    }
+
+    fn wait_until(&mut self, now: Nanos, until: Nanos) -> Nanos {
+        if until > now {
+            self.waits.push(until.since(now));
+        }
+        now.max(until)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flash.in_flight() + self.failed.len()
+    }
+}

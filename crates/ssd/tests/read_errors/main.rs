@@ -1,0 +1,8 @@
+//! Reads that fail: while a device opens, while it serves, and while its collector works.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+
+mod collection;
+mod failing_media;
+mod host;
+mod opening;
+mod serving;
