@@ -16,7 +16,7 @@ pub use owned_device::OwnedDevice;
 pub use size::ByteSize;
 
 use headwater_io::attach::admin::AccessGrant;
-use headwater_ssd::engine::Durability;
+use headwater_ssd::engine::{Durability, LossDigest};
 use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::media::PAGES_PER_BLOCK;
 use headwater_ssd::media::geometry::BLOCKS_MAX;
@@ -69,6 +69,8 @@ pub struct ConfigOverrides {
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.
     pub ready_file: Option<PathBuf>,
+    /// The loss that this start may accept.
+    pub accept_loss: Option<LossDigest>,
 }
 
 /// The complete configuration of a node.
@@ -103,6 +105,8 @@ pub struct NodeConfig {
     pub durability: [Durability; NAMESPACES],
     /// Path of the ready file.
     pub ready_file: Option<PathBuf>,
+    /// The loss of unreadable pages that this start may accept. No file sets it: it is a decision about one loss.
+    pub accept_loss: Option<LossDigest>,
 }
 
 /// The error of a configuration that was refused.
@@ -228,6 +232,7 @@ impl NodeConfig {
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             durability,
             ready_file: over.ready_file.or(from_file.ready_file),
+            accept_loss: over.accept_loss,
         };
         config.check()?;
         Ok(config)
@@ -256,6 +261,7 @@ fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Op
         ("vfio-user", over.vfio_user.is_some() || file.vfio_user.is_some()),
         ("nvme-tcp", over.nvme_tcp.or(file.nvme_tcp).is_some()),
         ("capacity", over.capacity.or(file.capacity).is_some()),
+        ("accept-loss", over.accept_loss.is_some()),
         ("memory", over.memory.or(file.memory).is_some()),
         ("durability", over.durability.is_some() || file.durability.is_some() || !file.namespace.is_empty()),
     ];

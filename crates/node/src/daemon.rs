@@ -1,6 +1,7 @@
 //! The daemon: opens the device and its front ends, runs the core loop, publishes metrics, stops.
 
 pub mod core_loop;
+pub mod damage_log;
 pub mod data_dir;
 pub mod flash_device;
 pub mod metrics;

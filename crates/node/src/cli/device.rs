@@ -61,7 +61,8 @@ Examples:
     #[command(after_help = "\
 Nothing is changed: the flash file is opened read-only. Every record that the index names is read, its checksum verified
 and its key hashed; then the index is rebuilt from the whole log and compared with the index of the checkpoint. Keys are
-shown as hashes and locations. Exit code 1 when a record, the checkpoint or the index is wrong.
+shown as hashes and locations. Exit code 1 when a record, the checkpoint or the index is wrong, or a page cannot be read.
+If a start needs such a page, the report ends with the digest that `headwater serve --accept-loss` takes.
 
 Example:
   headwater device check ./data")]

@@ -10,6 +10,7 @@ use crate::daemon::core_loop::DrainResult;
 use crate::daemon::serve::{NodeConsole, RecoveryProgress, ServingNode, durability_text};
 use crate::daemon::stop::StopSignal;
 use clap::Args;
+use headwater_ssd::engine::LossDigest;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -77,6 +78,10 @@ pub struct ServeArgs {
     /// Write the addresses to this file, as JSON, when the node serves
     #[arg(long, value_name = "PATH")]
     ready_file: Option<PathBuf>,
+    /// Give up the unreadable pages of the report with this digest, which a refused start and `headwater device check`
+    /// print; any other loss is still refused
+    #[arg(long, value_name = "DIGEST")]
+    accept_loss: Option<LossDigest>,
 }
 
 /// Runs `headwater serve`.
@@ -98,6 +103,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         memory: args.memory,
         durability: args.durability,
         ready_file: args.ready_file,
+        accept_loss: args.accept_loss,
     };
     let config = NodeConfig::assemble(args.config.as_deref(), over)
         .map_err(|error| CommandFailure::usage(error.to_string()))?;

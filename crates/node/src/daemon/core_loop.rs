@@ -8,6 +8,7 @@
 //!   serving --(stop requested)--> draining --(every front end drained, or the limit)--> ended
 //! ```
 
+use crate::daemon::damage_log::DamageLog;
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
 use crate::daemon::stop::StopSignal;
 use headwater_frontend::core_device::CoreWork;
@@ -84,6 +85,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         let mut publish_at = moved_at;
         let mut unpublished = true;
         let mut draining_since = None;
+        let mut damage = DamageLog::default();
         loop {
             let now = self.clock.now();
             if stop.is_requested() && draining_since.is_none() {
@@ -95,7 +97,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 moved_at = now;
                 unpublished = true;
             }
-            if unpublished && now >= publish_at && self.publish() {
+            if unpublished && now >= publish_at && self.publish(&mut damage, now) {
                 publish_at = now.after(PUBLISH_INTERVAL);
                 unpublished = false;
             }
@@ -198,13 +200,15 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         }
     }
 
-    fn publish(&self) -> bool {
+    fn publish(&self, damage: &mut DamageLog, now: Nanos) -> bool {
         let mut numbers = FrontEndCounters::default();
         for front_end in &self.front_ends {
             front_end.add_counters(&mut numbers);
         }
         numbers.trace = self.device.trace();
-        self.board.publish(&self.device.stats(), numbers)
+        let stats = self.device.stats();
+        damage.update(&stats, now);
+        self.board.publish(&stats, numbers)
     }
 }
 

@@ -22,7 +22,7 @@ use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::engine::{DeviceConfig, OpeningReads, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
 
@@ -61,7 +61,24 @@ pub fn open_device(
         format!("{}: the device cannot be opened: {}", directory.path().display(), error.reason)
     })?;
     opened.set_identity(device_identity);
+    log_opening_reads(opened.opening_reads());
     Ok(opened)
+}
+
+/// Logs the reads of an opening that failed: those that succeeded later, and the pages whose loss was accepted.
+fn log_opening_reads(reads: &OpeningReads) {
+    if reads.repeated > 0 {
+        tracing::warn!(
+            pages = reads.repeated,
+            "pages of the flash were read only when repeated; check the disk"
+        );
+    }
+    if let Some(report) = &reads.accepted {
+        tracing::warn!(digest = %report.digest, "the loss was accepted: {report}");
+        for page in &report.pages {
+            tracing::info!("given up: {page}");
+        }
+    }
 }
 
 /// Checks the flash file of a data directory; nothing in it changes.
@@ -107,6 +124,7 @@ fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
         frames_max: frames_max(config),
         pool: Some(pool.clone()),
         hash_seed: fastrand::u64(..),
+        accept_loss: config.accept_loss,
         ..DeviceConfig::default()
     }
 }

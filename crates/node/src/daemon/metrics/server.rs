@@ -3,6 +3,7 @@
 //! Input: HTTP requests. Output: text. tokio runs on this thread only; the core loop never waits for it.
 
 use super::{MetricsBoard, NodeHealth, text};
+use crate::daemon::damage_log::damage_text;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -93,11 +94,16 @@ async fn metrics(State(board): State<Arc<MetricsBoard>>) -> Response {
 
 async fn health(State(board): State<Arc<MetricsBoard>>) -> Response {
     let health = board.health();
-    let code = match health {
-        NodeHealth::Serving => StatusCode::OK,
-        NodeHealth::Recovering | NodeHealth::Draining => StatusCode::SERVICE_UNAVAILABLE,
+    let device = board.snapshot().device;
+    let (code, word) = match health {
+        NodeHealth::Serving if device.collection_stuck => {
+            (StatusCode::SERVICE_UNAVAILABLE, "writes fail: collection cannot free a block")
+        }
+        NodeHealth::Serving => (StatusCode::OK, health.as_str()),
+        NodeHealth::Recovering | NodeHealth::Draining => (StatusCode::SERVICE_UNAVAILABLE, health.as_str()),
     };
-    (code, format!("{}\n", health.as_str())).into_response()
+    let damage = damage_text(&device).map_or(String::new(), |damage| format!("damage: {damage}\n"));
+    (code, format!("{word}\n{damage}")).into_response()
 }
 
 async fn trace(State(board): State<Arc<MetricsBoard>>) -> Response {
@@ -132,6 +138,27 @@ mod tests {
         assert!(ask(server.address(), "/metrics").contains("headwater_free_blocks 0"));
         assert!(ask(server.address(), "/trace").starts_with("HTTP/1.1 404"));
         assert!(ask(server.address(), "/nothing").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn healthz_names_damage_and_fails_while_collection_is_stuck() {
+        use headwater_frontend::counters::FrontEndCounters;
+        use headwater_ssd::engine::DeviceStats;
+        let board = Arc::new(MetricsBoard::default());
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
+        board.set_health(NodeHealth::Serving);
+        let mut stats = DeviceStats { damaged: 2, unreadable_pages: 1, ..DeviceStats::default() };
+        assert!(board.publish(&stats, FrontEndCounters::default()));
+        let answer = ask(server.address(), "/healthz");
+        let damage = "ok\ndamage: 1 unreadable pages given up, 2 damaged records\n";
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(damage), "{answer}");
+        stats.collection_stuck = true;
+        assert!(board.publish(&stats, FrontEndCounters::default()));
+        let answer = ask(server.address(), "/healthz");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("writes fail"), "{answer}");
+        let metrics = ask(server.address(), "/metrics");
+        assert!(metrics.contains("headwater_collection_stuck 1"), "{metrics}");
+        assert!(metrics.contains("headwater_unreadable_pages 1"), "{metrics}");
     }
 
     #[test]

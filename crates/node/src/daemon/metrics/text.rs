@@ -64,7 +64,19 @@ impl SnapshotCollector {
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
         counter(encoder, "cache_hits", "Page reads answered from device DRAM", device.cache_hits)?;
         counter(encoder, "cache_misses", "Page reads that went to the media", device.cache_misses)?;
-        counter(encoder, "damaged_records", "Records whose checksum did not match", device.damaged)
+        counter(encoder, "damaged_records", "Records whose checksum did not match", device.damaged)?;
+        counter(
+            encoder,
+            "read_errors",
+            "Reads of the flash that failed, also those that succeeded when repeated",
+            device.read_errors,
+        )?;
+        gauge(
+            encoder,
+            "unreadable_pages",
+            "Unreadable pages whose loss was accepted at the start",
+            device.unreadable_pages,
+        )
     }
 
     fn wear(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -84,6 +96,12 @@ impl SnapshotCollector {
             "quarantined_blocks",
             "Blocks set aside because a live record in them cannot be read",
             device.quarantined,
+        )?;
+        gauge(
+            encoder,
+            "collection_stuck",
+            "1 while collection cannot free a block for a write that failed",
+            u64::from(device.collection_stuck),
         )?;
         counter(
             encoder,
