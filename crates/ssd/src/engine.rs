@@ -37,8 +37,8 @@ use throttle::CommandThrottle;
 use validate::check_batch;
 
 pub use crate::config::{DeviceConfig, DeviceStats, Durability, FailedRead, LossDigest, VictimPolicy};
-pub(crate) use open::{build_ftl, recover_readable};
 pub use open::{OpenError, OpenProgress, OpenReason, OpeningReads, StartTime};
+pub(crate) use open::{build_ftl, recover_readable};
 
 /// A key-value and block device on one medium.
 #[derive(Debug)]
