@@ -260,7 +260,8 @@ impl Drop for InProcessQueue {
 mod tests {
     use super::*;
 
-    /// The number of blocks saturated at 32 bits, and no error named the bytes that were requested.
+    /// Checks for a former defect: the number of blocks saturated at 32 bits, and no error named the bytes that were
+    /// requested.
     #[test]
     fn capacity_above_the_largest_medium_is_refused_by_its_bytes() {
         let max = u64::from(BLOCKS_MAX) * PAGES_PER_BLOCK as u64 * SLOT_BYTES;

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(counter_of(&theirs), signals);
     }
 
-    /// A write to a full counter of a blocking file never returned.
+    /// Checks for a former defect: a write to a full counter of a blocking file never returned.
     #[test]
     fn a_full_counter_of_a_blocking_file_does_not_block_and_its_flag_is_left_alone() {
         let (ours, theirs) = shared();

@@ -1,7 +1,7 @@
 //! Changes of the width of an integer that keep its value.
 //!
 //! Input: a number. Output: the same number. Invariant: no result differs from its input: a number that does not fit is
-//! a broken promise of the caller, and panics in every build. A number that somebody else may have made too large is
+//! a broken promise of the caller, and panics in every build. A number that comes from a client, a file or the kernel is
 //! input: convert it with `try_from` and answer with an error.
 
 use std::any::type_name;

@@ -332,7 +332,8 @@ mod tests {
         assert!(error.starts_with("capacity 4 KiB is too small: give at least"), "{error}");
     }
 
-    /// Its blocks saturated at 32 bits, and the error was that of a file system that has no such file.
+    /// Checks for a former defect: its blocks saturated at 32 bits, and the error was that of a file system that has no
+    /// such file.
     #[test]
     fn error_of_a_large_capacity_names_the_maximum() {
         let with = |capacity| ConfigOverrides { capacity: Some(capacity), ..ConfigOverrides::default() };

@@ -27,7 +27,8 @@ fn frames_are_aligned_for_direct_io_and_do_not_overlap() {
     }
 }
 
-/// The memory pool returns memory as its last user left it, and a frame is zeroed when it is first taken.
+/// Checks zeroing: the memory pool returns memory as its last user left it, and a frame is zeroed when it is first
+/// taken.
 #[test]
 fn no_frame_shows_bytes_of_another_user_of_the_memory_pool() {
     let pool = pool(2 << 20);

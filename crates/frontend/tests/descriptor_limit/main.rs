@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-type Device = SsdDevice<MemoryMedia>;
+type MemoryDevice = SsdDevice<MemoryMedia>;
 
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
@@ -32,7 +32,7 @@ const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 /// A front end, and a way to connect to it without waiting for it.
 struct Watched {
     name: &'static str,
-    front_end: Box<dyn FrontEnd<Device>>,
+    front_end: Box<dyn FrontEnd<MemoryDevice>>,
     connect: Box<dyn Fn() -> OwnedFd>,
     /// Its listeners with a client that waits.
     listeners: u64,
@@ -76,11 +76,8 @@ fn all_front_ends(folder: &Path) -> (SocketAddr, Vec<Watched>) {
     let attach = AttachFrontEnd::bind(&attach_path, GrantPolicy::new([]), executor).unwrap();
     let guest_path = folder.join("guest.sock");
     let vfio_user = VfioUserFrontEnd::bind(&guest_path, FrontEndId(4)).unwrap();
-    let watched = |name, front_end: Box<dyn FrontEnd<Device>>, connect: Box<dyn Fn() -> OwnedFd>| Watched {
-        name,
-        front_end,
-        connect,
-        listeners: 1,
+    let watched = |name, front_end: Box<dyn FrontEnd<MemoryDevice>>, connect: Box<dyn Fn() -> OwnedFd>| {
+        Watched { name, front_end, connect, listeners: 1 }
     };
     let all = vec![
         watched("resp", Box::new(resp), Box::new(move || tcp(resp_address))),
@@ -112,7 +109,8 @@ fn take_all_descriptors() -> Vec<OwnedFd> {
     taken
 }
 
-/// A front end whose process was out of descriptors called `accept` in every turn, and the core loop never slept.
+/// Checks for a former defect: a front end whose process was out of descriptors called `accept` in every turn, and the
+/// core loop never slept.
 #[test]
 fn without_free_descriptors_connected_clients_are_served_and_waiting_ones_are_accepted_later() {
     const TURN: Nanos = Nanos::from_micros(100);
@@ -172,9 +170,14 @@ fn without_free_descriptors_connected_clients_are_served_and_waiting_ones_are_ac
     for _ in 0..2_000 {
         turn(&mut all, &mut now);
     }
-    for ((watched, pauses), others) in all.iter().zip(pauses).zip([1, 0, 0, 0]) {
+    for ((watched, pauses), accepted) in all.iter().zip(pauses).zip([1, 0, 0, 0]) {
         let counters = watched.counters();
-        assert_eq!(counters.connections, 1 + others, "{}: the waiting client was not accepted", watched.name);
+        assert_eq!(
+            counters.connections,
+            1 + accepted,
+            "{}: the waiting client was not accepted",
+            watched.name
+        );
         assert_eq!(counters.accept_pauses, pauses, "{}: paused with free descriptors", watched.name);
     }
     drop(waiting);

@@ -301,7 +301,8 @@ fn increments_of_one_pipeline_share_one_flush() {
     assert_eq!(String::from_utf8(bench.wait_for(expected.len())).unwrap(), expected);
 }
 
-/// CONFIG RESETSTAT set the counters of the metrics to zero too: `headwater_commands_total` went backwards.
+/// Checks for a former defect: CONFIG RESETSTAT set the counters of the metrics to zero too: `headwater_commands_total`
+/// went backwards.
 #[test]
 fn resetstat_resets_info_and_leaves_the_metrics() {
     let mut bench = RespHarness::start();

@@ -48,9 +48,10 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
     assert_eq!(node.device.next_completion(other).unwrap().sink, VALUE);
 }
 
-/// A write to a full eventfd, from which the hypervisor had taken the non-blocking flag, stopped the core loop for ever.
+/// Checks for a former defect: a write to a full eventfd, from which the hypervisor had taken the non-blocking flag,
+/// stopped the core loop for ever.
 #[test]
-fn full_and_blocking_interrupt_descriptors_stop_nobody() {
+fn full_and_blocking_interrupt_descriptors_stop_no_client() {
     let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);

@@ -247,7 +247,8 @@ fn cancel_ends_a_read_that_never_completes() {
     assert!(matches!(done.result, Err(libc::ECANCELED | libc::EINTR)), "{done:?}");
 }
 
-/// The failed start of a thread was reported as a full ring, so that callers waited for a completion that never came.
+/// Checks for a former defect: the failed start of a thread was reported as a full ring, so that callers waited for a
+/// completion that never came.
 #[test]
 fn refused_thread_is_reported_with_its_error() {
     const IN_CHILD: &str = "HEADWATER_TEST_WITHOUT_DESCRIPTORS";

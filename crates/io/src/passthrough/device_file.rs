@@ -248,7 +248,8 @@ mod tests {
         assert!(partition_window(&disk, 2, &facts(4_096, 10_000)).is_err(), "it holds no block");
     }
 
-    /// A block size above 32 bits was taken as 4 GiB less one byte, and a size in sectors wrapped in release.
+    /// Checks for a former defect: a block size above 32 bits was taken as 4 GiB less one byte, and a size in sectors
+    /// wrapped in release.
     #[test]
     fn sizes_that_no_namespace_has_are_refused_and_not_changed() {
         let folder = tempfile::tempdir().unwrap();

@@ -273,7 +273,8 @@ mod tests {
         }
     }
 
-    /// The error of the shutdown was lost: only that of the core loop was returned, which says that all data is safe.
+    /// Checks for a former defect: the error of the shutdown was lost: only that of the core loop was returned, which
+    /// says that all data is safe.
     #[test]
     fn both_errors_are_returned_when_loop_and_shutdown_fail() {
         let folder = tempfile::tempdir().unwrap();

@@ -163,7 +163,8 @@ fn block_capacity(device: &VfioDevice) -> ByteSize {
 mod tests {
     use super::*;
 
-    /// The shift dropped the high bits of a number of blocks that only a defective controller reports.
+    /// Checks for a former defect: the shift dropped the high bits of a number of blocks that only a defective
+    /// controller reports.
     #[test]
     fn bytes_of_blocks_saturate_instead_of_wrapping() {
         assert_eq!(block_bytes(3, 12), 12_288);

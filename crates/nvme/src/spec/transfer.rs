@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(copy.nvm_transfer(512).unwrap().bytes, 32);
     }
 
-    /// The ranges of every format were counted with the 32 bytes of format 0h, so that a list of format 1h in a shorter
-    /// buffer was accepted.
+    /// Checks for a former defect: the ranges of every format were counted with the 32 bytes of format 0h, so that a
+    /// list of format 1h in a shorter buffer was accepted.
     #[test]
     fn descriptor_format_of_a_copy_determines_the_length_of_its_ranges() {
         let copy = nvm::copy(1, 7, DataPointer { address: 0x1000, bytes: 3 * 32 }, BlockOptions::NONE);

@@ -101,7 +101,7 @@ fn sanitize_completion_is_reported_to_the_controller_that_started_it() {
     assert_eq!(host.controller.take_async_event().unwrap().result, 0x0081_0106);
 }
 
-/// The end of the operation was reported while the subsystem had not started it.
+/// Checks for a former defect: the end of the operation was reported while the subsystem had not started it.
 #[test]
 fn sanitize_that_waits_for_its_start_is_not_reported_as_completed() {
     let mut host = AdminHost::new();
@@ -119,7 +119,8 @@ fn sanitize_that_waits_for_its_start_is_not_reported_as_completed() {
     assert_eq!(host.controller.take_async_event(), None, "reported once");
 }
 
-/// A reset left the controller waiting for the end of an operation that it had requested before.
+/// Checks for a former defect: a reset left the controller waiting for the end of an operation that it had requested
+/// before.
 #[test]
 fn a_reset_controller_does_not_report_the_sanitize_it_requested_before() {
     let mut host = AdminHost::new();

@@ -266,7 +266,8 @@ fn open_to_generous_controller() -> InitiatorConnection<LengthOnly> {
     host
 }
 
-/// The length saturated at 4 GiB less one byte: the command was sent, and named fewer bytes than its buffer has.
+/// Checks for a former defect: the length saturated at 4 GiB less one byte: the command was sent, and named fewer bytes
+/// than its buffer has.
 #[test]
 fn data_that_no_command_can_describe_is_returned_and_not_sent() {
     let mut host = open_to_generous_controller();
@@ -283,7 +284,8 @@ fn data_that_no_command_can_describe_is_returned_and_not_sent() {
     assert_eq!((host.outstanding(), host.outgoing().pending()), (0, 0));
 }
 
-/// The length of the PDU saturated: the controller would have taken the last bytes of the data for the next PDU.
+/// Checks for a former defect: the length of the PDU saturated: the controller would have taken the last bytes of the
+/// data for the next PDU.
 #[test]
 fn longest_write_is_divided_into_pdus_whose_length_has_32_bits() {
     let mut host = open_to_generous_controller();

@@ -62,7 +62,8 @@ fn data_shorter_than_its_entry_or_in_the_wrong_direction_is_refused() {
     assert_eq!(judge(&list), Err(WRONG_LENGTH));
 }
 
-/// The list of a Copy with descriptor format 1h passed with the length of format 0h, so the device read beyond it.
+/// Checks for a former defect: the list of a Copy with descriptor format 1h passed with the length of format 0h, so the
+/// device read beyond it.
 #[test]
 fn list_of_a_copy_has_the_length_of_its_descriptor_format() {
     let mut copy = Command::flush(1);

@@ -80,7 +80,7 @@ pub trait TransferRing {
     fn poll(&mut self, now: Nanos, done: &mut Vec<FinishedTransfer>);
 
     /// Starts the accepted transfers and waits until a completion is there; returns at once when none is in flight.
-    /// Returns the time then: of the completion on a ring with virtual time, `now` on others.
+    /// Returns the time then: of the completion on a ring with virtual time, `now` on every other ring.
     fn wait(&mut self, now: Nanos) -> Nanos;
 
     /// Returns the time that the ring has reached, on a ring with virtual time.
