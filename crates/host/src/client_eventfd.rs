@@ -161,7 +161,7 @@ impl SignalContext {
     fn discard_completions(&self) {
         let mut completions = [AioCompletion::default(); COMPLETIONS_MAX];
         let least: c_long = 0;
-        let most: c_long = COMPLETIONS_MAX as c_long;
+        let most: c_long = narrow(COMPLETIONS_MAX);
         let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let into = completions.as_mut_ptr();
         // SAFETY: the kernel writes at most `most` completions, which is the length of the array, and reads the time
@@ -191,7 +191,7 @@ mod tests {
     fn counter_of(descriptor: &OwnedFd) -> u64 {
         let mut counter = [0; 8];
         rustix::io::read(descriptor, &mut counter).unwrap();
-        u64::from_ne_bytes(counter)
+        u64::from_le_bytes(counter)
     }
 
     fn shared() -> (ClientEventfd, OwnedFd) {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_full_counter_of_a_blocking_file_does_not_block_and_its_flag_is_left_alone() {
         let (ours, theirs) = shared();
-        rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::io::write(&theirs, &(u64::MAX - 1).to_le_bytes()).unwrap();
         for _ in 0..3 {
             ours.signal().unwrap();
         }

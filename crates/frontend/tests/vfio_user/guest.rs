@@ -65,7 +65,7 @@ fn full_and_blocking_interrupt_descriptors_stop_no_client() {
     // The counter is full, and a write to this file would block.
     let full = guest.eventfds[1].clone();
     full.take().unwrap();
-    rustix::io::write(full.as_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::write(full.as_fd(), &(u64::MAX - 1).to_le_bytes()).unwrap();
     rustix::io::ioctl_fionbio(full.as_fd(), false).unwrap();
     for _ in 0..3 * SLOTS {
         let found = queue.run(&mut node, &mut guest, exist(1, key("absent")));

@@ -10,6 +10,10 @@
 //! read errors, which the model does not have: a page says what is durable, and an opening is flushed before its first
 //! page.
 
+#![expect(clippy::cast_possible_truncation, reason = "every number of the model is below 256")]
+#![expect(clippy::print_stdout, reason = "the counts of a search are shown with --nocapture")]
+#![expect(clippy::struct_excessive_bools, reason = "each rule is in force or taken away")]
+
 mod device;
 mod medium;
 mod memory;

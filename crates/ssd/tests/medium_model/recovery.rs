@@ -180,9 +180,9 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Re
 
 impl FoundEvidence<'_> {
     fn sequence(&self, durable: Prefix) -> u8 {
-        let pages = self.pages.iter().filter_map(|(_, _, page)| match page.content {
-            PageContent::Record(record) => Some(record.sequence),
-            PageContent::Commit(record) => Some(record.end.sequence),
+        let pages = self.pages.iter().map(|(_, _, page)| match page.content {
+            PageContent::Record(record) => record.sequence,
+            PageContent::Commit(record) => record.end.sequence,
         });
         pages
             .chain(self.records.iter().map(|record| record.end.sequence))
