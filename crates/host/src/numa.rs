@@ -63,17 +63,6 @@ pub enum BindError {
     },
 }
 
-/// Returns the node of the processor that this thread is on now; `None` if the kernel does not report it.
-#[must_use]
-pub fn current_node() -> Option<NodeId> {
-    let mut node: libc::c_uint = 0;
-    let nothing = ptr::null_mut::<libc::c_uint>();
-    // SAFETY: bounds, alignment and lifetime: the kernel writes one number into a variable of its type on this stack,
-    // and takes null for values not requested. Aliasing: no other code has its address.
-    let answer = unsafe { libc::syscall(libc::SYS_getcpu, nothing, &raw mut node, nothing) };
-    (answer == 0).then_some(NodeId(node))
-}
-
 /// Returns the processor that this thread is on now, without a system call where the C library can; `None` on failure.
 #[must_use]
 #[inline]
@@ -169,14 +158,10 @@ pub fn node_of(memory: MemoryRange) -> Option<NodeId> {
 mod tests {
     use super::*;
     use crate::reservation::{Backing, BackingOrder, PageRun, Reservation};
+    use crate::topology::Topology;
 
-    #[test]
-    fn current_node_exists_in_topology() {
-        let Some(node) = current_node() else {
-            return eprintln!("skipped: the kernel does not say which node a thread is on");
-        };
-        let nodes = crate::topology::Topology::read().nodes;
-        assert!(nodes.is_empty() || nodes.iter().any(|known| known.number == node.0), "{node:?}");
+    fn node_with_memory() -> NodeId {
+        Topology::read().nodes_with_memory().next().map_or(NodeId(0), |node| NodeId(node.number))
     }
 
     #[test]
@@ -191,7 +176,7 @@ mod tests {
 
     #[test]
     fn try_bind_succeeds_or_reports_unsupported() {
-        let node = current_node().unwrap_or(NodeId(0));
+        let node = node_with_memory();
         match try_bind(node) {
             Err(error @ (BindError::NotPermitted { .. } | BindError::Unsupported)) => {
                 eprintln!("skipped: {error}");
@@ -204,7 +189,7 @@ mod tests {
     #[test]
     fn pages_of_bound_reservation_come_from_its_node() {
         let mut reservation = Reservation::new(64 << 12).unwrap();
-        let node = current_node().unwrap_or(NodeId(0));
+        let node = node_with_memory();
         match reservation.bind(node) {
             Err(error @ (BindError::NotPermitted { .. } | BindError::Unsupported)) => {
                 return eprintln!("skipped: {error}");
@@ -223,7 +208,7 @@ mod tests {
         let mut reservation = Reservation::new(1).unwrap();
         for node in [NodeId(NODES_MAX - 1), NodeId(NODES_MAX), NodeId(u32::MAX)] {
             match reservation.bind(node) {
-                Err(BindError::NoSuchNode { node: told }) => assert_eq!(told, node),
+                Err(BindError::NoSuchNode { node: missing }) => assert_eq!(missing, node),
                 Err(BindError::NotPermitted { .. } | BindError::Unsupported) => {
                     eprintln!("skipped: no policies here");
                 }

@@ -33,7 +33,6 @@ pub use page_table::{AdoptError, ClaimState, FoundClaim, PageTable};
 
 use crate::numa::{BindError, NodeId};
 use crate::pinning::MemoryRange;
-use crate::shared_memory::{MapDescriptorError, SharedMemory};
 use address_range::{AddressRange, BackingError};
 use page_set::PageSet;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -261,26 +260,6 @@ impl Reservation {
         self.available.insert(run);
         self.claimed_pages -= run.pages;
         run
-    }
-
-    /// Converts pages of a shared reservation for ever into shared memory that other threads and processes may write at
-    /// any time, for example for rings. They stay claimed.
-    ///
-    /// # Errors
-    /// The reservation is private ([`MapDescriptorError::Unsealed`]), or the kernel refuses; the span is returned.
-    pub fn convert_to_shared_memory(
-        &self,
-        span: PageSpan,
-    ) -> Result<SharedMemory, (PageSpan, MapDescriptorError)> {
-        let ours = self.table.page_address(span.first()) == span.start();
-        let Some(descriptor) = self.descriptor().filter(|_| ours) else {
-            return Err((span, MapDescriptorError::Unsealed));
-        };
-        let offset = u64::from(span.first()) * PAGE_BYTES as u64;
-        match SharedMemory::map_descriptor(descriptor, offset, span.bytes()) {
-            Ok(foreign) => Ok(foreign),
-            Err(error) => Err((span, error)),
-        }
     }
 
     #[cold]

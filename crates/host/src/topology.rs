@@ -96,12 +96,6 @@ impl Topology {
         }
     }
 
-    /// Returns the size of the largest cache in bytes, 0 if unknown.
-    #[must_use]
-    pub fn last_level_cache_bytes(&self) -> u64 {
-        self.caches.iter().map(|cache| cache.bytes).max().unwrap_or(0)
-    }
-
     /// Returns the numbers of all nodes, the closest to `node` first: itself, and of equally distant ones the lower
     /// number. Without distances from the kernel, every other node is equally distant.
     #[must_use]
@@ -277,7 +271,7 @@ mod tests {
         assert_eq!(found.cpu_model, "Some CPU 9000");
         assert_eq!(found.cpus_online, [0, 1, 2, 5]);
         assert_eq!(found.caches.len(), 3);
-        assert_eq!(found.last_level_cache_bytes(), 8 << 20);
+        assert_eq!(found.caches.iter().map(|cache| cache.bytes).max(), Some(8 << 20));
         assert_eq!(found.caches[0].shared_by, [0, 2]);
         let numbers: Vec<_> = found.nodes.iter().map(|node| node.number).collect();
         assert_eq!(numbers, [2, 10]);

@@ -6,8 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 
-use headwater_host::numa::{NodeId, current_node, node_of};
+use headwater_host::numa::{NodeId, node_of};
 use headwater_host::reservation::{Backing, BackingOrder, CommitError, PageRun, Reservation};
+use headwater_host::topology::Topology;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -106,7 +107,8 @@ fn empty_pool_is_an_error_or_falls_back_never_a_signal() {
 fn huge_pages_of_a_bound_reservation_come_from_its_node() {
     let Some(_raised) = EnlargedPool::enlarge(2) else { return };
     let mut reservation = Reservation::new(4 << 20).unwrap();
-    let node = current_node().unwrap_or(NodeId(0));
+    let topology = Topology::read();
+    let node = topology.nodes_with_memory().next().map_or(NodeId(0), |node| NodeId(node.number));
     if let Err(error) = reservation.bind(node) {
         return eprintln!("skipped: {error}");
     }

@@ -355,11 +355,6 @@ impl BlockCache {
         }
     }
 
-    /// Sets the most pages to prefetch; 0 disables prefetch.
-    pub fn set_prefetch_pages(&mut self, pages: u32) {
-        self.config.prefetch_pages = pages;
-    }
-
     /// Returns the counters and the current state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {

@@ -81,13 +81,6 @@ impl PassthroughDevice {
         self.note.iter().cloned().chain(memory).collect()
     }
 
-    /// Returns the number of refused registrations, counted for each chunk and queue; commands there work at a higher
-    /// cost.
-    #[must_use]
-    pub fn registrations_refused(&self) -> u64 {
-        self.pool.refusals()
-    }
-
     /// Probes with one read-only command what the kernel accepts on a ring: commands on registered memory, commands on
     /// unregistered memory, or none, which falls back to ioctls.
     fn probe_uring(&mut self) -> Result<(), IoError> {

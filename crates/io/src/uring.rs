@@ -77,13 +77,6 @@ impl UringDevice {
         Ok(notes)
     }
 
-    /// Returns the number of refused registrations, counted for each chunk and queue; transfers there work at a higher
-    /// cost.
-    #[must_use]
-    pub fn registrations_refused(&self) -> u64 {
-        self.pool.refusals()
-    }
-
     fn ring(&self, depth: u32) -> Result<DeviceRing<BlockWork>, IoError> {
         let options = RingOptions {
             depth: depth as usize,

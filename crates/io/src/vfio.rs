@@ -90,12 +90,6 @@ impl VfioDevice {
         self.control.facts()
     }
 
-    /// Returns all namespaces, including unusable ones with the reason.
-    #[must_use]
-    pub fn all_namespaces(&self) -> Vec<ScannedNamespace> {
-        self.control.namespaces()
-    }
-
     /// Checks that a namespace is usable.
     ///
     /// # Errors

@@ -95,12 +95,6 @@ impl SimFlash {
         self.visible.get(page.index())?.as_deref()
     }
 
-    /// Returns the page as a read would see it if everything not durable were lost.
-    #[must_use]
-    pub fn durable_page(&self, page: PageAddress) -> Option<&PageImage> {
-        self.durable.get(page.index())?.as_deref()
-    }
-
     /// Accepts a program. The page must lie inside the geometry.
     pub fn begin_program(&mut self, id: u64, page: PageAddress, image: PageImage) {
         let image = Arc::new(image);

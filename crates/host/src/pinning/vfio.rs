@@ -7,8 +7,8 @@
 //!
 //! # The number of mappings
 //! A container has room for 65,535 mappings by default (`dma_entry_limit` of `vfio_iommu_type1`), of any length. One
-//! mapping takes a whole range, and adjacent ranges are [joined](VfioContainer::map_all) first: chunks of 4 MiB reach 256
-//! GiB under the default limit, where pages of 4 KiB would end at 256 MiB.
+//! mapping takes a whole range: chunks of 4 MiB reach 256 GiB under the default limit, where pages of 4 KiB would end at
+//! 256 MiB.
 //!
 //! # What this does not do
 //! It does not keep memory mapped in the process; the kernel holds its pages until they are unmapped here.
@@ -125,28 +125,6 @@ impl<K: IommuBackend> VfioContainer<K> {
         self.map_locked(&mut books, memory)
     }
 
-    /// Maps ranges, joining those that touch or overlap. Returns the mappings, the lowest address of the process first.
-    ///
-    /// # Errors
-    /// As for [`map`](Self::map); the ranges mapped so far are unmapped again.
-    pub fn map_all(&self, ranges: &[MemoryRange]) -> Result<Vec<IovaMapping>, PinError> {
-        let mut books = self.locked();
-        let mut made: Vec<IovaMapping> = Vec::new();
-        for memory in join_ranges(ranges) {
-            match self.map_locked(&mut books, memory) {
-                Ok(mapping) => made.push(mapping),
-                Err(error) => {
-                    // A failed unmap is recorded as lost, and the first error is the one to return.
-                    for mapping in made {
-                        let _ = self.unmap_locked(&mut books, mapping);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(made)
-    }
-
     /// Unmaps a mapping as a whole.
     ///
     /// # Errors
@@ -225,24 +203,6 @@ impl MappingRecords {
     fn room(&self, limits: &ContainerLimits) -> u32 {
         limits.mappings_max.saturating_sub(narrow(self.mapped.len())).saturating_sub(self.lost)
     }
-}
-
-/// Returns ranges in the order of their addresses, joining those that touch or overlap.
-fn join_ranges(ranges: &[MemoryRange]) -> Vec<MemoryRange> {
-    let mut sorted = ranges.to_vec();
-    sorted.sort_unstable();
-    let mut whole: Vec<MemoryRange> = Vec::new();
-    for next in sorted {
-        let end = next.address().saturating_add(next.bytes());
-        match whole.last_mut() {
-            Some(last) if next.address() <= last.address().saturating_add(last.bytes()) => {
-                let bytes = last.bytes().max(end - last.address());
-                *last = MemoryRange::new(last.address(), bytes);
-            }
-            _ => whole.push(next),
-        }
-    }
-    whole
 }
 
 impl<K> fmt::Debug for VfioContainer<K> {

@@ -1,6 +1,7 @@
 //! Examples of a reservation's results and errors, and a seeded run against a naive model.
 
 use super::*;
+use crate::shared_memory::SharedMemory;
 use std::fs;
 
 fn run(first: u32, pages: u32) -> PageRun {
@@ -167,24 +168,6 @@ fn shared_reservation_is_visible_through_its_descriptor() {
     reservation.decommit(run(0, 64)).unwrap();
     device.copy_in(5 * PAGE_BYTES, &mut seen).unwrap();
     assert_eq!(seen, [0; 4], "decommitted pages read as zero");
-}
-
-#[test]
-fn pages_converted_to_shared_memory_are_never_claimed_again() {
-    let mut reservation = Reservation::shared(8 * PAGE_BYTES).unwrap();
-    reservation.commit(run(0, 8), BackingOrder::only(Backing::Small)).unwrap();
-    let mut span = reservation.claim(run(2, 2)).unwrap();
-    span[PAGE_BYTES] = 8;
-    let foreign = reservation.convert_to_shared_memory(span).unwrap();
-    let mut byte = [0];
-    foreign.copy_in(PAGE_BYTES, &mut byte).unwrap();
-    assert_eq!(byte, [8]);
-    drop(foreign);
-    assert!(matches!(reservation.claim(run(3, 1)), Err(ClaimError::Claimed { .. })));
-    let mut private = small(1);
-    let span = private.claim(run(0, 1)).unwrap();
-    let (span, _) = private.convert_to_shared_memory(span).unwrap_err();
-    private.release(span);
 }
 
 #[test]

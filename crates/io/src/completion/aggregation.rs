@@ -51,12 +51,6 @@ impl CompletionAggregator {
         Self { aggregation, pending: 0, first: Nanos::ZERO }
     }
 
-    /// Returns the settings.
-    #[must_use]
-    pub fn aggregation(&self) -> CompletionAggregation {
-        self.aggregation
-    }
-
     /// Returns true if each completion is notified at once, so that no time is needed.
     #[must_use]
     #[inline]
@@ -122,7 +116,7 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(seed);
             let settings = CompletionAggregation { count: rng.u32(1..20), time: Nanos(rng.u64(1..500)) };
             let mut aggregator = CompletionAggregator::new(settings);
-            let (mut now, mut oldest, mut told, mut come) = (Nanos::ZERO, None, 0, 0);
+            let (mut now, mut oldest, mut notified, mut come) = (Nanos::ZERO, None, 0, 0);
             for _ in 0..5_000 {
                 let next = now.after(Nanos(rng.u64(..100)));
                 // The caller wakes up at the time that the aggregator returned.
@@ -140,11 +134,11 @@ mod tests {
                 assert!(oldest.is_none_or(|oldest| now.since(oldest) <= settings.time), "seed {seed}");
                 if aggregator.due(now) == NotificationTime::Now {
                     aggregator.reset();
-                    told += 1;
+                    notified += 1;
                     oldest = None;
                 }
             }
-            assert!(told <= come, "{told} notifications of {come} completions, seed {seed}");
+            assert!(notified <= come, "{notified} notifications of {come} completions, seed {seed}");
         }
     }
 }

@@ -66,12 +66,6 @@ impl PollPeriod {
         }
     }
 
-    /// Returns the pace.
-    #[must_use]
-    pub fn pace(&self) -> PollPace {
-        self.pace
-    }
-
     /// Sets the pace; estimates stay.
     pub fn set_pace(&mut self, pace: PollPace) {
         self.pace = pace;

@@ -126,49 +126,6 @@ impl Handle {
         self.poll_queues()?;
         Ok(self.awaited.take())
     }
-
-    /// Submits several requests in order, each with its token. Returns how many were accepted; if not all were, also
-    /// the first refused one with the reason.
-    ///
-    /// # Errors
-    /// The number accepted, and [`RefusedRequest`] for the next request. Those after it come back in `requests`.
-    pub fn submit_batch(
-        &mut self,
-        requests: &mut Vec<(IoRequest, u64)>,
-    ) -> Result<usize, (usize, Box<RefusedRequest>)> {
-        let mut accepted = 0;
-        let mut refused = None;
-        let mut all = std::mem::take(requests).into_iter();
-        for (request, token) in all.by_ref() {
-            match self.submit(request, token) {
-                Ok(()) => accepted += 1,
-                Err(error) => {
-                    refused = Some(error);
-                    break;
-                }
-            }
-        }
-        requests.extend(all);
-        match refused {
-            None => Ok(accepted),
-            Some(refused) => Err((accepted, Box::new(refused))),
-        }
-    }
-
-    /// Takes up to `most` available completions, and returns how many.
-    ///
-    /// # Errors
-    /// [`IoError`] when a device is gone or breaks the protocol; completions taken before the error are in `into`.
-    pub fn poll_batch(&mut self, into: &mut Vec<CompletedCommand>, max: usize) -> Result<usize, IoError> {
-        let had = into.len();
-        while into.len() - had < max {
-            match self.poll()? {
-                Some(answer) => into.push(answer),
-                None => break,
-            }
-        }
-        Ok(into.len() - had)
-    }
 }
 
 /// Returns the buffer of a request that has exactly one.

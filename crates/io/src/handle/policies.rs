@@ -119,12 +119,6 @@ impl Handle {
         self.update_fast_path();
     }
 
-    /// Sets how many requests may wait beyond what the queues hold.
-    pub fn set_waiting_max(&mut self, max: u32) {
-        self.waiting_max = max;
-        self.update_queues();
-    }
-
     /// Sets the policy that finds completions.
     ///
     /// # Errors

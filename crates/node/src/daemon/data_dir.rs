@@ -124,12 +124,6 @@ impl DataDir {
         &self.path
     }
 
-    /// Returns the path of the flash file.
-    #[must_use]
-    pub fn flash_path(&self) -> PathBuf {
-        self.path.join(FLASH_FILE)
-    }
-
     /// Returns the free bytes of the file system that holds the directory, for this user.
     ///
     /// # Errors

@@ -113,14 +113,6 @@ impl SubmissionEntry {
         StoreOptions(options)
     }
 
-    /// Returns CDW11 31:16, reserved in the KV set.
-    #[must_use]
-    #[inline]
-    pub fn kv_reserved(&self) -> u16 {
-        let [_, _, low, high] = self.cdw11.to_bytes();
-        u16::from_le_bytes([low, high])
-    }
-
     /// Returns, for a KV Store, the Value Size in bytes; for a KV Retrieve or List, the Host Buffer Size in bytes.
     #[must_use]
     #[inline]
@@ -189,7 +181,6 @@ mod tests {
         assert_eq!(entry.kv_key_field(), [8, 9, 10, 11, 12, 13, 14, 15, 56, 57, 58, 59, 60, 61, 62, 63]);
         assert_eq!(entry.kv_key_bytes(), 44);
         assert_eq!(entry.kv_options().0, 45);
-        assert_eq!(entry.kv_reserved(), 0x2F2E);
         assert_eq!(entry.kv_data_bytes(), 0x2B2A_2928);
         assert_eq!(entry.uio_key_address(), 0x0F0E_0D0C_0B0A_0908);
         assert_eq!(entry.uio_key_bytes(), 0x1716_1514_1312_1110);

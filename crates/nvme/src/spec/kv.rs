@@ -291,7 +291,7 @@ mod tests {
             let back = InlineKey::from_entry(&entry).unwrap();
             assert_eq!(back.as_bytes(), key);
             assert_eq!(entry.kv_options(), StoreOptions::ONLY_IF_ABSENT);
-            assert_eq!(entry.kv_reserved(), 0);
+            assert_eq!(entry.cdw11.get() >> 16, 0, "reserved");
         }
     }
 

@@ -1,8 +1,5 @@
 //! Limits of one connection.
 
-/// In-capsule data that an I/O queue accepts after the 64-byte entry: IOCCSZ is this plus the entry in units of 16
-/// bytes.
-pub const IN_CAPSULE_BYTES_MAX: u32 = 8_192;
 /// In-capsule data of an admin queue, before and after Connect (section 3.2: 8,192 bytes at most).
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8_192;
 /// MAXH2CDATA: maximum data in one H2CData PDU.

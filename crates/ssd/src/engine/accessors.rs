@@ -84,12 +84,6 @@ impl<M: Media> SsdDevice<M> {
         self.checkpointer.request();
     }
 
-    /// Returns true if a checkpoint is being written or waits for room.
-    #[must_use]
-    pub fn is_checkpointing(&self) -> bool {
-        self.checkpointer.is_busy()
-    }
-
     /// Returns the failure after which the device refuses all writes, if there was one.
     #[must_use]
     pub fn failure(&self) -> Option<MediaError> {
