@@ -86,14 +86,17 @@ static void requests(hw_device *device, hw_handle *handle) {
     for (int i = 0; i < 64; i++) CHECK(answered[i] == 1);
     CHECK_CODE(hw_aio_flush(handle, &tags[0]), HW_CODE_OK);
     CHECK_CODE(hw_aio_discard(handle, block, 0, &tags[1]), HW_CODE_OK);
-    CHECK_CODE(hw_aio_complete(handle, 2, 4, HW_FOREVER, events, &found), HW_CODE_OK);
-    CHECK(found == 2);
+    CHECK_CODE(hw_aio_write_zeroes(handle, block, block, &tags[2]), HW_CODE_OK);
+    CHECK_CODE(hw_aio_complete(handle, 3, 4, HW_FOREVER, events, &found), HW_CODE_OK);
+    CHECK(found == 3);
+    for (size_t i = 0; i < found; i++) CHECK(events[i].code == HW_CODE_OK && events[i].status == 0);
     CHECK_CODE(hw_aio_complete(handle, 1, 4, HW_FOREVER, events, &found), HW_CODE_OK);
     CHECK(found == 0);
     CHECK_CODE(hw_aio_cancel(handle, &tags[0]), HW_CODE_UNKNOWN);
     memset(bytes, 0, 64 * block);
-    CHECK_CODE(hw_pread(handle, bytes, 62 * block, 2 * block), HW_CODE_OK);
-    for (size_t i = 0; i < 62; i++) CHECK(bytes[i * block] == (unsigned char)(i + 2));
+    CHECK_CODE(hw_pread(handle, bytes, 63 * block, block), HW_CODE_OK);
+    for (size_t i = 0; i < block; i++) CHECK(bytes[i] == 0);
+    for (size_t i = 1; i < 63; i++) CHECK(bytes[i * block] == (unsigned char)(i + 1));
     CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_OK);
 }
 
