@@ -96,7 +96,6 @@ fn delete_refuses_wrong_numbers_and_completion_queues_in_use() {
     assert_eq!(arbiter.next_deleted(), None);
     assert_eq!(status(arbiter.delete_completion_queue(QueueId(1))), OK);
     assert_eq!(status(arbiter.delete_completion_queue(QueueId(1))), Status::INVALID_QUEUE_ID);
-    assert!(!arbiter.has_completion_queue(QueueId(1)));
     try_completion(&mut arbiter, 1, 8).unwrap();
 }
 

@@ -7,10 +7,7 @@ mod pool;
 
 use super::MetricsSnapshot;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric as _,
-};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -41,7 +38,8 @@ impl Collector for SnapshotCollector {
     }
 }
 
-type LabelledValue<'a, N = u64> = (Vec<(&'static str, String)>, N);
+type MetricLabels = Vec<(&'static str, String)>;
+type LabelledValue<'a, N = u64> = (MetricLabels, N);
 
 impl SnapshotCollector {
     fn device(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -126,8 +124,8 @@ impl SnapshotCollector {
     }
 
     fn front_ends(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let faces = &self.0.front_ends;
-        let commands: Vec<LabelledValue<'_>> = faces
+        let front_ends = &self.0.front_ends;
+        let commands: Vec<LabelledValue<'_>> = front_ends
             .commands
             .iter()
             .map(|((name, class), count)| {
@@ -135,26 +133,26 @@ impl SnapshotCollector {
             })
             .collect();
         counters(encoder, "commands", "Commands by name and status class", &commands)?;
-        gauge(encoder, "connections", "Clients connected", faces.connections)?;
-        counter(encoder, "connections_opened", "Clients that ever connected", faces.connections_total)?;
+        gauge(encoder, "connections", "Clients connected", front_ends.connections)?;
+        counter(encoder, "connections_opened", "Clients that ever connected", front_ends.connections_total)?;
         counter(
             encoder,
             "connections_refused",
             "Clients refused because of the limit",
-            faces.connections_refused,
+            front_ends.connections_refused,
         )?;
         counter(
             encoder,
             "accept_pauses",
             "Pauses of a listener because no descriptor was left for a new client",
-            faces.accept_pauses,
+            front_ends.accept_pauses,
         )?;
-        counter(encoder, "received_bytes", "Bytes from clients", faces.bytes_in)?;
-        counter(encoder, "sent_bytes", "Bytes to clients", faces.bytes_out)?;
-        let queues: Vec<LabelledValue<'_>> = faces
+        counter(encoder, "received_bytes", "Bytes from clients", front_ends.bytes_in)?;
+        counter(encoder, "sent_bytes", "Bytes to clients", front_ends.bytes_out)?;
+        let queues: Vec<LabelledValue<'_>> = front_ends
             .in_flight
             .iter()
-            .map(|(face, depth)| (vec![("face", (*face).to_owned())], *depth))
+            .map(|(front_end, depth)| (vec![("face", (*front_end).to_owned())], *depth))
             .collect();
         gauges(encoder, "in_flight", "Commands in flight in the device, by front end", &queues)
     }
@@ -172,13 +170,11 @@ impl SnapshotCollector {
 }
 
 fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let counter = ConstCounter::new(value);
-    counter.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, counter.metric_type())?)
+    single(encoder, name, help, &ConstCounter::new(value))
 }
 
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let gauge = ConstGauge::new(value);
-    gauge.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, gauge.metric_type())?)
+    single(encoder, name, help, &ConstGauge::new(value))
 }
 
 fn ratio(
@@ -192,7 +188,17 @@ fn ratio(
     }
     #[expect(clippy::cast_precision_loss, reason = "a ratio of two counters needs no more than 53 bits")]
     let gauge = ConstGauge::new(numerator as f64 / denominator as f64);
-    gauge.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, gauge.metric_type())?)
+    single(encoder, name, help, &gauge)
+}
+
+/// Encodes a metric without labels.
+fn single(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(encoder.encode_descriptor(&prefixed(name), help, NO_UNIT, metric.metric_type())?)
 }
 
 /// Converts nanoseconds to seconds, the base unit of Prometheus.
@@ -210,15 +216,7 @@ fn counters<N: EncodeCounterValue + Copy>(
     help: &str,
     rows: &[LabelledValue<'_, N>],
 ) -> fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let name = prefixed(name);
-    let mut family = encoder.encode_descriptor(&name, help, NO_UNIT, MetricType::Counter)?;
-    for (labels, value) in rows {
-        ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
-    }
-    Ok(())
+    family(encoder, name, help, rows.iter().map(|(labels, value)| (labels, ConstCounter::new(*value))))
 }
 
 fn gauges<N: EncodeGaugeValue + Copy>(
@@ -227,13 +225,22 @@ fn gauges<N: EncodeGaugeValue + Copy>(
     help: &str,
     rows: &[LabelledValue<'_, N>],
 ) -> fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
-    }
+    family(encoder, name, help, rows.iter().map(|(labels, value)| (labels, ConstGauge::new(*value))))
+}
+
+/// Encodes metrics that differ in their labels; nothing if there is none.
+fn family<'a, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = (&'a MetricLabels, M)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    let Some((_, first)) = rows.peek() else { return Ok(()) };
     let name = prefixed(name);
-    let mut family = encoder.encode_descriptor(&name, help, NO_UNIT, MetricType::Gauge)?;
-    for (labels, value) in rows {
-        ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
+    let mut family = encoder.encode_descriptor(&name, help, NO_UNIT, first.metric_type())?;
+    for (labels, metric) in rows {
+        metric.encode(family.encode_family(labels)?)?;
     }
     Ok(())
 }

@@ -159,12 +159,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     where
         M: Clone,
     {
-        if id == QueueId::ADMIN || id.0 > self.limits.completion_queues {
-            return Err(ArbiterError::OutOfRange(id));
-        }
-        if find(&self.completions, id).is_some() {
-            return Err(ArbiterError::Taken(id));
-        }
+        check_new_io_queue(id, self.limits.completion_queues, &self.completions)?;
         let slots = self.slots(spec.slots)?;
         if let Some(vector) = spec.vector
             && !self.interrupts.has_vector(vector)
@@ -194,12 +189,7 @@ impl<M: RingMemory> QueueArbiter<M> {
     where
         M: Clone,
     {
-        if id == QueueId::ADMIN || id.0 > self.limits.submission_queues {
-            return Err(ArbiterError::OutOfRange(id));
-        }
-        if find(&self.submissions, id).is_some() {
-            return Err(ArbiterError::Taken(id));
-        }
+        check_new_io_queue(id, self.limits.submission_queues, &self.submissions)?;
         let completion = spec.completion;
         if completion == QueueId::ADMIN || completion.0 > self.limits.completion_queues {
             return Err(ArbiterError::OutOfRange(completion));
@@ -302,12 +292,6 @@ impl<M: RingMemory> QueueArbiter<M> {
         queues.any(|queue| queue.vector() == Some(vector) && queue.has_unreaped())
     }
 
-    /// Returns true if the completion queue exists.
-    #[must_use]
-    pub fn has_completion_queue(&self, id: QueueId) -> bool {
-        find(&self.completions, id).is_some()
-    }
-
     pub(super) fn completion_mut(&mut self, id: QueueId) -> Option<&mut CompletionQueue<M>> {
         find_mut(&mut self.completions, id)
     }
@@ -321,6 +305,14 @@ impl<M: RingMemory> QueueArbiter<M> {
     fn no_vector(&self, vector: u16) -> ArbiterError {
         ArbiterError::Vector { vector, vectors: self.interrupts.vectors() }
     }
+}
+
+/// Checks that an I/O queue may get this number.
+fn check_new_io_queue<Q>(id: QueueId, max: u16, queues: &[Option<Q>]) -> Result<(), ArbiterError> {
+    if id == QueueId::ADMIN || id.0 > max {
+        return Err(ArbiterError::OutOfRange(id));
+    }
+    if find(queues, id).is_some() { Err(ArbiterError::Taken(id)) } else { Ok(()) }
 }
 
 fn request_memory<M: RingMemory>(words: usize, memory: impl FnOnce(usize) -> Option<M>) -> Option<M> {
