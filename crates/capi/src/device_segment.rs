@@ -63,8 +63,8 @@ pub unsafe extern "C" fn hw_pool_device_segment(
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        let found = face.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        let found = open_pool.pool.segment(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (slot, slot_offset) = found.slot.unwrap_or((0, 0));
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         out.write(DeviceSegment {
@@ -89,8 +89,8 @@ pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut TierLimi
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        let choice = TierChoice::of(face.pool.config()).map_err(CallError::Thresholds)?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        let choice = TierChoice::of(open_pool.pool.config()).map_err(CallError::Thresholds)?;
         out.write(TierLimits {
             small_max_bytes: choice.thresholds.small_max as u64,
             large_min_bytes: choice.thresholds.large_min as u64,

@@ -81,9 +81,9 @@ pub unsafe extern "C" fn hw_pool_alloc(
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?;
+        let open_pool = pool_handles::find(pool)?;
         let request = build_request(bytes, align, flags, RequestShape::Contiguous)?;
-        out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
+        out.write(open_pool.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
 }
@@ -106,9 +106,9 @@ pub unsafe extern "C" fn hw_pool_alloc_on(
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?;
+        let open_pool = pool_handles::find(pool)?;
         let request = build_request(bytes, align, flags, RequestShape::Contiguous)?.on(NodeId(node));
-        out.write(face.pool.allocate_raw(&request)?.as_ptr().cast());
+        out.write(open_pool.pool.allocate_raw(&request)?.as_ptr().cast());
         Ok(())
     })
 }
@@ -129,9 +129,9 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
         let request = build_request(bytes, align, flags, RequestShape::Contiguous)?;
-        out.write(match face.pool.allocate_within(&request, Nanos(timeout_ns))? {
+        out.write(match open_pool.pool.allocate_within(&request, Nanos(timeout_ns))? {
             PoolAllocation::Contiguous(buffer) => buffer.leak().as_ptr().cast(),
             PoolAllocation::Scattered(_) => unreachable!("scatter/gather was not allowed"),
         });
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn hw_pool_alloc_within(
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_free(pool: *mut PoolHandle, address: *mut c_void) -> ResultCode {
     run_call(|| {
-        let face = pool_handles::find(pool)?;
-        face.pool.free_raw(address.cast_const().cast()).map_err(|error| free_error(address, error))
+        let open_pool = pool_handles::find(pool)?;
+        open_pool.pool.free_raw(address.cast_const().cast()).map_err(|error| free_error(address, error))
     })
 }
 
@@ -171,8 +171,8 @@ pub unsafe extern "C" fn hw_pool_lookup(
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        let found = face.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        let found = open_pool.pool.lookup(address.cast()).ok_or(PoolError::Adopt(AdoptError::Outside))?;
         let (start, room_bytes) = match found.buffer {
             Some(buffer) => (address.wrapping_byte_sub(found.offset), buffer.bytes()),
             None => (ptr::null(), 0),

@@ -46,8 +46,8 @@ pub extern "C" fn hw_pool_close(pool: *mut PoolHandle) -> ResultCode {
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_set_cap(pool: *mut PoolHandle, cap_bytes: u64) -> ResultCode {
     run_call(|| {
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        Ok(face.pool.set_cap(config::bytes("cap_bytes", cap_bytes)?)?)
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        Ok(open_pool.pool.set_cap(config::bytes("cap_bytes", cap_bytes)?)?)
     })
 }
 
@@ -56,8 +56,8 @@ pub extern "C" fn hw_pool_set_cap(pool: *mut PoolHandle, cap_bytes: u64) -> Resu
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_pool_tick(pool: *mut PoolHandle) -> ResultCode {
     run_call(|| {
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        face.pool.tick(face.pool.config().clock.now());
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        open_pool.pool.tick(open_pool.pool.config().clock.now());
         Ok(())
     })
 }

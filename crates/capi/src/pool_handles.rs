@@ -64,7 +64,7 @@ impl OpenPool {
 /// Stores a pool and returns its handle.
 pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHandle, CallError> {
     let generation = HANDLES_ISSUED.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut face = Box::new(OpenPool {
+    let mut open_pool = Box::new(OpenPool {
         number: 0,
         pool,
         ticker: Mutex::new(ticker),
@@ -79,14 +79,14 @@ pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHan
             if was.is_some_and(|was| !reuse || !was.is_reusable()) {
                 continue;
             }
-            face.number = generation * POOLS_MAX + index;
-            let number = face.number;
-            let new = Box::into_raw(face);
+            open_pool.number = generation * POOLS_MAX + index;
+            let number = open_pool.number;
+            let new = Box::into_raw(open_pool);
             if place.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Ok(ptr::without_provenance_mut(number));
             }
             // SAFETY: `new` comes from `Box::into_raw` above, and the failed exchange published it to no other thread.
-            face = unsafe { Box::from_raw(new) };
+            open_pool = unsafe { Box::from_raw(new) };
         }
     }
     Err(CallError::TooManyPools(POOLS_MAX))
@@ -96,11 +96,11 @@ pub(crate) fn add(pool: Pool, ticker: Option<PoolTicker>) -> Result<*mut PoolHan
 #[inline]
 pub(crate) fn find(handle: *const PoolHandle) -> Result<&'static OpenPool, CallError> {
     let number = handle.addr();
-    let face = OPEN_POOLS[number % POOLS_MAX].load(Ordering::Acquire);
+    let open_pool = OPEN_POOLS[number % POOLS_MAX].load(Ordering::Acquire);
     // SAFETY: a pointer in the table is null or that of a box that is never freed, initialised before it was stored
     // there.
-    match unsafe { face.as_ref() } {
-        Some(face) if face.number == number => Ok(face),
+    match unsafe { open_pool.as_ref() } {
+        Some(open_pool) if open_pool.number == number => Ok(open_pool),
         _ if handle.is_null() => Err(CallError::Null("pool")),
         _ => Err(CallError::PoolNotOpen),
     }
@@ -115,13 +115,13 @@ mod tests {
     fn stale_handle_never_finds_the_pool_that_reused_its_slot() {
         let open = || add(Pool::open(PoolConfig::default()).unwrap(), None).unwrap();
         let first = open();
-        let face = find(first).unwrap();
-        let held = face.pool.buffer(1).unwrap().leak();
-        face.close().unwrap();
-        assert!(matches!(face.close(), Err(CallError::Pool(PoolError::Closed))));
-        assert!(!face.is_reusable());
+        let open_pool = find(first).unwrap();
+        let held = open_pool.pool.buffer(1).unwrap().leak();
+        open_pool.close().unwrap();
+        assert!(matches!(open_pool.close(), Err(CallError::Pool(PoolError::Closed))));
+        assert!(!open_pool.is_reusable());
         drop(find(first).unwrap().pool.adopt(held.as_ptr()).unwrap());
-        assert!(face.is_reusable());
+        assert!(open_pool.is_reusable());
         let pools: Vec<_> = (0..POOLS_MAX).map(|_| open()).collect();
         assert!(matches!(find(first), Err(CallError::PoolNotOpen)));
         let mut numbers: Vec<usize> = pools.iter().map(|pool| pool.addr()).collect();

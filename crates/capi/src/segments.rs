@@ -45,9 +45,9 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         ffi::check_pointer(segments, "segments")?;
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(count, "count") }?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
         let request = build_request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;
-        let buffers = match face.pool.allocate(&request)? {
+        let buffers = match open_pool.pool.allocate(&request)? {
             PoolAllocation::Contiguous(buffer) => vec![buffer],
             PoolAllocation::Scattered(scattered) => scattered.into_buffers(),
         };
@@ -78,11 +78,11 @@ pub unsafe extern "C" fn hw_pool_free_segments(
 ) -> ResultCode {
     run_call(|| {
         ffi::check_pointer(segments, "segments")?;
-        let face = pool_handles::find(pool)?.of_this_process()?;
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
         // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises, which no thread
         // writes during the call.
         let segments = unsafe { std::slice::from_raw_parts(segments, count as usize) };
-        drop(adopt_all(&face.pool, segments)?);
+        drop(adopt_all(&open_pool.pool, segments)?);
         Ok(())
     })
 }

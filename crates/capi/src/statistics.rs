@@ -165,8 +165,8 @@ pub unsafe extern "C" fn hw_pool_statistics(
     out_bytes: usize,
 ) -> ResultCode {
     run_call(|| {
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        let totals = PoolTotals::of(&face.pool.statistics());
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        let totals = PoolTotals::of(&open_pool.pool.statistics());
         // SAFETY: the struct is made of `u64`; the rest is the caller's promise.
         unsafe { write_prefix(&totals, out, out_bytes) }
     })
@@ -185,8 +185,8 @@ pub unsafe extern "C" fn hw_pool_node_statistics(
     out_bytes: usize,
 ) -> ResultCode {
     run_call(|| {
-        let face = pool_handles::find(pool)?.of_this_process()?;
-        let now = face.pool.statistics();
+        let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        let now = open_pool.pool.statistics();
         let node = now.nodes.get(index as usize).ok_or(PoolError::NoSuchNode { node: NodeId(index) })?;
         // SAFETY: the struct is made of `u64`; the rest is the caller's promise.
         unsafe { write_prefix(&NodeTotals::of(node), out, out_bytes) }

@@ -51,14 +51,14 @@ pub trait CoreDevice: CoreWork {
     /// [`SubmitError::Busy`] to submit again later, [`SubmitError::Refused`] for a command that can never succeed.
     fn submit(
         &mut self,
-        face: FrontEndId,
+        front_end: FrontEndId,
         namespace: NamespaceId,
         token: u64,
         command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
     /// Takes the next completion that may be returned to the front end.
-    fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion>;
+    fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion>;
 }
 
 /// The longest sleep until an expiry, one day: the wall clock may be set during the sleep.
@@ -68,7 +68,7 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
     #[inline]
     fn submit(
         &mut self,
-        face: FrontEndId,
+        front_end: FrontEndId,
         namespace: NamespaceId,
         token: u64,
         command: SsdCommand,
@@ -80,12 +80,12 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
         {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
-        Self::submit(self, face, namespace, token, command)
+        Self::submit(self, front_end, namespace, token, command)
     }
 
     #[inline]
-    fn next_completion(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
-        Self::next_completion(self, face)
+    fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion> {
+        Self::next_completion(self, front_end)
     }
 }
 
@@ -164,13 +164,13 @@ mod tests {
         let mut device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         let kind = NamespaceKind::Block(BlockFormat::B512);
         let create = NamespaceChange::Create(Namespace { kind, size: 8, ..Namespace::IMPLICIT });
-        let (face, first, disk) = (FrontEndId(0), NamespaceId::FIRST, NamespaceId(2));
-        CoreDevice::submit(&mut device, face, first, 1, SsdCommand::Namespace(create)).unwrap();
-        while CoreDevice::next_completion(&mut device, face).is_none() {
+        let (front_end, first, disk) = (FrontEndId(0), NamespaceId::FIRST, NamespaceId(2));
+        CoreDevice::submit(&mut device, front_end, first, 1, SsdCommand::Namespace(create)).unwrap();
+        while CoreDevice::next_completion(&mut device, front_end).is_none() {
             device.poll(Nanos::ZERO, UnixMillis(0));
         }
         let refused = Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
-        assert_eq!(CoreDevice::submit(&mut device, face, disk, 2, SsdCommand::Clear), refused);
-        assert_eq!(CoreDevice::submit(&mut device, face, first, 3, SsdCommand::Clear), Ok(()));
+        assert_eq!(CoreDevice::submit(&mut device, front_end, disk, 2, SsdCommand::Clear), refused);
+        assert_eq!(CoreDevice::submit(&mut device, front_end, first, 3, SsdCommand::Clear), Ok(()));
     }
 }

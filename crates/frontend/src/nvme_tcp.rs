@@ -128,7 +128,7 @@ pub struct NvmeTcpFrontEnd {
 
 impl std::fmt::Debug for NvmeTcpFrontEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NvmeTcpFace")
+        f.debug_struct("NvmeTcpFrontEnd")
             .field("address", &self.shared.address)
             .field("connections", &self.connections.len())
             .field("controllers", &self.shared.associations.len())

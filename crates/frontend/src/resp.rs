@@ -100,7 +100,7 @@ pub struct RespFrontEnd {
 
 impl std::fmt::Debug for RespFrontEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RespFace")
+        f.debug_struct("RespFrontEnd")
             .field("listeners", &self.listeners)
             .field("clients", &self.clients.len())
             .field("in_flight", &self.shared.in_flight)

@@ -81,7 +81,7 @@ impl VfioUserFrontEnd {
     ///
     /// # Errors
     /// [`VfioUserError`] with the path.
-    pub fn bind(path: &Path, face: FrontEndId) -> Result<Self, VfioUserError> {
+    pub fn bind(path: &Path, front_end: FrontEndId) -> Result<Self, VfioUserError> {
         let refused = |source| VfioUserError { path: path.to_owned(), source };
         ClientEventfd::check_support().map_err(|error| refused(std::io::Error::other(error)))?;
         let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
@@ -98,7 +98,7 @@ impl VfioUserFrontEnd {
             listener,
             accept_pause,
             readiness,
-            controller: GuestController::new(face),
+            controller: GuestController::new(front_end),
             guest: None,
             last_poll: Nanos::ZERO,
             draining: false,

@@ -90,14 +90,14 @@ struct CoreThread<M: Media> {
 /// Runs a device until it receives a request to stop.
 pub(crate) fn run<M: Media>(
     device: SsdDevice<M>,
-    mut face: RingFrontEnd<SharedMemoryWords>,
+    mut front_end: RingFrontEnd<SharedMemoryWords>,
     requests: &Receiver<CoreRequest>,
     clock: Clock,
 ) {
-    let client = face.rings.add_client();
+    let client = front_end.rings.add_client();
     let mut core = CoreThread {
         device,
-        front_end: face,
+        front_end,
         client,
         clock,
         releases: Vec::new(),

@@ -196,7 +196,7 @@ fn low_half(word: u64) -> u32 {
 
 impl fmt::Debug for HeapWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedWords({} words)", self.words())
+        write!(f, "HeapWords({} words)", self.words())
     }
 }
 
@@ -223,7 +223,7 @@ unsafe impl Sync for SharedMemoryWords {}
 #[cfg(not(loom))]
 impl fmt::Debug for SharedMemoryWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ForeignWords({} words)", self.words)
+        write!(f, "SharedMemoryWords({} words)", self.words)
     }
 }
 

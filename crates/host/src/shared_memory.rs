@@ -264,7 +264,7 @@ impl SharedMemory {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Foreign({} bytes)", self.bytes())
+        write!(f, "SharedMemory({} bytes)", self.bytes())
     }
 }
 

@@ -198,7 +198,7 @@ impl<M: Media> SsdDevice<M> {
         let operation = &mut self.operations[at];
         completion.token = operation.token;
         operation.fill_completion(&mut completion);
-        let (face, namespace) = (operation.front_end, operation.namespace);
+        let (front_end, namespace) = (operation.front_end, operation.namespace);
         let gate = match gate {
             ReleaseGate::Durable(sequence) => sequence,
             ReleaseGate::Immediate => Sequence(0),
@@ -213,7 +213,7 @@ impl<M: Media> SsdDevice<M> {
             self.administration.traffic.count(command, &completion);
         }
         if self.operations.vacate(at) {
-            self.release_queue.push(face, completion, gate, self.ftl.durable());
+            self.release_queue.push(front_end, completion, gate, self.ftl.durable());
         }
     }
 
@@ -340,22 +340,22 @@ struct ReleaseQueue {
 
 impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
-    fn push(&mut self, face: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
+    fn push(&mut self, front_end: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
         self.pushed += 1;
         if gate <= durable || mutant(Mutant::GateIgnored) {
-            self.make_ready(face, completion);
+            self.make_ready(front_end, completion);
         } else {
-            self.gated.insert((gate, self.next_arrival), (face, completion));
+            self.gated.insert((gate, self.next_arrival), (front_end, completion));
             self.next_arrival += 1;
         }
     }
 
-    fn make_ready(&mut self, face: FrontEndId, completion: SsdCompletion) {
-        let face = usize::from(face.0);
-        if self.ready.len() <= face {
-            self.ready.resize_with(face + 1, VecDeque::new);
+    fn make_ready(&mut self, front_end: FrontEndId, completion: SsdCompletion) {
+        let front_end = usize::from(front_end.0);
+        if self.ready.len() <= front_end {
+            self.ready.resize_with(front_end + 1, VecDeque::new);
         }
-        self.ready[face].push_back(completion);
+        self.ready[front_end].push_back(completion);
     }
 
     /// Releases all completions with a gate up to `durable`. Returns true if there were any.
@@ -364,8 +364,8 @@ impl ReleaseQueue {
             return false;
         }
         let later = self.gated.split_off(&(Sequence(durable.0 + 1), 0));
-        for (face, completion) in std::mem::replace(&mut self.gated, later).into_values() {
-            self.make_ready(face, completion);
+        for (front_end, completion) in std::mem::replace(&mut self.gated, later).into_values() {
+            self.make_ready(front_end, completion);
         }
         true
     }
@@ -374,15 +374,15 @@ impl ReleaseQueue {
     fn fail(&mut self, status: Status) -> bool {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
-        for (face, completion) in failed.into_values() {
-            self.make_ready(face, SsdCompletion { status, ..completion });
+        for (front_end, completion) in failed.into_values() {
+            self.make_ready(front_end, SsdCompletion { status, ..completion });
         }
         any
     }
 
     /// Takes the next released completion of a front end.
-    fn pop(&mut self, face: FrontEndId) -> Option<SsdCompletion> {
-        self.ready.get_mut(usize::from(face.0))?.pop_front()
+    fn pop(&mut self, front_end: FrontEndId) -> Option<SsdCompletion> {
+        self.ready.get_mut(usize::from(front_end.0))?.pop_front()
     }
 
     /// Returns the number of completions that wait for durability.

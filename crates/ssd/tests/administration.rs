@@ -22,7 +22,7 @@ use headwater_ssd::media::{BlockId, FlashGeometry, Media, PageAddress};
 use headwater_ssd::namespace::{BlockFormat, MissingKey, NamespaceKind};
 use zerocopy::little_endian::U32;
 
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 const ADMIN: FrontEndId = FrontEndId(2);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
@@ -123,10 +123,10 @@ impl SubsystemHost {
     }
 
     fn run(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
-        self.device.submit(FACE, namespace, 7, command).unwrap();
+        self.device.submit(FRONT_END, namespace, 7, command).unwrap();
         for _ in 0..100_000 {
             self.device.poll(Nanos::ZERO, WALL);
-            if let Some(completion) = self.device.next_completion(FACE) {
+            if let Some(completion) = self.device.next_completion(FRONT_END) {
                 return completion;
             }
         }

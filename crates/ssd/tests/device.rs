@@ -14,7 +14,7 @@ use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::collections::BTreeMap;
 
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
 struct DeviceHost {
@@ -39,10 +39,10 @@ impl DeviceHost {
 
     fn run_in(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
         self.token += 1;
-        self.device.submit(FACE, namespace, self.token, command).unwrap();
+        self.device.submit(FRONT_END, namespace, self.token, command).unwrap();
         for _ in 0..100_000 {
             self.device.poll(Nanos::ZERO, self.wall);
-            if let Some(completion) = self.device.next_completion(FACE) {
+            if let Some(completion) = self.device.next_completion(FRONT_END) {
                 assert_eq!(completion.token, self.token);
                 return completion;
             }
@@ -132,17 +132,17 @@ fn conditional_stores_follow_the_specification() {
 fn commands_above_limits_are_refused_at_submission() {
     let mut host = DeviceHost::new(32, DeviceConfig::default());
     let device = &mut host.device;
-    assert!(device.submit(FACE, NamespaceId(0), 1, retrieve(b"k")).is_err());
-    assert!(device.submit(FACE, NamespaceId(17), 1, retrieve(b"k")).is_err());
-    assert!(device.submit(FACE, NamespaceId::FIRST, 1, retrieve(b"")).is_err());
-    assert!(device.submit(FACE, NamespaceId::FIRST, 1, retrieve(&[0; 65_536])).is_err());
+    assert!(device.submit(FRONT_END, NamespaceId(0), 1, retrieve(b"k")).is_err());
+    assert!(device.submit(FRONT_END, NamespaceId(17), 1, retrieve(b"k")).is_err());
+    assert!(device.submit(FRONT_END, NamespaceId::FIRST, 1, retrieve(b"")).is_err());
+    assert!(device.submit(FRONT_END, NamespaceId::FIRST, 1, retrieve(&[0; 65_536])).is_err());
     let twice = vec![
         BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: WriteCondition::Always },
         BatchWrite::Delete { key: Bytes::from_static(b"a"), condition: WriteCondition::Always },
     ];
-    assert!(device.submit(FACE, NamespaceId::FIRST, 1, SsdCommand::Batch { writes: twice }).is_err());
+    assert!(device.submit(FRONT_END, NamespaceId::FIRST, 1, SsdCommand::Batch { writes: twice }).is_err());
     device.poll(Nanos::ZERO, WALL);
-    assert!(device.next_completion(FACE).is_none(), "a refused command has a completion");
+    assert!(device.next_completion(FRONT_END).is_none(), "a refused command has a completion");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::TempDir;
 
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const BLOCKS: u32 = 40;
 
@@ -44,14 +44,14 @@ impl FileHost {
 
     fn submit(&mut self, command: SsdCommand) -> u64 {
         self.token += 1;
-        self.device.submit(FACE, NamespaceId::FIRST, self.token, command).unwrap();
+        self.device.submit(FRONT_END, NamespaceId::FIRST, self.token, command).unwrap();
         self.token
     }
 
     fn next(&mut self) -> SsdCompletion {
         loop {
             self.device.poll(self.clock.now(), WALL);
-            if let Some(completion) = self.device.next_completion(FACE) {
+            if let Some(completion) = self.device.next_completion(FRONT_END) {
                 return completion;
             }
             std::thread::yield_now();

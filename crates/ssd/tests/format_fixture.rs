@@ -27,7 +27,7 @@ use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, Namespac
 const BLOCKS: u32 = 32;
 const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 
 fn open(media: MemoryMedia) -> SsdDevice<MemoryMedia> {
     let start = StartTime { now: Nanos::ZERO, wall: WALL };
@@ -35,11 +35,11 @@ fn open(media: MemoryMedia) -> SsdDevice<MemoryMedia> {
 }
 
 fn run(device: &mut SsdDevice<MemoryMedia>, namespace: u8, command: SsdCommand) -> SsdCompletion {
-    device.submit(FACE, NamespaceId(namespace), 1, command).unwrap();
+    device.submit(FRONT_END, NamespaceId(namespace), 1, command).unwrap();
     (0..10_000)
         .find_map(|_| {
             device.poll(Nanos::ZERO, WALL);
-            device.next_completion(FACE)
+            device.next_completion(FRONT_END)
         })
         .expect("a completion within 10,000 polls")
 }

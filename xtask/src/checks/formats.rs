@@ -1,6 +1,6 @@
 //! The pages in `docs/formats/` and the structs that go to a medium or a wire name each other.
 //!
-//! A page says `` `RecordHeader` in `crates/converged/src/record.rs` ``. That file must define that struct; and every
+//! A page says `` `RecordHeader` in `crates/ssd/src/record.rs` ``. That file must define that struct; and every
 //! struct whose layout is fixed and whose bytes leave the process must be on a page. Two rooms are left out: `host`
 //! (the kernel's layouts) and `nvme::spec` (the standard is the page, and every entry cites its clause).
 
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn a_page_and_its_struct_find_each_other_over_a_line_break() {
         let tree = Tree::of(&[
-            ("docs/formats/header.md", "Struct: `Header` in\n`crates/converged/src/header.rs`.\n"),
-            ("crates/converged/src/header.rs", CODE),
+            ("docs/formats/header.md", "Struct: `Header` in\n`crates/ssd/src/header.rs`.\n"),
+            ("crates/ssd/src/header.rs", CODE),
         ]);
         assert_eq!(check(&tree), vec![]);
     }
@@ -125,11 +125,8 @@ mod tests {
     #[test]
     fn a_page_that_names_a_struct_that_is_gone_is_found() {
         let tree = Tree::of(&[
-            (
-                "docs/formats/header.md",
-                "\n`Trailer` in `crates/converged/src/header.rs`\n`Header` in `gone.rs`\n",
-            ),
-            ("crates/converged/src/header.rs", "//! no structs\n"),
+            ("docs/formats/header.md", "\n`Trailer` in `crates/ssd/src/header.rs`\n`Header` in `gone.rs`\n"),
+            ("crates/ssd/src/header.rs", "//! no structs\n"),
         ]);
         let lines: Vec<usize> = check(&tree).iter().map(|violation| violation.line).collect();
         assert_eq!(lines, [2, 3]);
@@ -137,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_struct_that_no_page_names_is_found() {
-        let tree = Tree::of(&[("crates/converged/src/header.rs", CODE)]);
+        let tree = Tree::of(&[("crates/ssd/src/header.rs", CODE)]);
         let found = check(&tree);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 5);

@@ -188,8 +188,8 @@ impl TierChoice {
         chunk: usize,
         way: PrepareMethod,
     ) -> Result<Self, InvalidThresholds> {
-        let told = text.map_or(Ok(None), TierThresholds::parse)?;
-        Ok(told.map_or_else(|| Self::calibrated(costs, chunk, way), Self::tiers_variable))
+        let named = text.map_or(Ok(None), TierThresholds::parse)?;
+        Ok(named.map_or_else(|| Self::calibrated(costs, chunk, way), Self::tiers_variable))
     }
 }
 
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn configured_thresholds_need_no_measurement() {
         let of = |tiers| TierChoice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
-        let told = of(TierThresholds::PAPER_5_2);
-        assert_eq!((told.origin, told.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
+        let choice = of(TierThresholds::PAPER_5_2);
+        assert_eq!((choice.origin, choice.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
         assert_eq!(of(TierThresholds { small_max: 0, large_min: 9 }).origin, ChoiceOrigin::Numbers);
     }
 
@@ -278,9 +278,9 @@ mod tests {
         let of = |text| TierChoice::resolve(text, &measured(), CHUNK, PrepareMethod::RegisterSmall);
         assert_eq!(of(None), Ok(TierChoice::calibrated(&measured(), CHUNK, PrepareMethod::RegisterSmall)));
         assert_eq!(of(Some("calibrated")), of(None));
-        let told = of(Some("512: 65536")).unwrap();
-        assert_eq!(told.thresholds, TierThresholds { small_max: 512, large_min: 65_536 });
-        assert_eq!((told.import_min, told.origin), (Some(65_536), ChoiceOrigin::Numbers));
+        let choice = of(Some("512: 65536")).unwrap();
+        assert_eq!(choice.thresholds, TierThresholds { small_max: 512, large_min: 65_536 });
+        assert_eq!((choice.import_min, choice.origin), (Some(65_536), ChoiceOrigin::Numbers));
         for nonsense in ["", "paper", "4096", "9:9", "9:8", "-1:8", "1:2:3", "x:y"] {
             let error = of(Some(nonsense)).unwrap_err();
             assert!(error.to_string().contains("paper-5.2"), "{error}");

@@ -44,9 +44,9 @@ impl<M: Media> SsdExecutor<M> {
     ///
     /// # Errors
     /// [`WakeError`] when the system has no descriptor left.
-    pub fn new(faces: AttachFrontEndIds) -> Result<Self, WakeError> {
-        let face = RingFrontEnd::new(faces.rings)?;
-        Ok(Self { front_end: face, control: faces.control, next_token: 0, medium: PhantomData })
+    pub fn new(front_ends: AttachFrontEndIds) -> Result<Self, WakeError> {
+        let front_end = RingFrontEnd::new(front_ends.rings)?;
+        Ok(Self { front_end, control: front_ends.control, next_token: 0, medium: PhantomData })
     }
 }
 

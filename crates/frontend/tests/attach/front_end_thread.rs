@@ -27,14 +27,14 @@ pub(crate) struct FrontEndThread<S> {
 
 impl<S: Clone + Debug + Send + 'static> FrontEndThread<S> {
     /// Starts the thread; `look` observes the front end.
-    pub(crate) fn start<F>(mut face: F, media: MemoryMedia, look: fn(&F) -> S) -> Self
+    pub(crate) fn start<F>(mut front_end: F, media: MemoryMedia, look: fn(&F) -> S) -> Self
     where
         F: FrontEnd<SsdDevice<MemoryMedia>> + Send + 'static,
     {
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(look(&face))));
+        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(look(&front_end))));
         let (stopping, show) = (Arc::clone(&stop), Arc::clone(&seen));
-        let turned = move |face: &F| *show.lock().unwrap() = look(face);
-        let thread = std::thread::spawn(move || run(&mut face, media, &stopping, turned));
+        let turned = move |front_end: &F| *show.lock().unwrap() = look(front_end);
+        let thread = std::thread::spawn(move || run(&mut front_end, media, &stopping, turned));
         Self { stop, seen, thread: Some(thread) }
     }
 
@@ -70,7 +70,7 @@ impl<S> Drop for FrontEndThread<S> {
 }
 
 fn run<F: FrontEnd<SsdDevice<MemoryMedia>>>(
-    face: &mut F,
+    front_end: &mut F,
     media: MemoryMedia,
     stop: &AtomicBool,
     turned: impl Fn(&F),
@@ -83,19 +83,19 @@ fn run<F: FrontEnd<SsdDevice<MemoryMedia>>>(
         let (now, wall) = (clock.now(), clock.wall());
         if stop.load(Ordering::Relaxed) && !draining {
             draining = true;
-            face.drain();
+            front_end.drain();
         }
-        let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
-        turned(face);
-        if draining && face.is_drained() {
+        let moved = front_end.poll(&mut device, now, wall) | device.poll(now, wall);
+        turned(front_end);
+        if draining && front_end.is_drained() {
             device.shutdown(now, wall).unwrap();
             return device.into_media().after_power_cut();
         }
-        if moved || face.prepare_sleep() == SleepDecision::WorkPending {
+        if moved || front_end.prepare_sleep() == SleepDecision::WorkPending {
             continue;
         }
-        let span = face.next_deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));
-        let mut descriptors = [PollFd::from_borrowed_fd(face.wake_descriptor(), PollFlags::IN)];
+        let span = front_end.next_deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));
+        let mut descriptors = [PollFd::from_borrowed_fd(front_end.wake_descriptor(), PollFlags::IN)];
         let _ = poll(&mut descriptors, Some(&span.to_timespec()));
     }
 }

@@ -18,7 +18,7 @@ use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::path::{Path, PathBuf};
 
-const FACES: AttachFrontEndIds = AttachFrontEndIds { rings: FrontEndId(2), control: FrontEndId(3) };
+const FRONT_ENDS: AttachFrontEndIds = AttachFrontEndIds { rings: FrontEndId(2), control: FrontEndId(3) };
 
 pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -37,9 +37,9 @@ pub(crate) struct AttachHost {
 impl AttachHost {
     pub(crate) fn start(folder: &Path, policy: GrantPolicy, media: MemoryMedia) -> Self {
         let path = folder.join("attach.sock");
-        let executor = SsdExecutor::<MemoryMedia>::new(FACES).unwrap();
-        let face = AttachFrontEnd::bind(&path, policy, executor).unwrap();
-        Self { path, thread: FrontEndThread::start(face, media, AttachFrontEnd::holdings) }
+        let executor = SsdExecutor::<MemoryMedia>::new(FRONT_ENDS).unwrap();
+        let front_end = AttachFrontEnd::bind(&path, policy, executor).unwrap();
+        Self { path, thread: FrontEndThread::start(front_end, media, AttachFrontEnd::holdings) }
     }
 
     pub(crate) fn client(&self) -> Client {

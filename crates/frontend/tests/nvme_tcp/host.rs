@@ -31,9 +31,9 @@ impl TcpTestNode {
     }
 
     pub(crate) fn with(media: MemoryMedia, config: &NvmeTcpConfig) -> Self {
-        let face = NvmeTcpFrontEnd::bind(config).unwrap();
-        let address = face.local_addr();
-        Self { address, thread: FrontEndThread::start(face, media, numbers_of) }
+        let front_end = NvmeTcpFrontEnd::bind(config).unwrap();
+        let address = front_end.local_addr();
+        Self { address, thread: FrontEndThread::start(front_end, media, numbers_of) }
     }
 
     /// Returns the subsystem name that discovery reports.
@@ -66,8 +66,8 @@ impl TcpTestNode {
     }
 }
 
-fn numbers_of(face: &NvmeTcpFrontEnd) -> FrontEndCounters {
+fn numbers_of(front_end: &NvmeTcpFrontEnd) -> FrontEndCounters {
     let mut numbers = FrontEndCounters::default();
-    FrontEnd::<SsdDevice<MemoryMedia>>::add_counters(face, &mut numbers);
+    FrontEnd::<SsdDevice<MemoryMedia>>::add_counters(front_end, &mut numbers);
     numbers
 }

@@ -22,7 +22,7 @@ const TURNS_MAX: u32 = 1_000_000;
 
 /// A front end and its device.
 pub(crate) struct TcpHarness {
-    pub(crate) face: NvmeTcpFrontEnd,
+    pub(crate) front_end: NvmeTcpFrontEnd,
     pub(crate) device: SsdDevice<MemoryMedia>,
     clock: Clock,
 }
@@ -30,19 +30,19 @@ pub(crate) struct TcpHarness {
 impl TcpHarness {
     pub(crate) fn new() -> Self {
         let listen = ([127, 0, 0, 1], 0).into();
-        let face =
+        let front_end =
             NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: Vec::new() })
                 .unwrap();
         let clock = Clock::start();
         let start = StartTime { now: clock.now(), wall: clock.wall() };
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
         let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
-        Self { face, device, clock }
+        Self { front_end, device, clock }
     }
 
     /// Runs one turn of the front end, which polls the device as needed.
     pub(crate) fn turn(&mut self) {
-        self.face.poll(&mut self.device, self.clock.now(), self.clock.wall());
+        self.front_end.poll(&mut self.device, self.clock.now(), self.clock.wall());
     }
 
     /// Creates and enables a controller; returns its admin queue and its number.
@@ -65,7 +65,7 @@ pub(crate) struct RawConnection {
 
 impl RawConnection {
     pub(crate) fn open(bench: &mut TcpHarness) -> Self {
-        let stream = TcpStream::connect(bench.face.local_addr()).unwrap();
+        let stream = TcpStream::connect(bench.front_end.local_addr()).unwrap();
         stream.set_nonblocking(true).unwrap();
         // Data is sent at once, not after the acknowledgement of earlier data.
         stream.set_nodelay(true).unwrap();

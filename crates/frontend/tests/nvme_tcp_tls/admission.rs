@@ -50,9 +50,9 @@ fn a_host_with_a_key_reports_a_node_without_tls() {
 #[test]
 fn with_keys_any_address_is_accepted_for_listening() {
     let listen = "0.0.0.0:0".parse().unwrap();
-    let face =
+    let front_end =
         NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: keys() }).unwrap();
-    assert!(!face.local_addr().ip().is_loopback());
+    assert!(!front_end.local_addr().ip().is_loopback());
     let open = NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: Vec::new() };
     assert!(NvmeTcpFrontEnd::bind(&open).is_err(), "the address is accepted without keys");
 }

@@ -311,7 +311,7 @@ fn resetstat_resets_info_and_leaves_the_metrics() {
     bench.wait_for(5);
     let counted = |bench: &RespHarness| {
         let mut counters = FrontEndCounters::default();
-        bench.face.count(&mut counters);
+        bench.front_end.count(&mut counters);
         counters
     };
     let before = counted(&bench);

@@ -138,14 +138,14 @@ fn idle_clients_are_closed_after_the_timeout() {
     let mut bench = RespHarness::start();
     bench.stream.write_all(&encode(&[b"CONFIG", b"SET", b"timeout", b"3"])).unwrap();
     assert_eq!(bench.wait_for(5), b"+OK\r\n");
-    assert_eq!(bench.face.connections(), 1);
-    assert!(bench.face.next_deadline().is_some());
+    assert_eq!(bench.front_end.connections(), 1);
+    assert!(bench.front_end.next_deadline().is_some());
     bench.turn += 2_500_000_000;
     bench.turns(2);
-    assert_eq!(bench.face.connections(), 1);
+    assert_eq!(bench.front_end.connections(), 1);
     bench.turn += 1_500_000_000;
     bench.turns(2);
-    assert_eq!(bench.face.connections(), 0);
+    assert_eq!(bench.front_end.connections(), 0);
 }
 
 #[test]

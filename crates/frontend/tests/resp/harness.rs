@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 
 /// A front end, a model and one client, run by the test, so that it can delay durability.
 pub(crate) struct RespHarness {
-    pub(crate) face: RespFrontEnd,
+    pub(crate) front_end: RespFrontEnd,
     pub(crate) model: KvDeviceModel,
     pub(crate) stream: TcpStream,
     pub(crate) turn: u64,
@@ -18,16 +18,16 @@ impl RespHarness {
     pub(crate) fn start() -> Self {
         let config =
             RespConfig { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..RespConfig::default() };
-        let face = RespFrontEnd::bind(config).unwrap();
-        let stream = TcpStream::connect(face.local_addr().unwrap()).unwrap();
+        let front_end = RespFrontEnd::bind(config).unwrap();
+        let stream = TcpStream::connect(front_end.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        Self { face, model: KvDeviceModel::new(17, 1_000), stream, turn: 0 }
+        Self { front_end, model: KvDeviceModel::new(17, 1_000), stream, turn: 0 }
     }
 
     pub(crate) fn turns(&mut self, count: u64) {
         for _ in 0..count {
             self.turn += 3_000;
-            self.face.poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
+            self.front_end.poll(&mut self.model, Nanos(self.turn), UnixMillis(1_000_000));
         }
     }
 

@@ -108,21 +108,21 @@ impl TestNode {
     }
 
     pub(crate) fn start_with(config: RespConfig, mut model: KvDeviceModel) -> Self {
-        let mut face = RespFrontEnd::bind(config).unwrap();
-        let address = face.local_addr().unwrap();
+        let mut front_end = RespFrontEnd::bind(config).unwrap();
+        let address = front_end.local_addr().unwrap();
         let (stop, drain) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let wall_offset_ms = Arc::new(AtomicU64::new(0));
         let (their_stop, their_drain, their_ahead) = (stop.clone(), drain.clone(), wall_offset_ms.clone());
         let thread = std::thread::spawn(move || {
             let clock = Clock::start();
             let mut draining = false;
-            while !their_stop.load(Ordering::Relaxed) && !face.is_drained() {
+            while !their_stop.load(Ordering::Relaxed) && !front_end.is_drained() {
                 if their_drain.load(Ordering::Relaxed) && !draining {
-                    face.begin_drain();
+                    front_end.begin_drain();
                     draining = true;
                 }
                 let wall = UnixMillis(clock.wall().0 + their_ahead.load(Ordering::Relaxed));
-                if !face.poll(&mut model, clock.now(), wall) {
+                if !front_end.poll(&mut model, clock.now(), wall) {
                     Clock::sleep(Nanos::from_micros(20));
                 }
             }

@@ -57,7 +57,7 @@ fn a_waiting_command_is_aborted_and_completes_before_the_abort() {
     }
     assert!(queue.reap(&mut node, &mut guest).is_none(), "one completion each");
     assert_eq!(node.device.keys(NamespaceId::FIRST), 1, "an aborted command had an effect");
-    assert!(node.face.is_idle());
+    assert!(node.front_end.is_idle());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn an_abort_overtakes_a_command_for_which_the_device_has_no_room() {
         let answer = queue.reap(&mut node, &mut guest).unwrap();
         assert_eq!((answer.command_id.get(), answer.status()), (id, ABORTED));
     }
-    assert!(node.face.is_idle());
+    assert!(node.front_end.is_idle());
 }
 
 #[test]

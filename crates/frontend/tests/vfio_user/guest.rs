@@ -138,7 +138,7 @@ fn with_shadow_doorbells_messages_are_sent_only_to_a_sleeping_core() {
     let while_awake = queue.messages;
     assert!(while_awake <= 1, "{while_awake} messages while the core was awake");
     node.run_until_idle();
-    assert_eq!(node.face.prepare_sleep(), SleepDecision::UntilWoken);
+    assert_eq!(node.front_end.prepare_sleep(), SleepDecision::UntilWoken);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     assert_eq!(queue.messages, while_awake + 1, "the sleeping core was not notified");
     node.run_until_idle();
@@ -155,7 +155,7 @@ fn disabling_waits_for_commands_in_flight_and_the_controller_can_be_enabled_agai
         assert_eq!(stored.0, Status::SUCCESS, "round {round}");
         queue.submit(&mut node, &mut guest, store(1, key("late"), data(9), StoreOptions::NONE));
         disable(&mut node, &mut guest);
-        assert!(node.face.is_idle(), "a command is in flight though CSTS.RDY is 0");
+        assert!(node.front_end.is_idle(), "a command is in flight though CSTS.RDY is 0");
     }
 }
 
@@ -176,7 +176,7 @@ fn a_device_reset_restores_the_power_on_state() {
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, exist(1, key("absent")));
     guest.reset(&mut node);
-    assert!(node.face.is_idle());
+    assert!(node.front_end.is_idle());
     assert_eq!(guest.register(&mut node, 0x1C), 0, "CSTS");
     assert_eq!(guest.register(&mut node, 0x14), 0, "CC");
     guest.config_write(&mut node, 4, &[6, 4]);
@@ -194,7 +194,7 @@ fn a_subsystem_reset_removes_the_queues_and_sets_nssro() {
     assert_eq!(guest.register(&mut node, 0x1C), 1, "CSTS.RDY: a wrong signature must have no effect");
     guest.set_register(&mut node, 0x20, 0x4E56_4D65);
     node.run_until_idle();
-    assert!(node.face.is_idle(), "a command is in flight after the reset");
+    assert!(node.front_end.is_idle(), "a command is in flight after the reset");
     assert_eq!(guest.register(&mut node, 0x1C), 1 << 4, "CSTS.NSSRO, and not ready");
     assert_eq!(guest.register(&mut node, 0x14) & 1, 0, "CC.EN");
     guest.set_register(&mut node, 0x1C, 1 << 4);
@@ -344,14 +344,14 @@ fn a_list_of_several_turns_ends_with_a_reset_and_with_a_drain() {
             node.turn();
         }
         guest.reset(&mut node);
-        assert!(node.face.is_idle(), "a list of {turns} turns");
+        assert!(node.front_end.is_idle(), "a list of {turns} turns");
         guest.config_write(&mut node, 4, &[6, 4]);
         (_, queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     }
     queue.submit(&mut node, &mut guest, entry);
-    node.face.begin_drain();
+    node.front_end.begin_drain();
     node.run_until_idle();
-    assert!(node.face.is_drained());
+    assert!(node.front_end.is_drained());
 }
 
 #[test]
@@ -360,8 +360,8 @@ fn a_drained_front_end_has_completed_every_command() {
     let mut guest = node.guest();
     let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
     queue.submit(&mut node, &mut guest, store(1, key("drain"), data(9), StoreOptions::NONE));
-    node.face.begin_drain();
+    node.front_end.begin_drain();
     node.run_until_idle();
-    assert!(node.face.is_drained());
+    assert!(node.front_end.is_drained());
     assert!(queue.reap(&mut node, &mut guest).is_some());
 }

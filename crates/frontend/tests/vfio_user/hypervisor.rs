@@ -23,7 +23,7 @@ const WALL: UnixMillis = UnixMillis(1_000_000);
 /// A node's device with its front end, without a core loop: each turn advances the time.
 pub(crate) struct VfioTestNode {
     pub(crate) device: SsdDevice<MemoryMedia>,
-    pub(crate) face: VfioUserFrontEnd,
+    pub(crate) front_end: VfioUserFrontEnd,
     pub(crate) now: Nanos,
     path: PathBuf,
     _folder: tempfile::TempDir,
@@ -36,14 +36,14 @@ impl VfioTestNode {
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
         let start = StartTime { now: Nanos::ZERO, wall: WALL };
         let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
-        let face = VfioUserFrontEnd::bind(&path, FrontEndId(4)).unwrap();
-        Self { device, face, now: Nanos::ZERO, path, _folder: folder }
+        let front_end = VfioUserFrontEnd::bind(&path, FrontEndId(4)).unwrap();
+        Self { device, front_end, now: Nanos::ZERO, path, _folder: folder }
     }
 
     /// Runs one turn of the core loop.
     pub(crate) fn turn(&mut self) -> bool {
         self.now = self.now.after(Nanos::from_micros(10));
-        let moved = self.face.poll(&mut self.device, self.now);
+        let moved = self.front_end.poll(&mut self.device, self.now);
         self.device.poll(self.now, WALL) | moved
     }
 

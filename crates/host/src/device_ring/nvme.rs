@@ -104,7 +104,7 @@ impl WorkEncoding for NvmeWork {
     fn execute_blocking(&self, file: &File, vectors: &[IoVector]) -> (Result<u32, i32>, u64) {
         let (call, address, count) = match vectors {
             [] => (NVME_IOCTL_IO64_CMD, 0, Ok(0)),
-            [one] => (NVME_IOCTL_IO64_CMD, one.early_start, u32::try_from(one.bytes)),
+            [one] => (NVME_IOCTL_IO64_CMD, one.address, u32::try_from(one.bytes)),
             list => (NVME_IOCTL_IO64_CMD_VEC, list.as_ptr().expose_provenance(), u32::try_from(list.len())),
         };
         let Ok(count) = count else {

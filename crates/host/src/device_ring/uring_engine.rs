@@ -34,7 +34,7 @@ const EARLY_START_DIVISOR: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct IoVector {
-    pub(super) early_start: usize,
+    pub(super) address: usize,
     pub(super) bytes: usize,
 }
 
@@ -328,8 +328,7 @@ fn setup<W: WorkEncoding>(
 /// Collects the addresses of extents.
 pub(super) fn collect_vectors(extents: &[MemoryExtent], vectors: &mut Vec<IoVector>) {
     vectors.clear();
-    vectors
-        .extend(extents.iter().map(|extent| IoVector { early_start: extent.address(), bytes: extent.bytes }));
+    vectors.extend(extents.iter().map(|extent| IoVector { address: extent.address(), bytes: extent.bytes }));
 }
 
 impl<W: WorkEncoding> Drop for UringEngine<W> {

@@ -83,15 +83,15 @@ fn failed_page_is_retried_at_its_age_limit() {
 fn cache_full_of_unwritable_pages_fails_writes_and_does_not_hang() {
     let mut rig = CacheRig::new(64 * 4_096, lazy_config(), 1);
     rig.lower.broken = Some((0..64 * PAGE, TransferKind::Write));
-    let told: Vec<Status> = (0..40).map(|page| rig.write(page * PAGE, &[2; 4_096])).collect();
-    assert!(told[0].is_success());
-    assert!(!told[39].is_success());
+    let statuses: Vec<Status> = (0..40).map(|page| rig.write(page * PAGE, &[2; 4_096])).collect();
+    assert!(statuses[0].is_success());
+    assert!(!statuses[39].is_success());
     assert!(rig.cache.statistics().dirty_bytes <= 10 * PAGE);
     assert_eq!(rig.read(50 * PAGE, 4_096), rig.lower.now[50 * 4_096..51 * 4_096], "reads do not continue");
     rig.lower.broken = None;
     assert_eq!(rig.flush(), Status::INTERNAL_ERROR, "older failures were not reported");
     assert_eq!(rig.flush(), Status::SUCCESS);
-    for (page, _) in told.iter().enumerate().filter(|(_, status)| status.is_success()) {
+    for (page, _) in statuses.iter().enumerate().filter(|(_, status)| status.is_success()) {
         assert_eq!(rig.lower.durable[page * 4_096..][..4_096], [2; 4_096]);
     }
 }

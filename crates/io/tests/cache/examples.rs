@@ -247,8 +247,8 @@ fn loss_of_the_device_completes_every_request() {
     });
     rig.submit(CacheRequest::Flush);
     rig.lower.gone = true;
-    let told: Vec<_> = (0..4).map(|_| rig.wait()).collect();
-    assert!(told.iter().all(|end| end.status == Status::NAMESPACE_NOT_READY));
+    let completions: Vec<_> = (0..4).map(|_| rig.wait()).collect();
+    assert!(completions.iter().all(|end| end.status == Status::NAMESPACE_NOT_READY));
     let more = rig.cache.submit(&mut rig.lower, rig.owner, CacheRequest::Flush, 1);
     assert!(matches!(more.unwrap_err().error, CacheError::Gone(Status::NAMESPACE_NOT_READY)));
     let mut bytes = [0; 10];

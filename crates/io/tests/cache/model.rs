@@ -324,8 +324,8 @@ impl CacheModelRun {
             ExpectedEffect::Flush(bytes, writes) if fine => {
                 let kept = bytes.iter().zip(&self.lower.durable).zip(&self.model.touched).enumerate();
                 for (at, ((wanted, byte), &touched)) in kept {
-                    let told = touched > writes || wanted.is_none_or(|wanted| wanted == *byte);
-                    assert!(told, "seed {seed}: flushed byte {at} was lost: {wanted:?} {byte}");
+                    let is_expected = touched > writes || wanted.is_none_or(|wanted| wanted == *byte);
+                    assert!(is_expected, "seed {seed}: flushed byte {at} was lost: {wanted:?} {byte}");
                 }
             }
             ExpectedEffect::Resize if !may_fail => assert!(fine, "seed {seed}"),

@@ -59,7 +59,7 @@ pub struct PollSchedule {
 impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CoreLoop")
-            .field("faces", &self.front_ends.len())
+            .field("front_ends", &self.front_ends.len())
             .field("spin", &self.spin)
             .finish_non_exhaustive()
     }
@@ -182,9 +182,11 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         own: Option<Nanos>,
         stopping: bool,
     ) -> std::io::Result<()> {
-        let faces = self.front_ends.iter().filter_map(|front_end| front_end.next_deadline()).min();
-        let until =
-            [own, faces, self.device.next_deadline(now, self.clock.wall())].into_iter().flatten().min();
+        let of_front_ends = self.front_ends.iter().filter_map(|front_end| front_end.next_deadline()).min();
+        let until = [own, of_front_ends, self.device.next_deadline(now, self.clock.wall())]
+            .into_iter()
+            .flatten()
+            .min();
         let span = match until {
             None => None,
             Some(until) if until <= now => return Ok(()),

@@ -151,20 +151,20 @@ pub fn open_node(
     })
     .map_err(|error| error.to_string())?;
     let resp = front_end.local_addr().unwrap_or(config.resp);
-    let mut faces: Vec<Box<dyn FrontEnd<FileDevice>>> = Vec::new();
+    let mut front_ends: Vec<Box<dyn FrontEnd<FileDevice>>> = Vec::new();
     if let Some(path) = &config.attach {
         let kept = directory.path().join(GRANTS_FILE);
         let policy =
             GrantPolicy::with_file(config.grants.iter().cloned(), kept).map_err(|error| error.to_string())?;
         let executor = SsdExecutor::new(ATTACH_FRONT_ENDS).map_err(|error| error.to_string())?;
         let attach = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
-        faces.push(Box::new(attach));
+        front_ends.push(Box::new(attach));
     }
-    faces.push(Box::new(front_end));
+    front_ends.push(Box::new(front_end));
     if let Some(path) = &config.vfio_user {
         let front_end =
             VfioUserFrontEnd::bind(path, VFIO_USER_FRONT_END).map_err(|error| error.to_string())?;
-        faces.push(Box::new(front_end));
+        front_ends.push(Box::new(front_end));
     }
     let mut nvme_tcp = None;
     if let Some(listen) = config.nvme_tcp {
@@ -174,7 +174,7 @@ pub fn open_node(
             NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: NVME_TCP_FRONT_END, keys })
                 .map_err(|error| error.to_string())?;
         nvme_tcp = Some(front_end.local_addr());
-        faces.push(Box::new(front_end));
+        front_ends.push(Box::new(front_end));
     }
     let pool = open_pool(config)?;
     let ticker = pool.ticker().map_err(|error| format!("cannot start the pool's timer thread: {error}"))?;
@@ -182,7 +182,7 @@ pub fn open_node(
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
     let spin = calibrated_spin(clock);
-    Ok(OpenedNode { device, front_ends: faces, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
+    Ok(OpenedNode { device, front_ends, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
 }
 
 fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, String> {

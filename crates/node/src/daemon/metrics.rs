@@ -79,20 +79,21 @@ impl Default for MetricsBoard {
 
 impl MetricsBoard {
     /// Replaces the counters, unless a reader holds them. Returns whether they were replaced.
-    pub fn publish(&self, device: &DeviceStats, faces: FrontEndCounters) -> bool {
+    pub fn publish(&self, device: &DeviceStats, front_ends: FrontEndCounters) -> bool {
         let mut snapshot = match self.snapshot.try_lock() {
             Ok(snapshot) => snapshot,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let fresh = faces.trace.clone().filter(|trace| snapshot.front_ends.trace.as_ref() != Some(trace));
+        let fresh =
+            front_ends.trace.clone().filter(|trace| snapshot.front_ends.trace.as_ref() != Some(trace));
         for stage in fresh.into_iter().flat_map(|trace| trace.stages) {
             let time = snapshot.stages.entry(stage.stage).or_default();
             time.samples += 1;
             time.nanos += stage.ns;
         }
         snapshot.device = *device;
-        snapshot.front_ends = faces;
+        snapshot.front_ends = front_ends;
         true
     }
 

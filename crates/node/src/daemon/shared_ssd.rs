@@ -81,18 +81,9 @@ pub fn open_node(
     let lent = LentQueues::new(Box::new(interrupts), OWN_VECTORS..vectors);
     let executor = MediatedExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
     let front_end = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
-    let faces: Vec<Box<dyn FrontEnd<VfioDevice>>> = vec![Box::new(front_end)];
+    let front_ends: Vec<Box<dyn FrontEnd<VfioDevice>>> = vec![Box::new(front_end)];
     let spin = calibrated_spin(clock);
-    Ok(OpenedNode {
-        device: owned,
-        front_ends: faces,
-        resp: None,
-        nvme_tcp: None,
-        capacity,
-        spin,
-        pool,
-        ticker,
-    })
+    Ok(OpenedNode { device: owned, front_ends, resp: None, nvme_tcp: None, capacity, spin, pool, ticker })
 }
 
 /// Opens the container of a controller. Waits while clients of an earlier node still have it mapped: they release it

@@ -26,11 +26,11 @@ fn serve(path: &Path, machine: &SharedMachine, stop: &StopSignal) {
     machine.lock().is_awake = false;
     let executor: TestExecutor =
         MediatedExecutor::new(Box::new(TestMapper(machine.clone())), no_queues()).unwrap();
-    let face = AttachFrontEnd::bind(path, GrantPolicy::new([]), executor).unwrap();
+    let front_end = AttachFrontEnd::bind(path, GrantPolicy::new([]), executor).unwrap();
     let board = MetricsBoard::default();
     let mut core = CoreLoop {
         device: &mut device,
-        front_ends: vec![Box::new(face)],
+        front_ends: vec![Box::new(front_end)],
         clock,
         spin: Nanos::ZERO,
         board: &board,

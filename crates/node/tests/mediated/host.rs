@@ -53,10 +53,10 @@ impl MediatedHost {
             (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(AttachHoldings::default())));
         let lent = LentQueues::new(Box::new(TestVectors(machine.clone())), VECTORS);
         let executor = MediatedExecutor::new(Box::new(TestMapper(machine.clone())), lent).unwrap();
-        let mut face = AttachFrontEnd::bind(&path, policy, executor).unwrap();
+        let mut front_end = AttachFrontEnd::bind(&path, policy, executor).unwrap();
         let thread = {
             let (machine, stop, seen) = (machine.clone(), Arc::clone(&stop), Arc::clone(&observed));
-            std::thread::spawn(move || run(&mut face, &machine, command_timeout, &stop, &seen))
+            std::thread::spawn(move || run(&mut front_end, &machine, command_timeout, &stop, &seen))
         };
         Self { path, machine, stop, observed, thread, folder }
     }
@@ -137,7 +137,7 @@ impl VectorSource for TestVectors {
 }
 
 fn run(
-    face: &mut AttachFrontEnd<TestExecutor>,
+    front_end: &mut AttachFrontEnd<TestExecutor>,
     machine: &SharedMachine,
     command_timeout: Nanos,
     stop: &AtomicBool,
@@ -150,11 +150,11 @@ fn run(
         let (now, wall) = (clock.now(), clock.wall());
         if stop.load(Ordering::Relaxed) && !draining {
             draining = true;
-            face.drain();
+            front_end.drain();
         }
-        let moved = face.poll(&mut device, now, wall) | device.poll(now, wall);
-        *observed.lock().unwrap() = face.holdings();
-        if draining && face.is_drained() {
+        let moved = front_end.poll(&mut device, now, wall) | device.poll(now, wall);
+        *observed.lock().unwrap() = front_end.holdings();
+        if draining && front_end.is_drained() {
             return device.shutdown(&clock).unwrap();
         }
         if !moved {

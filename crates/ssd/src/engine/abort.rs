@@ -15,8 +15,8 @@ impl<M: Media> SsdDevice<M> {
     /// which completes as usual, and for an unknown one.
     ///
     /// Searches all commands in flight.
-    pub fn abort(&mut self, face: FrontEndId, token: u64) -> bool {
-        let Some(at) = self.operations.find(face, token) else {
+    pub fn abort(&mut self, front_end: FrontEndId, token: u64) -> bool {
+        let Some(at) = self.operations.find(front_end, token) else {
             return false;
         };
         let begun = self.operations[at].started.is_some();

@@ -100,8 +100,8 @@ impl AdminState {
     }
 
     /// Takes the next answer for a front end, with its token.
-    pub(crate) fn take_completion(&mut self, face: FrontEndId) -> Option<(u64, AdminCompletion)> {
-        let at = self.completions.iter().position(|(ticket, _)| ticket.front_end == face)?;
+    pub(crate) fn take_completion(&mut self, front_end: FrontEndId) -> Option<(u64, AdminCompletion)> {
+        let at = self.completions.iter().position(|(ticket, _)| ticket.front_end == front_end)?;
         self.completions.remove(at).map(|(ticket, answer)| (ticket.token, answer))
     }
 

@@ -320,11 +320,11 @@ impl OperationSlab {
     }
 
     /// Finds the slot of a front end's command. Searches every slot.
-    pub(crate) fn find(&self, face: FrontEndId, token: u64) -> Option<usize> {
+    pub(crate) fn find(&self, front_end: FrontEndId, token: u64) -> Option<usize> {
         self.slots.iter().position(|slot| {
             slot.as_ref().is_some_and(|operation| {
                 matches!(operation.work, OperationWork::Command(_))
-                    && operation.front_end == face
+                    && operation.front_end == front_end
                     && operation.token == token
             })
         })

@@ -1,7 +1,7 @@
 //! The promises of the model's device to its clients, and the excuses of one fault.
 //!
-//! Input: answers of a device. Output: the promise that an answer breaks. Invariant: the checks know what clients were
-//! told, and nothing of how the device recovers.
+//! Input: answers of a device. Output: the promise that an answer breaks. Invariant: the checks know the answers to
+//! clients, and nothing of how the device recovers.
 
 use super::Rules;
 use super::device::State;

@@ -1,6 +1,6 @@
 //! Tests of block commands on the device.
 
-use super::host::{FACE, NamespaceHost, WALL, blocks, pattern, range, read, write};
+use super::host::{FRONT_END, NamespaceHost, WALL, blocks, pattern, range, read, write};
 use headwater_dma::iova::{ClientMemory, ClientSegments, Iova};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
@@ -67,7 +67,7 @@ fn commands_that_can_never_work_are_refused_at_submission() {
     let large = host.device.transfer_bytes_max() / 4_096 + 1;
     let too_many = vec![range(0, 1); LBA_RANGES_MAX + 1];
     let all = u32::try_from(large).unwrap();
-    let mut refused = |command: SsdCommand| match host.device.submit(FACE, disk, 1, command) {
+    let mut refused = |command: SsdCommand| match host.device.submit(FRONT_END, disk, 1, command) {
         Err(SubmitError::Refused(status)) => status,
         other => panic!("{other:?}"),
     };
@@ -89,7 +89,7 @@ fn commands_that_can_never_work_are_refused_at_submission() {
     assert_eq!(refused(copy_of(Vec::new())), Status::INVALID_FIELD);
     let short = ValueSink::Client(client(4_095).1);
     assert_eq!(refused(SsdCommand::Read { range: range(0, 1), sink: short }), Status::INVALID_FIELD);
-    let in_keys = host.device.submit(FACE, NamespaceId::FIRST, 1, read(0, 1));
+    let in_keys = host.device.submit(FRONT_END, NamespaceId::FIRST, 1, read(0, 1));
     assert_eq!(in_keys, Err(SubmitError::Refused(Status::INVALID_NAMESPACE)));
 }
 
@@ -235,7 +235,7 @@ fn format_empties_a_namespace_and_refuses_commands_of_the_old_format() {
     let mut answers = Vec::new();
     while answers.len() < 2 {
         host.device.poll(host.now, WALL);
-        answers.extend(host.device.next_completion(FACE).map(|completion| completion.status));
+        answers.extend(host.device.next_completion(FRONT_END).map(|completion| completion.status));
     }
     answers.sort_by_key(|status| status.code);
     assert_eq!(answers, [Status::SUCCESS, Status::INVALID_NAMESPACE]);

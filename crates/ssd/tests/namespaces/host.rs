@@ -12,7 +12,7 @@ use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{FlashGeometry, Media};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
 
-pub(crate) const FACE: FrontEndId = FrontEndId(1);
+pub(crate) const FRONT_END: FrontEndId = FrontEndId(1);
 pub(crate) const WALL: UnixMillis = UnixMillis(1_000_000);
 
 pub(crate) struct NamespaceHost<M = MemoryMedia> {
@@ -48,7 +48,7 @@ impl<M: Media + std::fmt::Debug> NamespaceHost<M> {
 
     pub(crate) fn submit(&mut self, namespace: NamespaceId, command: SsdCommand) -> u64 {
         self.token += 1;
-        self.device.submit(FACE, namespace, self.token, command).unwrap();
+        self.device.submit(FRONT_END, namespace, self.token, command).unwrap();
         self.token
     }
 
@@ -58,7 +58,7 @@ impl<M: Media + std::fmt::Debug> NamespaceHost<M> {
             if !self.device.poll(self.now, WALL) {
                 std::thread::yield_now();
             }
-            if let Some(completion) = self.device.next_completion(FACE) {
+            if let Some(completion) = self.device.next_completion(FRONT_END) {
                 assert_eq!(completion.token, token);
                 return completion;
             }

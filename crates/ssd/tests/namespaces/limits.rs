@@ -1,6 +1,6 @@
 //! Tests of namespace limits, in virtual time.
 
-use super::host::{FACE, NamespaceHost, WALL, blocks, pattern, read, write};
+use super::host::{FRONT_END, NamespaceHost, WALL, blocks, pattern, read, write};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{Fua, NamespaceId, SsdCommand, SubmitError};
@@ -21,7 +21,7 @@ fn limited(limits: NamespaceLimits) -> (NamespaceHost, NamespaceId) {
 fn completed_by(host: &mut NamespaceHost, now: Nanos) -> Vec<u64> {
     host.now = now;
     while host.device.poll(now, WALL) {}
-    std::iter::from_fn(|| host.device.next_completion(FACE)).map(|completion| completion.token).collect()
+    std::iter::from_fn(|| host.device.next_completion(FRONT_END)).map(|completion| completion.token).collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn full_wait_queue_is_busy_and_removed_limits_release_all_commands() {
     for lba in 0..=u64::try_from(THROTTLED_MAX).unwrap() {
         host.submit(disk, write(lba, vec![1; 512], Fua::No));
     }
-    let refused = host.device.submit(FACE, disk, 0, read(0, 1));
+    let refused = host.device.submit(FRONT_END, disk, 0, read(0, 1));
     assert_eq!(refused, Err(SubmitError::Busy(THROTTLED_MAX)));
     assert_eq!(completed_by(&mut host, Nanos::ZERO).len(), 1);
     host.submit(disk, SsdCommand::Namespace(NamespaceChange::Limits(NamespaceLimits::default())));

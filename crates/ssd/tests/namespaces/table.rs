@@ -1,6 +1,6 @@
 //! Tests of the namespace table: the effect, the refusal and the durability of each change.
 
-use super::host::{FACE, NamespaceHost, WALL, blocks};
+use super::host::{FRONT_END, NamespaceHost, WALL, blocks};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, SsdCommand};
@@ -157,7 +157,7 @@ fn change_is_visible_once_it_is_acknowledged() {
     loop {
         host.device.poll(host.now, WALL);
         let shown = host.device.namespace(SECOND).is_some();
-        let answered = host.device.next_completion(FACE).is_some();
+        let answered = host.device.next_completion(FRONT_END).is_some();
         assert!(shown || !answered, "an acknowledged change is not visible");
         if answered {
             break;

@@ -10,7 +10,7 @@ use headwater_ssd::command::{
 };
 use headwater_ssd::engine::{DeviceConfig, OpenError, SsdDevice, StartTime};
 
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 pub(crate) const WALL: UnixMillis = UnixMillis(1_000_000);
 /// Turns without a completion after which a command counts as hanging.
 const TURNS_MAX: u32 = 1_000_000;
@@ -52,10 +52,10 @@ impl ReadErrorHost {
     }
 
     pub(crate) fn run_in(&mut self, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
-        self.device.submit(FACE, namespace, 7, command).unwrap();
+        self.device.submit(FRONT_END, namespace, 7, command).unwrap();
         for _ in 0..TURNS_MAX {
             let moved = self.device.poll(self.now, WALL);
-            if let Some(completion) = self.device.next_completion(FACE) {
+            if let Some(completion) = self.device.next_completion(FRONT_END) {
                 return completion;
             }
             if !moved && let Some(at) = self.device.next_deadline() {

@@ -96,18 +96,18 @@ fn only_sleeping_sides_are_woken() {
 }
 
 /// Runs a core loop that sleeps whenever it is idle, like the node's.
-fn core(mut device: SsdDevice<MemoryMedia>, mut face: RingFrontEnd, stop: &AtomicBool) -> RingFrontEnd {
+fn core(mut device: SsdDevice<MemoryMedia>, mut front_end: RingFrontEnd, stop: &AtomicBool) -> RingFrontEnd {
     loop {
-        let mut moved = face.poll(&mut device);
+        let mut moved = front_end.poll(&mut device);
         moved |= device.poll(Nanos::ZERO, WALL);
         if moved {
             continue;
         }
         if stop.load(Ordering::Acquire) {
-            return face;
+            return front_end;
         }
-        if face.rings.prepare_sleep() == SleepDecision::UntilWoken {
-            face.rings.wakeup_descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
+        if front_end.rings.prepare_sleep() == SleepDecision::UntilWoken {
+            front_end.rings.wakeup_descriptor().wait(Some(Nanos::from_millis(10_000))).expect("a wait");
         }
     }
 }
@@ -117,10 +117,10 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
     const COMMANDS: u32 = 20_000;
     let mut bench = RingHarness::new();
     let mut client = bench.client(4, QueueKind::Standard);
-    let RingHarness { device, front_end: face } = bench;
+    let RingHarness { device, front_end } = bench;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| core(device, face, &stop));
+        let running = scope.spawn(|| core(device, front_end, &stop));
         let value = client.write(0, b"value");
         let (mut sent, mut answered) = (0, 0);
         while answered < COMMANDS {
@@ -146,8 +146,8 @@ fn client_and_core_that_both_sleep_miss_no_wake_up() {
         }
         stop.store(true, Ordering::Release);
         client.queue.device_wakeup.wake().unwrap();
-        let face = running.join().unwrap();
-        assert_eq!(face.rings.stats().completed, u64::from(COMMANDS));
-        assert_eq!(face.rings.in_flight(), 0);
+        let front_end = running.join().unwrap();
+        assert_eq!(front_end.rings.stats().completed, u64::from(COMMANDS));
+        assert_eq!(front_end.rings.in_flight(), 0);
     });
 }

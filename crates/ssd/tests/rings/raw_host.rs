@@ -19,11 +19,11 @@ pub(crate) struct RawHost {
 }
 
 impl RawHost {
-    pub(crate) fn new(face: &mut RingFrontEnd, client: ClientId, depth: u32) -> Self {
+    pub(crate) fn new(front_end: &mut RingFrontEnd, client: ClientId, depth: u32) -> Self {
         let slots = QueueSlots::new(depth + 1).expect("test setup");
         let layout = RingLayout { submission_slots: slots, completion_slots: slots };
         let memory = HeapWords::zeroed(layout.words());
-        let queue = face
+        let queue = front_end
             .rings
             .create_queue_pair_in(client, memory.clone(), depth, QueueKind::Uio)
             .expect("test setup");

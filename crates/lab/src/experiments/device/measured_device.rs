@@ -79,17 +79,17 @@ impl MeasuredDevice {
         let clock = Clock::start();
         let at = StartTime { now: clock.now(), wall: clock.wall() };
         let device = SsdDevice::open(media, config, at, &mut |_| {}).map_err(start)?;
-        let mut face = RingFrontEnd::new(FrontEndId(1)).map_err(start)?;
-        let client = face.rings.add_client();
+        let mut front_end = RingFrontEnd::new(FrontEndId(1)).map_err(start)?;
+        let client = front_end.rings.add_client();
         let buffers = SharedMemory::anonymous(DEPTH as usize * value_bytes.next_multiple_of(64) as usize)
             .map_err(start)?;
-        if let Some(memory) = face.rings.memory(client) {
+        if let Some(memory) = front_end.rings.memory(client) {
             memory.register(BUFFERS, buffers).map_err(start)?;
         }
-        let queue = face.rings.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
+        let queue = front_end.rings.create_queue_pair(client, DEPTH, QueueKind::Standard).map_err(start)?;
         let mut subject = Self {
             device,
-            front_end: face,
+            front_end,
             queue,
             clock,
             random: fastrand::Rng::with_seed(seed),

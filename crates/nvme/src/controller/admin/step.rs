@@ -2,7 +2,7 @@
 //!
 //! Output: the types between the controller and the owner of queues, memory and the device. Invariant: each step gets
 //! exactly one completion; that of [`AdminStep::Held`] comes from
-//! [`Controller::take_async_event`](super::Controller::take_async_event).
+//! [`DeviceController::take_async_event`](super::DeviceController::take_async_event).
 
 use crate::controller::admin::subsystem::NamespaceFormat;
 use crate::controller::queue::QueueId;

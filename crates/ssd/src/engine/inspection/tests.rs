@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-const FACE: FrontEndId = FrontEndId(1);
+const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
 struct InspectionHost {
@@ -31,8 +31,8 @@ impl InspectionHost {
     }
 
     fn run(&mut self, command: SsdCommand) {
-        self.device.submit(FACE, NamespaceId::FIRST, 0, command).unwrap();
-        while self.device.next_completion(FACE).is_none() {
+        self.device.submit(FRONT_END, NamespaceId::FIRST, 0, command).unwrap();
+        while self.device.next_completion(FRONT_END).is_none() {
             self.device.poll(self.clock.now(), WALL);
             std::thread::yield_now();
         }

@@ -44,13 +44,13 @@ fn completion_with(status: Status) -> SsdCompletion {
 
 /// Executes a request, as a transport does.
 fn run(device: &mut SsdDevice<MemoryMedia>, request: DeviceRequest) -> NvmeResult {
-    let face = crate::command::FrontEndId(1);
+    let front_end = crate::command::FrontEndId(1);
     let DeviceRequest { namespace, mut command, completion: mut answer } = request;
     loop {
-        device.submit(face, namespace, 0, command).unwrap();
+        device.submit(front_end, namespace, 0, command).unwrap();
         let completion = loop {
             device.poll(Nanos::ZERO, UnixMillis(1));
-            if let Some(completion) = device.next_completion(face) {
+            if let Some(completion) = device.next_completion(front_end) {
                 break completion;
             }
         };

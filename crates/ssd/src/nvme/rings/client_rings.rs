@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # What this does not do
-//! It decodes no entry and moves no data: [`RingFace`](super::RingFace) does both for the device of this crate.
+//! It decodes no entry and moves no data: [`RingFrontEnd`](super::RingFrontEnd) does both for the device of this crate.
 
 use super::clients::{ClientId, ClientWakeup, RingClient, RingClients};
 use super::rights::ClientRights;
