@@ -10,10 +10,12 @@ use crate::command::{TransferData, WriteDurability};
 use crate::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use crate::error::IoError;
 use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest, single_buffer};
+use headwater_host::sync::{AtomicBool, Ordering, fence};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// The state of a request behind a future.
@@ -37,7 +39,19 @@ struct AsyncState {
 #[derive(Debug)]
 struct AsyncShared {
     inner: Mutex<AsyncState>,
+    /// True while a queue's thread has announced completions that no thread has taken.
+    announced: AtomicBool,
 }
+
+/// The locked state. Its release delivers the completions that were announced in between.
+struct LockedState<'a> {
+    // Fields are dropped in this order: the lock is released before the delivery.
+    guard: MutexGuard<'a, AsyncState>,
+    _delivery: DeliveryOnDrop<'a>,
+}
+
+/// Delivers announced completions when it is dropped.
+struct DeliveryOnDrop<'a>(&'a AsyncShared);
 
 /// The waker that the queues' threads call. It does not keep the handle alive.
 struct CompletionWaker(Weak<AsyncShared>);
@@ -49,20 +63,65 @@ impl Wake for CompletionWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(state) = self.0.upgrade() {
-            state.deliver_completions();
+            state.announce();
         }
     }
 }
 
 impl AsyncShared {
-    fn lock(&self) -> MutexGuard<'_, AsyncState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockedState<'_> {
+        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        LockedState { guard, _delivery: DeliveryOnDrop(self) }
     }
 
-    /// Takes available completions, and wakes their tasks after releasing the lock.
-    fn deliver_completions(&self) {
-        let woken = self.lock().take_completions();
-        woken.into_iter().for_each(Waker::wake);
+    /// Announces completions; a queue's thread calls it. It never waits for the lock, because the lock's holder waits
+    /// for this thread to end when it changes the completion policy.
+    fn announce(&self) {
+        // Release, paired with the acquire in `deliver_announced`: the taker of the flag finds the completions.
+        self.announced.store(true, Ordering::Release);
+        self.deliver_announced();
+    }
+
+    /// Takes announced completions, and wakes their tasks after releasing the lock. If another thread holds the lock,
+    /// that thread does it when it releases the lock.
+    fn deliver_announced(&self) {
+        loop {
+            // An announcer stores the flag and then tries the lock; a holder releases the lock and then loads the flag.
+            // Both pass this fence in between, so that at least one of the two finds what the other did.
+            fence(Ordering::SeqCst);
+            if !self.announced.load(Ordering::Relaxed) {
+                return;
+            }
+            let mut state = match self.inner.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.announced.swap(false, Ordering::Acquire);
+            let woken = state.take_completions();
+            drop(state);
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl Deref for LockedState<'_> {
+    type Target = AsyncState;
+
+    fn deref(&self) -> &AsyncState {
+        &self.guard
+    }
+}
+
+impl DerefMut for LockedState<'_> {
+    fn deref_mut(&mut self) -> &mut AsyncState {
+        &mut self.guard
+    }
+}
+
+impl Drop for DeliveryOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.deliver_announced();
     }
 }
 
@@ -114,7 +173,7 @@ impl AsyncHandle {
                 .set_completion(CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE))?;
         }
         let inner = AsyncState { handle, futures: BTreeMap::new(), next_token: 0, failure: None };
-        let state = Arc::new(AsyncShared { inner: Mutex::new(inner) });
+        let state = Arc::new(AsyncShared { inner: Mutex::new(inner), announced: AtomicBool::new(false) });
         let this = Self { state };
         this.install_waker(&mut this.state.lock());
         Ok(this)
