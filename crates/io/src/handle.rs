@@ -50,6 +50,7 @@ use crate::scheduler::{InFlightWindow, MergePolicy, RequestMerger, RequestSchedu
 use crate::selector::QueueSelector;
 use attached_queue::{AttachedQueue, QueueLink};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv;
 use headwater_nvme::spec::nvm::{self, BlockOptions, BlockRange, DatasetRange};
@@ -199,8 +200,7 @@ impl Handle {
     /// Returns the number of requests that are accepted and not yet completed to the caller.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        let ready = u32::try_from(self.completed.len()).unwrap_or(u32::MAX);
-        (self.slots.used() - self.parts + self.plain_in_flight).saturating_add(ready)
+        self.slots.used() - self.parts + self.plain_in_flight + narrow::<_, u32>(self.completed.len())
     }
 
     /// Returns the most requests that the handle accepts: what its queues hold plus what may wait.
@@ -335,8 +335,11 @@ impl NamespaceGeometry {
     /// Builds the entry of a validated run of bytes that fits one command.
     #[inline]
     pub(super) fn entry(&self, operation: RequestOperation, offset: u64, bytes: u64) -> SubmissionEntry {
-        let blocks = u32::try_from(bytes >> self.block_shift).unwrap_or(u32::MAX);
-        let range = BlockRange { start: offset >> self.block_shift, blocks };
+        if matches!(operation, RequestOperation::Discard | RequestOperation::Flush) {
+            return kv::flush(self.namespace);
+        }
+        let range =
+            BlockRange { start: offset >> self.block_shift, blocks: narrow(bytes >> self.block_shift) };
         match operation {
             RequestOperation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
             RequestOperation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),
@@ -354,7 +357,7 @@ impl NamespaceGeometry {
         let mut ranges = Vec::new();
         while blocks > 0 {
             let part = blocks.min(RANGE_BLOCKS_MAX);
-            ranges.push((first, u32::try_from(part).unwrap_or(u32::MAX)));
+            ranges.push((first, narrow(part)));
             first += part;
             blocks -= part;
         }

@@ -48,6 +48,7 @@ use find::PendingPrefetch;
 use garbage_collector::GarbageCollector;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
@@ -379,7 +380,7 @@ impl<M: Media> Ftl<M> {
             *keys = state.keys;
         }
         stats.programmed_bytes = self.flash.log().programmed_pages() * PAGE_DATA_BYTES as u64;
-        stats.free_blocks = u32::try_from(self.blocks().free_count()).unwrap_or(u32::MAX);
+        stats.free_blocks = narrow(self.blocks().free_count());
         stats.live_bytes = self.blocks().live_bytes();
         stats.tombstone_bytes = self.blocks().tombstone_bytes();
         stats.index_bytes = self.index().bytes();

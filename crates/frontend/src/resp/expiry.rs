@@ -116,10 +116,11 @@ impl ExpireCondition {
     /// Returns true if a key that expires at `old_ms` (0: never) may get the expiry `at_ms`.
     pub(crate) fn allows(self, old_ms: u64, at_ms: i64) -> bool {
         let has = |bit| self.bits & bit != 0;
-        let old = i64::try_from(old_ms).unwrap_or(i64::MAX);
+        // The device keeps a time that any front end stored, so it may exceed the type of Redis's times.
+        let (old, at) = (i128::from(old_ms), i128::from(at_ms));
         !(has(NX) && old_ms != 0
             || has(XX) && old_ms == 0
-            || has(GT) && (old_ms == 0 || at_ms <= old)
-            || has(LT) && old_ms != 0 && at_ms >= old)
+            || has(GT) && (old_ms == 0 || at <= old)
+            || has(LT) && old_ms != 0 && at >= old)
     }
 }

@@ -10,6 +10,7 @@ use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::settings;
 use super::state::RespState;
+use headwater_host::width::to_usize;
 
 /// The number of entries that SLOWLOG GET returns without a count.
 const SLOWLOG_GET: usize = 10;
@@ -191,7 +192,7 @@ fn slowlog(
             let count = match request.len() {
                 3 => match integer(request.arg(2)) {
                     Some(-1) => usize::MAX,
-                    Some(count @ 0..) => usize::try_from(count).unwrap_or(usize::MAX),
+                    Some(count @ 0..) => to_usize(count.unsigned_abs()),
                     _ => return Err(ErrorReply::fixed("ERR count should be greater than or equal to -1")),
                 },
                 _ => SLOWLOG_GET,

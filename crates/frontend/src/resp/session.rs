@@ -42,7 +42,7 @@ pub(crate) fn answer<S: CoreDevice>(
         }
         RespCommand::DbSize => {
             let keys = turn.device.stats().keys[connection.namespace().index()];
-            Ok(RespReply::Integer(i64::try_from(keys).unwrap_or(i64::MAX)))
+            Ok(RespReply::count(keys))
         }
         RespCommand::Wait => {
             let (replicas, timeout) = (request.integer(1)?, request.integer(2));

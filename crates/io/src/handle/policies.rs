@@ -14,6 +14,7 @@ use crate::error::RequestError;
 use crate::scheduler::{InFlightWindow, MergePolicy, RequestScheduler, SchedulingPolicy};
 use crate::selector::{QueueName, QueueSelector};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use std::task::Waker;
 
 /// The limits of a command while there is no queue.
@@ -40,7 +41,7 @@ impl Handle {
         name: QueueName,
         timeout: Option<Nanos>,
     ) -> Result<Option<QueueAttachment>, IoError> {
-        let queues = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
+        let queues = narrow(self.queues.len());
         let unknown = RequestError::NoSuchQueue { name: name.0, queues };
         let index = self.queues.iter().position(|lane| lane.name == name).ok_or(unknown)?;
         self.queues[index].detaching = true;
@@ -54,7 +55,7 @@ impl Handle {
             self.poll_or_sleep(timeout.map(|longest| longest.since(waited)))?;
         }
         let lane = self.queues.remove(index);
-        let gone = u32::try_from(index).unwrap_or(u32::MAX);
+        let gone = narrow(index);
         for entry in
             self.slots.used_entries_mut().filter(|entry| entry.queue != u32::MAX && entry.queue > gone)
         {

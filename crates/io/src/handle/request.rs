@@ -7,6 +7,7 @@ use crate::command::{TransferData, WriteDurability};
 use crate::completion::{CommandProfile, TransferDirection};
 use crate::scheduler::RequestClass;
 use headwater_host::clock::Nanos;
+use headwater_host::width::to_usize;
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +148,7 @@ impl IoRequest {
     #[must_use]
     #[inline]
     pub fn profile(&self) -> CommandProfile {
-        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
-        CommandProfile { direction: self.operation.direction(), bytes }
+        CommandProfile { direction: self.operation.direction(), bytes: to_usize(self.bytes) }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::scheduler::{
 };
 use crate::selector::SelectionContext;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
 /// The minimum cost of a request, in bytes, where bandwidth is shared; it applies to requests that move no data.
@@ -93,18 +94,15 @@ impl Handle {
         };
         let name = self.selector.choose(&choice).ok_or(RequestError::NoQueue)?;
         let index = self.queues.iter().position(|lane| lane.name == name && !lane.detaching);
-        let queues = u32::try_from(loads.len()).unwrap_or(NO_SLOT);
-        index
-            .and_then(|index| u32::try_from(index).ok())
-            .ok_or(RequestError::NoSuchQueue { name: name.0, queues })
+        let unknown = RequestError::NoSuchQueue { name: name.0, queues: narrow(loads.len()) };
+        index.map(narrow).ok_or(unknown)
     }
 
     /// Makes a request wait for the scheduler, merged into a group if possible.
     pub(super) fn enqueue(&mut self, slot: u32) {
         let extent = self.extent_of(slot);
         if let Some(extent) = &extent {
-            let segments = u32::try_from(self.limits.segments_max).unwrap_or(u32::MAX);
-            if let Some(joined) = self.merger.join(extent, self.command_bytes_max, segments) {
+            if let Some(joined) = self.merger.join(extent, self.command_bytes_max, self.limits.segments_max) {
                 self.slots.set_state(slot, SlotState::Member);
                 self.slots.pending_mut(slot).head = joined.group;
                 let members = &mut self.slots.pending_mut(joined.group).members;

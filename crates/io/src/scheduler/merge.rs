@@ -31,7 +31,7 @@ pub struct MergeExtent {
     /// The length in bytes.
     pub bytes: u64,
     /// The number of buffers.
-    pub segments: u32,
+    pub segments: usize,
     /// The deadline; a group accepts no member with an earlier deadline than its own.
     pub deadline: Option<Nanos>,
 }
@@ -77,7 +77,7 @@ pub struct RequestMerger {
 impl RequestMerger {
     /// Adds a request to an adjacent waiting group with room, if there is one. Otherwise the caller makes it wait and
     /// calls [`open`](Self::open).
-    pub fn join(&mut self, new: &MergeExtent, bytes_max: u64, segments_max: u32) -> Option<MergeResult> {
+    pub fn join(&mut self, new: &MergeExtent, bytes_max: u64, segments_max: usize) -> Option<MergeResult> {
         let behind = self.by_end.get(&new.edge(new.start)).map(|&group| (group, MergeSide::Back));
         let before = self.by_start.get(&new.edge(new.end())).map(|&group| (group, MergeSide::Front));
         let (group, side) = behind.into_iter().chain(before).find(|&(group, _)| {

@@ -10,6 +10,7 @@ use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
 use headwater_host::device_ring::{DeviceRing, DeviceWork, RingCompletion, RingSubmitError};
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -228,11 +229,11 @@ impl<S: CommandSteps> QueueTransport for UringQueue<S> {
     }
 
     fn in_flight(&self) -> u32 {
-        u32::try_from(self.commands.len() - self.free.len() + self.ready.len()).unwrap_or(u32::MAX)
+        narrow(self.commands.len() - self.free.len() + self.ready.len())
     }
 
     fn depth(&self) -> u32 {
-        u32::try_from(self.commands.len()).unwrap_or(u32::MAX)
+        narrow(self.commands.len())
     }
 }
 

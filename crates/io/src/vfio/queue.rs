@@ -22,6 +22,7 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::registers::DeviceRegisters;
 use headwater_host::ring_memory::RingMemory;
 use headwater_host::wake::WakeDescriptor;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::driver::{
     DataPointerError, IoQueue, IoQueueState, OverdueCommand, QueueFault, SubmitFault,
 };
@@ -139,7 +140,7 @@ impl<K: QueueOwner> NvmeQueue<K> {
             depth,
             lost_completions: VecDeque::new(),
             namespaces: keeper.namespaces(),
-            transfer_bytes_max: usize::try_from(queue.transfer_bytes_max()).unwrap_or(usize::MAX),
+            transfer_bytes_max: to_usize(queue.transfer_bytes_max()),
             queue: Some(queue),
             owner: keeper,
             runs: Vec::new(),
@@ -191,8 +192,8 @@ impl<K: QueueOwner> NvmeQueue<K> {
     /// Returns the number of accepted commands without a completion.
     #[inline]
     fn command_count(&self) -> u32 {
-        let lost = u32::try_from(self.lost_completions.len()).unwrap_or(u32::MAX);
-        self.queue.as_ref().map_or(0, |queue| queue.in_flight()).saturating_add(lost)
+        let live = self.queue.as_ref().map_or(0, |queue| queue.in_flight());
+        live + narrow::<_, u32>(self.lost_completions.len())
     }
 
     #[inline]

@@ -5,6 +5,8 @@
 //! Invariant: a slot is free or holds exactly one context; an identifier of an earlier use of a slot is invalid until the
 //! generation has wrapped around.
 
+use headwater_host::width::narrow;
+
 /// The end of the list of free slots.
 const NO_SLOT: u16 = u16::MAX;
 
@@ -36,7 +38,7 @@ impl<C> CommandTable<C> {
     /// If the depth is 0 or above [`QUEUE_DEPTH_MAX`](super::QUEUE_DEPTH_MAX): the caller has checked it.
     pub(crate) fn new(depth: u32) -> Self {
         assert!((1..=super::QUEUE_DEPTH_MAX).contains(&depth), "a command table of {depth} slots");
-        let last = u16::try_from(depth - 1).unwrap_or(NO_SLOT);
+        let last = narrow(depth - 1);
         let next = |slot| if slot == last { NO_SLOT } else { slot + 1 };
         let slot_bits = depth.next_power_of_two().trailing_zeros();
         Self {
@@ -46,7 +48,7 @@ impl<C> CommandTable<C> {
             first_free: 0,
             last_free: last,
             in_flight: 0,
-            slot_mask: u16::try_from((1_u32 << slot_bits) - 1).unwrap_or(u16::MAX),
+            slot_mask: narrow((1_u32 << slot_bits) - 1),
         }
     }
 
@@ -119,7 +121,7 @@ impl<C> CommandTable<C> {
     /// Returns the most commands in flight.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
-        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+        narrow(self.slots.len())
     }
 
     /// Iterates over the commands in flight: identifier and context.

@@ -8,6 +8,7 @@
 
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
+use headwater_host::width::to_usize;
 use headwater_ssd::command::NamespaceId;
 
 /// The identity of a value whose bytes are not kept.
@@ -98,7 +99,7 @@ impl WriteGroups {
 
     /// Adds a group under the next number or a later one.
     pub(super) fn insert(&mut self, id: u64, group: WriteGroup) {
-        let at = usize::try_from(id).unwrap_or(usize::MAX);
+        let at = to_usize(id);
         if self.groups.len() <= at {
             self.groups.resize_with(at + 1, || None);
         }

@@ -26,6 +26,7 @@ use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use crate::namespace::NamespaceKind;
 use bytes::Bytes;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
 /// The condition under which a completion may be released.
@@ -407,7 +408,7 @@ fn batch<M: Media>(
         seen = seen.max(seen_sequence(ftl, found.as_ref()));
         if let Err(status) = one.check_condition(ftl, found.as_ref()) {
             let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
-            outcome.completion.position = u32::try_from(position).unwrap_or(u32::MAX);
+            outcome.completion.position = narrow(position);
             return Ok(outcome);
         }
     }

@@ -17,6 +17,7 @@ use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl, recover_reada
 use crate::index::{IndexEntry, KeyHash};
 use crate::media::unreadable::{UnreadablePage, UnreadablePages};
 use crate::media::{Media, PageAddress};
+use headwater_host::width::narrow;
 use std::collections::BTreeSet;
 
 /// Maximum of findings of one kind that are kept; further ones are only counted.
@@ -149,7 +150,7 @@ pub fn inspect<M: Media>(
         damaged_records: ftl.damaged(),
         opening_losses: recovered.unreadable,
         live_bytes: ftl.blocks().live_bytes(),
-        free_blocks: u32::try_from(ftl.blocks().free_count()).unwrap_or(u32::MAX),
+        free_blocks: narrow(ftl.blocks().free_count()),
         ..MediumInspection::default()
     };
     for (hash, entry) in recovered.lost_records {

@@ -14,6 +14,7 @@ use crate::log::record::RecordAddress;
 use crate::media::PageAddress;
 use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -206,7 +207,7 @@ impl DeviceOperation {
 
     /// Returns the number of blocks of its format in `bytes`.
     pub(crate) fn blocks_in(&self, bytes: usize) -> u32 {
-        self.format.map_or(0, |format| u32::try_from(bytes >> format.shift()).unwrap_or(u32::MAX))
+        self.format.map_or(0, |format| narrow(bytes >> format.shift()))
     }
 
     /// Returns true if it works on single keys or blocks, so that operations on the same key must keep their order.

@@ -11,6 +11,7 @@ use crate::limits::{
 use crate::log::record::HEADER_BYTES;
 use crate::media::Media;
 use crate::namespace::BlockFormat;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
 
 impl<M: Media> SsdDevice<M> {
@@ -31,7 +32,7 @@ impl<M: Media> SsdDevice<M> {
             if blocks == 0 || blocks > blocks_max {
                 return Err(Status::INVALID_FIELD);
             }
-            inside(&LbaRange { start, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) })
+            inside(&LbaRange { start, blocks: narrow(blocks) })
         };
         let brings = |start: Lba, data: &ValueSource| {
             if !data.len().is_multiple_of(format.bytes()) {
@@ -59,8 +60,7 @@ impl<M: Media> SsdDevice<M> {
             }
             SsdCommand::Deallocate { ranges, .. } => ranges.iter().try_for_each(inside),
             SsdCommand::Copy { sources, destination, .. } => {
-                let blocks = sources.iter().map(|range| u64::from(range.blocks)).sum::<u64>();
-                let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+                let blocks = to_usize(sources.iter().map(|range| u64::from(range.blocks)).sum());
                 if sources.len() > LBA_RANGES_MAX || blocks > blocks_max {
                     return Err(Status::COMMAND_SIZE_LIMIT);
                 }

@@ -12,6 +12,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::{BlockFormat, MissingKey, Namespace, NamespaceKind, NamespaceLimits};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use std::collections::{BTreeSet, VecDeque};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -72,8 +73,7 @@ pub(crate) fn encode(namespace: &Namespace, attachment: &NamespaceAttachment) ->
     let layout = NamespaceLayout {
         version: if is_all_controllers { VERSION_ALL_CONTROLLERS } else { VERSION_ATTACHED },
         attachment: listed,
-        // At most the number of controllers of the device.
-        controllers: U16::new(u16::try_from(controllers.len()).unwrap_or(u16::MAX)),
+        controllers: U16::new(narrow(controllers.len())),
         ..layout_of(namespace)
     };
     let mut bytes = layout.as_bytes().to_vec();

@@ -13,6 +13,7 @@ use super::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::command::{Lba, NamespaceId};
 use crate::limits::{NAMESPACE_BLOCKS_MAX, SPACES};
 use crate::log::record::RecordAddress;
+use headwater_host::width::narrow;
 
 const FAN_BITS: u32 = 9;
 const FAN: usize = 1 << FAN_BITS;
@@ -207,7 +208,7 @@ impl RecordIndex for FlatIndex {
 
     fn next(&self, from: KeyHash) -> Option<(KeyHash, IndexEntry)> {
         let (first, lba) = from.max(KeyHash::FIRST_POSITION).namespace_and_lba();
-        let last = u8::try_from(SPACES).unwrap_or(u8::MAX);
+        let last: u8 = narrow(SPACES);
         (first.0.max(1)..=last).map(NamespaceId).find_map(|namespace| {
             let from = if namespace == first { lba } else { Lba(0) };
             self.next_in(namespace, from)

@@ -12,6 +12,7 @@ use crate::limits::NAMESPACES;
 use crate::media::Media;
 use crate::namespace::Namespace;
 use crate::namespace::sanitize::{SanitizeMark, SanitizePhase};
+use headwater_host::width::narrow;
 use headwater_nvme::controller::AdminCompletion;
 use headwater_nvme::controller::admin::{NamespaceAction, SanitizeState};
 use headwater_nvme::spec::status::Status;
@@ -19,6 +20,8 @@ use std::collections::VecDeque;
 
 /// Denominator of SPROG.
 const PROGRESS_PARTS: usize = 65_536;
+/// The largest progress that is reported: FFFFh means that no sanitize operation is in progress.
+const PROGRESS_MAX: usize = 0xFFFE;
 
 impl<M: Media> SsdDevice<M> {
     /// Iterates over the namespaces that exist, in the order of their numbers.
@@ -127,8 +130,7 @@ impl<M: Media> SsdDevice<M> {
             Ok(0) => SanitizePhase::Completed,
             Ok(left) => {
                 let done = blocks.saturating_sub(left) * PROGRESS_PARTS / blocks;
-                self.administration.sanitize.state =
-                    SanitizeState::Running(u16::try_from(done).unwrap_or(u16::MAX - 1));
+                self.administration.sanitize.state = SanitizeState::Running(narrow(done.min(PROGRESS_MAX)));
                 return false;
             }
             Err(_) => SanitizePhase::Failed,

@@ -11,6 +11,7 @@ use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
 use crate::ftl::{Ftl, SinkRange, StallReason};
 use crate::media::Media;
 use crate::namespace::BlockFormat;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
 const BLOCK_BYTES_MAX: usize = BlockFormat::B4096.bytes();
@@ -46,7 +47,7 @@ pub(super) fn run<M: Media>(
         SsdCommand::Read { range, sink } => (*range, ReadPurpose::Sink(sink)),
         SsdCommand::Verify { range } => (*range, ReadPurpose::Verify),
         SsdCommand::Compare { start, data } => {
-            let blocks = u32::try_from(data.len() >> extent.format.shift()).unwrap_or(u32::MAX);
+            let blocks = narrow(data.len() >> extent.format.shift());
             (LbaRange { start: *start, blocks }, ReadPurpose::Compare(data))
         }
         _ => unreachable!("the command does not read blocks"),
@@ -129,7 +130,7 @@ fn walk_blocks<M: Media>(
 }
 
 fn blocks_left(range: &LbaRange, from: Lba) -> u32 {
-    u32::try_from(range.start.0 + u64::from(range.blocks) - from.0).unwrap_or(u32::MAX)
+    narrow(range.start.0 + u64::from(range.blocks) - from.0)
 }
 
 fn blocks_of(range: &LbaRange) -> impl Iterator<Item = Lba> + use<> {

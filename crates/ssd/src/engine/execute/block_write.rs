@@ -15,6 +15,7 @@ use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
+use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
 const TOMBSTONE_BYTES: usize = record_units(LBA_BYTES, 0) as usize * UNIT_BYTES;
@@ -94,7 +95,7 @@ fn write<M: Media>(
     data: &ValueSource,
 ) -> Result<ExecutionOutcome, StallReason> {
     let (bytes, count) = (extent.format.bytes(), data.len() >> extent.format.shift());
-    let range = LbaRange { start, blocks: u32::try_from(count).unwrap_or(u32::MAX) };
+    let range = LbaRange { start, blocks: narrow(count) };
     if let Err(status) = extent.check_range(range) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }

@@ -12,6 +12,7 @@ use crate::media::Media;
 use crate::namespace::MissingKey;
 use crate::namespace::{BlockFormat, NamespaceKind};
 use headwater_host::clock::Nanos;
+use headwater_host::width::narrow;
 use headwater_nvme::controller::NvmSubsystem;
 use headwater_nvme::controller::admin::{
     CommandLimits, NamespaceProperties, SanitizeStatus, SubsystemCapacity, SubsystemHealth, SubsystemIdentity,
@@ -31,7 +32,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
     }
 
     fn namespaces_max(&self) -> u32 {
-        u32::try_from(NAMESPACES).unwrap_or(u32::MAX)
+        narrow(NAMESPACES)
     }
 
     fn namespace(&self, nsid: u32) -> Option<NamespaceProperties> {
@@ -74,8 +75,8 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
         // One limit in blocks applies to all formats, so it is the one of the largest blocks.
         let copy_blocks_max = copy_blocks_max(BlockFormat::B4096);
         CommandLimits {
-            value_bytes_max: u32::try_from(VALUE_BYTES_MAX).unwrap_or(u32::MAX),
-            copy_range_blocks_max: u16::try_from(copy_blocks_max).unwrap_or(u16::MAX),
+            value_bytes_max: narrow(VALUE_BYTES_MAX),
+            copy_range_blocks_max: narrow(copy_blocks_max),
             copy_blocks_max,
             copy_ranges_max: COPY_RANGES_MAX,
         }

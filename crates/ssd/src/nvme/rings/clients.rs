@@ -9,6 +9,7 @@ use crate::nvme::request::AddressMode;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_host::wake_line::WakeLine;
+use headwater_host::width::narrow;
 use headwater_nvme::controller::QueueId;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,7 +110,7 @@ impl RingClients {
     /// Returns the lowest free queue number; it exceeds the controller's limit if all are taken.
     pub(super) fn free_queue(&self) -> QueueId {
         let taken = self.owners.iter().take_while(|owner| owner.is_some()).count();
-        QueueId(u16::try_from(taken + 1).unwrap_or(u16::MAX))
+        QueueId(narrow(taken + 1))
     }
 
     pub(super) fn set_owner(&mut self, queue: QueueId, client: ClientId, bell: ClientWakeup) {

@@ -3,7 +3,7 @@
 //! Input: a namespace and a command whose addresses are resolved. Output: nothing, or the status that refuses it.
 //! Invariant: rights are checked when a command is fetched, so a change takes effect with the next command.
 
-use crate::command::{Lba, NamespaceId, SsdCommand};
+use crate::command::{Lba, NamespaceId, SsdCommand, ValueSource};
 use crate::limits::NAMESPACES;
 use crate::namespace::{Namespace, NamespaceKind};
 use headwater_nvme::spec::status::Status;
@@ -124,14 +124,14 @@ fn check_blocks(
         let end = start.0.checked_add(blocks);
         allowed.start <= start.0 && end.is_some_and(|end| end <= allowed.end)
     };
-    let bytes = |bytes: usize| u64::try_from(bytes.div_ceil(format.bytes())).unwrap_or(u64::MAX);
+    let blocks_in = |data: &ValueSource| data.len().div_ceil(format.bytes()) as u64;
     let fine = match command {
         SsdCommand::Flush | SsdCommand::Fence { .. } => true,
         SsdCommand::Read { range, .. } | SsdCommand::Verify { range } => {
             inside(range.start, range.blocks.into())
         }
         SsdCommand::Write { start, data, .. } | SsdCommand::Compare { start, data } => {
-            inside(*start, bytes(data.len()))
+            inside(*start, blocks_in(data))
         }
         SsdCommand::Deallocate { ranges, .. } => {
             ranges.iter().all(|range| inside(range.start, range.blocks.into()))
@@ -149,7 +149,7 @@ fn check_blocks(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Fua, LbaRange, ReadRelease, ValueSink, ValueSource};
+    use crate::command::{Fua, LbaRange, ReadRelease, ValueSink};
     use crate::namespace::BlockFormat;
 
     const SECOND: NamespaceId = NamespaceId(2);
