@@ -51,6 +51,7 @@ impl AcceptPause {
         if !matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) {
             return;
         }
+        assert!(self.resume_at.is_none(), "the listener is asked for a client during its pause");
         self.pauses += 1;
         self.resume_at = Some(now.after(PAUSE));
         // Changing the events of a watched descriptor needs no memory; if it fails, the loop is awake and still serves.

@@ -174,6 +174,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         for place in places {
             moved = true;
             match place {
+                ControlEventSource::Listener if self.accept_pause.deadline().is_some() => {}
                 ControlEventSource::Listener => self.accept(now),
                 ControlEventSource::WakeLine(key, queue) => self.take_wake_line(key, queue),
                 ControlEventSource::Control(_) if enough => {}
@@ -295,8 +296,8 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             reached += 1;
             client.grant = Some(grant.clone());
             if let Some(rings) = client.rings {
-                // The rings hold the client as long as this table does.
-                let _ = self.executor.rings_mut().set_rights(rings, policy::rights_of(grant));
+                let changed = self.executor.rings_mut().set_rights(rings, policy::rights_of(grant));
+                assert!(changed.is_ok(), "the rings hold a client as long as the table of clients does");
             }
         }
         reached += narrow::<usize, u32>(gone.len());

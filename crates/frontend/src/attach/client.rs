@@ -136,9 +136,14 @@ impl AttachedClient {
         self.regions.values().copied().chain(rings).fold(0, u64::saturating_add)
     }
 
+    /// Returns the most bytes of regions and rings that its grant allows.
+    pub(super) fn memory_max(&self) -> u64 {
+        self.grant.as_ref().map_or(0, |grant| grant.memory)
+    }
+
     /// Checks that its grant has room for ring memory.
     pub(super) fn check_ring_memory(&self, bytes: u64) -> Result<(), String> {
-        let max = self.grant.as_ref().map_or(0, |grant| grant.memory);
+        let max = self.memory_max();
         if self.memory().saturating_add(bytes) > max {
             return Err(format!("{bytes} bytes of rings exceed the limit of {max} bytes"));
         }

@@ -119,7 +119,10 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         request: AttachRequest,
         mut descriptors: Vec<OwnedFd>,
     ) {
-        let greeted = self.clients.get(&key).is_some_and(|client| client.grant.is_some());
+        let greeted = self.clients.get(&key).is_some_and(|client| {
+            assert!(client.grant.is_some() == client.rings.is_some(), "only a client with a grant has rings");
+            client.grant.is_some()
+        });
         let answer = match request {
             AttachRequest::Hello { version, direct } => self.accept_hello(device, key, version, direct),
             _ if !greeted => Err("the first request must be hello".to_owned()),
@@ -237,7 +240,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let Some(client) = self.clients.get_mut(&key) else {
             return Err(CLIENT_GONE.to_owned());
         };
-        let max = client.grant.as_ref().map_or(0, |grant| grant.memory);
+        let max = client.memory_max();
         let used = client.memory();
         if used.saturating_add(bytes) > max {
             return Err(format!("{bytes} bytes in addition to {used} exceed the limit of {max} bytes"));
@@ -249,7 +252,8 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         let region = SharedMemory::map_descriptor(descriptor.as_fd(), offset, length)
             .map_err(|error| error.to_string())?;
         self.executor.register(client.rings.ok_or(CLIENT_GONE)?, Iova(start), region)?;
-        client.regions.insert(start, bytes);
+        let earlier = client.regions.insert(start, bytes);
+        assert!(earlier.is_none() && client.memory() <= max, "a region is counted against the grant once");
         if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(AttachReply::Done) }
     }
 
@@ -296,7 +300,8 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             self.executor.rings_mut().abandon_queue(id);
             return Err(format!("no descriptor is left to watch the queue: {errno}"));
         }
-        client.queues.insert(id.0, HeldQueue::new(ours, bytes));
+        let earlier = client.queues.insert(id.0, HeldQueue::new(ours, bytes));
+        assert!(earlier.is_none() && client.memory() <= client.memory_max(), "a queue is counted once");
         let theirs = theirs.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         self.reply(key, &AttachReply::Queue { id: id.0, bytes, lent: None }, &[&memory, &theirs]);
         Ok(())

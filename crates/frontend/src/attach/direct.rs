@@ -104,6 +104,10 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             return self.reply(key, &AttachReply::Refused { reason }, &[]);
         }
         if let Some(client) = self.clients.get_mut(&key) {
+            assert!(
+                client.is_direct,
+                "queue {id} of the hardware is delivered to a client without the right to it"
+            );
             client.queues.insert(id, HeldQueue::new(line, bytes));
         }
         self.reply(key, &AttachReply::Queue { id, bytes, lent: Some(text) }, &[&memory, theirs, &device]);

@@ -44,7 +44,14 @@ impl<M: Media> SsdExecutor<M> {
     ///
     /// # Errors
     /// [`WakeError`] when the system has no descriptor left.
+    ///
+    /// # Panics
+    /// If both identifiers are the same: the caller assigns each to one purpose.
     pub fn new(front_ends: AttachFrontEndIds) -> Result<Self, WakeError> {
+        assert!(
+            front_ends.rings != front_ends.control,
+            "entries and changes of namespaces complete separately"
+        );
         let front_end = RingFrontEnd::new(front_ends.rings)?;
         Ok(Self { front_end, control: front_ends.control, next_token: 0, medium: PhantomData })
     }

@@ -68,6 +68,8 @@ impl EntryAdmission {
                     self.runs.clear();
                     return Err(Status::DATA_TRANSFER_ERROR);
                 }
+                let named: u64 = self.runs.iter().map(|run| u64::from(run.bytes)).sum();
+                assert!(named == bytes, "the addresses of {bytes} bytes of data cover {named}");
                 Ok(AdmittedEntry { entry: own, data })
             }
             DataRequirement::Ranges(count, window) => {

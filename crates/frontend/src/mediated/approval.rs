@@ -124,6 +124,8 @@ pub(super) fn approve(
     }
     if !matches!(opcode, NvmOpcode::Flush | NvmOpcode::DatasetManagement) {
         window.check(range.start, range.blocks.into())?;
+        let named = BlockRange { start: approved.entry.nvm_start(), blocks: approved.entry.nvm_blocks() };
+        assert!(named == range, "an entry for {range:?} was validated, and one for {named:?} was built");
     }
     Ok(approved)
 }

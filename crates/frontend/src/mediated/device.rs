@@ -294,7 +294,10 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
         let Some(made) = self.driver.take_queue(ticket) else { return false };
         self.queue_ticket = None;
         match made {
-            Ok(queue) => self.queue = Some(Box::new(queue.carrying())),
+            Ok(queue) => {
+                let earlier = self.queue.replace(Box::new(queue.carrying()));
+                assert!(earlier.is_none(), "a queue is replaced while the controller may access its data");
+            }
             Err(QueueError::Refused(status)) => {
                 self.driver.reset_for(ResetCause::Refused { command: "an I/O queue", status }, now);
             }

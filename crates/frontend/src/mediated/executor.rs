@@ -130,8 +130,8 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         device: &mut HardwareDevice<F, H>,
         fetched: FetchedCommand,
     ) -> Result<(), FetchedCommand> {
+        let token = self.in_flight.next();
         let submitted = self.prepare(device, &fetched).and_then(|ready| {
-            let token = self.in_flight.next();
             match device.submit(token, ready.entry, self.admission.runs()) {
                 Ok(()) => Ok(ready),
                 Err(not_taken) => {
@@ -147,7 +147,8 @@ impl<F: PciFunction, H: HostMemory> MediatedExecutor<F, H> {
         });
         match submitted {
             Ok(PreparedCommand { data, page, .. }) => {
-                self.in_flight.insert(MediatedCommand { token: fetched.token, _data: data, page });
+                let slot = self.in_flight.insert(MediatedCommand { token: fetched.token, _data: data, page });
+                assert!(slot == token, "a command was submitted as {token} and is recorded as {slot}");
                 Ok(())
             }
             // It is validated again, from the same copy of the entry, when the controller accepts commands.
@@ -287,6 +288,6 @@ impl<F, H> Drop for MediatedExecutor<F, H> {
 
 impl<F, H> fmt::Debug for MediatedExecutor<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForwardingExecutor").field("flights", &self.in_flight.len()).finish_non_exhaustive()
+        f.debug_struct("MediatedExecutor").field("flights", &self.in_flight.len()).finish_non_exhaustive()
     }
 }

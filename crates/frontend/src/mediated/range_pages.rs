@@ -51,6 +51,7 @@ impl<M: RingMemory> RangePages<M> {
     }
 
     pub(super) fn return_page(&mut self, page: RangePage) {
+        assert!(!self.free.contains(&page.0), "page {} is returned and was free", page.0);
         self.free.push(page.0);
     }
 }

@@ -113,12 +113,13 @@ impl NvmeTcpFrontEnd {
         let mut any = false;
         while let Some((token, answer)) = device.next_admin_completion(self.shared.front_end_id) {
             any = true;
-            if let Some(NvmeTcpCommand::Namespace { connection, slot }) = self.shared.in_flight.remove(token)
-            {
-                let AdminCompletion { result, status, data } = answer;
-                let response = TargetResponse { result: u64::from(result), status, data };
-                self.send_response(device, (connection, slot), 0, response);
-            }
+            let Some(NvmeTcpCommand::Namespace { connection, slot }) = self.shared.in_flight.remove(token)
+            else {
+                unreachable!("the device completed the change of namespaces {token}, which is not in flight");
+            };
+            let AdminCompletion { result, status, data } = answer;
+            let response = TargetResponse { result: u64::from(result), status, data };
+            self.send_response(device, (connection, slot), 0, response);
         }
         any
     }

@@ -75,10 +75,10 @@ impl NvmeTcpFrontEnd {
     /// Submits the next device command of an answer that needs several.
     fn submit_next<M: Media>(&mut self, device: &mut SsdDevice<M>, number: u64) {
         let Some(NvmeTcpCommand::Io { answer, .. }) = self.shared.in_flight.get_mut(number) else {
-            return;
+            unreachable!("command {number} waits for its next request and is not in flight");
         };
         let Some((namespace, command)) = answer.next_command() else {
-            return;
+            unreachable!("command {number} needs no further request and has no response");
         };
         if !(NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }).has_device_room() {
             self.shared.waiting_commands.push_back(number);

@@ -51,7 +51,11 @@ impl ConnectionTable {
         secure: Option<Box<SecureStream>>,
         now: Nanos,
     ) {
-        self.free.pop();
+        let slot = self.free.pop();
+        assert!(
+            slot.is_some_and(|slot| usize::from(slot) == slot_of(id)),
+            "{id:?} is not the next identifier"
+        );
         self.serial += 1;
         self.open += 1;
         self.put_back(Box::new(NvmeTcpConnection::new(id, socket, secure, now)));
@@ -75,6 +79,11 @@ impl ConnectionTable {
 
     /// Removes a connection that was taken out; its socket is closed.
     pub(super) fn remove(&mut self, connection: Box<NvmeTcpConnection>) {
+        assert!(
+            self.slots[slot_of(connection.id)].is_none(),
+            "{:?} is removed and in the table",
+            connection.id
+        );
         self.open -= 1;
         self.free.push(narrow(connection.id.0 & SLOT_MASK));
         drop(connection);

@@ -149,13 +149,15 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             SlotWork::Io(command) => self.run_io(connection, slot, &command),
             SlotWork::Admin(entry) => match connection.role {
                 ConnectionRole::Admin(id) => self.run_admin(connection, id, slot, &entry),
-                ConnectionRole::Unconnected | ConnectionRole::Io(_) => true,
+                ConnectionRole::Unconnected | ConnectionRole::Io(_) => {
+                    unreachable!("an admin command was accepted on a connection that has no admin queue")
+                }
             },
             SlotWork::Connect(entry) => {
                 self.connect(connection, slot, &entry);
                 true
             }
-            SlotWork::None => true,
+            SlotWork::None => unreachable!("slot {} runs without a command, which gets no response", slot.0),
         }
     }
 

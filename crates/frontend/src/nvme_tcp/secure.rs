@@ -81,6 +81,8 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
     /// Processes received bytes of a connection, decrypted if it uses TLS.
     pub(super) fn receive(&mut self, connection: &mut NvmeTcpConnection, bytes: &[u8]) {
         let Some(stream) = &mut connection.secure else {
+            let plain = matches!(self.shared.security, ConnectionSecurity::Plain);
+            assert!(plain, "a connection without TLS was accepted although hosts have keys");
             return self.process_bytes(connection, bytes);
         };
         stream.feed(bytes);

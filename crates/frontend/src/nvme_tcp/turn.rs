@@ -129,7 +129,9 @@ impl NvmeTcpFrontEnd {
         let events = std::mem::take(&mut self.events);
         for &(data, flags) in &events {
             if data == LISTENER {
-                self.accept();
+                if self.accept_pause.deadline().is_none() {
+                    self.accept();
+                }
                 continue;
             }
             let id = ConnectionId(data);

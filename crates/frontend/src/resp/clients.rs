@@ -61,6 +61,7 @@ impl ClientTable {
 
     /// Frees the slot of a connection that was taken out.
     pub(crate) fn release_slot(&mut self, index: ClientIndex) {
+        assert!(self.slots[usize::from(index.0)].is_none(), "{index:?} is released and in the table");
         self.open -= 1;
         self.free.push(index.0);
     }

@@ -218,7 +218,7 @@ impl RespConnection {
     #[inline]
     pub(crate) fn complete_slot(&mut self, at: usize, reply: RespReply, shared: &mut RespState) {
         let Some(slot) = self.slots.get_mut(at) else {
-            return;
+            unreachable!("a command has a reply and no slot");
         };
         assert!(!matches!(slot.state, PipelineSlotState::Ready(_)), "a command has a reply already");
         let failed = matches!(reply, RespReply::Error(_));

@@ -63,7 +63,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
             let mode = connection.reply_mode;
+            let before = (connection.next_slot(), connection.in_flight);
             if self.execute(connection, &request) == RespOutcome::Retry {
+                let now = (connection.next_slot(), connection.in_flight);
+                assert!(now == before, "a command that is to be run again has had an effect");
                 break;
             }
             pending.cursor += 1;

@@ -193,20 +193,20 @@ impl KeyEdit {
 fn to_writing(stage: EditStage) -> EditStage {
     match stage {
         EditStage::Write { reply, .. } => EditStage::Writing(reply),
-        other => other,
+        other => unreachable!("a write is submitted in stage {other:?}"),
     }
 }
 
 fn to_fencing(stage: EditStage) -> EditStage {
     match stage {
         EditStage::Fence(_, reply) => EditStage::Fencing(reply),
-        other => other,
+        other => unreachable!("a fence is submitted in stage {other:?}"),
     }
 }
 
 fn to_looking(stage: EditStage) -> EditStage {
     match stage {
         EditStage::Check(reply) => EditStage::Checking(reply),
-        other => other,
+        other => unreachable!("a durable read is submitted in stage {other:?}"),
     }
 }

@@ -172,6 +172,9 @@ impl RespFrontEnd {
     }
 
     fn accept_from(&mut self, index: usize) {
+        if self.accept_pauses[index].deadline().is_some() {
+            return;
+        }
         for _ in 0..TURN_ACCEPTS_MAX {
             let Some(listener) = self.listeners.get(index) else {
                 return;

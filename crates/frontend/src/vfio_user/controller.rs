@@ -165,9 +165,12 @@ impl GuestController {
         }
         while let Some((number, answer)) = device.next_admin_completion(self.front_end_id) {
             moved = true;
-            if let Some(GuestCommand::Admin(token)) = self.in_flight.remove(number) {
-                self.arbiter.complete(token, answer.result, answer.status);
-            }
+            let Some(GuestCommand::Admin(token)) = self.in_flight.remove(number) else {
+                unreachable!(
+                    "the device completed the change of namespaces {number}, which is not in flight"
+                );
+            };
+            self.arbiter.complete(token, answer.result, answer.status);
         }
         moved
     }
@@ -259,7 +262,7 @@ impl GuestController {
             _ => None,
         };
         let Some((namespace, command)) = next else {
-            return true;
+            unreachable!("command {number} waits for its next request and has none");
         };
         match device.submit(self.front_end_id, namespace, number, command) {
             Ok(()) => {}

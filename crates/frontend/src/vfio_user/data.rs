@@ -57,6 +57,8 @@ impl DataResolver {
                 DataRange::Discard(bytes) => segments.discard(bytes as usize),
             }
         }
+        let (resolved, bytes) = (segments.bytes(), transfer.bytes());
+        assert!(resolved == bytes as usize, "{resolved} bytes are resolved for a transfer of {bytes}");
         Ok(segments)
     }
 }

@@ -86,6 +86,9 @@ enum AwaitedReply {
 
 impl VfioUserFunction {
     /// Serves one request; the reply is appended to `out`.
+    ///
+    /// # Panics
+    /// If the reply to an earlier request is still awaited: the caller handles one request at a time.
     pub fn handle(
         &mut self,
         header: &VfioUserHeader,
@@ -94,6 +97,7 @@ impl VfioUserFunction {
         registers: &mut impl BarRegisters,
         out: &mut Vec<u8>,
     ) -> ReplyState {
+        assert!(self.awaited_reply.is_none(), "a request arrives before the reply to the last one");
         let answered = header.decode(rest).and_then(|request| match request {
             VfioUserRequest::Version(0, minor) => {
                 self.negotiated = true;

@@ -37,9 +37,10 @@ impl GuestController {
         if let Some(at) = self.waiting_lists.iter().position(|&list| list == number) {
             // Only reads of it completed so far, and none of its device commands is in flight now.
             self.waiting_lists.remove(at);
-            if let Some(GuestCommand::Io(token, _)) = self.in_flight.remove(number) {
-                self.arbiter.complete(token, 0, Status::ABORT_REQUESTED);
-            }
+            let Some(GuestCommand::Io(token, _)) = self.in_flight.remove(number) else {
+                unreachable!("command {number} waits for its next request and is not in flight");
+            };
+            self.arbiter.complete(token, 0, Status::ABORT_REQUESTED);
             return true;
         }
         let aborted = device.abort(self.front_end_id, number);
