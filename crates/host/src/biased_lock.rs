@@ -175,6 +175,6 @@ impl Drop for RaisedFlag<'_> {
 
 impl<T> fmt::Debug for BiasedLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnerLock({:?})", self.barrier)
+        write!(f, "BiasedLock({:?})", self.barrier)
     }
 }

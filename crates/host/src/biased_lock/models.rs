@@ -49,3 +49,18 @@ fn loom_second_owner_sees_writes_of_first_owner() {
         assert_eq!(lock.with_value(|value| *value), Ok(made));
     });
 }
+
+/// Checks for a former defect: a refused try ended the ownership of the present owner, and the next one succeeded.
+#[test]
+fn loom_refused_try_leaves_the_only_owner_its_right() {
+    loom::model(|| {
+        let lock = shared(0);
+        let mut owner = lock.try_own().unwrap();
+        let other = Arc::clone(&lock);
+        let refused = thread::spawn(move || (0..2).all(|_| other.try_own().is_none()));
+        owner.with_value(|value| *value += 1);
+        assert!(refused.join().unwrap());
+        drop(owner);
+        assert!(lock.try_own().is_some());
+    });
+}
