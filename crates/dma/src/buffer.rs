@@ -139,7 +139,7 @@ impl LendableMemory for PoolBuffer {
 
 impl fmt::Debug for PoolBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} bytes)", self.bytes)
+        write!(f, "PoolBuffer({} bytes)", self.bytes)
     }
 }
 

@@ -69,7 +69,7 @@ impl DerefMut for MediaFrame {
 
 impl fmt::Debug for MediaFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frame({FRAME_BYTES} bytes)")
+        write!(f, "MediaFrame({FRAME_BYTES} bytes)")
     }
 }
 

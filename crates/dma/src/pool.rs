@@ -102,8 +102,8 @@ impl Pool {
     /// An inconsistent configuration, a pinner whose preflight refuses the cap, or no address space.
     pub fn open(config: PoolConfig) -> Result<Self, PoolError> {
         // Never freed, so that buffers hold it without a reference count: a few hundred bytes and the threads' caches.
-        let depot: &'static PoolState = Box::leak(Box::new(PoolState::open(config)?));
-        Ok(Self { state: depot, _open: Arc::new(OpenGuard(depot)) })
+        let state: &'static PoolState = Box::leak(Box::new(PoolState::open(config)?));
+        Ok(Self { state, _open: Arc::new(OpenGuard(state)) })
     }
 
     /// Returns the configuration the pool was opened with. The cap and m may have changed since: see
@@ -167,21 +167,21 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn allocate_shared(&self, request: &PoolRequest) -> Result<PoolAllocation, PoolError> {
-        let want = self.state.validate(request)?;
-        if let Some((span, arena)) = self.state.take_cached_for(&want) {
-            let buffer = PoolBuffer::new(span, want.bytes, ReleaseTarget::new(self.state, arena));
-            return Ok(zero_if_requested(PoolAllocation::Contiguous(buffer), want.zeroed));
+        let request = self.state.validate(request)?;
+        if let Some((span, arena)) = self.state.take_cached_for(&request) {
+            let buffer = PoolBuffer::new(span, request.bytes, ReleaseTarget::new(self.state, arena));
+            return Ok(zero_if_requested(PoolAllocation::Contiguous(buffer), request.zeroed));
         }
         let waiting = self.state.wait_queue.waiting();
         let result = if waiting > 0 {
             Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
         } else {
-            self.state.attempt(&want)
+            self.state.attempt(&request)
         };
         if result.is_err() {
             self.state.refused.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(zero_if_requested(result?, want.zeroed))
+        Ok(zero_if_requested(result?, request.zeroed))
     }
 
     /// Allocates memory for a request; blocks this thread in the wait queue for at most `span`.

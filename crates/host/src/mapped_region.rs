@@ -123,7 +123,7 @@ impl DerefMut for MappedRegion {
 
 impl fmt::Debug for MappedRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes)", self.bytes)
+        write!(f, "MappedRegion({} bytes)", self.bytes)
     }
 }
 

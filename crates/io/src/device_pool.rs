@@ -59,7 +59,7 @@ pub const FIRST_DEVICE_ADDRESS: u64 = 1 << 32;
 
 impl<R> fmt::Debug for RegisteringPinner<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Registered")
+        f.write_str("RegisteringPinner")
     }
 }
 

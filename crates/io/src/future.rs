@@ -180,8 +180,8 @@ impl AsyncHandle {
     }
 
     fn install_waker(&self, inner: &mut AsyncState) {
-        let bell = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&self.state))));
-        inner.handle.set_waker(&bell);
+        let waker = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&self.state))));
+        inner.handle.set_waker(&waker);
     }
 
     /// Calls a function with the handle, to change policies or queues. A completion policy without a thread is

@@ -87,7 +87,7 @@ impl fmt::Debug for QueueSelector {
         match self {
             Self::First => f.write_str("First"),
             Self::MostRoom => f.write_str("MostRoom"),
-            Self::SeparateReads { reads, rest } => write!(f, "ReadsApart({}, {})", reads.0, rest.0),
+            Self::SeparateReads { reads, rest } => write!(f, "SeparateReads({}, {})", reads.0, rest.0),
             Self::ByClass(names) => write!(f, "ByClass({names:?})"),
             Self::Function(_) => f.write_str("Function"),
         }

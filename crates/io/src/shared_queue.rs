@@ -54,17 +54,13 @@ impl SharedQueue {
     /// Shares a queue.
     #[must_use]
     pub fn new(queue: Queue) -> Self {
-        let (limits, depth, rest) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
+        let (limits, depth, sleeper) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
         let exchange = Arc::new(CompletionExchange::new(PacedQueue::over(queue)));
-        Self {
-            shared: Arc::new(SharedQueueState {
-                exchange,
-                thread: Mutex::new(None),
-                sleeper: rest,
-                limits,
-                depth,
-            }),
-        }
+        Self::over(SharedQueueState { exchange, thread: Mutex::new(None), sleeper, limits, depth })
+    }
+
+    fn over(state: SharedQueueState) -> Self {
+        Self { shared: Arc::new(state) }
     }
 
     /// Shares a queue with commands in flight, which belong to the returned seat.
@@ -120,18 +116,10 @@ impl SharedQueue {
     pub fn into_queue(self) -> Result<Queue, Self> {
         self.stop_thread();
         let shared = Arc::try_unwrap(self.shared).map_err(|shared| Self { shared })?;
-        let SharedQueueState { exchange, sleeper: rest, limits, depth, .. } = shared;
-        Arc::try_unwrap(exchange).map(|exchange| exchange.into_queue().into_queue()).map_err(|exchange| {
-            Self {
-                shared: Arc::new(SharedQueueState {
-                    exchange,
-                    thread: Mutex::new(None),
-                    sleeper: rest,
-                    limits,
-                    depth,
-                }),
-            }
-        })
+        let SharedQueueState { exchange, thread, sleeper, limits, depth } = shared;
+        Arc::try_unwrap(exchange)
+            .map(|exchange| exchange.into_queue().into_queue())
+            .map_err(|exchange| Self::over(SharedQueueState { exchange, thread, sleeper, limits, depth }))
     }
 }
 
@@ -197,20 +185,22 @@ impl QueueUser {
 
     /// Sleeps until a completion may be available, at most for `longest`.
     pub(crate) fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
-        let rest = &self.shared.sleeper;
-        self.shared.exchange.wait(self.number, longest.map(Nanos::to_duration), |longest| rest.sleep(longest))
+        let sleeper = &self.shared.sleeper;
+        self.shared
+            .exchange
+            .wait(self.number, longest.map(Nanos::to_duration), |longest| sleeper.sleep(longest))
     }
 
     /// Creates the descriptor that becomes readable once the queue's thread has found a completion for this seat.
     pub(crate) fn make_descriptor(&mut self) -> Result<(), IoError> {
         if self.wakeup.is_none() {
-            let bell = WakeDescriptor::new()?;
-            let rung = bell.clone();
+            let wakeup = WakeDescriptor::new()?;
+            let signalled = wakeup.clone();
             // If the kernel refuses this wake-up, there is no other way to notify the sleeper.
             self.set_callback(Some(WakeCallback::new(move || {
-                let _ = rung.wake();
+                let _ = signalled.wake();
             })));
-            self.wakeup = Some(bell);
+            self.wakeup = Some(wakeup);
         }
         Ok(())
     }
@@ -226,7 +216,7 @@ impl QueueUser {
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.wakeup.as_ref().map(|bell| bell.as_fd())
+        self.wakeup.as_ref().map(|wakeup| wakeup.as_fd())
     }
 
     /// Arms the descriptor. Only the queue's thread signals it: without one this is refused, and the waiter has to
@@ -238,8 +228,8 @@ impl QueueUser {
             return Err(IoError::Unsupported { reason });
         }
         self.make_descriptor()?;
-        if let Some(bell) = &self.wakeup {
-            bell.take()?;
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.take()?;
         }
         Ok(if self.shared.exchange.has_answer(self.number) { ArmResult::Ready } else { ArmResult::Armed })
     }

@@ -85,7 +85,7 @@ pub struct SimWorld<'a, E> {
 
 impl<E> std::fmt::Debug for SimWorld<'_, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World")
+        f.debug_struct("SimWorld")
             .field("seed", &self.seed)
             .field("boot", &self.boot)
             .field("now", &self.now)

@@ -108,7 +108,7 @@ pub struct RefusedOp {
 
 impl fmt::Debug for RefusedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("op", &self.op).field("reason", &self.reason).finish()
+        f.debug_struct("RefusedOp").field("op", &self.op).field("reason", &self.reason).finish()
     }
 }
 

@@ -116,13 +116,13 @@ impl SharedMachine {
 
 impl fmt::Debug for NvmeMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Machine")
+        f.write_str("NvmeMachine")
     }
 }
 
 impl fmt::Debug for SharedMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
+        f.write_str("SharedMachine")
     }
 }
 

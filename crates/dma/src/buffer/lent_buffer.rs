@@ -89,6 +89,6 @@ impl<B: LendableMemory> Drop for LentBuffer<B> {
 
 impl<B: LendableMemory> fmt::Debug for LentBuffer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({} bytes)", self.bytes())
+        write!(f, "LentBuffer({} bytes)", self.bytes())
     }
 }

@@ -123,6 +123,6 @@ impl LendableMemory for ScatteredBuffer {
 
 impl fmt::Debug for ScatteredBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Scattered({} bytes in {} pieces)", self.bytes, self.spans.len())
+        write!(f, "ScatteredBuffer({} bytes in {} pieces)", self.bytes, self.spans.len())
     }
 }

@@ -31,11 +31,11 @@ impl PoolState {
     }
 
     /// Takes a cached span for a request, also if this pool's cache is not the thread's last used one.
-    pub(super) fn take_cached_for(&'static self, want: &ValidatedRequest) -> Option<(PageSpan, usize)> {
-        let class = want.class().filter(|_| self.caches_enabled)?;
+    pub(super) fn take_cached_for(&'static self, request: &ValidatedRequest) -> Option<(PageSpan, usize)> {
+        let class = request.class().filter(|_| self.caches_enabled)?;
         with_cache(self, |cache| {
             let arena = cache.arena();
-            if want.arena.is_some_and(|wanted| wanted != arena) {
+            if request.arena.is_some_and(|wanted| wanted != arena) {
                 return None;
             }
             Some((cache.pop_near(class)?, arena))
@@ -58,23 +58,23 @@ impl PoolState {
     }
 
     /// Serves a request without waiting and without regard to waiting requests.
-    pub(super) fn attempt(&'static self, want: &ValidatedRequest) -> AllocationResult {
+    pub(super) fn attempt(&'static self, request: &ValidatedRequest) -> AllocationResult {
         let here = self.nearest_arena();
-        let only = want.arena.unwrap_or(here);
-        let order = match want.arena {
+        let only = request.arena.unwrap_or(here);
+        let order = match request.arena {
             Some(_) => std::slice::from_ref(&only),
             None => self.nodes[here].by_distance.as_slice(),
         };
         let (mut refusal, mut full) = (None, false);
         for round in 0..2 {
             for &index in order {
-                match self.attempt_on_node(index, want) {
+                match self.attempt_on_node(index, request) {
                     Ok(payload) => return Ok(payload),
                     Err(GrowError::Refused(error)) => refusal = Some(error),
                     Err(GrowError::Full) => full = true,
                 }
             }
-            if let Some(payload) = self.attempt_after_retiring(order, want) {
+            if let Some(payload) = self.attempt_after_retiring(order, request) {
                 return Ok(payload);
             }
             if round == 0 && !self.drain_caches(CacheSelection::All) {
@@ -83,28 +83,28 @@ impl PoolState {
         }
         let waiting = self.wait_queue.waiting();
         // If at least one node is only full, waiting helps even if other nodes refuse.
-        Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: want.bytes, waiting }))
+        Err(refusal.filter(|_| !full).unwrap_or(PoolError::WouldBlock { bytes: request.bytes, waiting }))
     }
 
     fn attempt_on_node(
         &'static self,
         index: usize,
-        want: &ValidatedRequest,
+        request: &ValidatedRequest,
     ) -> Result<PoolAllocation, GrowError> {
-        let class = want.class().filter(|_| self.caches_enabled);
+        let class = request.class().filter(|_| self.caches_enabled);
         let room = class.map_or(0, |class| self.cache_room(class, index));
         let mut extra = Vec::with_capacity(room);
         let node = &self.nodes[index];
         let mut guard = locked(&node.arena);
         let arena = guard.as_mut().ok_or(GrowError::Refused(PoolError::Closed))?;
-        let served = match arena.serve(want) {
+        let served = match arena.serve(request) {
             Some(served) => served,
             None => {
                 let chunk = self.chunk_bytes.load(Ordering::Relaxed);
-                arena.grow(want, chunk, &self.config, &self.budget, &node.bindings)?;
+                arena.grow(request, chunk, &self.config, &self.budget, &node.bindings)?;
                 arena.steps.grown += 1;
                 // The chunk has at least the requested pages, contiguous.
-                let Some(served) = arena.serve_grown(want) else { return Err(GrowError::Full) };
+                let Some(served) = arena.serve_grown(request) else { return Err(GrowError::Full) };
                 served
             }
         };
@@ -115,17 +115,17 @@ impl PoolState {
         if let Some(class) = class {
             extra.into_iter().for_each(|span| self.cache_span(index, class, span));
         }
-        Ok(self.payload(served, want.bytes, index))
+        Ok(self.payload(served, request.bytes, index))
     }
 
     /// Unpins idle chunks of any node if that makes room for the request, and grows.
     fn attempt_after_retiring(
         &'static self,
         order: &[usize],
-        want: &ValidatedRequest,
+        request: &ValidatedRequest,
     ) -> Option<PoolAllocation> {
         let granule = self.config.granule();
-        let bytes = (want.pages as usize * PAGE_BYTES).next_multiple_of(granule);
+        let bytes = (request.pages as usize * PAGE_BYTES).next_multiple_of(granule);
         let idle: usize = self.nodes.iter().map(|node| self.idle_bytes(node)).sum();
         let missing = bytes.saturating_sub(self.budget.left());
         if missing == 0 || missing > idle {
@@ -135,7 +135,7 @@ impl PoolState {
         for node in &self.nodes {
             back += self.retire(node, missing.saturating_sub(back), |_, _| true);
         }
-        order.iter().find_map(|&index| self.attempt_on_node(index, want).ok())
+        order.iter().find_map(|&index| self.attempt_on_node(index, request).ok())
     }
 
     fn payload(&'static self, served: ServedSpans, bytes: usize, arena: usize) -> PoolAllocation {
@@ -183,35 +183,36 @@ pub(super) enum ServedSpans {
 impl NodeArena {
     /// Allocates free memory in the requested shape.
     #[inline]
-    fn serve(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
-        if let Some(span) = self.contiguous(want.class_pages(), want.align_pages) {
+    fn serve(&mut self, request: &ValidatedRequest) -> Option<ServedSpans> {
+        if let Some(span) = self.contiguous(request.class_pages(), request.align_pages) {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
-        self.serve_slow(want)
+        self.serve_slow(request)
     }
 
     #[cold]
-    fn serve_slow(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
+    fn serve_slow(&mut self, request: &ValidatedRequest) -> Option<ServedSpans> {
         if self.free_deferred()
-            && let Some(span) = self.contiguous(want.class_pages(), want.align_pages)
+            && let Some(span) = self.contiguous(request.class_pages(), request.align_pages)
         {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
-        if let Some(span) = self.contiguous_across_blocks(want.pages, want.align_pages) {
+        if let Some(span) = self.contiguous_across_blocks(request.pages, request.align_pages) {
             self.steps.contiguous += 1;
             return Some(ServedSpans::One(span));
         }
-        let spans = self.scattered(want)?;
+        let spans = self.scattered(request)?;
         self.steps.scattered += 1;
         Some(ServedSpans::Several(spans))
     }
 
     /// Allocates from a chunk that has just been added; the caller counts it as growth.
-    fn serve_grown(&mut self, want: &ValidatedRequest) -> Option<ServedSpans> {
-        let span = self.contiguous(want.class_pages(), want.align_pages);
-        span.or_else(|| self.contiguous_across_blocks(want.pages, want.align_pages)).map(ServedSpans::One)
+    fn serve_grown(&mut self, request: &ValidatedRequest) -> Option<ServedSpans> {
+        let span = self.contiguous(request.class_pages(), request.align_pages);
+        span.or_else(|| self.contiguous_across_blocks(request.pages, request.align_pages))
+            .map(ServedSpans::One)
     }
 }
 

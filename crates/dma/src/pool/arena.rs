@@ -168,13 +168,18 @@ impl NodeArena {
     }
 
     /// Allocates several runs that have the requested pages in total.
-    pub(super) fn scattered(&mut self, want: &ValidatedRequest) -> Option<Vec<PageSpan>> {
-        if want.segments_max < 2 || self.buddy.free_pages() < want.pages {
+    pub(super) fn scattered(&mut self, request: &ValidatedRequest) -> Option<Vec<PageSpan>> {
+        if request.segments_max < 2 || self.buddy.free_pages() < request.pages {
             return None;
         }
-        let plan = planner::plan(self.buddy.free_runs(), want.pages, want.align_pages, want.segments_max)?;
+        let plan =
+            planner::plan(self.buddy.free_runs(), request.pages, request.align_pages, request.segments_max)?;
         let planned: u32 = plan.iter().map(|run| run.pages).sum();
-        assert!(planned == want.pages, "the planner chose {planned} pages, requested are {}", want.pages);
+        assert!(
+            planned == request.pages,
+            "the planner chose {planned} pages, requested are {}",
+            request.pages
+        );
         let taken = plan.into_iter().map(|run| {
             let free = self.buddy.take(run);
             assert!(free.is_ok(), "the planner returns only free runs");
@@ -216,13 +221,13 @@ impl NodeArena {
     /// more.
     pub(super) fn grow(
         &mut self,
-        want: &ValidatedRequest,
+        request: &ValidatedRequest,
         chunk: usize,
         config: &PoolConfig,
         budget: &PinBudget,
         bindings: &DeviceBindings,
     ) -> Result<(), GrowError> {
-        let least = want.pages.next_multiple_of(self.granule_pages);
+        let least = request.pages.next_multiple_of(self.granule_pages);
         let usual = page_count(chunk).max(least);
         let mut last = GrowError::Full;
         for pages in [Some(usual), Some(least).filter(|&least| least < usual)].into_iter().flatten() {
@@ -230,7 +235,7 @@ impl NodeArena {
             if !budget.reserve(PinTier::Pool, bytes) {
                 continue;
             }
-            match self.add_chunk(pages, want.align_pages, config, bindings) {
+            match self.add_chunk(pages, request.align_pages, config, bindings) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     budget.release(PinTier::Pool, bytes);

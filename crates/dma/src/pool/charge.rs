@@ -17,23 +17,23 @@ pub struct CapCharge {
 }
 
 impl CapCharge {
-    pub(super) fn take(depot: &'static PoolState, tier: PinTier, bytes: usize) -> Result<Self, PoolError> {
-        if !depot.is_current_process() {
+    pub(super) fn take(state: &'static PoolState, tier: PinTier, bytes: usize) -> Result<Self, PoolError> {
+        if !state.is_current_process() {
             return Err(PoolError::Forked);
         }
-        if depot.is_closed() {
+        if state.is_closed() {
             return Err(PoolError::Closed);
         }
-        let most = depot.budget.request_max();
+        let most = state.budget.request_max();
         if bytes > most {
             return Err(PoolError::OverCap { bytes, max: most });
         }
         // Waiting requests have priority.
-        let waiting = depot.wait_queue.waiting();
-        if waiting > 0 || !depot.charge(tier, bytes) {
+        let waiting = state.wait_queue.waiting();
+        if waiting > 0 || !state.charge(tier, bytes) {
             return Err(PoolError::WouldBlock { bytes, waiting });
         }
-        Ok(Self { state: depot, tier, bytes })
+        Ok(Self { state, tier, bytes })
     }
 
     /// Returns the bytes charged.
@@ -60,6 +60,6 @@ impl Drop for CapCharge {
 
 impl fmt::Debug for CapCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Charge({:?}, {} bytes)", self.tier, self.bytes)
+        write!(f, "CapCharge({:?}, {} bytes)", self.tier, self.bytes)
     }
 }

@@ -283,6 +283,6 @@ impl StagingMemory for PinnedMemory<SharedMemory> {
 
 impl<M: PinnableMemory> fmt::Debug for PinnedMemory<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pinned({} bytes)", self.hold.as_ref().map_or(0, |hold| hold.token.bytes))
+        write!(f, "PinnedMemory({} bytes)", self.hold.as_ref().map_or(0, |hold| hold.token.bytes))
     }
 }

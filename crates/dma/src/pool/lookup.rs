@@ -36,9 +36,9 @@ pub struct AddressLookup {
     pub state: PageState,
 }
 
-pub(super) fn find(depot: &'static PoolState, address: *const u8) -> Option<AddressLookup> {
-    let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
-    let (found, page, offset, chunk) = depot.with_arena(node, |arena| {
+pub(super) fn find(pool: &'static PoolState, address: *const u8) -> Option<AddressLookup> {
+    let node = pool.nodes.iter().find(|node| node.table.contains(address))?;
+    let (found, page, offset, chunk) = pool.with_arena(node, |arena| {
         let found = node.table.find(address);
         let bytes = address.addr() - arena.reservation.address();
         let page = u32::try_from(bytes / PAGE_BYTES).ok()?;
@@ -55,11 +55,11 @@ pub(super) fn find(depot: &'static PoolState, address: *const u8) -> Option<Addr
     Some(AddressLookup { node: node.id, chunk, buffer, offset, state })
 }
 
-pub(super) fn segment(depot: &'static PoolState, address: *const u8) -> Option<DeviceSegment> {
-    if !depot.is_current_process() {
+pub(super) fn segment(pool: &'static PoolState, address: *const u8) -> Option<DeviceSegment> {
+    if !pool.is_current_process() {
         return None;
     }
-    let node = depot.nodes.iter().find(|node| node.table.contains(address))?;
+    let node = pool.nodes.iter().find(|node| node.table.contains(address))?;
     let run = node.table.find(address)?.run;
     // Buffers start on pages, and do not cross into the next chunk where the device's mapping is not contiguous.
     let within = node.table.offset_in(address, run)?;
@@ -69,19 +69,19 @@ pub(super) fn segment(depot: &'static PoolState, address: *const u8) -> Option<D
     Some(DeviceSegment { address: address.addr(), bytes: run.bytes() - within, iova, slot })
 }
 
-pub(super) fn adopt(depot: &'static PoolState, address: *const u8) -> Result<PoolBuffer, PoolError> {
-    let (arena, span) = take(depot, address)?;
+pub(super) fn adopt(pool: &'static PoolState, address: *const u8) -> Result<PoolBuffer, PoolError> {
+    let (arena, span) = take(pool, address)?;
     let bytes = span.bytes();
-    Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(depot, arena)))
+    Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(pool, arena)))
 }
 
 /// Adopts the span that was leaked at an address, and returns it with its arena.
 #[inline]
-pub(super) fn take(depot: &'static PoolState, address: *const u8) -> Result<(usize, PageSpan), PoolError> {
-    if !depot.is_current_process() {
+pub(super) fn take(pool: &'static PoolState, address: *const u8) -> Result<(usize, PageSpan), PoolError> {
+    if !pool.is_current_process() {
         return Err(PoolError::Forked);
     }
-    let arena = depot.nodes.iter().position(|node| node.table.contains(address));
+    let arena = pool.nodes.iter().position(|node| node.table.contains(address));
     let arena = arena.ok_or(PoolError::Adopt(AdoptError::Outside))?;
-    Ok((arena, depot.nodes[arena].table.adopt(address)?))
+    Ok((arena, pool.nodes[arena].table.adopt(address)?))
 }

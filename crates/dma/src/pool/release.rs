@@ -65,7 +65,7 @@ impl SpanSink for ReleaseTarget {
 
 impl fmt::Debug for ReleaseTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Home(arena {})", self.arena)
+        write!(f, "ReleaseTarget(arena {})", self.arena)
     }
 }
 
@@ -167,15 +167,15 @@ impl PoolState {
         if self.wait_queue.waiting() == 0 {
             return;
         }
-        self.wait_queue.serve(|want| {
+        self.wait_queue.serve(|request| {
             if self.is_closed() {
                 return Some(Err(PoolError::Closed));
             }
             let most = self.budget.request_max();
-            if want.pages as usize * PAGE_BYTES > most {
-                return Some(Err(PoolError::OverCap { bytes: want.bytes, max: most }));
+            if request.pages as usize * PAGE_BYTES > most {
+                return Some(Err(PoolError::OverCap { bytes: request.bytes, max: most }));
             }
-            match self.attempt(want) {
+            match self.attempt(request) {
                 Err(PoolError::WouldBlock { .. }) => None,
                 Ok(payload) => {
                     self.waited.fetch_add(1, Ordering::Relaxed);

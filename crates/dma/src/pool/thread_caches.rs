@@ -24,9 +24,9 @@ struct ThreadEntry {
 }
 
 impl ThreadEntry {
-    fn new(depot: &'static PoolState) -> Option<Box<Self>> {
-        let slot = depot.acquire_slot();
-        Some(Box::new(Self { state: depot, slot, owner: slot.0.try_own()? }))
+    fn new(state: &'static PoolState) -> Option<Box<Self>> {
+        let slot = state.acquire_slot();
+        Some(Box::new(Self { state, slot, owner: slot.0.try_own()? }))
     }
 
     /// Releases the cache: the thread ends, or the pool is closed.

@@ -60,6 +60,6 @@ impl Drop for PoolTicker {
 
 impl fmt::Debug for PoolTicker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ticker")
+        f.write_str("PoolTicker")
     }
 }

@@ -205,13 +205,13 @@ fn take_from<G>(state: &mut WaitState<G>) -> Option<G> {
 
 impl<R, G> fmt::Debug for WaitQueue<R, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Line({} waiting)", self.waiting())
+        write!(f, "WaitQueue({} waiting)", self.waiting())
     }
 }
 
 impl<R, G> fmt::Debug for WaitSlot<R, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Place")
+        f.write_str("WaitSlot")
     }
 }
 

@@ -29,9 +29,9 @@ pub struct PoolWaiter {
 }
 
 impl PoolWaiter {
-    pub(super) fn join(state: &'static PoolState, want: ValidatedRequest) -> Self {
+    pub(super) fn join(state: &'static PoolState, request: ValidatedRequest) -> Self {
         let since = state.config.clock.now();
-        let slot = state.wait_queue.enqueue(want);
+        let slot = state.wait_queue.enqueue(request);
         // From here on, released spans go where `serve_waiters` finds them; spans cached earlier are drained now.
         state.drain_caches(CacheSelection::All);
         state.serve_waiters();
@@ -105,7 +105,7 @@ impl Drop for PoolWaiter {
 
 impl fmt::Debug for PoolWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Waiter({} bytes)", self.slot.request().bytes)
+        write!(f, "PoolWaiter({} bytes)", self.slot.request().bytes)
     }
 }
 

@@ -144,7 +144,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
                 Err(reason) => Err(reason),
             },
             AttachRequest::Interrupts { queue } => match descriptors.pop() {
-                Some(bell) => self.connect_interrupt(key, queue, bell),
+                Some(eventfd) => self.connect_interrupt(key, queue, eventfd),
                 None => {
                     Err("the interrupts request carries no eventfd; send its descriptor with it".to_owned())
                 }

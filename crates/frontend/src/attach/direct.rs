@@ -1,8 +1,8 @@
 //! The control plane for clients that drive hardware queues.
 //!
-//! Input: requests of clients with a `direct` grant. Output: queues created by the [`Lending`] device, and changes of
-//! their state. Invariant: only such a client receives the device file, and a queue at most while the hardware holds
-//! it.
+//! Input: requests of clients with a `direct` grant. Output: queues that the [`QueueLender`](super::lending::QueueLender)
+//! creates, and changes of their state. Invariant: only such a client receives the device file, and a queue at most
+//! while the hardware holds it.
 
 use super::AttachFrontEnd;
 use super::client::{ClientKey, ControlEventSource, DeferredReply, HeldQueue};
@@ -121,10 +121,15 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     /// Connects completions of the client's queue to its eventfd.
-    pub(super) fn connect_interrupt(&mut self, key: ClientKey, queue: u16, bell: OwnedFd) -> ControlResult {
+    pub(super) fn connect_interrupt(
+        &mut self,
+        key: ClientKey,
+        queue: u16,
+        eventfd: OwnedFd,
+    ) -> ControlResult {
         self.check_owner(key, queue)?;
-        let bell = WakeDescriptor::adopt(bell).map_err(|error| error.to_string())?;
-        self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?.connect_interrupt(queue, bell)?;
+        let eventfd = WakeDescriptor::adopt(eventfd).map_err(|error| error.to_string())?;
+        self.executor.queue_lender().ok_or(NO_LENT_QUEUES)?.connect_interrupt(queue, eventfd)?;
         Ok(AttachReply::Done)
     }
 

@@ -101,29 +101,29 @@ pub fn read(path: &Path) -> Result<GrantDecisions, GrantFileError> {
     }
     let whole: GrantFileContent =
         serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-    let mut said = GrantDecisions::new();
+    let mut decisions = GrantDecisions::new();
     let revoked = whole.revoked.into_iter().map(|who| (who, None));
     for (who, grant) in whole.granted.into_iter().map(|grant| (grant.who, Some(grant))).chain(revoked) {
         grant.as_ref().map_or(Ok(()), validate_grant).map_err(malformed)?;
-        if said.insert(who, grant).is_some() {
+        if decisions.insert(who, grant).is_some() {
             return Err(malformed(format!("{who} is listed twice")));
         }
     }
-    Ok(said)
+    Ok(decisions)
 }
 
 /// Writes all decisions, durable when it returns.
 ///
 /// # Errors
 /// [`GrantFileError`]; then the file is unchanged.
-pub fn write(path: &Path, said: &GrantDecisions) -> Result<(), GrantFileError> {
-    if said.len() > DECISIONS_MAX {
+pub fn write(path: &Path, decisions: &GrantDecisions) -> Result<(), GrantFileError> {
+    if decisions.len() > DECISIONS_MAX {
         return Err(GrantFileError::TooMany);
     }
     let whole = GrantFileContent {
         version: VERSION,
-        granted: said.values().flatten().cloned().collect(),
-        revoked: said.iter().filter(|(_, grant)| grant.is_none()).map(|(&who, _)| who).collect(),
+        granted: decisions.values().flatten().cloned().collect(),
+        revoked: decisions.iter().filter(|(_, grant)| grant.is_none()).map(|(&who, _)| who).collect(),
     };
     replace(path, &whole).map_err(|source| GrantFileError::System {
         path: path.to_owned(),
@@ -149,7 +149,7 @@ fn replace(path: &Path, whole: &GrantFileContent) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    fn said() -> GrantDecisions {
+    fn decisions() -> GrantDecisions {
         let part = AccessGrant {
             namespaces: vec![2, 3],
             read_only: true,
@@ -170,9 +170,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
         assert!(read(&path).unwrap().is_empty(), "without a file there are no decisions");
-        for said in [GrantDecisions::new(), said()] {
-            write(&path, &said).unwrap();
-            assert_eq!(read(&path).unwrap(), said);
+        for decisions in [GrantDecisions::new(), decisions()] {
+            write(&path, &decisions).unwrap();
+            assert_eq!(read(&path).unwrap(), decisions);
         }
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(files.len(), 1, "the temporary file is left behind");
@@ -182,9 +182,9 @@ mod tests {
     fn an_incomplete_temporary_file_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(GRANTS_FILE);
-        write(&path, &said()).unwrap();
+        write(&path, &decisions()).unwrap();
         std::fs::write(folder.path().join("grants.json.new"), b"{\"version\": 1, \"gran").unwrap();
-        assert_eq!(read(&path).unwrap(), said());
+        assert_eq!(read(&path).unwrap(), decisions());
         write(&path, &GrantDecisions::new()).unwrap();
         assert!(read(&path).unwrap().is_empty());
     }
@@ -195,7 +195,7 @@ mod tests {
         let path = folder.path().join(GRANTS_FILE);
         let text = include_str!("grant_file/grants-v1.json");
         std::fs::write(&path, text).unwrap();
-        assert_eq!(read(&path).unwrap(), said());
+        assert_eq!(read(&path).unwrap(), decisions());
     }
 
     #[test]

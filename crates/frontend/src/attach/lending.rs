@@ -81,7 +81,7 @@ pub trait QueueLender<D> {
     ///
     /// # Errors
     /// The reason why they cannot be connected.
-    fn connect_interrupt(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String>;
+    fn connect_interrupt(&mut self, queue: u16, eventfd: WakeDescriptor) -> Result<(), String>;
 
     /// Corrects a fault of a queue: aborts a command, or resets the controller.
     ///

@@ -52,12 +52,12 @@ impl GrantPolicy {
         grants: impl IntoIterator<Item = AccessGrant>,
         file: PathBuf,
     ) -> Result<Self, GrantFileError> {
-        let said = grant_file::read(&file)?;
+        let decisions = grant_file::read(&file)?;
         let mut policy = Self::new(grants);
-        for (who, grant) in &said {
+        for (who, grant) in &decisions {
             policy.apply_decision(*who, grant.clone());
         }
-        Ok(Self { decisions: said, file: Some(file), ..policy })
+        Ok(Self { decisions, file: Some(file), ..policy })
     }
 
     fn with_owner(owner: u32, grants: impl IntoIterator<Item = AccessGrant>) -> Self {

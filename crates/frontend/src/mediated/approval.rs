@@ -194,7 +194,7 @@ mod tests {
         ClientRights::none().with_namespace(NamespaceId(1), part)
     }
 
-    fn judge(entry: &SubmissionEntry, rights: &ClientRights) -> Result<ApprovedEntry, Status> {
+    fn validate(entry: &SubmissionEntry, rights: &ClientRights) -> Result<ApprovedEntry, Status> {
         approve(entry, rights, &namespaces(), MOST)
     }
 
@@ -220,21 +220,24 @@ mod tests {
                 (u64::MAX - 5, 100, false),
                 (0, 65_536, false),
             ] {
-                let verdict = judge(&make(1, range(start, blocks), 7, none), &writer);
-                assert_eq!(verdict.is_ok(), fine, "{start} {blocks}");
+                let validated = validate(&make(1, range(start, blocks), 7, none), &writer);
+                assert_eq!(validated.is_ok(), fine, "{start} {blocks}");
             }
-            assert!(judge(&make(1, range(0, 100), 7, none), &ClientRights::all()).is_ok());
-            let end = judge(&make(1, range(999, 2), 7, none), &ClientRights::all());
+            assert!(validate(&make(1, range(0, 100), 7, none), &ClientRights::all()).is_ok());
+            let end = validate(&make(1, range(999, 2), 7, none), &ClientRights::all());
             assert_eq!(end, Err(Status::LBA_OUT_OF_RANGE));
             for (namespace, status) in [
                 (2, Status::INVALID_NAMESPACE),
                 (3, Status::INVALID_NAMESPACE),
                 (u32::MAX, Status::INVALID_NAMESPACE),
             ] {
-                assert_eq!(judge(&make(namespace, range(0, 1), 7, none), &ClientRights::all()), Err(status));
+                assert_eq!(
+                    validate(&make(namespace, range(0, 1), 7, none), &ClientRights::all()),
+                    Err(status)
+                );
             }
             assert_eq!(
-                judge(&make(1, range(0, 1), 7, none), &ClientRights::none()),
+                validate(&make(1, range(0, 1), 7, none), &ClientRights::none()),
                 Err(Status::ACCESS_DENIED)
             );
         }
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn every_range_of_a_discard_is_validated_and_its_hints_are_cleared() {
         let list = DataPointer { address: 7, bytes: 48 };
-        let approved = judge(&nvm::deallocate(1, list), &part(AccessLevel::Write)).unwrap();
+        let approved = validate(&nvm::deallocate(1, list), &part(AccessLevel::Write)).unwrap();
         let DataRequirement::Ranges(3, window) = approved.need else { panic!("{:?}", approved.need) };
         let ranges = |places: &[(u64, u32)]| -> Vec<DatasetRange> {
             let one = |&(start, blocks): &(u64, u32)| DatasetRange {
@@ -267,14 +270,14 @@ mod tests {
         let reader = part(AccessLevel::Read);
         let none = BlockOptions::NONE;
         let list = DataPointer { address: 7, bytes: 16 };
-        assert!(judge(&nvm::read(1, range(100, 1), 7, none), &reader).is_ok());
-        assert!(judge(&nvm::compare(1, range(100, 1), 7, none), &reader).is_ok());
+        assert!(validate(&nvm::read(1, range(100, 1), 7, none), &reader).is_ok());
+        assert!(validate(&nvm::compare(1, range(100, 1), 7, none), &reader).is_ok());
         for change in [
             nvm::write(1, range(100, 1), 7, none),
             nvm::write_zeroes(1, range(100, 1), none),
             nvm::deallocate(1, list),
         ] {
-            assert_eq!(judge(&change, &reader), Err(Status::ACCESS_DENIED));
+            assert_eq!(validate(&change, &reader), Err(Status::ACCESS_DENIED));
         }
     }
 
@@ -295,10 +298,10 @@ mod tests {
             cdw15: noise,
             ..clean
         };
-        let approved = judge(&dirty, &ClientRights::all()).unwrap();
+        let approved = validate(&dirty, &ClientRights::all()).unwrap();
         assert_eq!((approved.entry, approved.need), (clean, DataRequirement::Blocks(9 * 4_096)));
         let flush = SubmissionEntry { opcode: 0, cdw10: noise, cdw12: noise, ..dirty };
-        let approved = judge(&flush, &ClientRights::all()).unwrap();
+        let approved = validate(&flush, &ClientRights::all()).unwrap();
         assert_eq!(approved.entry, SubmissionEntry { namespace: U32::new(1), ..SubmissionEntry::default() });
     }
 
@@ -306,20 +309,23 @@ mod tests {
     fn unknown_opcodes_flags_and_options_are_refused() {
         let clean = nvm::write(1, range(100, 1), 0, BlockOptions::NONE);
         for opcode in (0..=u8::MAX).filter(|opcode| ![0, 1, 2, 5, 8, 9].contains(opcode)) {
-            let verdict = judge(&SubmissionEntry { opcode, ..clean }, &ClientRights::all());
-            assert_eq!(verdict, Err(Status::INVALID_OPCODE), "{opcode:#x}");
+            let validated = validate(&SubmissionEntry { opcode, ..clean }, &ClientRights::all());
+            assert_eq!(validated, Err(Status::INVALID_OPCODE), "{opcode:#x}");
         }
         for flags in [1, 2, 0x40, 0x80, 0x20] {
-            let verdict = judge(&SubmissionEntry { flags, ..clean }, &ClientRights::all());
-            assert_eq!(verdict, Err(Status::INVALID_FIELD));
+            let validated = validate(&SubmissionEntry { flags, ..clean }, &ClientRights::all());
+            assert_eq!(validated, Err(Status::INVALID_FIELD));
         }
         for bit in 16..30 {
             let cdw12 = U32::new(1 << bit);
-            assert!(judge(&SubmissionEntry { cdw12, ..clean }, &ClientRights::all()).is_err(), "bit {bit}");
+            assert!(
+                validate(&SubmissionEntry { cdw12, ..clean }, &ClientRights::all()).is_err(),
+                "bit {bit}"
+            );
         }
         let long = nvm::read(1, range(0, 257), 0, BlockOptions::NONE);
         assert_eq!(
-            judge(&long, &ClientRights::all()),
+            validate(&long, &ClientRights::all()),
             Err(Status::INVALID_FIELD),
             "more bytes than the controller's limit"
         );

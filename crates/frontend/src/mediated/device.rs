@@ -91,7 +91,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
     pub fn new(
         driver: NvmeDriver<F, H>,
         memory: &mut H,
-        bell: Option<InterruptEventfd>,
+        interrupt: Option<InterruptEventfd>,
     ) -> Result<Self, String> {
         let block = memory
             .take(PAGES * PAGE_BYTES, PAGE_BYTES)
@@ -103,7 +103,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
             depth: DEPTH,
             lost_queue_completions: VecDeque::new(),
             pages: RangePages::in_block(block),
-            interrupt: bell,
+            interrupt,
             last_eventfd_reset: Nanos::ZERO,
             death_logged: false,
         })
@@ -281,7 +281,7 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
 
     fn create_queue(&mut self, now: Nanos) -> bool {
         let Some(ticket) = self.queue_ticket else {
-            let vector = self.interrupt.as_ref().map(|bell| bell.vector);
+            let vector = self.interrupt.as_ref().map(|interrupt| interrupt.vector);
             let spec = QueueSpec { depth: self.depth, vector, priority: QueuePriority::Medium };
             match self.driver.request_queue(spec, now) {
                 Ok(ticket) => self.queue_ticket = Some(ticket),
@@ -308,12 +308,12 @@ impl<F: PciFunction, H: HostMemory> HardwareDevice<F, H> {
 
     /// Resets the eventfd periodically. Later interrupts signal it again. Returns true if the queue has work.
     fn reset_eventfd(&mut self, now: Nanos) -> bool {
-        let Some(bell) = &self.interrupt else { return false };
+        let Some(interrupt) = &self.interrupt else { return false };
         if now.since(self.last_eventfd_reset) < EVENTFD_PERIOD {
             return false;
         }
         self.last_eventfd_reset = now;
-        let _ = bell.descriptor.take();
+        let _ = interrupt.descriptor.take();
         self.queue.as_ref().is_some_and(|queue| queue.has_work())
     }
 }
@@ -326,19 +326,19 @@ impl<F: PciFunction, H: HostMemory> CoreWork for HardwareDevice<F, H> {
     fn next_deadline(&self, now: Nanos, _wall: UnixMillis) -> Option<Nanos> {
         let busy = self.queue.as_ref().filter(|queue| queue.in_flight() > 0);
         let waits = !self.lost_queue_completions.is_empty() || busy.is_some_and(|queue| queue.has_work());
-        let late = waits.then_some(now);
+        let at_once = waits.then_some(now);
         // The end of a controller reset raises no interrupt.
         let phase = self.driver.lifecycle().phase();
-        let coming =
+        let recovers =
             phase == DriverPhase::Recovering || (phase == DriverPhase::Ready && self.queue.is_none());
-        let deaf = self.interrupt.is_none() && busy.is_some();
-        let look = (coming || deaf).then(|| now.after(POLL_PERIOD));
-        let watch = busy.map(|queue| queue.next_timeout_check());
-        [late, look, watch, self.driver.next_deadline()].into_iter().flatten().min()
+        let polls = self.interrupt.is_none() && busy.is_some();
+        let next_poll = (recovers || polls).then(|| now.after(POLL_PERIOD));
+        let next_check = busy.map(|queue| queue.next_timeout_check());
+        [at_once, next_poll, next_check, self.driver.next_deadline()].into_iter().flatten().min()
     }
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.interrupt.as_ref().map(|bell| bell.descriptor.as_fd())
+        self.interrupt.as_ref().map(|interrupt| interrupt.descriptor.as_fd())
     }
 
     fn stats(&self) -> DeviceStats {
@@ -372,7 +372,7 @@ impl<F: PciFunction, H: HostMemory> fmt::Debug for HardwareDevice<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HardwareDevice")
             .field("driver", &self.driver)
-            .field("late", &self.lost_queue_completions.len())
+            .field("lost_queue_completions", &self.lost_queue_completions.len())
             .finish_non_exhaustive()
     }
 }

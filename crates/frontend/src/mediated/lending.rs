@@ -73,8 +73,8 @@ impl<F: PciFunction, H: HostMemory> QueueLender<HardwareDevice<F, H>> for Mediat
         self.lent.next_lost_queue()
     }
 
-    fn connect_interrupt(&mut self, queue: u16, bell: WakeDescriptor) -> Result<(), String> {
-        self.lent.connect_interrupt(queue, &bell)
+    fn connect_interrupt(&mut self, queue: u16, eventfd: WakeDescriptor) -> Result<(), String> {
+        self.lent.connect_interrupt(queue, &eventfd)
     }
 
     fn correct_fault(

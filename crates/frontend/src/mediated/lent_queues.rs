@@ -186,11 +186,11 @@ impl LentQueues {
         self.loans.values_mut().filter(|loan| loan.client == client).for_each(|loan| loan.to_delete = true);
     }
 
-    pub(super) fn connect_interrupt(&mut self, queue: u16, bell: &WakeDescriptor) -> Result<(), String> {
+    pub(super) fn connect_interrupt(&mut self, queue: u16, eventfd: &WakeDescriptor) -> Result<(), String> {
         let vector = self.find(queue).ok_or("the queue no longer exists")?.vector;
         let vector = vector.ok_or("no interrupt vector is free for this queue; poll it")?;
         self.interrupts
-            .connect(vector, Some(bell))
+            .connect(vector, Some(eventfd))
             .map_err(|error| format!("interrupt vector {vector}: {error}"))
     }
 

@@ -84,10 +84,10 @@ impl NvmeTcpFrontEnd {
         if let Some(at) = self.shared.waiting_commands.iter().position(|&again| again == number) {
             // Only reads of it completed so far, and none of its device commands is in flight now.
             self.shared.waiting_commands.remove(at);
-            let Some(NvmeTcpCommand::Io { reserved: owed, .. }) = self.shared.in_flight.remove(number) else {
+            let Some(NvmeTcpCommand::Io { reserved, .. }) = self.shared.in_flight.remove(number) else {
                 unreachable!("command {number} waits for its next request and is not in flight");
             };
-            self.send_response(device, wanted, owed, TargetResponse::status(Status::ABORT_REQUESTED));
+            self.send_response(device, wanted, reserved, TargetResponse::status(Status::ABORT_REQUESTED));
             return true;
         }
         let aborted = device.abort(self.shared.front_end_id, number);

@@ -49,7 +49,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         slot: ExchangeSlot,
         entry: &SubmissionEntry,
     ) -> bool {
-        let owed = match self.admin_need(id, entry) {
+        let reserved = match self.admin_need(id, entry) {
             Ok(TransferNeed::ToHost(bytes)) => bytes as usize,
             Ok(_) => 0,
             Err(status) => {
@@ -58,10 +58,10 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             }
         };
         let has_room = entry.opcode == AdminOpcode::Abort.number() || self.has_room();
-        if !has_room || !connection.reserve(owed) {
+        if !has_room || !connection.reserve(reserved) {
             return false;
         }
-        connection.end_reservation(owed);
+        connection.end_reservation(reserved);
         let data = connection.target.take_data(slot);
         let Some(association) = self.shared.associations.get_mut(id) else {
             connection.respond(slot, TargetResponse::status(Status::COMMAND_SEQUENCE_ERROR));

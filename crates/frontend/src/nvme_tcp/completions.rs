@@ -37,10 +37,10 @@ impl NvmeTcpFrontEnd {
             Some(NvmeTcpCommand::Namespace { .. }) => {
                 unreachable!("the change of namespaces {number} is completed by `next_admin_completion`")
             }
-            Some(NvmeTcpCommand::Io { connection, slot, answer, reserved: owed }) => {
+            Some(NvmeTcpCommand::Io { connection, slot, answer, reserved }) => {
                 let NvmeResult { result, status, data } = answer.build(completion);
                 let response = TargetResponse { result: u64::from(result), status, data };
-                self.send_response(device, (connection, slot), owed, response);
+                self.send_response(device, (connection, slot), reserved, response);
             }
             Some(NvmeTcpCommand::Shutdown(id)) => {
                 if let Some(association) = self.shared.associations.get_mut(id) {
@@ -54,7 +54,7 @@ impl NvmeTcpFrontEnd {
         &mut self,
         device: &mut SsdDevice<M>,
         (id, slot): (ConnectionId, ExchangeSlot),
-        owed: usize,
+        reserved: usize,
         response: TargetResponse,
     ) {
         self.shared.counters.answered += 1;
@@ -64,7 +64,7 @@ impl NvmeTcpFrontEnd {
         };
         assert!(connection.in_flight > 0, "a response to a command that is not in flight");
         connection.in_flight -= 1;
-        connection.end_reservation(owed);
+        connection.end_reservation(reserved);
         connection.respond(slot, response);
         if connection.is_parked() {
             NvmeTcpTurn { device, shared: &mut self.shared }.run_parked(&mut connection);
@@ -85,10 +85,10 @@ impl NvmeTcpFrontEnd {
             return;
         }
         if let Err(error) = device.submit(self.shared.front_end_id, namespace, number, command)
-            && let Some(NvmeTcpCommand::Io { connection, slot, reserved: owed, .. }) =
+            && let Some(NvmeTcpCommand::Io { connection, slot, reserved, .. }) =
                 self.shared.in_flight.remove(number)
         {
-            self.send_response(device, (connection, slot), owed, TargetResponse::status(refusal(error)));
+            self.send_response(device, (connection, slot), reserved, TargetResponse::status(refusal(error)));
         }
     }
 

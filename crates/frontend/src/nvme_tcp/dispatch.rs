@@ -54,7 +54,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         entry: &SubmissionEntry,
     ) {
         self.shared.counters.commands += 1;
-        let judged = match (connection.role, FabricsKind::from_entry(entry)) {
+        let checked = match (connection.role, FabricsKind::from_entry(entry)) {
             (ConnectionRole::Unconnected, Some(FabricsKind::Connect)) => {
                 Ok((TransferNeed::FromHost(CONNECT_BYTES), SlotWork::Connect(*entry)))
             }
@@ -90,7 +90,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                     .map(|command| (need(command.data()), SlotWork::Io(command)))
             }
         };
-        match judged {
+        match checked {
             Err(status) => connection.respond(slot, TargetResponse::status(status)),
             Ok((need, work)) => {
                 connection.set_work(slot, work);
@@ -179,11 +179,11 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             connection.respond(slot, TargetResponse::status(Status::SANITIZE_IN_PROGRESS));
             return true;
         }
-        let (owed, data) = match io.data() {
+        let (reserved, data) = match io.data() {
             DataNeed::ToHost(bytes) => (bytes as usize, true),
             DataNeed::FromHost(_) | DataNeed::None => (0, false),
         };
-        if !self.has_room() || !connection.reserve(owed) {
+        if !self.has_room() || !connection.reserve(reserved) {
             return false;
         }
         let data = match io.data() {
@@ -202,7 +202,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                     connection: id,
                     slot,
                     answer,
-                    reserved: owed,
+                    reserved,
                 });
                 match self.device.submit(self.shared.front_end_id, namespace, number, command) {
                     Ok(()) => None,
@@ -216,7 +216,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         match refused {
             None => connection.in_flight += 1,
             Some(status) => {
-                connection.end_reservation(owed);
+                connection.end_reservation(reserved);
                 connection.respond(slot, TargetResponse::status(status));
             }
         }

@@ -52,15 +52,15 @@ impl NvmeTcpFrontEnd {
         let mut moved = self.take_completions(device);
         moved |= self.complete_namespace_changes(device);
         moved |= self.retry_waiting(device);
-        let spoke = self.read_latest(device);
-        moved |= spoke;
-        if spoke {
+        let has_read = self.read_latest(device);
+        moved |= has_read;
+        if has_read {
             // Its responses are sent before other connections are polled.
             self.poll_device(device, now, wall);
             self.flush_all();
         }
-        // Other connections are polled at least every LATEST_ALONE.
-        if !spoke || now.since(self.last_event_poll) >= LATEST_EXCLUSIVE_SPAN {
+        // Other connections are polled at least every LATEST_EXCLUSIVE_SPAN.
+        if !has_read || now.since(self.last_event_poll) >= LATEST_EXCLUSIVE_SPAN {
             moved |= self.handle_events(device);
         }
         moved |= self.read_unread(device);
@@ -100,7 +100,9 @@ impl NvmeTcpFrontEnd {
     /// Reads from the connection that received bytes last, if that was recent: it is the most likely to receive more,
     /// and a read of its socket is cheaper than a poll for events. Returns true if it received bytes.
     fn read_latest<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
-        let Some((id, spoke)) = self.latest_sender.filter(|(_, spoke)| self.is_recent(*spoke)) else {
+        let Some((id, received_at)) =
+            self.latest_sender.filter(|(_, received_at)| self.is_recent(*received_at))
+        else {
             return false;
         };
         let looks = if self.shared.in_flight.is_empty() { LATEST_READS } else { 1 };
@@ -110,15 +112,15 @@ impl NvmeTcpFrontEnd {
             };
             connection.readable = true;
             self.read_connection(device, connection);
-            if self.latest_sender.is_some_and(|(_, again)| again > spoke) {
+            if self.latest_sender.is_some_and(|(_, again)| again > received_at) {
                 return true;
             }
         }
         false
     }
 
-    fn is_recent(&self, spoke: Nanos) -> bool {
-        self.shared.now.since(spoke) < LATEST_SPAN
+    fn is_recent(&self, received_at: Nanos) -> bool {
+        self.shared.now.since(received_at) < LATEST_SPAN
     }
 
     fn handle_events<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
@@ -162,7 +164,7 @@ impl NvmeTcpFrontEnd {
         // While commands are in flight, or the latest connection is read directly, the turn repeats quickly: not every
         // turn polls for events.
         let busy = !self.shared.in_flight.is_empty()
-            || self.latest_sender.is_some_and(|(_, spoke)| self.is_recent(spoke));
+            || self.latest_sender.is_some_and(|(_, received_at)| self.is_recent(received_at));
         if quiet && busy && self.shared.now.since(self.last_event_poll) < EVENT_POLL_PERIOD {
             return;
         }

@@ -57,7 +57,7 @@ impl AtomicWrites {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         if let Some(reply) = self.done.take() {
             return DriveResult::Done(reply);
         }
@@ -65,7 +65,7 @@ impl AtomicWrites {
             return DriveResult::Waiting;
         }
         let writes = self.writes.clone();
-        match lane.submit(0, self.namespace, SsdCommand::Batch { writes }) {
+        match context.submit(0, self.namespace, SsdCommand::Batch { writes }) {
             Ok(()) => {
                 self.submitted = true;
                 self.writes = Vec::new();

@@ -287,7 +287,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         else {
             return;
         };
-        let mut lane = OperationContext {
+        let mut context = OperationContext {
             device: &mut *self.device,
             shared: &mut *self.shared,
             in_flight: &mut connection.in_flight,
@@ -295,7 +295,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             token,
             protocol: connection.protocol,
         };
-        let driven = operation.drive(&mut lane);
+        let driven = operation.drive(&mut context);
         let holds = operation.holds_connection() && !matches!(driven, DriveResult::Done(_));
         if holds {
             connection.barrier = Some(slot);

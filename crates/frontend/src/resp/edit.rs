@@ -9,7 +9,7 @@
 //!   Read -> Reading -+- write -> Write -> Writing -+- done -> Done
 //!     ^              |                             +- changed -> Read
 //!     |              +- found, no write -> Fence -> Fencing -> Done
-//!     +- created ----+- missing, no write -> Look -> Looking -> Done
+//!     +- created ----+- missing, no write -> Check -> Checking -> Done
 //! ```
 
 use super::change::{KeyChange, OldValue, WriteAction};
@@ -64,22 +64,22 @@ impl KeyEdit {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
-        let Some((command, next)) = self.next_command(lane) else {
-            return self.waiting_or_done(lane);
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
+        let Some((command, next)) = self.next_command(context) else {
+            return self.waiting_or_done(context);
         };
-        match lane.submit(0, self.namespace, command) {
+        match context.submit(0, self.namespace, command) {
             Ok(()) => {
                 self.stage = next(std::mem::replace(&mut self.stage, EditStage::Reading));
                 if !matches!(self.stage, EditStage::Reading) {
-                    self.unlock(lane);
+                    self.unlock(context);
                 }
                 DriveResult::Waiting
             }
             Err(SubmitError::Busy(_)) => DriveResult::Busy,
             Err(SubmitError::Refused(status)) => {
                 self.stage = EditStage::Done(errors::from_status(status).into());
-                self.waiting_or_done(lane)
+                self.waiting_or_done(context)
             }
         }
     }
@@ -132,13 +132,13 @@ impl KeyEdit {
     }
 
     /// Returns the command to submit now, if any, and the function that advances the stage.
-    fn next_command<S: CoreDevice>(&self, lane: &mut OperationContext<'_, S>) -> Option<NextCommand> {
+    fn next_command<S: CoreDevice>(&self, context: &mut OperationContext<'_, S>) -> Option<NextCommand> {
         let key = self.key.clone();
         match &self.stage {
             EditStage::Read => Some((
                 SsdCommand::Retrieve {
                     key,
-                    sink: lane.shared.value_buffers.take().into(),
+                    sink: context.shared.value_buffers.take().into(),
                     bytes_max: u32::MAX,
                     release: ReadRelease::Speculative,
                 },
@@ -164,16 +164,16 @@ impl KeyEdit {
             EditStage::Fence(up_to, _) => Some((SsdCommand::Fence { up_to: *up_to }, to_fencing)),
             EditStage::Check(_) => {
                 let release = ReadRelease::WhenDurable;
-                Some((SsdCommand::Exist { key, release }, to_looking))
+                Some((SsdCommand::Exist { key, release }, to_checking))
             }
             _ => None,
         }
     }
 
-    fn waiting_or_done<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    fn waiting_or_done<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         match std::mem::replace(&mut self.stage, EditStage::Reading) {
             EditStage::Done(reply) => {
-                self.unlock(lane);
+                self.unlock(context);
                 DriveResult::Done(reply)
             }
             other => {
@@ -183,9 +183,9 @@ impl KeyEdit {
         }
     }
 
-    fn unlock<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) {
+    fn unlock<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) {
         if std::mem::take(&mut self.locked) {
-            lane.unlock(self.namespace, &self.key);
+            context.unlock(self.namespace, &self.key);
         }
     }
 }
@@ -204,7 +204,7 @@ fn to_fencing(stage: EditStage) -> EditStage {
     }
 }
 
-fn to_looking(stage: EditStage) -> EditStage {
+fn to_checking(stage: EditStage) -> EditStage {
     match stage {
         EditStage::Check(reply) => EditStage::Checking(reply),
         other => unreachable!("a durable read is submitted in stage {other:?}"),

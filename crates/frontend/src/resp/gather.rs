@@ -54,11 +54,11 @@ impl KeyGather {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         while self.is_submitting() && self.outstanding < GATHER_IN_FLIGHT_MAX {
-            let command = self.command(lane.shared);
+            let command = self.command(context.shared);
             let part = narrow(self.submitted);
-            match lane.submit(part, self.namespace, command) {
+            match context.submit(part, self.namespace, command) {
                 Ok(()) => {
                     self.submitted += 1;
                     self.outstanding += 1;
@@ -73,7 +73,7 @@ impl KeyGather {
         }
         DriveResult::Done(match self.failed {
             Some(status) => errors::from_status(status).into(),
-            None if self.query == KeyQuery::Value => self.array(lane),
+            None if self.query == KeyQuery::Value => self.array(context),
             None => RespReply::Integer(self.found),
         })
     }
@@ -113,16 +113,16 @@ impl KeyGather {
         }
     }
 
-    fn array<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> RespReply {
+    fn array<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> RespReply {
         let total: usize = self.values.iter().flatten().map(Vec::len).sum();
         let mut out = Vec::with_capacity(total + self.values.len() * 16);
-        let mut encoder = ReplyEncoder::new(&mut out, lane.protocol);
+        let mut encoder = ReplyEncoder::new(&mut out, context.protocol);
         encoder.array(self.values.len());
         for value in self.values.drain(..) {
             match value {
                 Some(value) => {
                     encoder.bulk(&value);
-                    lane.shared.value_buffers.put_back(value);
+                    context.shared.value_buffers.put_back(value);
                 }
                 None => encoder.null(),
             }

@@ -59,7 +59,7 @@ impl LcsOperation {
                 "ERR If you want both the length and indexes, please just use IDX.",
             ));
         }
-        let tell = match (runs, length) {
+        let form = match (runs, length) {
             (true, _) => LcsForm::Runs { shortest, lengths },
             (_, true) => LcsForm::Length,
             _ => LcsForm::Bytes,
@@ -68,7 +68,7 @@ impl LcsOperation {
             namespace,
             keys: [request.bytes(1), request.bytes(2)],
             values: [Vec::new(), Vec::new()],
-            form: tell,
+            form,
             submitted: 0,
             outstanding: 0,
             failed: None,
@@ -76,16 +76,16 @@ impl LcsOperation {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         while self.submitted < 2 && self.failed.is_none() {
             let command = SsdCommand::Retrieve {
                 key: self.keys[self.submitted].clone(),
-                sink: lane.shared.value_buffers.take().into(),
+                sink: context.shared.value_buffers.take().into(),
                 bytes_max: u32::MAX,
                 release: ReadRelease::WhenDurable,
             };
             let part = narrow(self.submitted);
-            match lane.submit(part, self.namespace, command) {
+            match context.submit(part, self.namespace, command) {
                 Ok(()) => {
                     self.submitted += 1;
                     self.outstanding += 1;
@@ -99,7 +99,7 @@ impl LcsOperation {
         }
         DriveResult::Done(match self.failed {
             Some(status) => errors::from_status(status).into(),
-            None => self.compare(lane.protocol),
+            None => self.compare(context.protocol),
         })
     }
 

@@ -106,18 +106,18 @@ impl KeyListing {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         if let Some(failure) = self.failed.take() {
             return DriveResult::Done(failure.into());
         }
         if self.finished {
-            return DriveResult::Done(self.reply(lane));
+            return DriveResult::Done(self.reply(context));
         }
         if self.submitted {
             return DriveResult::Waiting;
         }
         let command = SsdCommand::List { position: self.from, keys_max: self.keys_max };
-        match lane.submit(0, self.namespace, command) {
+        match context.submit(0, self.namespace, command) {
             Ok(()) => {
                 self.submitted = true;
                 DriveResult::Waiting
@@ -159,17 +159,17 @@ impl KeyListing {
         };
     }
 
-    fn reply<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> RespReply {
+    fn reply<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> RespReply {
         let found = std::mem::take(&mut self.found);
         if self.purpose == ListingPurpose::Random {
             if found.is_empty() {
                 return RespReply::Null;
             }
-            let pick = lane.shared.random.usize(..found.len());
+            let pick = context.shared.random.usize(..found.len());
             return RespReply::Bulk(found[pick].to_vec());
         }
         let mut out = Vec::with_capacity(self.bytes + 32);
-        let mut encoder = ReplyEncoder::new(&mut out, lane.protocol);
+        let mut encoder = ReplyEncoder::new(&mut out, context.protocol);
         if self.purpose == ListingPurpose::Scan {
             encoder.array(2);
             encoder.text(&self.from.0.to_string());

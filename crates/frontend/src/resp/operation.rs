@@ -50,16 +50,16 @@ pub(crate) enum RespOperation {
 
 impl RespOperation {
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         match self {
-            Self::Edit(operation) => operation.drive(lane),
-            Self::Gather(operation) => operation.drive(lane),
-            Self::Writes(operation) => operation.drive(lane),
-            Self::Relocate(operation) => operation.drive(lane),
-            Self::Lcs(operation) => operation.drive(lane),
-            Self::Listing(operation) => operation.drive(lane),
-            Self::Sweep(operation) => operation.drive(lane),
-            Self::Sleep(until) if lane.shared.now < *until => DriveResult::Until(*until),
+            Self::Edit(operation) => operation.drive(context),
+            Self::Gather(operation) => operation.drive(context),
+            Self::Writes(operation) => operation.drive(context),
+            Self::Relocate(operation) => operation.drive(context),
+            Self::Lcs(operation) => operation.drive(context),
+            Self::Listing(operation) => operation.drive(context),
+            Self::Sweep(operation) => operation.drive(context),
+            Self::Sleep(until) if context.shared.now < *until => DriveResult::Until(*until),
             Self::Sleep(_) => DriveResult::Done(RespReply::Ok),
         }
     }

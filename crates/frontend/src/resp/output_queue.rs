@@ -2,8 +2,8 @@
 //!
 //! Input: replies in order. Output: bytes to the socket, normally one system call a turn. Short replies are
 //! concatenated in one buffer; long values are sent from the buffer that the device filled, which then returns to the
-//! sinks. Invariant: bytes are sent in the order they were queued, each once; a reply is always written completely; error
-//! texts never contain a line end.
+//! [`ValueBuffers`]. Invariant: bytes are sent in the order they were queued, each once; a reply is always written
+//! completely; error texts never contain a line end.
 
 use super::errors::ErrorReply;
 use super::limits::{SEGMENT_BYTES_MIN, VALUE_BUFFER_BYTES_MAX, VALUE_BUFFERS_MAX};

@@ -72,7 +72,7 @@ impl KeyRelocation {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         let (namespace, command, next) = match &self.stage {
             RelocateStage::Read => {
                 let command = SsdCommand::Retrieve {
@@ -90,7 +90,7 @@ impl KeyRelocation {
                 _ => return DriveResult::Waiting,
             },
         };
-        match lane.submit(0, namespace, command) {
+        match context.submit(0, namespace, command) {
             Ok(()) => {
                 self.stage = next;
                 DriveResult::Waiting

@@ -90,7 +90,7 @@ impl ReplyForm {
             Self::Stored => RespReply::Null,
             Self::Count => RespReply::Integer(i64::from(found)),
             Self::Time(_) if missing => RespReply::Integer(-2),
-            Self::Time(tell) => time(tell, completion.expiry_ms, wall),
+            Self::Time(form) => time(form, completion.expiry_ms, wall),
             Self::Length => RespReply::Integer(if found { i64::from(completion.value_bytes) } else { 0 }),
             Self::Kind => RespReply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
@@ -123,12 +123,12 @@ impl ReplyForm {
     }
 }
 
-fn time(tell: TtlForm, expiry_ms: u64, wall: UnixMillis) -> RespReply {
+fn time(form: TtlForm, expiry_ms: u64, wall: UnixMillis) -> RespReply {
     if expiry_ms == 0 {
         return RespReply::Integer(-1);
     }
     let left = expiry_ms.saturating_sub(wall.0);
-    let shown = match tell {
+    let shown = match form {
         TtlForm::SecondsLeft => (left + 500) / 1_000,
         TtlForm::MillisLeft => left,
         TtlForm::Seconds => expiry_ms.saturating_add(500) / 1_000,

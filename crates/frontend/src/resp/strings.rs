@@ -40,7 +40,7 @@ fn set_options(request: &RespRequest<'_>, wall: UnixMillis) -> Result<SetOptions
     let mut condition = WriteCondition::Always;
     let mut keep = false;
     let mut get = false;
-    let mut said: Option<(ExpiryArgument, usize)> = None;
+    let mut given: Option<(ExpiryArgument, usize)> = None;
     let mut at = 3;
     while at < request.len() {
         let word = request.lower(at);
@@ -52,19 +52,19 @@ fn set_options(request: &RespRequest<'_>, wall: UnixMillis) -> Result<SetOptions
                 condition = WriteCondition::IfExists;
             }
             (b"get", _) => get = true,
-            (b"keepttl", _) if said.is_none() => keep = true,
+            (b"keepttl", _) if given.is_none() => keep = true,
             (word, _) => match ExpiryArgument::parse_option(word) {
-                Some(time) if said.is_none() && !keep && at + 1 < request.len() => {
+                Some(time) if given.is_none() && !keep && at + 1 < request.len() => {
                     at += 1;
-                    said = Some((time, at));
+                    given = Some((time, at));
                 }
                 _ => return Err(errors::SYNTAX),
             },
         }
         at += 1;
     }
-    let expiry = match said {
-        Some((said, at)) => said.parse_expiry(request, at, wall, "set")?,
+    let expiry = match given {
+        Some((given, at)) => given.parse_expiry(request, at, wall, "set")?,
         None if keep => RecordExpiry::Keep,
         None => RecordExpiry::Never,
     };
@@ -89,7 +89,7 @@ pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Opti
     }
     let word = request.lower(2);
     let expiry = match (ExpiryArgument::parse_option(&word), request.len()) {
-        (Some(said), 4) => said.parse_expiry(request, 3, wall, "getex"),
+        (Some(given), 4) => given.parse_expiry(request, 3, wall, "getex"),
         (None, 3) if word == b"persist" => Ok(RecordExpiry::Never),
         _ => return Err(errors::SYNTAX),
     };

@@ -59,13 +59,13 @@ impl NamespaceSweep {
     }
 
     /// Submits the device commands that are due.
-    pub(crate) fn drive<S: CoreDevice>(&mut self, lane: &mut OperationContext<'_, S>) -> DriveResult {
+    pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         while self.next <= self.last && self.failed.is_none() {
             let command = match self.work {
                 SweepCommand::Clear => SsdCommand::Clear,
                 SweepCommand::Flush | SweepCommand::BackgroundSave => SsdCommand::Flush,
             };
-            match lane.submit(u32::from(self.next), NamespaceId(self.next), command) {
+            match context.submit(u32::from(self.next), NamespaceId(self.next), command) {
                 Ok(()) => {
                     self.next += 1;
                     self.outstanding += 1;

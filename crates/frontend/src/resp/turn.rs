@@ -143,7 +143,7 @@ impl RespFrontEnd {
     /// Reads and runs commands until the socket is empty, the connection must wait, or its byte budget is used up.
     fn read_and_run<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut hungry = false;
+        let mut has_more = false;
         let draining = self.stage == RespStage::Draining;
         self.with_connection(store, index, |connection, turn| {
             let mut budget = TURN_BYTES_MAX;
@@ -154,7 +154,7 @@ impl RespFrontEnd {
                     break;
                 }
                 if budget == 0 {
-                    hungry = true;
+                    has_more = true;
                     break;
                 }
                 let Some(count) = connection.read(&mut scratch) else {
@@ -165,7 +165,7 @@ impl RespFrontEnd {
                 budget = budget.saturating_sub(count);
             }
         });
-        if hungry {
+        if has_more {
             self.unread.push(index);
         }
         self.scratch = scratch;
@@ -224,11 +224,11 @@ impl RespFrontEnd {
 
     /// Continues to read from clients whose byte budget ended the last turn.
     pub(crate) fn resume_reading<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        let hungry = std::mem::take(&mut self.unread);
-        for &index in &hungry {
+        let unread = std::mem::take(&mut self.unread);
+        for &index in &unread {
             self.read_and_run(store, index);
         }
-        !hungry.is_empty()
+        !unread.is_empty()
     }
 
     /// Resubmits the commands for which the device had no room, oldest first.

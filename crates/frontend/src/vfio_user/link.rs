@@ -80,6 +80,7 @@ impl ClientLink {
                 }
                 Some((_, Some(rest))) => size_of::<VfioUserHeader>() + rest,
             };
+            assert!(have < wanted, "{have} bytes of a message of {wanted} were read: part of the next one");
             self.incoming.resize(wanted, 0);
             let got = self.read_into(have);
             self.incoming.truncate(have + got.unwrap_or(0));

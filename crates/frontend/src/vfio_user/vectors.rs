@@ -27,14 +27,14 @@ impl GuestVectors {
         if !descriptors.is_empty() && descriptors.len() != range.len() {
             return Err(Errno::INVAL);
         }
-        let bells: Result<Vec<ClientEventfd>, Errno> = descriptors
+        let eventfds: Result<Vec<ClientEventfd>, Errno> = descriptors
             .into_iter()
             .map(|descriptor| ClientEventfd::adopt(descriptor).map_err(|_| Errno::INVAL))
             .collect();
-        let mut bells = bells?.into_iter();
+        let mut eventfds = eventfds?.into_iter();
         self.eventfds.resize_with(usize::from(VECTORS), || None);
-        for bell in &mut self.eventfds[range] {
-            *bell = bells.next();
+        for eventfd in &mut self.eventfds[range] {
+            *eventfd = eventfds.next();
         }
         Ok(())
     }
@@ -57,8 +57,8 @@ impl GuestVectors {
 
     /// Signals one vector; has no effect if it is disabled or does not exist.
     pub fn signal(&mut self, vector: u16) {
-        if let Some(Some(bell)) = self.eventfds.get(usize::from(vector))
-            && bell.signal().is_err()
+        if let Some(Some(eventfd)) = self.eventfds.get(usize::from(vector))
+            && eventfd.signal().is_err()
         {
             self.failed += 1;
         }
@@ -83,17 +83,17 @@ mod tests {
     use headwater_host::wake::{WaitOutcome, WakeDescriptor};
     use std::os::fd::AsFd as _;
 
-    fn bell() -> (WakeDescriptor, OwnedFd) {
-        let bell = WakeDescriptor::new().unwrap();
-        let theirs = bell.as_fd().try_clone_to_owned().unwrap();
-        (bell, theirs)
+    fn eventfd() -> (WakeDescriptor, OwnedFd) {
+        let eventfd = WakeDescriptor::new().unwrap();
+        let theirs = eventfd.as_fd().try_clone_to_owned().unwrap();
+        (eventfd, theirs)
     }
 
     #[test]
     fn a_vector_signals_its_own_descriptor_until_it_is_disabled() {
         let mut vectors = GuestVectors::default();
-        let (first, first_sent) = bell();
-        let (second, second_sent) = bell();
+        let (first, first_sent) = eventfd();
+        let (second, second_sent) = eventfd();
         vectors.assign(3, 2, vec![first_sent, second_sent]).unwrap();
         vectors.signal(4);
         vectors.signal(5);
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn invalid_assignments_change_nothing() {
         let mut vectors = GuestVectors::default();
-        let (ours, sent) = bell();
+        let (ours, sent) = eventfd();
         vectors.assign(0, 1, vec![sent]).unwrap();
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         assert_eq!(vectors.assign(0, 1, vec![file]), Err(Errno::INVAL));
-        assert_eq!(vectors.assign(0, 2, vec![bell().1]), Err(Errno::INVAL));
+        assert_eq!(vectors.assign(0, 2, vec![eventfd().1]), Err(Errno::INVAL));
         assert_eq!(vectors.assign(u32::from(VECTORS), 1, Vec::new()), Err(Errno::INVAL));
         assert_eq!(vectors.assign(1, u32::MAX, Vec::new()), Err(Errno::INVAL));
         vectors.signal(0);

@@ -359,6 +359,6 @@ fn leak<W>(slot: RingSlot<W>) {
 impl<W: WorkEncoding> Debug for UringEngine<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (file, slots) = (self.file.as_raw_fd(), self.slots.len());
-        write!(f, "Engine(file {file}, {} of {slots} in flight)", slots - self.free.len())
+        write!(f, "UringEngine(file {file}, {} of {slots} in flight)", slots - self.free.len())
     }
 }

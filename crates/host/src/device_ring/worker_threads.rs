@@ -35,13 +35,13 @@ pub(super) struct WorkerThreads<W> {
 
 impl<W: WorkEncoding> WorkerThreads<W> {
     pub(super) fn start(file: Arc<File>, depth: usize) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let signal_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (sender, receiver) = mpsc::channel();
         let orders: WorkReceiver<W> = Arc::new(Mutex::new(receiver));
         let (finished, answers) = mpsc::channel();
         let threads = Vec::new();
         let mut this = Self {
-            signal_fd: bell,
+            signal_fd,
             commands: Some(sender),
             answers,
             ready: VecDeque::new(),
@@ -50,8 +50,8 @@ impl<W: WorkEncoding> WorkerThreads<W> {
         };
         for _ in 0..depth.clamp(1, THREADS_MAX) {
             let (file, orders) = (Arc::clone(&file), Arc::clone(&orders));
-            let (finished, bell) = (finished.clone(), Arc::clone(&this.signal_fd));
-            let run = move || execute_commands(&file, &orders, &finished, &bell);
+            let (finished, signal_fd) = (finished.clone(), Arc::clone(&this.signal_fd));
+            let run = move || execute_commands(&file, &orders, &finished, &signal_fd);
             this.threads.push(std::thread::Builder::new().name("device-caller".into()).spawn(run)?);
         }
         Ok(this)
@@ -145,12 +145,12 @@ impl<W> Drop for WorkerThreads<W> {
 }
 
 /// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
-fn signal(bell: &OwnedFd) {
-    let _ = write(bell, &[1; 8]);
+fn signal(signal_fd: &OwnedFd) {
+    let _ = write(signal_fd, &[1; 8]);
 }
 
 impl<W> Debug for WorkerThreads<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Workers({} threads)", self.threads.len())
+        write!(f, "WorkerThreads({} threads)", self.threads.len())
     }
 }

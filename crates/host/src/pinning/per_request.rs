@@ -126,7 +126,7 @@ impl BufferRegistrar {
 
 impl fmt::Debug for BufferRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Registrar")
+        f.write_str("BufferRegistrar")
     }
 }
 

@@ -208,6 +208,6 @@ impl MappingRecords {
 impl<K> fmt::Debug for VfioContainer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let books = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        write!(f, "Container({} mappings, {} lost)", books.mapped.len(), books.lost)
+        write!(f, "VfioContainer({} mappings, {} lost)", books.mapped.len(), books.lost)
     }
 }

@@ -107,7 +107,7 @@ impl DerefMut for PageSpan {
 
 impl fmt::Debug for PageSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Span(page {}, {} bytes)", self.run.first, self.bytes())
+        write!(f, "PageSpan(page {}, {} bytes)", self.run.first, self.bytes())
     }
 }
 

@@ -30,27 +30,20 @@ pub(super) struct BlockingRing {
 impl BlockingRing {
     pub(super) fn start(file: File) -> io::Result<Self> {
         let file = Arc::new(file);
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let signal_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (work, orders) = mpsc::channel::<(u64, FileTransfer)>();
         let (finished, answers) = mpsc::channel();
-        let (thread_file, thread_bell) = (Arc::clone(&file), Arc::clone(&bell));
+        let (thread_file, thread_signal_fd) = (Arc::clone(&file), Arc::clone(&signal_fd));
         let thread = std::thread::Builder::new().name("file-writer".into()).spawn(move || {
             for (id, transfer) in orders {
                 let answer = execute_transfer(&thread_file, id, transfer);
                 if finished.send(answer).is_err() {
                     return;
                 }
-                signal(&thread_bell);
+                signal(&thread_signal_fd);
             }
         })?;
-        Ok(Self {
-            file,
-            signal_fd: bell,
-            work: Some(work),
-            answers,
-            ready: VecDeque::new(),
-            thread: Some(thread),
-        })
+        Ok(Self { file, signal_fd, work: Some(work), answers, ready: VecDeque::new(), thread: Some(thread) })
     }
 
     pub(super) fn submit(&mut self, id: u64, transfer: FileTransfer) {
@@ -102,8 +95,8 @@ impl Drop for BlockingRing {
 }
 
 /// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
-fn signal(bell: &OwnedFd) {
-    let _ = write(bell, &[1; 8]);
+fn signal(signal_fd: &OwnedFd) {
+    let _ = write(signal_fd, &[1; 8]);
 }
 
 /// Executes the system calls of one transfer.

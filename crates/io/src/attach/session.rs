@@ -340,9 +340,9 @@ impl DeviceBackend for AttachBackend {
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
         let mut session = lock(&self.session);
         if let Some(direct) = &session.direct {
-            let keeper = LentQueueOwner::new(&self.session, &direct.addresses);
+            let owner = LentQueueOwner::new(&self.session, &direct.addresses);
             drop(session);
-            return Ok(Box::new(NvmeQueue::open(keeper, depth)?));
+            return Ok(Box::new(NvmeQueue::open(owner, depth)?));
         }
         let ring = session.ring_queue(depth)?;
         let (epoch, limits) = (session.epoch(), session.limits(ring.limits()));

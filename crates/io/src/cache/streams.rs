@@ -40,7 +40,7 @@ impl ReadStreams {
     }
 
     fn match_other_stream(&mut self, first: u64, end: u64, max: u32) -> Option<Range<u64>> {
-        if let Some(at) = self.streams.iter().position(|lane| lane.continues(first)) {
+        if let Some(at) = self.streams.iter().position(|stream| stream.continues(first)) {
             self.recent = at;
             return self.streams[at].advance(end, max);
         }
@@ -111,8 +111,8 @@ mod tests {
         let mut streams = ReadStreams::default();
         let mut asked = [0; 3];
         for step in 0..50 {
-            for (lane, asked) in asked.iter_mut().enumerate() {
-                let page = u64::try_from(lane).unwrap() * 10_000 + step;
+            for (stream, asked) in asked.iter_mut().enumerate() {
+                let page = u64::try_from(stream).unwrap() * 10_000 + step;
                 *asked += u32::from(streams.record_read(page, page + 1, 32).is_some());
             }
         }

@@ -33,8 +33,8 @@ pub(super) struct TransferOutbox {
 }
 
 impl TransferOutbox {
-    fn push(&mut self, lane: usize, ticket: u64, transfer: BackingTransfer) {
-        self.queues[lane].push_back((ticket, transfer));
+    fn push(&mut self, queue: usize, ticket: u64, transfer: BackingTransfer) {
+        self.queues[queue].push_back((ticket, transfer));
     }
 
     fn next(&mut self) -> Option<(u64, BackingTransfer)> {
@@ -57,9 +57,9 @@ impl TransferOutbox {
 impl BlockCache {
     /// Appends a transfer to the outbox.
     pub(super) fn queue_transfer(&mut self, flight: TransferPurpose, transfer: BackingTransfer) {
-        let lane = usize::from(matches!(flight, TransferPurpose::WriteBack(_)));
+        let queue = usize::from(matches!(flight, TransferPurpose::WriteBack(_)));
         let ticket = self.transfers.insert(flight);
-        self.outbox.push(lane, ticket, transfer);
+        self.outbox.push(queue, ticket, transfer);
     }
 
     /// Submits queued transfers while the device accepts them.

@@ -109,8 +109,8 @@ fn dropped_future_leaves_no_ticket_and_no_waiter() {
 fn announcement_while_the_handle_is_in_use_does_not_wait_and_is_delivered() {
     let mut model = model();
     let handle = handle(&mut model, 2);
-    let bell = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&handle.state))));
-    handle.with_handle(|_| thread::spawn(move || bell.wake_by_ref()).join().unwrap()).unwrap();
+    let waker = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&handle.state))));
+    handle.with_handle(|_| thread::spawn(move || waker.wake_by_ref()).join().unwrap()).unwrap();
     assert!(!handle.state.announced.load(Ordering::SeqCst), "the holder of the lock delivers");
     block_on(handle.read(512, model.region(512).unwrap())).unwrap();
 }

@@ -72,28 +72,27 @@ impl AttachedQueue {
         let CompletionPolicy::Thread(pace, aggregation) = policy else {
             return (self.reclaim_own(), Ok(()));
         };
-        let Self { name, link, detaching: leaving, shared_for_thread: adopted } = self;
-        let (seat, adopted) = match link {
+        let Self { name, link, detaching, shared_for_thread } = self;
+        let (seat, shared_for_thread) = match link {
             QueueLink::Own(mut queue) => {
                 // A shared queue names commands by their slots alone.
                 queue.visit_tokens(&mut |token| *token &= !HANDLE_TOKEN);
                 (SharedQueue::share_busy(queue), true)
             }
-            QueueLink::Shared(seat) => (seat, adopted),
+            QueueLink::Shared(seat) => (seat, shared_for_thread),
         };
         let started = seat.queue().start_thread(pace, aggregation, time);
-        let lane =
-            Self { name, link: QueueLink::Shared(seat), detaching: leaving, shared_for_thread: adopted };
+        let queue = Self { name, link: QueueLink::Shared(seat), detaching, shared_for_thread };
         match started {
-            Ok(()) => (lane, Ok(())),
-            Err(error) => (lane.reclaim_own(), Err(error)),
+            Ok(()) => (queue, Ok(())),
+            Err(error) => (queue.reclaim_own(), Err(error)),
         }
     }
 
     fn reclaim_own(self) -> Self {
-        let Self { name, link, detaching: leaving, shared_for_thread: adopted } = self;
+        let Self { name, link, detaching, shared_for_thread } = self;
         let link = match link {
-            QueueLink::Shared(seat) if adopted && !seat.has_completions() => {
+            QueueLink::Shared(seat) if shared_for_thread && !seat.has_completions() => {
                 seat.reclaim().map_or_else(QueueLink::Shared, |mut queue| {
                     queue.visit_tokens(&mut |token| *token |= HANDLE_TOKEN);
                     QueueLink::Own(queue)
@@ -101,8 +100,8 @@ impl AttachedQueue {
             }
             link => link,
         };
-        let adopted = adopted && matches!(link, QueueLink::Shared(_));
-        Self { name, link, detaching: leaving, shared_for_thread: adopted }
+        let shared_for_thread = shared_for_thread && matches!(link, QueueLink::Shared(_));
+        Self { name, link, detaching, shared_for_thread }
     }
 
     /// Visits the tokens of the commands in flight on a queue that only this handle uses.

@@ -33,11 +33,11 @@ impl Handle {
 
     /// Cancels a request of the fast path, which only its queue knows.
     fn cancel_plain(&mut self, token: u64) -> RequestCancellation {
-        for lane in &mut self.queues {
+        for queue in &mut self.queues {
             let mut found = false;
-            lane.visit_own_tokens(&mut |held| found |= *held == token);
+            queue.visit_own_tokens(&mut |held| found |= *held == token);
             if found {
-                return match lane.cancel_token(token) {
+                return match queue.cancel_token(token) {
                     Ok(()) => RequestCancellation::AbortSent,
                     Err(_) => RequestCancellation::TooLate,
                 };
@@ -98,8 +98,8 @@ impl Handle {
     }
 
     fn send_abort(&mut self, slot: u32) -> RequestCancellation {
-        let lane = usize::try_from(self.slots.queue(slot)).ok().and_then(|lane| self.queues.get_mut(lane));
-        match lane.map(|lane| lane.cancel(slot)) {
+        let queue = usize::try_from(self.slots.queue(slot)).ok().and_then(|queue| self.queues.get_mut(queue));
+        match queue.map(|queue| queue.cancel(slot)) {
             Some(Ok(())) => RequestCancellation::AbortSent,
             _ => RequestCancellation::TooLate,
         }

@@ -43,7 +43,7 @@ impl Handle {
     ) -> Result<Option<QueueAttachment>, IoError> {
         let queues = narrow(self.queues.len());
         let unknown = RequestError::NoSuchQueue { name: name.0, queues };
-        let index = self.queues.iter().position(|lane| lane.name == name).ok_or(unknown)?;
+        let index = self.queues.iter().position(|queue| queue.name == name).ok_or(unknown)?;
         self.queues[index].detaching = true;
         self.reassign_waiting(index);
         let started = self.clock.now();
@@ -54,7 +54,7 @@ impl Handle {
             }
             self.poll_or_sleep(timeout.map(|longest| longest.since(waited)))?;
         }
-        let lane = self.queues.remove(index);
+        let queue = self.queues.remove(index);
         let gone = narrow(index);
         for entry in
             self.slots.used_entries_mut().filter(|entry| entry.queue != u32::MAX && entry.queue > gone)
@@ -62,7 +62,7 @@ impl Handle {
             entry.queue -= 1;
         }
         self.update_queues();
-        Ok(Some(match lane.link {
+        Ok(Some(match queue.link {
             QueueLink::Own(queue) => QueueAttachment::Own(queue),
             QueueLink::Shared(seat) => QueueAttachment::Shared(seat.queue()),
         }))
@@ -70,8 +70,8 @@ impl Handle {
 
     /// Moves requests that wait for the detached queue to the first remaining one; without one they wait.
     fn reassign_waiting(&mut self, leaving: usize) {
-        let stays = self.queues.iter().position(|lane| !lane.detaching);
-        let Some(stays) = stays.and_then(|lane| u32::try_from(lane).ok()) else {
+        let stays = self.queues.iter().position(|queue| !queue.detaching);
+        let Some(stays) = stays.and_then(|queue| u32::try_from(queue).ok()) else {
             return;
         };
         for entry in self.slots.used_entries_mut() {
@@ -85,7 +85,7 @@ impl Handle {
     /// Returns the names of the queues in the order of attachment.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueName> {
-        self.queues.iter().filter(|lane| !lane.detaching).map(|lane| lane.name).collect()
+        self.queues.iter().filter(|queue| !queue.detaching).map(|queue| queue.name).collect()
     }
 
     /// Sets the selector; requests already submitted keep their queue.
@@ -134,9 +134,9 @@ impl Handle {
             self.register_plain();
         }
         let mut followed = Ok(());
-        for lane in std::mem::take(&mut self.queues) {
-            let (lane, result) = lane.apply_policy(policy, &self.clock);
-            self.queues.push(lane);
+        for queue in std::mem::take(&mut self.queues) {
+            let (queue, result) = queue.apply_policy(policy, &self.clock);
+            self.queues.push(queue);
             followed = followed.and(result);
         }
         if let Err(error) = followed {
@@ -154,15 +154,15 @@ impl Handle {
     /// Moves the commands of the fast path into the request table: a shared queue names commands by their slots. Until they
     /// are taken, requests use the slow path.
     fn register_plain(&mut self) {
-        let Self { queues: lanes, slots, slow_requests: detours, .. } = self;
-        for (index, lane) in (0..).zip(lanes) {
-            lane.visit_own_tokens(&mut |token| {
+        let Self { queues, slots, slow_requests, .. } = self;
+        for (index, queue) in (0..).zip(queues) {
+            queue.visit_own_tokens(&mut |token| {
                 if *token & HANDLE_TOKEN == 0 {
                     let Some(slot) = slots.take(*token, SlotState::FastPath, index) else {
                         unreachable!("the request table has a slot for every command of its queues");
                     };
                     *token = HANDLE_TOKEN | u64::from(slot);
-                    *detours += 1;
+                    *slow_requests += 1;
                 }
             });
         }
@@ -183,8 +183,8 @@ impl Handle {
 
     /// Sets the waker that the threads of its queues notify of completions.
     pub(crate) fn set_waker(&mut self, waker: &Waker) {
-        for lane in &mut self.queues {
-            if let QueueLink::Shared(seat) = &mut lane.link {
+        for queue in &mut self.queues {
+            if let QueueLink::Shared(seat) = &mut queue.link {
                 seat.set_waker(waker.clone());
             }
         }

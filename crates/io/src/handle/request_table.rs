@@ -132,12 +132,12 @@ impl RequestTable {
 
     /// Takes a free slot for a request.
     #[inline]
-    pub(super) fn take(&mut self, token: u64, kind: SlotState, lane: u32) -> Option<u32> {
+    pub(super) fn take(&mut self, token: u64, kind: SlotState, queue: u32) -> Option<u32> {
         let slot = self.free;
         let entry = self.entries.get_mut(slot as usize)?;
         // A free slot holds the next free one, which fits 32 bits.
         self.free = u32::try_from(entry.token).unwrap_or(NO_SLOT);
-        *entry = SlotEntry { token, state: kind, queue: lane };
+        *entry = SlotEntry { token, state: kind, queue };
         self.used += 1;
         Some(slot)
     }
@@ -198,9 +198,9 @@ impl RequestTable {
     /// Initialises the pending request of a slot.
     pub(super) fn init_pending(&mut self, slot: u32, request: IoRequest, now: Nanos) {
         let size = request.profile().class();
-        let story = self.pending_mut(slot);
-        let members = std::mem::take(&mut story.members);
-        *story = PendingRequest {
+        let pending = self.pending_mut(slot);
+        let members = std::mem::take(&mut pending.members);
+        *pending = PendingRequest {
             operation: request.operation,
             offset: request.offset,
             bytes: request.bytes,
@@ -212,7 +212,7 @@ impl RequestTable {
             members,
             ..PendingRequest::default()
         };
-        story.members.clear();
+        pending.members.clear();
     }
 
     /// Iterates over the entries in use, for a change of queues.
@@ -223,7 +223,7 @@ impl RequestTable {
     /// Returns the parts in flight of a divided request.
     pub(super) fn parts_of(&self, whole: u32) -> Vec<u32> {
         let all = self.entries.iter().zip(&self.pending).zip(0..);
-        all.filter(|((entry, story), _)| entry.state == SlotState::Part && story.head == whole)
+        all.filter(|((entry, pending), _)| entry.state == SlotState::Part && pending.head == whole)
             .map(|(_, slot)| slot)
             .collect()
     }
@@ -238,8 +238,8 @@ impl RequestTable {
 
     /// Iterates over commands in flight on the slow path: submission time and size.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Nanos, SizeClass)> {
-        self.entries.iter().zip(&self.pending).filter_map(|(entry, story)| match entry.state {
-            SlotState::Leading | SlotState::Part => Some((story.submitted_at, story.size)),
+        self.entries.iter().zip(&self.pending).filter_map(|(entry, pending)| match entry.state {
+            SlotState::Leading | SlotState::Part => Some((pending.submitted_at, pending.size)),
             _ => None,
         })
     }

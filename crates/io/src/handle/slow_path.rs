@@ -59,11 +59,11 @@ impl Handle {
                 RequestError::Full { outstanding: unanswered, max: most },
             ));
         }
-        let lane = match self.choose_queue(&request) {
-            Ok(lane) => lane,
+        let queue = match self.choose_queue(&request) {
+            Ok(queue) => queue,
             Err(error) => return Err(NamespaceGeometry::refuse(request, error)),
         };
-        let Some(slot) = self.slots.take(token, SlotState::Waiting, lane) else {
+        let Some(slot) = self.slots.take(token, SlotState::Waiting, queue) else {
             return Err(NamespaceGeometry::refuse(
                 request,
                 RequestError::Full { outstanding: unanswered, max: most },
@@ -84,7 +84,7 @@ impl Handle {
     /// Returns the index of the queue that the selector names.
     fn choose_queue(&mut self, request: &IoRequest) -> Result<u32, RequestError> {
         let loads: Vec<_> =
-            self.queues.iter().filter(|lane| !lane.detaching).map(AttachedQueue::load).collect();
+            self.queues.iter().filter(|queue| !queue.detaching).map(AttachedQueue::load).collect();
         let choice = SelectionContext {
             direction: request.operation.direction(),
             class: request.class,
@@ -93,7 +93,7 @@ impl Handle {
             queues: &loads,
         };
         let name = self.selector.choose(&choice).ok_or(RequestError::NoQueue)?;
-        let index = self.queues.iter().position(|lane| lane.name == name && !lane.detaching);
+        let index = self.queues.iter().position(|queue| queue.name == name && !queue.detaching);
         let unknown = RequestError::NoSuchQueue { name: name.0, queues: narrow(loads.len()) };
         index.map(narrow).ok_or(unknown)
     }
@@ -117,34 +117,35 @@ impl Handle {
             self.merger.open(slot, *extent);
         }
         self.slots.set_state(slot, SlotState::Waiting);
-        let story = self.slots.pending(slot);
+        let pending = self.slots.pending(slot);
         self.scheduler.push(WaitingRequest {
             slot,
-            class: story.class,
-            bytes: story.bytes.max(COST_BYTES_MIN),
-            arrived_at: story.arrived_at,
-            deadline: story.deadline,
+            class: pending.class,
+            bytes: pending.bytes.max(COST_BYTES_MIN),
+            arrived_at: pending.arrived_at,
+            deadline: pending.deadline,
         });
     }
 
     /// Returns the extent of a request that may be merged.
     fn extent_of(&self, slot: u32) -> Option<MergeExtent> {
-        let story = self.slots.pending(slot);
-        let sort = story.operation.merge_key()?;
-        let single = matches!(story.data, TransferData::FromDevice(_) | TransferData::ToDevice(_));
-        if self.merging == MergePolicy::Off || self.limits.segments_max < 2 || story.unmergeable || !single {
+        let pending = self.slots.pending(slot);
+        let sort = pending.operation.merge_key()?;
+        let single = matches!(pending.data, TransferData::FromDevice(_) | TransferData::ToDevice(_));
+        if self.merging == MergePolicy::Off || self.limits.segments_max < 2 || pending.unmergeable || !single
+        {
             return None;
         }
         // A request with its own deadline may have to be cancelled alone, which is impossible for a part of a command.
-        if story.deadline.is_some() || story.awaited || story.bytes >= self.command_bytes_max {
+        if pending.deadline.is_some() || pending.awaited || pending.bytes >= self.command_bytes_max {
             return None;
         }
-        let lane = u8::try_from(self.slots.queue(slot)).ok().filter(|&lane| lane < 64)?;
+        let queue = u8::try_from(self.slots.queue(slot)).ok().filter(|&queue| queue < 64)?;
         Some(MergeExtent {
-            key: sort | lane << 2,
-            class: story.class,
-            start: story.offset,
-            bytes: story.bytes,
+            key: sort | queue << 2,
+            class: pending.class,
+            start: pending.offset,
+            bytes: pending.bytes,
             segments: 1,
             deadline: None,
         })
@@ -205,10 +206,10 @@ impl Handle {
     }
 
     fn must_divide(&self, slot: u32) -> bool {
-        let story = self.slots.pending(slot);
-        story.members.is_empty()
-            && (story.bytes > self.geometry.command_bytes_max(story.operation, &self.limits)
-                || story.data.buffers().len() > self.limits.segments_max.max(1))
+        let pending = self.slots.pending(slot);
+        pending.members.is_empty()
+            && (pending.bytes > self.geometry.command_bytes_max(pending.operation, &self.limits)
+                || pending.data.buffers().len() > self.limits.segments_max.max(1))
     }
 
     /// Builds the one command of a request or of a group.
@@ -228,11 +229,11 @@ impl Handle {
         }
         let (mut start, mut bytes, mut buffers) = (u64::MAX, 0, Vec::with_capacity(members.len()));
         for &member in members {
-            let story = self.slots.pending_mut(member);
-            start = start.min(story.offset);
-            bytes += story.bytes;
+            let pending = self.slots.pending_mut(member);
+            start = start.min(pending.offset);
+            bytes += pending.bytes;
             if let TransferData::FromDevice(buffer) | TransferData::ToDevice(buffer) =
-                std::mem::take(&mut story.data)
+                std::mem::take(&mut pending.data)
             {
                 buffers.push(buffer);
             }
@@ -247,26 +248,26 @@ impl Handle {
         command: Command,
         now: Nanos,
     ) -> Result<(), (TransferData, SubmitError)> {
-        let lane = usize::try_from(self.slots.queue(slot)).ok().and_then(|lane| self.queues.get_mut(lane));
-        let Some(lane) = lane else {
+        let queue = usize::try_from(self.slots.queue(slot)).ok().and_then(|queue| self.queues.get_mut(queue));
+        let Some(queue) = queue else {
             return Err((command.data, SubmitError::Gone));
         };
-        lane.submit(command, slot).map_err(|rejected| (rejected.command.data, rejected.reason))?;
+        queue.submit(command, slot).map_err(|rejected| (rejected.command.data, rejected.reason))?;
         self.slots.pending_mut(slot).submitted_at = now;
         Ok(())
     }
 
     /// Returns the buffers of a command to its request or to the members of its group.
     fn return_buffers(&mut self, slot: u32, data: TransferData) {
-        let story = self.slots.pending_mut(slot);
-        if story.members.is_empty() {
-            if story.operation != RequestOperation::Discard || matches!(story.data, TransferData::None) {
-                story.data = data;
+        let pending = self.slots.pending_mut(slot);
+        if pending.members.is_empty() {
+            if pending.operation != RequestOperation::Discard || matches!(pending.data, TransferData::None) {
+                pending.data = data;
             }
             return;
         }
-        let members = std::mem::take(&mut story.members);
-        let from_device = story.operation == RequestOperation::Read;
+        let members = std::mem::take(&mut pending.members);
+        let from_device = pending.operation == RequestOperation::Read;
         if let TransferData::Scatter(buffers) | TransferData::Gather(buffers) = data {
             for (&member, buffer) in members.iter().zip(buffers) {
                 self.slots.pending_mut(member).data = into_data(vec![buffer], from_device);
@@ -291,33 +292,33 @@ impl Handle {
     fn dispatch_parts(&mut self, slot: u32, now: Nanos) -> DispatchOutcome {
         self.slots.set_state(slot, SlotState::Divided);
         loop {
-            let story = self.slots.pending(slot);
-            if story.failure.is_some() || story.submitted_bytes == story.bytes {
+            let pending = self.slots.pending(slot);
+            if pending.failure.is_some() || pending.submitted_bytes == pending.bytes {
                 return self.complete_if_done(slot);
             }
             if self.in_flight() >= self.window.limit() {
                 return DispatchOutcome::NoRoom;
             }
-            let (operation, offset, lane) =
-                (story.operation, story.offset + story.submitted_bytes, self.slots.queue(slot));
+            let (operation, offset, queue) =
+                (pending.operation, pending.offset + pending.submitted_bytes, self.slots.queue(slot));
             let bytes_max = self.geometry.command_bytes_max(operation, &self.limits);
-            let (data, bytes) = match &story.data {
+            let (data, bytes) = match &pending.data {
                 TransferData::None => {
-                    (TransferData::None, bytes_max.min(story.bytes - story.submitted_bytes))
+                    (TransferData::None, bytes_max.min(pending.bytes - pending.submitted_bytes))
                 }
-                data => slice_data(data, story.submitted_bytes, bytes_max, self.limits.segments_max.max(1)),
+                data => slice_data(data, pending.submitted_bytes, bytes_max, self.limits.segments_max.max(1)),
             };
-            let size = story.size;
-            let Some(part) = self.slots.take(0, SlotState::Part, lane) else {
+            let size = pending.size;
+            let Some(part) = self.slots.take(0, SlotState::Part, queue) else {
                 return DispatchOutcome::NoRoom;
             };
             let command = Command { entry: self.geometry.entry(operation, offset, bytes), data };
             let taken = self.submit_command(part, command, now);
-            let story = self.slots.pending_mut(slot);
+            let pending = self.slots.pending_mut(slot);
             match taken {
                 Ok(()) => {
-                    story.submitted_bytes += bytes;
-                    story.parts_in_flight += 1;
+                    pending.submitted_bytes += bytes;
+                    pending.parts_in_flight += 1;
                     self.parts += 1;
                     let part = self.slots.pending_mut(part);
                     (part.head, part.size) = (slot, size);
@@ -327,7 +328,7 @@ impl Handle {
                     return DispatchOutcome::NoRoom;
                 }
                 Err(_) => {
-                    story.failure = Some(Status::ABORT_REQUESTED);
+                    pending.failure = Some(Status::ABORT_REQUESTED);
                     self.slots.release(part);
                 }
             }
@@ -336,10 +337,10 @@ impl Handle {
 
     /// Completes a divided request when its last part has completed.
     fn complete_if_done(&mut self, slot: u32) -> DispatchOutcome {
-        let story = self.slots.pending_mut(slot);
-        if story.parts_in_flight == 0 {
-            let status = story.failure.unwrap_or(Status::SUCCESS);
-            let data = std::mem::take(&mut story.data);
+        let pending = self.slots.pending_mut(slot);
+        if pending.parts_in_flight == 0 {
+            let status = pending.failure.unwrap_or(Status::SUCCESS);
+            let data = std::mem::take(&mut pending.data);
             self.complete(slot, status, 0, data);
         }
         DispatchOutcome::Done
@@ -366,9 +367,9 @@ impl Handle {
         let now = self.now();
         self.cancel_expired(now);
         self.dispatch_waiting(now);
-        for lane in 0..self.queues.len() {
-            while let Some(lane) = self.queues.get_mut(lane)
-                && let Some(answer) = lane.poll()?
+        for index in 0..self.queues.len() {
+            while let Some(queue) = self.queues.get_mut(index)
+                && let Some(answer) = queue.poll()?
             {
                 self.process_completion(answer, now);
             }
@@ -391,9 +392,9 @@ impl Handle {
         let kind = self.slots.state(slot);
         assert!(kind != SlotState::Free, "a completion for slot {slot}, which holds no request");
         if now > Nanos::ZERO && kind != SlotState::FastPath {
-            let story = self.slots.pending(slot);
-            let latency = now.since(story.submitted_at);
-            let size = story.size;
+            let pending = self.slots.pending(slot);
+            let latency = now.since(pending.submitted_at);
+            let size = pending.size;
             self.window.observe(latency);
             self.period.observe_completion(size, latency);
         }
@@ -409,12 +410,12 @@ impl Handle {
         drop(data);
         self.slots.release(part);
         self.parts -= 1;
-        let story = self.slots.pending_mut(slot);
-        story.parts_in_flight -= 1;
+        let pending = self.slots.pending_mut(slot);
+        pending.parts_in_flight -= 1;
         if !status.is_success() {
-            story.failure.get_or_insert(status);
+            pending.failure.get_or_insert(status);
         }
-        if story.parts_in_flight == 0 && !self.outgoing.contains(&slot) {
+        if pending.parts_in_flight == 0 && !self.outgoing.contains(&slot) {
             self.complete_if_done(slot);
         }
     }
@@ -469,9 +470,9 @@ fn clear_pending(
     slot: u32,
     deadlines: &mut std::collections::BTreeSet<(Nanos, u32)>,
 ) -> bool {
-    let story = slots.pending_mut(slot);
-    if let Some(deadline) = story.deadline.take() {
+    let pending = slots.pending_mut(slot);
+    if let Some(deadline) = pending.deadline.take() {
         deadlines.remove(&(deadline, slot));
     }
-    std::mem::take(&mut story.awaited)
+    std::mem::take(&mut pending.awaited)
 }

@@ -77,8 +77,8 @@ impl Handle {
             return Ok(ArmResult::Ready);
         }
         let mut all = ArmResult::Armed;
-        for lane in &mut self.queues {
-            if lane.arm()? == ArmResult::Ready {
+        for queue in &mut self.queues {
+            if queue.arm()? == ArmResult::Ready {
                 all = ArmResult::Ready;
             }
         }
@@ -153,22 +153,22 @@ impl Handle {
         match self.queues.as_mut_slice() {
             [AttachedQueue { link: QueueLink::Own(queue), .. }] => queue.sleep(timeout),
             [AttachedQueue { link: QueueLink::Shared(seat), .. }] => seat.sleep(timeout),
-            lanes => {
+            queues => {
                 let mut descriptors = true;
-                for lane in lanes.iter_mut() {
-                    match lane.arm() {
+                for queue in queues.iter_mut() {
+                    match queue.arm() {
                         Ok(ArmResult::Ready) => return Ok(()),
                         Ok(ArmResult::Armed) => {}
                         Err(IoError::Unsupported { .. } | IoError::Limit { .. }) => descriptors = false,
                         Err(error) => return Err(error),
                     }
                 }
-                let polled: Vec<_> = lanes
+                let polled: Vec<_> = queues
                     .iter()
                     .filter_map(AttachedQueue::descriptor)
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                     .collect();
-                let descriptors = descriptors && polled.len() == lanes.len();
+                let descriptors = descriptors && polled.len() == queues.len();
                 if polled.is_empty() {
                     self.clock.sleep(timeout.map_or(POLL_INTERVAL, |longest| longest.min(POLL_INTERVAL)));
                     return Ok(());

@@ -66,7 +66,7 @@ impl WakeCallback {
 
 impl fmt::Debug for WakeCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Call")
+        f.write_str("WakeCallback")
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct CompletionExchange<L: ExchangeQueue> {
 
 impl<L: ExchangeQueue> fmt::Debug for CompletionExchange<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Exchange")
+        f.write_str("CompletionExchange")
     }
 }
 
@@ -143,9 +143,9 @@ impl<L: ExchangeQueue> fmt::Debug for CompletionExchange<L> {
 type WakeCallbacks = Vec<WakeCallback>;
 
 impl<L: ExchangeQueue> CompletionExchange<L> {
-    pub(crate) fn new(line: L) -> Self {
+    pub(crate) fn new(queue: L) -> Self {
         let inner = ExchangeState {
-            queue: line,
+            queue,
             seats: Vec::new(),
             lead: PollLeader::Vacant,
             stopping: false,
@@ -170,7 +170,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     /// Allocates a seat: a free one that is owed nothing, or a new one.
     pub(crate) fn allocate_seat(&self) -> u32 {
         let mut inner = self.lock();
-        let left = inner.seats.iter().position(|mail| mail.is_free && mail.outstanding == 0);
+        let left = inner.seats.iter().position(|state| state.is_free && state.outstanding == 0);
         let seat = left.unwrap_or(inner.seats.len());
         if left.is_none() {
             inner.seats.push(SeatState::new());
@@ -183,11 +183,11 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     /// Frees a seat: answers that still arrive are dropped, with their buffers.
     pub(crate) fn free_seat(&self, seat: u32) {
         let mut inner = self.lock();
-        let mail = inner.seat_state(seat);
-        mail.is_free = true;
-        mail.callback = None;
-        mail.outstanding = mail.outstanding.saturating_sub(narrow(mail.answers.len()));
-        let dropped = std::mem::take(&mut mail.answers);
+        let state = inner.seat_state(seat);
+        state.is_free = true;
+        state.callback = None;
+        state.outstanding = state.outstanding.saturating_sub(narrow(state.answers.len()));
+        let dropped = std::mem::take(&mut state.answers);
         drop(inner);
         drop(dropped);
     }
@@ -208,9 +208,9 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
 
     pub(crate) fn has_answer(&self, seat: u32) -> bool {
         let mut inner = self.lock();
-        let mail = inner.seat_state(seat);
-        mail.unnotified = 0;
-        !mail.answers.is_empty()
+        let state = inner.seat_state(seat);
+        state.unnotified = 0;
+        !state.answers.is_empty()
     }
 
     pub(crate) fn submit(&self, seat: u32, command: L::Command, slot: u32) -> Result<(), L::Rejected> {
@@ -233,10 +233,10 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         if inner.seat_state(seat).answers.is_empty() && !inner.lead.is_thread() {
             polled = inner.deliver_all(&mut calls);
         }
-        let mail = inner.seat_state(seat);
-        mail.unnotified = 0;
-        let answer = mail.answers.pop_front();
-        mail.outstanding -= u32::from(answer.is_some());
+        let state = inner.seat_state(seat);
+        state.unnotified = 0;
+        let answer = state.answers.pop_front();
+        state.outstanding -= u32::from(answer.is_some());
         drop(inner);
         calls.iter().for_each(WakeCallback::run);
         match answer {
@@ -253,8 +253,8 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         sleep: impl FnOnce(Option<Duration>) -> Result<(), L::Error>,
     ) -> Result<(), L::Error> {
         let mut inner = self.lock();
-        let mail = inner.seat_state(seat);
-        if !mail.answers.is_empty() || mail.outstanding == 0 {
+        let state = inner.seat_state(seat);
+        if !state.answers.is_empty() || state.outstanding == 0 {
             return Ok(());
         }
         if inner.lead != PollLeader::Vacant {
@@ -299,7 +299,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
 
     /// Returns the number of answers without a notification.
     pub(crate) fn unnotified(&self) -> u32 {
-        self.lock().seats.iter().map(|mail| mail.unnotified).sum()
+        self.lock().seats.iter().map(|state| state.unnotified).sum()
     }
 
     /// Notifies every seat with such answers.
@@ -326,8 +326,8 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     pub(crate) fn end_thread(&self) {
         let mut inner = self.lock();
         inner.lead = PollLeader::Vacant;
-        for mail in &mut inner.seats {
-            mail.wakeup.notify_one();
+        for state in &mut inner.seats {
+            state.wakeup.notify_one();
         }
     }
 
@@ -357,7 +357,7 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
             if inner.stopping {
                 return false;
             }
-            if inner.seats.iter().any(|mail| mail.outstanding as usize > mail.answers.len()) {
+            if inner.seats.iter().any(|state| state.outstanding as usize > state.answers.len()) {
                 return true;
             }
             inner.lead = PollLeader::IdleThread;
@@ -378,7 +378,7 @@ impl<L: ExchangeQueue> ExchangeState<L> {
 
     /// Returns true if owed answers have not arrived.
     fn has_outstanding(&self) -> bool {
-        self.seats.iter().any(|mail| mail.outstanding as usize > mail.answers.len())
+        self.seats.iter().any(|state| state.outstanding as usize > state.answers.len())
     }
 
     /// Polls the queue and delivers every answer to its seat.
@@ -387,15 +387,15 @@ impl<L: ExchangeQueue> ExchangeState<L> {
             match self.queue.poll_next() {
                 Ok(Some((token, answer))) => {
                     let (seat, slot) = split_token(token);
-                    let Some(mail) = self.seats.get_mut(seat) else {
+                    let Some(state) = self.seats.get_mut(seat) else {
                         continue;
                     };
-                    if mail.is_free {
-                        mail.outstanding = mail.outstanding.saturating_sub(1);
+                    if state.is_free {
+                        state.outstanding = state.outstanding.saturating_sub(1);
                         continue;
                     }
-                    mail.answers.push_back((slot, answer));
-                    mail.unnotified += 1;
+                    state.answers.push_back((slot, answer));
+                    state.unnotified += 1;
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
@@ -404,21 +404,21 @@ impl<L: ExchangeQueue> ExchangeState<L> {
         let enough = if self.lead.is_thread() && polled.is_ok() { self.notify_threshold } else { 1 };
         self.notify_seats(enough, calls);
         if polled.is_err() {
-            self.seats.iter().for_each(|mail| mail.wakeup.notify_one());
+            self.seats.iter().for_each(|state| state.wakeup.notify_one());
         }
         polled
     }
 
     /// Notifies the seats that have enough answers, or all that they are owed.
     fn notify_seats(&mut self, enough: u32, calls: &mut WakeCallbacks) {
-        for mail in &mut self.seats {
-            let all = mail.outstanding as usize <= mail.answers.len();
-            if mail.unnotified >= enough || (mail.unnotified > 0 && all) {
-                mail.unnotified = 0;
-                if mail.is_waiting {
-                    mail.wakeup.notify_one();
+        for state in &mut self.seats {
+            let all = state.outstanding as usize <= state.answers.len();
+            if state.unnotified >= enough || (state.unnotified > 0 && all) {
+                state.unnotified = 0;
+                if state.is_waiting {
+                    state.wakeup.notify_one();
                 }
-                calls.extend(mail.callback.clone());
+                calls.extend(state.callback.clone());
             }
         }
     }
@@ -426,7 +426,7 @@ impl<L: ExchangeQueue> ExchangeState<L> {
     /// Notifies a waiter to lead, if there is no leader.
     fn notify_next_leader(&self) {
         if self.lead == PollLeader::Vacant
-            && let Some(next) = self.seats.iter().find(|mail| mail.is_waiting)
+            && let Some(next) = self.seats.iter().find(|state| state.is_waiting)
         {
             next.wakeup.notify_one();
         }

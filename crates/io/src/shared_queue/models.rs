@@ -22,7 +22,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 struct LoomDevice {
     state: Mutex<DeviceState>,
     work: Condvar,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl LoomDevice {
             if state.armed {
                 state.armed = false;
                 state.rung = true;
-                self.bell.notify_one();
+                self.wakeup.notify_one();
             }
         }
     }
@@ -56,7 +56,7 @@ impl LoomDevice {
     fn sleep(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.rung {
-            state = self.bell.wait(state).unwrap();
+            state = self.wakeup.wait(state).unwrap();
         }
         state.rung = false;
     }

@@ -35,6 +35,7 @@ impl QueueSleep {
     }
 
     pub(super) fn sleep(&self, longest: Option<std::time::Duration>) -> Result<(), IoError> {
+        // A wait beyond 584 years lasts that long.
         let longest = longest.map(|longest| Nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)));
         let Self::Descriptor(descriptor) = self else {
             Clock::sleep(longest.map_or(POLL_INTERVAL, |longest| longest.min(POLL_INTERVAL)));

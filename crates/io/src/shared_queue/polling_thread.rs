@@ -85,7 +85,7 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
             let before = time.now();
             time.sleep(span);
             let took = time.now().since(before);
-            exchange.with_queue(|line| line.record_sleep(span, took));
+            exchange.with_queue(|queue| queue.record_sleep(span, took));
         } else {
             std::hint::spin_loop();
         }
@@ -100,12 +100,12 @@ fn notify_due(
     known: &mut u32,
     span: Nanos,
 ) -> Nanos {
-    let untold = exchange.unnotified();
-    if untold > *known {
-        aggregator.add(untold - *known, now);
+    let unnotified = exchange.unnotified();
+    if unnotified > *known {
+        aggregator.add(unnotified - *known, now);
     }
-    *known = untold;
-    if untold == 0 {
+    *known = unnotified;
+    if unnotified == 0 {
         aggregator.reset();
         return span;
     }

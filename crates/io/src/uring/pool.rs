@@ -128,7 +128,7 @@ impl fmt::Debug for RingRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.lock_registered();
         let (chunks, rings) = (known.chunks.iter().flatten().count(), known.tables.len());
-        write!(f, "Rings({chunks} chunks, {rings} rings)")
+        write!(f, "RingRegistrar({chunks} chunks, {rings} rings)")
     }
 }
 

@@ -133,18 +133,18 @@ impl<K: QueueOwner> NvmeQueue<K> {
     ///
     /// # Errors
     /// [`IoError::Device`] when the controller has no free queue, does not support the depth, or is gone.
-    pub fn open(mut keeper: K, depth: u32) -> Result<Self, IoError> {
-        let bell = WakeDescriptor::new()?;
-        let queue = keeper.create_queue(depth)?;
+    pub fn open(mut owner: K, depth: u32) -> Result<Self, IoError> {
+        let wake = WakeDescriptor::new()?;
+        let queue = owner.create_queue(depth)?;
         Ok(Self {
             depth,
             lost_completions: VecDeque::new(),
-            namespaces: keeper.namespaces(),
+            namespaces: owner.namespaces(),
             transfer_bytes_max: to_usize(queue.transfer_bytes_max()),
             queue: Some(queue),
-            owner: keeper,
+            owner,
             runs: Vec::new(),
-            wake: bell,
+            wake,
             connected: false,
             idle_polls: 0,
             next_poll: Nanos::ZERO,
@@ -376,7 +376,7 @@ impl<K: QueueOwner> Drop for NvmeQueue<K> {
 impl<K: QueueOwner> fmt::Debug for NvmeQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NvmeQueue")
-            .field("keeper", &self.owner)
+            .field("owner", &self.owner)
             .field("depth", &self.depth)
             .finish_non_exhaustive()
     }

@@ -134,7 +134,7 @@ impl<F: PciFunction, H: HostMemory> Drop for LocalQueueOwner<F, H> {
 
 impl<F: PciFunction, H: HostMemory> fmt::Debug for LocalQueueOwner<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnController")
+        f.debug_struct("LocalQueueOwner")
             .field("control", &self.control)
             .field("vector", &self.vector)
             .finish_non_exhaustive()

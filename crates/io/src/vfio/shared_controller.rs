@@ -217,6 +217,6 @@ impl<F: PciFunction, H: HostMemory> Drop for SharedController<F, H> {
 
 impl<F: PciFunction, H: HostMemory> fmt::Debug for SharedController<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control({})", self.name)
+        write!(f, "SharedController({})", self.name)
     }
 }

@@ -83,7 +83,7 @@ pub struct BenchWorker<'a> {
 
 impl std::fmt::Debug for BenchWorker<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("connections", &self.connections.len()).finish_non_exhaustive()
+        f.debug_struct("BenchWorker").field("connections", &self.connections.len()).finish_non_exhaustive()
     }
 }
 
@@ -364,6 +364,7 @@ fn broken(plan: &BenchPlan, source: std::io::Error) -> ClientError {
     ClientError::ConnectionFailed { endpoint: plan.endpoint.clone(), source }
 }
 
+/// Returns the time limit of a run, 584 years at the most.
 fn limit_nanos(plan: &BenchPlan) -> Nanos {
     Nanos(u64::try_from(plan.limit.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -56,7 +56,7 @@ pub struct OpenedNode<D> {
 
 impl<D> std::fmt::Debug for OpenedNode<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opened")
+        f.debug_struct("OpenedNode")
             .field("resp", &self.resp)
             .field("capacity", &self.capacity)
             .finish_non_exhaustive()

@@ -55,7 +55,7 @@ pub fn open_node(
         return Err(failed(&"not an NVMe controller; lspci -nn shows NVMe controllers as class 0108"));
     }
     let vectors = allocate_vectors(&function).map_err(|error| failed(&error))?;
-    let bell = connect_own_vectors(&function, vectors).map_err(|error| failed(&error))?;
+    let eventfd = connect_own_vectors(&function, vectors).map_err(|error| failed(&error))?;
     let pool = Pool::open(PoolConfig {
         chunk: CHUNK_BYTES,
         cap: POOL_BYTES,
@@ -69,7 +69,7 @@ pub fn open_node(
     let function = VfioFunction::new(function).map_err(|error| failed(&error))?;
     let settings = DriverConfig { io_queues: 1 + LENT_QUEUES_MAX, ..DriverConfig::default() };
     let driver = NvmeDriver::new(function, memory.clone(), settings);
-    let mut owned = HardwareDevice::new(driver, &mut memory, bell)?;
+    let mut owned = HardwareDevice::new(driver, &mut memory, eventfd)?;
     owned.start(&clock).map_err(|reason| failed(&reason))?;
     let capacity = block_capacity(&owned);
     tracing::info!(facts = ?owned.driver().info(), "the controller is ready");
@@ -131,12 +131,12 @@ impl VectorSource for LentVectors {
         self.count
     }
 
-    fn connect(&self, vector: u16, bell: Option<&WakeDescriptor>) -> std::io::Result<()> {
-        self.device.connect_vector(u32::from(vector), bell)
+    fn connect(&self, vector: u16, eventfd: Option<&WakeDescriptor>) -> std::io::Result<()> {
+        self.device.connect_vector(u32::from(vector), eventfd)
     }
 }
 
-/// Returns the bytes of `blocks` blocks; the numbers are the controller's, and what has no 64 bits is the most there is.
+/// Returns the bytes of `blocks` blocks; the numbers are the controller's, so a product beyond 64 bits saturates.
 fn block_bytes(blocks: u64, block_shift: u32) -> u64 {
     1_u64.checked_shl(block_shift).map_or(u64::MAX, |bytes| blocks.saturating_mul(bytes))
 }

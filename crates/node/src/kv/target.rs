@@ -26,7 +26,7 @@ pub struct KeyValueRecord {
 
 impl std::fmt::Debug for KeyValueRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Record({} + {} bytes)", self.key.len(), self.value.len())
+        write!(f, "KeyValueRecord({} + {} bytes)", self.key.len(), self.value.len())
     }
 }
 

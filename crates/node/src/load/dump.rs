@@ -31,7 +31,7 @@ impl std::fmt::Debug for DumpSink<'_> {
         match self {
             Self::Folder(path) => write!(f, "Folder({})", path.display()),
             Self::Records(_) => f.write_str("Records"),
-            Self::ManifestOnly => f.write_str("Nowhere"),
+            Self::ManifestOnly => f.write_str("ManifestOnly"),
         }
     }
 }

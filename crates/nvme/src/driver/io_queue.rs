@@ -133,26 +133,17 @@ impl<M: RingMemory, R: DeviceRegisters> IoQueue<M, R> {
     /// If commands are in flight.
     #[must_use]
     pub fn carrying<C>(self) -> IoQueue<M, R, C> {
-        let Self {
-            pair,
-            lists,
-            rules,
-            lifecycle: life,
-            epoch,
-            stray_completions: strays,
-            tick,
-            tick_start: ticked,
-            tick_span,
-        } = self;
+        let Self { pair, lists, rules, lifecycle, epoch, stray_completions, tick, tick_start, tick_span } =
+            self;
         IoQueue {
             pair: pair.carrying(),
             lists,
             rules,
-            lifecycle: life,
+            lifecycle,
             epoch,
-            stray_completions: strays,
+            stray_completions,
             tick,
-            tick_start: ticked,
+            tick_start,
             tick_span,
         }
     }

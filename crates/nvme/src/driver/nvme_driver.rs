@@ -251,7 +251,7 @@ impl<F: PciFunction, H: HostMemory> Drop for NvmeDriver<F, H> {
 
 impl<F: PciFunction, H: HostMemory> fmt::Debug for NvmeDriver<F, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controller")
+        f.debug_struct("NvmeDriver")
             .field("state", &self.state)
             .field("resets", &self.resets_total)
             .field("queues", &self.queues.len())

@@ -126,14 +126,14 @@ fn loom_sleeping_controller_is_woken_by_the_submission_doorbell() {
         let memory = HeapWords::zeroed(layout_with(3).words());
         let mut fetcher = SubmissionConsumer::new(memory.clone(), layout_with(3));
         let mut pusher = SubmissionProducer::new(memory, layout_with(3));
-        let bell = Arc::new(ModelEventfd::default());
-        let wakes = Arc::clone(&bell);
+        let eventfd = Arc::new(ModelEventfd::default());
+        let wakes = Arc::clone(&eventfd);
         let controller = thread::spawn(move || {
             for id in 0..2 {
                 while !fetcher.has_work() {
                     fetcher.arm();
                     if !fetcher.has_work() {
-                        bell.wait();
+                        eventfd.wait();
                     }
                     fetcher.disarm();
                 }

@@ -88,7 +88,7 @@ fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
     check(|| {
         const SLOTS: u16 = 3;
         let memory = HeapWords::zeroed(usize::from(SLOTS) * 8);
-        let (mut bell, cell, register) = ShadowDoorbell::new();
+        let (mut doorbell, cell, register) = ShadowDoorbell::new();
         let slots = QueueSlots::new(u32::from(SLOTS)).unwrap();
         let mut fetcher = SubmissionConsumer::over(memory.clone(), slots);
         fetcher.set_doorbell_cell(cell);
@@ -107,7 +107,7 @@ fn loom_sleeping_controller_is_woken_by_a_guest_that_compares_events() {
         });
         for id in 0..2 {
             write_command(&memory, id, id);
-            bell.ring(id + 1);
+            doorbell.ring(id + 1);
         }
         controller.join().unwrap();
     });
@@ -119,7 +119,7 @@ fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = HeapWords::zeroed(usize::from(SLOTS) * 8);
-        let (mut bell, cell, register) = ShadowDoorbell::new();
+        let (mut doorbell, cell, register) = ShadowDoorbell::new();
         let mut fetcher =
             SubmissionConsumer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
         fetcher.set_doorbell_cell(cell);
@@ -141,7 +141,7 @@ fn loom_sleeping_controller_is_woken_across_the_end_of_the_queue() {
         });
         for id in 0..2 {
             write_command(&memory, id, id);
-            bell.ring((id + 1) % SLOTS);
+            doorbell.ring((id + 1) % SLOTS);
             to_guest.wait();
         }
         controller.join().unwrap();
@@ -153,7 +153,7 @@ fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
     check(|| {
         const SLOTS: u16 = 2;
         let memory = HeapWords::zeroed(usize::from(SLOTS) * 2);
-        let (mut bell, cell, register) = ShadowDoorbell::new();
+        let (mut doorbell, cell, register) = ShadowDoorbell::new();
         let mut poster = CompletionProducer::over(memory.clone(), QueueSlots::new(u32::from(SLOTS)).unwrap());
         poster.set_doorbell_cell(cell);
         let controller = thread::spawn(move || {
@@ -186,7 +186,7 @@ fn loom_controller_that_waits_for_slots_is_woken_when_they_are_freed() {
             if head + 1 == SLOTS {
                 phase = phase.flipped();
             }
-            bell.ring((head + 1) % SLOTS);
+            doorbell.ring((head + 1) % SLOTS);
         }
         controller.join().unwrap();
     });

@@ -62,6 +62,6 @@ impl MemoryPinner for UringPinner {
 
 impl fmt::Debug for UringPinner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UringBuffers({:?})", self.table)
+        write!(f, "UringPinner({:?})", self.table)
     }
 }

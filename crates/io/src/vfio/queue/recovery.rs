@@ -67,19 +67,19 @@ impl<K: QueueOwner> NvmeQueue<K> {
     #[cold]
     pub(super) fn poll_controller(&mut self, now: Nanos) {
         self.next_poll = now.after(CONTROLLER_POLL_INTERVAL);
-        let Self { queue: Some(queue), owner: keeper, .. } = self else { return };
+        let Self { queue: Some(queue), owner, .. } = self else { return };
         match queue.state() {
             IoQueueState::Live => {
                 let id = queue.id();
-                queue.check_timeouts(now, |overdue| keeper.report_overdue(id, overdue, now));
+                queue.check_timeouts(now, |overdue| owner.report_overdue(id, overdue, now));
                 if let Some(fault) = queue.fault() {
-                    keeper.report_fault(id, fault, now);
+                    owner.report_fault(id, fault, now);
                 }
-                keeper.poll_controller(now);
+                owner.poll_controller(now);
             }
             IoQueueState::Waiting => {
                 self.next_poll = now;
-                keeper.poll_controller(now);
+                owner.poll_controller(now);
             }
             IoQueueState::Lost | IoQueueState::Dead => self.complete_lost(),
         }

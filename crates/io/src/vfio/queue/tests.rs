@@ -17,7 +17,7 @@ fn namespaces() -> Vec<ClientNamespace> {
     vec![blocks, ClientNamespace::key_space(2)]
 }
 
-fn judge(command: &Command) -> Result<(), SubmitError> {
+fn validate(command: &Command) -> Result<(), SubmitError> {
     validate_command(command, &namespaces())
 }
 
@@ -39,7 +39,7 @@ fn every_constructed_command_passes() {
         Command::delete(2, b"k").unwrap(),
         Command::exist(2, b"k").unwrap(),
     ] {
-        assert_eq!(judge(&command), Ok(()), "{command:?}");
+        assert_eq!(validate(&command), Ok(()), "{command:?}");
     }
 }
 
@@ -47,19 +47,19 @@ fn every_constructed_command_passes() {
 fn data_shorter_than_its_entry_or_in_the_wrong_direction_is_refused() {
     let mut long = Command::read(1, 0, 512, buffer(1_024)).unwrap();
     long.data = TransferData::FromDevice(buffer(512));
-    assert_eq!(judge(&long), Err(WRONG_LENGTH));
+    assert_eq!(validate(&long), Err(WRONG_LENGTH));
     let mut turned = Command::read(1, 0, 512, buffer(512)).unwrap();
     turned.data = TransferData::ToDevice(buffer(512));
-    assert_eq!(judge(&turned), Err(WRONG_LENGTH));
+    assert_eq!(validate(&turned), Err(WRONG_LENGTH));
     let mut bare = Command::write(1, 0, 512, buffer(512), WriteDurability::Immediate).unwrap();
     bare.data = TransferData::None;
-    assert_eq!(judge(&bare), Err(WRONG_LENGTH));
+    assert_eq!(validate(&bare), Err(WRONG_LENGTH));
     let mut value = Command::get(2, b"k", buffer(100)).unwrap();
     value.data = TransferData::FromDevice(buffer(99));
-    assert_eq!(judge(&value), Err(WRONG_LENGTH));
+    assert_eq!(validate(&value), Err(WRONG_LENGTH));
     let mut list = Command::discard(1, &[(0, 1), (1, 1)], &buffer(64)).unwrap();
     list.data = TransferData::ToDevice(buffer(16));
-    assert_eq!(judge(&list), Err(WRONG_LENGTH));
+    assert_eq!(validate(&list), Err(WRONG_LENGTH));
 }
 
 /// Checks for a former defect: the list of a Copy with descriptor format 1h passed with the length of format 0h, so the
@@ -70,35 +70,35 @@ fn list_of_a_copy_has_the_length_of_its_descriptor_format() {
     let list = DataPointer { address: 0, bytes: 3 * 32 };
     copy.entry = nvm::copy(1, 7, list, BlockOptions::NONE);
     copy.data = TransferData::ToDevice(buffer(3 * 32));
-    assert_eq!(judge(&copy), Ok(()));
+    assert_eq!(validate(&copy), Ok(()));
     copy.entry.cdw12.set(copy.entry.cdw12.get() | 1 << 8);
-    assert_eq!(judge(&copy), Err(WRONG_LENGTH));
+    assert_eq!(validate(&copy), Err(WRONG_LENGTH));
     copy.data = TransferData::ToDevice(buffer(3 * 40));
-    assert_eq!(judge(&copy), Ok(()));
+    assert_eq!(validate(&copy), Ok(()));
     copy.entry.cdw12.set(copy.entry.cdw12.get() + (1 << 8));
-    assert_eq!(judge(&copy), Err(UNSUPPORTED), "format 2h");
+    assert_eq!(validate(&copy), Err(UNSUPPORTED), "format 2h");
 }
 
 /// Covers NVMeDirect's defect B3: the ranges of a discard were never checked.
 #[test]
 fn b3_blocks_beyond_the_end_are_refused_with_the_numbers_discards_included() {
     let range = |first, blocks| Err(SubmitError::BlocksOutOfRange { first, blocks, size: 100 });
-    assert_eq!(judge(&Command::read(1, 100, 512, buffer(512)).unwrap()), range(100, 1));
-    assert_eq!(judge(&Command::read(1, u64::MAX, 512, buffer(512)).unwrap()), range(u64::MAX, 1));
+    assert_eq!(validate(&Command::read(1, 100, 512, buffer(512)).unwrap()), range(100, 1));
+    assert_eq!(validate(&Command::read(1, u64::MAX, 512, buffer(512)).unwrap()), range(u64::MAX, 1));
     let zeroes = Command::write_zeroes(1, 1, 100, WriteDurability::NamespaceDefault).unwrap();
-    assert_eq!(judge(&zeroes), range(1, 100));
+    assert_eq!(validate(&zeroes), range(1, 100));
     let list = buffer(64);
     let discard = Command::discard(1, &[(0, 1), (99, 2)], &list).unwrap();
-    assert_eq!(judge(&discard), range(99, 2));
+    assert_eq!(validate(&discard), range(99, 2));
 }
 
 #[test]
 fn unknown_commands_and_namespaces_are_refused() {
     let mut vendor = Command::flush(1);
     vendor.entry.opcode = 0xC1;
-    assert_eq!(judge(&vendor), Err(UNSUPPORTED));
-    assert_eq!(judge(&Command::read(9, 0, 512, buffer(512)).unwrap()), Err(NO_NAMESPACE));
+    assert_eq!(validate(&vendor), Err(UNSUPPORTED));
+    assert_eq!(validate(&Command::read(9, 0, 512, buffer(512)).unwrap()), Err(NO_NAMESPACE));
     let mut uio = Command::put(2, b"k", buffer(1), StoreCondition::Always).unwrap();
     uio.entry.opcode = 0x81;
-    assert_eq!(judge(&uio), Err(UNSUPPORTED));
+    assert_eq!(validate(&uio), Err(UNSUPPORTED));
 }

@@ -121,6 +121,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
 
     fn media(&self) -> MediaLog {
         let stats = self.stats();
+        // The field has 32 bits: a larger write amplification is reported as its largest value.
         let thousandths = stats.programmed_bytes.saturating_mul(1_000).checked_div(stats.client_bytes);
         let mut page = MediaLog::new_zeroed();
         page.version = U32::new(MEDIA_LOG_VERSION);

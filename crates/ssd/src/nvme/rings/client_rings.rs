@@ -183,10 +183,10 @@ impl<W: RingMemory> ClientRings<W> {
     fn wake_clients(&mut self) {
         let Self { arbiter, clients, stats, .. } = self;
         arbiter.ring(|queue| {
-            let Some(bell) = clients.wakeup_of(queue) else {
+            let Some(wakeup) = clients.wakeup_of(queue) else {
                 return;
             };
-            match bell.wake() {
+            match wakeup.wake() {
                 Ok(()) => stats.wakes += 1,
                 Err(_) => stats.wakes_failed += 1,
             }
@@ -209,8 +209,8 @@ impl<W: RingMemory> ClientRings<W> {
             if let Some(mut gone) = gone {
                 // The last completions may have been posted just now, and its client may sleep.
                 if gone.ring() == WakeDecision::Needed
-                    && let Some(bell) = clients.wakeup_of(queue)
-                    && bell.wake().is_ok()
+                    && let Some(wakeup) = clients.wakeup_of(queue)
+                    && wakeup.wake().is_ok()
                 {
                     stats.wakes += 1;
                 }
@@ -321,8 +321,8 @@ impl ClientRings<HeapWords> {
         (pair, end): (QueuePair<HeapWords>, ControllerEnd<HeapWords>),
         kind: QueueKind,
     ) -> Result<ClientQueue, RingError> {
-        let bell = WakeDescriptor::new()?;
-        let id = self.add_queue(client, end, kind, ClientWakeup::Descriptor(bell.clone()))?;
-        Ok(ClientQueue { id, pair, wakeup: bell, device_wakeup: self.wakeup.clone() })
+        let wakeup = WakeDescriptor::new()?;
+        let id = self.add_queue(client, end, kind, ClientWakeup::Descriptor(wakeup.clone()))?;
+        Ok(ClientQueue { id, pair, wakeup, device_wakeup: self.wakeup.clone() })
     }
 }

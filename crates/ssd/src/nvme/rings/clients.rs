@@ -1,7 +1,7 @@
 //! The clients of a ring front end: their memory tables, and the owner of each queue.
 //!
 //! Input: additions and removals of clients and queues. Output: the memory table in which the addresses of a queue's
-//! commands are resolved, and the bell of its client. Invariant: a queue belongs to one client for its whole life, so a
+//! commands are resolved, and the wakeup of its client. Invariant: a queue belongs to one client for its whole life, so a
 //! command can name only the memory of the client that sent it.
 
 use super::rights::ClientRights;
@@ -113,12 +113,12 @@ impl RingClients {
         QueueId(narrow(taken + 1))
     }
 
-    pub(super) fn set_owner(&mut self, queue: QueueId, client: ClientId, bell: ClientWakeup) {
+    pub(super) fn set_owner(&mut self, queue: QueueId, client: ClientId, wakeup: ClientWakeup) {
         let index = usize::from(queue.0).saturating_sub(1);
         if self.owners.len() <= index {
             self.owners.resize_with(index + 1, || None);
         }
-        self.owners[index] = Some(RingQueueOwner { client, wakeup: bell });
+        self.owners[index] = Some(RingQueueOwner { client, wakeup });
     }
 
     pub(super) fn clear_owner(&mut self, queue: QueueId) {
