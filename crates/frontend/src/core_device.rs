@@ -8,9 +8,10 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use headwater_ssd::engine::{DeviceStats, SsdDevice};
-use headwater_ssd::media::Media;
+use headwater_ssd::media::{Media, PageAddress};
 use headwater_ssd::namespace::NamespaceKind;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 /// Work that the core loop polls.
 pub trait CoreWork {
@@ -35,6 +36,12 @@ pub trait CoreWork {
 
     /// Returns the device's counters.
     fn stats(&self) -> DeviceStats;
+
+    /// Returns the file beneath a page of the medium and the offset of the page in it, in bytes; `None` without a file.
+    fn file_place(&self, page: PageAddress) -> Option<(&Path, u64)> {
+        let _ = page;
+        None
+    }
 
     /// Makes all data durable in every durability mode and writes a checkpoint. Blocks.
     ///
@@ -108,6 +115,10 @@ impl<M: Media> CoreWork for SsdDevice<M> {
 
     fn stats(&self) -> DeviceStats {
         Self::stats(self)
+    }
+
+    fn file_place(&self, page: PageAddress) -> Option<(&Path, u64)> {
+        self.media().file_place(page)
     }
 
     fn trace(&self) -> Option<RequestTrace> {

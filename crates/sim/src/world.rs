@@ -39,6 +39,7 @@ const IDLE_POLLS_MAX: u32 = 100_000;
 /// Statuses that a device may return when its medium has lost power; with the power on they are unexpected.
 const FAILURES: &[Status] = &[
     Status::INTERNAL_ERROR,
+    Status::MEDIUM_FAILED,
     Status::UNRECOVERED_ERROR,
     Status::UNRECOVERED_READ_ERROR,
     Status::DATA_TRANSFER_ERROR,

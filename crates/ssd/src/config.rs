@@ -7,6 +7,7 @@ use crate::limits::NAMESPACES;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use std::fmt;
+use std::io;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
@@ -104,6 +105,48 @@ impl fmt::Display for FailedRead {
     }
 }
 
+/// The operation on the medium that failed, after which a device refuses every write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedOperation {
+    /// The program of a page of the log or of a checkpoint.
+    Program,
+    /// A flush; the page of the failure says nothing.
+    Flush,
+    /// The erase of a block.
+    Erase,
+    /// A read by the collector of a page that recovery was able to read.
+    Collect,
+}
+
+/// The first failure of a medium after which nothing more becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedWrite {
+    /// The operation.
+    pub operation: FailedOperation,
+    /// The flash block.
+    pub block: u32,
+    /// The page of the block.
+    pub page: u8,
+    /// The kernel's error number; `None` if the medium itself reported the failure.
+    pub errno: Option<i32>,
+}
+
+impl fmt::Display for FailedWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, page, .. } = self;
+        match self.operation {
+            FailedOperation::Program => write!(f, "the write of block {block} page {page} failed")?,
+            FailedOperation::Flush => f.write_str("a flush failed")?,
+            FailedOperation::Erase => write!(f, "the erase of block {block} failed")?,
+            FailedOperation::Collect => write!(f, "block {block} page {page} can no longer be read")?,
+        }
+        match self.errno {
+            Some(errno) => write!(f, ": {}", io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Counters of a running device; monotonic unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceStats {
@@ -143,6 +186,8 @@ pub struct DeviceStats {
     pub read_errors: u64,
     /// The last of them.
     pub last_read_error: Option<FailedRead>,
+    /// The failure after which the device refuses every write, if there was one.
+    pub failed_write: Option<FailedWrite>,
     /// Unreadable pages whose loss was accepted when the device was opened.
     pub unreadable_pages: u64,
     /// True if collection cannot free a block although a write waits for one.

@@ -36,7 +36,9 @@ use std::collections::{BTreeMap, VecDeque};
 use throttle::CommandThrottle;
 use validate::check_batch;
 
-pub use crate::config::{DeviceConfig, DeviceStats, Durability, FailedRead, LossDigest, VictimPolicy};
+pub use crate::config::{
+    DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
+};
 pub use open::{OpenError, OpenProgress, OpenReason, OpeningReads, StartTime};
 pub(crate) use open::{build_ftl, recover_readable};
 
@@ -184,7 +186,7 @@ impl<M: Media> SsdDevice<M> {
     fn release_durable(&mut self) -> bool {
         if self.ftl.failure().is_some() {
             let woken = self.schedule.wake_durable(Sequence(u64::MAX));
-            return self.release_queue.fail(Status::INTERNAL_ERROR) | woken;
+            return self.release_queue.fail() | woken;
         }
         let durable = self.ftl.durable();
         let woken = self.schedule.wake_durable(durable);
@@ -208,17 +210,23 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.request_sequence(gate);
         }
         let operation = &self.operations[at];
+        let unsure = operation.status_after_failure();
         self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
             self.administration.traffic.count(command, &completion);
         }
         if self.operations.vacate(at) {
-            self.release_queue.push(front_end, completion, gate, self.ftl.durable());
+            let waiting = GatedCompletion { front_end, completion, unsure };
+            self.release_queue.push(waiting, gate, self.ftl.durable());
         }
     }
 
-    /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace.
+    /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace. After
+    /// a failure of the medium this is `sequence` in every mode: nothing that may be lost is shown any more.
     fn release_sequence(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
+        if self.ftl.failure().is_some() {
+            return sequence;
+        }
         match self.durability(namespace) {
             Durability::Always => sequence,
             Durability::OnFlush => Sequence(0),
@@ -329,10 +337,19 @@ fn key_fits(key: &[u8]) -> Result<(), Status> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
 }
 
+/// A completion that waits for durability.
+#[derive(Debug)]
+struct GatedCompletion {
+    front_end: FrontEndId,
+    completion: SsdCompletion,
+    /// Its status if the durability fails.
+    unsure: Status,
+}
+
 /// The completions that wait for durability, and the released ones that no front end has taken yet.
 #[derive(Debug, Default)]
 struct ReleaseQueue {
-    gated: BTreeMap<(Sequence, u64), (FrontEndId, SsdCompletion)>,
+    gated: BTreeMap<(Sequence, u64), GatedCompletion>,
     ready: Vec<VecDeque<SsdCompletion>>,
     next_arrival: u64,
     pushed: u64,
@@ -340,12 +357,12 @@ struct ReleaseQueue {
 
 impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
-    fn push(&mut self, front_end: FrontEndId, completion: SsdCompletion, gate: Sequence, durable: Sequence) {
+    fn push(&mut self, waiting: GatedCompletion, gate: Sequence, durable: Sequence) {
         self.pushed += 1;
         if gate <= durable || mutant(Mutant::GateIgnored) {
-            self.make_ready(front_end, completion);
+            self.make_ready(waiting.front_end, waiting.completion);
         } else {
-            self.gated.insert((gate, self.next_arrival), (front_end, completion));
+            self.gated.insert((gate, self.next_arrival), waiting);
             self.next_arrival += 1;
         }
     }
@@ -364,18 +381,21 @@ impl ReleaseQueue {
             return false;
         }
         let later = self.gated.split_off(&(Sequence(durable.0 + 1), 0));
-        for (front_end, completion) in std::mem::replace(&mut self.gated, later).into_values() {
-            self.make_ready(front_end, completion);
+        for waiting in std::mem::replace(&mut self.gated, later).into_values() {
+            self.make_ready(waiting.front_end, waiting.completion);
         }
         true
     }
 
-    /// Releases all waiting completions with this status, after durability has failed. Returns true if there were any.
-    fn fail(&mut self, status: Status) -> bool {
+    /// Releases all waiting completions with an error, after durability has failed. A value that a read found goes back
+    /// empty. Returns true if there were any.
+    fn fail(&mut self) -> bool {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
-        for (front_end, completion) in failed.into_values() {
-            self.make_ready(front_end, SsdCompletion { status, ..completion });
+        for GatedCompletion { front_end, completion, unsure } in failed.into_values() {
+            let SsdCompletion { token, mut sink, .. } = completion;
+            sink.clear();
+            self.make_ready(front_end, SsdCompletion { sink, ..SsdCompletion::new(token, unsure) });
         }
         any
     }

@@ -390,6 +390,7 @@ impl<M: Media> Ftl<M> {
         stats.read_errors += errors;
         stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
         stats.last_read_error = last.map(FailedRead::from);
+        stats.failed_write = self.flash.failed_write();
         stats
     }
 }

@@ -16,6 +16,7 @@ pub mod unreadable;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::fmt;
+use std::path::Path;
 
 pub use geometry::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
 pub use rules::{NandRule, NandRules};
@@ -173,6 +174,12 @@ pub trait Media {
     /// Returns the bytes of a programmed page in place (data, then spare) on a medium that the CPU can address. `None`
     /// if the page is blank or the medium is not addressable; the caller reads the page then.
     fn view(&self, page: PageAddress) -> Option<&[u8]> {
+        let _ = page;
+        None
+    }
+
+    /// Returns the file beneath a page and the offset of the page in it, in bytes; `None` on media without a file.
+    fn file_place(&self, page: PageAddress) -> Option<(&Path, u64)> {
         let _ = page;
         None
     }

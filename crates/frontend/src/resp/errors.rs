@@ -119,6 +119,10 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
             "OOM command not allowed: the device is full; delete keys or wait for collection",
         ),
+        Status::MEDIUM_FAILED => ErrorReply::fixed(
+            "MISCONF a write or a flush of the flash failed, and the node refuses writes; reads go on; /healthz and the \
+             log name the error: repair the disk and restart the node",
+        ),
         Status::WRITE_FAULT => ErrorReply::fixed(
             "ERR write fault: collection cannot free a block, because pages of quarantined blocks cannot be read; run \
              `headwater device check`",

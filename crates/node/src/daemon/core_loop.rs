@@ -8,7 +8,7 @@
 //!   serving --(stop requested)--> draining --(every front end drained, or the limit)--> ended
 //! ```
 
-use crate::daemon::damage_log::DamageLog;
+use crate::daemon::damage_log::{DamageLog, log_failure};
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
 use crate::daemon::stop::StopSignal;
 use headwater_frontend::core_device::CoreWork;
@@ -97,6 +97,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 moved_at = now;
                 unpublished = true;
             }
+            unpublished |= damage.deadline().is_some_and(|due| due <= now);
             if unpublished && now >= publish_at && self.publish(&mut damage, now) {
                 publish_at = now.after(PUBLISH_INTERVAL);
                 unpublished = false;
@@ -120,7 +121,11 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
             {
                 continue;
             }
-            let own = [unpublished.then_some(publish_at), draining_since.map(|since| since.after(DRAIN_MAX))];
+            let own = [
+                unpublished.then_some(publish_at),
+                draining_since.map(|since| since.after(DRAIN_MAX)),
+                damage.deadline(),
+            ];
             self.sleep(&wait_set, now, own.into_iter().flatten().min(), stop.is_requested())?;
         }
     }
@@ -210,6 +215,9 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         numbers.trace = self.device.trace();
         let stats = self.device.stats();
         damage.update(&stats, now);
+        if let Some(failed) = damage.take_failure(&stats) {
+            log_failure(&failed, self.device.file_place(failed.address()));
+        }
         self.board.publish(&stats, numbers)
     }
 }

@@ -3,7 +3,7 @@
 //! Input: signals. Output: a descriptor that becomes readable, and a flag. Invariant: the signal handler only sets the
 //! flag and writes one byte.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -45,6 +45,8 @@ impl StopSignal {
             signal_hook::flag::register(signal, Arc::clone(&stop.requested))?;
             signal_hook::low_level::pipe::register(signal, handle.wake.try_clone()?)?;
         }
+        // Without a handler a write above the limit of file sizes ends the process instead of failing.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         Ok(stop)
     }
 

@@ -1,6 +1,7 @@
 //! The life cycle of a node: start, commands, stop, kill, restart.
 
 mod attached;
+mod errors;
 mod running;
 
 use running::{RunningNode, headwater};

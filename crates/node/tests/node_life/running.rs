@@ -1,7 +1,10 @@
 //! A node for tests: a real process with its own ports, ended with the test.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+use headwater_host::clock::{Clock, Nanos};
+use rustix::process::{Resource, Rlimit};
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -68,13 +71,42 @@ impl RunningNode {
         command(&[&["bench", "--resp", &self.resp], args].concat()).output().unwrap()
     }
 
+    /// Opens a connection for Redis commands.
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(&self.resp).unwrap()
+    }
+
+    /// Returns how often the core thread of the node slept of its own accord.
+    pub(crate) fn sleeps(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse().unwrap()
+    }
+
     /// Returns the response of the metrics address to a GET request.
     pub(crate) fn http(&self, path: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(&self.metrics).unwrap();
+        let mut stream = TcpStream::connect(&self.metrics).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// Repeats a GET request until the response contains this text.
+    pub(crate) fn http_until(&self, path: &str, text: &str) -> String {
+        // The numbers are at most a tenth of a second old.
+        let responses = (0..500).map(|_| {
+            Clock::sleep(Nanos::from_millis(10));
+            self.http(path)
+        });
+        let mut last = String::new();
+        for response in responses {
+            if response.contains(text) {
+                return response;
+            }
+            last = response;
+        }
+        panic!("{path} never contains {text:?}:\n{last}");
     }
 
     /// Returns the path of the data directory.
@@ -100,6 +132,23 @@ impl RunningNode {
         let mut complaint = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
         assert_eq!(status.code(), Some(0), "{complaint}");
+    }
+
+    /// Sends SIGTERM to the node, and returns its exit code and its log.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+
+    /// Sets a resource limit of the running node; `None` is no limit.
+    pub(crate) fn set_limit(&self, resource: Resource, limit: Option<u64>) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let maximum = rustix::process::getrlimit(resource).maximum;
+        rustix::process::prlimit(Some(pid), resource, Rlimit { current: limit.or(maximum), maximum })
+            .unwrap();
     }
 
     /// Kills the node with SIGKILL.

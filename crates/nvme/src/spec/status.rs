@@ -157,6 +157,9 @@ statuses! {
 }
 
 impl Status {
+    /// Write Fault with Do Not Retry: a write or a flush of the medium failed, and the device takes no write any more.
+    pub const MEDIUM_FAILED: Self = Self { do_not_retry: true, ..Self::WRITE_FAULT };
+
     /// Returns true if the command succeeded.
     #[must_use]
     #[inline]

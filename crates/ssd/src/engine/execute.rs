@@ -67,7 +67,7 @@ pub(crate) fn execute<M: Media>(
     let namespace = operation.namespace;
     let hash = operation.span.first;
     if ftl.failure().is_some() && operation.is_write() {
-        return Ok(ExecutionOutcome::status(Status::INTERNAL_ERROR, Sequence(0)));
+        return Ok(ExecutionOutcome::status(Status::MEDIUM_FAILED, Sequence(0)));
     }
     if let Err(status) = check_namespace_kind(ftl, operation) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));

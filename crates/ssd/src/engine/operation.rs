@@ -237,6 +237,11 @@ impl DeviceOperation {
         }
     }
 
+    /// Returns the status with which it ends when something that it wrote or saw cannot become durable.
+    pub(crate) fn status_after_failure(&self) -> Status {
+        if self.is_write() { Status::MEDIUM_FAILED } else { self.unreadable_status() }
+    }
+
     /// Returns the spans of the keys and blocks that it works on.
     pub(crate) fn spans(&self) -> &[KeySpan] {
         if !self.is_keyed() {
@@ -380,7 +385,6 @@ impl DeviceOperation {
                 | SsdCommand::Delete { .. }
                 | SsdCommand::Batch { .. }
                 | SsdCommand::Flush
-                | SsdCommand::Fence { .. }
                 | SsdCommand::Clear
                 | SsdCommand::Write { .. }
                 | SsdCommand::Deallocate { .. }
@@ -389,6 +393,8 @@ impl DeviceOperation {
                 SsdCommand::Retrieve { .. }
                 | SsdCommand::Exist { .. }
                 | SsdCommand::List { .. }
+                // A fence ends the reads of an edit that writes nothing.
+                | SsdCommand::Fence { .. }
                 | SsdCommand::Read { .. }
                 | SsdCommand::Compare { .. }
                 | SsdCommand::Verify { .. } => false,

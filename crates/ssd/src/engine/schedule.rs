@@ -310,8 +310,7 @@ impl<M: Media> SsdDevice<M> {
             return false;
         };
         self.schedule.no_room += 1;
-        let status =
-            if self.ftl.failure().is_some() { Status::INTERNAL_ERROR } else { self.ftl.note_stuck() };
+        let status = if self.ftl.failure().is_some() { Status::MEDIUM_FAILED } else { self.ftl.note_stuck() };
         self.complete_operation(
             at,
             ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Immediate },

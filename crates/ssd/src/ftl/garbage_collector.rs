@@ -10,7 +10,7 @@ use super::incomplete_batches::IncompleteBatches;
 use super::prefetch::PREFETCH_PAGES;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
-use crate::config::VictimPolicy;
+use crate::config::{FailedOperation, VictimPolicy};
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::log::blocks::BlockState;
 use crate::log::flash_log::DIRECT_PIECES_MAX;
@@ -448,7 +448,7 @@ impl<M: Media> Ftl<M> {
             if self.collector.cleaning {
                 // Recovery could read this page, so the medium is failing. The block can neither be erased nor ignored;
                 // the next opening of the device finds out what is readable.
-                self.flash.fail(MediaError::Unreadable { page });
+                self.flash.fail(FailedOperation::Collect, MediaError::Unreadable { page });
             }
             self.quarantine(block);
         }
@@ -470,7 +470,7 @@ impl<M: Media> Ftl<M> {
                 || (0..PAGES_PER_BLOCK).any(|page| self.collector.pages.is_passed_over(page_of(block, page)));
             if self.collector.cleaning && !is_known {
                 // Recovery could read this record, so the medium is failing.
-                self.flash.fail(MediaError::Unreadable { page: page_of(block, 0) });
+                self.flash.fail(FailedOperation::Collect, MediaError::Unreadable { page: page_of(block, 0) });
             }
             // A live record could not be read: the block stays, so that the damage stays visible.
             self.quarantine(block);

@@ -6,6 +6,7 @@
 //! first failure of a program, an erase or a flush is kept.
 
 use crate::command::Sequence;
+use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
 use crate::log::page_cache::PageCache;
 use crate::log::page_reads::{EndedRead, PageReads, ReadWaiter};
@@ -50,6 +51,7 @@ pub(crate) struct FlashLog<M> {
     reads: PageReads,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
+    failed_write: Option<FailedWrite>,
     /// Reads that failed, and the last error of one.
     read_errors: u64,
     last_read_error: Option<MediaError>,
@@ -69,6 +71,7 @@ impl<M: Media> FlashLog<M> {
             log: RecordLog::new(traits.guard_pages, traits.addressable),
             reads: PageReads::default(),
             failure: None,
+            failed_write: None,
             read_errors: 0,
             last_read_error: None,
             completions: Vec::new(),
@@ -136,9 +139,15 @@ impl<M: Media> FlashLog<M> {
         (self.read_errors, self.last_read_error)
     }
 
+    /// Returns the operation that failed then, with its place and its error.
+    pub(crate) fn failed_write(&self) -> Option<FailedWrite> {
+        self.failed_write
+    }
+
     /// Records a failure of the medium; the first one is kept.
-    pub(crate) fn fail(&mut self, error: MediaError) {
+    pub(crate) fn fail(&mut self, operation: FailedOperation, error: MediaError) {
         self.failure.get_or_insert(error);
+        self.failed_write.get_or_insert(FailedWrite::new(operation, error));
     }
 
     /// Returns the bytes of a page (data, then spare) if they are in memory that the CPU can address.
@@ -340,7 +349,14 @@ impl<M: Media> FlashLog<M> {
             return FlashCompletion::Page;
         }
         if let Err(error) = completion.result {
-            self.fail(error);
+            let operation = match purpose {
+                MediaPurpose::Read(_) | MediaPurpose::Program(_) | MediaPurpose::Checkpoint => {
+                    FailedOperation::Program
+                }
+                MediaPurpose::Flush => FailedOperation::Flush,
+                MediaPurpose::Erase(_) => FailedOperation::Erase,
+            };
+            self.fail(operation, error);
         }
         match purpose {
             MediaPurpose::Read(_) => FlashCompletion::Page,

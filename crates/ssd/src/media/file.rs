@@ -397,6 +397,10 @@ impl<R: TransferRing> Media for FileMedia<R> {
         self.in_flight
     }
 
+    fn file_place(&self, page: PageAddress) -> Option<(&Path, u64)> {
+        Some((&self.path, self.layout.slot_offset(page)))
+    }
+
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.ring.descriptor()
     }

@@ -3,8 +3,8 @@
 //! Input: failed reads. Output: a report that names the pages, with a digest of exactly this loss. Invariant: a failed
 //! read says nothing about the bytes of its page, so a page is named here and never taken for zeroes.
 
-use super::{MediaError, PageAddress};
-use crate::config::{FailedRead, LossDigest};
+use super::{BlockId, MediaError, PageAddress};
+use crate::config::{FailedOperation, FailedRead, FailedWrite, LossDigest};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +43,21 @@ impl From<MediaError> for FailedRead {
         let (MediaError::Rule { page, .. } | MediaError::Io { page, .. } | MediaError::Unreadable { page }) =
             error;
         Self { block: page.block.0, page: page.page, errno }
+    }
+}
+
+impl FailedWrite {
+    /// Describes the failure of an operation on a medium.
+    #[must_use]
+    pub fn new(operation: FailedOperation, error: MediaError) -> Self {
+        let FailedRead { block, page, errno } = error.into();
+        Self { operation, block, page, errno }
+    }
+
+    /// Returns the address of the page.
+    #[must_use]
+    pub fn address(&self) -> PageAddress {
+        PageAddress::new(BlockId(self.block), self.page)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A medium in memory whose reads fail where a test says so.
+//! A medium in memory whose reads, programs and flushes fail where a test says so.
 
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::memory::MemoryMedia;
@@ -21,7 +21,7 @@ struct PageFault {
     left: u64,
 }
 
-/// Flash in memory that is read page by page, with failing reads.
+/// Flash in memory that is read page by page, with failing operations.
 #[derive(Debug)]
 pub(crate) struct FailingMedia {
     flash: MemoryMedia,
@@ -33,8 +33,9 @@ pub(crate) struct FailingMedia {
     pub(crate) reads: BTreeMap<PageAddress, u64>,
     /// Blocks erased, in order.
     pub(crate) erased: Vec<BlockId>,
-    /// Pages programmed.
+    /// Pages programmed, and the error number with which programs fail.
     pub(crate) programs: u64,
+    pub(crate) program_errno: Option<i32>,
     /// Flushes, and the error number with which they fail.
     pub(crate) flushes: u64,
     pub(crate) flush_errno: Option<i32>,
@@ -54,6 +55,7 @@ impl FailingMedia {
             reads: BTreeMap::new(),
             erased: Vec::new(),
             programs: 0,
+            program_errno: None,
             flushes: 0,
             flush_errno: None,
         }
@@ -114,7 +116,16 @@ impl Media for FailingMedia {
                     return Ok(());
                 }
             }
-            MediaOp::Program { .. } => self.programs += 1,
+            MediaOp::Program { page, .. } => {
+                self.programs += 1;
+                if let Some(errno) = self.program_errno {
+                    let page = *page;
+                    let MediaOp::Program { frame, .. } = op else { unreachable!("it is a program") };
+                    let result = Err(MediaError::Io { errno, page });
+                    self.failed.push(MediaCompletion { token, frame: Some(frame), result });
+                    return Ok(());
+                }
+            }
             MediaOp::Erase { block } => self.erased.push(*block),
             MediaOp::Flush => {
                 self.flushes += 1;

@@ -1,4 +1,4 @@
-//! Reads that fail: while a device opens, while it serves, and while its collector works.
+//! Operations of the medium that fail: while a device opens, while it serves, and while its collector works.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 mod collection;
@@ -6,3 +6,4 @@ mod failing_media;
 mod host;
 mod opening;
 mod serving;
+mod write_errors;

@@ -81,18 +81,3 @@ fn read_of_blocks_fails_with_unrecovered_read_error_and_returns_no_bytes() {
     assert_eq!((failed.status, failed.sink.len()), (Status::UNRECOVERED_READ_ERROR, 0));
     assert_eq!(host.run_in(DISK, read()).sink, data);
 }
-
-#[test]
-fn after_a_failed_flush_every_write_fails_and_no_flush_is_tried_again() {
-    let mut host = cold_host();
-    host.device.media_mut().flush_errno = Some(EIO);
-    assert_eq!(host.set("first", b"lost"), Status::INTERNAL_ERROR);
-    let flushes = host.device.media().flushes;
-    host.device.media_mut().flush_errno = None;
-    assert_eq!(host.set("second", b"refused"), Status::INTERNAL_ERROR);
-    assert_eq!(host.delete(&key(1)), Status::INTERNAL_ERROR);
-    assert_eq!(host.run(SsdCommand::Flush).status, Status::INTERNAL_ERROR);
-    assert!(host.device.shutdown(host.now, crate::host::WALL).is_err());
-    assert_eq!(host.device.media().flushes, flushes, "a flush after the failed one was sent in hope");
-    assert_eq!(host.get(&key(1)), Ok(value(1)), "reads must go on");
-}

@@ -3,7 +3,7 @@
 //! Input: HTTP requests. Output: text. tokio runs on this thread only; the core loop never waits for it.
 
 use super::{MetricsBoard, NodeHealth, text};
-use crate::daemon::damage_log::damage_text;
+use crate::daemon::damage_log::{damage_text, write_refusal};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -95,13 +95,12 @@ async fn metrics(State(board): State<Arc<MetricsBoard>>) -> Response {
 async fn health(State(board): State<Arc<MetricsBoard>>) -> Response {
     let health = board.health();
     let device = board.snapshot().device;
-    let (code, word) = match health {
-        NodeHealth::Serving if device.collection_stuck => {
-            (StatusCode::SERVICE_UNAVAILABLE, "writes fail: collection cannot free a block")
-        }
-        NodeHealth::Serving => (StatusCode::OK, health.as_str()),
-        NodeHealth::Recovering | NodeHealth::Draining => (StatusCode::SERVICE_UNAVAILABLE, health.as_str()),
+    let refusal = write_refusal(&device).filter(|_| health != NodeHealth::Recovering);
+    let code = match (health, &refusal) {
+        (NodeHealth::Serving, None) => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     };
+    let word = refusal.unwrap_or_else(|| health.as_str().to_owned());
     let damage = damage_text(&device).map_or(String::new(), |damage| format!("damage: {damage}\n"));
     (code, format!("{word}\n{damage}")).into_response()
 }
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn healthz_names_damage_and_fails_while_collection_is_stuck() {
         use headwater_frontend::counters::FrontEndCounters;
-        use headwater_ssd::engine::DeviceStats;
+        use headwater_ssd::engine::{DeviceStats, FailedOperation, FailedWrite};
         let board = Arc::new(MetricsBoard::default());
         let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
         board.set_health(NodeHealth::Serving);
@@ -159,6 +158,14 @@ mod tests {
         let metrics = ask(server.address(), "/metrics");
         assert!(metrics.contains("headwater_collection_stuck 1"), "{metrics}");
         assert!(metrics.contains("headwater_unreadable_pages 1"), "{metrics}");
+        assert!(metrics.contains("headwater_writes_failed 0"), "{metrics}");
+        let flush = FailedWrite { operation: FailedOperation::Flush, block: 0, page: 0, errno: Some(5) };
+        stats.failed_write = Some(flush);
+        assert!(board.publish(&stats, FrontEndCounters::default()));
+        let answer = ask(server.address(), "/healthz");
+        let reason = "writes fail: a flush failed: Input/output error (os error 5);";
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains(reason), "{answer}");
+        assert!(ask(server.address(), "/metrics").contains("headwater_writes_failed 1"));
     }
 
     #[test]

@@ -71,6 +71,12 @@ impl SnapshotCollector {
         )?;
         gauge(
             encoder,
+            "writes_failed",
+            "1 after a write or a flush of the flash failed: the node refuses every write until it is restarted",
+            u64::from(device.failed_write.is_some()),
+        )?;
+        gauge(
+            encoder,
             "unreadable_pages",
             "Unreadable pages whose loss was accepted at the start",
             device.unreadable_pages,
