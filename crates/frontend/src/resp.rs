@@ -14,6 +14,7 @@ mod bits;
 mod change;
 mod client;
 mod client_identity;
+mod client_memory;
 mod clients;
 mod command_table;
 mod config;
@@ -139,6 +140,7 @@ impl RespFrontEnd {
                 slowlog: slowlog::SlowLog::default(),
                 locks: locks::KeyLocks::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
+                client_memory: client_memory::ClientMemory::new(config.client_memory_max),
                 in_flight: 0,
                 dirty: std::collections::VecDeque::new(),
                 flush: Vec::new(),

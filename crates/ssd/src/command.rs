@@ -336,6 +336,13 @@ pub struct SsdCompletion {
 }
 
 impl SsdCompletion {
+    /// Returns the bytes of the value and of the keys that it carries.
+    #[must_use]
+    #[inline]
+    pub fn payload_bytes(&self) -> usize {
+        self.sink.len() + self.keys.iter().map(|listed| listed.key.len()).sum::<usize>()
+    }
+
     /// Returns a completion that carries only a status.
     #[must_use]
     pub fn new(token: u64, status: Status) -> Self {

@@ -24,7 +24,7 @@ use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, OperationWork};
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
-use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, VALUE_BYTES_MAX};
+use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
@@ -353,12 +353,15 @@ struct ReleaseQueue {
     ready: Vec<VecDeque<SsdCompletion>>,
     next_arrival: u64,
     pushed: u64,
+    /// Bytes of the values and keys in all of them.
+    payload_bytes: usize,
 }
 
 impl ReleaseQueue {
     /// Adds a completion that may be released once everything up to `gate` is durable.
     fn push(&mut self, waiting: GatedCompletion, gate: Sequence, durable: Sequence) {
         self.pushed += 1;
+        self.payload_bytes += waiting.completion.payload_bytes();
         if gate <= durable || mutant(Mutant::GateIgnored) {
             self.make_ready(waiting.front_end, waiting.completion);
         } else {
@@ -393,6 +396,7 @@ impl ReleaseQueue {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
         for GatedCompletion { front_end, completion, unsure } in failed.into_values() {
+            self.payload_bytes -= completion.payload_bytes();
             let SsdCompletion { token, mut sink, .. } = completion;
             sink.clear();
             self.make_ready(front_end, SsdCompletion { sink, ..SsdCompletion::new(token, unsure) });
@@ -402,7 +406,14 @@ impl ReleaseQueue {
 
     /// Takes the next released completion of a front end.
     fn pop(&mut self, front_end: FrontEndId) -> Option<SsdCompletion> {
-        self.ready.get_mut(usize::from(front_end.0))?.pop_front()
+        let completion = self.ready.get_mut(usize::from(front_end.0))?.pop_front()?;
+        self.payload_bytes -= completion.payload_bytes();
+        Some(completion)
+    }
+
+    /// Returns true if the values and keys in it leave room for more.
+    fn has_room(&self) -> bool {
+        self.payload_bytes < UNTAKEN_BYTES_MAX
     }
 
     /// Returns the number of completions that wait for durability.

@@ -18,6 +18,8 @@ pub const NAMESPACE_BLOCKS_MAX: u64 = 1 << 36;
 pub const OPERATIONS_MAX: usize = 8_192;
 /// Commands of one namespace that wait for its limits.
 pub const THROTTLED_MAX: usize = 256;
+/// Bytes of values and keys in completions that no front end has taken yet, from which new commands wait for the front ends.
+pub const UNTAKEN_BYTES_MAX: usize = 64 << 20;
 /// Writes in one all-or-nothing batch.
 pub const BATCH_WRITES_MAX: usize = 65_536;
 /// Bytes of one all-or-nothing batch, headers included.

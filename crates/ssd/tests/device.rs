@@ -10,6 +10,7 @@ use headwater_ssd::command::{
     WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime, VictimPolicy};
+use headwater_ssd::limits::UNTAKEN_BYTES_MAX;
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use std::collections::BTreeMap;
@@ -305,5 +306,28 @@ fn full_device_refuses_stores_and_keeps_serving() {
     }
     for key in stored / 2..stored {
         assert_eq!(host.get(&key.to_le_bytes()).unwrap(), [1; 4_000]);
+    }
+}
+
+#[test]
+fn values_that_no_front_end_takes_delay_reads_and_not_the_memory_of_the_process() {
+    const READS: usize = 40;
+    const VALUE_BYTES: usize = 4 << 20;
+    let mut host = DeviceHost::new(256, DeviceConfig::default());
+    assert_eq!(host.set(b"large", &vec![7; VALUE_BYTES]), Status::SUCCESS);
+    for token in 0..READS as u64 {
+        host.device.submit(FRONT_END, NamespaceId::FIRST, token, retrieve(b"large")).unwrap();
+    }
+    let mut taken = 0;
+    while taken < READS {
+        while host.device.poll(Nanos::ZERO, WALL) {}
+        let before = taken;
+        while let Some(completion) = host.device.next_completion(FRONT_END) {
+            assert_eq!((completion.status, completion.sink.len()), (Status::SUCCESS, VALUE_BYTES));
+            taken += 1;
+        }
+        let bytes = (taken - before) * VALUE_BYTES;
+        assert!(bytes > 0, "{taken} of {READS} reads completed, and then none");
+        assert!(bytes < UNTAKEN_BYTES_MAX + VALUE_BYTES, "{bytes} bytes waited for their front end");
     }
 }

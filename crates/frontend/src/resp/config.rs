@@ -2,6 +2,7 @@
 //!
 //! Input: choices of the caller that starts the front end. Output: the same; an error names the address that failed.
 
+use super::limits::CLIENT_MEMORY_BYTES_MAX;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::Durability;
 use std::net::SocketAddr;
@@ -22,6 +23,8 @@ pub struct RespConfig {
     pub front_end: FrontEndId,
     /// Seed of random choices (RANDOMKEY).
     pub seed: u64,
+    /// Bytes that all clients together may make the front end hold.
+    pub client_memory_max: usize,
 }
 
 impl Default for RespConfig {
@@ -33,6 +36,7 @@ impl Default for RespConfig {
             durability: Durability::Always,
             front_end: FrontEndId(1),
             seed: 0,
+            client_memory_max: CLIENT_MEMORY_BYTES_MAX,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
-use super::limits::{READ_BYTES, SLOTS_MAX};
+use super::limits::{READ_BYTES, SLOT_BYTES_MAX, SLOTS_MAX};
 use super::locks::{ClientIndex, KeyAccess};
 use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
@@ -41,6 +41,8 @@ pub(crate) struct PipelineSlot {
     pub(crate) arguments: u32,
     pub(crate) silent: bool,
     pub(crate) started: Nanos,
+    /// Bytes of its arguments and values.
+    held: usize,
 }
 
 /// The mode that CLIENT REPLY sets.
@@ -123,6 +125,10 @@ pub(crate) struct RespConnection {
     pub(crate) protocol_error: Option<ProtocolError>,
     pub(crate) pending: ParsedCommands,
     pub(crate) slots: VecDeque<PipelineSlot>,
+    /// Sum of the bytes that the slots hold.
+    slot_bytes: usize,
+    /// Bytes that the account of all clients has for this one.
+    pub(crate) accounted: usize,
     /// Number of the first slot.
     pub(crate) first_slot: u64,
     /// Device commands in flight.
@@ -158,6 +164,8 @@ impl RespConnection {
             protocol_error: None,
             pending: ParsedCommands::default(),
             slots: VecDeque::new(),
+            slot_bytes: 0,
+            accounted: 0,
             first_slot: 0,
             in_flight: 0,
             locks_held: 0,
@@ -179,7 +187,34 @@ impl RespConnection {
     /// Returns true if no further command may start now.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
-        self.barrier.is_some() || self.slots.len() >= SLOTS_MAX || self.life != ConnectionLife::Open
+        self.barrier.is_some()
+            || self.slots.len() >= SLOTS_MAX
+            || self.slot_bytes >= SLOT_BYTES_MAX
+            || self.life != ConnectionLife::Open
+    }
+
+    /// Returns the bytes that the client makes the front end hold.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.input.capacity() + self.slot_bytes + self.output.pending()
+    }
+
+    /// Adds bytes of arguments or values to a slot, unless it has been answered.
+    pub(crate) fn hold(&mut self, slot: u64, bytes: usize) {
+        let at = slot.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
+        if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {
+            slot.held += bytes;
+            self.slot_bytes += bytes;
+        }
+    }
+
+    /// Releases everything that it holds for a client that is gone.
+    pub(crate) fn release_memory(&mut self) {
+        self.slots.clear();
+        self.slot_bytes = 0;
+        self.pending = ParsedCommands::default();
+        self.input = BytesMut::new();
+        self.output = OutputQueue::default();
     }
 
     /// Returns the number of the next slot.
@@ -211,7 +246,15 @@ impl RespConnection {
         started: Nanos,
     ) {
         let silent = self.reply_mode != ReplyMode::On;
-        self.slots.push_back(PipelineSlot { state, verb, arguments: narrow(arguments), silent, started });
+        let held = 0;
+        self.slots.push_back(PipelineSlot {
+            state,
+            verb,
+            arguments: narrow(arguments),
+            silent,
+            started,
+            held,
+        });
     }
 
     /// Stores a slot's reply and moves the replies of all finished slots at the front to the output.
@@ -227,7 +270,10 @@ impl RespConnection {
         if shared.slowlog.is_slow(took) {
             shared.log_slow(slot.verb, slot.arguments, took, &self.identity);
         }
+        self.slot_bytes -= std::mem::take(&mut slot.held);
         if at > 0 {
+            slot.held = reply.value_bytes();
+            self.slot_bytes += slot.held;
             slot.state = PipelineSlotState::Ready(reply);
             return;
         }
@@ -238,10 +284,11 @@ impl RespConnection {
             }
         }
         while matches!(self.slots.front(), Some(PipelineSlot { state: PipelineSlotState::Ready(_), .. })) {
-            if let Some(PipelineSlot { state: PipelineSlotState::Ready(reply), silent, .. }) =
+            if let Some(PipelineSlot { state: PipelineSlotState::Ready(reply), silent, held, .. }) =
                 self.slots.pop_front()
             {
                 self.first_slot += 1;
+                self.slot_bytes -= held;
                 if !silent {
                     self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
                 }
@@ -296,6 +343,11 @@ impl RespConnection {
                 None
             }
         }
+    }
+
+    /// Returns the bytes that the rest of a long argument needs beyond what the input has room for.
+    pub(crate) fn missing_room(&self) -> usize {
+        self.parser.bytes_needed().saturating_sub(self.input.capacity())
     }
 
     /// Reserves the whole length of a long argument at once.

@@ -13,7 +13,7 @@ use super::edit::KeyEdit;
 use super::errors::{self, ErrorReply};
 use super::gather::KeyGather;
 use super::help;
-use super::limits::{BATCH_COMMANDS_MAX, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
+use super::limits::{BATCH_COMMANDS_MAX, COUNTED_CHUNK_BYTES_MIN, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
 use super::locks::{KeyAccess, LockView};
 use super::operation::{RespOperation, operation_ref};
 use super::operation_step::{DriveResult, OperationContext};
@@ -63,11 +63,15 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
             let mode = connection.reply_mode;
-            let before = (connection.next_slot(), connection.in_flight);
+            let slot = connection.next_slot();
+            let before = (slot, connection.in_flight);
             if self.execute(connection, &request) == RespOutcome::Retry {
                 let now = (connection.next_slot(), connection.in_flight);
                 assert!(now == before, "a command that is to be run again has had an effect");
                 break;
+            }
+            if pending.chunk.len() >= COUNTED_CHUNK_BYTES_MIN {
+                connection.hold(slot, request.argument_bytes());
             }
             pending.cursor += 1;
             if mode == ReplyMode::SkipNext && connection.reply_mode == mode {
@@ -248,6 +252,19 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 RespOutcome::Taken
             }
         }
+    }
+
+    /// Answers a client whose next argument is too long for the memory of clients, and returns true. The connection ends,
+    /// because the bytes of the argument would follow.
+    pub(crate) fn refuse_argument(&mut self, connection: &mut RespConnection) -> bool {
+        let missing = connection.missing_room();
+        let refused = missing > 0 && !self.shared.client_memory.admits(connection.held_bytes(), missing);
+        if refused {
+            self.shared.counters.errors += 1;
+            connection.answer_uncounted(errors::from_status(errors::CLIENT_MEMORY).into(), self.shared);
+            connection.life = ConnectionLife::Closing;
+        }
+        refused
     }
 
     fn begin_gather(

@@ -59,6 +59,10 @@ pub(crate) const CLIENT_NAME: ErrorReply =
     ErrorReply::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 pub(crate) const CONTENDED: ErrorReply =
     ErrorReply::fixed("ERR the key was changed by other clients each time this command read it; try again");
+/// The status of a value or a command for which the memory of clients has no room. Only this front end makes it.
+pub(crate) const CLIENT_MEMORY: Status = Status { code_type: 7, code: 0xC1, do_not_retry: false };
+pub(crate) const TOO_MANY_VALUES: ErrorReply =
+    ErrorReply::fixed("ERR the values exceed the limit of one reply, 256 MiB; request fewer keys at a time");
 pub(crate) const BATCH_TOO_LARGE: ErrorReply =
     ErrorReply::fixed("ERR too many keys or bytes for one all-or-nothing write; split the command");
 
@@ -118,6 +122,10 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         }
         Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
             "OOM command not allowed: the device is full; delete keys or wait for collection",
+        ),
+        CLIENT_MEMORY => ErrorReply::fixed(
+            "OOM the clients of the node hold too much memory; receive your replies, or request less at a time, and try \
+             again",
         ),
         Status::MEDIUM_FAILED => ErrorReply::fixed(
             "MISCONF a write or a flush of the flash failed, and the node refuses writes; reads go on; /healthz and the \

@@ -3,8 +3,8 @@
 //! Input: keys. Output: their values, or the number of keys found. The commands run concurrently, up to a window; once
 //! the last is submitted the connection may start its next command, because the device keeps the order of each key.
 
-use super::errors;
-use super::limits::GATHER_IN_FLIGHT_MAX;
+use super::errors::{self, ErrorReply};
+use super::limits::{GATHER_IN_FLIGHT_MAX, OUTPUT_BUFFER_BYTES_MAX};
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::ReplyEncoder;
 use super::reply::RespReply;
@@ -38,14 +38,26 @@ pub(crate) struct KeyGather {
     outstanding: usize,
     found: i64,
     values: Vec<Option<Vec<u8>>>,
-    failed: Option<Status>,
+    /// Bytes of the values.
+    bytes: usize,
+    failed: Option<ErrorReply>,
 }
 
 impl KeyGather {
     /// Creates an operation on keys.
     pub(crate) fn new(namespace: NamespaceId, query: KeyQuery, keys: Vec<Bytes>) -> Self {
         let values = if query == KeyQuery::Value { keys.iter().map(|_| None).collect() } else { Vec::new() };
-        Self { namespace, query, keys, submitted: 0, outstanding: 0, found: 0, values, failed: None }
+        Self {
+            namespace,
+            query,
+            keys,
+            submitted: 0,
+            outstanding: 0,
+            found: 0,
+            values,
+            bytes: 0,
+            failed: None,
+        }
     }
 
     /// Returns true if commands for some keys are still to be submitted.
@@ -65,14 +77,14 @@ impl KeyGather {
                 }
                 Err(SubmitError::Busy(_)) if self.outstanding > 0 => return DriveResult::Waiting,
                 Err(SubmitError::Busy(_)) => return DriveResult::Busy,
-                Err(SubmitError::Refused(status)) => self.failed = Some(status),
+                Err(SubmitError::Refused(status)) => self.failed = Some(errors::from_status(status)),
             }
         }
         if self.outstanding > 0 {
             return DriveResult::Waiting;
         }
-        DriveResult::Done(match self.failed {
-            Some(status) => errors::from_status(status).into(),
+        DriveResult::Done(match self.failed.take() {
+            Some(failed) => failed.into(),
             None if self.query == KeyQuery::Value => self.array(context),
             None => RespReply::Integer(self.found),
         })
@@ -86,14 +98,19 @@ impl KeyGather {
                 self.found += 1;
                 if let Some(value) = self.values.get_mut(part as usize) {
                     shared.counters.hits += 1;
+                    self.bytes += completion.sink.len();
                     *value = Some(completion.sink);
+                    if self.bytes > OUTPUT_BUFFER_BYTES_MAX {
+                        self.failed = Some(errors::TOO_MANY_VALUES);
+                        self.values = Vec::new();
+                    }
                     return;
                 }
             }
             Status::KEY_DOES_NOT_EXIST => {
                 shared.counters.misses += u64::from(self.query == KeyQuery::Value);
             }
-            other => self.failed = Some(other),
+            other => self.failed = Some(errors::from_status(other)),
         }
         shared.value_buffers.put_back(completion.sink);
     }

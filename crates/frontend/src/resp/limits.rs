@@ -8,6 +8,15 @@ pub const CLIENTS_CEILING: usize = 60_000;
 pub const QUERY_BUFFER_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one client's unsent replies; a client with more is closed.
 pub const OUTPUT_BUFFER_BYTES_MAX: usize = 256 << 20;
+/// Bytes that all clients together may make the front end hold: input, values and unsent replies. A client above its
+/// allowance gets an error instead of more.
+pub const CLIENT_MEMORY_BYTES_MAX: usize = 1 << 30;
+/// Bytes that one client may hold whatever the other clients hold.
+pub const CLIENT_ALLOWANCE_BYTES: usize = 1 << 20;
+/// Bytes of arguments and values of one connection's unanswered commands above which further commands stay in its input.
+pub const SLOT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of parsed commands from which their arguments count as memory of the client.
+pub const COUNTED_CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Bytes of one inline command, and of one line of a multibulk header.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Arguments of one command.

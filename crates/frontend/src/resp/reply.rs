@@ -33,6 +33,14 @@ pub(crate) enum RespReply {
 }
 
 impl RespReply {
+    /// Returns the bytes of its value.
+    pub(crate) fn value_bytes(&self) -> usize {
+        match self {
+            Self::Bulk(bytes) | Self::Encoded(bytes) => bytes.len(),
+            Self::Ok | Self::Null | Self::Integer(_) | Self::Simple(_) | Self::Error(_) => 0,
+        }
+    }
+
     /// Returns a count as an integer. RESP has signed integers: what is above `i64::MAX` is reported as that.
     pub(crate) fn count(count: u64) -> Self {
         Self::Integer(i64::try_from(count).unwrap_or(i64::MAX))

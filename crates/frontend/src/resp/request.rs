@@ -30,6 +30,11 @@ impl<'a> RespRequest<'a> {
         self.spans.len()
     }
 
+    /// Returns the bytes of all arguments.
+    pub(crate) fn argument_bytes(&self) -> usize {
+        self.spans.iter().map(|span| span.range().len()).sum()
+    }
+
     /// Returns an argument; empty if there are fewer.
     #[inline]
     pub(crate) fn arg(&self, at: usize) -> &'a [u8] {

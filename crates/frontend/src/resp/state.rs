@@ -3,6 +3,7 @@
 //! Input: events of connections. Output: counters for INFO, and work lists that a turn processes in order.
 
 use super::client_identity::ClientIdentity;
+use super::client_memory::ClientMemory;
 use super::command_table::{RespCommand, TABLE};
 use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
@@ -94,6 +95,7 @@ pub(crate) struct RespState {
     pub(crate) slowlog: SlowLog,
     pub(crate) locks: KeyLocks,
     pub(crate) value_buffers: ValueBuffers,
+    pub(crate) client_memory: ClientMemory,
     /// Device commands of this front end in flight.
     pub(crate) in_flight: usize,
     /// Clients whose commands can proceed.

@@ -6,6 +6,7 @@
 use super::client_identity::ClientIdentity;
 use super::connection::{ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
+use super::errors;
 use super::limits::{OUTPUT_BUFFER_BYTES_MAX, TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
@@ -75,6 +76,8 @@ impl RespFrontEnd {
             connection.queued.flushing = true;
             self.shared.flush.push(connection.index);
         }
+        let held = connection.held_bytes();
+        self.shared.client_memory.account(&mut connection.accounted, held);
         if connection.socket.is_none() && connection.in_flight == 0 {
             self.clients.release_slot(connection.index);
         } else {
@@ -95,8 +98,7 @@ impl RespFrontEnd {
         if let Some(waits) = connection.awaited_key.take() {
             self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
         }
-        connection.slots.clear();
-        connection.pending = super::connection::ParsedCommands::default();
+        connection.release_memory();
     }
 
     /// Accepts clients and handles the events of client sockets.
@@ -149,6 +151,9 @@ impl RespFrontEnd {
             let mut budget = TURN_BYTES_MAX;
             loop {
                 turn.run(connection);
+                if turn.refuse_argument(connection) {
+                    break;
+                }
                 let waits = !connection.pending.is_done() || connection.is_held();
                 if waits || draining || !connection.ready.readable || connection.protocol_error.is_some() {
                     break;
@@ -287,6 +292,7 @@ impl RespFrontEnd {
         };
         assert!(connection.in_flight > 0, "the device completed a command twice for {index:?}");
         connection.in_flight -= 1;
+        let completion = self.admit(&connection, completion);
         let at = connection.slot_index(completion.token);
         let slot = connection.first_slot + at as u64;
         match connection.slots.get_mut(at).map(|slot| &mut slot.state) {
@@ -304,7 +310,9 @@ impl RespFrontEnd {
                 connection.complete_slot(at, reply, &mut self.shared);
             }
             Some(PipelineSlotState::Working(operation)) => {
+                let bytes = completion.payload_bytes();
                 operation.accept(completion, &mut self.shared);
+                connection.hold(slot, bytes);
                 let mut turn =
                     TurnContext { device: store, shared: &mut self.shared, clients: &mut self.clients };
                 turn.drive(&mut connection, slot);
@@ -317,6 +325,15 @@ impl RespFrontEnd {
             self.shared.dirty.push_back(index);
         }
         self.finish_run(connection);
+    }
+
+    /// Returns the completion, or its failure without values and keys if the memory of clients has no room for that.
+    fn admit(&self, connection: &RespConnection, completion: SsdCompletion) -> SsdCompletion {
+        if self.shared.client_memory.admits(connection.accounted, completion.payload_bytes()) {
+            completion
+        } else {
+            SsdCompletion::new(completion.token, errors::CLIENT_MEMORY)
+        }
     }
 
     /// Runs every connection whose commands can proceed.

@@ -1,6 +1,8 @@
 //! Tests with clients that open too many connections or read no replies: other clients are not affected.
 
+use crate::model::KvDeviceModel;
 use crate::wire::{RespTestClient, RespValue, TestNode, encode};
+use headwater_frontend::resp::RespConfig;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
@@ -65,4 +67,88 @@ fn a_client_that_reads_no_replies_is_closed_at_its_output_limit() {
     }
     assert!(taken < times * value.len(), "the client received all {taken} bytes");
     assert_eq!(good.call_line("STRLEN large"), RespValue::Integer(4 << 20));
+}
+
+const LARGE_BYTES: usize = 4 << 20;
+
+/// Returns a node whose clients may hold three large values together, and a client that stored one.
+fn tight_node(seed: u64) -> (TestNode, RespTestClient<TcpStream>) {
+    let config = RespConfig {
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        seed,
+        client_memory_max: 3 * LARGE_BYTES + (1 << 20),
+        ..RespConfig::default()
+    };
+    let node = TestNode::start_with(config, KvDeviceModel::new(seed, 1_000));
+    let mut good = node.connect();
+    assert_eq!(good.call(&[b"SET", b"large", &vec![b'v'; LARGE_BYTES]]), ok());
+    assert_eq!(good.call_line("SET small s"), ok());
+    (node, good)
+}
+
+fn assert_out_of_memory(reply: &RespValue) {
+    let RespValue::Error(text) = reply else { panic!("no error: {reply:?}") };
+    assert!(text.starts_with("OOM the clients of the node hold too much memory"), "{text}");
+}
+
+#[test]
+fn client_that_reads_no_replies_gets_errors_instead_of_the_memory_of_other_clients() {
+    const TIMES: usize = 20;
+    let (node, mut good) = tight_node(33);
+    let mut slow = node.connect();
+    slow.send(&encode(&[b"GET", b"large"]).repeat(TIMES));
+    for _ in 0..1_000 {
+        assert_eq!(good.call_line("GET small"), RespValue::Bulk(b"s".to_vec()));
+    }
+    let replies: Vec<RespValue> = (0..TIMES).map(|_| slow.receive()).collect();
+    let (values, refused): (Vec<_>, Vec<_>) = replies
+        .into_iter()
+        .partition(|reply| matches!(reply, RespValue::Bulk(value) if value.len() == LARGE_BYTES));
+    assert!(!values.is_empty() && !refused.is_empty(), "{} values, {} errors", values.len(), refused.len());
+    refused.iter().for_each(assert_out_of_memory);
+    // The connection goes on, and what it held is free again.
+    assert!(matches!(slow.call_line("GET large"), RespValue::Bulk(_)));
+    assert!(matches!(good.call_line("GET large"), RespValue::Bulk(_)));
+}
+
+#[test]
+fn command_with_too_many_values_fails_as_a_whole_and_releases_them() {
+    let (_node, mut good) = tight_node(34);
+    for _ in 0..5 {
+        let many: Vec<&[u8]> =
+            [&b"MGET"[..]].into_iter().chain(std::iter::repeat_n(&b"large"[..], 6)).collect();
+        assert_out_of_memory(&good.call(&many));
+        let RespValue::Array(values) = good.call_line("MGET large small") else { panic!("no array") };
+        assert_eq!(values.len(), 2);
+    }
+}
+
+#[test]
+fn argument_beyond_the_memory_of_clients_ends_only_its_own_client() {
+    let (node, mut good) = tight_node(35);
+    let mut greedy = node.connect();
+    greedy.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16777216\r\nbeginning");
+    assert_out_of_memory(&greedy.receive());
+    let mut rest = Vec::new();
+    greedy.stream.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"");
+    assert_eq!(good.call_line("GET small"), RespValue::Bulk(b"s".to_vec()));
+    // A crowd of clients, each within its allowance, is served while one holds nearly everything.
+    let mut holder = node.connect();
+    holder.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$12000000\r\nbeginning");
+    for number in 0..50 {
+        let mut client = node.connect();
+        assert_eq!(client.call(&[b"SET", format!("{number}").as_bytes(), &vec![b'x'; 500_000]]), ok());
+    }
+}
+
+#[test]
+fn values_beyond_the_limit_of_one_reply_are_refused_before_they_are_collected() {
+    let node = TestNode::start(36, 1_000);
+    let mut client = node.connect();
+    assert_eq!(client.call(&[b"SET", b"large", &vec![b'v'; LARGE_BYTES]]), ok());
+    let many: Vec<&[u8]> = [&b"MGET"[..]].into_iter().chain(std::iter::repeat_n(&b"large"[..], 80)).collect();
+    let RespValue::Error(text) = client.call(&many) else { panic!("no error") };
+    assert!(text.starts_with("ERR the values exceed the limit of one reply"), "{text}");
+    assert_eq!(client.call_line("STRLEN large"), RespValue::Integer(4 << 20));
 }

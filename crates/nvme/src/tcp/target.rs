@@ -38,7 +38,7 @@ pub use interface::{
     CloseReason, ExchangeSlot, FlowControl, NeedOutcome, TargetParameters, TargetResponse, TargetStep,
     TransferNeed,
 };
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -171,7 +171,10 @@ impl TargetConnection {
         match exchange.data_pointer {
             Some(CapsuleData::InCapsule { offset, .. }) => {
                 exchange.stage = ExchangeStage::InCapsule { skip: offset };
-                self.reserve_data(slot);
+                if self.reserve_data(slot).is_err() {
+                    self.respond(slot, TargetResponse::status(Status::INTERNAL_ERROR));
+                    return NeedOutcome::Refused;
+                }
             }
             _ => {
                 exchange.stage = ExchangeStage::Waiting;
@@ -379,9 +382,9 @@ impl TargetConnection {
     }
 
     /// Reserves memory for the data that a command needs.
-    fn reserve_data(&mut self, slot: ExchangeSlot) {
+    fn reserve_data(&mut self, slot: ExchangeSlot) -> Result<(), TryReserveError> {
         let exchange = &mut self.exchanges[usize::from(slot.0)];
-        exchange.data.reserve(exchange.needed as usize, self.pool.as_ref());
+        exchange.data.reserve(exchange.needed as usize, self.pool.as_ref())
     }
 
     /// Sends R2Ts for the data of waiting commands in order, up to the limit of requested write bytes.
@@ -397,8 +400,11 @@ impl TargetConnection {
             self.requested_write_bytes += bytes;
             let exchange = self.exchange(slot);
             exchange.stage = ExchangeStage::Receiving { requested: 0 };
-            self.reserve_data(slot);
-            self.send_r2ts(slot);
+            match self.reserve_data(slot) {
+                Ok(()) => self.send_r2ts(slot),
+                // The host may retry the command.
+                Err(_) => self.respond(slot, TargetResponse::status(Status::INTERNAL_ERROR)),
+            }
         }
     }
 

@@ -150,14 +150,18 @@ impl<M: Media> SsdDevice<M> {
         moved
     }
 
-    /// Runs new operations in the order of their submission.
+    /// Runs new operations in the order of their submission, while there is room for the values that they read.
     pub(super) fn run_incoming(&mut self) -> bool {
-        let moved = !self.schedule.incoming.is_empty();
+        let mut moved = false;
         let mut ahead = std::mem::take(&mut self.schedule.prefetched);
-        while !self.schedule.incoming.is_empty() {
+        while !self.schedule.incoming.is_empty() && self.release_queue.has_room() {
+            moved = true;
             let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
             self.prefetch_batch(batch, &mut ahead);
             for next in 1..=batch {
+                if !self.release_queue.has_room() {
+                    break;
+                }
                 if let Some(at) = self.schedule.incoming.pop_front() {
                     if let Some(Some(entry)) = ahead.get(next) {
                         self.ftl.prefetch_next(*entry);

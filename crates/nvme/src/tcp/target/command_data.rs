@@ -1,11 +1,12 @@
 //! The data of a command, while it is received and when it is complete.
 //!
 //! Input: the number of bytes, then the bytes in order. Output: all bytes.
-//! Invariant: bytes that were not received are never read; if the pool cannot allocate, the data goes to the heap and
-//! the command does not fail.
+//! Invariant: bytes that were not received are never read; if the pool cannot allocate, the data goes to the heap, and
+//! the command fails only if the heap cannot allocate either.
 
 use headwater_dma::buffer::PoolBuffer;
 use headwater_dma::pool::Pool;
+use std::collections::TryReserveError;
 use std::ops::Deref;
 
 /// Data of at least this many bytes, a few pages, is allocated from the pool. Smaller data is range lists, names and
@@ -29,12 +30,21 @@ impl Default for CommandData {
 
 impl CommandData {
     /// Reserves memory for `bytes` bytes to be received.
-    pub(super) fn reserve(&mut self, bytes: usize, pool: Option<&Pool>) {
+    ///
+    /// # Errors
+    /// Neither the pool nor the heap has so many.
+    pub(super) fn reserve(&mut self, bytes: usize, pool: Option<&Pool>) -> Result<(), TryReserveError> {
         let pooled = pool.filter(|_| bytes >= POOLED_MIN).and_then(|pool| pool.buffer(bytes).ok());
-        match (pooled, &mut *self) {
-            (Some(buffer), _) => *self = Self::Pooled(buffer),
-            (None, Self::Heap(room)) => room.reserve_exact(bytes),
-            (None, Self::Pooled(_)) => *self = Self::Heap(Vec::with_capacity(bytes)),
+        if let Some(buffer) = pooled {
+            *self = Self::Pooled(buffer);
+            return Ok(());
+        }
+        if matches!(self, Self::Pooled(_)) {
+            *self = Self::default();
+        }
+        match self {
+            Self::Heap(room) => room.try_reserve_exact(bytes),
+            Self::Pooled(_) => Ok(()),
         }
     }
 
@@ -86,7 +96,7 @@ mod tests {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         let sent: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
         let mut data = CommandData::default();
-        data.reserve(sent.len(), Some(&pool));
+        data.reserve(sent.len(), Some(&pool)).unwrap();
         for (part, bytes) in sent.chunks(30_000).enumerate() {
             data.put(part * 30_000, bytes);
         }
@@ -101,9 +111,17 @@ mod tests {
         let pool = Pool::open(PoolConfig { cap: 4 << 20, ..PoolConfig::default() }).unwrap();
         for (bytes, pool) in [(POOLED_MIN - 1, Some(&pool)), (8 << 20, Some(&pool)), (POOLED_MIN, None)] {
             let mut data = CommandData::default();
-            data.reserve(bytes, pool);
+            data.reserve(bytes, pool).unwrap();
             data.put(0, &vec![7; bytes]);
             assert!(matches!(&data, CommandData::Heap(there) if there.len() == bytes));
         }
+    }
+    #[test]
+    fn data_for_which_there_is_no_memory_is_an_error_and_the_next_data_is_not() {
+        let mut data = CommandData::default();
+        assert!(data.reserve(usize::MAX, None).is_err());
+        data.reserve(3, None).unwrap();
+        data.put(0, b"abc");
+        assert_eq!(&*data, b"abc");
     }
 }
