@@ -188,6 +188,8 @@ pub struct DeviceStats {
     pub last_read_error: Option<FailedRead>,
     /// The failure after which the device refuses every write, if there was one.
     pub failed_write: Option<FailedWrite>,
+    /// The write that found no space beneath the medium and is repeated, while there is one; commands that write fail.
+    pub lack_of_space: Option<FailedWrite>,
     /// Unreadable pages whose loss was accepted when the device was opened.
     pub unreadable_pages: u64,
     /// True if collection cannot free a block although a write waits for one.

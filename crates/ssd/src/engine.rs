@@ -153,9 +153,11 @@ impl<M: Media> SsdDevice<M> {
         moved |= self.run_waiting();
         moved |= self.start_throttled();
         moved |= self.run_incoming();
-        moved |= self.submit_expiries();
-        moved |= self.collect();
-        moved |= self.checkpointer.advance(&mut self.ftl, now);
+        if self.ftl.lack_of_space().is_none() {
+            moved |= self.submit_expiries();
+            moved |= self.collect();
+            moved |= self.checkpointer.advance(&mut self.ftl, now);
+        }
         moved |= self.commit_due_interval();
         moved |= self.pump();
         moved |= self.release_durable();
@@ -186,13 +188,15 @@ impl<M: Media> SsdDevice<M> {
     fn release_durable(&mut self) -> bool {
         if self.ftl.failure().is_some() {
             let woken = self.schedule.wake_durable(Sequence(u64::MAX));
-            return self.release_queue.fail() | woken;
+            return self.release_queue.fail(MediumState::Failed) | woken;
         }
         let durable = self.ftl.durable();
         let woken = self.schedule.wake_durable(durable);
         self.tracer.record_durable(durable, self.now);
         self.ftl.show_durable_namespaces();
-        self.release_queue.release_up_to(durable) | woken
+        let released = self.release_queue.release_up_to(durable);
+        let failed = self.ftl.lack_of_space().is_some() && self.release_queue.fail(MediumState::NoSpace);
+        released | failed | woken
     }
 
     /// Ends an operation and queues its completion for release.
@@ -270,7 +274,7 @@ impl<M: Media> SsdDevice<M> {
         self.checkpointer.request();
         loop {
             let moved = self.poll(now, wall);
-            if let Some(error) = self.ftl.failure() {
+            if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
                 return Err(error);
             }
             let settled = self.ftl.durable() >= applied && !self.checkpointer.is_busy();
@@ -337,6 +341,15 @@ fn key_fits(key: &[u8]) -> Result<(), Status> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
 }
 
+/// The reason why nothing becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MediumState {
+    /// A write or a flush failed for good.
+    Failed,
+    /// A write waits for space and will be repeated.
+    NoSpace,
+}
+
 /// A completion that waits for durability.
 #[derive(Debug)]
 struct GatedCompletion {
@@ -392,14 +405,20 @@ impl ReleaseQueue {
 
     /// Releases all waiting completions with an error, after durability has failed. A value that a read found goes back
     /// empty. Returns true if there were any.
-    fn fail(&mut self) -> bool {
+    fn fail(&mut self, state: MediumState) -> bool {
         let failed = std::mem::take(&mut self.gated);
         let any = !failed.is_empty();
         for GatedCompletion { front_end, completion, unsure } in failed.into_values() {
             self.payload_bytes -= completion.payload_bytes();
             let SsdCompletion { token, mut sink, .. } = completion;
             sink.clear();
-            self.make_ready(front_end, SsdCompletion { sink, ..SsdCompletion::new(token, unsure) });
+            let status = match state {
+                MediumState::Failed => unsure,
+                MediumState::NoSpace if unsure == Status::MEDIUM_FAILED => Status::CAPACITY_EXCEEDED,
+                // What the read found is not lost.
+                MediumState::NoSpace => Status::INTERNAL_ERROR,
+            };
+            self.make_ready(front_end, SsdCompletion { sink, ..SsdCompletion::new(token, status) });
         }
         any
     }

@@ -30,7 +30,7 @@ pub(crate) use incomplete_batches::IncompleteBatches;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};
-use crate::config::{DeviceConfig, DeviceStats, FailedRead};
+use crate::config::{DeviceConfig, DeviceStats, FailedOperation, FailedRead, FailedWrite};
 use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::SPACES;
@@ -161,6 +161,21 @@ impl<M: Media> Ftl<M> {
     #[inline]
     pub(crate) fn failure(&self) -> Option<MediaError> {
         self.flash.failure()
+    }
+
+    /// Returns the last write that found no space beneath the medium, until a write succeeds. The medium repeats it.
+    #[inline]
+    pub(crate) fn lack_of_space(&self) -> Option<MediaError> {
+        self.flash.media().lack_of_space()
+    }
+
+    /// Returns the status of every command that writes, while none can be carried out.
+    #[inline]
+    pub(crate) fn write_refusal(&self) -> Option<Status> {
+        if self.failure().is_some() {
+            return Some(Status::MEDIUM_FAILED);
+        }
+        self.lack_of_space().map(|_| Status::CAPACITY_EXCEEDED)
     }
 
     /// Returns true if no commit runs, no operation of the medium is in flight and no page waits for it.
@@ -391,6 +406,8 @@ impl<M: Media> Ftl<M> {
         stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
         stats.last_read_error = last.map(FailedRead::from);
         stats.failed_write = self.flash.failed_write();
+        let lack = self.lack_of_space();
+        stats.lack_of_space = lack.map(|error| FailedWrite::new(FailedOperation::Program, error));
         stats
     }
 }

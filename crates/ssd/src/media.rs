@@ -163,7 +163,8 @@ pub trait Media {
         now.max(until)
     }
 
-    /// Returns the time of the next completion on media with virtual time; `None` on other media.
+    /// Returns the time of the next completion on media with virtual time, and of the next attempt of a write that found
+    /// no space on every medium; `None` otherwise.
     fn next_event(&self) -> Option<Nanos> {
         None
     }
@@ -175,6 +176,12 @@ pub trait Media {
     /// if the page is blank or the medium is not addressable; the caller reads the page then.
     fn view(&self, page: PageAddress) -> Option<&[u8]> {
         let _ = page;
+        None
+    }
+
+    /// Returns the last write that found no space beneath the medium, until a write succeeds. The medium repeats it; its
+    /// completion follows when there is space. Writes that are submitted after it wait behind it.
+    fn lack_of_space(&self) -> Option<MediaError> {
         None
     }
 

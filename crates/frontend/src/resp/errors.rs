@@ -121,7 +121,8 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
             ErrorReply::formatted(format!("ERR a value has at most {VALUE_BYTES_MAX} bytes"))
         }
         Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
-            "OOM command not allowed: the device is full; delete keys or wait for collection",
+            "OOM command not allowed: the device, or the file system beneath it, is full; delete keys, wait for collection, \
+             or free space (/healthz says which)",
         ),
         CLIENT_MEMORY => ErrorReply::fixed(
             "OOM the clients of the node hold too much memory; receive your replies, or request less at a time, and try \

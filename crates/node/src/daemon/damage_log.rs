@@ -21,12 +21,14 @@ pub struct DamageLog {
     /// The time at which a line is due that came too soon after the last one.
     due_at: Option<Nanos>,
     failure_taken: bool,
+    lacks_space: bool,
 }
 
 impl DamageLog {
     /// Logs the damage that is new since the last line, unless that line is too recent.
     pub fn update(&mut self, stats: &DeviceStats, now: Nanos) {
-        if let Some(line) = self.next_line(stats, now) {
+        let lines = [self.space_line(stats), self.next_line(stats, now)];
+        for line in lines.into_iter().flatten() {
             tracing::warn!("{line}");
         }
     }
@@ -40,6 +42,21 @@ impl DamageLog {
     pub fn take_failure(&mut self, stats: &DeviceStats) -> Option<FailedWrite> {
         let failed = stats.failed_write?;
         (!std::mem::replace(&mut self.failure_taken, true)).then_some(failed)
+    }
+
+    /// Returns a line when writes begin to wait for space of the file system, and when they end.
+    fn space_line(&mut self, stats: &DeviceStats) -> Option<String> {
+        let before = std::mem::replace(&mut self.lacks_space, stats.lack_of_space.is_some());
+        match (before, stats.lack_of_space) {
+            (false, Some(failed)) => Some(format!(
+                "{failed}; commands that write fail, and reads go on, until the file system beneath the flash file has \
+                 space again"
+            )),
+            (true, None) => {
+                Some("the file system beneath the flash file has space again: writes go on".to_owned())
+            }
+            _ => None,
+        }
     }
 
     /// Returns the next line.
@@ -74,6 +91,7 @@ impl DamageLog {
             logged_at: Some(now),
             due_at: None,
             failure_taken: self.failure_taken,
+            lacks_space: self.lacks_space,
         };
         Some(format!(
             "{}; check the disk, and run `headwater device check` on the stopped node",
@@ -105,6 +123,10 @@ fn failure_line(failed: &FailedWrite, place: Option<(&Path, u64)>) -> String {
 pub fn write_refusal(stats: &DeviceStats) -> Option<String> {
     match stats.failed_write {
         Some(failed) => Some(format!("writes fail: {failed}; repair the disk and restart the node")),
+        None if stats.lack_of_space.is_some() => {
+            let failed = stats.lack_of_space.map_or(String::new(), |failed| failed.to_string());
+            Some(format!("writes fail: {failed}; they go on when the file system has space again"))
+        }
         None if stats.collection_stuck => Some("writes fail: collection cannot free a block".to_owned()),
         None => None,
     }
@@ -172,6 +194,21 @@ mod tests {
         let flush = FailedWrite { operation: FailedOperation::Flush, errno: Some(5), ..failed };
         let line = failure_line(&flush, Some((path, 0)));
         assert!(line.starts_with("/data/flash: a flush failed: Input/output error (os error 5);"), "{line}");
+    }
+
+    #[test]
+    fn lack_of_space_is_logged_when_it_begins_and_when_it_ends_and_is_the_reason_of_refused_writes() {
+        let mut log = DamageLog::default();
+        let mut stats = DeviceStats::default();
+        assert_eq!((log.space_line(&stats), write_refusal(&stats)), (None, None));
+        stats.lack_of_space =
+            Some(FailedWrite { operation: FailedOperation::Program, block: 1, page: 2, errno: Some(28) });
+        let line = log.space_line(&stats).unwrap();
+        assert!(line.starts_with("the write of block 1 page 2 failed: No space left on device"), "{line}");
+        assert_eq!(log.space_line(&stats), None, "the line was repeated");
+        assert!(write_refusal(&stats).unwrap().contains("when the file system has space again"));
+        stats.lack_of_space = None;
+        assert!(log.space_line(&stats).unwrap().ends_with("writes go on"));
     }
 
     #[test]

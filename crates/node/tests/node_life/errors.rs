@@ -1,7 +1,7 @@
 //! Errors in service: what a node says, refuses and still answers when its disk or its limits fail.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
-use crate::running::RunningNode;
+use crate::running::{RunningNode, headwater};
 use headwater_host::clock::{Clock, Nanos};
 use rustix::process::Resource;
 use std::fs::OpenOptions;
@@ -117,4 +117,21 @@ fn without_free_descriptors_the_node_sleeps_serves_its_clients_and_accepts_later
     let (code, log) = node.end();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("raise the limit of open files"), "{log}");
+}
+
+#[test]
+fn capacity_beyond_the_free_space_is_refused_with_both_numbers_and_leaves_no_flash_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let addresses = ["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    // Nearly the largest capacity: no machine that runs tests has so much space for temporary files.
+    let args = [&["serve", "--data", data, "--capacity", "17TiB"][..], &addresses].concat();
+    let output = headwater(&args);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains(" bytes, ") && complaint.contains(" are free: free some"), "{complaint}");
+    let left = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name());
+    let flash: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("flash")).collect();
+    assert!(flash.is_empty(), "{flash:?}");
 }

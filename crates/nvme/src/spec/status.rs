@@ -65,7 +65,7 @@ statuses! {
     SGL_OFFSET_INVALID = (0, 0x16, true, "SGL offset invalid");
     /// The data was corrupted in transit; a retry may succeed.
     TRANSIENT_TRANSPORT_ERROR = (0, 0x22, false, "transient transport error");
-    /// No free space is left until keys are deleted or garbage collection frees blocks.
+    /// No free space is left until keys are deleted, garbage collection frees blocks, or the medium gets more space.
     CAPACITY_EXCEEDED = (0, 0x81, false, "capacity exceeded");
     /// The namespace is not ready.
     NAMESPACE_NOT_READY = (0, 0x82, false, "namespace not ready");

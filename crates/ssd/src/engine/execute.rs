@@ -66,8 +66,8 @@ pub(crate) fn execute<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let namespace = operation.namespace;
     let hash = operation.span.first;
-    if ftl.failure().is_some() && operation.is_write() {
-        return Ok(ExecutionOutcome::status(Status::MEDIUM_FAILED, Sequence(0)));
+    if let (true, Some(status)) = (operation.is_write(), ftl.write_refusal()) {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     if let Err(status) = check_namespace_kind(ftl, operation) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));

@@ -267,7 +267,7 @@ impl<M: Media> SsdDevice<M> {
         let mut done = 0;
         loop {
             let moved = self.poll(now, wall);
-            if let Some(error) = self.ftl.failure() {
+            if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
                 return Err(error);
             }
             let settled = self.ftl.commit().is_idle() && !self.ftl.commit().is_due();

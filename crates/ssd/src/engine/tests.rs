@@ -37,10 +37,10 @@ fn failed_completions_carry_nothing_but_their_token_and_their_error() {
     read.completion.value_bytes = 11;
     release.push(read, Sequence(5), Sequence(3));
     release.push(waiting(2), Sequence(3), Sequence(3));
-    assert!(release.fail());
+    assert!(release.fail(MediumState::Failed));
     assert_eq!(release.pop(FRONT_END).unwrap().status, Status::SUCCESS, "it was durable");
     let failed = release.pop(FRONT_END).unwrap();
     assert_eq!((failed.token, failed.status), (1, Status::UNRECOVERED_ERROR));
     assert_eq!((failed.sink.len(), failed.value_bytes), (0, 0));
-    assert!(!release.fail());
+    assert!(!release.fail(MediumState::Failed));
 }

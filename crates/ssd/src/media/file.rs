@@ -15,6 +15,7 @@ mod backing;
 mod batches;
 mod error;
 mod layout;
+mod space_wait;
 mod startup;
 mod table;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
 use layout::FlashLayout;
+use space_wait::SpaceWait;
 pub use startup::{OpenAccess, write_new_file};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -93,6 +95,9 @@ pub struct FileMedia<R = HostRing> {
     programs_in_flight: Vec<u8>,
     transfers: FlashTransfers,
     flush: FlushRequests,
+    space: SpaceWait,
+    /// The time of the last call.
+    now: Nanos,
     completions: VecDeque<MediaCompletion>,
     in_flight: usize,
     finished: Vec<FinishedTransfer>,
@@ -169,20 +174,26 @@ impl<R: TransferRing> FileMedia<R> {
 
     /// Starts every waiting transfer that may start.
     fn start(&mut self) {
-        while self.ring.room() > 0 {
-            let stretches = &self.zero_fill;
-            let Some(batch) = self.programs.take(|batch| !stretches.must_wait(batch.first.block)) else {
-                break;
-            };
-            let offset = self.layout.slot_offset(batch.first);
-            let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
-            let buffers = batch.slots;
-            self.submit_transfer(flight, FileTransfer::Write { offset, buffers });
+        if let Some(again) = self.space.take_due(self.now) {
+            self.programs.put_back(again);
+            self.start_writes();
         }
         while self.ring.room() > 0
             && let Some(batch) = self.reads.take(|_| true)
         {
             self.start_reads(batch);
+        }
+        self.ring.kick();
+    }
+
+    /// Starts the programs, the flush and the zeros that may start.
+    fn start_writes(&mut self) {
+        while self.ring.room() > 0 {
+            let stretches = &self.zero_fill;
+            let Some(batch) = self.programs.take(|batch| !stretches.must_wait(batch.first.block)) else {
+                break;
+            };
+            self.start_programs(batch);
         }
         self.start_flush();
         if self.zero_fill_mode == ZeroFillMode::Ahead
@@ -193,7 +204,6 @@ impl<R: TransferRing> FileMedia<R> {
             let offset = zeros.offset;
             self.submit_transfer(FlashTransfer::Zeros, FileTransfer::Write { offset, buffers });
         }
-        self.ring.kick();
     }
 
     fn start_reads(&mut self, batch: PageBatch) {
@@ -355,6 +365,7 @@ impl<R: TransferRing> Media for FileMedia<R> {
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
+        self.now = now;
         self.reap(now);
         self.start();
         self.in_flight -= self.completions.len();
@@ -363,12 +374,16 @@ impl<R: TransferRing> Media for FileMedia<R> {
 
     fn wait(&mut self, mut now: Nanos) -> Nanos {
         while self.completions.is_empty() && self.in_flight > 0 {
+            self.now = now;
             self.start();
-            if self.ring.in_flight() == 0 {
+            if self.ring.in_flight() > 0 {
+                now = self.ring.wait(now);
+                self.reap(now);
+            } else if let Some(at) = self.space.retry_at() {
+                return self.wait_until(now, at);
+            } else {
                 break;
             }
-            now = self.ring.wait(now);
-            self.reap(now);
         }
         now
     }
@@ -380,7 +395,14 @@ impl<R: TransferRing> Media for FileMedia<R> {
         now.max(until)
     }
 
+    fn lack_of_space(&self) -> Option<MediaError> {
+        self.space.refused()
+    }
+
     fn next_event(&self) -> Option<Nanos> {
+        if self.space.retry_at().is_some() && self.ring.in_flight() == 0 {
+            return self.space.retry_at();
+        }
         let now = self.ring.virtual_now()?;
         // A batch that waits for zeros waits for a transfer; without one in flight, whatever waits starts at the next
         // poll.

@@ -77,6 +77,12 @@ impl SnapshotCollector {
         )?;
         gauge(
             encoder,
+            "lack_of_space",
+            "1 while the file system beneath the flash file has no space for a write, which is repeated",
+            u64::from(device.lack_of_space.is_some()),
+        )?;
+        gauge(
+            encoder,
             "unreadable_pages",
             "Unreadable pages whose loss was accepted at the start",
             device.unreadable_pages,

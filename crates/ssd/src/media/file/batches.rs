@@ -45,6 +45,11 @@ impl PageBatches {
         self.waiting.push_back(batch);
     }
 
+    /// Puts batches back in front of the waiting ones, in their order.
+    pub(super) fn put_back(&mut self, batches: Vec<PageBatch>) {
+        batches.into_iter().rev().for_each(|batch| self.waiting.push_front(batch));
+    }
+
     /// Returns true if a batch waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()

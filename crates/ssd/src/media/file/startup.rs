@@ -6,6 +6,7 @@
 
 use super::batches::PageBatches;
 use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_valid_geometry};
+use super::space_wait::SpaceWait;
 use super::table::{EraseTable, TableFault};
 use super::transfers::{FlashTransfers, FlushRequests};
 use super::zero_fill::REGION_BYTES;
@@ -145,6 +146,8 @@ impl<R: TransferRing> FileMedia<R> {
             programs_in_flight: vec![0; geometry.blocks as usize],
             transfers: FlashTransfers::default(),
             flush: FlushRequests::default(),
+            space: SpaceWait::default(),
+            now: Nanos::ZERO,
             completions: VecDeque::new(),
             in_flight: 0,
             finished: Vec::new(),

@@ -4,6 +4,8 @@
 //! table is written and a sync that began after the flush request is done.
 
 use super::super::{BlockId, MediaCompletion, MediaError, MediaToken, PageAddress, PageState};
+use super::batches::PageBatch;
+use super::space_wait::{ENOSPC, SpaceWait};
 use super::{EIO, FileMedia, TransferRing};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::mapped_region::SectorBuffer;
@@ -111,8 +113,25 @@ impl<R: TransferRing> FileMedia<R> {
         mut buffers: Vec<SectorBuffer>,
         result: Result<usize, i32>,
     ) {
-        let failed = transfer_error(result, &buffers);
         let pages = (first.page..).map(|page| PageAddress::new(first.block, page));
+        // A write that was cut short met the end of the space, or another error, which each page alone shows.
+        let is_short = result.is_ok_and(|moved| moved < buffers.iter().map(|buffer| buffer.len()).sum());
+        if is_short && tokens.len() > 1 {
+            for ((token, slot), page) in tokens.into_iter().zip(buffers).zip(pages) {
+                self.start_programs(PageBatch { first: page, tokens: vec![token], slots: vec![slot] });
+            }
+            self.ring.kick();
+            return;
+        }
+        let failed = if is_short { Some(ENOSPC) } else { transfer_error(result, &buffers) };
+        if let Some(errno) = failed.filter(|&errno| SpaceWait::is_lack(errno)) {
+            self.space.refuse(errno, first, self.now);
+            self.space.hold(PageBatch { first, tokens, slots: buffers });
+            return;
+        }
+        if failed.is_none() {
+            self.space.note_success();
+        }
         for ((&token, slot), page) in tokens.iter().zip(buffers.drain(..)).zip(pages) {
             self.completions.push_back(MediaCompletion {
                 token,
@@ -129,13 +148,30 @@ impl<R: TransferRing> FileMedia<R> {
         self.programs.recycle(tokens, buffers);
     }
 
+    /// Submits the write of a batch.
+    pub(super) fn start_programs(&mut self, batch: PageBatch) {
+        let offset = self.layout.slot_offset(batch.first);
+        let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
+        self.submit_transfer(flight, FileTransfer::Write { offset, buffers: batch.slots });
+    }
+
     pub(super) fn complete_table_piece(&mut self, failed: Option<i32>) {
         self.flush.failed = self.flush.failed.or(failed);
+        if failed.is_none() {
+            self.space.note_success();
+        }
         let FlushStep::Table(left) = self.flush.step else {
             return;
         };
         if left > 1 {
             self.flush.step = FlushStep::Table(left - 1);
+        } else if let Some(errno) = self.flush.failed.filter(|&errno| SpaceWait::is_lack(errno)) {
+            // No sync was sent, so nothing is lost: the flush begins again when there may be space.
+            self.space.refuse(errno, PageAddress::new(BlockId(0), 0), self.now);
+            self.table.complete_writes(false);
+            self.flush.step = FlushStep::Idle;
+            let again = std::mem::take(&mut self.flush.running);
+            self.flush.requested.splice(0..0, again);
         } else if self.flush.failed.is_some() {
             self.complete_flush(None);
         } else {
