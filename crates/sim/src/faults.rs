@@ -1,8 +1,8 @@
 //! Plans of the faults of each boot, drawn from a seed.
 //!
 //! Input: a random stream.
-//! Output: a [`FaultPlan`] for one boot (when the power is cut, which die is slow) and a [`DamagePlan`] for the cut
-//! (the outcome of each operation that was not durable).
+//! Output: a [`FaultPlan`] for one boot (when the power is cut, which die is slow, which operations fail or lie) and a
+//! [`DamagePlan`] for the cut (the outcome of each operation that was not durable).
 //! Invariant: damage never reaches what the medium promised to keep; [`crate::flash::SimFlash::power_cut`] alone decides how far
 //! it reaches.
 
@@ -83,6 +83,122 @@ impl DamagePlan {
     }
 }
 
+/// A kind of operation that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultyOperation {
+    /// A read.
+    Read,
+    /// A program; on a file, a write.
+    Program,
+    /// An erase. A file has none: its erases are writes of the erase table.
+    Erase,
+    /// A flush; on a file, a sync.
+    Flush,
+}
+
+/// The operations that fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultPlace {
+    /// The n-th operation of its kind, counted from 1, and those behind it.
+    From(u64),
+    /// Operations that touch a range: bytes of a file, or pages of flash by their index. Flushes touch none.
+    Range {
+        /// The first byte or page.
+        start: u64,
+        /// The byte or page behind the last.
+        end: u64,
+    },
+}
+
+/// Operations that fail with an error and have no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationError {
+    /// The kind.
+    pub operation: FaultyOperation,
+    /// Which operations of the kind.
+    pub place: FaultPlace,
+    /// The number of operations that fail; [`OperationError::STICKY`] for all of them.
+    pub times: u32,
+    /// The kernel's error number.
+    pub errno: i32,
+}
+
+impl OperationError {
+    /// The error lasts until the medium is replaced.
+    pub const STICKY: u32 = u32::MAX;
+    /// Error numbers of a disk: input/output error, no data available (a medium error), timed out.
+    pub const ERRNOS: [i32; 3] = [5, 61, 110];
+
+    /// Counts an operation of this kind, the `nth` of them, which touches `range`. Returns the error number if it
+    /// fails.
+    pub fn strike(&mut self, nth: u64, range: std::ops::Range<u64>) -> Option<i32> {
+        let hit = match self.place {
+            FaultPlace::From(first) => nth >= first,
+            FaultPlace::Range { start, end } => start < range.end && range.start < end,
+        };
+        if !hit || self.times == 0 {
+            return None;
+        }
+        if self.times != Self::STICKY {
+            self.times -= 1;
+        }
+        Some(self.errno)
+    }
+
+    /// Draws an error: of any kind, transient or sticky, at one of the first `operations_max` operations.
+    #[must_use]
+    pub fn draw(rng: &mut fastrand::Rng, operations_max: u64) -> Self {
+        use FaultyOperation::{Erase, Flush, Program, Read};
+        let magnitude = rng.u32(0..=operations_max.max(1).ilog2());
+        Self {
+            operation: [Read, Read, Program, Erase, Flush][rng.usize(0..5)],
+            place: FaultPlace::From(rng.u64(1..=1 << magnitude)),
+            times: [1, 2, 5, Self::STICKY][rng.usize(0..4)],
+            errno: Self::ERRNOS[rng.usize(0..Self::ERRNOS.len())],
+        }
+    }
+}
+
+/// The effect of a program that is answered as if it had succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramLie {
+    /// It never arrives; the place keeps what it held.
+    Lost,
+    /// It arrives this many pages further on instead. On a file, this many slots.
+    Misdirected {
+        /// Pages, at least 1.
+        pages: u32,
+    },
+    /// Only its first sectors arrive.
+    Partly {
+        /// Sectors of 512 bytes that arrive.
+        sectors: u32,
+    },
+}
+
+/// A program that lies: one in a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LyingProgram {
+    /// Which program, counted from 1. On a file, which write.
+    pub nth: u64,
+    /// Its effect.
+    pub lie: ProgramLie,
+}
+
+impl LyingProgram {
+    /// Draws a lie about one of the first `programs_max` programs.
+    #[must_use]
+    pub fn draw(rng: &mut fastrand::Rng, programs_max: u64) -> Self {
+        let magnitude = rng.u32(0..=programs_max.max(1).ilog2());
+        let lie = match rng.u8(0..3) {
+            0 => ProgramLie::Lost,
+            1 => ProgramLie::Misdirected { pages: rng.u32(1..200) },
+            _ => ProgramLie::Partly { sectors: rng.u32(0..9) },
+        };
+        Self { nth: rng.u64(1..=1 << magnitude), lie }
+    }
+}
+
 /// The faults of one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
@@ -92,11 +208,42 @@ pub struct FaultPlan {
     pub slow_die: Option<SlowDie>,
     /// The damage that the cut does.
     pub damage: DamagePlan,
+    /// Operations that fail.
+    pub error: Option<OperationError>,
+    /// A program that lies.
+    pub lie: Option<LyingProgram>,
+    /// True if a programmed page is set back to an earlier moment before the next boot.
+    pub stale_page: bool,
 }
 
 impl FaultPlan {
     /// No faults.
-    pub const NONE: Self = Self { cut: PowerCut::Never, slow_die: None, damage: DamagePlan::CLEAN };
+    pub const NONE: Self = Self {
+        cut: PowerCut::Never,
+        slow_die: None,
+        damage: DamagePlan::CLEAN,
+        error: None,
+        lie: None,
+        stale_page: false,
+    };
+
+    /// Adds one fault of a medium that lies, of any kind, to the plan.
+    #[must_use]
+    pub fn with_drawn_lie(mut self, rng: &mut fastrand::Rng, operations_max: u64) -> Self {
+        match rng.u8(0..5) {
+            0 | 1 => self.error = Some(OperationError::draw(rng, operations_max)),
+            2 | 3 => self.lie = Some(LyingProgram::draw(rng, operations_max)),
+            _ => self.stale_page = true,
+        }
+        self
+    }
+
+    /// Returns true if the medium breaks its promises in this boot or behind it: an explicit error is then a right
+    /// answer.
+    #[must_use]
+    pub fn has_lie(&self) -> bool {
+        self.error.is_some() || self.lie.is_some() || self.stale_page
+    }
 
     /// Draws a plan from a random stream. The cut falls within `points_max` points, spread evenly over orders of
     /// magnitude, so that recovery is cut as often as service.
@@ -109,6 +256,7 @@ impl FaultPlan {
             cut: PowerCut::Point(rng.u64(1..=reach)),
             slow_die: slow_die.then(|| SlowDie { die: rng.u32(0..geometry.dies()), factor: rng.u32(2..=50) }),
             damage: DamagePlan::draw(rng),
+            ..Self::NONE
         }
     }
 }
@@ -137,6 +285,24 @@ mod tests {
                 "seed {seed}: {plan:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_error_strikes_as_often_as_it_says_and_where_it_says() {
+        let error = OperationError {
+            operation: FaultyOperation::Read,
+            place: FaultPlace::From(3),
+            times: 2,
+            errno: 61,
+        };
+        let struck = |mut error: OperationError| {
+            (1..8).filter(|&nth| error.strike(nth, 10 * nth..10 * nth + 10).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(struck(error), [3, 4]);
+        assert_eq!(struck(OperationError { times: OperationError::STICKY, ..error }), [3, 4, 5, 6, 7]);
+        let place = FaultPlace::Range { start: 29, end: 41 };
+        assert_eq!(struck(OperationError { place, times: OperationError::STICKY, ..error }), [2, 3, 4]);
+        assert_eq!(struck(OperationError { place, times: 1, ..error }), [2]);
     }
 
     #[test]

@@ -163,6 +163,29 @@ impl SimFlash {
         }
     }
 
+    /// Gives up an operation that failed: it takes no effect.
+    pub(crate) fn discard(&mut self, id: u64) {
+        if let Some(PendingChange { change: FlashChange::Program { page, .. }, .. }) =
+            self.pending.remove(&id)
+            && self.addressing == PageAddressing::InPlace
+        {
+            self.visible[page.index()] = None;
+        }
+    }
+
+    /// Sets one page back to an earlier moment, of those that were programmed then and hold other bytes now.
+    pub(crate) fn restore_page(&mut self, rng: &mut fastrand::Rng, earlier: &Self) {
+        let changed = |&index: &usize| match (&earlier.durable[index], &self.durable[index]) {
+            (Some(then), Some(now)) => !Arc::ptr_eq(then, now),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if let Some(index) = rng.choice((0..self.durable.len()).filter(changed).collect::<Vec<_>>()) {
+            self.durable[index].clone_from(&earlier.durable[index]);
+            self.visible[index].clone_from(&earlier.durable[index]);
+        }
+    }
+
     /// Cuts the power: leaves the pages that the next boot finds. The outcome of each operation that was not durable is
     /// drawn separately; with a volatile cache even an erase may be lost under a later program of its block, because
     /// the cache writes back in any order. A torn program may garble up to `guard_pages` pages before it in its block.
@@ -301,7 +324,7 @@ pub enum CacheKind {
     Volatile,
 }
 
-fn pages_of(block: BlockId) -> impl Iterator<Item = PageAddress> {
+pub(crate) fn pages_of(block: BlockId) -> impl Iterator<Item = PageAddress> {
     (0..u8::MAX).take(PAGES_PER_BLOCK).map(move |page| PageAddress::new(block, page))
 }
 

@@ -16,6 +16,7 @@ pub mod media;
 pub mod presets;
 pub mod replay;
 pub mod simulated_device;
+pub mod simulated_file;
 pub mod swarm;
 pub mod timeline;
 pub mod workload;

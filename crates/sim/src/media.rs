@@ -1,4 +1,5 @@
-//! An implementation of [`Media`] over simulated flash, in virtual time, with power cuts.
+//! An implementation of [`Media`] over simulated flash, or over the real file medium and a simulated file, in virtual
+//! time, with power cuts.
 //!
 //! Input: media operations with the time of their submission, and a [`PowerCut`].
 //! Output: completions when channels and dies have finished.
@@ -9,19 +10,26 @@
 //! medium as the next boot finds it.
 
 mod crash_image;
+mod file_backed;
+mod injected_faults;
+mod media_request;
 
 pub use crash_image::{CrashImage, FlashMisuse};
 
 use crate::faults::{DamagePlan, PowerCut};
-use crate::flash::{CacheKind, PageAddressing, PageImage, SLOT_BYTES, SimFlash};
+use crate::flash::{CacheKind, PageAddressing, SLOT_BYTES, SimFlash};
 use crate::presets::TimingPreset;
 use crate::timeline::{FlashOperation, FlashTimeline, SlowDie};
+use file_backed::FileBacked;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
+use headwater_ssd::media::file::OpenAccess;
 use headwater_ssd::media::{
-    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
+    FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
     PageAddress, PageState, RefusalReason, RefusedOp,
 };
+use injected_faults::InjectedFaults;
+use media_request::MediaRequest;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -41,6 +49,18 @@ pub struct SimMediaConfig {
     pub queue_max: usize,
     /// The way in which the CPU accesses pages.
     pub addressing: PageAddressing,
+    /// The medium below the device.
+    pub backing: MediaBacking,
+}
+
+/// The medium below the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaBacking {
+    /// Simulated flash, with the timing of its preset.
+    Flash,
+    /// The real [`FileMedia`](headwater_ssd::media::file::FileMedia) over a simulated file, which has its own timing,
+    /// guard pages and queue.
+    File,
 }
 
 impl SimMediaConfig {
@@ -54,6 +74,7 @@ impl SimMediaConfig {
             guard_pages: 0,
             queue_max: 256,
             addressing: PageAddressing::ByRead,
+            backing: MediaBacking::Flash,
         }
     }
 
@@ -66,28 +87,12 @@ impl SimMediaConfig {
 }
 
 #[derive(Debug)]
-enum MediaRequest {
-    Read(PageAddress),
-    Program(PageAddress),
-    Erase(BlockId),
-    Flush(Vec<u64>),
-}
-
-impl MediaRequest {
-    fn page(&self) -> PageAddress {
-        match self {
-            Self::Read(page) | Self::Program(page) => *page,
-            Self::Erase(block) => PageAddress::new(*block, 0),
-            Self::Flush(_) => PageAddress::new(BlockId(0), 0),
-        }
-    }
-}
-
-#[derive(Debug)]
 struct InFlight {
     token: MediaToken,
     frame: Option<MediaFrame>,
     request: MediaRequest,
+    /// The injected error of the operation.
+    failed: Option<i32>,
 }
 
 /// Simulated flash.
@@ -106,12 +111,18 @@ pub struct SimMedia {
     last_event: Nanos,
     power_lost: bool,
     crash_image: CrashImage,
+    faults: InjectedFaults,
+    /// The file medium; everything else is idle beside it.
+    file: Option<FileBacked>,
 }
 
 impl SimMedia {
     /// Creates a medium on which every block is erased.
     #[must_use]
     pub fn new(config: SimMediaConfig) -> Self {
+        if config.backing == MediaBacking::File {
+            return Self::with_file(config, FileBacked::new(&config));
+        }
         let flash = SimFlash::blank(config.geometry, config.cache(), config.addressing);
         Self::with_flash(config, flash, NandRules::erased(config.geometry))
     }
@@ -131,18 +142,28 @@ impl SimMedia {
             last_event: Nanos::ZERO,
             power_lost: false,
             crash_image: CrashImage { config, state: Arc::default() },
+            faults: InjectedFaults::default(),
+            file: None,
         }
     }
 
     /// Returns a medium with the same pages, for an inspection that must not affect time, points or a coming cut.
     #[must_use]
     pub fn snapshot(&self) -> Option<Self> {
+        if let Some(file) = &self.file {
+            let copy = FileBacked::over(file.file().snapshot(), OpenAccess::ReadOnly);
+            return Some(Self::with_file(self.config, copy));
+        }
         let flash = self.flash.clone()?;
         Some(Self::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
 
     /// Sets the moment of the power cut, counted from now.
     pub fn arm(&mut self, cut: PowerCut) {
+        if let Some(file) = &self.file {
+            file.file().arm(cut);
+            return;
+        }
         self.cut_point = None;
         self.cut_time = None;
         match cut {
@@ -242,6 +263,10 @@ impl SimMedia {
         };
         let Some(flash) = self.flash.as_mut() else { return };
         let result = match &op.request {
+            request if op.failed.is_some() => {
+                flash.discard(id);
+                Err(injected_faults::media_error(op.failed, request.page()))
+            }
             MediaRequest::Read(page) => read(flash, *page, op.frame.as_mut()),
             MediaRequest::Program(_) | MediaRequest::Erase(_) => {
                 flash.finish(id);
@@ -270,20 +295,19 @@ impl SimMedia {
         if self.power_lost {
             return Ok(());
         }
-        let (checked, page) = match op {
-            MediaOp::Read { page, .. } => (self.rules.read(*page), *page),
-            MediaOp::Program { page, .. } => (self.rules.program(*page), *page),
+        let checked = match op {
+            MediaOp::Read { page, .. } => self.rules.read(*page),
+            MediaOp::Program { page, .. } => self.rules.program(*page),
             MediaOp::Erase { block } => {
-                let races = self.flash.as_ref().is_some_and(|flash| flash.has_incomplete_program(*block));
-                if races {
+                if self.flash.as_ref().is_some_and(|flash| flash.has_incomplete_program(*block)) {
                     self.report_misuse(FlashMisuse::EraseRacesProgram { block: *block });
                 }
-                (self.rules.erase(*block), PageAddress::new(*block, 0))
+                self.rules.erase(*block)
             }
             MediaOp::Flush => return Ok(()),
         };
         checked.map_err(|rule| {
-            self.report_misuse(FlashMisuse::Rule { rule, page });
+            self.report_misuse(FlashMisuse::Rule { rule, page: MediaRequest::of(op).page() });
             RefusalReason::Rule(rule)
         })
     }
@@ -301,8 +325,9 @@ impl SimMedia {
             }
             MediaOp::Program { page, frame } => {
                 timeline.start(id, page.block, FlashOperation::Program(page.page), now);
-                if let Some(flash) = self.flash.as_mut() {
-                    flash.begin_program(id, page, PageImage::from_frame(&frame));
+                let arrives = self.faults.arrival(page, &frame, self.config.geometry);
+                if let (Some(flash), Some((page, image))) = (self.flash.as_mut(), arrives) {
+                    flash.begin_program(id, page, image);
                 }
                 (Some(frame), MediaRequest::Program(page))
             }
@@ -336,6 +361,9 @@ impl Media for SimMedia {
     }
 
     fn traits(&self) -> MediaTraits {
+        if let Some(file) = self.file.as_ref().and_then(FileBacked::opened) {
+            return file.traits();
+        }
         MediaTraits {
             volatile_cache: self.config.cache() == CacheKind::Volatile,
             guard_pages: self.config.guard_pages,
@@ -345,6 +373,9 @@ impl Media for SimMedia {
     }
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
+        if let Some(file) = &mut self.file {
+            return file.submit(&self.crash_image, token, op, now);
+        }
         self.advance(now);
         self.last_event = self.last_event.max(now);
         let armed = self.crash_image.lock().cut.take();
@@ -357,22 +388,26 @@ impl Media for SimMedia {
         self.next_id += 1;
         let id = self.next_id;
         if self.power_lost {
-            let (frame, asked) = match op {
-                MediaOp::Read { page, frame } => (Some(frame), MediaRequest::Read(page)),
-                MediaOp::Program { page, frame } => (Some(frame), MediaRequest::Program(page)),
-                MediaOp::Erase { block } => (None, MediaRequest::Erase(block)),
-                MediaOp::Flush => (None, MediaRequest::Flush(Vec::new())),
+            let request = MediaRequest::of(&op);
+            let frame = match op {
+                MediaOp::Read { frame, .. } | MediaOp::Program { frame, .. } => Some(frame),
+                MediaOp::Erase { .. } | MediaOp::Flush => None,
             };
-            self.ready.push_back((id, failed_completion(InFlight { token, frame, request: asked })));
+            let op = InFlight { token, frame, request, failed: None };
+            self.ready.push_back((id, failed_completion(op)));
             return Ok(());
         }
+        let failed = self.faults.strike(&op);
         let (frame, asked) = self.begin(id, op, now);
-        self.in_flight.insert(id, InFlight { token, frame, request: asked });
+        self.in_flight.insert(id, InFlight { token, frame, request: asked, failed });
         self.pass_point();
         Ok(())
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
+        if let Some(Ok(media)) = self.file.as_mut().map(FileBacked::media) {
+            return media.poll(now, done);
+        }
         self.advance(now);
         for (id, answer) in self.ready.drain(..) {
             if let (Some(flash), Ok(_)) = (self.flash.as_mut(), &answer.result) {
@@ -383,6 +418,9 @@ impl Media for SimMedia {
     }
 
     fn wait(&mut self, now: Nanos) -> Nanos {
+        if let Some(Ok(media)) = self.file.as_mut().map(FileBacked::media) {
+            return media.wait(now);
+        }
         let mut now = now;
         self.advance(now);
         while self.ready.is_empty() {
@@ -394,6 +432,9 @@ impl Media for SimMedia {
     }
 
     fn next_event(&self) -> Option<Nanos> {
+        if let Some(media) = self.file.as_ref().and_then(FileBacked::opened) {
+            return media.next_event();
+        }
         if !self.ready.is_empty() {
             return Some(self.last_event);
         }
@@ -405,6 +446,9 @@ impl Media for SimMedia {
     }
 
     fn in_flight(&self) -> usize {
+        if let Some(media) = self.file.as_ref().and_then(FileBacked::opened) {
+            return media.in_flight();
+        }
         self.in_flight.len() + self.ready.len()
     }
 

@@ -7,13 +7,14 @@
 
 mod block_namespace;
 mod config;
+mod recovery_check;
 mod report;
 mod swarm_config;
 
-pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, SWARM_SEEDS, WorldConfig, WorldSwitches};
+pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, MediumHonesty, SWARM_SEEDS, WorldConfig, WorldSwitches};
 pub use report::{FailureCause, RunFailure, RunReport};
 
-use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint, WallSpan};
+use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint};
 use crate::faults::{FaultPlan, PowerCut};
 use crate::flash::SimFlash;
 use crate::media::{CrashImage, SimMedia};
@@ -21,20 +22,18 @@ use crate::simulated_device::{BootTime, SimulatedDevice};
 use crate::timeline::SlowDie;
 use crate::workload::{CommandStream, FeatureUse};
 use block_namespace::BlockNamespaceModel;
-use bytes::Bytes;
 use config::BLOCK_NAMESPACE;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{
-    ListPosition, NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError,
-};
-use headwater_ssd::limits::LIST_KEYS_MAX;
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use std::marker::PhantomData;
 
 /// Wall time at the start of every world.
 const WALL_START: u64 = 1_700_000_000_000;
 /// Number of polls without progress after which the device counts as stuck.
 const IDLE_POLLS_MAX: u32 = 100_000;
+/// Number of polls with progress and without a completion after which the device counts as stuck.
+const BUSY_POLLS_MAX: u32 = 400_000;
 
 /// Statuses that a device may return when its medium has lost power; with the power on they are unexpected.
 const FAILURES: &[Status] = &[
@@ -79,6 +78,9 @@ pub struct SimWorld<'a, E> {
     next_token: u64,
     boot: u32,
     idle_polls: u32,
+    busy_polls: u32,
+    /// True from the boot on whose medium lied.
+    lied: bool,
     completions: Vec<(SsdCompletion, UnixMillis)>,
     report: RunReport,
     engine: PhantomData<E>,
@@ -113,6 +115,8 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             next_token: 0,
             boot: 0,
             idle_polls: 0,
+            busy_polls: 0,
+            lied: false,
             completions: Vec::new(),
             report: RunReport {
                 seed,
@@ -120,6 +124,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 completions: 0,
                 cuts: 0,
                 cuts_in_recovery: 0,
+                refused_to_open: false,
                 media_operations: 0,
                 faults: 0,
                 first_boot_points: 0,
@@ -169,16 +174,28 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut media = SimMedia::new(self.config.media);
         for boot in 0..self.config.rounds {
             self.boot = boot;
-            let plan = FaultPlan::draw(&mut self.rng, self.config.points_max, self.config.media.geometry);
-            let plan = self.config.switches.restrict(plan);
-            media = self.run_boot(media, plan)?;
+            let points_max = self.config.points_max;
+            let plan = FaultPlan::draw(&mut self.rng, points_max, self.config.media.geometry);
+            let mut plan = self.config.switches.restrict(plan);
+            if self.config.honesty == MediumHonesty::Lying && boot + 1 == self.config.rounds {
+                plan = plan.with_drawn_lie(&mut self.rng, points_max);
+            }
+            match self.run_boot(media, plan)? {
+                Some(next) => media = next,
+                None => return Ok(()),
+            }
         }
         self.boot = self.config.rounds;
         self.run_boot(media, FaultPlan::NONE).map(drop)
     }
 
-    fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<SimMedia, FailureCause> {
+    /// Runs one boot. Returns the medium of the next one, or `None` if the device refused to open a medium that lied.
+    fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<Option<SimMedia>, FailureCause> {
         media.set_slow_die(plan.slow_die);
+        if plan.has_lie() {
+            media.inject(&plan);
+            self.lied = true;
+        }
         // Some boots may lose their power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.one_in(self.config.switches.early_cut_every), plan.cut);
         if let (Some(first), 0) = (self.first_cut, self.boot) {
@@ -191,12 +208,17 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let at = self.boot_time();
         // The inspection takes a copy of the medium, so it cannot affect the world.
         if self.config.switches.inspection == FeatureUse::Some
+            && !self.lied
             && let Some(copy) = media.snapshot()
         {
             E::inspect(copy, &self.config.device, at).map_err(FailureCause::Inspection)?;
         }
         match E::open(media, &self.config.device, at) {
             Err(why) if !image.has_lost_power() => {
+                if self.lied && image.misuse().is_none() {
+                    self.report.refused_to_open = true;
+                    return Ok(None);
+                }
                 return Err(image.misuse().map_or(FailureCause::Open(why), FailureCause::from));
             }
             Err(_) => self.report.cuts_in_recovery += 1,
@@ -222,7 +244,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         self.wall_offset += self.rng.u64(0..2_000);
         let media = image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)?;
         self.report.faults = media.flash().map_or(0, SimFlash::interrupted);
-        Ok(media)
+        Ok(Some(media))
     }
 
     /// Drives the device from the end of recovery to the loss of power.
@@ -287,59 +309,6 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         every != 0 && self.rng.u8(0..every) == 0
     }
 
-    /// Checks every key that was ever used and the listings, before any new command is submitted.
-    fn check_after_recovery(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
-        self.check_table(engine)?;
-        for (namespace, key) in self.checker.keys() {
-            if self.disk.is_some() && namespace == BLOCK_NAMESPACE {
-                if self.check_block(engine, image, &key)? == SimPower::PowerLost {
-                    return Ok(SimPower::PowerLost);
-                }
-                continue;
-            }
-            let retrieve = SsdCommand::Retrieve {
-                key: key.clone(),
-                sink: Vec::new().into(),
-                bytes_max: u32::MAX,
-                release: ReadRelease::WhenDurable,
-            };
-            let asked = self.wall();
-            let Some((completion, answered)) = self.submit_and_wait(engine, image, namespace, retrieve)?
-            else {
-                return Ok(SimPower::PowerLost);
-            };
-            let wall = WallSpan { asked, answered };
-            self.checker.check_recovered_key(namespace, &key, &completion, wall)?;
-        }
-        for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
-            let Some(listed) = self.list_all(engine, image, namespace)? else {
-                return Ok(SimPower::PowerLost);
-            };
-            self.checker.check_listing(namespace, &listed, self.wall())?;
-        }
-        self.checker.finish_recovery_check();
-        Ok(SimPower::On)
-    }
-
-    fn list_all(
-        &mut self,
-        engine: &mut E,
-        image: &CrashImage,
-        namespace: NamespaceId,
-    ) -> Result<Option<Vec<Bytes>>, FailureCause> {
-        let mut listed = Vec::new();
-        let mut from = Some(ListPosition::START);
-        while let Some(position) = from {
-            let list = SsdCommand::List { position, keys_max: self.rng.u32(1..=LIST_KEYS_MAX) };
-            let Some((completion, _)) = self.submit_and_wait(engine, image, namespace, list)? else {
-                return Ok(None);
-            };
-            listed.extend(completion.keys.iter().map(|listed| listed.key.clone()));
-            from = completion.next_position;
-        }
-        Ok(Some(listed))
-    }
-
     /// Submits one command and waits for its completion; `None` if the power was cut first.
     fn submit_and_wait(
         &mut self,
@@ -401,6 +370,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut answered = false;
         while let Some(completion) = engine.next_completion() {
             answered = true;
+            self.busy_polls = 0;
             self.handle_completion(completion, image)?;
         }
         if let Some(misuse) = image.misuse() {
@@ -411,6 +381,10 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
         if moved || answered {
             self.idle_polls = 0;
+            self.busy_polls += 1;
+            if self.busy_polls > BUSY_POLLS_MAX {
+                return Err(FailureCause::NoProgress { in_flight: self.checker.in_flight() });
+            }
             return Ok(WorldStep::Progressed);
         }
         self.idle_polls += 1;
@@ -425,6 +399,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 Ok(WorldStep::Progressed)
             }
         }
+    }
+
+    /// Returns true if a completion is an explicit error on a medium that lied: no answer is wrong but a silent one.
+    fn is_excused(&self, completion: &SsdCompletion) -> bool {
+        self.lied && FAILURES.contains(&completion.status)
     }
 
     fn handle_completion(
@@ -452,7 +431,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.report.digest = mixed ^ (mixed >> 29);
         }
-        if image.has_lost_power() && FAILURES.contains(&completion.status) {
+        if self.is_excused(&completion) || image.has_lost_power() && FAILURES.contains(&completion.status) {
             self.checker.failed(completion.token)?;
         } else {
             if let Some(disk) = &mut self.disk {

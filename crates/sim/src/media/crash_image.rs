@@ -4,11 +4,15 @@
 //! Output: the medium of the next boot.
 //! Invariant: the flash of a medium can be taken once.
 
+use super::file_backed::FileBacked;
 use super::{SimMedia, SimMediaConfig};
 use crate::faults::{DamagePlan, PowerCut};
-use crate::flash::SimFlash;
+use crate::flash::{SimFlash, pages_of};
+use crate::simulated_file::{FileDamage, FileMisuse, FileMoment, SimFile};
 use headwater_host::clock::Nanos;
-use headwater_ssd::media::{BlockId, NandRule, NandRules, PageAddress};
+use headwater_ssd::media::file::OpenAccess;
+use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
+use headwater_ssd::media::{BlockId, FlashGeometry, NandRule, NandRules, PageAddress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An operation of the device that violates the rules of flash.
@@ -28,6 +32,9 @@ pub enum FlashMisuse {
         /// The block.
         block: BlockId,
     },
+    /// The file medium broke a rule of files.
+    #[error(transparent)]
+    File(#[from] FileMisuse),
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +45,17 @@ pub(super) struct MediumState {
     pub(super) cut: Option<PowerCut>,
     pub(super) misuse: Option<FlashMisuse>,
     pub(super) flash: Option<SimFlash>,
+    /// The file, on a medium that is one; all else but the misuse is idle beside it.
+    pub(super) file: Option<SimFile>,
+    /// The medium at an earlier moment, from which the next boot finds one page.
+    earlier: Option<EarlierMoment>,
+}
+
+/// A medium at an earlier moment.
+#[derive(Debug)]
+enum EarlierMoment {
+    Flash(SimFlash),
+    File(FileMoment),
 }
 
 /// A handle to a medium: reads its state while a device owns it, and holds its flash after the device is gone.
@@ -51,42 +69,90 @@ impl CrashImage {
     /// Returns true if the power was cut.
     #[must_use]
     pub fn has_lost_power(&self) -> bool {
-        self.lock().power_lost
+        let state = self.lock();
+        state.file.as_ref().map_or(state.power_lost, SimFile::has_lost_power)
     }
 
     /// Returns the number of points passed at which the power could have been cut (see [`PowerCut::Point`]).
     #[must_use]
     pub fn points(&self) -> u64 {
-        self.lock().points
+        let state = self.lock();
+        state.file.as_ref().map_or(state.points, SimFile::points)
     }
 
     /// Returns the time of the last operation that was submitted or finished.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        self.lock().now
+        let state = self.lock();
+        state.file.as_ref().map_or(state.now, SimFile::now)
     }
 
     /// Sets the moment of the power cut, counted from the next submitted operation.
     pub fn arm(&self, cut: PowerCut) {
-        self.lock().cut = Some(cut);
+        let mut state = self.lock();
+        match &state.file {
+            Some(file) => file.arm(cut),
+            None => state.cut = Some(cut),
+        }
     }
 
     /// Returns the first operation that violated the rules of flash.
     #[must_use]
     pub fn misuse(&self) -> Option<FlashMisuse> {
-        self.lock().misuse
+        let state = self.lock();
+        let of_file = state.file.as_ref().and_then(SimFile::misuse).map(FlashMisuse::from);
+        state.misuse.or(of_file)
     }
 
     /// Returns the medium as the next boot finds it after a power cut; `None` while a device still owns the medium, and
     /// after the first call.
     #[must_use]
     pub fn next_boot(&self, rng: &mut fastrand::Rng, damage: &DamagePlan) -> Option<SimMedia> {
-        let mut flash = self.lock().flash.take()?;
+        let mut state = self.lock();
+        if let Some(file) = state.file.take() {
+            // A device refuses a file with sectors that cannot be read, until the operator accepts the loss. They are
+            // faults of their own here, and a torn write leaves garbage.
+            let damage = DamagePlan { unreadable_percent: 0, ..*damage };
+            let file = file.next_boot(rng, &damage);
+            if let Some(EarlierMoment::File(moment)) = state.earlier.take() {
+                restore_slot(&file, moment, self.config.geometry, rng);
+            }
+            let next = FileBacked::over(file, OpenAccess::ReadWrite);
+            return Some(SimMedia::with_file(self.config, next));
+        }
+        let mut flash = state.flash.take()?;
+        let earlier = state.earlier.take();
+        drop(state);
         flash.power_cut(rng, damage, self.config.guard_pages);
+        if let Some(EarlierMoment::Flash(earlier)) = earlier {
+            flash.restore_page(rng, &earlier);
+        }
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
+    }
+
+    /// Keeps the medium as it is now, so that the next boot finds one of its pages as it was.
+    pub(super) fn keep_moment(&self, flash: Option<&SimFlash>) {
+        let mut state = self.lock();
+        state.earlier = match (&state.file, flash) {
+            (Some(file), _) => Some(EarlierMoment::File(file.moment())),
+            (None, Some(flash)) => Some(EarlierMoment::Flash(flash.clone())),
+            (None, None) => None,
+        };
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, MediumState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sets one slot back that has changed since the moment.
+fn restore_slot(file: &SimFile, moment: FileMoment, geometry: FlashGeometry, rng: &mut fastrand::Rng) {
+    let zones = FileZones::new(geometry);
+    let slots =
+        (0..geometry.blocks).map(BlockId).flat_map(pages_of).map(|page| zones.range(ZoneOwner::Slot(page)));
+    let changed: Vec<_> =
+        slots.filter(|slot| moment.bytes(slot.clone()) != file.bytes(slot.clone())).collect();
+    if let Some(range) = rng.choice(changed) {
+        file.damage(&FileDamage::Restore { range, moment });
     }
 }

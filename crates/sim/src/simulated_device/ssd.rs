@@ -12,14 +12,16 @@ use headwater_ssd::namespace::Namespace;
 const FRONT_END: FrontEndId = FrontEndId(1);
 
 impl SimulatedDevice for SsdDevice<SimMedia> {
-    fn open(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String> {
+    fn open(mut media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<Self, String> {
+        media.start()?;
         let start = StartTime { now: at.now, wall: at.wall };
         SsdDevice::open(media, config.clone(), start, &mut |_| {}).map_err(|error| error.to_string())
     }
 
     /// Inspects the medium. A power cut may leave torn records and incomplete batches and checkpoints. It never leaves
     /// an index entry without its record, or an index that depends on where recovery starts.
-    fn inspect(media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
+    fn inspect(mut media: SimMedia, config: &DeviceConfig, at: BootTime) -> Result<(), String> {
+        media.start()?;
         let start = StartTime { now: at.now, wall: at.wall };
         let (found, _) = inspect(media, config, start, &mut |_| {})
             .map_err(|error| format!("cannot be inspected: {error}"))?;

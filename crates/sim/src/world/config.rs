@@ -25,6 +25,8 @@ pub struct WorldConfig {
     pub workload: WorkloadConfig,
     /// The block namespace in addition to the key spaces, if there is one.
     pub block_namespace: Option<BlockNamespaceConfig>,
+    /// The truthfulness of the medium.
+    pub honesty: MediumHonesty,
     /// Maximum number of commands in flight.
     pub depth: usize,
     /// Number of boots that end in a power cut.
@@ -87,6 +89,16 @@ impl WorldSwitches {
         plan.slow_die = plan.slow_die.filter(|_| self.slow_die == FeatureUse::Some);
         plan
     }
+}
+
+/// The truthfulness of a medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumHonesty {
+    /// Power cuts do all the damage there is.
+    Honest,
+    /// The last boot before the final one has one fault more: operations that fail, a program that lies, or a page set
+    /// back. From then on an explicit error is a right answer, and so is a refusal to open, which ends the run.
+    Lying,
 }
 
 /// The number of the block namespace: the lowest free one when it is created.
@@ -166,6 +178,7 @@ impl WorldConfig {
             device,
             workload,
             block_namespace,
+            honesty: MediumHonesty::Honest,
             depth: [1, 4, 16, 64][rng.usize(0..4)],
             rounds: rng.u32(2..=5),
             commands_max: 1 << rng.u32(4..=9),

@@ -18,6 +18,8 @@ pub struct RunReport {
     pub cuts: u32,
     /// Power cuts during recovery.
     pub cuts_in_recovery: u32,
+    /// True if the run ended because the device refused to open on a medium that had lied.
+    pub refused_to_open: bool,
     /// Operations on the medium: each that was accepted, and each that finished, is one.
     pub media_operations: u64,
     /// Programs and erases that a power cut lost or tore.

@@ -3,7 +3,7 @@
 //! Input: a seed. Output: a [`WorldConfig`].
 //! Invariant: most worlds are small, so that many run in a second; every size and feature of the other seeds occurs.
 
-use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig, WorldConfig, WorldSwitches};
+use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig, MediumHonesty, WorldConfig, WorldSwitches};
 use crate::flash::PageAddressing;
 use crate::media::SimMediaConfig;
 use crate::presets::{FILE, PRESETS, TimingPreset};
@@ -56,6 +56,8 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         rounds: if size == WorldSize::Large { rng.u32(2..=5) } else { rng.u32(1..=2) },
         commands_max: 1 << if size == WorldSize::Large { rng.u32(6..=10) } else { rng.u32(6..=9) },
         points_max: 1 << rng.u32(6..=11),
+        // Media of version 1 cannot notice every lie.
+        honesty: MediumHonesty::Honest,
         switches: switches(&mut rng),
     }
 }

@@ -1,0 +1,93 @@
+//! The errors and the lie of one boot of simulated flash.
+//!
+//! Input: operations in the order of acceptance. Output: the error of each, and where a program arrives. Invariant:
+//! without a plan every operation succeeds and every program arrives where it was sent.
+
+use super::SimMedia;
+use crate::faults::{FaultPlan, FaultyOperation, LyingProgram, OperationError, ProgramLie};
+use crate::flash::{PageImage, SECTOR_BYTES, SLOT_BYTES};
+use headwater_ssd::media::{BlockId, FlashGeometry, MediaError, MediaOp, PAGES_PER_BLOCK, PageAddress};
+
+/// The kernel's number of a medium error: the data is lost.
+const ENODATA: i32 = 61;
+
+/// The faults to come, and the operations so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InjectedFaults {
+    error: Option<OperationError>,
+    lie: Option<LyingProgram>,
+    /// Number of operations so far, by [`FaultyOperation`].
+    operations: [u64; 4],
+}
+
+impl InjectedFaults {
+    /// Counts an operation and returns its error, if it has one.
+    pub(super) fn strike(&mut self, op: &MediaOp) -> Option<i32> {
+        let first = |block: BlockId| PageAddress::new(block, 0).index() as u64;
+        let (operation, pages) = match op {
+            MediaOp::Read { page, .. } => {
+                (FaultyOperation::Read, page.index() as u64..page.index() as u64 + 1)
+            }
+            MediaOp::Program { page, .. } => {
+                (FaultyOperation::Program, page.index() as u64..page.index() as u64 + 1)
+            }
+            MediaOp::Erase { block } => {
+                (FaultyOperation::Erase, first(*block)..first(*block) + PAGES_PER_BLOCK as u64)
+            }
+            MediaOp::Flush => (FaultyOperation::Flush, 0..0),
+        };
+        let count = &mut self.operations[operation as usize];
+        *count += 1;
+        let error = self.error.as_mut().filter(|error| error.operation == operation)?;
+        error.strike(*count, pages)
+    }
+
+    /// Returns where the program that was counted last arrives, and with which bytes; `None` if it never does.
+    pub(super) fn arrival(
+        &self,
+        page: PageAddress,
+        frame: &[u8],
+        geometry: FlashGeometry,
+    ) -> Option<(PageAddress, PageImage)> {
+        let programs = self.operations[FaultyOperation::Program as usize];
+        match self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie) {
+            None => Some((page, PageImage::from_frame(frame))),
+            Some(ProgramLie::Lost) => None,
+            Some(ProgramLie::Misdirected { pages }) => {
+                let index = page.index() + pages as usize;
+                let block = BlockId(u32::try_from(index / PAGES_PER_BLOCK).ok()?);
+                let elsewhere = PageAddress::new(block, u8::try_from(index % PAGES_PER_BLOCK).ok()?);
+                geometry.contains(elsewhere).then(|| (elsewhere, PageImage::from_frame(frame)))
+            }
+            Some(ProgramLie::Partly { sectors }) => {
+                let mut bytes = frame[..SLOT_BYTES].to_vec();
+                let arrived = (sectors as usize * SECTOR_BYTES).min(SLOT_BYTES);
+                bytes[arrived..].fill(0xFF);
+                Some((page, PageImage::from_frame(&bytes)))
+            }
+        }
+    }
+}
+
+/// Returns the error with which a medium completes an operation.
+pub(super) fn media_error(errno: Option<i32>, page: PageAddress) -> MediaError {
+    match errno {
+        Some(ENODATA) => MediaError::Unreadable { page },
+        other => MediaError::Io { errno: other.unwrap_or(super::EIO), page },
+    }
+}
+
+impl SimMedia {
+    /// Sets the errors and the lie of this boot, counted from now.
+    pub fn inject(&mut self, plan: &FaultPlan) {
+        match &self.file {
+            Some(file) => file.file().set_faults(plan.error, plan.lie),
+            None => {
+                self.faults = InjectedFaults { error: plan.error, lie: plan.lie, operations: [0; 4] };
+            }
+        }
+        if plan.stale_page {
+            self.crash_image.keep_moment(self.flash.as_ref());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The device keeps its promises over the real file medium, on a simulated file that loses power.
+//!
+//! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(clippy::print_stdout, reason = "the log states the number of runs")]
+
+use headwater_sim::faults::PowerCut;
+use headwater_sim::flash::PageAddressing;
+use headwater_sim::media::{MediaBacking, SimMedia};
+use headwater_sim::world::{RunReport, SimWorld, WorldConfig};
+use headwater_ssd::engine::SsdDevice;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+        Err(_) => default,
+    }
+}
+
+/// Returns the world of a seed, on a file.
+fn file_world(seed: u64) -> WorldConfig {
+    let mut config = WorldConfig::from_seed(seed);
+    config.media.backing = MediaBacking::File;
+    config.media.addressing = PageAddressing::ByRead;
+    config
+}
+
+fn world(seed: u64, config: &WorldConfig) -> SimWorld<'static, SsdDevice<SimMedia>> {
+    SimWorld::new(seed, config.clone())
+}
+
+/// Runs `check` for every number on all cores.
+fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(), String> + Sync) {
+    let (next, failures) = (AtomicU64::new(numbers.start), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= numbers.end || failures.lock().unwrap().len() >= 5 {
+                        return;
+                    }
+                    if let Err(failure) = check(number) {
+                        failures.lock().unwrap().push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "on a file:\n{}", failures.join("\n\n"));
+}
+
+#[test]
+fn acked_writes_survive_power_cuts_on_a_file_in_every_world() {
+    let first = number("HEADWATER_SIM_FIRST", 0);
+    let seeds = number("HEADWATER_SIM_SEEDS", 600);
+    let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
+    on_all_cores(first..first + seeds, |seed| {
+        let report = world(seed, &file_world(seed)).run().map_err(|failure| failure.to_string())?;
+        commands.fetch_add(report.commands, Ordering::Relaxed);
+        cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
+        in_recovery.fetch_add(u64::from(report.cuts_in_recovery), Ordering::Relaxed);
+        Ok(())
+    });
+    let [commands, cuts, in_recovery] = [commands, cuts, in_recovery].map(AtomicU64::into_inner);
+    println!("{seeds} seeds on a file: {commands} commands, {cuts} cuts, {in_recovery} in recovery");
+    assert!(cuts >= seeds && in_recovery > seeds / 20, "{cuts} cuts, {in_recovery} in recovery");
+}
+
+/// Cuts the power at every access, those of the start-up included: superblock, sessions and erase table.
+#[test]
+fn promises_hold_with_a_cut_at_every_access_to_the_file() {
+    let mut points = 0;
+    for seed in 11..15 {
+        let mut config = file_world(seed);
+        (config.media.geometry.blocks, config.rounds, config.commands_max) = (20, 1, 120);
+        let whole =
+            world(seed, &config).cut_at(PowerCut::Never).run().unwrap_or_else(|failure| panic!("{failure}"));
+        points += whole.first_boot_points;
+        on_all_cores(1..whole.first_boot_points + 1, |point| {
+            let run = world(seed, &config).cut_at(PowerCut::Point(point)).run();
+            run.map(drop).map_err(|failure| format!("cut at point {point}: {failure}"))
+        });
+    }
+    assert!(points > 100, "{points} points");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_completions_on_a_file() {
+    for seed in 0..10 {
+        let run = || -> RunReport { world(seed, &file_world(seed)).run().unwrap() };
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
