@@ -1,0 +1,169 @@
+//! A medium that lies: every zone of a flash file is damaged, and every key is asked for.
+//!
+//! *No silent answer*: on a damaged medium each read answers with the last acknowledged value or with an explicit error,
+//! or the device refuses to open. An older value, the absence of a stored key, a deleted key that is back, a panic and a
+//! hang are silent. The lists of [`known`] say what version 1 of the format does not notice, and the tests fail if they
+//! change in either direction; version 2 is held to empty ones.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(clippy::print_stdout, reason = "the log states what each damage led to")]
+
+mod damages;
+mod history;
+mod known;
+mod verdict;
+
+use damages::{AimedDamage, metadata_damages, page_damages, read_errors};
+use headwater_sim::faults::{LyingProgram, ProgramLie};
+use history::{DeviceHistory, Ending};
+use known::{
+    PASSING_READ_ERRORS, SILENT_METADATA_V1, SILENT_PAGES_V1, SILENT_WRITES_V1, UNCHECKED_METADATA_V1,
+    UNCHECKED_PAGES_V1, UNCHECKED_WRITES_V1,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use verdict::{Silence, Verdict};
+
+/// The seeds of the histories.
+const SEEDS: Range<u64> = 3..11;
+/// Writes of a history that lie, one in each run, of each kind.
+const LIES: u64 = 16;
+
+/// The outcomes of one damage, over all places it was aimed at.
+#[derive(Default)]
+struct DamageTally {
+    places: u32,
+    refused: u32,
+    with_errors: u32,
+    silent_places: u32,
+    unchecked_places: u32,
+    silent: BTreeMap<Silence, u32>,
+}
+
+/// The tallies by the name of the damage.
+#[derive(Default)]
+struct DamageTable(BTreeMap<String, DamageTally>);
+
+impl DamageTable {
+    fn add(&mut self, name: String, verdict: &Verdict) {
+        let tally = self.0.entry(name).or_default();
+        tally.places += 1;
+        tally.refused += u32::from(verdict.refused.is_some());
+        tally.with_errors += u32::from(verdict.errors > 0);
+        tally.silent_places += u32::from(verdict.is_silent());
+        tally.unchecked_places += u32::from(verdict.is_unchecked());
+        for (&silence, keys) in &verdict.silent {
+            *tally.silent.entry(silence).or_default() += keys;
+        }
+    }
+
+    fn print(&self) {
+        for (name, tally) in &self.0 {
+            let DamageTally { places, refused, with_errors, silent_places, unchecked_places, silent } = tally;
+            println!(
+                "{name}: {places} places, {refused} refused, {with_errors} with errors, {silent_places} silent \
+                 {silent:?}, {unchecked_places} that a check calls whole"
+            );
+        }
+    }
+
+    fn names(&self, which: impl Fn(&DamageTally) -> bool) -> BTreeSet<&str> {
+        self.0.iter().filter(|(_, tally)| which(tally)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Asserts that exactly the known damages are silent, and exactly the known ones pass a check.
+    fn assert_known(&self, silent: &[&'static str], unchecked: &[&'static str]) {
+        self.print();
+        let known = |list: &[&'static str]| list.iter().copied().collect::<BTreeSet<&str>>();
+        assert_eq!(self.names(|tally| tally.silent_places > 0), known(silent), "silent damages");
+        assert_eq!(
+            self.names(|tally| tally.unchecked_places > 0),
+            known(unchecked),
+            "damages a check calls whole"
+        );
+    }
+}
+
+/// Runs `check` for every ending, each on a thread.
+fn for_every_ending(check: impl Fn(Ending) -> Vec<(String, Verdict)> + Sync) -> DamageTable {
+    let check = &check;
+    std::thread::scope(|scope| {
+        let running = Ending::ALL.map(|ending| scope.spawn(move || check(ending)));
+        let mut table = DamageTable::default();
+        for (name, verdict) in running.into_iter().flat_map(|thread| thread.join().unwrap()) {
+            table.add(name, &verdict);
+        }
+        table
+    })
+}
+
+/// Returns the verdict about each damage to the history of a seed.
+fn judge(
+    seed: u64,
+    ending: Ending,
+    damages: impl Fn(&DeviceHistory) -> Vec<AimedDamage>,
+) -> Vec<(String, Verdict)> {
+    let history = DeviceHistory::new(seed, ending, None);
+    let judged = damages(&history).into_iter().map(|damage| {
+        let verdict = Verdict::of(&history.keys, || damage.apply(&history.file));
+        (damage.name, verdict)
+    });
+    judged.collect()
+}
+
+#[test]
+fn an_undamaged_file_answers_every_key_and_passes_a_check() {
+    for ending in Ending::ALL {
+        for seed in SEEDS {
+            let history = DeviceHistory::new(seed, ending, None);
+            let verdict = Verdict::of(&history.keys, || history.file.snapshot());
+            let silent = verdict.errors > 0 || verdict.is_silent();
+            assert!(verdict.refused.is_none() && !silent, "{ending:?} {seed} {verdict:?}");
+            assert!(verdict.whole, "{ending:?} {seed} {verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn damaged_metadata_is_silent_exactly_where_version_1_cannot_notice_it() {
+    let table =
+        for_every_ending(|ending| SEEDS.flat_map(|seed| judge(seed, ending, metadata_damages)).collect());
+    table.assert_known(SILENT_METADATA_V1, UNCHECKED_METADATA_V1);
+}
+
+#[test]
+fn damaged_pages_are_silent_exactly_where_version_1_cannot_notice_it() {
+    let table = for_every_ending(|ending| judge(SEEDS.start, ending, page_damages));
+    table.assert_known(SILENT_PAGES_V1, UNCHECKED_PAGES_V1);
+}
+
+#[test]
+fn unreadable_pages_are_never_taken_for_zeroes() {
+    let table = for_every_ending(|ending| judge(SEEDS.start, ending, read_errors));
+    table.assert_known(&[], PASSING_READ_ERRORS);
+}
+
+/// Makes one write of a history lie: it is answered and does not arrive as it should; the device goes on and stops.
+#[test]
+fn lying_writes_are_silent_exactly_where_version_1_cannot_notice_it() {
+    let table = for_every_ending(|ending| {
+        let writes = DeviceHistory::new(SEEDS.start, ending, None).writes;
+        let mut judged = Vec::new();
+        for (name, lie) in [
+            ("write lost", ProgramLie::Lost),
+            ("write misdirected", ProgramLie::Misdirected { pages: 197 }),
+            ("write done in part", ProgramLie::Partly { sectors: 5 }),
+        ] {
+            for part in 1..=LIES {
+                let nth = writes - writes / 2 * part / LIES;
+                let lied = DeviceHistory::new(SEEDS.start, ending, Some(LyingProgram { nth, lie }));
+                let mut verdict = Verdict::of(&lied.keys, || lied.file.snapshot());
+                if lied.hung {
+                    verdict.note(Silence::Hang);
+                }
+                judged.push((name.to_owned(), verdict));
+            }
+        }
+        judged
+    });
+    table.assert_known(SILENT_WRITES_V1, UNCHECKED_WRITES_V1);
+}
