@@ -1,8 +1,10 @@
 //! Runs the worlds of many seeds on all cores in one process, and keeps what failed.
 //!
 //! Input: a [`SwarmPlan`], and the function that runs one world ([`crate::replay::replay`], or a test's).
-//! Output: a [`SwarmReport`] with the counts and a [`FailedWorld`] for each seed whose world broke a promise or panicked.
+//! Output: a [`SwarmReport`] with the counts and a [`FailedWorld`] for each seed whose world broke a promise, panicked or
+//! did not end.
 //! Invariant: a failed seed, run again alone, fails in the same way; the swarm does so itself to record its last events.
+//! No thread can be stopped from outside: a world without an end keeps its thread until the process exits.
 
 use crate::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
 use headwater_host::clock::{Clock, Nanos};
@@ -13,12 +15,15 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 /// Failed worlds after which a swarm ends: a common fault needs no more.
 pub const FAILURES_MAX: usize = 32;
 /// Last events of a failed world that are kept.
 const EVENTS_KEPT: usize = 200;
+/// Time between two looks at the worlds that run.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +36,8 @@ pub struct SwarmPlan {
     pub time: Nanos,
     /// Threads that run worlds.
     pub threads: usize,
+    /// Time after which a world counts as one without an end, and the swarm ends.
+    pub world_time: Nanos,
 }
 
 impl SwarmPlan {
@@ -44,11 +51,13 @@ impl SwarmPlan {
             seeds: u64::MAX,
             time: Nanos(u64::MAX),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            // Large worlds take a tenth of a second.
+            world_time: Nanos::from_millis(120_000),
         }
     }
 }
 
-/// A world that broke a promise, or panicked.
+/// A world that broke a promise, panicked or did not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedWorld {
     /// Its seed.
@@ -154,48 +163,120 @@ impl fmt::Display for SwarmReport {
     }
 }
 
+/// The state that the threads of a swarm share.
+struct SwarmState<R> {
+    plan: SwarmPlan,
+    run: R,
+    clock: Clock,
+    /// Seeds given out.
+    started: AtomicU64,
+    stopped: AtomicBool,
+    failures: Mutex<Vec<FailedWorld>>,
+    /// The world that each thread runs.
+    running: Vec<RunningWorld>,
+}
+
+/// The world that a thread runs.
+#[derive(Debug, Default)]
+struct RunningWorld {
+    seed: AtomicU64,
+    /// The time of its start in nanoseconds, from 1; 0 while no world runs.
+    since: AtomicU64,
+}
+
 /// Runs the swarm.
 pub fn run_swarm<R>(plan: &SwarmPlan, run: R) -> SwarmReport
 where
-    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure> + Sync,
+    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure> + Send + Sync + 'static,
 {
-    let clock = Clock::start();
-    let end = clock.now().after(plan.time);
-    let started = AtomicU64::new(0);
-    let stopped = AtomicBool::new(false);
-    let total = Mutex::new(SwarmReport { first: plan.first, ..SwarmReport::default() });
-    let work = || {
-        let mut own = SwarmReport::default();
-        let cpu = Clock::thread_cpu();
-        while !stopped.load(Ordering::Relaxed) && clock.now() < end {
-            let number = started.fetch_add(1, Ordering::Relaxed);
-            if number >= plan.seeds {
-                break;
-            }
-            own.worlds += 1;
-            let seed = plan.first.wrapping_add(number);
-            match run_caught(seed, &run, None) {
-                Ok(report) => own.add(&report),
-                Err(_) => {
-                    let failed = replay_failed(seed, &run);
-                    let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-                    total.failures.push(failed);
-                    stopped.fetch_or(total.failures.len() >= FAILURES_MAX, Ordering::Relaxed);
-                }
-            }
-        }
-        own.cpu = Nanos(Clock::thread_cpu().0.saturating_sub(cpu.0));
-        total.lock().unwrap_or_else(PoisonError::into_inner).merge(&own);
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..plan.threads.max(1) {
-            scope.spawn(work);
-        }
+    let threads = plan.threads.max(1);
+    let state = Arc::new(SwarmState {
+        plan: *plan,
+        run,
+        clock: Clock::start(),
+        started: AtomicU64::new(0),
+        stopped: AtomicBool::new(false),
+        failures: Mutex::new(Vec::new()),
+        running: (0..threads).map(|_| RunningWorld::default()).collect(),
     });
-    let mut report = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    report.wall = Nanos(clock.now().0);
+    let (done, finished) = mpsc::channel();
+    for thread in 0..threads {
+        let (state, done) = (Arc::clone(&state), done.clone());
+        std::thread::spawn(move || drop(done.send((thread, state.run_worlds(thread)))));
+    }
+    let mut report = SwarmReport { first: plan.first, ..SwarmReport::default() };
+    let mut at_work: Vec<usize> = (0..threads).collect();
+    while !at_work.is_empty() {
+        if let Ok((thread, counts)) = finished.recv_timeout(WATCH_INTERVAL) {
+            report.merge(&counts);
+            at_work.retain(|other| *other != thread);
+        }
+        at_work.retain(|thread| match state.endless_world(*thread) {
+            None => true,
+            Some(failed) => {
+                state.stopped.store(true, Ordering::Relaxed);
+                state.add_failure(failed);
+                report.worlds += 1;
+                false
+            }
+        });
+    }
+    report.wall = state.clock.now();
+    report.failures = std::mem::take(&mut state.failures.lock().unwrap_or_else(PoisonError::into_inner));
     report.failures.sort_by_key(|failed| failed.seed);
     report
+}
+
+impl<R> SwarmState<R>
+where
+    R: Fn(u64, Option<LineSink<'_>>) -> Result<RunReport, RunFailure>,
+{
+    /// Runs worlds until the swarm ends, and returns their counts.
+    fn run_worlds(&self, thread: usize) -> SwarmReport {
+        let mut counts = SwarmReport::default();
+        let running = &self.running[thread];
+        loop {
+            let now = self.clock.now();
+            if self.stopped.load(Ordering::Relaxed) || now >= self.plan.time {
+                break;
+            }
+            let number = self.started.fetch_add(1, Ordering::Relaxed);
+            if number >= self.plan.seeds {
+                break;
+            }
+            let seed = self.plan.first.wrapping_add(number);
+            running.seed.store(seed, Ordering::Relaxed);
+            running.since.store(now.0 + 1, Ordering::Release);
+            counts.worlds += 1;
+            match run_caught(seed, &self.run, None) {
+                Ok(report) => counts.add(&report),
+                Err(_) => self.add_failure(replay_failed(seed, &self.run)),
+            }
+        }
+        running.since.store(0, Ordering::Release);
+        counts.cpu = Clock::thread_cpu();
+        counts
+    }
+
+    fn add_failure(&self, failed: FailedWorld) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.push(failed);
+        self.stopped.fetch_or(failures.len() >= FAILURES_MAX, Ordering::Relaxed);
+    }
+
+    /// Returns the world of a thread if it has run for longer than any world takes.
+    fn endless_world(&self, thread: usize) -> Option<FailedWorld> {
+        let running = &self.running[thread];
+        let since = running.since.load(Ordering::Acquire);
+        let spent = self.clock.now().since(Nanos(since));
+        (since != 0 && spent >= self.plan.world_time).then(|| {
+            let seed = running.seed.load(Ordering::Relaxed);
+            let cause = format!(
+                "seed {seed}: the world has not ended after {spent}\nreplay with: headwater sim replay --seed {seed}"
+            );
+            FailedWorld { seed, cause, events: Vec::new() }
+        })
+    }
 }
 
 /// Runs a failed world again, and records its last events.

@@ -112,6 +112,7 @@ fn swarm(args: &SwarmArgs) -> Result<(), CommandFailure> {
         seeds: args.seeds.unwrap_or(fresh.seeds),
         time: args.seconds.map_or(fresh.time, |seconds| Nanos(seconds.saturating_mul(1_000_000_000))),
         threads: args.threads.unwrap_or(fresh.threads),
+        ..fresh
     };
     write_line(&format!("from seed {} on {} threads", plan.first, plan.threads))?;
     let report = run_swarm(&plan, headwater_sim::replay::replay);

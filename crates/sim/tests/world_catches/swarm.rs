@@ -10,7 +10,7 @@ use headwater_sim::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, SimWorl
 type WorldTest = fn(&WorldConfig) -> bool;
 
 fn plan(seeds: u64) -> SwarmPlan {
-    SwarmPlan { first: SWARM_SEEDS + 1_000, seeds, time: Nanos(u64::MAX), threads: 2 }
+    SwarmPlan { first: SWARM_SEEDS + 1_000, seeds, threads: 2, ..SwarmPlan::fresh() }
 }
 
 /// Runs the world of this seed over the toy device, with a medium that is large enough for it.
@@ -48,7 +48,7 @@ fn planted_flaw_is_found_and_its_seed_fails_again_event_by_event() {
 #[test]
 fn panic_of_one_world_is_reported_with_its_seed() {
     let broken = SWARM_SEEDS + 1_007;
-    let report = run_swarm(&plan(20), |seed, sink| {
+    let report = run_swarm(&plan(20), move |seed, sink| {
         assert!(seed != broken, "planted");
         run_toy::<0>(seed, sink)
     });
@@ -56,6 +56,23 @@ fn panic_of_one_world_is_reported_with_its_seed() {
     let [failed] = &report.failures[..] else { panic!("{report}") };
     assert_eq!(failed.seed, broken);
     assert!(failed.cause.contains("planted"), "{}", failed.cause);
+}
+
+#[test]
+fn world_without_an_end_is_reported_and_ends_the_swarm() {
+    let endless = SWARM_SEEDS + 1_003;
+    let plan = SwarmPlan { world_time: Nanos::from_millis(10_000), ..plan(u64::MAX) };
+    let report = run_swarm(&plan, move |seed, sink| {
+        if seed == endless {
+            loop {
+                std::thread::park();
+            }
+        }
+        run_toy::<0>(seed, sink)
+    });
+    let [failed] = &report.failures[..] else { panic!("{report}") };
+    assert_eq!(failed.seed, endless);
+    assert!(failed.cause.contains("has not ended"), "{}", failed.cause);
 }
 
 #[test]
