@@ -273,6 +273,11 @@ impl HashedIndex {
         Self { segments: (0..SEGMENTS).map(|_| IndexSegment::default()).collect(), len: 0 }
     }
 
+    /// Returns the number of empty segments from `first` on that follow each other, at most `max`.
+    pub fn empty_segments(&self, first: usize, max: usize) -> usize {
+        self.segments[first..].iter().take(max).take_while(|segment| segment.is_empty()).count()
+    }
+
     /// Returns all entries of one segment in hash order.
     pub fn segment(&self, number: usize) -> impl Iterator<Item = (KeyHash, IndexEntry)> + '_ {
         self.segments[number].iter().map(move |(low, entry)| (join(number, low), entry))
@@ -292,7 +297,7 @@ impl HashedIndex {
             }
             lows.push((low, entry));
         }
-        if entries.is_empty() && self.segments[number].bytes() == 0 {
+        if entries.is_empty() && self.segments[number].is_empty() {
             return Ok(());
         }
         self.len -= self.segments[number].iter().count() as u64;
@@ -331,9 +336,8 @@ impl RecordIndex for HashedIndex {
         let (segment, low) = split(from);
         let first = self.segments.get(segment)?.next(low).map(|(low, entry)| (join(segment, low), entry));
         first.or_else(|| {
-            (segment + 1..SEGMENTS).find_map(|number| {
-                self.segments[number].next(0).map(|(low, entry)| (join(number, low), entry))
-            })
+            let number = segment + 1 + self.empty_segments(segment + 1, SEGMENTS);
+            self.segments.get(number)?.next(0).map(|(low, entry)| (join(number, low), entry))
         })
     }
 

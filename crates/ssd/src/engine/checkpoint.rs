@@ -237,8 +237,7 @@ impl CheckpointWriter {
     fn fill<M: Media>(&mut self, ftl: &mut Ftl<M>) {
         while self.encoder.buffered() < PAGE_DATA_BYTES && self.end_barrier.is_none() {
             if self.segment < SEGMENTS {
-                self.encoder.push_segment(&ftl.index().hashed, self.segment);
-                self.segment += 1;
+                self.segment += self.encoder.push_segments(&ftl.index().hashed, self.segment);
             } else if !self.encoder.push_block_run(&ftl.index().flat) {
                 self.encoder.push_end(ftl);
                 let barrier = ftl.request_barrier();

@@ -196,6 +196,10 @@ impl IndexSegment {
         true
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub(super) fn next(&self, from: u64) -> Option<(u64, IndexEntry)> {
         let start = self.lower_bound(from);
         let slot = self.slots.get(start..)?.iter().find(|slot| !slot.is_empty())?;

@@ -22,6 +22,8 @@ const MAGIC: [u8; 4] = *b"HWCK";
 pub(crate) const CHECKPOINT_VERSION_KEYS: u32 = 1;
 /// Version of the format with blocks.
 pub(crate) const CHECKPOINT_VERSION: u32 = 2;
+/// Empty segments encoded together: a page of their lengths.
+const EMPTY_SEGMENTS_MAX: usize = 1_024;
 /// Block entries encoded together.
 const RUN_ENTRIES: usize = 512;
 /// Bits of a page number within a checkpoint.
@@ -134,8 +136,19 @@ impl CheckpointEncoder {
         encoder
     }
 
-    /// Appends one segment of the index.
-    pub(crate) fn push_segment(&mut self, index: &HashedIndex, number: usize) {
+    /// Appends a segment of the index, or several if they are empty, and returns how many.
+    pub(crate) fn push_segments(&mut self, index: &HashedIndex, first: usize) -> usize {
+        const EMPTY: [u8; 4 * EMPTY_SEGMENTS_MAX] = [0; _];
+        let empty = index.empty_segments(first, EMPTY_SEGMENTS_MAX);
+        if empty > 0 {
+            self.push(&EMPTY[..4 * empty]);
+            return empty;
+        }
+        self.push_segment(index, first);
+        1
+    }
+
+    fn push_segment(&mut self, index: &HashedIndex, number: usize) {
         let entries: Vec<_> = index.segment(number).collect();
         self.push(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (hash, entry) in entries {
