@@ -424,8 +424,9 @@ impl DeviceChecker {
         if sequence.0 == 0 {
             return;
         }
-        let history = self.key(namespace, key);
-        if let Some(write) = history.writes.iter_mut().find(|write| write.group == group) {
+        let history = self.spaces[namespace.index()].keys.get_mut(key);
+        let mut writes = history.into_iter().flat_map(|history| &mut history.writes);
+        if let Some(write) = writes.find(|write| write.group == group) {
             write.sequence = Some(sequence.0);
         }
     }

@@ -26,12 +26,16 @@ pub struct PageImage {
 
 impl PageImage {
     /// Copies a page slot from the front of a frame.
+    ///
+    /// # Panics
+    /// Never: a shorter frame is filled up with zeroes.
     #[must_use]
     pub fn from_frame(frame: &[u8]) -> Self {
-        let mut bytes = Box::new([0; SLOT_BYTES]);
-        let length = frame.len().min(SLOT_BYTES);
-        bytes[..length].copy_from_slice(&frame[..length]);
-        Self { bytes, readable: true }
+        let mut bytes = Vec::with_capacity(SLOT_BYTES);
+        bytes.extend_from_slice(&frame[..frame.len().min(SLOT_BYTES)]);
+        bytes.resize(SLOT_BYTES, 0);
+        let bytes = bytes.into_boxed_slice().try_into();
+        Self { bytes: bytes.expect("a slot has as many bytes as were collected"), readable: true }
     }
 
     /// Returns the data, followed by the spare.

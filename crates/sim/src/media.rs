@@ -33,8 +33,11 @@ use media_request::MediaRequest;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The kernel's errno of an input/output error, with which a medium without power completes operations.
+/// The kernel's errno of an input/output error.
 const EIO: i32 = 5;
+/// The kernel's errno of missing data, with which a medium without power completes operations. Unlike other errors it
+/// tells the device that it need not repeat a read many times.
+const ENODATA: i32 = 61;
 
 /// The configuration of a simulated medium.
 #[derive(Clone, Copy, Debug)]
@@ -464,7 +467,7 @@ impl Media for SimMedia {
 fn failed_completion(op: InFlight) -> MediaCompletion {
     MediaCompletion {
         token: op.token,
-        result: Err(MediaError::Io { errno: EIO, page: op.request.page() }),
+        result: Err(MediaError::Io { errno: ENODATA, page: op.request.page() }),
         frame: op.frame,
     }
 }

@@ -91,7 +91,7 @@ pub struct WorkloadRequest {
 pub struct CommandStream {
     rng: fastrand::Rng,
     config: WorkloadConfig,
-    values: u64,
+    keys: Vec<Bytes>,
 }
 
 /// The lookup of the sequence of a key's record, as far as the client has learnt it.
@@ -101,7 +101,8 @@ impl CommandStream {
     /// Creates a stream from a seed.
     #[must_use]
     pub fn new(seed: u64, config: WorkloadConfig) -> Self {
-        Self { rng: fastrand::Rng::with_seed(seed), config, values: 0 }
+        let keys = (0..config.keys.max(1)).map(key_bytes).collect();
+        Self { rng: fastrand::Rng::with_seed(seed), config, keys }
     }
 
     /// Returns the next request.
@@ -160,7 +161,11 @@ impl CommandStream {
         let keys = self.config.keys.max(1);
         let number =
             if self.rng.u8(0..4) == 0 { self.rng.u32(0..keys.div_ceil(8)) } else { self.rng.u32(0..keys) };
-        (number, key_bytes(number))
+        (number, self.key(number))
+    }
+
+    fn key(&self, number: u32) -> Bytes {
+        self.keys[number as usize].clone()
     }
 
     fn store(&mut self, namespace: NamespaceId, wall: UnixMillis, known: KnownSequence<'_>) -> SsdCommand {
@@ -217,7 +222,7 @@ impl CommandStream {
         let conditions = self.rng.u8(0..4) == 0 && self.config.conditions == FeatureUse::Some;
         let mut writes = Vec::new();
         for number in numbers {
-            let key = key_bytes(number);
+            let key = self.key(number);
             let condition = match (conditions, self.rng.u8(0..6)) {
                 (true, 0) => WriteCondition::IfExists,
                 (true, 1) => WriteCondition::IfAbsent,
@@ -248,7 +253,6 @@ impl CommandStream {
     }
 
     fn value(&mut self, key_number: u32) -> Bytes {
-        self.values += 1;
         let longest = self.config.value_bytes_max.max(1);
         let every = self.config.chained_every;
         let length = match self.rng.u8(0..20) {

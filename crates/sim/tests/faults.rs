@@ -89,7 +89,7 @@ fn flush_cut_before_its_end_promises_nothing() {
     settle(&mut media);
     media.arm(PowerCut::Point(1));
     submit(&mut media, MediaOp::Flush);
-    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
+    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 61, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
     assert_eq!(bytes(&media, page(0, 0)), None);
 }
@@ -100,7 +100,7 @@ fn cut_at_the_end_of_an_operation_keeps_it_and_loses_its_completion() {
     let mut media = media(FEMU, 0);
     media.arm(PowerCut::Point(2));
     submit(&mut media, program(page(0, 0), 1));
-    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 5, .. })]));
+    assert!(matches!(settle(&mut media)[..], [Err(MediaError::Io { errno: 61, .. })]));
     let media = media.power_cut(&mut rng, &DamagePlan::CLEAN);
     assert_eq!(bytes(&media, page(0, 0)), Some(vec![1; SLOT_BYTES]));
 }

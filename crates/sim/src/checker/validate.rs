@@ -179,7 +179,9 @@ impl DeviceChecker {
         seen: KeyObservation,
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
-        self.key(namespace, key);
+        if self.space(namespace).is_some_and(|space| !space.keys.contains_key(key)) {
+            self.key(namespace, key);
+        }
         let Some(history) = self.space(namespace).and_then(|space| space.keys.get(key)) else {
             return Ok(());
         };

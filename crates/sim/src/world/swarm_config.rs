@@ -31,19 +31,19 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x7377_6172_6D00);
     let size = match rng.u8(0..100) {
         0 => WorldSize::Large,
-        1..=4 => WorldSize::Medium,
+        1..=3 => WorldSize::Medium,
         _ => WorldSize::Small,
     };
     let media = media(&mut rng, size);
     let mut device = device(&mut rng);
     let mut workload = workload(&mut rng, size);
     let mut block_namespace = None;
-    if rng.u8(0..4) == 0 {
+    if rng.u8(0..6) == 0 {
         device.durability[BLOCK_NAMESPACE.index()] = durability(&mut rng);
         workload.namespaces = 1;
         block_namespace = Some(BlockNamespaceConfig {
             format: BlockFormat::ALL[rng.usize(0..2)],
-            blocks: if rng.u8(0..4) == 0 { rng.u32(100..=250) } else { rng.u32(4..=24) },
+            blocks: if rng.u8(0..6) == 0 { rng.u32(100..=250) } else { rng.u32(4..=24) },
             changes_every: [20, 100, 1_000][rng.usize(0..3)],
         });
     }
@@ -53,7 +53,7 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         workload,
         block_namespace,
         depth: [1, 2, 4, 16, 64][rng.usize(0..5)],
-        rounds: if size == WorldSize::Large { rng.u32(2..=5) } else { rng.u32(1..=2) },
+        rounds: if size == WorldSize::Large { rng.u32(2..=5) } else { [1, 1, 1, 2][rng.usize(0..4)] },
         commands_max: 1 << if size == WorldSize::Large { rng.u32(6..=10) } else { rng.u32(6..=9) },
         points_max: 1 << rng.u32(6..=11),
         // Media of version 1 cannot notice every lie.
@@ -143,9 +143,9 @@ fn shares(rng: &mut fastrand::Rng) -> CommandShares {
 
 fn switches(rng: &mut fastrand::Rng) -> WorldSwitches {
     WorldSwitches {
-        early_cut_every: [0, 1, 2, 4][rng.usize(0..4)],
-        checkpoint_every: [0, 0, 64, 250][rng.usize(0..4)],
-        inspection: if rng.u8(0..8) == 0 { FeatureUse::Some } else { FeatureUse::Never },
+        early_cut_every: [0, 1, 4, 8, 8][rng.usize(0..5)],
+        checkpoint_every: [0, 0, 0, 200, 50][rng.usize(0..5)],
+        inspection: if rng.u8(0..12) == 0 { FeatureUse::Some } else { FeatureUse::Never },
         shutdown: feature(rng),
         torn_operations: feature(rng),
         damaged_neighbours: feature(rng),
