@@ -3,7 +3,7 @@
 //! Input: pages and who waits for them, and the completions of reads. Output: pages in device DRAM, with one pin for each
 //! waiter, and the end of each read. Invariant: nothing of a failed read is kept; the next request asks the medium again.
 
-use crate::log::blocks::BlockTable;
+use crate::log::blocks::{BlockState, BlockTable};
 use crate::log::page_cache::PageCache;
 use crate::media::geometry::PageAddress;
 use crate::media::token::MediaPurpose;
@@ -94,7 +94,7 @@ impl PageReads {
     }
 
     /// Completes a read and appends its end to `ended`, once for each waiter. The page goes into the cache with one pin per
-    /// waiter, unless the read failed, or the block was erased or reopened since the request.
+    /// waiter, unless the read failed, or the block is being erased, or was erased or reopened since the request.
     ///
     /// # Panics
     /// No read of the page was submitted.
@@ -109,8 +109,11 @@ impl PageReads {
         let reading = self.in_flight.remove(&page).filter(|reading| reading.submitted);
         let reading =
             reading.unwrap_or_else(|| panic!("the medium completed a read of {page} that was not submitted"));
-        let same_life = blocks.get(page.block).order == reading.order && reading.order != 0
-            || mutant(Mutant::EarlierPageCached);
+        // A block keeps its order until its erase completes, but its pages left the cache when the erase was submitted.
+        let block = blocks.get(page.block);
+        let same_life =
+            block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing
+                || mutant(Mutant::EarlierPageCached);
         let result = match (done.result, done.frame) {
             (Ok(state), Some(mut frame)) if same_life => {
                 if state == PageState::Blank {
@@ -138,5 +141,43 @@ impl PageReads {
     /// Returns true if no read is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Sequence;
+    use crate::media::geometry::FlashGeometry;
+    use crate::media::memory::MemoryMedia;
+    use headwater_dma::pool::Pool;
+
+    /// Repeats what broke: a read that ended during the erase of its block put the old page into the cache, and the page
+    /// that was programmed there after the erase did not replace it.
+    #[test]
+    fn page_read_before_an_erase_is_not_kept_when_the_read_ends_during_the_erase() {
+        let geometry = FlashGeometry::with_blocks(1);
+        let mut media = MemoryMedia::erased(geometry).unwrap();
+        let mut dram = PageCache::new(geometry, 4, Pool::of_process().unwrap());
+        let mut blocks = BlockTable::new(geometry);
+        let erased = blocks.take_dirty().unwrap();
+        blocks.complete_erase(erased);
+        let block = blocks.open(Sequence(1), false).unwrap();
+        blocks.close(block, 1);
+        let page = PageAddress::new(block, 0);
+        for (erases, expected) in [(false, ReadResult::Pinned), (true, ReadResult::Outdated)] {
+            let (mut reads, mut done, mut ended) = (PageReads::default(), Vec::new(), Vec::new());
+            reads.request(page, ReadWaiter::Collector, &blocks);
+            assert!(reads.submit(&mut media, &mut dram, Nanos::ZERO));
+            if erases {
+                blocks.mark_evacuated(block);
+                dram.drop_block(block);
+                blocks.mark_erasing(block);
+            }
+            media.poll(Nanos::ZERO, &mut done);
+            reads.complete(page, done.pop().unwrap(), &mut dram, &blocks, &mut ended);
+            assert_eq!(ended, [EndedRead { waiter: ReadWaiter::Collector, page, result: expected }]);
+            assert_eq!(dram.peek(page).is_some(), !erases);
+        }
     }
 }
