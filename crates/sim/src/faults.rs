@@ -227,11 +227,17 @@ impl FaultPlan {
         stale_page: false,
     };
 
+    /// Adds operations that fail to the plan.
+    #[must_use]
+    pub fn with_drawn_error(self, rng: &mut fastrand::Rng, operations_max: u64) -> Self {
+        Self { error: Some(OperationError::draw(rng, operations_max)), ..self }
+    }
+
     /// Adds one fault of a medium that lies, of any kind, to the plan.
     #[must_use]
     pub fn with_drawn_lie(mut self, rng: &mut fastrand::Rng, operations_max: u64) -> Self {
         match rng.u8(0..5) {
-            0 | 1 => self.error = Some(OperationError::draw(rng, operations_max)),
+            0 | 1 => return self.with_drawn_error(rng, operations_max),
             2 | 3 => self.lie = Some(LyingProgram::draw(rng, operations_max)),
             _ => self.stale_page = true,
         }

@@ -33,8 +33,6 @@ use media_request::MediaRequest;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The kernel's errno of an input/output error.
-const EIO: i32 = 5;
 /// The kernel's errno of missing data, with which a medium without power completes operations. Unlike other errors it
 /// tells the device that it need not repeat a read many times.
 const ENODATA: i32 = 61;
@@ -265,17 +263,18 @@ impl SimMedia {
             return;
         };
         let Some(flash) = self.flash.as_mut() else { return };
-        let result = match &op.request {
-            request if op.failed.is_some() => {
+        let result = match (op.failed, &op.request) {
+            // As from the kernel: only a page that a power cut left unreadable is one that the medium itself calls lost.
+            (Some(errno), request) => {
                 flash.discard(id);
-                Err(injected_faults::media_error(op.failed, request.page()))
+                Err(MediaError::Io { errno, page: request.page() })
             }
-            MediaRequest::Read(page) => read(flash, *page, op.frame.as_mut()),
-            MediaRequest::Program(_) | MediaRequest::Erase(_) => {
+            (None, MediaRequest::Read(page)) => read(flash, *page, op.frame.as_mut()),
+            (None, MediaRequest::Program(_) | MediaRequest::Erase(_)) => {
                 flash.finish(id);
                 Ok(PageState::Programmed)
             }
-            MediaRequest::Flush(covered) => {
+            (None, MediaRequest::Flush(covered)) => {
                 flash.make_durable(covered);
                 Ok(PageState::Programmed)
             }
@@ -401,6 +400,9 @@ impl Media for SimMedia {
             return Ok(());
         }
         let failed = self.faults.strike(&op);
+        if failed.is_some() {
+            self.crash_image.lock().first_error.get_or_insert(now);
+        }
         let (frame, asked) = self.begin(id, op, now);
         self.in_flight.insert(id, InFlight { token, frame, request: asked, failed });
         self.pass_point();

@@ -83,6 +83,8 @@ struct SimFileState {
     operations: [u64; 4],
     error: Option<OperationError>,
     lie: Option<LyingProgram>,
+    /// Time of the first injected error.
+    first_error: Option<Nanos>,
     journal: Option<FileJournal>,
 }
 
@@ -111,6 +113,7 @@ impl SimFile {
             operations: [0; 4],
             error: None,
             lie: None,
+            first_error: None,
             journal: None,
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -180,6 +183,12 @@ impl SimFile {
         self.lock().now
     }
 
+    /// Returns the time of the first injected error.
+    #[must_use]
+    pub fn first_error(&self) -> Option<Nanos> {
+        self.lock().first_error
+    }
+
     /// Returns the first transfer that violated the rules of a file.
     #[must_use]
     pub fn misuse(&self) -> Option<FileMisuse> {
@@ -212,7 +221,9 @@ impl SimFileState {
         let count = &mut self.operations[operation as usize];
         *count += 1;
         let error = self.error.as_mut().filter(|error| error.operation == operation)?;
-        error.strike(*count, range)
+        let errno = error.strike(*count, range)?;
+        self.first_error.get_or_insert(self.now);
+        Some(errno)
     }
 
     /// Accepts a write, as it is or as the lie of the boot has it. Returns its id.

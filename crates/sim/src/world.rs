@@ -11,7 +11,10 @@ mod recovery_check;
 mod report;
 mod swarm_config;
 
-pub use config::{BLOCK_SEEDS, BlockNamespaceConfig, MediumHonesty, SWARM_SEEDS, WorldConfig, WorldSwitches};
+pub use config::{
+    BLOCK_SEEDS, BlockNamespaceConfig, FILE_SEEDS, LYING_SEEDS, MediumHonesty, SWARM_SEEDS, WorldConfig,
+    WorldSwitches,
+};
 pub use report::{FailureCause, RunFailure, RunReport};
 
 use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint};
@@ -22,7 +25,7 @@ use crate::simulated_device::{BootTime, SimulatedDevice};
 use crate::timeline::SlowDie;
 use crate::workload::{CommandStream, FeatureUse};
 use block_namespace::BlockNamespaceModel;
-use config::BLOCK_NAMESPACE;
+use config::{BLOCK_NAMESPACE, drawn_seed};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -100,7 +103,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     /// Creates a world before its first boot.
     #[must_use]
     pub fn new(seed: u64, config: WorldConfig) -> Self {
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = fastrand::Rng::with_seed(drawn_seed(seed));
         Self {
             seed,
             checker: DeviceChecker::new(&config.device.durability),
@@ -177,8 +180,12 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let points_max = self.config.points_max;
             let plan = FaultPlan::draw(&mut self.rng, points_max, self.config.media.geometry);
             let mut plan = self.config.switches.restrict(plan);
-            if self.config.honesty == MediumHonesty::Lying && boot + 1 == self.config.rounds {
-                plan = plan.with_drawn_lie(&mut self.rng, points_max);
+            if boot + 1 == self.config.rounds {
+                plan = match self.config.honesty {
+                    MediumHonesty::Honest => plan,
+                    MediumHonesty::Failing => plan.with_drawn_error(&mut self.rng, points_max),
+                    MediumHonesty::Lying => plan.with_drawn_lie(&mut self.rng, points_max),
+                };
             }
             match self.run_boot(media, plan)? {
                 Some(next) => media = next,
@@ -239,7 +246,9 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
         self.report.media_operations += image.points();
         self.report.cuts += 1;
-        self.checker.power_cut(self.now, self.media_slack(plan.slow_die));
+        // A device that cannot write any more says so, and keeps no promise of a later time.
+        let promised = image.first_error().map_or(self.now, |at| at.min(self.now));
+        self.checker.power_cut(promised, self.media_slack(plan.slow_die));
         self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
         let media = image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)?;

@@ -5,9 +5,9 @@
 #![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
 use headwater_sim::faults::PowerCut;
-use headwater_sim::flash::PageAddressing;
-use headwater_sim::media::{MediaBacking, SimMedia};
-use headwater_sim::world::{RunReport, SimWorld, WorldConfig};
+use headwater_sim::media::SimMedia;
+use headwater_sim::replay::replay;
+use headwater_sim::world::{FILE_SEEDS, RunReport, SimWorld, WorldConfig};
 use headwater_ssd::engine::SsdDevice;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +21,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// Returns the world of a seed, on a file.
 fn file_world(seed: u64) -> WorldConfig {
-    let mut config = WorldConfig::from_seed(seed);
-    config.media.backing = MediaBacking::File;
-    config.media.addressing = PageAddressing::ByRead;
-    config
+    WorldConfig::from_seed(FILE_SEEDS + seed)
 }
 
 fn world(seed: u64, config: &WorldConfig) -> SimWorld<'static, SsdDevice<SimMedia>> {
@@ -59,7 +56,7 @@ fn acked_writes_survive_power_cuts_on_a_file_in_every_world() {
     let seeds = number("HEADWATER_SIM_SEEDS", 600);
     let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
     on_all_cores(first..first + seeds, |seed| {
-        let report = world(seed, &file_world(seed)).run().map_err(|failure| failure.to_string())?;
+        let report = replay(FILE_SEEDS + seed, None).map_err(|failure| failure.to_string())?;
         commands.fetch_add(report.commands, Ordering::Relaxed);
         cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
         in_recovery.fetch_add(u64::from(report.cuts_in_recovery), Ordering::Relaxed);
@@ -91,7 +88,7 @@ fn promises_hold_with_a_cut_at_every_access_to_the_file() {
 #[test]
 fn the_same_seed_gives_the_same_completions_on_a_file() {
     for seed in 0..10 {
-        let run = || -> RunReport { world(seed, &file_world(seed)).run().unwrap() };
+        let run = || -> RunReport { replay(FILE_SEEDS + seed, None).unwrap() };
         assert_eq!(run(), run(), "seed {seed}");
     }
 }

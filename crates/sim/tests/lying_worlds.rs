@@ -9,10 +9,9 @@
 #![expect(clippy::print_stdout, reason = "the log states what each fault led to")]
 
 use headwater_sim::faults::{FaultPlan, ProgramLie};
-use headwater_sim::flash::PageAddressing;
-use headwater_sim::media::{MediaBacking, SimMedia};
-use headwater_sim::world::{MediumHonesty, SimWorld, WorldConfig};
-use headwater_ssd::engine::SsdDevice;
+use headwater_sim::media::MediaBacking;
+use headwater_sim::replay::replay;
+use headwater_sim::world::{FILE_SEEDS, LYING_SEEDS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,7 +26,6 @@ const SILENT_FAULTS_V1: &[&str] = &[
     "Flash: program in part",
     "Flash: program lost",
     "Flash: program misdirected",
-    "Flash: read error",
     "Flash: stale page",
 ];
 
@@ -44,17 +42,6 @@ struct FaultTally {
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
-
-/// Returns the world of a seed, with one fault of a medium that lies.
-fn lying_world(seed: u64, backing: MediaBacking) -> WorldConfig {
-    let mut config = WorldConfig::from_seed(seed);
-    config.media.backing = backing;
-    if backing == MediaBacking::File {
-        config.media.addressing = PageAddressing::ByRead;
-    }
-    config.honesty = MediumHonesty::Lying;
-    config
 }
 
 /// Returns the name of the fault in a logged plan.
@@ -74,12 +61,12 @@ fn fault_name(log: &str) -> Option<&'static str> {
 
 fn tally(seeds: std::ops::Range<u64>, backing: MediaBacking) -> BTreeMap<String, FaultTally> {
     let mut table = BTreeMap::<String, FaultTally>::new();
-    for seed in seeds {
+    let kind = LYING_SEEDS + if backing == MediaBacking::File { FILE_SEEDS } else { 0 };
+    for seed in seeds.map(|seed| kind + seed) {
         let mut fault = None;
         let mut sink =
             |line: &str| fault = fault.or_else(|| line.contains(", faults ").then(|| fault_name(line))?);
-        let world = SimWorld::<SsdDevice<SimMedia>>::new(seed, lying_world(seed, backing)).verbose(&mut sink);
-        let run = catch_unwind(AssertUnwindSafe(|| world.run()));
+        let run = catch_unwind(AssertUnwindSafe(|| replay(seed, Some(&mut sink))));
         let name = format!("{backing:?}: {}", fault.unwrap_or("none"));
         let found = table.entry(name).or_default();
         found.worlds += 1;

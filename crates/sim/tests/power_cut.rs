@@ -107,6 +107,12 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (3825, "a write that replaced a batch's record outlived the batch"),
     (4557, "like 3825"),
     (7026460, "a changed record in a block whose erase was cut off counted as damage of a durable one"),
+    (
+        1_795_389_576_784_026_221,
+        "a page read during the erase of its block replaced one that was programmed later",
+    ),
+    (1_795_396_295_385_029_255, "the checker expected writes of an interval that a failed flush had ended"),
+    (1_795_396_295_385_002_850, "the same with a failed program"),
 ];
 
 #[test]

@@ -44,6 +44,7 @@ pub(super) struct MediumState {
     pub(super) now: Nanos,
     pub(super) cut: Option<PowerCut>,
     pub(super) misuse: Option<FlashMisuse>,
+    pub(super) first_error: Option<Nanos>,
     pub(super) flash: Option<SimFlash>,
     /// The file, on a medium that is one; all else but the misuse is idle beside it.
     pub(super) file: Option<SimFile>,
@@ -85,6 +86,13 @@ impl CrashImage {
     pub fn now(&self) -> Nanos {
         let state = self.lock();
         state.file.as_ref().map_or(state.now, SimFile::now)
+    }
+
+    /// Returns the time of the first injected error.
+    #[must_use]
+    pub fn first_error(&self) -> Option<Nanos> {
+        let state = self.lock();
+        state.file.as_ref().map_or(state.first_error, SimFile::first_error)
     }
 
     /// Sets the moment of the power cut, counted from the next submitted operation.

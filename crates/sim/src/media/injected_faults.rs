@@ -6,10 +6,7 @@
 use super::SimMedia;
 use crate::faults::{FaultPlan, FaultyOperation, LyingProgram, OperationError, ProgramLie};
 use crate::flash::{PageImage, SECTOR_BYTES, SLOT_BYTES};
-use headwater_ssd::media::{BlockId, FlashGeometry, MediaError, MediaOp, PAGES_PER_BLOCK, PageAddress};
-
-/// The kernel's number of a medium error: the data is lost.
-const ENODATA: i32 = 61;
+use headwater_ssd::media::{BlockId, FlashGeometry, MediaOp, PAGES_PER_BLOCK, PageAddress};
 
 /// The faults to come, and the operations so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,14 +63,6 @@ impl InjectedFaults {
                 Some((page, PageImage::from_frame(&bytes)))
             }
         }
-    }
-}
-
-/// Returns the error with which a medium completes an operation.
-pub(super) fn media_error(errno: Option<i32>, page: PageAddress) -> MediaError {
-    match errno {
-        Some(ENODATA) => MediaError::Unreadable { page },
-        other => MediaError::Io { errno: other.unwrap_or(super::EIO), page },
     }
 }
 

@@ -1,12 +1,13 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
-//! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]).
+//! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
 use super::swarm_config;
 use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
-use crate::media::SimMediaConfig;
+use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
 use crate::workload::{CommandShares, FeatureUse, WorkloadConfig};
 use headwater_host::clock::Nanos;
@@ -96,8 +97,10 @@ impl WorldSwitches {
 pub enum MediumHonesty {
     /// Power cuts do all the damage there is.
     Honest,
-    /// The last boot before the final one has one fault more: operations that fail, a program that lies, or a page set
-    /// back. From then on an explicit error is a right answer, and so is a refusal to open, which ends the run.
+    /// In the last boot before the final one, reads, programs, erases or flushes fail. From then on an explicit error is a
+    /// right answer, and so is a refusal to open, which ends the run.
+    Failing,
+    /// The same, or one program of that boot lies, or a page is set back behind it.
     Lying,
 }
 
@@ -119,6 +122,15 @@ pub struct BlockNamespaceConfig {
 pub const BLOCK_SEEDS: u64 = 1 << 32;
 /// The first seed whose world is drawn for the swarm.
 pub const SWARM_SEEDS: u64 = 1 << 33;
+/// Added to a seed: the same world with a medium that lies in its last boot but one.
+pub const LYING_SEEDS: u64 = 1 << 61;
+/// Added to a seed: the same world on a file.
+pub const FILE_SEEDS: u64 = 1 << 62;
+
+/// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
+pub(super) const fn drawn_seed(seed: u64) -> u64 {
+    seed & !(LYING_SEEDS | FILE_SEEDS)
+}
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
 const PRESET_CHOICES: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
@@ -127,9 +139,20 @@ impl WorldConfig {
     /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        if seed >= SWARM_SEEDS {
-            return swarm_config::draw(seed);
+        let drawn = drawn_seed(seed);
+        let mut config = if drawn >= SWARM_SEEDS { swarm_config::draw(drawn) } else { Self::draw(drawn) };
+        if seed & FILE_SEEDS != 0 {
+            config.media.backing = MediaBacking::File;
+            config.media.addressing = PageAddressing::ByRead;
         }
+        if seed & LYING_SEEDS != 0 {
+            config.honesty = MediumHonesty::Lying;
+        }
+        config
+    }
+
+    /// Draws a world of the seeds below those of the swarm.
+    fn draw(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0077_6F72_6C64);
         let preset = TimingPreset::named(PRESET_CHOICES[rng.usize(0..PRESET_CHOICES.len())]).unwrap_or(FILE);
         let blocks = rng.u32(20..=40);

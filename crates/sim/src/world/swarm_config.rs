@@ -56,10 +56,16 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         rounds: if size == WorldSize::Large { rng.u32(2..=5) } else { [1, 1, 1, 2][rng.usize(0..4)] },
         commands_max: 1 << if size == WorldSize::Large { rng.u32(6..=10) } else { rng.u32(6..=9) },
         points_max: 1 << rng.u32(6..=11),
-        // Media of version 1 cannot notice every lie.
-        honesty: MediumHonesty::Honest,
+        honesty: honesty(seed),
         switches: switches(&mut rng),
     }
+}
+
+/// Draws the faults of the medium beside the rest of the world, which stays the same. Media of version 1 cannot notice
+/// every lie, but they report every error.
+fn honesty(seed: u64) -> MediumHonesty {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_6169_6C73);
+    if rng.u8(0..6) == 0 { MediumHonesty::Failing } else { MediumHonesty::Honest }
 }
 
 fn media(rng: &mut fastrand::Rng, size: WorldSize) -> SimMediaConfig {
