@@ -14,7 +14,7 @@ FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm mutants soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,6 +27,7 @@ build: ## build the node in release
 
 test: test-tools ## install what tests need, run every test, the loom models and the fuzz corpora
 	cargo test --workspace
+	cargo test --package headwater-sim --features mutants --test mutants
 	$(MAKE) --no-print-directory test-loom
 
 # The C interface is tested by programs that gcc compiles. The differential tests compare with redis-server; without it they are skipped.
@@ -77,6 +78,11 @@ test-instructions: ## instructions of a read through a handle, by callgrind, at 
 swarm: ## fresh worlds of the simulator on all cores for a minute (SECONDS=, SEEDS=, FROM=); failures in target/swarm
 	cargo build --release --package headwater-sim --example swarm
 	$(TARGET_DIR)/release/examples/swarm $(TARGET_DIR)/swarm $(or $(SECONDS),$(if $(SEEDS),-,60)) $(or $(SEEDS),-) $(or $(FROM),-)
+
+# Each planted change must be found; `make test` runs the same changes for a few worlds each, and most must be found.
+mutants: ## plant each change of the device, and print the world that finds it (RUNS= worlds at most, MUTANTS=A,B)
+	HEADWATER_MUTANT_RUNS=$(or $(RUNS),2000) $(if $(MUTANTS),HEADWATER_MUTANTS=$(MUTANTS)) \
+	  cargo test --package headwater-sim --features mutants --test mutants -- --nocapture
 
 soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_

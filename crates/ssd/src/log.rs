@@ -153,7 +153,7 @@ impl RecordLog {
     /// carries that order, so that a block which recovery rejected can never become valid again.
     pub fn continue_after_recovery(&mut self, sequence_next: Sequence, accepted_order: u64) {
         self.sequence_next = sequence_next;
-        self.accepted_order = if mutant(Mutant::AcceptedOrderNotNamed) { u64::MAX } else { accepted_order };
+        self.accepted_order = accepted_order;
     }
 
     /// Returns the pages that the medium accepted so far.

@@ -50,8 +50,6 @@ mutants! {
     ReadGateIgnored,
     /// A read of an absent key is released before the removal that it saw is durable.
     AbsenceGateIgnored,
-    /// A read that found an expired record is released before that record is durable.
-    ExpiredGateIgnored,
     /// A Flush completes at once.
     FlushGateIgnored,
     /// A Fence completes at once.
@@ -84,21 +82,13 @@ mutants! {
     ReadChecksumIgnored,
     /// The pages of an erased block stay in the page cache.
     ErasedPagesCached,
-    /// A page that was read before an erase of its block enters the page cache after it.
-    EarlierPageCached,
-    /// A record continues in a block that was reused since.
-    ChainIntoReusedBlock,
     /// A block does not name the record that continues at its start.
     ChainNotNamed,
     // Expiries and accounts.
     /// A record with an expiry does not enter the expiry queue.
     ExpiryNotQueued,
-    /// A key expires before the batch that stored it is durable.
-    ExpiryNotAwaited,
     /// A record loses its expiry when the collector moves it.
     ExpiryLostByMove,
-    /// A checkpoint lacks the expiry queue.
-    ExpiriesNotInCheckpoint,
     /// The live bytes of a block grow by less than the length of a new record.
     LiveBytesShort,
     /// The live bytes of a block stay the same when a record in it is replaced.
@@ -110,28 +100,14 @@ mutants! {
     OpenedWithoutErase,
     /// The collector drops every tombstone.
     TombstoneDropped,
-    /// The watermark counts erases that are not durable, so that the collector drops a tombstone too early.
-    VolatileWatermark,
-    /// The watermark ignores blocks of unknown contents, which may hold records.
-    UnknownBlocksIgnored,
     /// The collector moves a record that the index does not name.
     DeadRecordMoved,
     /// The collector drops a dead record by which recovery counts a complete batch.
     DeadBatchRecordDropped,
     /// The collector moves a tombstone of a batch that recovery discarded.
     DiscardedTombstoneMoved,
-    /// The collector moves the records of a page from before the last erase of its block.
-    EarlierPageCollected,
-    /// The collector takes a block with records that no stamp on the medium calls durable.
-    UnstampedRecordsCollected,
-    /// The collector takes a block that was opened after those that a stamp on the medium names.
-    UnstampedBlockCollected,
     /// The collector begins before the first page of the epoch is durable.
     HoldIgnored,
-    /// Pages call sequences durable while discarded records with these sequences are on the medium.
-    StampDuringCleanUp,
-    /// Pages do not name the blocks that recovery accepted.
-    AcceptedOrderNotNamed,
     // Checkpoints.
     /// A checkpoint is begun before the records that it names are durable.
     CheckpointNotDrained,
@@ -139,10 +115,6 @@ mutants! {
     CheckpointStartsLate,
     /// A checkpoint becomes valid before the removals that it reflects are durable.
     CheckpointEndsEarly,
-    /// A checkpoint with a wrong checksum is used.
-    CheckpointChecksumIgnored,
-    /// A checkpoint forgets which namespaces were cleared.
-    ClearNotInCheckpoint,
     /// Recovery takes an entry of a checkpoint whose block was reused since.
     EntryOfReusedBlockLoaded,
     /// Recovery keeps the entry of a checkpoint beside that of a newer record of its key.
@@ -158,21 +130,9 @@ mutants! {
     RecordChecksumIgnored,
     /// A page spare with a wrong checksum is used.
     SpareChecksumIgnored,
-    /// Recovery reads the records of a page from before the last erase of its block.
-    EarlierPagesScanned,
-    /// Recovery accepts a block whose first page is from before its last erase.
-    EarlierLifeScanned,
-    /// Recovery accepts blocks behind a missing one.
-    HoleAccepted,
-    /// Recovery accepts a block that an earlier recovery discarded.
-    DiscardedEpochAccepted,
     // Namespaces.
     /// A change of the namespace table is acknowledged before it is durable.
     ChangeGateIgnored,
-    /// The records of a change of the namespace table are no batch.
-    ChangeNotOneBatch,
-    /// A resize keeps the blocks after the new end.
-    BlocksAfterEndKept,
     /// A format keeps the blocks.
     FormattedBlocksKept,
     /// The record of a namespace lacks its attachment.

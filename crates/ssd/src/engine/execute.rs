@@ -341,11 +341,8 @@ fn lookup_outcome<M: Media>(
     found: Option<&FoundRecord>,
     release: ReadRelease,
 ) -> ExecutionOutcome {
-    let mut saw = seen_sequence(ftl, found);
+    let saw = seen_sequence(ftl, found);
     let found = found.filter(|found| !ftl.expired(found));
-    if mutant(Mutant::ExpiredGateIgnored) {
-        saw = seen_sequence(ftl, found);
-    }
     let gate = if release == ReadRelease::Speculative || mutant(Mutant::ReadGateIgnored) {
         ReleaseGate::Immediate
     } else {

@@ -437,7 +437,7 @@ impl<M: Media> Ftl<M> {
             // valid one is younger than the last sequence given out, which a torn chain may exceed.
             Err(_) => self.blocks().get(address.block()).max_sequence.min(self.last_sequence()),
         };
-        if sequence <= self.durable() || mutant(Mutant::ExpiryNotAwaited) { Ok(()) } else { Err(sequence) }
+        if sequence <= self.durable() { Ok(()) } else { Err(sequence) }
     }
 
     /// Returns the index key of a record: its key's hash, or its block's position.

@@ -89,7 +89,7 @@ impl GarbageCollector {
 
     /// Returns true while discarded records are on the medium: no page may claim that their sequences are durable.
     pub(super) fn blocks_stamp(&self) -> bool {
-        self.cleaning && !mutant(Mutant::StampDuringCleanUp)
+        self.cleaning
     }
 
     /// Takes what recovery left to collect first.
@@ -261,9 +261,7 @@ impl<M: Media> Ftl<M> {
         let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
         // A page of the block's earlier use may remain after an erase that a power cut interrupted.
         let order = self.blocks().get(victim.block).order;
-        let Some(spare) = spare.filter(|spare| {
-            spare.kind == PageKind::Log && (spare.order == order || mutant(Mutant::EarlierPageCollected))
-        }) else {
+        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };

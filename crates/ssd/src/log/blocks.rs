@@ -18,7 +18,6 @@ use crate::command::Sequence;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry};
-use crate::mutant::{Mutant, mutant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The state of a block.
@@ -288,7 +287,7 @@ impl BlockTable {
         let entry = self.entries.get(block.index())?;
         let next = entry.next?;
         let follows = self.entries.get(next.index())?.order == entry.order + 1;
-        (follows || mutant(Mutant::ChainIntoReusedBlock)).then_some(next)
+        follows.then_some(next)
     }
 
     /// Returns true if a chained record that starts in `from` may continue in `to`; false once a block of the chain was
@@ -362,8 +361,7 @@ impl BlockTable {
     pub fn watermark(&self) -> Sequence {
         let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
         let fading = self.pending_erases.iter().map(|fading| fading.open_sequence).min();
-        let fading = fading.filter(|_| !mutant(Mutant::VolatileWatermark));
-        let unknown = (self.has_unknown() && !mutant(Mutant::UnknownBlocksIgnored)).then_some(Sequence(0));
+        let unknown = self.has_unknown().then_some(Sequence(0));
         oldest.into_iter().chain(fading).chain(unknown).min().unwrap_or(Sequence(u64::MAX))
     }
 

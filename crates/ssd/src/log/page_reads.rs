@@ -8,7 +8,6 @@ use crate::log::page_cache::PageCache;
 use crate::media::geometry::PageAddress;
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaError, MediaOp, PageState, RefusedOp};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -112,8 +111,7 @@ impl PageReads {
         // A block keeps its order until its erase completes, but its pages left the cache when the erase was submitted.
         let block = blocks.get(page.block);
         let same_life =
-            block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing
-                || mutant(Mutant::EarlierPageCached);
+            block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing;
         let result = match (done.result, done.frame) {
             (Ok(state), Some(mut frame)) if same_life => {
                 if state == PageState::Blank {

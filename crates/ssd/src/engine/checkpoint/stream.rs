@@ -11,7 +11,6 @@ use crate::limits::NAMESPACES;
 use crate::log::blocks::{BlockEntry, BlockState};
 use crate::log::record::RecordAddress;
 use crate::media::{BlockId, Media};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::crc32c;
 use std::collections::VecDeque;
 use zerocopy::little_endian::{U32, U64};
@@ -117,7 +116,7 @@ impl CheckpointEncoder {
         };
         encoder.push(head.as_bytes());
         for namespace in ftl.counts().iter().take(NAMESPACES) {
-            let cleared = if mutant(Mutant::ClearNotInCheckpoint) { 0 } else { namespace.cleared.0 };
+            let cleared = namespace.cleared.0;
             encoder.push(&cleared.to_le_bytes());
         }
         for (number, block) in ftl.blocks().iter().filter(|(_, block)| closed(block)) {
@@ -178,7 +177,7 @@ impl CheckpointEncoder {
 
     /// Appends the expiries and the checksum.
     pub(crate) fn push_end<M: Media>(&mut self, ftl: &Ftl<M>) {
-        let count = if mutant(Mutant::ExpiriesNotInCheckpoint) { 0 } else { ftl.expiry().len() };
+        let count = ftl.expiry().len();
         self.push(&(count as u64).to_le_bytes());
         for (expiry_ms, hash, address) in ftl.expiry().iter().take(count) {
             self.push(&expiry_ms.to_le_bytes());
@@ -248,7 +247,7 @@ impl<'a> StreamReader<'a> {
 /// Decodes a stream; returns `None` if it is not whole, no checkpoint, or of another version.
 pub(crate) fn decode(stream: &[u8]) -> Option<DecodedCheckpoint> {
     let (body, crc) = stream.split_at_checked(stream.len().checked_sub(4)?)?;
-    if crc32c(0, body).to_le_bytes() != crc && !mutant(Mutant::CheckpointChecksumIgnored) {
+    if crc32c(0, body).to_le_bytes() != crc {
         return None;
     }
     let mut reader = StreamReader(body);

@@ -71,7 +71,7 @@ pub(super) fn apply_change<M: Media>(
     let mut sequence = ftl.last_sequence();
     let mut next = || {
         at += 1;
-        if mutant(Mutant::ChangeNotOneBatch) { 0 } else { batch_flags(at - 1, last) }
+        batch_flags(at - 1, last)
     };
     if record {
         let value = value.as_ref().map(|value| RecordSource::Bytes(&value[..]));
@@ -172,7 +172,6 @@ fn plan_change<M: Media>(
             check_size(&namespace)?;
             // A power cut may have restored blocks that an earlier shrink removed after its end.
             let removal = match old.kind {
-                _ if mutant(Mutant::BlocksAfterEndKept) => RemovalScope::Nothing,
                 NamespaceKind::Kv => RemovalScope::Nothing,
                 NamespaceKind::Block(_) => removal_after(ftl, number, old.size.min(*size))?,
             };

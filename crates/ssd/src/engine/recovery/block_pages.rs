@@ -6,7 +6,6 @@
 use super::page_reads::PageBytes;
 use crate::log::page::{NO_RECORD, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
-use crate::mutant::{Mutant, mutant};
 use std::ops::Range;
 
 /// The pages of one block, gathered until all are read.
@@ -82,11 +81,7 @@ impl BlockPages {
 
     /// Returns the spare of a page, if the page belongs to this life.
     pub(super) fn spare(&self, number: usize, life: &PageSpare) -> Option<PageSpare> {
-        self.spares
-            .get(number)
-            .copied()
-            .flatten()
-            .filter(|spare| spare.order == life.order || mutant(Mutant::EarlierPagesScanned))
+        self.spares.get(number).copied().flatten().filter(|spare| spare.order == life.order)
     }
 
     /// Returns true if, by the pages of this life, a record ends at this offset of the block: another one starts there,

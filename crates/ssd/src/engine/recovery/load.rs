@@ -159,9 +159,6 @@ fn last_unbroken_order(orders: impl Iterator<Item = u64>, durable_order: u64) ->
     };
     let epoch_start = last >> EPOCH_SHIFT << EPOCH_SHIFT;
     let mut end = durable_order.max(epoch_start.saturating_sub(1));
-    if mutant(Mutant::HoleAccepted) {
-        return end.max(*last);
-    }
     while orders.contains(&(end + 1)) {
         end += 1;
     }

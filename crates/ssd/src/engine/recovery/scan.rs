@@ -130,8 +130,7 @@ impl Scanner<'_> {
         let taken = self.found.blocks.last().is_some_and(|(_, block)| block.order >= life.order);
         // If the first page still belongs to an older life, the first page of the present life was never programmed
         // whole: none of the present life was durable, and all records of the older life had moved before the erase.
-        let outlived = !mutant(Mutant::EarlierLifeScanned)
-            && self.survey.spare(pages.block).is_some_and(|first| first.order != life.order);
+        let outlived = self.survey.spare(pages.block).is_some_and(|first| first.order != life.order);
         if life.kind == PageKind::Checkpoint || !self.survey.is_accepted(life.order) || taken || outlived {
             return;
         }

@@ -11,7 +11,6 @@ use crate::log::page::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
 
@@ -59,7 +58,6 @@ impl Survey {
     pub(super) fn is_accepted(&self, order: u64) -> bool {
         let later = self.accepted.range((order >> EPOCH_SHIFT) + 1..);
         later.map(|(_, accepted)| *accepted).all(|accepted| order <= accepted)
-            || mutant(Mutant::DiscardedEpochAccepted)
     }
 
     /// Returns the blocks of the log from `start_order` on, in order.

@@ -7,7 +7,6 @@ use super::{BlockState, BlockTable};
 use crate::command::Sequence;
 use crate::config::VictimPolicy;
 use crate::media::geometry::BlockId;
-use crate::mutant::{Mutant, mutant};
 
 impl BlockTable {
     /// Returns the bytes that must be moved before the block can be erased.
@@ -25,9 +24,7 @@ impl BlockTable {
         let (durable, order) = witnessed;
         let eligible = |block: &BlockId| {
             let entry = self.get(*block);
-            entry.state == BlockState::Closed
-                && (entry.max_sequence <= durable || mutant(Mutant::UnstampedRecordsCollected))
-                && (entry.order <= order || mutant(Mutant::UnstampedBlockCollected))
+            entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
         };
         let mut by_order = self.by_order.values().copied().filter(eligible);
         match policy {
