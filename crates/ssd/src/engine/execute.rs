@@ -234,8 +234,10 @@ fn seen_sequence<M: Media>(ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Sequenc
     if found.is_none() && mutant(Mutant::AbsenceGateIgnored) {
         return Sequence(0);
     }
-    // Some removal made the key absent; the sequence of the last removal covers it.
-    found.and_then(|found| found.header).map_or(ftl.last_removal(), |header| header.sequence)
+    // Some removal made the key absent; the sequence of the last removal covers it. A damaged header may name a sequence
+    // that was never given out, and never becomes durable.
+    let seen = found.and_then(|found| found.header).map_or(ftl.last_removal(), |header| header.sequence);
+    seen.min(ftl.last_sequence())
 }
 
 /// Returns the sequence that must be durable before a copy of the record is written: its own if it is part of a batch.
@@ -244,6 +246,7 @@ fn batch_sequence(header: &RecordHeader) -> Sequence {
 }
 
 fn require_durable<M: Media>(ftl: &Ftl<M>, sequence: Sequence) -> Result<(), StallReason> {
+    let sequence = sequence.min(ftl.last_sequence());
     if sequence <= ftl.durable() { Ok(()) } else { Err(StallReason::NotDurable(sequence)) }
 }
 
