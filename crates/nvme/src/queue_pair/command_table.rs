@@ -28,6 +28,7 @@ pub(crate) struct CommandTable<C> {
     /// The free slot that was freed last.
     last_free: u16,
     in_flight: u32,
+    depth: u32,
     slot_mask: u16,
 }
 
@@ -48,6 +49,7 @@ impl<C> CommandTable<C> {
             first_free: 0,
             last_free: last,
             in_flight: 0,
+            depth,
             slot_mask: narrow((1_u32 << slot_bits) - 1),
         }
     }
@@ -121,7 +123,7 @@ impl<C> CommandTable<C> {
     /// Returns the most commands in flight.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
-        narrow(self.slots.len())
+        self.depth
     }
 
     /// Iterates over the commands in flight: identifier and context.
