@@ -334,12 +334,13 @@ impl NamespaceGeometry {
 
     /// Builds the entry of a validated run of bytes that fits one command.
     #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a run that fits one command has at most BLOCKS_MAX blocks"
+    )]
     pub(super) fn entry(&self, operation: RequestOperation, offset: u64, bytes: u64) -> SubmissionEntry {
-        if matches!(operation, RequestOperation::Discard | RequestOperation::Flush) {
-            return kv::flush(self.namespace);
-        }
         let range =
-            BlockRange { start: offset >> self.block_shift, blocks: narrow(bytes >> self.block_shift) };
+            BlockRange { start: offset >> self.block_shift, blocks: (bytes >> self.block_shift) as u32 };
         match operation {
             RequestOperation::Read => nvm::read(self.namespace, range, 0, BlockOptions::NONE),
             RequestOperation::Write(durable) => nvm::write(self.namespace, range, 0, durable.options()),

@@ -193,7 +193,11 @@ impl<K: QueueOwner> NvmeQueue<K> {
     #[inline]
     fn command_count(&self) -> u32 {
         let live = self.queue.as_ref().map_or(0, |queue| queue.in_flight());
-        if self.lost_completions.is_empty() { live } else { live + narrow::<_, u32>(self.lost_completions.len()) }
+        if self.lost_completions.is_empty() {
+            live
+        } else {
+            live + narrow::<_, u32>(self.lost_completions.len())
+        }
     }
 
     #[inline]
