@@ -66,7 +66,7 @@ pub(crate) fn execute<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let namespace = operation.namespace;
     let hash = operation.span.first;
-    if let (true, Some(status)) = (operation.is_write(), ftl.write_refusal()) {
+    if let Some(status) = operation.is_write().then(|| ftl.write_refusal()).flatten() {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     if let Err(status) = check_namespace_kind(ftl, operation) {
