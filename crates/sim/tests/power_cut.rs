@@ -113,6 +113,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     ),
     (1_795_396_295_385_029_255, "the checker expected writes of an interval that a failed flush had ended"),
     (1_795_396_295_385_002_850, "the same with a failed program"),
+    (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
 ];
 
 #[test]

@@ -34,7 +34,7 @@ const FIRST_SEEDS: [u64; 9] = [
     96,
     141,
     314,
-    11_070,
+    1_795_403_755_580_089_802,
     BLOCK_SEEDS + 121,
     BLOCK_SEEDS + 255,
     BLOCK_SEEDS + 272,

@@ -340,7 +340,10 @@ impl<M: Media> Ftl<M> {
             self.move_live(entry, &header)?
         };
         Ok(match moved {
-            MoveOutcome::Done => Some(bytes),
+            MoveOutcome::Done => {
+                self.collector.incomplete.settle(address, header.sequence);
+                Some(bytes)
+            }
             MoveOutcome::Damaged => {
                 self.stats.damaged += 1;
                 None
@@ -353,8 +356,10 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
-        let discarded = self.collector.incomplete.discarded.contains(&header.sequence);
-        let needed = header.sequence >= self.blocks().watermark()
+        let incomplete = &self.collector.incomplete;
+        let discarded = incomplete.discarded.contains(&header.sequence);
+        let counted = incomplete.is_counted(entry.address, header.sequence);
+        let needed = (counted || header.sequence >= self.blocks().watermark())
             && (!discarded || mutant(Mutant::DiscardedTombstoneMoved));
         if !needed || mutant(Mutant::TombstoneDropped) {
             return Ok(MoveOutcome::Done);
@@ -393,8 +398,7 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
-        let counted = header.flags & FLAGS_BATCH != 0
-            && self.collector.incomplete.complete_batches.contains(&header.sequence);
+        let counted = self.collector.incomplete.is_counted(entry.address, header.sequence);
         if !counted || mutant(Mutant::DeadBatchRecordDropped) || !self.is_intact(entry, header)? {
             return Ok(MoveOutcome::Done);
         }

@@ -14,7 +14,9 @@ use crate::ftl::recovering::{LogEnd, RecoveringFtl};
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::limits::SPACES;
-use crate::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH};
+use crate::log::record::{
+    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress,
+};
 use crate::media::unreadable::PageNeed;
 use crate::media::{BlockId, Media, MediaError, PageAddress};
 use crate::mutant::{Mutant, mutant};
@@ -102,11 +104,30 @@ fn discard_incomplete(
         }
         keep
     });
-    let whole = batch.into_iter().filter(|(sequence, flags)| *flags != 0 && !discarded.contains(sequence));
-    recovered.incomplete.complete_batches = whole.map(|(sequence, _)| sequence).collect();
+    recovered.incomplete.complete_batches = counted_records(lines, durable);
     recovered.incomplete.discarded = discarded;
     recovered.incomplete.blocks.extend(&torn);
     torn
+}
+
+/// Returns the youngest copy of each record by which [`discard_incomplete`] counts a complete batch: of the records with
+/// batch flags, and of the records next to them, which may have lost their own flags in a move.
+fn counted_records(lines: &[Line], durable: Sequence) -> BTreeMap<Sequence, RecordAddress> {
+    let mut flags: BTreeMap<Sequence, u8> = BTreeMap::new();
+    let mut youngest: BTreeMap<Sequence, (u64, RecordAddress)> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.sequence > durable) {
+        // A copy without flags may be collected before the original with them, so the flags of every copy count.
+        *flags.entry(line.sequence).or_default() |= line.flags & FLAGS_BATCH;
+        let copy = (line.order, line.address);
+        youngest.entry(line.sequence).and_modify(|last| *last = copy.max(*last)).or_insert(copy);
+    }
+    let has = |sequence: u64, flag: u8| flags.get(&Sequence(sequence)).is_some_and(|own| own & flag != 0);
+    let counted = youngest.into_iter().filter(|(sequence, _)| {
+        has(sequence.0, FLAGS_BATCH)
+            || has(sequence.0 - 1, FLAG_BATCH_MORE)
+            || has(sequence.0 + 1, FLAG_BATCH_REST)
+    });
+    counted.map(|(sequence, (_, address))| (sequence, address)).collect()
 }
 
 /// Raises each namespace's clear sequence, and returns which namespaces were cleared after the checkpoint began.
