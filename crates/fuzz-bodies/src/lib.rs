@@ -24,6 +24,8 @@ pub mod nvme_driver;
 pub mod psk_interchange;
 /// Fuzzes the parsing of RESP streams, cut into reads in two ways.
 pub mod resp;
+/// Fuzzes the superblock of a flash file.
+pub mod superblock;
 /// Fuzzes the host's end of an NVMe/TCP connection.
 pub mod tcp_initiator;
 /// Fuzzes the controller's end of an NVMe/TCP connection.

@@ -86,11 +86,11 @@ impl DamagePlan {
 /// A kind of operation that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultyOperation {
-    /// A read.
+    /// A read of a page or of a cell.
     Read,
-    /// A program; on a file, a write.
+    /// A program, or the write of a cell; on a file, a write.
     Program,
-    /// An erase. A file has none: its erases are writes of the erase table.
+    /// An erase. A file has none: its erases write nothing.
     Erase,
     /// A flush; on a file, a sync.
     Flush,
@@ -101,7 +101,8 @@ pub enum FaultyOperation {
 pub enum FaultPlace {
     /// The n-th operation of its kind, counted from 1, and those behind it.
     From(u64),
-    /// Operations that touch a range: bytes of a file, or pages of flash by their index. Flushes touch none.
+    /// Operations that touch a range: bytes of a file, or pages of flash by their index, and behind the pages its cells.
+    /// Flushes touch none.
     Range {
         /// The first byte or page.
         start: u64,
@@ -164,7 +165,7 @@ impl OperationError {
 pub enum ProgramLie {
     /// It never arrives; the place keeps what it held.
     Lost,
-    /// It arrives this many pages further on instead. On a file, this many slots.
+    /// It arrives this many pages, or cells, further on instead. On a file, this many slots.
     Misdirected {
         /// Pages, at least 1.
         pages: u32,

@@ -1,13 +1,17 @@
-//! The contents of simulated flash: the pages that a read returns now, and those that a power cut leaves.
+//! The contents of simulated flash: the pages and cells that a read returns now, and those that a power cut leaves.
 //!
-//! Input: programs and erases in the order of acceptance, the finish and completion of each, and flushes.
-//! Output: page images.
-//! Invariant: durable pages change only by [`SimFlash::make_durable`] (or, without a volatile cache, by
+//! Input: programs, erases and writes of cells in the order of acceptance, the finish and completion of each, and
+//! flushes. Output: page images, cells.
+//! Invariant: durable contents change only by [`SimFlash::make_durable`] (or, without a volatile cache, by
 //! [`SimFlash::finish`]); a cut affects only the operations in between and the neighbours that the media traits expose.
 
+mod cells;
+
 use crate::faults::{CutOutcome, DamagePlan};
+use cells::{CellImage, CellImages};
 use headwater_ssd::media::{
-    BlockId, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
+    BlockId, CELLS_PER_SIDE, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    PageAddress,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +20,8 @@ use std::sync::Arc;
 pub const SLOT_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 /// Bytes that reach the flash atomically.
 pub const SECTOR_BYTES: usize = 512;
+/// Commit cells in front of the blocks, and behind them.
+pub const CELLS: (u16, u16) = (CELLS_PER_SIDE, CELLS_PER_SIDE);
 
 /// The bytes of one programmed page slot.
 #[derive(Clone, Debug)]
@@ -57,6 +63,7 @@ type PageSlot = Option<Arc<PageImage>>;
 enum FlashChange {
     Program { page: PageAddress, image: Arc<PageImage> },
     Erase { block: BlockId },
+    Cell { cell: CellNumber, image: CellImage },
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +80,7 @@ pub struct SimFlash {
     addressing: PageAddressing,
     visible: Vec<PageSlot>,
     durable: Vec<PageSlot>,
+    cells: CellImages,
     pending: BTreeMap<u64, PendingChange>,
     interrupted: u64,
 }
@@ -88,6 +96,7 @@ impl SimFlash {
             addressing,
             visible: vec![None; pages],
             durable: vec![None; pages],
+            cells: CellImages::zeroed(),
             pending: BTreeMap::new(),
             interrupted: 0,
         }
@@ -125,7 +134,7 @@ impl SimFlash {
             !pending.completed
                 && match &pending.change {
                     FlashChange::Program { page, .. } => page.block == block,
-                    FlashChange::Erase { .. } => false,
+                    FlashChange::Erase { .. } | FlashChange::Cell { .. } => false,
                 }
         })
     }
@@ -138,9 +147,13 @@ impl SimFlash {
         if self.addressing == PageAddressing::ByRead {
             apply(&mut self.visible, &pending.change);
         }
-        if !self.volatile {
-            apply(&mut self.durable, &pending.change);
-            self.pending.remove(&id);
+        if let FlashChange::Cell { cell, image } = &pending.change {
+            self.cells.finish(*cell, image);
+        }
+        if !self.volatile
+            && let Some(pending) = self.pending.remove(&id)
+        {
+            self.keep(&pending.change);
         }
     }
 
@@ -162,8 +175,15 @@ impl SimFlash {
     pub fn make_durable(&mut self, covered: &[u64]) {
         for id in covered {
             if let Some(pending) = self.pending.remove(id) {
-                apply(&mut self.durable, &pending.change);
+                self.keep(&pending.change);
             }
+        }
+    }
+
+    fn keep(&mut self, change: &FlashChange) {
+        apply(&mut self.durable, change);
+        if let FlashChange::Cell { cell, image } = change {
+            self.cells.keep(*cell, image);
         }
     }
 
@@ -177,16 +197,23 @@ impl SimFlash {
         }
     }
 
-    /// Sets one page back to an earlier moment, of those that were programmed then and hold other bytes now.
-    pub(crate) fn restore_page(&mut self, rng: &mut fastrand::Rng, earlier: &Self) {
+    /// Sets one page or cell back to an earlier moment: of pages, one that was programmed then and holds other bytes now.
+    pub(crate) fn restore_place(&mut self, rng: &mut fastrand::Rng, earlier: &Self) {
         let changed = |&index: &usize| match (&earlier.durable[index], &self.durable[index]) {
             (Some(then), Some(now)) => !Arc::ptr_eq(then, now),
             (Some(_), None) => true,
             (None, _) => false,
         };
-        if let Some(index) = rng.choice((0..self.durable.len()).filter(changed).collect::<Vec<_>>()) {
-            self.durable[index].clone_from(&earlier.durable[index]);
-            self.visible[index].clone_from(&earlier.durable[index]);
+        let pages: Vec<_> = (0..self.durable.len()).filter(changed).collect();
+        let cells = self.cells.changed_since(&earlier.cells);
+        match rng.choice(0..pages.len() + cells.len()) {
+            Some(choice) if choice < pages.len() => {
+                let index = pages[choice];
+                self.durable[index].clone_from(&earlier.durable[index]);
+                self.visible[index].clone_from(&earlier.durable[index]);
+            }
+            Some(choice) => self.cells.restore(cells[choice - pages.len()], &earlier.cells),
+            None => {}
         }
     }
 
@@ -211,8 +238,14 @@ impl SimFlash {
                     }
                     self.cut_erase(rng, block, outcome);
                 }
+                FlashChange::Cell { cell, image } => match outcome {
+                    CutOutcome::Complete => self.cells.keep(cell, &image),
+                    CutOutcome::Lost => {}
+                    CutOutcome::Torn => self.cells.tear(rng, cell, &image),
+                },
             }
         }
+        self.cells.lose_cache();
         self.visible.clone_from(&self.durable);
     }
 
@@ -340,6 +373,7 @@ fn apply(slots: &mut [PageSlot], change: &FlashChange) {
                 slots[page.index()] = None;
             }
         }
+        FlashChange::Cell { .. } => {}
     }
 }
 

@@ -12,21 +12,22 @@
 mod crash_image;
 mod file_backed;
 mod injected_faults;
+mod media_config;
 mod media_request;
 
 pub use crash_image::{CrashImage, FlashMisuse};
+pub use media_config::{MediaBacking, SimMediaConfig};
 
 use crate::faults::{DamagePlan, PowerCut};
-use crate::flash::{CacheKind, PageAddressing, SLOT_BYTES, SimFlash};
-use crate::presets::TimingPreset;
+use crate::flash::{CELLS, CacheKind, PageAddressing, SLOT_BYTES, SimFlash};
 use crate::timeline::{FlashOperation, FlashTimeline, SlowDie};
 use file_backed::FileBacked;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::file::OpenAccess;
 use headwater_ssd::media::{
-    FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
-    PageAddress, PageState, RefusalReason, RefusedOp,
+    BlockId, CELL_BYTES, CellNumber, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken,
+    MediaTraits, MediumVersion, NandRule, NandRules, PageAddress, PageState, RefusalReason, RefusedOp,
 };
 use injected_faults::InjectedFaults;
 use media_request::MediaRequest;
@@ -36,56 +37,6 @@ use std::sync::Arc;
 /// The kernel's errno of missing data, with which a medium without power completes operations. Unlike other errors it
 /// tells the device that it need not repeat a read many times.
 const ENODATA: i32 = 61;
-
-/// The configuration of a simulated medium.
-#[derive(Clone, Copy, Debug)]
-pub struct SimMediaConfig {
-    /// Timing, and presence of a volatile cache.
-    pub preset: TimingPreset,
-    /// Channels, dies, blocks.
-    pub geometry: FlashGeometry,
-    /// Number of pages before a torn program that may be damaged with it.
-    pub guard_pages: u8,
-    /// Maximum number of operations in flight.
-    pub queue_max: usize,
-    /// The way in which the CPU accesses pages.
-    pub addressing: PageAddressing,
-    /// The medium below the device.
-    pub backing: MediaBacking,
-}
-
-/// The medium below the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaBacking {
-    /// Simulated flash, with the timing of its preset.
-    Flash,
-    /// The real [`FileMedia`](headwater_ssd::media::file::FileMedia) over a simulated file, which has its own timing,
-    /// guard pages and queue.
-    File,
-}
-
-impl SimMediaConfig {
-    /// Returns the configuration of a medium of `blocks` blocks with a preset's geometry, no guard pages and 256
-    /// operations in flight.
-    #[must_use]
-    pub const fn new(preset: TimingPreset, blocks: u32) -> Self {
-        Self {
-            preset,
-            geometry: preset.geometry(blocks),
-            guard_pages: 0,
-            queue_max: 256,
-            addressing: PageAddressing::ByRead,
-            backing: MediaBacking::Flash,
-        }
-    }
-
-    const fn cache(&self) -> CacheKind {
-        match self.preset.cached {
-            Some(_) => CacheKind::Volatile,
-            None => CacheKind::WriteThrough,
-        }
-    }
-}
 
 #[derive(Debug)]
 struct InFlight {
@@ -263,18 +214,21 @@ impl SimMedia {
             return;
         };
         let Some(flash) = self.flash.as_mut() else { return };
-        let result = match (op.failed, &op.request) {
-            // As from the kernel: only a page that a power cut left unreadable is one that the medium itself calls lost.
-            (Some(errno), request) => {
+        let result = match (&op.request, op.failed) {
+            (request, Some(errno)) => {
                 flash.discard(id);
-                Err(MediaError::Io { errno, page: request.page() })
+                Err(request.error(errno))
             }
-            (None, MediaRequest::Read(page)) => read(flash, *page, op.frame.as_mut()),
-            (None, MediaRequest::Program(_) | MediaRequest::Erase(_)) => {
+            (MediaRequest::Read(page), None) => read(flash, *page, op.frame.as_mut()),
+            (MediaRequest::ReadCell(cell), None) => {
+                read_cell(flash, *cell, op.frame.as_mut());
+                Ok(PageState::Programmed)
+            }
+            (MediaRequest::Program(_) | MediaRequest::Erase(_) | MediaRequest::WriteCell(_), None) => {
                 flash.finish(id);
                 Ok(PageState::Programmed)
             }
-            (None, MediaRequest::Flush(covered)) => {
+            (MediaRequest::Flush(covered), None) => {
                 flash.make_durable(covered);
                 Ok(PageState::Programmed)
             }
@@ -305,6 +259,9 @@ impl SimMedia {
                     self.report_misuse(FlashMisuse::EraseRacesProgram { block: *block });
                 }
                 self.rules.erase(*block)
+            }
+            MediaOp::ReadCell { cell, .. } | MediaOp::WriteCell { cell, .. } => {
+                if cell.0 < CELLS.0 + CELLS.1 { Ok(()) } else { Err(NandRule::OutsideGeometry) }
             }
             MediaOp::Flush => return Ok(()),
         };
@@ -340,11 +297,31 @@ impl SimMedia {
                 }
                 (None, MediaRequest::Erase(block))
             }
+            // A cell takes as long as a page, on one of the dies.
+            MediaOp::ReadCell { cell, frame } => {
+                timeline.start(id, BlockId(u32::from(cell.0)), FlashOperation::Read(0), now);
+                (Some(frame), MediaRequest::ReadCell(cell))
+            }
+            MediaOp::WriteCell { cell, frame } => {
+                timeline.start(id, BlockId(u32::from(cell.0)), FlashOperation::Program(0), now);
+                self.begin_cell(id, cell, &frame);
+                (Some(frame), MediaRequest::WriteCell(cell))
+            }
             MediaOp::Flush => {
                 timeline.flush(id, now);
                 let covered = self.flash.as_ref().map(SimFlash::covered_by_flush);
                 (None, MediaRequest::Flush(covered.unwrap_or_default()))
             }
+        }
+    }
+}
+
+impl SimMedia {
+    fn begin_cell(&mut self, id: u64, cell: CellNumber, frame: &[u8]) {
+        let Some(flash) = self.flash.as_mut() else { return };
+        let held = |cell| flash.cell(cell).copied().unwrap_or([0; CELL_BYTES]);
+        if let Some((cell, bytes)) = self.faults.cell_arrival(cell, frame, held) {
+            flash.begin_cell(id, cell, bytes);
         }
     }
 }
@@ -371,6 +348,9 @@ impl Media for SimMedia {
             guard_pages: self.config.guard_pages,
             addressable: self.config.addressing == PageAddressing::InPlace,
             queue_max: self.config.queue_max,
+            version: MediumVersion::Two,
+            cells: CELLS,
+            checksum_seed: 0,
         }
     }
 
@@ -392,14 +372,17 @@ impl Media for SimMedia {
         if self.power_lost {
             let request = MediaRequest::of(&op);
             let frame = match op {
-                MediaOp::Read { frame, .. } | MediaOp::Program { frame, .. } => Some(frame),
+                MediaOp::Read { frame, .. }
+                | MediaOp::Program { frame, .. }
+                | MediaOp::ReadCell { frame, .. }
+                | MediaOp::WriteCell { frame, .. } => Some(frame),
                 MediaOp::Erase { .. } | MediaOp::Flush => None,
             };
             let op = InFlight { token, frame, request, failed: None };
             self.ready.push_back((id, failed_completion(op)));
             return Ok(());
         }
-        let failed = self.faults.strike(&op);
+        let failed = self.faults.strike(&op, self.config.geometry);
         if failed.is_some() {
             self.crash_image.lock().first_error.get_or_insert(now);
         }
@@ -469,7 +452,10 @@ impl Media for SimMedia {
 fn failed_completion(op: InFlight) -> MediaCompletion {
     MediaCompletion {
         token: op.token,
-        result: Err(MediaError::Io { errno: ENODATA, page: op.request.page() }),
+        result: Err(match op.request {
+            MediaRequest::ReadCell(_) | MediaRequest::WriteCell(_) => op.request.error(ENODATA),
+            _ => MediaError::Io { errno: ENODATA, page: op.request.page() },
+        }),
         frame: op.frame,
     }
 }
@@ -489,4 +475,10 @@ fn read(
         frame[..SLOT_BYTES].copy_from_slice(image.bytes());
     }
     Ok(PageState::Programmed)
+}
+
+fn read_cell(flash: &SimFlash, cell: CellNumber, frame: Option<&mut MediaFrame>) {
+    if let (Some(frame), Some(bytes)) = (frame, flash.cell(cell)) {
+        frame[..CELL_BYTES].copy_from_slice(bytes);
+    }
 }

@@ -114,8 +114,8 @@ pub enum FailedOperation {
     Flush,
     /// The erase of a block.
     Erase,
-    /// A read by the collector of a page that recovery was able to read.
-    Collect,
+    /// The write of a commit record; the page of the failure says nothing.
+    CommitRecord,
 }
 
 /// The first failure of a medium after which nothing more becomes durable.
@@ -138,7 +138,7 @@ impl fmt::Display for FailedWrite {
             FailedOperation::Program => write!(f, "the write of block {block} page {page} failed")?,
             FailedOperation::Flush => f.write_str("a flush failed")?,
             FailedOperation::Erase => write!(f, "the erase of block {block} failed")?,
-            FailedOperation::Collect => write!(f, "block {block} page {page} can no longer be read")?,
+            FailedOperation::CommitRecord => write!(f, "a commit record could not be written")?,
         }
         match self.errno {
             Some(errno) => write!(f, ": {}", io::Error::from_raw_os_error(errno)),

@@ -39,7 +39,8 @@ use validate::check_batch;
 pub use crate::config::{
     DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
 };
-pub use open::{OpenError, OpenProgress, OpenReason, OpeningReads, StartTime};
+pub use open::{OpenError, OpenProgress, OpenReason, OpeningLosses, OpeningReads, StartTime};
+pub use recovery::RecoveryError;
 pub(crate) use open::{build_ftl, recover_readable};
 
 /// A key-value and block device on one medium.
@@ -59,6 +60,7 @@ pub struct SsdDevice<M> {
     now: Nanos,
     administration: AdminState,
     opening_reads: OpeningReads,
+    opening_losses: OpeningLosses,
 }
 
 impl<M: Media> SsdDevice<M> {
@@ -77,6 +79,7 @@ impl<M: Media> SsdDevice<M> {
             now: Nanos::ZERO,
             administration: AdminState::default(),
             opening_reads: OpeningReads::default(),
+            opening_losses: OpeningLosses::default(),
         }
     }
 
@@ -269,6 +272,9 @@ impl<M: Media> SsdDevice<M> {
     /// # Errors
     /// The media failure that prevents it.
     pub fn shutdown(&mut self, mut now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
+        if self.ftl.is_read_only() {
+            return Ok(now);
+        }
         let applied = self.ftl.last_sequence();
         self.ftl.request_sequence(applied);
         self.checkpointer.request();
@@ -277,12 +283,16 @@ impl<M: Media> SsdDevice<M> {
             if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
                 return Err(error);
             }
-            let settled = self.ftl.durable() >= applied && !self.checkpointer.is_busy();
+            let settled = self.ftl.durable() >= applied && !self.checkpointer.is_busy() && self.ftl.is_settled();
             if settled {
                 return Ok(now);
             }
+            if self.ftl.durable() >= applied && !self.checkpointer.is_busy() && self.ftl.commit().is_idle() {
+                // The last record says that everything before it is durable.
+                self.ftl.request_commit();
+            }
             if !moved {
-                if self.ftl.media().in_flight() == 0 && self.checkpointer.cancel_waiting(&mut self.ftl) {
+                if self.ftl.media().in_flight() == 0 && self.checkpointer.cancel_waiting() {
                     continue;
                 }
                 now = self.ftl.media_mut().wait(now);
@@ -294,6 +304,9 @@ impl<M: Media> SsdDevice<M> {
     fn submit_expiries(&mut self) -> bool {
         const AT_ONCE: usize = 128;
         let mut any = false;
+        if self.ftl.is_read_only() {
+            return false;
+        }
         while self.schedule.expiries_in_flight < AT_ONCE && !self.operations.is_full() {
             let Some((expiry_ms, hash, address)) = self.ftl.first_due() else {
                 break;
@@ -332,7 +345,12 @@ impl<M: Media> SsdDevice<M> {
                 }
                 true
             }
-            Err(StallReason::Room { .. } | StallReason::NotDurable(_) | StallReason::Unreadable(_)) => false,
+            Err(
+                StallReason::Room { .. }
+                | StallReason::NotDurable(_)
+                | StallReason::Unreadable(_)
+                | StallReason::InDoubt,
+            ) => false,
         }
     }
 }

@@ -8,11 +8,11 @@
 mod catalog;
 mod checkpoint_space;
 mod commit;
+pub(crate) mod doubt;
 mod erase;
 mod find;
 mod found_record;
 mod garbage_collector;
-mod incomplete_batches;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -26,7 +26,6 @@ mod write;
 
 pub(crate) use find::{RecordPart, RecordPieces, SinkRange};
 pub(crate) use found_record::FoundRecord;
-pub(crate) use incomplete_batches::IncompleteBatches;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};
@@ -39,11 +38,14 @@ use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
 use crate::log::page_reads::{EndedRead, ReadWaiter};
+use crate::log::page_proof::PageProof;
+use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
-use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
-use crate::media::{Media, MediaError};
+use crate::media::geometry::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
+use crate::media::{Media, MediaError, MediumVersion};
 use crate::namespace::attachment::NamespaceAttachment;
 use catalog::Catalog;
+use doubt::Doubts;
 use find::PendingPrefetch;
 use garbage_collector::GarbageCollector;
 use headwater_dma::pool::Pool;
@@ -71,6 +73,8 @@ pub(crate) enum StallReason {
     NotDurable(Sequence),
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
     Unreadable(PageAddress),
+    /// What is found may be superseded by a record that the medium lost. Only a write of the key ends this.
+    InDoubt,
 }
 
 /// The translation layer over one medium.
@@ -82,6 +86,12 @@ pub(crate) struct Ftl<M> {
     catalog: Catalog,
     /// The durable part of the log.
     commit: GroupCommit,
+    /// Blocks below this order lie in front of the window of the checkpoint that a durable record names.
+    reusable_below: u64,
+    /// The time at which an idle device says that its last commit is durable.
+    idle_record_due: Option<Nanos>,
+    /// Blocks below this order are of version 1.
+    version_1_below: u64,
     collector: GarbageCollector,
     space: SpaceReserve,
     removals: RemovalMarks,
@@ -109,7 +119,10 @@ impl<M: Media> Ftl<M> {
         Self {
             flash: FlashLog::new(media, config.frames_max, pool.clone()),
             catalog: Catalog::new(KeyHasher::new(config.hash_seed, config.hash_bits)),
-            commit: GroupCommit::new(Sequence(0), Sequence(0), 0),
+            commit: GroupCommit::new(Prefix::default(), Prefix::default(), 0),
+            reusable_below: 0,
+            idle_record_due: None,
+            version_1_below: 0,
             collector: GarbageCollector::new(config.victim),
             space: SpaceReserve::default(),
             removals: RemovalMarks::default(),
@@ -189,9 +202,46 @@ impl<M: Media> Ftl<M> {
         self.flash.last_sequence()
     }
 
-    /// Returns the order of the open block, or the order of the next one.
-    pub(crate) fn open_block_order(&self) -> u64 {
-        self.flash.log().open_block_order(self.flash.blocks())
+    /// Returns true if the medium is of version 1, which is only read.
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.flash.traits().version == MediumVersion::One
+    }
+
+    /// Returns what is in doubt.
+    #[inline]
+    pub(crate) fn doubts(&self) -> &Doubts {
+        self.catalog.doubts()
+    }
+
+    /// Returns true if the removal of an absent key or block may be left out: its absence is durable and certain.
+    pub(crate) fn is_absence_final(&self, namespace: NamespaceId) -> bool {
+        self.last_removal() <= self.durable() && !self.doubts().is_in_doubt(namespace)
+    }
+
+    /// Returns the order below which blocks were written by version 1.
+    pub(crate) fn version_1_below(&self) -> u64 {
+        self.version_1_below
+    }
+
+    /// Returns the number of ends of epochs in commit records.
+    pub(crate) fn epoch_ends(&self) -> usize {
+        self.flash.records().epoch_ends()
+    }
+
+    /// Returns what pages are checked by when they are read.
+    pub(crate) fn proof(&self) -> PageProof {
+        self.flash.proof()
+    }
+
+    /// Returns true if the block was written by version 1 and not used again since.
+    pub(crate) fn is_version_1(&self, block: BlockId) -> bool {
+        self.blocks().get(block).order < self.version_1_below
+    }
+
+    /// Returns true if a checkpoint would let the collector go on, and forgets it.
+    pub(crate) fn take_checkpoint_request(&mut self) -> bool {
+        std::mem::take(&mut self.collector.wants_checkpoint)
     }
 
     /// Adds a waiter for a page, and queues a read of the page if none is in flight.
@@ -326,9 +376,10 @@ impl<M: Media> Ftl<M> {
         if self.stats.quarantined > 0 { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
     }
 
-    /// Checks that a client or the collector can append this many bytes now.
-    pub(crate) fn check_room(&mut self, bytes: usize, reserve: usize) -> Result<(), StallReason> {
-        self.flash.check_room(bytes, reserve).map_err(|blocks| StallReason::Room { blocks })
+    /// Checks that the collector can append this many bytes now. It may take blocks that are reserved for a checkpoint: each
+    /// block that it empties is free again with the next commit.
+    pub(crate) fn check_room(&mut self, bytes: usize) -> Result<(), StallReason> {
+        self.flash.check_room(bytes, 0, 0).map_err(|blocks| StallReason::Room { blocks })
     }
 
     /// Requests room for a stalled append that needs this many ready blocks.
@@ -346,7 +397,12 @@ impl<M: Media> Ftl<M> {
     /// `awake`.
     pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<EndedRead>) -> PumpOutcome {
         let mut outcome = self.process_completions(now, awake);
+        if self.is_read_only() {
+            outcome.moved |= self.flash.submit_reads(now);
+            return outcome;
+        }
         outcome.moved |= self.flash.submit_programs(now);
+        outcome.moved |= self.flash.submit_records(now);
         outcome.moved |= self.flash.submit_reads(now);
         outcome.moved |= self.prepare_blocks(now);
         outcome.moved |= self.advance_commit(now);
@@ -360,7 +416,8 @@ impl<M: Media> Ftl<M> {
             match self.flash.complete(completion, awake) {
                 FlashCompletion::Page => {}
                 FlashCompletion::CheckpointPage => outcome.checkpoint_pages += 1,
-                FlashCompletion::Flush => self.complete_flush(),
+                FlashCompletion::Cell => {}
+                FlashCompletion::Flush => self.complete_flush(now),
                 FlashCompletion::Erase => self.complete_erase(),
             }
         }
@@ -404,7 +461,7 @@ impl<M: Media> Ftl<M> {
         let (errors, last) = self.flash.read_errors();
         stats.read_errors += errors;
         stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
-        stats.last_read_error = last.map(FailedRead::from);
+        stats.last_read_error = last.and_then(FailedRead::of_page);
         stats.failed_write = self.flash.failed_write();
         let lack = self.lack_of_space();
         stats.lack_of_space = lack.map(|error| FailedWrite::new(FailedOperation::Program, error));

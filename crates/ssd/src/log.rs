@@ -9,25 +9,34 @@
 //! The callers decide when to seal, flush and collect.
 
 pub mod blocks;
+pub mod commit_record;
+pub(crate) mod commit_records;
 pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod page;
 pub mod page_cache;
+pub(crate) mod page_proof;
 pub(crate) mod page_reads;
+pub mod page_version1;
+pub mod prefix;
+pub(crate) mod recent_namespaces;
 pub mod record;
+pub(crate) mod record_page;
 mod record_source;
 mod record_writer;
 
 use crate::command::Sequence;
 use crate::log::blocks::BlockTable;
-use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
 use crate::log::page_cache::PageCache;
+use crate::log::prefix::{Prefix, Tick};
+use crate::log::recent_namespaces::RecentNamespaces;
 use crate::log::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{
     BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaOp, RefusedOp};
+use crate::media::{Media, MediaOp, MediaTraits, RefusedOp};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
@@ -59,9 +68,13 @@ struct OpenBlock {
     order: u64,
     open_sequence: Sequence,
     continues: u64,
+    /// The last tick in front of its first page.
+    start: Tick,
     page: usize,
     offset: usize,
     first: u16,
+    /// Bit `n` is set if the open page holds a record of namespace `n`, or a part of one.
+    namespaces: u32,
     frame: Option<MediaFrame>,
 }
 
@@ -79,55 +92,70 @@ pub struct RecordLog {
     filled: VecDeque<FilledPage>,
     in_flight: BTreeMap<u64, PageAddress>,
     program_next: u64,
-    guard_pages: u8,
-    addressable: bool,
+    traits: MediaTraits,
     needs_guard: bool,
-    durable_stamp: Sequence,
-    durable_order: u64,
+    /// The last filled page with records, and the last sequence that was given out by then.
+    filled_end: Prefix,
+    /// The highest sequence appended.
+    appended: Sequence,
+    recent: RecentNamespaces,
+    /// The prefix that pages call durable.
+    durable: Prefix,
+    /// The end of the epoch before.
+    accepted: Prefix,
     sequence_next: Sequence,
-    accepted_order: u64,
     programmed_pages: u64,
 }
 
 impl RecordLog {
     /// Makes a log with no open block, for a medium with these traits.
     #[must_use]
-    pub fn new(guard_pages: u8, addressable: bool) -> Self {
+    pub fn new(traits: MediaTraits) -> Self {
         Self {
             open: None,
             filled: VecDeque::new(),
             in_flight: BTreeMap::new(),
             program_next: 0,
-            guard_pages,
-            addressable,
+            traits,
             needs_guard: false,
-            durable_stamp: Sequence(0),
-            durable_order: 0,
+            filled_end: Prefix::default(),
+            appended: Sequence(0),
+            recent: RecentNamespaces::default(),
+            durable: Prefix::default(),
+            accepted: Prefix::default(),
             sequence_next: Sequence(1),
-            accepted_order: 0,
             programmed_pages: 0,
         }
     }
 
-    /// Sets the durable stamp of later pages: it says that all sequences and block orders up to these are durable.
-    pub fn set_durable_stamp(&mut self, durable: Sequence, order: u64) {
-        self.durable_stamp = durable;
-        self.durable_order = order;
+    /// Sets the prefix that later pages call durable.
+    pub fn set_durable(&mut self, durable: Prefix) {
+        assert!(durable >= self.durable, "pages would call less durable than before");
+        self.durable = durable;
     }
 
-    /// Returns the order up to which every block has got its first page.
+    /// Returns the prefix that pages and records written now call durable: before the first commit of an epoch, the end
+    /// of the epoch before.
     #[must_use]
-    pub fn begun_order(&self, blocks: &BlockTable) -> u64 {
-        match &self.open {
-            Some(open) if open.page == 0 => open.order - 1,
-            _ => blocks.order_next() - 1,
-        }
+    pub fn durable_claim(&self) -> Prefix {
+        if self.durable.tick.place() == 0 { self.accepted } else { self.durable }
     }
 
-    /// Returns the durable stamp (sequence and block order) of pages that are filled now.
+    /// Returns the end of the epoch before.
     #[must_use]
-    pub fn durable_stamp(&self) -> (Sequence, u64) {
-        (self.durable_stamp, self.durable_order)
+    pub fn accepted(&self) -> Prefix {
+        self.accepted
+    }
+
+    /// Returns the end of what was filled so far.
+    #[must_use]
+    pub fn end(&self) -> Prefix {
+        Prefix { tick: self.filled_end.tick, sequence: self.appended }
+    }
+
+    /// Returns the namespaces of the last pages, and forgets the pages of the commit that ends here.
+    pub fn take_commit_namespaces(&mut self) -> u32 {
+        self.recent.take_commit()
     }
 
     /// Returns the barrier that covers everything appended so far, the open page included.
@@ -149,11 +177,13 @@ impl RecordLog {
         self.sequence_next = Sequence(self.sequence_next.0 + 1);
     }
 
-    /// Continues after recovery with the next sequence and the highest block order that recovery accepted. Every page
-    /// carries that order, so that a block which recovery rejected can never become valid again.
-    pub fn continue_after_recovery(&mut self, sequence_next: Sequence, accepted_order: u64) {
+    /// Continues in an epoch, with the next sequence and the end of the epoch before.
+    pub fn begin_epoch(&mut self, epoch: u64, sequence_next: Sequence, accepted: Prefix) {
         self.sequence_next = sequence_next;
-        self.accepted_order = accepted_order;
+        self.appended = Sequence(sequence_next.0 - 1);
+        self.filled_end = Prefix { tick: Tick::before_epoch(epoch), sequence: Sequence(0) };
+        self.durable = Prefix { tick: self.filled_end.tick, sequence: self.appended };
+        self.accepted = accepted;
     }
 
     /// Returns the pages that the medium accepted so far.
@@ -168,10 +198,11 @@ impl RecordLog {
         self.filled.len()
     }
 
-    /// Returns the order of the open block, or the order of the next one.
+    /// Returns the order of the block, and the last tick, in front of which a checkpoint that begins now covers the log.
     #[must_use]
-    pub fn open_block_order(&self, blocks: &BlockTable) -> u64 {
-        self.open.as_ref().map_or(blocks.order_next(), |open| open.order)
+    pub fn window_start(&self, blocks: &BlockTable) -> (u64, Tick) {
+        let open = self.open.as_ref().map(|open| (open.order, open.start));
+        open.unwrap_or((blocks.order_next(), self.filled_end.tick))
     }
 
     /// Returns the most ready blocks that an append of this many bytes may open.
@@ -213,11 +244,14 @@ impl RecordLog {
         let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
         let checksum = if flags == header.flags { checksum } else { ChecksumMode::Compute };
         header.flags = flags;
+        self.appended = self.appended.max(header.sequence);
         let address = self.start_record(dram);
         blocks.raise_max_sequence(address.block(), header.sequence);
         let filled_before = self.filled.len();
         let encoded = header.encode();
-        let mut writer = RecordWriter { log: self, dram, blocks, record: address, sequence: header.sequence };
+        let namespace = 1 << header.namespace.0;
+        let mut writer =
+            RecordWriter { log: self, dram, blocks, record: address, sequence: header.sequence, namespace };
         writer.put(&encoded);
         match checksum {
             ChecksumMode::Keep => payload.iter().for_each(|piece| match piece {
@@ -282,7 +316,7 @@ impl RecordLog {
 
     fn close_full_page(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.offset == PAGE_DATA_BYTES) {
-            self.fill_page(PageKind::Log);
+            self.fill_page(PageKind::Log, blocks);
             self.close_full_block(dram, blocks);
         }
     }
@@ -294,28 +328,37 @@ impl RecordLog {
     }
 
     /// Writes the open page's spare and queues the page for the medium.
-    fn fill_page(&mut self, kind: PageKind) {
-        let (durable_sequence, durable_order) = self.durable_stamp();
+    fn fill_page(&mut self, kind: PageKind, blocks: &mut BlockTable) {
+        let durable = self.durable_claim();
         let Some(open) = self.open.as_mut() else { return };
         let Some(mut frame) = open.frame.take() else {
             return;
         };
         frame[open.offset..PAGE_DATA_BYTES].fill(0);
-        let page = PageAddress::new(open.block, u8::try_from(open.page).unwrap_or(u8::MAX));
+        let address = PageAddress::new(open.block, u8::try_from(open.page).expect("64 pages a block"));
+        let before = PagesBefore { sequence: self.filled_end.sequence, namespaces: self.recent.named() };
+        let tick = if kind == PageKind::Log { self.filled_end.tick.next() } else { Tick(0) };
         let spare = PageSpare {
             kind,
-            page: page.page,
+            address,
             first: open.first,
-            used: u16::try_from(open.offset).unwrap_or(0),
+            used: u16::try_from(open.offset).expect("a page has 4,096 bytes"),
             order: open.order,
+            tick,
             open_sequence: open.open_sequence,
-            durable_sequence,
-            durable_order,
+            durable,
+            accepted: self.accepted,
             continues: if open.page == 0 { open.continues } else { 0 },
-            context: self.accepted_order,
+            before,
         };
-        spare.encode(&mut frame);
-        self.filled.push_back(FilledPage { id: self.program_next, page, frame });
+        // The checksums follow when the page leaves: the header of its last record is complete only then.
+        spare.encode_fields(&mut frame);
+        if kind == PageKind::Log {
+            self.filled_end = Prefix { tick, sequence: self.appended };
+            self.recent.push(std::mem::take(&mut open.namespaces));
+            blocks.set_last_tick(open.block, tick);
+        }
+        self.filled.push_back(FilledPage { id: self.program_next, page: address, frame });
         self.program_next += 1;
         self.needs_guard = kind == PageKind::Log;
         open.page += 1;
@@ -327,43 +370,28 @@ impl RecordLog {
     /// far can become durable and stay so. Returns the barrier: every program with a lower id must complete for that.
     pub fn seal(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) -> u64 {
         if self.open.as_ref().is_some_and(|open| open.offset > 0) {
-            self.fill_page(PageKind::Log);
+            self.fill_page(PageKind::Log, blocks);
             self.close_full_block(dram, blocks);
         }
         if self.needs_guard && !mutant(Mutant::GuardPageSkipped) {
-            for _ in 0..self.guard_pages {
+            for _ in 0..self.traits.guard_pages {
                 let Some(open) = self.open.as_mut() else { break };
                 if open.page == 0 {
                     break;
                 }
                 let Some(frame) = dram.take_frame() else { break };
                 open.frame = Some(frame);
-                self.fill_page(PageKind::Guard);
+                self.fill_page(PageKind::Guard, blocks);
                 self.close_full_block(dram, blocks);
             }
         }
         self.program_next
     }
 
-    /// Fills the open page, with or without records, so that its durable stamp gets on the medium.
-    pub fn fill_stamp_page(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
-        if self.open.is_none() {
-            self.open_block(blocks, 0);
-        }
-        if let Some(open) = self.open.as_mut()
-            && open.frame.is_none()
-        {
-            open.frame = dram.take_frame();
-        }
-        let holds_records = self.open.as_ref().is_some_and(|open| open.offset > 0);
-        self.fill_page(if holds_records { PageKind::Log } else { PageKind::Guard });
-        self.close_full_block(dram, blocks);
-    }
-
     /// Closes the open block, full or not.
     pub fn finish_block(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.offset > 0) {
-            self.fill_page(PageKind::Log);
+            self.fill_page(PageKind::Log, blocks);
         }
         if let Some(open) = self.open.take() {
             if let Some(frame) = open.frame {
@@ -384,9 +412,11 @@ impl RecordLog {
             order,
             open_sequence,
             continues,
+            start: self.filled_end.tick,
             page: 0,
             offset: 0,
             first: NO_RECORD,
+            namespaces: 0,
             frame: None,
         });
     }
@@ -397,8 +427,9 @@ impl RecordLog {
     /// The medium reports a NAND rule: the log broke its invariant.
     pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
         let mut moved = false;
-        while let Some(FilledPage { id, page, frame }) = self.filled.pop_front() {
-            if !self.addressable {
+        while let Some(FilledPage { id, page, mut frame }) = self.filled.pop_front() {
+            PageSpare::set_checksums(&mut frame, self.traits.checksum_seed);
+            if !self.traits.addressable {
                 let Some(mut shown) = dram.take_frame() else {
                     self.filled.push_front(FilledPage { id, page, frame });
                     break;
@@ -451,6 +482,12 @@ impl RecordLog {
         let waiting = self.filled.front().map(|filled| filled.id);
         let flying = self.in_flight.keys().next().copied();
         waiting.into_iter().chain(flying).all(|id| id >= barrier)
+    }
+
+    /// Returns true if nothing was appended behind the last filled page, and the medium has programmed every filled page.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.is_completed_below(self.program_next) && self.open.as_ref().is_none_or(|open| open.offset == 0)
     }
 
     /// Returns the bytes of a page that is not submitted to the medium yet.

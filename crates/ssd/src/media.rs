@@ -47,8 +47,48 @@ pub enum MediaOp {
         /// The block.
         block: BlockId,
     },
+    /// Reads one commit cell into the frame.
+    ReadCell {
+        /// The cell.
+        cell: CellNumber,
+        /// The destination: [`CELL_BYTES`] from 0.
+        frame: MediaFrame,
+    },
+    /// Overwrites one commit cell from the frame. Durable after the next flush; a power cut may tear it.
+    WriteCell {
+        /// The cell.
+        cell: CellNumber,
+        /// [`CELL_BYTES`] from 0.
+        frame: MediaFrame,
+    },
     /// Makes every operation that completed before it durable.
     Flush,
+}
+
+/// A commit cell: 4,096 bytes outside of the blocks that are overwritten in place (`docs/formats/medium-2.md`). The cells
+/// in front of the blocks come first, then those behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellNumber(pub u16);
+
+impl fmt::Display for CellNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "commit cell {}", self.0)
+    }
+}
+
+/// Bytes of a commit cell.
+pub const CELL_BYTES: usize = PAGE_DATA_BYTES;
+
+/// Commit cells on each side of a new medium.
+pub const CELLS_PER_SIDE: u16 = 32;
+
+/// The version of a medium's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumVersion {
+    /// Read only: `headwater device upgrade` rewrites it.
+    One,
+    /// The present one (`docs/formats/medium-2.md`).
+    Two,
 }
 
 /// The state of a page when it was read.
@@ -88,6 +128,20 @@ pub enum MediaError {
     Io {
         /// The kernel's error number.
         errno: i32,
+        /// The page.
+        page: PageAddress,
+    },
+    /// The operating system failed the transfer of a commit cell.
+    #[error("input/output error {errno} at {cell}: check the disk under the data directory")]
+    Cell {
+        /// The kernel's error number.
+        errno: i32,
+        /// The cell.
+        cell: CellNumber,
+    },
+    /// The page was read, and holds other bytes than were programmed to it.
+    #[error("{page} holds other bytes than were written to it: run `headwater device check`")]
+    Damaged {
         /// The page.
         page: PageAddress,
     },
@@ -134,6 +188,32 @@ pub struct MediaTraits {
     pub queue_max: usize,
     /// True if [`Media::view`] shows every page from the moment its program was accepted.
     pub addressable: bool,
+    /// The version of its format.
+    pub version: MediumVersion,
+    /// Number of commit cells in front of the blocks, and behind them.
+    pub cells: (u16, u16),
+    /// The checksum with which every checksum on the medium begins, so that bytes of another medium are never accepted.
+    pub checksum_seed: u32,
+}
+
+impl MediaTraits {
+    /// Returns the number of commit cells.
+    #[must_use]
+    pub const fn cell_count(&self) -> u16 {
+        self.cells.0 + self.cells.1
+    }
+
+    /// Returns the cell of the commit record with this number: even numbers lie in front, odd ones behind.
+    ///
+    /// # Panics
+    /// The medium has no cells on that side, as a medium of version 1.
+    #[must_use]
+    pub fn cell_of(&self, number: u64) -> CellNumber {
+        let (front, tail) = self.cells;
+        let (first, count) = if number.is_multiple_of(2) { (0, front) } else { (front, tail) };
+        let at = number / 2 % u64::from(count);
+        CellNumber(first + u16::try_from(at).expect("a remainder of a 16-bit number"))
+    }
 }
 
 /// A flash medium, real or simulated.

@@ -73,6 +73,23 @@ mutants! {
     BatchEndIgnored,
     /// Recovery keeps the records of a batch whose start is not on the medium.
     BatchStartIgnored,
+    // Proof of the medium.
+    /// The checksum of a page's data is ignored.
+    PageChecksumIgnored,
+    /// A page that lies elsewhere than it says counts.
+    OwnAddressIgnored,
+    /// A page enters the page cache although it is not the one that was programmed there.
+    PageNotProven,
+    /// An opening does not make durable what it found.
+    OpeningNotFlushed,
+    /// The last commit counts although a page of it is lost.
+    HoleAccepted,
+    /// Lost pages put nothing in doubt.
+    DoubtIgnored,
+    /// A key without a record is absent although a record of it may be lost.
+    AbsenceNotDoubted,
+    /// A checkpoint lacks the doubts.
+    DoubtNotInCheckpoint,
     // Lookups.
     /// A key is found by its hash alone.
     KeyNotCompared,

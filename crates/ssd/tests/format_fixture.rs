@@ -16,10 +16,10 @@ use headwater_ssd::command::{
     SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
-use headwater_ssd::log::page::{PageKind, PageSpare};
+use headwater_ssd::log::page_version1::{PageKind, PageSpare};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
-    BlockId, FlashGeometry, Media, MediaOp, MediaToken, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
+    BlockId, FlashGeometry, Media, MediaOp, MediaToken, MediumVersion, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
     PageAddress,
 };
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
@@ -116,7 +116,7 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
         media.submit(MediaToken(0), MediaOp::Program { page: address, frame }, Nanos::ZERO).unwrap();
         media.poll(Nanos::ZERO, &mut done);
     }
-    media.after_power_cut()
+    media.after_power_cut().as_version_1()
 }
 
 const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
@@ -202,7 +202,7 @@ fn blocks_open_by_scanning_their_records() {
 }
 
 #[test]
-fn namespace_with_a_damaged_record_is_unusable_until_it_is_deleted() {
+fn namespace_with_a_damaged_record_is_unusable() {
     for checkpoint in [true, false] {
         let mut fixture = BLOCKS_FIXTURE.to_vec();
         let uuid = fixture_namespace().uuid;
@@ -213,21 +213,24 @@ fn namespace_with_a_damaged_record_is_unusable_until_it_is_deleted() {
         let disk = NamespaceId(DISK);
         assert_eq!(device.namespace(disk), None);
         assert_eq!(get(device, DISK, "k"), Err(Status::NAMESPACE_NOT_READY));
-        assert_eq!(
-            run(device, DISK, store("k", vec![1], RecordExpiry::Never)).status,
-            Status::NAMESPACE_NOT_READY
-        );
-        let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(fixture_namespace())));
-        assert_eq!(create.position, 3, "the number of the damaged namespace was reused");
-        assert_eq!(run(device, DISK, SsdCommand::Namespace(NamespaceChange::Delete)).status, Status::SUCCESS);
-        assert_eq!(get(device, DISK, "k"), Err(Status::KEY_DOES_NOT_EXIST));
-        assert_eq!(device.namespace_usage(disk), 0);
     }
 }
 
 #[test]
 fn version_1_opens_from_its_checkpoint() {
     check(&mut open(medium(FIXTURE, |_| true)));
+}
+
+#[test]
+fn version_1_is_only_read() {
+    let device = &mut open(medium(FIXTURE, |_| true));
+    let before = device.media().traits();
+    for command in [store("k", vec![1], RecordExpiry::Never), SsdCommand::Clear, SsdCommand::Flush] {
+        assert_eq!(run(device, 1, command).status, Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    assert_eq!(before.version, MediumVersion::One);
+    assert_eq!(device.stats().programmed_bytes, 0);
+    check(device);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod nvme_driver;
 mod psk_interchange;
 mod replay;
 mod resp;
+mod superblock;
 mod tcp_initiator;
 mod tcp_target;
 mod vfio_user;

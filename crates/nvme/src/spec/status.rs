@@ -63,6 +63,8 @@ statuses! {
     PRP_OFFSET_INVALID = (0, 0x13, true, "PRP offset invalid");
     /// An offset into the capsule's data is beyond its end.
     SGL_OFFSET_INVALID = (0, 0x16, true, "SGL offset invalid");
+    /// The namespace is only read.
+    NAMESPACE_WRITE_PROTECTED = (0, 0x20, true, "namespace is write protected");
     /// The data was corrupted in transit; a retry may succeed.
     TRANSIENT_TRANSPORT_ERROR = (0, 0x22, false, "transient transport error");
     /// No free space is left until keys are deleted, garbage collection frees blocks, or the medium gets more space.

@@ -48,7 +48,7 @@ pub(super) struct MediumState {
     pub(super) flash: Option<SimFlash>,
     /// The file, on a medium that is one; all else but the misuse is idle beside it.
     pub(super) file: Option<SimFile>,
-    /// The medium at an earlier moment, from which the next boot finds one page.
+    /// The medium at an earlier moment, from which the next boot finds one page or cell.
     earlier: Option<EarlierMoment>,
 }
 
@@ -123,7 +123,7 @@ impl CrashImage {
             let damage = DamagePlan { unreadable_percent: 0, ..*damage };
             let file = file.next_boot(rng, &damage);
             if let Some(EarlierMoment::File(moment)) = state.earlier.take() {
-                restore_slot(&file, moment, self.config.geometry, rng);
+                restore_place(&file, moment, self.config.geometry, rng);
             }
             let next = FileBacked::over(file, OpenAccess::ReadWrite);
             return Some(SimMedia::with_file(self.config, next));
@@ -133,7 +133,7 @@ impl CrashImage {
         drop(state);
         flash.power_cut(rng, damage, self.config.guard_pages);
         if let Some(EarlierMoment::Flash(earlier)) = earlier {
-            flash.restore_page(rng, &earlier);
+            flash.restore_place(rng, &earlier);
         }
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
@@ -153,13 +153,15 @@ impl CrashImage {
     }
 }
 
-/// Sets one slot back that has changed since the moment.
-fn restore_slot(file: &SimFile, moment: FileMoment, geometry: FlashGeometry, rng: &mut fastrand::Rng) {
+/// Sets one slot or cell back that has changed since the moment.
+fn restore_place(file: &SimFile, moment: FileMoment, geometry: FlashGeometry, rng: &mut fastrand::Rng) {
     let zones = FileZones::new(geometry);
     let slots =
         (0..geometry.blocks).map(BlockId).flat_map(pages_of).map(|page| zones.range(ZoneOwner::Slot(page)));
+    let cells = zones.metadata().into_iter().filter(|owner| matches!(owner, ZoneOwner::Cell(_)));
+    let places = slots.chain(cells.map(|cell| zones.range(cell)));
     let changed: Vec<_> =
-        slots.filter(|slot| moment.bytes(slot.clone()) != file.bytes(slot.clone())).collect();
+        places.filter(|slot| moment.bytes(slot.clone()) != file.bytes(slot.clone())).collect();
     if let Some(range) = rng.choice(changed) {
         file.damage(&FileDamage::Restore { range, moment });
     }

@@ -1,8 +1,7 @@
 //! The real file medium over a simulated file, in the place of simulated flash.
 //!
 //! Input: a configuration, or the file of an earlier boot. Output: a medium that is opened when the device opens.
-//! Invariant: the file is checked and its session begins under the faults and the power cut of the boot, as in
-//! service.
+//! Invariant: the file is checked under the faults and the power cut of the boot, as in service.
 
 use super::{CrashImage, FlashMisuse, MediaRequest, SimMedia, SimMediaConfig};
 use crate::flash::SimFlash;

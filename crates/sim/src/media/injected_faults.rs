@@ -5,8 +5,10 @@
 
 use super::SimMedia;
 use crate::faults::{FaultPlan, FaultyOperation, LyingProgram, OperationError, ProgramLie};
-use crate::flash::{PageImage, SECTOR_BYTES, SLOT_BYTES};
-use headwater_ssd::media::{BlockId, FlashGeometry, MediaOp, PAGES_PER_BLOCK, PageAddress};
+use crate::flash::{CELLS, PageImage, SECTOR_BYTES, SLOT_BYTES};
+use headwater_ssd::media::{
+    BlockId, CELL_BYTES, CellNumber, FlashGeometry, MediaOp, PAGES_PER_BLOCK, PageAddress,
+};
 
 /// The faults to come, and the operations so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,8 +21,12 @@ pub(super) struct InjectedFaults {
 
 impl InjectedFaults {
     /// Counts an operation and returns its error, if it has one.
-    pub(super) fn strike(&mut self, op: &MediaOp) -> Option<i32> {
+    pub(super) fn strike(&mut self, op: &MediaOp, geometry: FlashGeometry) -> Option<i32> {
         let first = |block: BlockId| PageAddress::new(block, 0).index() as u64;
+        let cell_range = |cell: CellNumber| {
+            let index = first(BlockId(geometry.blocks)) + u64::from(cell.0);
+            index..index + 1
+        };
         let (operation, pages) = match op {
             MediaOp::Read { page, .. } => {
                 (FaultyOperation::Read, page.index() as u64..page.index() as u64 + 1)
@@ -31,6 +37,8 @@ impl InjectedFaults {
             MediaOp::Erase { block } => {
                 (FaultyOperation::Erase, first(*block)..first(*block) + PAGES_PER_BLOCK as u64)
             }
+            MediaOp::ReadCell { cell, .. } => (FaultyOperation::Read, cell_range(*cell)),
+            MediaOp::WriteCell { cell, .. } => (FaultyOperation::Program, cell_range(*cell)),
             MediaOp::Flush => (FaultyOperation::Flush, 0..0),
         };
         let count = &mut self.operations[operation as usize];
@@ -61,6 +69,32 @@ impl InjectedFaults {
                 let arrived = (sectors as usize * SECTOR_BYTES).min(SLOT_BYTES);
                 bytes[arrived..].fill(0xFF);
                 Some((page, PageImage::from_frame(&bytes)))
+            }
+        }
+    }
+
+    /// Returns where the write of a cell that was counted last arrives, and with which bytes over those that `held`
+    /// returns; `None` if it never does.
+    pub(super) fn cell_arrival(
+        &self,
+        cell: CellNumber,
+        frame: &[u8],
+        held: impl FnOnce(CellNumber) -> [u8; CELL_BYTES],
+    ) -> Option<(CellNumber, [u8; CELL_BYTES])> {
+        let mut bytes = [0; CELL_BYTES];
+        bytes.copy_from_slice(&frame[..CELL_BYTES]);
+        let programs = self.operations[FaultyOperation::Program as usize];
+        match self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie) {
+            None => Some((cell, bytes)),
+            Some(ProgramLie::Lost) => None,
+            Some(ProgramLie::Misdirected { pages }) => {
+                let elsewhere = u16::try_from(u32::from(cell.0) + pages).ok()?;
+                (elsewhere < CELLS.0 + CELLS.1).then_some((CellNumber(elsewhere), bytes))
+            }
+            Some(ProgramLie::Partly { sectors }) => {
+                let arrived = (sectors as usize * SECTOR_BYTES).min(CELL_BYTES);
+                bytes[arrived..].copy_from_slice(&held(cell)[arrived..]);
+                Some((cell, bytes))
             }
         }
     }

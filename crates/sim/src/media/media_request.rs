@@ -1,6 +1,7 @@
 //! An operation in flight, without its frame.
 
-use headwater_ssd::media::{BlockId, MediaOp, PageAddress};
+use super::injected_faults::media_error;
+use headwater_ssd::media::{BlockId, CellNumber, MediaError, MediaOp, PageAddress};
 
 /// An operation without its frame.
 #[derive(Debug)]
@@ -8,6 +9,8 @@ pub(super) enum MediaRequest {
     Read(PageAddress),
     Program(PageAddress),
     Erase(BlockId),
+    ReadCell(CellNumber),
+    WriteCell(CellNumber),
     /// With the operations that it covers.
     Flush(Vec<u64>),
 }
@@ -18,16 +21,28 @@ impl MediaRequest {
             MediaOp::Read { page, .. } => Self::Read(*page),
             MediaOp::Program { page, .. } => Self::Program(*page),
             MediaOp::Erase { block } => Self::Erase(*block),
+            MediaOp::ReadCell { cell, .. } => Self::ReadCell(*cell),
+            MediaOp::WriteCell { cell, .. } => Self::WriteCell(*cell),
             MediaOp::Flush => Self::Flush(Vec::new()),
         }
     }
 
-    /// Returns the page that an error names.
+    /// Returns the error with which a medium completes the operation.
+    pub(super) fn error(&self, errno: i32) -> MediaError {
+        match self {
+            Self::ReadCell(cell) | Self::WriteCell(cell) => MediaError::Cell { errno, cell: *cell },
+            Self::Read(_) | Self::Program(_) | Self::Erase(_) | Self::Flush(_) => {
+                media_error(errno, self.page())
+            }
+        }
+    }
+
+    /// Returns the page that an error or a misuse names.
     pub(super) fn page(&self) -> PageAddress {
         match self {
             Self::Read(page) | Self::Program(page) => *page,
             Self::Erase(block) => PageAddress::new(*block, 0),
-            Self::Flush(_) => PageAddress::new(BlockId(0), 0),
+            Self::ReadCell(_) | Self::WriteCell(_) | Self::Flush(_) => PageAddress::new(BlockId(0), 0),
         }
     }
 }

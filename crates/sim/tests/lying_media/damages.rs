@@ -8,12 +8,16 @@ use headwater_sim::faults::{FaultPlace, FaultyOperation, OperationError};
 use headwater_sim::simulated_file::{FileDamage, SECTOR_BYTES, SimFile};
 use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::media::file::zones::{FileZone, FileZones, ZoneOwner};
-use headwater_ssd::media::{BlockId, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
+use headwater_ssd::media::{
+    BlockId, CELLS_PER_SIDE, CellNumber, FlashGeometry, PAGES_PER_BLOCK, PageAddress,
+};
 use std::ops::Range;
 
 /// The kernel's numbers of a medium error and of an input/output error.
 const ENODATA: i32 = 61;
 const EIO: i32 = 5;
+/// The offset of the number in a commit record (`docs/formats/medium-2.md`).
+const RECORD_NUMBER_AT: u64 = 16;
 
 /// One damage to one place.
 pub(crate) struct AimedDamage {
@@ -39,7 +43,7 @@ impl AimedDamage {
     }
 }
 
-/// Returns damages to the structures in front of the slots, and to the length of the file.
+/// Returns damages to the structures outside of the slots, and to the length of the file.
 pub(crate) fn metadata_damages(history: &DeviceHistory) -> Vec<AimedDamage> {
     let zones = FileZones::new(FlashGeometry::with_blocks(BLOCKS));
     let mut found = vec![AimedDamage::new(
@@ -49,11 +53,15 @@ pub(crate) fn metadata_damages(history: &DeviceHistory) -> Vec<AimedDamage> {
     for owner in zones.metadata() {
         structure_damages(history, &zones, owner, &mut found);
     }
-    let both = |owners: [ZoneOwner; 2]| owners.map(|owner| zero(zones.range(owner))).to_vec();
-    let sessions = both([0, 1].map(|copy| ZoneOwner::Session { copy }));
-    found.push(AimedDamage::new("both session records zeroed", sessions));
-    let tables = both([0, 1].map(|copy| ZoneOwner::Table { number: 0, copy }));
-    found.push(AimedDamage::new("both erase table copies zeroed", tables));
+    let zeroed = |name: &str, owners: Vec<ZoneOwner>| {
+        AimedDamage::new(name, owners.into_iter().map(|owner| zero(zones.range(owner))).collect())
+    };
+    let superblocks = |copies: &[u8]| copies.iter().map(|&copy| ZoneOwner::Superblock { copy }).collect();
+    found.push(zeroed("two superblocks zeroed", superblocks(&[0, 1])));
+    found.push(zeroed("three superblocks zeroed", superblocks(&[0, 1, 3])));
+    let cells = |numbers: Range<u16>| numbers.map(CellNumber).map(ZoneOwner::Cell).collect();
+    found.push(zeroed("cells in front zeroed", cells(0..CELLS_PER_SIDE)));
+    found.push(zeroed("cells behind zeroed", cells(CELLS_PER_SIDE..2 * CELLS_PER_SIDE)));
     found
 }
 
@@ -100,9 +108,11 @@ fn structure_damages(
     found: &mut Vec<AimedDamage>,
 ) {
     let name = match owner {
-        ZoneOwner::Superblock => "superblock".to_owned(),
-        ZoneOwner::Session { copy } => format!("{} session record", age(history, zones, owner, 8, copy)),
-        ZoneOwner::Table { copy, .. } => format!("{} erase table copy", age(history, zones, owner, 0, copy)),
+        ZoneOwner::Superblock { .. } => "superblock",
+        ZoneOwner::Cell(_) => match cell_age(history, zones, owner) {
+            Some(name) => name,
+            None => return,
+        },
         ZoneOwner::Slot(_) => return,
     };
     for FileZone { field, range, .. } in zones.fields(owner) {
@@ -122,21 +132,17 @@ fn structure_damages(
     found.push(unreadable_once(&format!("{name} unreadable once"), range));
 }
 
-/// Returns "newer" or "older" for one of two copies, which number their writes at `offset`.
-fn age(
-    history: &DeviceHistory,
-    zones: &FileZones,
-    owner: ZoneOwner,
-    offset: u64,
-    copy: usize,
-) -> &'static str {
-    let other = match owner {
-        ZoneOwner::Session { .. } => ZoneOwner::Session { copy: 1 - copy },
-        ZoneOwner::Table { number, .. } => ZoneOwner::Table { number, copy: 1 - copy },
-        alone => alone,
-    };
-    let write = |owner| u64_at(&history.file, zones.range(owner).start + offset);
-    if write(owner) > write(other) { "newer" } else { "older" }
+/// Returns the name of a cell by the age of its record; `None` if it holds none.
+fn cell_age(history: &DeviceHistory, zones: &FileZones, owner: ZoneOwner) -> Option<&'static str> {
+    let number = |owner| u64_at(&history.file, zones.range(owner).start + RECORD_NUMBER_AT);
+    let cells = zones.metadata().into_iter().filter(|owner| matches!(owner, ZoneOwner::Cell(_)));
+    let newest = cells.map(number).max().unwrap_or(0);
+    match number(owner) {
+        0 => None,
+        // A commit writes its record under two numbers.
+        this if this + 1 >= newest => Some("newest cell"),
+        _ => Some("older cell"),
+    }
 }
 
 fn slot_damages(
@@ -150,11 +156,7 @@ fn slot_damages(
     let slot = zones.range(owner);
     let bytes = slot.end - slot.start;
     for FileZone { field, range, .. } in zones.fields(owner) {
-        let offset = match field {
-            // Behind the fields of a spare, and in padding, no bit has a meaning.
-            "spare" => range.start + 20,
-            _ => range.start + (range.end - range.start) / 3,
-        };
+        let offset = range.start + (range.end - range.start) / 3;
         let flip = |offset| FileDamage::Flip { offset, bit: 3 };
         let name = format!("bit of a {kind} page: {field}");
         if field == "data" {
@@ -195,27 +197,21 @@ fn unreadable_once(name: &str, range: Range<u64>) -> AimedDamage {
     AimedDamage { error: Some(error), ..AimedDamage::new(name, Vec::new()) }
 }
 
-/// Returns the pages that the medium takes for programmed, each with the kind of its contents.
+/// Returns the pages whose spare is intact, each with the kind of its contents.
 fn programmed_pages(file: &SimFile, zones: &FileZones) -> Vec<(PageAddress, &'static str)> {
-    let tables = [0, 1].map(|copy| zones.range(ZoneOwner::Table { number: 0, copy }).start);
-    let table = tables.into_iter().max_by_key(|&start| u64_at(file, start)).unwrap();
     let pages = (0..BLOCKS).flat_map(|block| {
         (0..u8::try_from(PAGES_PER_BLOCK).unwrap()).map(move |page| PageAddress::new(BlockId(block), page))
     });
     pages
         .filter_map(|page| {
             let slot = zones.range(ZoneOwner::Slot(page));
-            let stamp =
-                zones.fields(ZoneOwner::Slot(page)).into_iter().find(|zone| zone.field == "generation");
-            let generation = u64_at(file, table + 16 + 8 * u64::from(page.block.0));
-            let programmed = generation != 0 && u64_at(file, stamp.unwrap().range.start) == generation;
             let spare = PageSpare::decode(&file.bytes(slot), page.page)?;
             let kind = match spare.kind {
                 PageKind::Log => "log",
                 PageKind::Checkpoint => "checkpoint",
                 PageKind::Guard => "guard",
             };
-            programmed.then_some((page, kind))
+            Some((page, kind))
         })
         .collect()
 }

@@ -20,7 +20,7 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
-        let retry = self.ftl.victim_retry_at();
+        let retry = self.ftl.victim_retry_at().into_iter().chain(self.ftl.idle_record_due());
         self.interval_due.into_iter().chain(limits).chain(retry).chain(self.ftl.media().next_event()).min()
     }
 
@@ -94,6 +94,18 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn opening_reads(&self) -> &OpeningReads {
         &self.opening_reads
+    }
+
+    /// Returns what the opening found lost or damaged.
+    #[must_use]
+    pub fn opening_losses(&self) -> &super::OpeningLosses {
+        &self.opening_losses
+    }
+
+    /// Returns the number of namespaces of which records may be lost: some of their keys are answered with errors.
+    #[must_use]
+    pub fn namespaces_in_doubt(&self) -> usize {
+        self.ftl.doubts().namespaces()
     }
 
     /// Returns the stage times of the last sampled request.

@@ -4,26 +4,30 @@
 //! `docs/formats/checkpoint.md`) in blocks of its own, a few pages a turn.
 //!
 //! ```text
-//!  Idle --requested or due--> Wanting --room--> Draining --log durable--> Writing
-//!    ^                                                                      |
-//!    +------------- commit done ------------- Settling <--last page done----+
+//!  Idle --requested or due--> WaitingForRoom --room--> Writing --last page programmed--> Settling
+//!    ^                                                                                     |
+//!    +---- a durable record names it ---- Naming <--all that it names is durable ----------+
 //! ```
 //!
-//! The checkpoint is fuzzy: the index changes while it is written. Recovery replays every block from the one that was
-//! open when it began, so an entry may be older than the log but never newer than it.
-//! Invariant: the old checkpoint is erased only when the new one, and every record it names, is durable.
+//! The map is written twice, in different blocks, and the index once. The checkpoint is fuzzy: the index changes while it
+//! is written. Recovery replays the log from the block that was open when it began, so an entry may be older than the log
+//! but never newer than it.
+//! Invariant: a commit record names the checkpoint only when it and every record in it are durable, and the old
+//! checkpoint is discarded only when such a record is durable.
 
 pub(crate) mod stream;
 
-use crate::command::Sequence;
 use crate::ftl::Ftl;
 use crate::index::SEGMENTS;
-use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::log::commit_record::CheckpointRoot;
+use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
+use crate::log::prefix::{Prefix, Tick};
 use crate::media::Media;
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use stream::CheckpointEncoder;
+use headwater_host::copy::crc32c;
+use stream::{IndexEncoder, encode_map};
 
 /// Maximum of pages written in one turn.
 const PAGES_PER_TURN: usize = 16;
@@ -35,31 +39,53 @@ enum CheckpointState {
     #[default]
     Idle,
     WaitingForRoom,
-    /// Waits until everything appended before the checkpoint is durable: only then may an entry name it.
-    Draining {
-        barrier: u64,
-        start_order: u64,
-    },
     Writing(Box<CheckpointWriter>),
-    Committing {
-        id: u64,
+    /// Waits until the checkpoint, and everything that the index held, is durable.
+    Settling {
+        written: WrittenCheckpoint,
+        /// Commits after which its pages are durable.
         commits: u64,
-        blocks: Vec<BlockId>,
+        /// What the index held lies below this barrier.
+        barrier: u64,
     },
+    /// Waits until a record that names it is durable.
+    Naming(WrittenCheckpoint),
+}
+
+/// A checkpoint whose pages are all programmed.
+#[derive(Debug)]
+struct WrittenCheckpoint {
+    root: CheckpointRoot,
+    blocks: Vec<BlockId>,
+    /// The number of its map in the block table.
+    map: u64,
+}
+
+/// The parts of a checkpoint, in the order in which they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CheckpointPart {
+    FirstMap,
+    SecondMap,
+    Index,
 }
 
 /// A checkpoint being written.
 #[derive(Debug)]
 struct CheckpointWriter {
-    id: u64,
-    encoder: CheckpointEncoder,
+    root: CheckpointRoot,
+    map_number: u64,
+    part: CheckpointPart,
+    /// The map, and the bytes of it that are written.
+    map: Vec<u8>,
+    map_written: usize,
+    encoder: IndexEncoder,
     /// Next segment of the index; the block entries and the tail follow the last one.
     segment: usize,
-    /// Set when the stream is complete: everything that the index held then lies below this barrier.
+    /// Set when the index is encoded: everything that it held then lies below this barrier.
     end_barrier: Option<u64>,
     blocks: Vec<BlockId>,
     page: usize,
-    next_part: u64,
+    next_page: u32,
     in_flight: usize,
 }
 
@@ -107,19 +133,19 @@ impl Checkpointer {
         (self.completed, self.pages)
     }
 
-    /// Cancels a checkpoint that waits for room; the next start scans the log instead. Returns true if one was waiting.
-    pub(crate) fn cancel_waiting<M>(&mut self, ftl: &mut Ftl<M>) -> bool {
-        ftl.release_checkpoint_blocks();
-        let wanted = matches!(self.state, CheckpointState::WaitingForRoom);
-        if wanted {
+    /// Cancels a checkpoint that waits for room; the next start scans more of the log instead. Returns true if one was
+    /// waiting.
+    pub(crate) fn cancel_waiting(&mut self) -> bool {
+        let waits = matches!(self.state, CheckpointState::WaitingForRoom);
+        if waits {
             self.state = CheckpointState::Idle;
         }
-        wanted
+        waits
     }
 
     /// Does one turn's work. Returns true if any state changed.
     pub(crate) fn advance<M: Media>(&mut self, ftl: &mut Ftl<M>, now: Nanos) -> bool {
-        if ftl.failure().is_some() {
+        if ftl.failure().is_some() || ftl.is_read_only() {
             return false;
         }
         match std::mem::take(&mut self.state) {
@@ -127,55 +153,52 @@ impl Checkpointer {
                 self.start_if_due(ftl);
                 false
             }
-            CheckpointState::WaitingForRoom => self.drain(ftl),
-            CheckpointState::Draining { barrier, start_order } => self.begin(ftl, barrier, start_order),
+            CheckpointState::WaitingForRoom => self.begin(ftl),
             CheckpointState::Writing(writing) => self.write(ftl, writing, now),
-            CheckpointState::Committing { id, commits, blocks } => self.commit(ftl, id, commits, blocks),
+            CheckpointState::Settling { written, commits, barrier } => {
+                self.settle(ftl, written, commits, barrier)
+            }
+            CheckpointState::Naming(written) => self.finish(ftl, written),
         }
     }
 
-    fn start_if_due<M: Media>(&mut self, ftl: &Ftl<M>) {
-        use crate::index::RecordIndex;
-        let size = ftl.index().len() * crate::index::ENTRY_BYTES as u64 / BLOCK_DATA_BYTES as u64;
+    fn start_if_due<M: Media>(&mut self, ftl: &mut Ftl<M>) {
         let opened = ftl.blocks().order_next().saturating_sub(self.since_order);
-        if opened > BLOCKS_BETWEEN.max(4 * size) && ftl.blocks().len() as u64 > BLOCKS_BETWEEN / 4 {
+        let many = BLOCKS_BETWEEN.max(4 * ftl.checkpoint_blocks() as u64);
+        let is_due = opened > many && ftl.blocks().len() as u64 > BLOCKS_BETWEEN / 4;
+        if ftl.take_checkpoint_request() || is_due {
             self.state = CheckpointState::WaitingForRoom;
         }
     }
 
-    /// Starts to drain when enough blocks are free; until then requests them from the collector.
-    fn drain<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
-        let bytes = CheckpointEncoder::size_estimate(ftl);
-        // The index may grow while it is written.
-        let blocks = (bytes + bytes / 8).div_ceil(BLOCK_DATA_BYTES) + 1;
+    /// Starts to write when enough blocks are free; until then requests them from the collector.
+    fn begin<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
+        let blocks = ftl.checkpoint_blocks();
         if !ftl.has_checkpoint_blocks(blocks) {
             self.state = CheckpointState::WaitingForRoom;
             return ftl.request_checkpoint_blocks(blocks);
         }
-        ftl.release_checkpoint_blocks();
-        let barrier = ftl.request_barrier();
+        let _ = ftl.take_checkpoint_request();
+        let (order, start) = ftl.window_start();
         let late = u64::from(mutant(Mutant::CheckpointStartsLate));
-        self.state = CheckpointState::Draining { barrier, start_order: ftl.open_block_order() + late };
-        true
-    }
-
-    fn begin<M: Media>(&mut self, ftl: &mut Ftl<M>, barrier: u64, start_order: u64) -> bool {
-        if ftl.commit().durable_barrier() < barrier && !mutant(Mutant::CheckpointNotDrained) {
-            self.state = CheckpointState::Draining { barrier, start_order };
-            return false;
-        }
+        let root = CheckpointRoot { number: self.id_next, start_order: order + late, start, ..CheckpointRoot::default() };
+        self.id_next += 1;
         self.since_order = ftl.blocks().order_next();
+        let map_number = ftl.begin_map();
         self.state = CheckpointState::Writing(Box::new(CheckpointWriter {
-            id: self.id_next,
-            encoder: CheckpointEncoder::begin(ftl, self.id_next, start_order),
+            map: encode_map(ftl, &root),
+            root,
+            map_number,
+            part: CheckpointPart::FirstMap,
+            map_written: 0,
+            encoder: IndexEncoder::new(),
             segment: 0,
             end_barrier: None,
             blocks: Vec::new(),
             page: PAGES_PER_BLOCK,
-            next_part: 0,
+            next_page: 0,
             in_flight: 0,
         }));
-        self.id_next += 1;
         true
     }
 
@@ -183,43 +206,57 @@ impl Checkpointer {
         let mut moved = writing.count_programmed(std::mem::take(&mut self.programmed));
         for _ in 0..PAGES_PER_TURN {
             writing.fill(ftl);
-            if writing.encoder.buffered() == 0 || !writing.write_page(ftl, now) {
+            if writing.is_encoded() || !writing.write_page(ftl, now) {
                 break;
             }
             self.pages += 1;
             moved = true;
         }
-        let written =
-            writing.end_barrier.is_some() && writing.encoder.buffered() == 0 && writing.in_flight == 0;
-        if !written {
+        let Some(barrier) = writing.end_barrier.filter(|_| writing.is_encoded() && writing.in_flight == 0) else {
             self.state = CheckpointState::Writing(writing);
             return moved;
-        }
+        };
         for block in &writing.blocks {
             let pages = if Some(block) == writing.blocks.last() { writing.page } else { PAGES_PER_BLOCK };
-            ftl.close_checkpoint_block(*block, u8::try_from(pages).unwrap_or(u8::MAX));
+            ftl.close_checkpoint_block(*block, u8::try_from(pages).expect("64 pages a block"));
         }
-        // Every record that the checkpoint names must be durable before the old checkpoint is erased.
-        let applied = ftl.last_sequence();
-        ftl.request_sequence(applied);
-        ftl.request_flush();
         // A commit in flight began before the last page was done; the one after it covers everything.
         let commits = ftl.commit().commits() + if ftl.commit().is_idle() { 1 } else { 2 };
-        self.state = CheckpointState::Committing { id: writing.id, commits, blocks: writing.blocks };
+        let CheckpointWriter { root, blocks, map_number: map, .. } = *writing;
+        let written = WrittenCheckpoint { root, blocks, map };
+        self.state = CheckpointState::Settling { written, commits, barrier };
         true
     }
 
-    fn commit<M: Media>(&mut self, ftl: &mut Ftl<M>, id: u64, commits: u64, blocks: Vec<BlockId>) -> bool {
-        if ftl.commit().commits() < commits {
-            if ftl.commit().is_idle() {
-                ftl.request_flush();
-            }
-            self.state = CheckpointState::Committing { id, commits, blocks };
+    fn settle<M: Media>(
+        &mut self,
+        ftl: &mut Ftl<M>,
+        written: WrittenCheckpoint,
+        commits: u64,
+        barrier: u64,
+    ) -> bool {
+        let early = mutant(Mutant::CheckpointEndsEarly);
+        if (ftl.commit().commits() < commits || ftl.commit().durable_barrier() < barrier) && !early {
+            ftl.request_commit_to(barrier);
+            self.state = CheckpointState::Settling { written, commits, barrier };
             return false;
         }
-        for old in std::mem::replace(&mut self.current_blocks, blocks) {
+        ftl.name_checkpoint(written.root);
+        ftl.request_commit();
+        self.state = CheckpointState::Naming(written);
+        true
+    }
+
+    fn finish<M: Media>(&mut self, ftl: &mut Ftl<M>, written: WrittenCheckpoint) -> bool {
+        if ftl.commit().checkpoint() < written.root.number {
+            ftl.request_commit();
+            self.state = CheckpointState::Naming(written);
+            return false;
+        }
+        for old in std::mem::replace(&mut self.current_blocks, written.blocks) {
             ftl.discard_checkpoint_block(old);
         }
+        ftl.finish_checkpoint(written.root.start_order, written.map);
         self.completed += 1;
         true
     }
@@ -233,34 +270,30 @@ impl CheckpointWriter {
         pages > 0
     }
 
-    /// Encodes more of the stream until the buffer holds a page.
+    /// Encodes more of the index until the buffer holds a page.
     fn fill<M: Media>(&mut self, ftl: &mut Ftl<M>) {
-        while self.encoder.buffered() < PAGE_DATA_BYTES && self.end_barrier.is_none() {
+        while self.part == CheckpointPart::Index
+            && self.encoder.buffered() < PAGE_DATA_BYTES
+            && self.end_barrier.is_none()
+        {
             if self.segment < SEGMENTS {
                 self.segment += self.encoder.push_segments(&ftl.index().hashed, self.segment);
             } else if !self.encoder.push_block_run(&ftl.index().flat) {
-                self.encoder.push_end(ftl);
+                self.encoder.push_expiries(ftl);
+                self.root.index.crc = self.encoder.crc();
                 let barrier = ftl.request_barrier();
                 self.end_barrier = Some(barrier);
             }
         }
     }
 
-    /// Returns true if the next page to write is the last one.
-    fn is_last_page(&self) -> bool {
-        self.end_barrier.is_some() && self.encoder.buffered() <= PAGE_DATA_BYTES
+    /// Returns true if every byte of the checkpoint was submitted.
+    fn is_encoded(&self) -> bool {
+        self.part == CheckpointPart::Index && self.end_barrier.is_some() && self.encoder.buffered() == 0
     }
 
-    /// Programs one page from the buffer. Returns false if no block, frame or media queue entry is free, and before the
-    /// last page until everything that the index held is durable: the last page makes the checkpoint valid, and the
-    /// checkpoint lacks removed entries, though a power cut could still undo their removal.
+    /// Programs one page. Returns false if no block, frame or media queue entry is free.
     fn write_page<M: Media>(&mut self, ftl: &mut Ftl<M>, now: Nanos) -> bool {
-        let last = self.is_last_page();
-        let early = mutant(Mutant::CheckpointEndsEarly);
-        if last && !early && self.end_barrier.is_some_and(|barrier| ftl.commit().durable_barrier() < barrier)
-        {
-            return false;
-        }
         if self.page == PAGES_PER_BLOCK {
             let Some(block) = ftl.open_checkpoint_block() else {
                 return false;
@@ -271,28 +304,71 @@ impl CheckpointWriter {
         let (Some(&block), Some(mut frame)) = (self.blocks.last(), ftl.take_checkpoint_frame()) else {
             return false;
         };
-        let used = self.encoder.copy_page(&mut frame[..PAGE_DATA_BYTES]);
-        let page = PageAddress::new(block, u8::try_from(self.page).unwrap_or(u8::MAX));
+        let used = match self.part {
+            CheckpointPart::Index => self.encoder.copy_page(&mut frame[..PAGE_DATA_BYTES]),
+            CheckpointPart::FirstMap | CheckpointPart::SecondMap => {
+                let rest = &self.map[self.map_written..];
+                let used = rest.len().min(PAGE_DATA_BYTES);
+                frame[..used].copy_from_slice(&rest[..used]);
+                frame[used..PAGE_DATA_BYTES].fill(0);
+                used
+            }
+        };
+        let address = PageAddress::new(block, u8::try_from(self.page).expect("64 pages a block"));
         let spare = PageSpare {
             kind: PageKind::Checkpoint,
-            page: page.page,
+            address,
             first: NO_RECORD,
-            used: u16::try_from(used).unwrap_or(u16::MAX),
+            used: u16::try_from(used).expect("a page has 4,096 bytes"),
             order: ftl.blocks().get(block).order,
+            tick: Tick(0),
             open_sequence: ftl.blocks().get(block).open_sequence,
-            durable_sequence: Sequence(0),
-            durable_order: 0,
-            continues: if last { self.next_part + 1 } else { 0 },
-            context: stream::page_context(self.id, self.next_part),
+            durable: Prefix::default(),
+            accepted: Prefix::default(),
+            continues: stream::page_context(self.root.number, u64::from(self.next_page)),
+            before: PagesBefore::default(),
         };
-        spare.encode(&mut frame);
-        if !ftl.program_checkpoint_page(page, frame, now) {
+        spare.encode(&mut frame, ftl.media().traits().checksum_seed);
+        if !ftl.program_checkpoint_page(address, frame, now) {
             return false;
         }
-        self.encoder.consume(used);
         self.page += 1;
-        self.next_part += 1;
+        self.next_page += 1;
         self.in_flight += 1;
+        self.finish_page(used);
         true
+    }
+
+    /// Goes on behind a page that was submitted: in the same part, or with the next one.
+    fn finish_page(&mut self, used: usize) {
+        let extent = match self.part {
+            CheckpointPart::FirstMap => &mut self.root.maps[0],
+            CheckpointPart::SecondMap => &mut self.root.maps[1],
+            CheckpointPart::Index => {
+                self.encoder.consume(used);
+                self.root.index.pages += 1;
+                return;
+            }
+        };
+        extent.pages += 1;
+        self.map_written += used;
+        if self.map_written < self.map.len() {
+            return;
+        }
+        extent.crc = crc32c(0, &self.map);
+        match self.part {
+            CheckpointPart::FirstMap => {
+                self.part = CheckpointPart::SecondMap;
+                self.map_written = 0;
+                // The copies share no block.
+                self.page = PAGES_PER_BLOCK;
+                self.root.maps[1].first = self.next_page;
+            }
+            CheckpointPart::SecondMap | CheckpointPart::Index => {
+                self.part = CheckpointPart::Index;
+                self.map = Vec::new();
+                self.root.index.first = self.next_page;
+            }
+        }
     }
 }

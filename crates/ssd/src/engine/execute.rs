@@ -66,8 +66,13 @@ pub(crate) fn execute<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let namespace = operation.namespace;
     let hash = operation.span.first;
-    if let Some(status) = operation.is_write().then(|| ftl.write_refusal()).flatten() {
-        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    if operation.is_write() {
+        if let Some(status) = ftl.write_refusal() {
+            return Ok(ExecutionOutcome::status(status, Sequence(0)));
+        }
+        if ftl.is_read_only() {
+            return Ok(ExecutionOutcome::status(Status::NAMESPACE_WRITE_PROTECTED, Sequence(0)));
+        }
     }
     if let Err(status) = check_namespace_kind(ftl, operation) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
@@ -290,17 +295,19 @@ fn delete<M: Media>(ftl: &mut Ftl<M>, one: &KeyTarget<'_>) -> Result<ExecutionOu
     if let Err(status) = one.check_condition(ftl, found.as_ref()) {
         return Ok(ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref())));
     }
-    let Some(alive) = found.filter(|found| !ftl.expired(found)) else {
+    let alive = found.filter(|found| !ftl.expired(found));
+    if alive.is_none() && !ftl.doubts().is_in_doubt(one.namespace) {
         return Ok(ExecutionOutcome::status(Status::KEY_DOES_NOT_EXIST, seen_sequence(ftl, found.as_ref())));
-    };
-    one.require_basis_durable(ftl, Some(&alive))?;
-    remove(ftl, one, alive)
+    }
+    one.require_basis_durable(ftl, alive.as_ref())?;
+    // A record of an absent key that is in doubt may be lost: the removal makes the absence certain.
+    remove(ftl, one, found)
 }
 
 fn remove<M: Media>(
     ftl: &mut Ftl<M>,
     one: &KeyTarget<'_>,
-    found: FoundRecord,
+    found: Option<FoundRecord>,
 ) -> Result<ExecutionOutcome, StallReason> {
     let tombstone = NewRecord {
         namespace: one.namespace,
@@ -311,7 +318,7 @@ fn remove<M: Media>(
         batch: 0,
     };
     ftl.check_client_room(tombstone.bytes())?;
-    Ok(ExecutionOutcome::written(ftl.write(&tombstone, Some(found))))
+    Ok(ExecutionOutcome::written(ftl.write(&tombstone, found)))
 }
 
 fn expire<M: Media>(
@@ -328,12 +335,18 @@ fn expire<M: Media>(
         ftl.forget_expiry(hash, address);
         return Ok(nothing);
     };
+    let found = FoundRecord { entry, header: Some(header) };
+    if ftl.is_record_in_doubt(&found) {
+        // A tombstone would say that nothing newer is lost.
+        ftl.forget_expiry(hash, address);
+        return Ok(nothing);
+    }
     if !ftl.is_expired(&header) {
         return Ok(nothing);
     }
     let key = Bytes::from(ftl.key_of(entry, &header)?);
     let one = KeyTarget::unconditional(entry.namespace, hash, &key);
-    remove(ftl, &one, FoundRecord { entry, header: Some(header) })?;
+    remove(ftl, &one, Some(found))?;
     ftl.count_expired();
     Ok(nothing)
 }
@@ -416,7 +429,7 @@ fn batch<M: Media>(
         one.require_basis_durable(ftl, found.as_ref())?;
     }
     // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
-    let absent_for_good = ftl.last_removal() <= ftl.durable() || mutant(Mutant::AbsentDeleteSkipped);
+    let absent_for_good = ftl.is_absence_final(namespace) || mutant(Mutant::AbsentDeleteSkipped);
     let effective: Vec<PlannedWrite<'_>> = planned
         .into_iter()
         .filter(|(_, write, found)| {

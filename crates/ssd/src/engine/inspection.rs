@@ -12,7 +12,7 @@ mod verify;
 
 use crate::config::DeviceConfig;
 pub use crate::engine::recovery::CheckpointFound;
-use crate::engine::recovery::{Base, recover};
+use crate::engine::recovery::{Base, LostPages, recover};
 use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl, recover_readable};
 use crate::index::{IndexEntry, KeyHash};
 use crate::media::unreadable::{UnreadablePage, UnreadablePages};
@@ -118,6 +118,12 @@ pub struct MediumInspection {
     pub damaged_records: u64,
     /// Records of batches that a power cut left incomplete.
     pub discarded_records: u64,
+    /// Pages of the log that were durable and are lost.
+    pub lost_log_pages: u64,
+    /// Commit cells without an intact record.
+    pub damaged_cells: u64,
+    /// Pages of the checkpoint that are not intact.
+    pub damaged_checkpoint_pages: u64,
     /// Blocks with programmed pages none of which can be read.
     pub unreadable_blocks: u32,
     /// The pages that opening the device needs and that cannot be read: it is refused until their loss is accepted.
@@ -146,7 +152,10 @@ pub fn inspect<M: Media>(
     let mut found = MediumInspection {
         checkpoint: recovered.checkpoint,
         unreadable_blocks: recovered.unknown_blocks,
-        discarded_records: recovered.incomplete.discarded.len() as u64,
+        discarded_records: recovered.discarded_records,
+        lost_log_pages: recovered.lost.iter().map(LostPages::pages).sum(),
+        damaged_cells: recovered.damaged_cells.len() as u64,
+        damaged_checkpoint_pages: recovered.damaged_checkpoint_pages,
         damaged_records: ftl.damaged(),
         opening_losses: recovered.unreadable,
         live_bytes: ftl.blocks().live_bytes(),
@@ -162,8 +171,9 @@ pub fn inspect<M: Media>(
     }
     let mut unreadable = ftl.take_failures();
     // The first layer's device DRAM is released before the second layer allocates its own.
+    let can_scan = ftl.version_1_below() == 0;
     let (hasher, index, mut media) = ftl.into_parts();
-    if found.checkpoint == CheckpointFound::Whole {
+    if found.checkpoint == CheckpointFound::Whole && can_scan {
         let mut ftl = build_ftl(media, config)?;
         ftl.set_failures(unreadable);
         if let Err(error) = recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {

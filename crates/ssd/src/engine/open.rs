@@ -4,12 +4,16 @@
 
 use super::SsdDevice;
 use crate::config::{DeviceConfig, LossDigest};
-use crate::engine::recovery::{Base, Recovered, is_readable_now, recover};
+use crate::engine::recovery::{Base, LostPages, Recovered, RecoveryError, is_readable_now, recover, run_alone};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::limits::BLOCKS_MIN;
+use crate::log::commit_record::EPOCH_ENDS_MAX;
+use crate::log::commit_records::RECORDS_PER_COMMIT;
 use crate::media::geometry::{BLOCKS_MAX, PAGES_PER_BLOCK};
-use crate::media::unreadable::UnreadablePages;
-use crate::media::{Media, MediaError};
+use crate::media::unreadable::{PageNeed, UnreadablePages};
+use crate::media::{CellNumber, Media, MediaError, MediaOp};
+use crate::mutant::{Mutant, mutant};
+use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::{Pool, PoolError};
 use headwater_host::clock::{Nanos, UnixMillis};
 use std::fmt;
@@ -35,13 +39,6 @@ pub struct OpenProgress {
     pub done: u64,
     /// Steps of this stage in total.
     pub total: u64,
-}
-
-/// The state of the first page of a new epoch.
-enum StampPageState {
-    Wanted,
-    Requested,
-    Durable,
 }
 
 /// The reason why a device could not be opened.
@@ -77,6 +74,9 @@ pub enum OpenReason {
     /// The medium failed.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// The medium does not prove what it holds.
+    #[error(transparent)]
+    Recovery(RecoveryError),
     /// Pages that are needed cannot be read; nothing on the medium was changed.
     #[error(
         "{}; nothing was changed: check the disk and start again, because a later start may succeed, or give these pages \
@@ -90,6 +90,15 @@ pub enum OpenReason {
     },
 }
 
+impl From<RecoveryError> for OpenReason {
+    fn from(error: RecoveryError) -> Self {
+        match error {
+            RecoveryError::Media(error) => Self::Media(error),
+            error => Self::Recovery(error),
+        }
+    }
+}
+
 fn other_digest(accepted: Option<LossDigest>) -> String {
     accepted.map_or(String::new(), |other| format!(" (the accepted loss {other} is another one)"))
 }
@@ -101,6 +110,27 @@ pub struct OpeningReads {
     pub repeated: u64,
     /// The pages whose loss was accepted.
     pub accepted: Option<UnreadablePages>,
+}
+
+/// What an opening found lost or damaged and went on without.
+#[derive(Clone, Debug, Default)]
+pub struct OpeningLosses {
+    /// Pages of the log that were durable and are lost: the keys that they could hold are answered with errors.
+    pub(crate) lost: Vec<LostPages>,
+    /// The digest by which an operator accepts that keys are answered without what is lost; `None` if nothing is in doubt.
+    pub doubt: Option<LossDigest>,
+    /// Commit cells without an intact record; others held the same.
+    pub damaged_cells: Vec<CellNumber>,
+    /// Pages of the checkpoint that are not intact; other copies, or the log, held the same.
+    pub damaged_checkpoint_pages: u64,
+}
+
+impl OpeningLosses {
+    /// Returns the number of pages of the log that are lost.
+    #[must_use]
+    pub fn lost_pages(&self) -> u64 {
+        self.lost.iter().map(LostPages::pages).sum()
+    }
 }
 
 /// Recoveries of one opening: after each of them the pages that it could not read are asked for once more, and it is
@@ -121,7 +151,8 @@ pub(crate) fn recover_readable<M: Media>(
         let result = recover(&mut ftl, config, Base::Checkpoint, now, progress).and_then(|recovered| {
             let mut readable = 0;
             for failed in recovered.unreadable.pages.iter().filter(|failed| failed.errno.is_some()) {
-                readable += u64::from(is_readable_now(&mut ftl.reading(failed.need).0, failed.page, now)?);
+                let mut source = ftl.reading(failed.need).0;
+                readable += u64::from(is_readable_now(&mut source, failed.page, now)?);
             }
             Ok((recovered, readable))
         });
@@ -224,73 +255,62 @@ impl<M: Media> SsdDevice<M> {
             Err(reason) => return Err(OpenError { media: ftl.into_media(), reason }),
         };
         ftl.count_opening_reads(reads.accepted.as_ref());
-        let mut incomplete = recovered.incomplete;
-        incomplete.blocks.retain(|block| ftl.blocks().get(*block).order != 0);
-        let mut device = Self::from_ftl(ftl.into_ftl(incomplete), &config);
+        let doubt = (!ftl.doubts().is_empty()).then(|| ftl.doubts().digest());
+        let is_accepted = reads.accepted.is_some() || doubt.is_some() && doubt == config.accept_loss;
+        if is_accepted {
+            ftl.accept_doubts();
+        }
+        if !ftl.is_read_only()
+            && let Err(error) = write_opening(&mut ftl, &mut now)
+        {
+            return Err(OpenError { media: ftl.into_media(), reason: error.into() });
+        }
+        let mut device = Self::from_ftl(ftl.into_ftl(recovered.passed_over), &config);
         device.opening_reads = reads;
-        device.checkpointer.resume(
-            recovered.checkpoint_blocks,
-            recovered.checkpoint_next,
-            recovered.start_order.max(1),
-        );
-        match device.clean_up(now, start.wall, progress) {
-            Ok(()) => {
-                device.resume_sanitize();
-                Ok(device)
-            }
-            Err(error) => Err(OpenError { media: device.ftl.into_media(), reason: error.into() }),
+        device.opening_losses = OpeningLosses {
+            lost: recovered.lost,
+            doubt: doubt.filter(|_| !is_accepted),
+            damaged_cells: recovered.damaged_cells,
+            damaged_checkpoint_pages: recovered.damaged_checkpoint_pages,
+        };
+        let root = recovered.log.root;
+        device.checkpointer.resume(recovered.checkpoint_blocks, root.number + 1, root.start_order);
+        if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT {
+            device.checkpointer.request();
         }
+        device.now = now;
+        device.ftl.set_wall(start.wall);
+        device.resume_sanitize();
+        Ok(device)
     }
+}
 
-    /// Waits for the medium, or for the time at which a read is repeated while nothing is in flight.
-    fn wait_for_media(&mut self, now: Nanos) -> Nanos {
-        let retry_at = self.ftl.victim_retry_at();
-        let media = self.ftl.media_mut();
-        match retry_at {
-            Some(at) if media.in_flight() == 0 => media.wait_until(now, at),
-            _ => media.wait(now),
-        }
-    }
+/// Ends of epochs in commit records after which an opening requests a checkpoint: a record has room for twice as many.
+const EPOCH_ENDS_BEFORE_CHECKPOINT: usize = EPOCH_ENDS_MAX / 2;
 
-    /// Makes the recovered data durable, erases what recovery discarded, and prepares blocks to write to.
-    fn clean_up(
-        &mut self,
-        mut now: Nanos,
-        wall: UnixMillis,
-        progress: &mut dyn FnMut(OpenProgress),
-    ) -> Result<(), MediaError> {
-        // A killed process may have left bytes in the kernel that are not on the medium: served data must be durable.
-        self.ftl.request_flush();
-        // The first page of the new epoch names the accepted blocks. Nothing may be erased or served until it is
-        // durable: from then on no later recovery accepts a block that this one discarded.
-        let mut witness = StampPageState::Wanted;
-        let mut done = 0;
-        loop {
-            let moved = self.poll(now, wall);
-            if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
-                return Err(error);
-            }
-            let settled = self.ftl.commit().is_idle() && !self.ftl.commit().is_due();
-            match witness {
-                StampPageState::Wanted if settled && self.ftl.request_stamp_page() => {
-                    witness = StampPageState::Requested;
-                }
-                StampPageState::Requested if settled => {
-                    self.ftl.permit_collection();
-                    witness = StampPageState::Durable;
-                }
-                StampPageState::Durable
-                    if settled && !self.ftl.is_cleaning_up() && self.ftl.blocks().ready_count() > 0 =>
-                {
-                    return Ok(());
-                }
-                _ => {}
-            }
-            done += 1;
-            progress(OpenProgress { stage: "clean up", done, total: done });
-            if !moved {
-                now = self.wait_for_media(now);
-            }
+/// Makes durable what recovery found, and then that this opening accepted it. Until both are done nothing may be served: a
+/// killed process may have left bytes in the kernel that are not on the medium, and a later recovery must accept no less.
+fn write_opening<M: Media>(ftl: &mut RecoveringFtl<M>, now: &mut Nanos) -> Result<(), MediaError> {
+    let is_volatile = ftl.media().traits().volatile_cache;
+    flush(ftl, is_volatile && !mutant(Mutant::OpeningNotFlushed), now)?;
+    for _ in 0..RECORDS_PER_COMMIT {
+        let mut frame = ftl.reading(PageNeed::Checkpoint).0.frames.take().unwrap_or_else(MediaFrame::zeroed);
+        let cell = ftl.encode_opened(&mut frame);
+        let source = ftl.reading(PageNeed::Checkpoint).0;
+        let done = run_alone(source.media, MediaOp::WriteCell { cell, frame }, now);
+        if let Some(frame) = done.frame {
+            source.frames.put_back(frame);
         }
+        done.result?;
     }
+    flush(ftl, is_volatile, now)?;
+    ftl.release_frames();
+    Ok(())
+}
+
+fn flush<M: Media>(ftl: &mut RecoveringFtl<M>, wanted: bool, now: &mut Nanos) -> Result<(), MediaError> {
+    if wanted {
+        run_alone(ftl.reading(PageNeed::Checkpoint).0.media, MediaOp::Flush, now).result?;
+    }
+    Ok(())
 }

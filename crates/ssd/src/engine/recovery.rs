@@ -1,40 +1,54 @@
-//! Recovery: rebuilds index, block table and counts from a medium.
+//! Recovery: rebuilds index, block table and counts from a medium, by what the medium proves (`docs/formats/medium-2.md`).
 //!
-//! Input: a medium in any state that a power cut can leave. Output: a translation layer that indexes all valid records.
+//! Input: a medium in any state. Output: a translation layer that indexes all records that count.
 //!
-//! 1. The first page of every block gives the block's kind and order ([`survey`]).
-//! 2. The newest whole checkpoint, if any, gives the index at its time ([`load`]).
-//! 3. Every block of the log from the checkpoint on is scanned, page by page ([`scan`]).
-//! 4. Of each key the record with the highest sequence wins; incomplete batches are discarded ([`replay`]).
-//! 5. The records of the system namespace give the settings of each namespace ([`load_namespace_table`]).
+//! 1. The commit cells give the newest commit record ([`commit_cells`]).
+//! 2. An intact page of every block gives the block's kind and order ([`survey`]).
+//! 3. The checkpoint that the record names gives the index at its time ([`checkpoint_load`]).
+//! 4. Every block of the log from its start on is read, page by page ([`window`]).
+//! 5. Records and pages tell which prefix of the log counts and which pages of it are lost ([`evidence`]).
+//! 6. Of each key the record with the highest sequence wins ([`replay`]).
+//! 7. The records of the system namespace give the settings of each namespace ([`load_namespace_table`]).
 //!
 //! Invariant: the result depends on the medium's bytes alone, and running it twice gives the same. A page that cannot be
 //! read is not taken for zeroes: the caller decides by [`Recovered::unreadable`] whether the result may be used.
+//! A medium of version 1 has rules of its own ([`version1`]).
 
-mod block_pages;
-mod corruption;
-mod load;
-mod lost_records;
+mod checkpoint_load;
+mod commit_cells;
+mod evidence;
 mod namespace_table;
 mod page_reads;
 mod replay;
-mod scan;
 mod survey;
-mod unreadable;
+mod version1;
+mod window;
 
+use crate::command::NamespaceId;
 use crate::config::DeviceConfig;
 use crate::engine::OpenProgress;
-use crate::media::geometry::{BlockId, PageAddress};
-use crate::media::unreadable::UnreadablePages;
-use crate::media::{Media, MediaError};
-pub(crate) use page_reads::is_readable_now;
-pub(crate) use replay::{read_into_dram, retry_with_pages, unless_unreadable};
-
-use crate::ftl::IncompleteBatches;
-use crate::ftl::recovering::RecoveringFtl;
+use crate::engine::checkpoint::stream::{DecodedIndex, DecodedMap};
+use crate::ftl::doubt::Doubts;
+use crate::ftl::recovering::{FoundLog, RecoveringFtl};
 use crate::index::{IndexEntry, KeyHash, KeyHasher};
+use crate::limits::SPACES;
+use crate::log::blocks::{BlockEntry, BlockState, EMPTY_ENTRY, is_checkpoint_order};
+use crate::log::prefix::{EPOCH_SHIFT, Tick};
+use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
+use crate::media::unreadable::{PageNeed, UnreadablePage, UnreadablePages};
+use crate::media::{CellNumber, Media, MediaError, MediumVersion};
+use crate::mutant::{Mutant, mutant};
+use checkpoint_load::{LoadedCheckpoint, load_checkpoint};
+use commit_cells::{FoundRecords, read_commit_cells};
+pub(crate) use evidence::LostPages;
+use evidence::CountedLog;
 use headwater_host::clock::Nanos;
-use std::collections::BTreeSet;
+pub(crate) use page_reads::{is_readable_now, run_alone};
+pub(crate) use replay::{read_into_dram, retry_with_pages, unless_unreadable};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use replay::{CheckpointBase, Line};
+use survey::BlockLife;
+use window::{FoundWindow, read_window};
 
 /// The index from which recovery starts.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +59,7 @@ pub(crate) enum Base {
     Log(KeyHasher),
 }
 
-/// The state of the checkpoints on a medium.
+/// The state of the checkpoint on a medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointFound {
     /// There is none, or recovery did not search for one.
@@ -53,31 +67,70 @@ pub enum CheckpointFound {
     None,
     /// There is a whole one.
     Whole,
-    /// There is only an unfinished one.
+    /// There is only an unfinished one, on a medium of version 1.
     Unfinished,
-    /// There is only one with unreadable pages, or with a wrong checksum.
+    /// Pages of it are unreadable, or have a wrong checksum.
     Damaged,
 }
 
+/// The reason why a medium cannot be recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// The medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// Pages were written, and no commit record says what counts.
+    #[error(
+        "{pages} blocks hold data, but no commit cell holds an intact record: the medium is damaged beyond what can be \
+         proven; restore it from a copy"
+    )]
+    NoCommitRecord {
+        /// Number of blocks with pages.
+        pages: usize,
+    },
+    /// Neither copy of the checkpoint's map is whole.
+    #[error(
+        "checkpoint {number}: a page is intact in neither copy of its map: the medium is damaged beyond what can be \
+         proven; restore it from a copy"
+    )]
+    MapDamaged {
+        /// Number of the checkpoint.
+        number: u64,
+    },
+    /// The index is damaged, and blocks of version 1 cannot be scanned for it.
+    #[error(
+        "checkpoint {number}: its index is damaged, and it cannot be built again from blocks that version 1 wrote; restore \
+         the medium from a copy"
+    )]
+    IndexDamaged {
+        /// Number of the checkpoint.
+        number: u64,
+    },
+}
+
 /// The findings of recovery, beside the translation layer itself.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Recovered {
     pub(crate) checkpoint_blocks: Vec<BlockId>,
-    pub(crate) checkpoint_next: u64,
-    pub(crate) start_order: u64,
-    /// The highest block order accepted.
-    pub(crate) accepted_order: u64,
-    /// Blocks with damage, or with records of incomplete batches: collected before the first command.
-    pub(crate) incomplete: IncompleteBatches,
     pub(crate) checkpoint: CheckpointFound,
-    /// Blocks with programmed pages none of which can be read.
+    /// What the opening continues from.
+    pub(crate) log: FoundLog,
+    /// Pages of the log that were durable and are lost.
+    pub(crate) lost: Vec<LostPages>,
+    /// Pages of the checkpoint that are not intact.
+    pub(crate) damaged_checkpoint_pages: u64,
+    /// Commit cells that hold no intact record, or cannot be read.
+    pub(crate) damaged_cells: Vec<CellNumber>,
+    /// Records of batches that a power cut left incomplete, on a medium of version 1.
+    pub(crate) discarded_records: u64,
+    /// Blocks with programmed pages none of which is intact.
     pub(crate) unknown_blocks: u32,
-    /// Durable records that the checkpoint names in the log after it, and that are lost there.
+    /// Durable records that the checkpoint names in the log after it, and that are lost there, on a medium of version 1.
     pub(crate) lost_records: Vec<(KeyHash, IndexEntry)>,
-    /// Pages of the log that the medium calls lost although they were durable.
-    pub(crate) durable_losses: BTreeSet<PageAddress>,
     /// The pages that could not be read and whose contents the result lacks.
     pub(crate) unreadable: UnreadablePages,
+    /// Pages that the collector need not read once their loss is accepted.
+    pub(crate) passed_over: BTreeSet<PageAddress>,
 }
 
 /// Rebuilds a translation layer, and advances `now` by the time that the media takes.
@@ -87,44 +140,328 @@ pub(crate) fn recover<M: Media>(
     base: Base,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
-) -> Result<Recovered, MediaError> {
-    let survey = survey::survey(ftl, now, progress)?;
-    let mut recovered = Recovered {
-        checkpoint_blocks: Vec::new(),
-        checkpoint_next: survey.checkpoint_next,
-        start_order: 0,
-        accepted_order: 0,
-        incomplete: IncompleteBatches::default(),
-        checkpoint: CheckpointFound::None,
-        unknown_blocks: survey.unknown_blocks(),
-        lost_records: Vec::new(),
-        durable_losses: BTreeSet::new(),
-        unreadable: UnreadablePages::default(),
-    };
-    let (checkpoint, found) = match base {
-        Base::Checkpoint => load::newest_checkpoint(ftl, &survey, now, progress)?,
-        Base::Log(_) => (None, CheckpointFound::None),
-    };
-    recovered.checkpoint = found;
-    if let Some((blocks, decoded)) = &checkpoint {
-        recovered.checkpoint_blocks.clone_from(blocks);
-        recovered.start_order = decoded.start_order;
+) -> Result<Recovered, RecoveryError> {
+    match ftl.media().traits().version {
+        MediumVersion::One => Ok(version1::recover(ftl, config, base, now, progress)?),
+        MediumVersion::Two => recover_version_2(ftl, config, base, now, progress),
     }
-    let decoded = checkpoint.map(|(_, decoded)| decoded);
-    let hasher = match (&decoded, base) {
-        (Some(decoded), _) => KeyHasher::from_parts(decoded.hasher),
-        (None, Base::Log(hasher)) => hasher,
+}
+
+fn recover_version_2<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    config: &DeviceConfig,
+    base: Base,
+    now: &mut Nanos,
+    progress: &mut dyn FnMut(OpenProgress),
+) -> Result<Recovered, RecoveryError> {
+    let cells = read_commit_cells(&mut ftl.reading(PageNeed::Checkpoint).0, now);
+    let lives = survey::survey(ftl, now, progress)?;
+    let used = lives.iter().filter(|life| life.order().is_some()).count();
+    if cells.records.is_empty() && used > 0 {
+        return Err(RecoveryError::NoCommitRecord { pages: used });
+    }
+    let root = cells.records.last().map(|record| record.root).unwrap_or_default();
+    let loaded = match root.number {
+        0 => None,
+        _ => Some(load_checkpoint(ftl, &lives, &root, now, progress)?),
+    };
+    let map_damaged = RecoveryError::MapDamaged { number: root.number };
+    let mut recovered = Recovered {
+        damaged_cells: cells.damaged.iter().chain(&cells.unreadable).copied().collect(),
+        unknown_blocks: unknown_blocks(&lives),
+        ..Recovered::default()
+    };
+    let mut recovery = Recovery { lives, cells, index: None, map: None, start_order: 0, start: root.start, by_scan: false };
+    if let Some(LoadedCheckpoint { blocks, map, index, damaged_pages }) = loaded {
+        let map = map.ok_or(map_damaged)?;
+        recovered.checkpoint = if index.is_some() { CheckpointFound::Whole } else { CheckpointFound::Damaged };
+        recovered.damaged_checkpoint_pages = damaged_pages;
+        recovered.checkpoint_blocks = blocks;
+        recovery.start_order = map.start_order;
+        recovery.index = index.filter(|_| matches!(base, Base::Checkpoint));
+        if recovery.index.is_none() && map.version_1_below > 0 {
+            return Err(RecoveryError::IndexDamaged { number: map.number });
+        }
+        recovery.by_scan = recovery.index.is_none();
+        recovery.map = Some(map);
+    }
+    let hasher = match (&recovery.map, base) {
+        (_, Base::Log(hasher)) => hasher,
+        (Some(map), _) => KeyHasher::from_parts(map.hasher),
         (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     ftl.set_hasher(hasher);
-    let scanned = scan::scan(ftl, &survey, recovered.start_order, now, progress)?;
-    recovered.accepted_order =
-        load::adopt(ftl, &survey, &scanned, decoded.as_ref(), &recovered.checkpoint_blocks);
-    recovered.incomplete.blocks.extend(&scanned.damaged_blocks);
-    recovered.incomplete.unlisted_records.extend(&scanned.unlisted_records);
-    replay::replay(ftl, scanned, decoded.as_ref(), &mut recovered, now, progress)?;
-    namespace_table::load_namespace_table(ftl, now)?;
-    unreadable::report_unreadable(ftl, &survey, &mut recovered);
-    ftl.release_frames();
-    Ok(recovered)
+    recovery.run(ftl, recovered, now, progress)
+}
+
+fn unknown_blocks(lives: &[BlockLife]) -> u32 {
+    let unknown = lives.iter().filter(|life| **life == BlockLife::Unknown(true)).count();
+    u32::try_from(unknown).expect("a medium has at most 2^26 blocks")
+}
+
+/// The parts of a recovery that the last steps need.
+struct Recovery {
+    lives: Vec<BlockLife>,
+    cells: FoundRecords,
+    map: Option<DecodedMap>,
+    index: Option<DecodedIndex>,
+    start_order: u64,
+    start: Tick,
+    /// True if the index is built from the blocks of the map instead of the checkpoint's index.
+    by_scan: bool,
+}
+
+impl Recovery {
+    fn run<M: Media>(
+        self,
+        ftl: &mut RecoveringFtl<M>,
+        mut recovered: Recovered,
+        now: &mut Nanos,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<Recovered, RecoveryError> {
+        let blocks = self.window_blocks();
+        let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
+        let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
+        if !counted.lost.is_empty() {
+            // A lost first page may have made a block look older than it is: every block is read.
+            let blocks = self.all_blocks();
+            window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
+            counted = CountedLog::new(&self.cells.records, &window, self.start);
+        }
+        let mut doubts = self.map.as_ref().map(|map| map.doubts.clone()).unwrap_or_default();
+        for lost in counted.lost.iter().filter(|_| !mutant(Mutant::DoubtIgnored)) {
+            doubts.raise(lost.namespaces, lost.below);
+        }
+        let mut lines: Vec<Line> = Vec::with_capacity(window.records.len());
+        if self.by_scan {
+            let old = self.read_old_blocks(ftl, &mut doubts, now, progress)?;
+            lines.extend(old);
+        }
+        lines.extend(window.records.iter().filter(|(last, _)| counted.counts(*last)).map(|(_, line)| *line));
+        recovered.log = self.found_log(&window, &counted);
+        let unproven = self.adopt(ftl, &window, &counted, &recovered);
+        let is_whole = unproven.is_empty() && counted.lost.is_empty();
+        let replaced: HashSet<(NamespaceId, KeyHash)> = match is_whole {
+            true => HashSet::new(),
+            false => lines.iter().map(|line| (line.namespace, line.hash)).collect(),
+        };
+        ftl.finish_adoption(recovered.log.epoch + 1);
+        ftl.set_version_1_below(recovered.log.version_1_below);
+        ftl.set_doubts(doubts);
+        let lost_pages: u64 = counted.lost.iter().map(LostPages::pages).sum();
+        ftl.count_damaged(window.damaged_records + lost_pages);
+        let base = CheckpointBase {
+            start_order: self.start_order,
+            cleared: self.map.as_ref().map(|map| map.cleared),
+            index: self.index.as_ref(),
+        };
+        let cleared = replay::replay(ftl, lines, &base, now, progress)?;
+        if !is_whole {
+            self.keep_lost_entries(ftl, &unproven, &replaced, &cleared);
+        }
+        recovered.lost = counted.lost;
+        ftl.continue_after(recovered.log.clone());
+        namespace_table::load_namespace_table(ftl, now)?;
+        report_unreadable(ftl, &mut recovered);
+        ftl.release_frames();
+        Ok(recovered)
+    }
+
+    /// Returns the blocks of the window in the order in which they were opened.
+    fn window_blocks(&self) -> Vec<BlockId> {
+        let mut blocks: Vec<(u64, BlockId)> = (0..)
+            .map(BlockId)
+            .zip(&self.lives)
+            .filter_map(|(block, life)| match life {
+                BlockLife::Log { order, .. } if *order >= self.start_order => Some((*order, block)),
+                _ => None,
+            })
+            .collect();
+        blocks.sort_unstable();
+        blocks.into_iter().map(|(_, block)| block).collect()
+    }
+
+    /// Returns every block, those of the window first and in order.
+    fn all_blocks(&self) -> Vec<BlockId> {
+        let mut blocks = self.window_blocks();
+        let known: BTreeSet<BlockId> = blocks.iter().copied().collect();
+        blocks.extend((0..).map(BlockId).take(self.lives.len()).filter(|block| !known.contains(block)));
+        blocks
+    }
+
+    fn life(&self, block: BlockId) -> BlockLife {
+        self.lives.get(block.index()).copied().unwrap_or(BlockLife::Unknown(false))
+    }
+
+    /// Returns the blocks of the map with their entries, and whether a page of the block says that it is the same life.
+    fn map_blocks(&self) -> impl Iterator<Item = (BlockId, BlockEntry, bool)> + '_ {
+        let blocks = self.map.iter().flat_map(|map| &map.blocks);
+        let blocks = blocks.filter(|(block, _)| block.index() < self.lives.len());
+        blocks.filter_map(|(block, entry)| {
+            let root = self.map.as_ref().map_or(0, |map| map.number);
+            match self.life(*block) {
+                BlockLife::Log { order, .. } if order == entry.order => Some((*block, *entry, true)),
+                // It was freed since, and is used again: the log has newer records of all that it held.
+                BlockLife::Log { order, .. } if order >= self.start_order => None,
+                BlockLife::Checkpoint { number, .. } if number >= root => None,
+                _ => Some((*block, *entry, false)),
+            }
+        })
+    }
+
+    /// Reads the records of the map's blocks, of which no index is left. A page that is not intact puts everything in doubt
+    /// that its block could hold.
+    fn read_old_blocks<M: Media>(
+        &self,
+        ftl: &mut RecoveringFtl<M>,
+        doubts: &mut Doubts,
+        now: &mut Nanos,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<Vec<Line>, MediaError> {
+        let mut entries: Vec<(BlockId, BlockEntry, bool)> = self.map_blocks().collect();
+        entries.sort_unstable_by_key(|(_, entry, _)| entry.order);
+        let blocks: Vec<BlockId> = entries.iter().map(|(block, ..)| *block).collect();
+        // A record may begin in the last of them and end in the window.
+        let blocks: Vec<BlockId> = blocks.into_iter().chain(self.window_blocks()).collect();
+        let mut found = read_window(ftl, &blocks, 0, PageNeed::Log, now, progress)?;
+        for (block, entry, _) in &entries {
+            let intact = found.intact.get(&(*block, entry.order)).copied().unwrap_or(0);
+            let wanted = u64::MAX >> (u64::BITS - u32::from(entry.pages).clamp(1, u64::BITS));
+            // A block none of whose pages is left was freed, or is lost.
+            if intact & wanted != wanted {
+                doubts.raise(evidence::ALL_NAMESPACES, entry.max_sequence);
+            }
+        }
+        let lives: BTreeMap<BlockId, (u64, u8)> =
+            entries.iter().map(|(block, entry, _)| (*block, (entry.order, entry.pages))).collect();
+        // Pages behind those that the map lists do not count.
+        found.records.retain(|(_, line)| {
+            let life = lives.get(&line.address.block());
+            life.is_some_and(|(order, pages)| *order == line.order && line.address.page().page < *pages)
+        });
+        Ok(found.records.into_iter().map(|(_, line)| line).collect())
+    }
+
+    fn found_log(&self, window: &FoundWindow, counted: &CountedLog) -> FoundLog {
+        let records = &self.cells.records;
+        let newest = records.last();
+        let orders = self.lives.iter().filter_map(BlockLife::order).chain([window.highest_order, self.start_order]);
+        let epochs = records.iter().map(|record| record.epoch).chain(orders.map(|order| order >> EPOCH_SHIFT));
+        let map_sequence = self.map.as_ref().map(|map| map.sequence);
+        let sequences = records.iter().map(|record| record.end.sequence).chain(map_sequence);
+        let mut epoch_ends = counted.epoch_ends.clone();
+        if counted.accepted.tick.place() > 0 {
+            epoch_ends.retain(|end| end.tick.epoch() < counted.accepted.tick.epoch());
+            epoch_ends.push(counted.accepted);
+        }
+        FoundLog {
+            accepted: counted.accepted,
+            epoch: epochs.chain([counted.accepted.tick.epoch()]).max().unwrap_or(0),
+            number: newest.map_or(0, |record| record.number),
+            sequence: sequences.chain([window.sequence, counted.accepted.sequence]).max().unwrap_or_default(),
+            root: newest.map(|record| record.root).unwrap_or_default(),
+            epoch_ends,
+            version_1_below: self.map.as_ref().map_or(0, |map| map.version_1_below),
+        }
+    }
+
+    /// Keeps the entries of the checkpoint that point into blocks of which no page is left, or to records of the window that
+    /// are lost, and for whose keys the log has no newer record: they are answered with errors. Every other block of the
+    /// map of which no page is left was freed.
+    fn keep_lost_entries<M: Media>(
+        &self,
+        ftl: &mut RecoveringFtl<M>,
+        unproven: &BTreeMap<BlockId, BlockEntry>,
+        replaced: &HashSet<(NamespaceId, KeyHash)>,
+        cleared: &[bool; SPACES],
+    ) {
+        let index = self.index.iter();
+        let all = index.flat_map(|index| index.segments.iter().flatten().chain(&index.flat));
+        for (hash, entry) in all.filter(|(_, entry)| !cleared[entry.namespace.index()]) {
+            let block = entry.address.block();
+            if block.index() >= self.lives.len() || replaced.contains(&(entry.namespace, *hash)) {
+                continue;
+            }
+            let order = ftl.blocks().get(block).order;
+            if let Some(lost) = unproven.get(&block) {
+                ftl.insert_lost(block, *lost, *hash, *entry);
+            } else if order >= self.start_order && !ftl.blocks().get(block).checkpoint {
+                ftl.insert_lost(block, BlockEntry { order, ..EMPTY_ENTRY }, *hash, *entry);
+            }
+        }
+        unproven.values().for_each(|entry| ftl.note_freed(entry.open_sequence));
+    }
+
+    /// Puts the blocks in use into the block table. Returns those of the map of which no page says that they are still the
+    /// same.
+    fn adopt<M: Media>(
+        &self,
+        ftl: &mut RecoveringFtl<M>,
+        window: &FoundWindow,
+        counted: &CountedLog,
+        recovered: &Recovered,
+    ) -> BTreeMap<BlockId, BlockEntry> {
+        let mut found: BTreeMap<u64, (BlockId, BlockEntry)> = BTreeMap::new();
+        let mut unproven = BTreeMap::new();
+        for (block, entry, proven) in self.map_blocks() {
+            if proven {
+                found.insert(entry.order, (block, entry));
+            } else {
+                unproven.insert(block, entry);
+            }
+        }
+        // Where the index is built from the map's blocks, a tombstone is needed until no map lists an older block.
+        let listed = self.map.iter().flat_map(|map| &map.blocks);
+        let gone = listed.filter(|(block, entry)| !found.contains_key(&entry.order) && !unproven.contains_key(block));
+        gone.for_each(|(_, entry)| ftl.note_freed(entry.open_sequence));
+        for (tick, page) in window.pages.iter().filter(|(tick, _)| counted.counts(**tick)) {
+            let (_, entry) = found.entry(page.order).or_insert_with(|| {
+                let entry = BlockEntry {
+                    state: BlockState::Closed,
+                    order: page.order,
+                    open_sequence: page.open_sequence,
+                    ..EMPTY_ENTRY
+                };
+                (page.address.block, entry)
+            });
+            entry.pages = entry.pages.max(page.address.page + 1);
+            entry.last_tick = entry.last_tick.max(*tick);
+        }
+        for (_, line) in window.records.iter().filter(|(last, _)| counted.counts(*last)) {
+            if let Some((_, entry)) = found.get_mut(&line.order) {
+                entry.max_sequence = entry.max_sequence.max(line.sequence);
+            }
+        }
+        let order: Vec<(u64, BlockId)> = found.iter().map(|(order, (block, _))| (*order, *block)).collect();
+        for pair in order.windows(2) {
+            let continues = matches!(self.life(pair[1].1), BlockLife::Log { continues: true, .. });
+            if let Some((_, entry)) = found.get_mut(&pair[0].0).filter(|_| continues) {
+                entry.next = Some(pair[1].1);
+            }
+        }
+        for (block, entry) in found.into_values() {
+            ftl.adopt(block, entry);
+        }
+        for block in &recovered.checkpoint_blocks {
+            let order = self.life(*block).order().unwrap_or(0);
+            assert!(is_checkpoint_order(order), "{block} of a checkpoint has the order of a log block");
+            let pages = u8::try_from(PAGES_PER_BLOCK).expect("64 pages a block");
+            let entry = BlockEntry { state: BlockState::Closed, order, pages, checkpoint: true, ..EMPTY_ENTRY };
+            ftl.adopt(*block, entry);
+        }
+        unproven
+    }
+}
+
+/// Sets the unreadable pages of a recovery whose contents the result lacks: pages of the log if some of it is lost, and
+/// pages with records that the result depends on.
+fn report_unreadable<M: Media>(ftl: &RecoveringFtl<M>, recovered: &mut Recovered) {
+    let lacks = |failed: &&UnreadablePage| match failed.need {
+        PageNeed::Log | PageNeed::BlockSurvey => !recovered.lost.is_empty(),
+        PageNeed::Index => failed.errno.is_some(),
+        PageNeed::Checkpoint | PageNeed::Record => false,
+    };
+    let pages: Vec<UnreadablePage> = ftl.failures().pages().filter(lacks).copied().collect();
+    recovered.passed_over = pages.iter().map(|failed| failed.page).collect();
+    recovered.unreadable = UnreadablePages::new(pages, [recovered.log.epoch, recovered.log.number]);
 }

@@ -212,7 +212,7 @@ impl<M: Media> SsdDevice<M> {
             let result = self.ftl.with_failed_pages(&mut failed, |ftl| execute(ftl, operation));
             operation.failed_pages = failed;
             match result {
-                Err(StallReason::Unreadable(_)) => Ok(ExecutionOutcome {
+                Err(StallReason::Unreadable(_) | StallReason::InDoubt) => Ok(ExecutionOutcome {
                     completion: SsdCompletion::new(0, operation.unreadable_status()),
                     gate: ReleaseGate::Immediate,
                 }),
@@ -297,6 +297,7 @@ impl<M: Media> SsdDevice<M> {
             StallReason::Unreadable(page) => {
                 unreachable!("an operation waits for {page}, which cannot be read")
             }
+            StallReason::InDoubt => unreachable!("an operation waits for a record that is lost"),
             StallReason::Room { blocks } => {
                 self.ftl.request_room(blocks);
                 if !self.schedule.waiting_for_room.contains(&at) {

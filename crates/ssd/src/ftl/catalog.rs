@@ -4,6 +4,7 @@
 //! definition and the counts of a namespace. Invariant: index, expiry queue and counts change together: every live
 //! record with an expiry is in the queue, and the counts of a namespace are those of its index entries.
 
+use super::doubt::Doubts;
 use super::found_record::FoundRecord;
 use super::namespace_state::NamespaceState;
 use super::namespace_table::{NamespaceDefinition, NamespaceTable};
@@ -26,6 +27,7 @@ pub(super) struct Catalog {
     expiry: ExpiryQueue,
     counts: [NamespaceState; SPACES],
     namespace_table: NamespaceTable,
+    doubts: Doubts,
     /// Wall time of this turn, at which expiries are due.
     wall: UnixMillis,
 }
@@ -39,6 +41,7 @@ impl Catalog {
             expiry: ExpiryQueue::default(),
             counts: [NamespaceState::default(); SPACES],
             namespace_table: NamespaceTable::default(),
+            doubts: Doubts::default(),
             wall: UnixMillis(0),
         }
     }
@@ -80,6 +83,17 @@ impl Catalog {
     #[inline]
     pub(super) fn namespace_table(&self) -> &NamespaceTable {
         &self.namespace_table
+    }
+
+    /// Returns what is in doubt.
+    #[inline]
+    pub(super) fn doubts(&self) -> &Doubts {
+        &self.doubts
+    }
+
+    /// Returns what is in doubt, to change it.
+    pub(super) fn doubts_mut(&mut self) -> &mut Doubts {
+        &mut self.doubts
     }
 
     /// Sets the wall time at which expiries are due.
@@ -180,6 +194,7 @@ impl Catalog {
         if flat < removed {
             self.clear_keys(namespace, retire);
         }
+        self.doubts.clear(namespace, sequence);
         self.update_counts(namespace, |state| {
             *state = NamespaceState { cleared: sequence, ..NamespaceState::default() }
         });
@@ -280,6 +295,12 @@ impl Catalog {
     pub(super) fn insert_record(&mut self, hash: KeyHash, entry: IndexEntry, expiry_ms: u64) {
         self.index.insert(hash, entry);
         self.expiry.insert(expiry_ms, hash, entry.address);
+    }
+
+    /// Inserts an entry whose record is lost.
+    pub(super) fn insert_lost(&mut self, hash: KeyHash, entry: IndexEntry) {
+        self.index.insert(hash, entry);
+        self.counts[entry.namespace.index()].add(entry);
     }
 
     /// Removes an entry of a checkpoint for which the scan found a newer record.

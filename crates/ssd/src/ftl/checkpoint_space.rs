@@ -4,29 +4,44 @@
 //! begun only if the collector keeps its reserve, and its blocks come from no client's append.
 
 use super::Ftl;
+use crate::index::{ENTRY_BYTES, RecordIndex, SEGMENTS};
+use crate::log::commit_record::CheckpointRoot;
+use crate::log::prefix::Tick;
 use crate::media::Media;
-use crate::media::geometry::{BlockId, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
-    /// Returns true if this many blocks are free for a checkpoint, and nothing that recovery left must be erased first.
+    /// Returns true if this many blocks are free for a checkpoint, and one for the collector. It needs no more: every block
+    /// that it empties is free again with the next commit, or behind the checkpoint.
     pub(crate) fn has_checkpoint_blocks(&self, blocks: usize) -> bool {
-        self.blocks().free_count() >= blocks + self.space.low_blocks() && !self.collector.is_cleaning_up()
+        self.blocks().free_count() > blocks
+    }
+
+    /// Returns the blocks that a checkpoint takes now: its map twice and its index once.
+    pub(crate) fn checkpoint_blocks(&self) -> usize {
+        checkpoint_blocks(self.blocks().len(), self.index().len(), self.catalog.doubts().settled().len())
+    }
+
+    /// Returns the free blocks that only a checkpoint may open: those of the next one, or the rest of the one that is
+    /// being written.
+    pub(super) fn checkpoint_reserve(&self) -> usize {
+        self.checkpoint_blocks().saturating_sub(self.space.checkpoint_opened())
     }
 
     /// Reserves blocks for a checkpoint, and requests them from the collector. Returns true if it collects more now.
     pub(crate) fn request_checkpoint_blocks(&mut self, blocks: usize) -> bool {
-        self.space.reserve_for_checkpoint(blocks + self.space.low_blocks());
+        self.space.request_ready(blocks);
         self.collector.request_blocks(blocks)
     }
 
-    /// Opens the next block of a checkpoint; `None` if only the collector may open one now.
+    /// Opens the next block of a checkpoint; `None` if none is erased now.
     pub(crate) fn open_checkpoint_block(&mut self) -> Option<BlockId> {
-        if self.blocks().ready_count() <= self.space.collector_blocks() {
-            return None;
-        }
-        self.flash.open_checkpoint_block()
+        self.space.request_ready(1);
+        let block = self.flash.open_checkpoint_block()?;
+        self.space.open_for_checkpoint();
+        Some(block)
     }
 
     /// Takes a frame for a page of a checkpoint; `None` if every frame is in use.
@@ -50,15 +65,53 @@ impl<M: Media> Ftl<M> {
         self.flash.blocks_mut().close(block, pages);
     }
 
-    /// Discards a block of an older checkpoint, after a newer one is durable.
+    /// Discards a block of an older checkpoint, after a durable record names a newer one.
     pub(crate) fn discard_checkpoint_block(&mut self, block: BlockId) {
         self.flash.blocks_mut().discard(block);
     }
-}
 
-impl<M> Ftl<M> {
-    /// Releases the blocks that were reserved for a checkpoint.
-    pub(crate) fn release_checkpoint_blocks(&mut self) {
-        self.space.reserve_for_checkpoint(0);
+    /// Returns the order of the block and the last tick in front of the window of a checkpoint that begins now.
+    pub(crate) fn window_start(&self) -> (u64, Tick) {
+        self.flash.log().window_start(self.flash.blocks())
+    }
+
+    /// Notes that the map of a checkpoint is written now. Returns its number.
+    pub(crate) fn begin_map(&mut self) -> u64 {
+        self.flash.blocks_mut().begin_map()
+    }
+
+    /// Makes the next commit record name a checkpoint.
+    ///
+    /// # Panics
+    /// It is older than the one that records name.
+    pub(crate) fn name_checkpoint(&mut self, root: CheckpointRoot) {
+        self.flash.records_mut().set_root(root);
+    }
+
+    /// Ends a checkpoint that a durable record names: blocks in front of its window may be used again.
+    pub(crate) fn finish_checkpoint(&mut self, start_order: u64, map: u64) {
+        assert!(start_order >= self.reusable_below, "the window of a checkpoint grew");
+        self.reusable_below = start_order;
+        self.flash.blocks_mut().finish_map(map);
+        self.space.end_checkpoint();
     }
 }
+
+/// Returns the blocks of a checkpoint of a medium of `blocks` blocks with this many index entries and settled keys: two
+/// maps, in different blocks, and the index, which may grow by an eighth while it is written.
+pub(super) fn checkpoint_blocks(blocks: usize, entries: u64, settled: usize) -> usize {
+    let map = MAP_BYTES + blocks * MAP_BLOCK_BYTES + settled * SETTLED_BYTES;
+    let entries = usize::try_from(entries).unwrap_or(usize::MAX / 128);
+    // An entry may have an expiry.
+    let index = SEGMENTS * 4 + entries * (ENTRY_BYTES + EXPIRY_BYTES) + PAGE_DATA_BYTES;
+    map.div_ceil(BLOCK_DATA_BYTES) + (map + PAGE_DATA_BYTES + index + index / 8).div_ceil(BLOCK_DATA_BYTES)
+}
+
+/// Bytes of a map without its blocks, at most.
+const MAP_BYTES: usize = 1_024;
+/// Bytes of a block in a map.
+const MAP_BLOCK_BYTES: usize = 48;
+/// Bytes of a settled key in a map.
+const SETTLED_BYTES: usize = 24;
+/// Bytes of an expiry in an index.
+const EXPIRY_BYTES: usize = 24;

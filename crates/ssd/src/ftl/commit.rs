@@ -1,17 +1,16 @@
 //! The driving of a commit: the seal of the log, the flush of the medium, and what becomes durable with them.
 //!
 //! Input: the state machine of a commit ([`CommitState`]), programs that complete, and the completion of a flush.
-//! Output: a later durable sequence, and its stamp on later pages. Invariant: after a failure of the medium no commit
+//! Output: a later durable prefix, which later pages and records name. Invariant: after a failure of the medium no commit
 //! begins, and none ends.
 //!
-//! The engine does not drive commits: the collector requests them too, and no stamp may cover records that a clean-up
-//! has yet to erase.
+//! The engine does not drive commits: the collector requests them too.
 
 use super::Ftl;
 use crate::command::Sequence;
+use crate::log::commit_record::CommitKind;
 use crate::log::group_commit::{CommitState, CommitTarget, GroupCommit};
 use crate::media::Media;
-use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 
@@ -40,19 +39,15 @@ impl<M: Media> Ftl<M> {
         barrier
     }
 
-    /// Requests a flush, even if nothing else is to become durable.
-    pub(crate) fn request_flush(&mut self) {
-        self.commit.request_flush();
+    /// Requests that every program below a barrier becomes durable, and a commit even if it is.
+    pub(crate) fn request_commit_to(&mut self, barrier: u64) {
+        self.commit.request_barrier(barrier);
+        self.commit.request_commit();
     }
 
-    /// Fills a page with the current durable stamp and requests its commit. Returns false if there is no room now.
-    pub(crate) fn request_stamp_page(&mut self) -> bool {
-        if self.check_room(PAGE_DATA_BYTES, 0).is_err() {
-            return false;
-        }
-        self.flash.fill_stamp_page();
-        self.request_barrier();
-        true
+    /// Requests a commit, even if nothing was appended.
+    pub(crate) fn request_commit(&mut self) {
+        self.commit.request_commit();
     }
 
     /// Does the next step of a commit, if it is due and its programs are done. Returns true if any state changed.
@@ -62,18 +57,18 @@ impl<M: Media> Ftl<M> {
         }
         match self.commit.state() {
             CommitState::Idle if self.commit.is_due() => self.begin_commit(now),
+            CommitState::Idle => self.write_idle_record(now),
             CommitState::Programming(target)
-                if self.flash.log().is_completed_below(target.barrier)
+                if self.flash.log().is_completed_below(target.barrier) && self.flash.records().is_written()
                     || mutant(Mutant::ProgramsNotAwaited) =>
             {
                 if !self.flash.traits().volatile_cache {
-                    self.end_commit(target);
+                    self.end_commit(target, now);
                     return true;
                 }
                 if mutant(Mutant::FlushSkipped) {
-                    self.flash.blocks_mut().begin_flush();
                     self.commit.begin_flush();
-                    self.complete_flush();
+                    self.complete_flush(now);
                     return true;
                 }
                 let accepted = self.flash.submit_flush(now);
@@ -83,46 +78,72 @@ impl<M: Media> Ftl<M> {
                 }
                 accepted
             }
-            _ => false,
+            CommitState::Programming(_) | CommitState::Flushing(_) => false,
         }
     }
 
-    /// Seals the log for a commit. The guard pages need frames; without them the commit waits.
+    /// Seals the log for a commit. The guard pages and the records need frames; without them the commit waits.
     fn begin_commit(&mut self, now: Nanos) -> bool {
-        if !self.flash.reserve_frames(2 + usize::from(self.flash.traits().guard_pages)) {
+        if !self.flash.records().is_written() || !self.flash.reserve_frames(self.flash.frames_for_commit()) {
             return false;
         }
-        let sequence = self.last_sequence();
         if mutant(Mutant::StampBeforeFlush) {
-            self.flash.set_durable_stamp(sequence, self.flash.begun_order());
+            self.flash.seal();
+            self.flash.set_durable(self.flash.log().end());
         }
         let barrier = self.flash.seal();
-        let order = self.flash.begun_order();
-        let durable_stamp = self.flash.log().durable_stamp();
-        self.commit.begin(CommitTarget { sequence, barrier, order, durable_stamp });
+        let (end, claims) = self.flash.write_commit_records(CommitKind::Commit);
+        let checkpoint = self.flash.records().root().number;
+        self.commit.begin(CommitTarget { end, barrier, claims, checkpoint });
         self.flash.submit_programs(now);
+        self.flash.submit_records(now);
         true
     }
 
     /// Ends the commit whose flush has completed.
-    pub(super) fn complete_flush(&mut self) {
+    pub(super) fn complete_flush(&mut self, now: Nanos) {
         let CommitState::Flushing(target) = self.commit.state() else {
             panic!("the medium completed a flush that no commit waits for: {:?}", self.commit.state());
         };
         if self.flash.failure().is_none() {
-            self.flash.blocks_mut().complete_flush();
-            self.finish_clean_up();
-            self.end_commit(target);
+            self.end_commit(target, now);
         }
     }
 
-    fn end_commit(&mut self, mut target: CommitTarget) {
+    fn end_commit(&mut self, mut target: CommitTarget, now: Nanos) {
         if mutant(Mutant::CommitCoversLaterRecords) {
-            target.sequence = self.last_sequence();
+            target.end.sequence = self.last_sequence();
         }
         self.commit.finish(target);
-        if !self.collector.blocks_stamp() {
-            self.flash.set_durable_stamp(self.commit.durable(), self.commit.durable_order());
+        self.flash.set_durable(target.end);
+        self.idle_record_due = (target.claims < target.end).then(|| now.after(IDLE_RECORD_DELAY));
+    }
+
+    /// Returns true if a durable record says that everything appended is durable, and no commit runs.
+    pub(crate) fn is_settled(&self) -> bool {
+        let end = self.flash.log().end();
+        self.commit.is_idle()
+            && self.flash.records().is_written()
+            && (end.tick.place() == 0 || self.commit.witnessed() >= self.commit.durable_prefix())
+    }
+
+    /// Returns the time at which an idle device writes a record that says what is durable.
+    pub(crate) fn idle_record_due(&self) -> Option<Nanos> {
+        self.idle_record_due
+    }
+
+    /// Writes a record that says what is durable, if nothing was written for a while. No flush follows: it ends the time
+    /// in which one fault can take the last commit unnoticed as soon as the system writes it.
+    fn write_idle_record(&mut self, now: Nanos) -> bool {
+        let due = self.idle_record_due.is_some_and(|due| due <= now) && self.flash.log().is_idle();
+        if !due || !self.flash.records().is_written() || !self.flash.write_idle_record() {
+            return false;
         }
+        self.idle_record_due = None;
+        self.flash.submit_records(now);
+        true
     }
 }
+
+/// Time after the last commit at which an idle device says that it is durable.
+const IDLE_RECORD_DELAY: Nanos = Nanos::from_millis(100);

@@ -1,7 +1,8 @@
-//! Erases: of evacuated blocks once their records are durable elsewhere, and of dirty ones so that some stay ready.
+//! Erases: of evacuated blocks that no recovery could need, and of dirty ones so that some stay ready.
 //!
 //! Input: the collector's evacuated blocks, the dirty blocks, and the space that is reserved. Output: erases for the
-//! medium. Invariant: no block is erased before the records moved out of it are durable.
+//! medium. Invariant: no block is erased before the records moved out of it are durable, nor while it lies in the window
+//! of the checkpoint that counts.
 
 use super::Ftl;
 use crate::media::Media;
@@ -17,16 +18,15 @@ impl<M: Media> Ftl<M> {
         }
         let barrier =
             if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
-        while let Some(block) = self.collector.next_erase(barrier) {
+        while let Some(block) = self.collector.next_erase(barrier, self.reusable_below) {
             if !self.flash.submit_erase(block, now) {
+                self.collector.put_back_evacuated(block, barrier);
                 break;
             }
-            self.collector.erase_accepted();
             self.flash.blocks_mut().mark_erasing(block);
             moved = true;
         }
-        let wanted = if self.wants_all_erased() { usize::MAX } else { self.space.ready_blocks() };
-        while self.blocks().ready_count() + self.blocks().erasing_count() < wanted {
+        while self.blocks().ready_count() + self.blocks().erasing_count() < self.space.ready_blocks() {
             let Some(block) = self.flash.blocks_mut().take_dirty() else {
                 break;
             };
@@ -43,22 +43,8 @@ impl<M: Media> Ftl<M> {
         moved
     }
 
-    /// Counts an erase that has completed, and makes it durable or requests the flush that does.
+    /// Counts an erase that has completed. It need not be durable: a page of an earlier life is known by its order.
     pub(super) fn complete_erase(&mut self) {
         self.stats.erases += 1;
-        if !self.flash.traits().volatile_cache {
-            self.flash.blocks_mut().begin_flush();
-            self.flash.blocks_mut().complete_flush();
-            self.finish_clean_up();
-        } else if self.collector.blocks_stamp() {
-            self.commit.request_flush();
-        }
-    }
-
-    /// Ends the clean-up of what recovery left, once every erase is durable.
-    pub(super) fn finish_clean_up(&mut self) {
-        if !self.blocks().has_pending_erases() && self.blocks().erasing_count() == 0 {
-            self.collector.finish_clean_up();
-        }
     }
 }

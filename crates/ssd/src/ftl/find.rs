@@ -304,13 +304,31 @@ impl<M: Media> Ftl<M> {
                 continue;
             }
             if let Some(found) = self.match_entry(entry, key, reach)? {
-                return Ok(Some(found));
+                return if self.is_record_in_doubt(&found) { Err(StallReason::InDoubt) } else { Ok(Some(found)) };
             }
+        }
+        if self.is_absence_in_doubt(hash, namespace, key) {
+            return Err(StallReason::InDoubt);
         }
         Ok(None)
     }
 
-    /// Returns the record of a key that a write replaces: the first one whose key matches, or cannot be read.
+    /// Returns true if a found record may be superseded by one that the medium lost.
+    #[inline]
+    pub(crate) fn is_record_in_doubt(&self, found: &FoundRecord) -> bool {
+        let doubts = self.doubts();
+        found.header.is_some_and(|header| doubts.covers(header.namespace, header.sequence))
+    }
+
+    /// Returns true if the medium may have lost a record of a key that has none.
+    #[inline]
+    fn is_absence_in_doubt(&self, hash: KeyHash, namespace: NamespaceId, key: &[u8]) -> bool {
+        let digest = || if hash.is_position() { u128::from(hash.0) } else { self.hasher().digest(namespace, key) };
+        self.doubts().covers_absence(namespace, digest) && !mutant(Mutant::AbsenceNotDoubted)
+    }
+
+    /// Returns the record of a key that a write replaces: the first one whose key matches, or cannot be read. It has no
+    /// header if it cannot be read, or may be superseded by one that the medium lost.
     pub(crate) fn find_replaced(
         &self,
         hash: KeyHash,
@@ -322,6 +340,9 @@ impl<M: Media> Ftl<M> {
             match self.match_entry(entry, key, RecordPart::Key) {
                 Ok(None) => {}
                 Err(StallReason::Unreadable(_)) => return Ok(Some(FoundRecord { entry, header: None })),
+                Ok(Some(found)) if self.is_record_in_doubt(&found) => {
+                    return Ok(Some(FoundRecord { entry, header: None }));
+                }
                 found => return found,
             }
         }

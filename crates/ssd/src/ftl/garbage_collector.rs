@@ -6,24 +6,21 @@
 //! moved only if the index names exactly its address at that moment (compare and swap); a tombstone is dropped only if
 //! no block is left that was opened before it was written.
 
-use super::incomplete_batches::IncompleteBatches;
 use super::prefetch::PREFETCH_PAGES;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
-use crate::config::{FailedOperation, VictimPolicy};
+use crate::config::VictimPolicy;
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::log::blocks::BlockState;
 use crate::log::flash_log::DIRECT_PIECES_MAX;
-use crate::log::page::{NO_RECORD, PageKind, PageSpare};
-use crate::log::record::{
-    FLAG_TOMBSTONE, FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES,
-};
+use crate::log::page::NO_RECORD;
+use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::log::{ChecksumMode, RecordSource};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
-use crate::media::{Media, MediaError};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Free blocks above the low mark at which collection stops.
 const STOP_ABOVE_LOW: usize = 1;
@@ -39,18 +36,24 @@ struct VictimCursor {
     continued_done: bool,
 }
 
+/// A block without live records.
+#[derive(Clone, Copy, Debug)]
+struct EvacuatedBlock {
+    block: BlockId,
+    order: u64,
+    /// What was moved out of it is durable when this barrier is.
+    barrier: u64,
+}
+
 /// The collector's state.
 #[derive(Debug)]
 pub(super) struct GarbageCollector {
     policy: VictimPolicy,
     victim: Option<VictimCursor>,
-    /// Evacuated blocks, each with the barrier that must be durable before its erase.
-    evacuated: VecDeque<(BlockId, u64)>,
-    /// Blocks that recovery leaves to collect first.
-    incomplete: IncompleteBatches,
-    cleaning: bool,
-    /// True until the first page of this epoch is durable; no block is collected before.
-    on_hold: bool,
+    /// Evacuated blocks, each with its order and the barrier that must be durable before its erase.
+    evacuated: VecDeque<EvacuatedBlock>,
+    /// Set when a checkpoint would let more blocks be collected.
+    pub(super) wants_checkpoint: bool,
     /// Free blocks that a waiter needs beyond the usual number.
     requested_blocks: usize,
     pub(super) pages: VictimPages,
@@ -62,52 +65,27 @@ impl GarbageCollector {
             policy,
             victim: None,
             evacuated: VecDeque::new(),
-            incomplete: IncompleteBatches::default(),
-            cleaning: false,
-            on_hold: false,
+            wants_checkpoint: false,
             requested_blocks: 0,
             pages: VictimPages::default(),
         }
     }
 
-    /// Returns the next evacuated block whose moved records are durable.
-    pub(super) fn next_erase(&self, durable_barrier: u64) -> Option<BlockId> {
-        self.evacuated.front().filter(|(_, barrier)| *barrier <= durable_barrier).map(|(block, _)| *block)
+    /// Takes an evacuated block whose moved records are durable and that lies in front of the window.
+    pub(super) fn next_erase(&mut self, durable_barrier: u64, reusable_below: u64) -> Option<BlockId> {
+        let is_due = |block: &EvacuatedBlock| block.barrier <= durable_barrier && block.order < reusable_below;
+        let at = self.evacuated.iter().position(is_due)?;
+        self.evacuated.remove(at).map(|block| block.block)
     }
 
-    pub(super) fn erase_accepted(&mut self) {
-        self.evacuated.pop_front();
+    /// Returns a block whose erase the medium did not accept.
+    pub(super) fn put_back_evacuated(&mut self, block: BlockId, barrier: u64) {
+        self.evacuated.push_front(EvacuatedBlock { block, order: 0, barrier });
     }
 
-    /// Ends the clean-up if all of its blocks were collected; every erase so far is durable.
-    pub(super) fn finish_clean_up(&mut self) {
-        if self.incomplete.blocks.is_empty() && self.victim.is_none() && self.evacuated.is_empty() {
-            self.incomplete = IncompleteBatches::default();
-            self.cleaning = false;
-        }
-    }
-
-    /// Returns true while discarded records are on the medium: no page may claim that their sequences are durable.
-    pub(super) fn blocks_stamp(&self) -> bool {
-        self.cleaning
-    }
-
-    /// Takes what recovery left to collect first.
-    pub(super) fn start_clean_up(&mut self, mut incomplete: IncompleteBatches) {
-        self.pages.pass_over(std::mem::take(&mut incomplete.unreadable_pages));
-        self.cleaning = !incomplete.blocks.is_empty();
-        self.incomplete = incomplete;
-        self.on_hold = true;
-    }
-
-    /// Permits collection, now that the first page of this epoch is durable.
-    pub(super) fn release_hold(&mut self) {
-        self.on_hold = false;
-    }
-
-    /// Returns true until the incomplete batches that recovery found are erased.
-    pub(super) fn is_cleaning_up(&self) -> bool {
-        self.cleaning
+    /// Takes the pages that need not be read: their loss was accepted.
+    pub(super) fn pass_over(&mut self, pages: BTreeSet<PageAddress>) {
+        self.pages.pass_over(pages);
     }
 
     /// Raises the number of free blocks requested. Returns true if it grew.
@@ -132,26 +110,17 @@ enum MoveOutcome {
 }
 
 impl<M: Media> Ftl<M> {
-    /// Permits collection, now that the first page of this epoch is durable.
-    pub(crate) fn permit_collection(&mut self) {
-        self.collector.release_hold();
-    }
-
-    /// Returns true until the incomplete batches that recovery found are erased.
-    pub(crate) fn is_cleaning_up(&self) -> bool {
-        self.collector.is_cleaning_up()
-    }
-
     /// Returns the blocks that are free or will be free when collections and erases under way are done.
     fn expected_free_blocks(&self) -> usize {
-        self.blocks().free_count() + self.blocks().erasing_count() + self.collector.evacuated.len()
+        let evacuated = &self.collector.evacuated;
+        let reusable = evacuated.iter().filter(|block| block.order < self.reusable_below).count();
+        self.blocks().free_count() + self.blocks().erasing_count() + reusable
     }
 
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
     /// [`StallReason`].
     pub(crate) fn collect(&mut self, now: Nanos) -> Result<bool, StallReason> {
-        let on_hold = self.collector.on_hold && !mutant(Mutant::HoldIgnored);
-        if self.collector.pages.must_wait(now) || on_hold || self.failure().is_some() {
+        if self.collector.pages.must_wait(now) || self.failure().is_some() || self.is_read_only() {
             return Ok(false);
         }
         if self.collector.victim.is_none() && !self.choose_victim() {
@@ -161,8 +130,8 @@ impl<M: Media> Ftl<M> {
             match self.collect_next() {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(StallReason::Unreadable(page)) => {
-                    self.set_victim_aside(page);
+                Err(StallReason::Unreadable(_)) => {
+                    self.set_victim_aside();
                     break;
                 }
                 Err(stall) => {
@@ -177,10 +146,7 @@ impl<M: Media> Ftl<M> {
     }
 
     fn choose_victim(&mut self) -> bool {
-        let victim = match self.collector.incomplete.blocks.pop_first() {
-            Some(block) => Some(block),
-            None => self.next_victim(),
-        };
+        let victim = self.next_victim();
         self.collector.victim =
             victim.map(|block| VictimCursor { block, page: 0, offset: 0, continued_done: false });
         victim.is_some()
@@ -188,7 +154,10 @@ impl<M: Media> Ftl<M> {
 
     fn next_victim(&mut self) -> Option<BlockId> {
         let in_sight = self.expected_free_blocks();
-        let high = self.space.low_blocks() + STOP_ABOVE_LOW + self.collector.requested_blocks;
+        let high = self.space.low_blocks()
+            + self.checkpoint_reserve()
+            + STOP_ABOVE_LOW
+            + self.collector.requested_blocks;
         if in_sight >= high {
             // Blocks not free yet may wait for a flush: a demand dropped too early would be requested again and again.
             if self.blocks().free_count() >= high {
@@ -199,41 +168,34 @@ impl<M: Media> Ftl<M> {
         // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
         // first.
         let policy = if self.has_excess_tombstones() { VictimPolicy::Fifo } else { self.collector.policy };
-        let victim = self.blocks().victim(policy, self.commit.durable_stamp());
+        let victim = self.blocks().victim(policy, self.commit.witnessed().tick, self.reusable_below);
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks().cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
         let victim = victim.filter(|block| !hopeless(block));
         if victim.is_none() {
-            // No block is eligible until a durable page carries a later durable stamp.
-            self.request_stamp();
+            self.request_victims();
         }
         victim
     }
 
-    /// Returns true if blocks of unknown contents must be erased now: while one is left, no tombstone can be dropped.
-    /// With enough free blocks the tombstones do no harm, and the erases are saved.
-    pub(super) fn wants_all_erased(&self) -> bool {
-        let short = self.expected_free_blocks()
-            <= self.space.low_blocks() + STOP_ABOVE_LOW + self.collector.requested_blocks;
-        self.blocks().has_unknown() && (short || self.has_excess_tombstones())
+    /// Requests what makes more blocks eligible: a checkpoint, behind whose start they lie, and a commit that says that
+    /// the records of the last ones are durable.
+    fn request_victims(&mut self) {
+        if self.blocks().has_garbage_behind(self.reusable_below) {
+            self.collector.wants_checkpoint = true;
+        }
+        if self.commit.is_idle() && self.commit.witnessed().tick < self.flash.log().end().tick {
+            self.commit.request_sequence(self.last_sequence());
+            let due = self.commit.is_due();
+            if !due {
+                self.commit.request_commit();
+            }
+        }
     }
 
     fn has_excess_tombstones(&self) -> bool {
         self.blocks().tombstone_bytes() > self.geometry().data_bytes() / 16
-    }
-
-    /// Makes the next commit program a page with the current durable stamp.
-    fn request_stamp(&mut self) {
-        let applied = self.last_sequence();
-        let (stamped, stamped_order) = self.commit.durable_stamp();
-        if (stamped < applied || stamped_order < self.flash.begun_order()) && self.commit.is_idle() {
-            if self.durable() < applied {
-                self.commit.request_sequence(applied);
-            } else {
-                self.request_stamp_page();
-            }
-        }
     }
 
     /// Processes the next record of the victim. Returns false when the victim is finished.
@@ -241,11 +203,6 @@ impl<M: Media> Ftl<M> {
         let Some(mut victim) = self.collector.victim else {
             return Ok(false);
         };
-        if let Some(hidden) = self.collector.incomplete.unlisted_in(victim.block) {
-            self.move_record(hidden)?;
-            self.collector.incomplete.unlisted_records.remove(&(victim.block, hidden));
-            return Ok(true);
-        }
         self.check_victim_pages(victim.block, victim.page)?;
         if victim.offset == 0 && victim.page.is_multiple_of(PREFETCH_PAGES) {
             self.prefetch_pages(victim.block, victim.page);
@@ -258,10 +215,11 @@ impl<M: Media> Ftl<M> {
         if self.collector.pages.has_failed(page) && !self.collector.pages.is_passed_over(page) {
             return Err(StallReason::Unreadable(page));
         }
-        let spare = self.page(page).and_then(|bytes| PageSpare::decode(bytes, page.page));
-        // A page of the block's earlier use may remain after an erase that a power cut interrupted.
         let order = self.blocks().get(victim.block).order;
-        let Some(spare) = spare.filter(|spare| spare.kind == PageKind::Log && spare.order == order) else {
+        let Some(spare) = self.page(page).and_then(|bytes| self.flash.record_page(bytes, page)).filter(|spare| {
+            // A page of the block's earlier use may remain after an erase.
+            spare.order == order
+        }) else {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };
@@ -340,10 +298,7 @@ impl<M: Media> Ftl<M> {
             self.move_live(entry, &header)?
         };
         Ok(match moved {
-            MoveOutcome::Done => {
-                self.collector.incomplete.settle(address, header.sequence);
-                Some(bytes)
-            }
+            MoveOutcome::Done => Some(bytes),
             MoveOutcome::Damaged => {
                 self.stats.damaged += 1;
                 None
@@ -356,11 +311,7 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
-        let incomplete = &self.collector.incomplete;
-        let discarded = incomplete.discarded.contains(&header.sequence);
-        let counted = incomplete.is_counted(entry.address, header.sequence);
-        let needed = (counted || header.sequence >= self.blocks().watermark())
-            && (!discarded || mutant(Mutant::DiscardedTombstoneMoved));
+        let needed = header.sequence >= self.blocks().watermark() && !self.is_version_1(entry.address.block());
         if !needed || mutant(Mutant::TombstoneDropped) {
             return Ok(MoveOutcome::Done);
         }
@@ -376,7 +327,7 @@ impl<M: Media> Ftl<M> {
     fn move_live(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
         let hash = self.index_key(entry, header)?;
         if !self.index().contains(hash, entry.address) && !mutant(Mutant::DeadRecordMoved) {
-            return self.replace_by_tombstone(entry, header);
+            return Ok(MoveOutcome::Done);
         }
         if !self.is_intact(entry, header)? {
             return Ok(MoveOutcome::Damaged);
@@ -390,27 +341,6 @@ impl<M: Media> Ftl<M> {
         Ok(MoveOutcome::Done)
     }
 
-    /// Replaces a dead record of a complete batch by a tombstone. Recovery counts the records of a batch that no page
-    /// calls durable, and would take an incomplete one for torn. The tombstone changes nothing, because its key has a
-    /// newer record.
-    fn replace_by_tombstone(
-        &mut self,
-        entry: IndexEntry,
-        header: &RecordHeader,
-    ) -> Result<MoveOutcome, StallReason> {
-        let counted = self.collector.incomplete.is_counted(entry.address, header.sequence);
-        if !counted || mutant(Mutant::DeadBatchRecordDropped) || !self.is_intact(entry, header)? {
-            return Ok(MoveOutcome::Done);
-        }
-        let key = self.key_of(entry, header)?;
-        let header = RecordHeader { flags: FLAG_TOMBSTONE, value_bytes: 0, expiry_ms: 0, ..*header };
-        self.check_room(header.units() as usize * UNIT_BYTES, 0)?;
-        let payload = [RecordSource::Bytes(&key)];
-        let address = self.flash.append_copy(&header, ChecksumMode::Compute, &payload);
-        self.flash.blocks_mut().add_tombstone(address, header.units(), header.sequence);
-        Ok(MoveOutcome::Done)
-    }
-
     /// Copies an intact record to the write frontier. It keeps its sequence, but loses its batch flags, because the
     /// rest of the complete batch may be collected before it.
     fn append_moved(
@@ -419,7 +349,7 @@ impl<M: Media> Ftl<M> {
         header: &RecordHeader,
     ) -> Result<RecordAddress, StallReason> {
         let bytes = entry.units as usize * UNIT_BYTES;
-        self.check_room(bytes, 0)?;
+        self.check_room(bytes)?;
         let flags = header.flags & !FLAGS_BATCH;
         let keeps = flags == header.flags && !mutant(Mutant::ExpiryLostByMove);
         let checksum = if keeps { ChecksumMode::Keep } else { ChecksumMode::Compute };
@@ -445,13 +375,8 @@ impl<M: Media> Ftl<M> {
 
     /// Ends with a victim of which this page, or this page of a record that continues in it, cannot be read. The page may
     /// hold records that must not be erased, live ones or tombstones: the block stays as it is.
-    fn set_victim_aside(&mut self, page: PageAddress) {
+    fn set_victim_aside(&mut self) {
         if let Some(VictimCursor { block, .. }) = self.collector.victim.take() {
-            if self.collector.cleaning {
-                // Recovery could read this page, so the medium is failing. The block can neither be erased nor ignored;
-                // the next opening of the device finds out what is readable.
-                self.flash.fail(FailedOperation::Collect, MediaError::Unreadable { page });
-            }
             self.quarantine(block);
         }
     }
@@ -461,19 +386,11 @@ impl<M: Media> Ftl<M> {
         self.flash.blocks_mut().quarantine(block);
         self.stats.quarantined += 1;
         self.release_victim_pages();
-        // No erase follows that would end the clean-up.
-        self.finish_clean_up();
     }
 
     fn finish_victim(&mut self, block: BlockId) {
         self.collector.victim = None;
         if self.blocks().get(block).live_bytes > 0 {
-            let is_known = self.collector.incomplete.corrupt_blocks.contains(&block)
-                || (0..PAGES_PER_BLOCK).any(|page| self.collector.pages.is_passed_over(page_of(block, page)));
-            if self.collector.cleaning && !is_known {
-                // Recovery could read this record, so the medium is failing.
-                self.flash.fail(FailedOperation::Collect, MediaError::Unreadable { page: page_of(block, 0) });
-            }
             // A live record could not be read: the block stays, so that the damage stays visible.
             self.quarantine(block);
             return;
@@ -481,8 +398,8 @@ impl<M: Media> Ftl<M> {
         self.release_victim_pages();
         assert_eq!(self.blocks().get(block).state, BlockState::Closed, "{block} was collected while open");
         self.flash.blocks_mut().mark_evacuated(block);
-        let barrier = self.request_barrier();
-        self.collector.evacuated.push_back((block, barrier));
+        let (order, barrier) = (self.blocks().get(block).order, self.request_barrier());
+        self.collector.evacuated.push_back(EvacuatedBlock { block, order, barrier });
     }
 }
 

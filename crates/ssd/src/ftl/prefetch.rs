@@ -6,10 +6,9 @@
 use super::Ftl;
 use super::garbage_collector::page_of;
 use crate::index::RecordIndex;
-use crate::log::page::PageSpare;
 use crate::log::record::{HEADER_BYTES, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
-use crate::media::geometry::{BlockId, PAGE_DATA_BYTES};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PageAddress};
 use headwater_host::copy::prefetch_read;
 
 /// Pages prefetched together, so that their memory reads overlap.
@@ -24,12 +23,12 @@ impl<M: Media> Ftl<M> {
             prefetch_read(&bytes[PAGE_DATA_BYTES]);
         }
         for (page, bytes) in pages() {
-            if let Some(line) = first_record(bytes, page).and_then(|first| bytes.get(first)) {
+            if let Some(line) = self.first_record(bytes, page_of(block, page)).and_then(|first| bytes.get(first)) {
                 prefetch_read(line);
             }
         }
         for (page, bytes) in pages() {
-            self.prefetch_entries(&bytes[..PAGE_DATA_BYTES], first_record(bytes, page));
+            self.prefetch_entries(&bytes[..PAGE_DATA_BYTES], self.first_record(bytes, page_of(block, page)));
         }
     }
 
@@ -45,9 +44,8 @@ impl<M: Media> Ftl<M> {
             next = next.map(|at| at + header.units() as usize * UNIT_BYTES);
         }
     }
-}
 
-fn first_record(bytes: &[u8], page: usize) -> Option<usize> {
-    let spare = PageSpare::decode(bytes, u8::try_from(page).ok()?)?;
-    Some(usize::from(spare.first))
+    fn first_record(&self, bytes: &[u8], page: PageAddress) -> Option<usize> {
+        Some(usize::from(self.flash.record_page(bytes, page)?.first))
+    }
 }

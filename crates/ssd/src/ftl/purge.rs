@@ -1,12 +1,12 @@
 //! The erase of all records up to a sequence, for Sanitize: a clear makes records dead, the purge erases their bytes.
 //!
 //! Input: a sequence. Output: the number of blocks left that may hold older records. Invariant: when none is left,
-//! every block opened at or before the sequence is erased, the erase is durable, and records live at that time have
-//! been moved.
+//! every block opened at or before the sequence is erased, no checkpoint lists it, and records live at that time have been
+//! moved.
 
 use super::Ftl;
 use crate::command::Sequence;
-use crate::log::blocks::BlockState;
+use crate::log::blocks::{BlockEntry, BlockState};
 use crate::media::Media;
 
 /// The error of a purge that meets a quarantined block, which is never erased because the damage would be hidden.
@@ -39,10 +39,15 @@ impl<M: Media> Ftl<M> {
         }
         // More free blocks than are possible: collection continues until the watermark has passed the sequence.
         self.collector.request_blocks(self.blocks().len());
-        if self.blocks().has_pending_erases() && self.blocks().erasing_count() == 0 && self.commit.is_idle() {
-            self.commit.request_flush();
+        let left = self.blocks_opened_by(up_to);
+        // Blocks of the window are erased behind a later checkpoint, and the maps of later checkpoints do not list the
+        // erased ones.
+        let in_window = |block: &BlockEntry| block.open_sequence <= up_to && block.order >= self.reusable_below;
+        let used = |block: &BlockEntry| block.order != 0 && !block.checkpoint;
+        if left == 0 || self.blocks().iter().any(|(_, block)| used(block) && in_window(block)) {
+            self.collector.wants_checkpoint = true;
         }
-        Ok(self.blocks_opened_by(up_to).max(1))
+        Ok(left.max(1))
     }
 
     /// Ends the purge: collection returns to its usual targets.

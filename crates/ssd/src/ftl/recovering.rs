@@ -5,7 +5,7 @@
 //! FTL that it did not write itself.
 
 use super::Ftl;
-use super::incomplete_batches::IncompleteBatches;
+use super::doubt::Doubts;
 use super::namespace_table::NamespaceDefinition;
 use super::removal_marks::RemovalMarks;
 use super::sanitize_mark::FoundMark;
@@ -14,29 +14,39 @@ use crate::config::DeviceConfig;
 use crate::index::{CompositeIndex, IndexEntry, KeyHash, KeyHasher};
 use crate::limits::RECOVERY_FRAMES;
 use crate::log::blocks::BlockEntry;
+use crate::log::commit_record::CheckpointRoot;
+use crate::log::commit_records::CommitRecords;
 use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
+use crate::log::prefix::{Prefix, Tick};
 use crate::log::record::{RecordAddress, UNIT_BYTES};
-use crate::media::Media;
+use crate::media::{CellNumber, Media};
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::unreadable::{PageNeed, ReadFailures, UnreadablePages};
 use crate::namespace::attachment::NamespaceAttachment;
-use headwater_dma::frame::FramePool;
+use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_dma::pool::Pool;
 use headwater_host::clock::UnixMillis;
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
-/// The point of the log at which a recovered FTL continues.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogEnd {
-    /// The highest sequence found.
-    pub(crate) last: Sequence,
-    /// The sequence that a page on the medium calls durable.
-    pub(crate) stamped: Sequence,
-    /// The sequence that later pages may call durable.
-    pub(crate) stamp: Sequence,
-    /// The highest block order accepted.
-    pub(crate) order: u64,
+/// What a recovered FTL continues from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FoundLog {
+    /// The end of what counts.
+    pub(crate) accepted: Prefix,
+    /// The highest epoch on the medium, whether it counts or not.
+    pub(crate) epoch: u64,
+    /// The highest number of a commit record.
+    pub(crate) number: u64,
+    /// The highest sequence on the medium, whether it counts or not.
+    pub(crate) sequence: Sequence,
+    /// The checkpoint from which recovery began.
+    pub(crate) root: CheckpointRoot,
+    /// The ends of the epochs of the window, with the last one.
+    pub(crate) epoch_ends: Vec<Prefix>,
+    /// Blocks below this order were written by version 1.
+    pub(crate) version_1_below: u64,
 }
 
 /// An FTL that recovery fills, and the frames that recovery reads into.
@@ -84,11 +94,11 @@ impl<M: Media> RecoveringFtl<M> {
         self.frames.release_idle();
     }
 
-    /// Ends recovery, and leaves the incomplete batches to the collector.
-    pub(crate) fn into_ftl(self, incomplete: IncompleteBatches) -> Ftl<M> {
+    /// Ends recovery, and makes the collector pass over pages whose loss was accepted.
+    pub(crate) fn into_ftl(self, passed_over: BTreeSet<PageAddress>) -> Ftl<M> {
         let mut ftl = self.ftl;
         ftl.failed_pages.clear();
-        ftl.collector.start_clean_up(incomplete);
+        ftl.collector.pass_over(passed_over);
         ftl
     }
 
@@ -155,9 +165,51 @@ impl<M: Media> RecoveringFtl<M> {
         self.ftl.flash.blocks_mut().adopt(block, found);
     }
 
-    /// Ends the adoption of blocks, and returns the highest order accepted.
-    pub(crate) fn finish_adoption(&mut self, highest_seen: u64) -> u64 {
-        self.ftl.flash.blocks_mut().finish_adoption(highest_seen)
+    /// Ends the adoption of blocks: orders continue in a new epoch.
+    pub(crate) fn finish_adoption(&mut self, epoch: u64) {
+        self.ftl.flash.blocks_mut().finish_adoption(epoch);
+    }
+
+    /// Notes a block of the map that was freed since.
+    pub(crate) fn note_freed(&mut self, open_sequence: Sequence) {
+        self.ftl.flash.blocks_mut().note_freed(open_sequence);
+    }
+
+    /// Inserts an entry of a checkpoint whose record is lost with its block: reads of its key fail. The block stays as it is,
+    /// so that the damage stays visible.
+    pub(crate) fn insert_lost(&mut self, block: BlockId, lost: BlockEntry, hash: KeyHash, entry: IndexEntry) {
+        if self.ftl.blocks().get(block).order == 0 {
+            self.ftl.flash.blocks_mut().adopt_lost(block, lost);
+            self.ftl.stats.quarantined += 1;
+        }
+        self.ftl.catalog.insert_lost(hash, entry);
+        self.ftl.flash.blocks_mut().add_live(entry.address, entry.units);
+    }
+
+    /// Sets the order below which blocks were written by version 1.
+    pub(crate) fn set_version_1_below(&mut self, order: u64) {
+        self.ftl.version_1_below = order;
+        self.ftl.flash.set_version_1_below(order);
+    }
+
+    /// Sets what is in doubt.
+    pub(crate) fn set_doubts(&mut self, doubts: Doubts) {
+        *self.ftl.catalog.doubts_mut() = doubts;
+    }
+
+    /// Ends all doubt: the operator accepted the loss.
+    pub(crate) fn accept_doubts(&mut self) {
+        self.ftl.catalog.doubts_mut().accept();
+    }
+
+    /// Notes that a key was removed by a record that recovery found.
+    pub(crate) fn settle_removed(&mut self, namespace: NamespaceId, digest: u128, sequence: Sequence) {
+        self.ftl.catalog.doubts_mut().remove_key(namespace, digest, sequence);
+    }
+
+    /// Ends the doubt of a namespace that was cleared by a record that recovery found.
+    pub(crate) fn settle_cleared(&mut self, namespace: NamespaceId, sequence: Sequence) {
+        self.ftl.catalog.doubts_mut().clear(namespace, sequence);
     }
 
     /// Raises the sequence of the last clear of a namespace. Returns true if it grew.
@@ -204,14 +256,22 @@ impl<M: Media> RecoveringFtl<M> {
         });
     }
 
-    /// Sets the point of the log at which the FTL continues.
-    pub(crate) fn continue_at(&mut self, end: LogEnd) {
-        let LogEnd { last, stamped, stamp, order } = end;
-        // One sequence is skipped: it would complete a batch that was cut off right after the last record found.
-        self.ftl.flash.continue_after_recovery(Sequence(last.0 + 2), order);
-        self.ftl.removals = RemovalMarks::after_recovery(last);
-        self.ftl.commit = GroupCommit::new(last, stamped, order);
-        self.ftl.flash.set_durable_stamp(stamp, order);
+    /// Continues in a new epoch, after what recovery found.
+    pub(crate) fn continue_after(&mut self, found: FoundLog) {
+        let FoundLog { accepted, epoch, number, sequence, root, epoch_ends, .. } = found;
+        let epoch = epoch + 1;
+        let (checkpoint, start_order) = (root.number, root.start_order);
+        let records = CommitRecords::new(epoch, number, root, epoch_ends);
+        self.ftl.flash.begin_epoch(records, Sequence(sequence.0 + 1), accepted);
+        self.ftl.removals = RemovalMarks::after_recovery(sequence);
+        let durable = Prefix { tick: Tick::before_epoch(epoch), sequence };
+        self.ftl.commit = GroupCommit::new(durable, accepted, checkpoint);
+        self.ftl.reusable_below = start_order;
+    }
+
+    /// Encodes the next record of the opening into a frame, and returns its cell.
+    pub(crate) fn encode_opened(&mut self, frame: &mut MediaFrame) -> CellNumber {
+        self.ftl.flash.encode_opened(frame)
     }
 
     /// Sets the definition of a namespace.

@@ -4,7 +4,7 @@
 //! blocks must stay ready or free, and how many bytes of live records the medium may hold. Invariant: the collector can
 //! always move the longest record whole, at any fill level.
 
-use crate::index::ENTRY_BYTES;
+use super::checkpoint_space::checkpoint_blocks;
 use crate::media::geometry::BLOCK_DATA_BYTES;
 
 /// Blocks that only the collector may open.
@@ -21,19 +21,14 @@ pub(super) struct SpaceReserve {
     chain: usize,
     /// Ready blocks that a stalled append needs.
     ready_requested: usize,
-    /// Blocks reserved for a checkpoint; appends of clients may not open them.
-    checkpoint: usize,
+    /// Blocks that the checkpoint being written has opened.
+    checkpoint_opened: usize,
 }
 
 impl SpaceReserve {
     /// Returns the number of blocks that only the collector may open.
     pub(super) fn collector_blocks(&self) -> usize {
         RESERVE_BLOCKS + self.chain
-    }
-
-    /// Returns the number of blocks that appends of clients may not open.
-    pub(super) fn client_reserve(&self) -> usize {
-        self.collector_blocks() + self.checkpoint
     }
 
     /// Returns the number of free blocks below which collection starts.
@@ -43,7 +38,7 @@ impl SpaceReserve {
 
     /// Returns the number of blocks to keep erased in advance.
     pub(super) fn ready_blocks(&self) -> usize {
-        READY_BLOCKS.max(self.ready_requested + self.client_reserve() + 1)
+        READY_BLOCKS.max(self.ready_requested + self.collector_blocks() + 1)
     }
 
     /// Raises the reserve so that the collector can move a record of this many bytes whole.
@@ -61,16 +56,26 @@ impl SpaceReserve {
         self.ready_requested = 0;
     }
 
-    /// Reserves blocks for a checkpoint, instead of those reserved before.
-    pub(super) fn reserve_for_checkpoint(&mut self, blocks: usize) {
-        self.checkpoint = blocks;
+    /// Notes that a checkpoint opened a block.
+    pub(super) fn open_for_checkpoint(&mut self) {
+        self.checkpoint_opened += 1;
+    }
+
+    /// Returns the number of blocks that the checkpoint being written has opened.
+    pub(super) fn checkpoint_opened(&self) -> usize {
+        self.checkpoint_opened
+    }
+
+    /// Notes that no checkpoint is being written.
+    pub(super) fn end_checkpoint(&mut self) {
+        self.checkpoint_opened = 0;
     }
 
     /// Returns the bytes of live records that a medium of `blocks` blocks may hold, with room for a new record of
     /// `bytes`: the whole medium without the reserve, two checkpoints of an index of `entries`, quarantined blocks, and
     /// one part in 32 that collection needs.
     pub(super) fn capacity(&self, bytes: usize, blocks: u32, quarantined: u64, entries: u64) -> u64 {
-        let checkpoints = (2 * entries * ENTRY_BYTES as u64).div_ceil(BLOCK_DATA_BYTES as u64);
+        let checkpoints = 2 * checkpoint_blocks(blocks as usize, entries, 0) as u64;
         let reserve = LOW_BLOCKS + 2 + self.chain.max(chain_reserve(bytes));
         let reserved = reserve as u64 + quarantined + checkpoints;
         u64::from(blocks).saturating_sub(reserved) * BLOCK_DATA_BYTES as u64 / 32 * 31
@@ -102,19 +107,5 @@ mod tests {
             space.capacity(0, 100, 0, 0),
             SpaceReserve::default().capacity(3 * BLOCK_DATA_BYTES, 100, 0, 0)
         );
-    }
-
-    #[test]
-    fn a_checkpoint_reserves_blocks_from_clients_and_not_from_the_collector() {
-        let mut space = SpaceReserve::default();
-        space.reserve_for_checkpoint(9);
-        space.request_ready(2);
-        space.request_ready(1);
-        assert_eq!(space.collector_blocks(), RESERVE_BLOCKS);
-        assert_eq!(space.client_reserve(), RESERVE_BLOCKS + 9);
-        assert_eq!(space.ready_blocks(), 2 + RESERVE_BLOCKS + 9 + 1);
-        space.clear_ready_request();
-        space.reserve_for_checkpoint(0);
-        assert_eq!(space.ready_blocks(), READY_BLOCKS);
     }
 }

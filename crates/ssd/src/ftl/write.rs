@@ -46,7 +46,9 @@ impl<M: Media> Ftl<M> {
 
     /// Checks that a client can append this many bytes now.
     pub(crate) fn check_client_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        self.check_room(bytes, self.space.client_reserve())
+        let ready = self.space.collector_blocks();
+        let free = ready + self.checkpoint_reserve();
+        self.flash.check_room(bytes, ready, free).map_err(|blocks| StallReason::Room { blocks })
     }
 
     /// Appends a record in place of `old`, and returns its sequence. The caller checked the room.
@@ -85,6 +87,10 @@ impl<M: Media> Ftl<M> {
             self.catalog.put(new.hash, entry, new.expiry_ms, old.as_ref());
         } else {
             blocks.add_tombstone(address, units, header.sequence);
+            if self.catalog.doubts().is_in_doubt(new.namespace) {
+                let digest = self.catalog.hasher().digest_of(&header, new.key);
+                self.catalog.doubts_mut().remove_key(new.namespace, digest, header.sequence);
+            }
             if new.batch == 0 {
                 self.removals.remove_key(header.sequence);
             } else {

@@ -16,9 +16,10 @@ mod victim;
 
 use crate::command::Sequence;
 use crate::limits::VALUE_BYTES_MAX;
+use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +61,15 @@ pub struct BlockEntry {
     pub next: Option<BlockId>,
     /// Pages that were written.
     pub pages: u8,
+    /// The last page with records; [`Tick`] 0 in a block from before the window.
+    pub last_tick: Tick,
     /// True for a checkpoint block, which is never collected.
     pub checkpoint: bool,
     /// True if recovery found damage in it: a record is used only if every record before it passes its check.
     pub has_damage: bool,
 }
 
-const EMPTY_ENTRY: BlockEntry = BlockEntry {
+pub(crate) const EMPTY_ENTRY: BlockEntry = BlockEntry {
     state: BlockState::Dirty,
     order: 0,
     open_sequence: Sequence(0),
@@ -76,6 +79,7 @@ const EMPTY_ENTRY: BlockEntry = BlockEntry {
     tombstone_sequence: Sequence(0),
     next: None,
     pages: 0,
+    last_tick: Tick(0),
     checkpoint: false,
     has_damage: false,
 };
@@ -83,22 +87,18 @@ const EMPTY_ENTRY: BlockEntry = BlockEntry {
 /// Bit set in the orders of checkpoint blocks, so that the log's own orders have no gaps except those of erased blocks.
 const CHECKPOINT_ORDER: u64 = 1 << 39;
 
-/// Bits of a block order below its epoch. Each opening of a device begins a new epoch.
-pub const EPOCH_SHIFT: u32 = 40;
-
-/// The progress of an erase towards durability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EraseProgress {
-    Accepted,
-    Done,
-    Flushing,
+/// Returns true if the order is that of a block of a checkpoint.
+#[must_use]
+pub const fn is_checkpoint_order(order: u64) -> bool {
+    order & CHECKPOINT_ORDER != 0
 }
 
+/// A block that was freed, and that the map of a checkpoint may still list.
 #[derive(Clone, Copy, Debug)]
-struct PendingErase {
-    block: BlockId,
+struct FreedBlock {
     open_sequence: Sequence,
-    erase: EraseProgress,
+    /// Number of maps that were written before it was freed.
+    maps: u64,
 }
 
 /// The table of all blocks.
@@ -111,11 +111,11 @@ pub struct BlockTable {
     ready: VecDeque<BlockId>,
     /// Log blocks that hold records, by order: the first one sets the watermark.
     by_order: BTreeMap<u64, BlockId>,
-    /// Blocks whose erase is not durable yet: they still hold back the watermark.
-    pending_erases: Vec<PendingErase>,
-    /// Blocks that were neither adopted nor erased yet. They may hold old pages behind a first page that an interrupted
-    /// erase blanked.
-    unknown: BTreeSet<BlockId>,
+    /// Freed blocks that still hold back the watermark: where the index of a checkpoint is damaged, recovery reads the
+    /// blocks of its map.
+    freed: Vec<FreedBlock>,
+    /// Number of maps written.
+    maps: u64,
     erasing: usize,
     order_next: u64,
     checkpoint_order: u64,
@@ -133,8 +133,8 @@ impl BlockTable {
             dirty: (0..geometry.blocks).map(BlockId).collect(),
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
-            pending_erases: Vec::new(),
-            unknown: BTreeSet::new(),
+            freed: Vec::new(),
+            maps: 0,
             erasing: 0,
             order_next: 1,
             checkpoint_order: 0,
@@ -197,12 +197,6 @@ impl BlockTable {
         self.tombstone_bytes
     }
 
-    /// Returns true if an erase is not durable yet.
-    #[must_use]
-    pub fn has_pending_erases(&self) -> bool {
-        !self.pending_erases.is_empty()
-    }
-
     /// Returns the order of the next opened block.
     #[must_use]
     pub fn order_next(&self) -> u64 {
@@ -214,20 +208,7 @@ impl BlockTable {
         let block = self.dirty.pop_front()?;
         self.entries[block.index()].state = BlockState::Erasing;
         self.erasing += 1;
-        if self.unknown.remove(&block) {
-            self.pending_erases.push(PendingErase {
-                block,
-                open_sequence: Sequence(0),
-                erase: EraseProgress::Accepted,
-            });
-        }
         Some(block)
-    }
-
-    /// Returns true if a block may hold records that are not counted, so that no tombstone can be dropped.
-    #[must_use]
-    pub fn has_unknown(&self) -> bool {
-        !self.unknown.is_empty()
     }
 
     /// Returns a block whose erase was rejected to the dirty blocks.
@@ -235,25 +216,19 @@ impl BlockTable {
         self.entries[block.index()].state = BlockState::Dirty;
         self.dirty.push_front(block);
         self.erasing -= 1;
-        let fading = self.pending_erases.iter().position(|fading| fading.block == block);
-        if let Some(at) = fading {
-            self.pending_erases.swap_remove(at);
-            self.unknown.insert(block);
-        }
     }
 
     /// Completes an erase.
     pub fn complete_erase(&mut self, block: BlockId) {
         self.erasing -= 1;
-        let fading = self
-            .pending_erases
-            .iter_mut()
-            .find(|fading| fading.block == block && fading.erase == EraseProgress::Accepted);
-        if let Some(fading) = fading {
-            fading.erase = EraseProgress::Done;
-        }
         self.entries[block.index()] = BlockEntry { state: BlockState::Ready, ..EMPTY_ENTRY };
         self.ready.push_back(block);
+    }
+
+    /// Raises the last page with records of a block.
+    pub fn set_last_tick(&mut self, block: BlockId, tick: Tick) {
+        let entry = &mut self.entries[block.index()];
+        entry.last_tick = entry.last_tick.max(tick);
     }
 
     /// Opens a ready block for the log or a checkpoint.
@@ -330,39 +305,40 @@ impl BlockTable {
         self.update_cost(block);
     }
 
-    /// Marks an evacuated block as being erased. It holds back the watermark until the erase is durable.
+    /// Marks an evacuated block as being erased. It holds back the watermark until no map lists it.
     pub fn mark_erasing(&mut self, block: BlockId) {
         self.erasing += 1;
         let entry = &mut self.entries[block.index()];
         entry.state = BlockState::Erasing;
         let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.pending_erases.push(PendingErase { block, open_sequence, erase: EraseProgress::Accepted });
+            self.note_freed(open_sequence);
         }
     }
 
-    /// Begins a flush, which makes every completed erase durable.
-    pub fn begin_flush(&mut self) {
-        self.pending_erases.iter_mut().filter(|fading| fading.erase == EraseProgress::Done).for_each(
-            |fading| {
-                fading.erase = EraseProgress::Flushing;
-            },
-        );
+    /// Notes a block that was freed, and that the map of the present checkpoint lists.
+    pub fn note_freed(&mut self, open_sequence: Sequence) {
+        self.freed.push(FreedBlock { open_sequence, maps: self.maps });
     }
 
-    /// Completes the flush: the erases that it covered are durable.
-    pub fn complete_flush(&mut self) {
-        self.pending_erases.retain(|fading| fading.erase != EraseProgress::Flushing);
+    /// Notes that a map is being written; blocks freed from now on may be listed by it. Returns its number.
+    pub fn begin_map(&mut self) -> u64 {
+        self.maps += 1;
+        self.maps
     }
 
-    /// Returns the watermark. The medium holds no record with a lower sequence, except moved copies in younger blocks:
-    /// every block that was opened before this sequence was given out is erased.
+    /// Notes that a durable record names the checkpoint with this map: recovery reads no block that was freed before.
+    pub fn finish_map(&mut self, map: u64) {
+        self.freed.retain(|freed| freed.maps >= map);
+    }
+
+    /// Returns the watermark. No block that a recovery may read holds a record with a lower sequence, except moved copies
+    /// in younger blocks.
     #[must_use]
     pub fn watermark(&self) -> Sequence {
         let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
-        let fading = self.pending_erases.iter().map(|fading| fading.open_sequence).min();
-        let unknown = self.has_unknown().then_some(Sequence(0));
-        oldest.into_iter().chain(fading).chain(unknown).min().unwrap_or(Sequence(u64::MAX))
+        let freed = self.freed.iter().map(|freed| freed.open_sequence).min();
+        oldest.into_iter().chain(freed).min().unwrap_or(Sequence(u64::MAX))
     }
 
     /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
@@ -455,23 +431,29 @@ impl BlockTable {
         self.update_cost(block);
     }
 
-    /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch, above
-    /// those of any block on the medium, adopted or not. Returns the highest order adopted.
-    pub fn finish_adoption(&mut self, highest_seen: u64) -> u64 {
-        let log = self.entries.iter().filter(|block| !block.checkpoint);
-        let accepted = log.map(|block| block.order).max().unwrap_or(0);
-        let epoch = (highest_seen.max(accepted) >> EPOCH_SHIFT) + 1;
-        self.order_next = epoch << EPOCH_SHIFT;
+    /// Adds a block after the adoption ended: it is neither erased nor collected.
+    pub fn adopt_lost(&mut self, block: BlockId, found: BlockEntry) {
+        self.dirty.retain(|dirty| *dirty != block);
+        self.adopt(block, BlockEntry { state: BlockState::Quarantined, ..found });
+    }
+
+    /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch.
+    pub fn finish_adoption(&mut self, epoch: u64) {
+        self.order_next = (epoch << EPOCH_SHIFT) + 1;
+        assert!(
+            self.entries.iter().all(|block| block.order < self.order_next),
+            "a block was opened in a later epoch than this one"
+        );
         let table = &self.entries;
         self.dirty.retain(|block| table[block.index()].state == BlockState::Dirty);
-        self.unknown = self.dirty.iter().copied().collect();
-        accepted
     }
 
     /// Discards a block that holds nothing valid; it must be erased before use.
     pub fn discard(&mut self, block: BlockId) {
-        let order = self.get(block).order;
+        let BlockEntry { order, live_bytes, tombstone_bytes, .. } = *self.get(block);
         self.by_order.remove(&order);
+        self.live_bytes -= u64::from(live_bytes) + u64::from(tombstone_bytes);
+        self.tombstone_bytes -= u64::from(tombstone_bytes);
         self.entries[block.index()] = EMPTY_ENTRY;
         self.update_cost(block);
         self.dirty.push_back(block);

@@ -8,13 +8,18 @@
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
+use crate::log::commit_record::CommitKind;
+use crate::log::commit_records::{CommitFields, CommitRecords, RECORDS_PER_COMMIT};
 use crate::log::page_cache::PageCache;
+use crate::log::page_proof::PageProof;
+use crate::log::record_page::RecordPage;
 use crate::log::page_reads::{EndedRead, PageReads, ReadWaiter};
+use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::log::{ChecksumMode, RecordLog, RecordSource};
 use crate::media::geometry::{BlockId, FlashGeometry, PageAddress};
 use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaCompletion, MediaError, MediaOp, MediaTraits, RefusedOp};
+use crate::media::{CellNumber, Media, MediaCompletion, MediaError, MediaOp, MediaTraits, RefusedOp};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::Pool;
@@ -33,6 +38,8 @@ pub(crate) enum FlashCompletion {
     Page,
     /// A program of a page of a checkpoint.
     CheckpointPage,
+    /// A write of a commit cell.
+    Cell,
     /// A flush.
     Flush,
     /// An erase, which the block table has counted.
@@ -48,6 +55,7 @@ pub(crate) struct FlashLog<M> {
     page_cache: PageCache,
     blocks: BlockTable,
     log: RecordLog,
+    records: CommitRecords,
     reads: PageReads,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
@@ -68,8 +76,9 @@ impl<M: Media> FlashLog<M> {
             traits,
             page_cache: PageCache::new(geometry, frames_max, pool),
             blocks: BlockTable::new(geometry),
-            log: RecordLog::new(traits.guard_pages, traits.addressable),
-            reads: PageReads::default(),
+            log: RecordLog::new(traits),
+            records: CommitRecords::default(),
+            reads: PageReads::new(PageProof::new(traits, 0)),
             failure: None,
             failed_write: None,
             read_errors: 0,
@@ -161,28 +170,42 @@ impl<M: Media> FlashLog<M> {
         open.or_else(|| self.page_cache.peek(page))
     }
 
+    /// Returns what pages are checked by when they are read.
+    pub(crate) fn proof(&self) -> PageProof {
+        self.reads.proof()
+    }
+
+    /// Sets the order below which blocks were written by version 1.
+    pub(crate) fn set_version_1_below(&mut self, order: u64) {
+        self.reads.set_proof(PageProof::new(self.traits, order));
+    }
+
+    /// Returns what a page with records says of them, a page of either version; `None` if it is no such page.
+    pub(crate) fn record_page(&self, bytes: &[u8], page: PageAddress) -> Option<RecordPage> {
+        RecordPage::decode(bytes, page, self.traits.checksum_seed)
+    }
+
     /// Returns the last sequence given out.
     #[inline]
     pub(crate) fn last_sequence(&self) -> Sequence {
         Sequence(self.log.sequence_next().0 - 1)
     }
 
-    /// Returns the order up to which every block has got its first page.
-    pub(crate) fn begun_order(&self) -> u64 {
-        self.log.begun_order(&self.blocks)
-    }
-
     /// Returns true if no operation is in flight and no page waits for the medium.
     pub(crate) fn is_idle(&self) -> bool {
-        self.media.in_flight() == 0 && self.reads.is_empty() && self.log.backlog() == 0
+        self.media.in_flight() == 0
+            && self.reads.is_empty()
+            && self.log.backlog() == 0
+            && self.records.is_written()
     }
 
-    /// Checks that an append of this many bytes finds its frames, and its blocks beside `reserve` ready ones. Returns
-    /// the number of blocks that it may open if not.
-    pub(crate) fn check_room(&mut self, bytes: usize, reserve: usize) -> Result<(), usize> {
+    /// Checks that an append of this many bytes finds its frames, and its blocks beside `ready` ready ones and `free` free
+    /// ones. Returns the number of blocks that it may open if not.
+    pub(crate) fn check_room(&mut self, bytes: usize, ready: usize, free: usize) -> Result<(), usize> {
         let blocks = self.log.blocks_for(bytes);
         let frames = self.log.frames_for(bytes) + usize::from(self.traits.guard_pages);
-        if (blocks > 0 && self.blocks.ready_count() < blocks + reserve) || !self.page_cache.reserve(frames) {
+        let few = self.blocks.ready_count() < blocks + ready || self.blocks.free_count() < blocks + free;
+        if (blocks > 0 && few) || !self.page_cache.reserve(frames) {
             return Err(blocks);
         }
         Ok(())
@@ -231,14 +254,70 @@ impl<M: Media> FlashLog<M> {
         self.log.seal(&mut self.page_cache, &mut self.blocks)
     }
 
-    /// Fills a page with the current durable stamp.
-    pub(crate) fn fill_stamp_page(&mut self) {
-        self.log.fill_stamp_page(&mut self.page_cache, &mut self.blocks);
+    /// Returns the frames that a commit takes.
+    pub(crate) fn frames_for_commit(&self) -> usize {
+        2 + usize::from(self.traits.guard_pages) + RECORDS_PER_COMMIT
     }
 
-    /// Sets the durable stamp of later pages.
-    pub(crate) fn set_durable_stamp(&mut self, durable: Sequence, order: u64) {
-        self.log.set_durable_stamp(durable, order);
+    /// Queues the records of a commit that ends with everything filled so far. Returns its end and the prefix that its
+    /// records call durable.
+    ///
+    /// # Panics
+    /// There are no frames: the caller did not reserve them.
+    pub(crate) fn write_commit_records(&mut self, kind: CommitKind) -> (Prefix, Prefix) {
+        let fields = self.commit_fields(kind);
+        for _ in 0..RECORDS_PER_COMMIT {
+            self.write_commit_record(&fields);
+        }
+        (self.log.end(), fields.durable)
+    }
+
+    /// Queues one record that says what is durable. Returns false if there is no frame for it now.
+    pub(crate) fn write_idle_record(&mut self) -> bool {
+        if !self.page_cache.reserve(1) {
+            return false;
+        }
+        let fields = self.commit_fields(CommitKind::Idle);
+        self.write_commit_record(&fields);
+        true
+    }
+
+    /// Encodes the next record of an opening into a frame, and returns its cell.
+    pub(crate) fn encode_opened(&mut self, frame: &mut MediaFrame) -> CellNumber {
+        let fields = self.commit_fields(CommitKind::Opened);
+        self.records.encode_next(&fields, &self.traits, frame)
+    }
+
+    fn commit_fields(&mut self, kind: CommitKind) -> CommitFields {
+        let (end, durable, accepted) = (self.log.end(), self.log.durable_claim(), self.log.accepted());
+        let end = if end.tick.place() == 0 { accepted } else { end };
+        CommitFields { kind, end, durable, accepted, namespaces: self.log.take_commit_namespaces() }
+    }
+
+    fn write_commit_record(&mut self, fields: &CommitFields) {
+        let mut frame = self.page_cache.take_frame().expect("frames were reserved for the commit record");
+        let cell = self.records.encode_next(fields, &self.traits, &mut frame);
+        self.records.push(cell, frame);
+    }
+
+    /// Returns the commit records.
+    pub(crate) fn records(&self) -> &CommitRecords {
+        &self.records
+    }
+
+    /// Returns the commit records, to change the checkpoint that they name.
+    pub(crate) fn records_mut(&mut self) -> &mut CommitRecords {
+        &mut self.records
+    }
+
+    /// Submits queued commit records. Returns true if any was submitted.
+    pub(crate) fn submit_records(&mut self, now: Nanos) -> bool {
+        self.records.submit(&mut self.media, now)
+    }
+
+    /// Sets the prefix that later pages call durable.
+    pub(crate) fn set_durable(&mut self, durable: Prefix) {
+        self.log.set_durable(durable);
     }
 
     /// Closes the open block, full or not.
@@ -246,9 +325,10 @@ impl<M: Media> FlashLog<M> {
         self.log.finish_block(&mut self.page_cache, &mut self.blocks);
     }
 
-    /// Continues after recovery with the next sequence and the highest block order that recovery accepted.
-    pub(crate) fn continue_after_recovery(&mut self, sequence_next: Sequence, accepted_order: u64) {
-        self.log.continue_after_recovery(sequence_next, accepted_order);
+    /// Continues in the epoch of these records, with the next sequence and the end of the epoch before.
+    pub(crate) fn begin_epoch(&mut self, records: CommitRecords, sequence_next: Sequence, accepted: Prefix) {
+        self.log.begin_epoch(records.epoch(), sequence_next, accepted);
+        self.records = records;
     }
 
     /// Adds a waiter for a page, and queues a read of the page if none is in flight.
@@ -289,13 +369,9 @@ impl<M: Media> FlashLog<M> {
         self.media.submit(MediaPurpose::Erase(block).encode(), MediaOp::Erase { block }, now).is_ok()
     }
 
-    /// Submits a flush, which makes every completed erase durable. Returns false if the medium accepts none now.
+    /// Submits a flush. Returns false if the medium accepts none now.
     pub(crate) fn submit_flush(&mut self, now: Nanos) -> bool {
-        let accepted = self.media.submit(MediaPurpose::Flush.encode(), MediaOp::Flush, now).is_ok();
-        if accepted {
-            self.blocks.begin_flush();
-        }
-        accepted
+        self.media.submit(MediaPurpose::Flush.encode(), MediaOp::Flush, now).is_ok()
     }
 
     /// Opens a ready block for a checkpoint; `None` if none is ready.
@@ -354,6 +430,7 @@ impl<M: Media> FlashLog<M> {
                     FailedOperation::Program
                 }
                 MediaPurpose::Flush => FailedOperation::Flush,
+                MediaPurpose::Cell => FailedOperation::CommitRecord,
                 MediaPurpose::Erase(_) => FailedOperation::Erase,
             };
             self.fail(operation, error);
@@ -371,6 +448,13 @@ impl<M: Media> FlashLog<M> {
                 FlashCompletion::CheckpointPage
             }
             MediaPurpose::Flush => FlashCompletion::Flush,
+            MediaPurpose::Cell => {
+                self.records.complete();
+                if let Some(frame) = completion.frame {
+                    self.page_cache.return_frame(frame);
+                }
+                FlashCompletion::Cell
+            }
             MediaPurpose::Erase(block) => {
                 self.blocks.complete_erase(block);
                 FlashCompletion::Erase

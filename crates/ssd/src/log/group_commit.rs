@@ -10,19 +10,20 @@
 //!
 //! Invariant: `durable` never covers a record whose page could still be lost.
 
+use super::prefix::Prefix;
 use crate::command::Sequence;
 
 /// The part of the log that a commit makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitTarget {
-    /// Every sequence up to this one.
-    pub sequence: Sequence,
-    /// Every program with an id below this one.
+    /// The end of the log when it was sealed.
+    pub end: Prefix,
+    /// Every program with an id below this one is part of it.
     pub barrier: u64,
-    /// Every block up to this order has its first page among those programs.
-    pub order: u64,
-    /// The durable stamp of its pages: sequence and block order.
-    pub durable_stamp: (Sequence, u64),
+    /// The prefix that its records call durable.
+    pub claims: Prefix,
+    /// Number of the checkpoint that its records name.
+    pub checkpoint: u64,
 }
 
 /// The step of a commit.
@@ -30,7 +31,7 @@ pub struct CommitTarget {
 pub enum CommitState {
     /// No commit runs.
     Idle,
-    /// Waiting for programs.
+    /// Waiting for programs, and for the writes of the commit record.
     Programming(CommitTarget),
     /// Waiting for the flush.
     Flushing(CommitTarget),
@@ -41,43 +42,37 @@ pub enum CommitState {
 pub struct GroupCommit {
     /// The step of the current commit.
     state: CommitState,
-    /// Every sequence up to this one is durable.
-    durable: Sequence,
+    /// This prefix is durable.
+    durable: Prefix,
     /// Every program with an id below this one is durable.
     durable_barrier: u64,
-    /// A durable page carries the stamp that every sequence up to this one is durable. Only blocks without younger
-    /// records may be collected.
-    stamped_durable: Sequence,
-    /// A durable page carries the stamp that every block up to this order has its first page. Only such blocks may be
-    /// collected.
-    stamped_order: u64,
-    /// Every block up to this order has its first page durable.
-    durable_order: u64,
+    /// A durable page or record says that this prefix is durable: no recovery accepts less.
+    witnessed: Prefix,
+    /// Number of the checkpoint that a durable record names.
+    checkpoint: u64,
     /// The highest sequence that is requested to be durable.
     requested_sequence: Sequence,
     /// The barrier that the collector requested to be durable.
     requested_barrier: u64,
-    /// True if completed erases are to be made durable, even if nothing else is.
-    flush_requested: bool,
+    /// True if a commit is to run, even if nothing was appended.
+    is_requested: bool,
     /// Commits completed.
     commits: u64,
 }
 
 impl GroupCommit {
-    /// Makes the state after recovery: everything up to `durable` is durable, and a durable page carries the stamp
-    /// `stamped_durable`.
+    /// Makes the state after an opening: everything found is durable, and the record of the opening says so.
     #[must_use]
-    pub fn new(durable: Sequence, stamped_durable: Sequence, order: u64) -> Self {
+    pub fn new(durable: Prefix, witnessed: Prefix, checkpoint: u64) -> Self {
         Self {
             state: CommitState::Idle,
             durable,
             durable_barrier: 0,
-            stamped_durable,
-            stamped_order: order,
-            durable_order: order,
-            requested_sequence: durable,
+            witnessed,
+            checkpoint,
+            requested_sequence: durable.sequence,
             requested_barrier: 0,
-            flush_requested: false,
+            is_requested: false,
             commits: 0,
         }
     }
@@ -92,9 +87,9 @@ impl GroupCommit {
         self.requested_barrier = self.requested_barrier.max(barrier);
     }
 
-    /// Makes a commit due for completed erases, even if nothing else is to become durable.
-    pub fn request_flush(&mut self) {
-        self.flush_requested = true;
+    /// Makes a commit due, even if nothing was appended.
+    pub fn request_commit(&mut self) {
+        self.is_requested = true;
     }
 
     /// Returns the step of the current commit.
@@ -108,6 +103,12 @@ impl GroupCommit {
     #[must_use]
     #[inline]
     pub fn durable(&self) -> Sequence {
+        self.durable.sequence
+    }
+
+    /// Returns the durable prefix.
+    #[must_use]
+    pub fn durable_prefix(&self) -> Prefix {
         self.durable
     }
 
@@ -117,17 +118,16 @@ impl GroupCommit {
         self.durable_barrier
     }
 
-    /// Returns the order up to which every block has its first page durable.
+    /// Returns the prefix of which a durable page or record says that it is durable.
     #[must_use]
-    pub fn durable_order(&self) -> u64 {
-        self.durable_order
+    pub fn witnessed(&self) -> Prefix {
+        self.witnessed
     }
 
-    /// Returns the highest durable stamp, sequence and block order, that a durable page carries. Only blocks up to it
-    /// may be collected.
+    /// Returns the number of the checkpoint that a durable record names.
     #[must_use]
-    pub fn durable_stamp(&self) -> (Sequence, u64) {
-        (self.stamped_durable, self.stamped_order)
+    pub fn checkpoint(&self) -> u64 {
+        self.checkpoint
     }
 
     /// Returns the number of commits completed.
@@ -143,7 +143,7 @@ impl GroupCommit {
     pub fn begin(&mut self, target: CommitTarget) {
         assert!(self.is_idle(), "a commit began while another one runs: {:?}", self.state);
         self.state = CommitState::Programming(target);
-        self.flush_requested = false;
+        self.is_requested = false;
     }
 
     /// Waits for the flush of the current commit, whose programs are complete.
@@ -167,21 +167,22 @@ impl GroupCommit {
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.state == CommitState::Idle
-            && (self.requested_sequence > self.durable
+            && (self.requested_sequence > self.durable.sequence
                 || self.requested_barrier > self.durable_barrier
-                || self.flush_requested)
+                || self.is_requested)
     }
 
     /// Completes a commit.
+    ///
+    /// # Panics
+    /// The commit ends in front of what is durable already.
     pub fn finish(&mut self, target: CommitTarget) {
+        assert!(target.end >= self.durable, "a commit ended at {:?}, in front of {:?}", target.end, self.durable);
         self.state = CommitState::Idle;
-        self.durable = self.durable.max(target.sequence);
-        if target.barrier > self.durable_barrier {
-            self.durable_barrier = target.barrier;
-            self.durable_order = self.durable_order.max(target.order);
-            self.stamped_durable = self.stamped_durable.max(target.durable_stamp.0);
-            self.stamped_order = self.stamped_order.max(target.durable_stamp.1);
-        }
+        self.durable = target.end;
+        self.durable_barrier = self.durable_barrier.max(target.barrier);
+        self.witnessed = self.witnessed.max(target.claims);
+        self.checkpoint = target.checkpoint;
         self.commits += 1;
     }
 }
@@ -189,34 +190,39 @@ impl GroupCommit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::prefix::Tick;
+
+    fn prefix(tick: u64, sequence: u64) -> Prefix {
+        Prefix { tick: Tick(tick), sequence: Sequence(sequence) }
+    }
+
+    fn target(end: Prefix, claims: Prefix) -> CommitTarget {
+        CommitTarget { end, barrier: 2, claims, checkpoint: 1 }
+    }
 
     #[test]
     fn a_commit_is_due_only_while_more_is_requested_than_is_durable() {
-        let mut commit = GroupCommit::new(Sequence(3), Sequence(3), 0);
+        let mut commit = GroupCommit::new(prefix(1, 3), prefix(1, 3), 0);
         assert!(!commit.is_due());
         commit.request_sequence(Sequence(3));
         assert!(!commit.is_due());
         commit.request_sequence(Sequence(5));
         assert!(commit.is_due());
-        let target =
-            CommitTarget { sequence: Sequence(5), barrier: 2, order: 7, durable_stamp: (Sequence(3), 5) };
+        let target = target(prefix(2, 5), prefix(1, 3));
         commit.begin(target);
         assert!(!commit.is_due(), "a second commit started while one runs");
         commit.finish(target);
-        assert_eq!((commit.durable, commit.stamped_durable), (Sequence(5), Sequence(3)));
+        assert_eq!((commit.durable(), commit.checkpoint()), (Sequence(5), 1));
         commit.request_barrier(9);
         assert!(commit.is_due());
     }
 
     #[test]
-    fn a_commit_without_pages_leaves_the_durable_stamp_on_the_medium_unchanged() {
-        let mut commit = GroupCommit::new(Sequence(1), Sequence(1), 0);
-        commit.finish(CommitTarget {
-            sequence: Sequence(4),
-            barrier: 0,
-            order: 7,
-            durable_stamp: (Sequence(4), 5),
-        });
-        assert_eq!((commit.durable, commit.stamped_durable), (Sequence(4), Sequence(1)));
+    fn a_commit_is_witnessed_by_the_one_after_it() {
+        let mut commit = GroupCommit::new(prefix(1, 1), prefix(1, 1), 0);
+        commit.finish(target(prefix(2, 4), prefix(1, 1)));
+        assert_eq!((commit.durable_prefix(), commit.witnessed()), (prefix(2, 4), prefix(1, 1)));
+        commit.finish(target(prefix(2, 4), prefix(2, 4)));
+        assert_eq!(commit.witnessed(), prefix(2, 4));
     }
 }

@@ -1,24 +1,27 @@
-//! The spare of a page, from which recovery learns the page's position in the log (`docs/formats/record.md`).
+//! The spare of a page, with which the page proves itself (`docs/formats/medium-2.md`).
 //!
-//! Input: the fields of a page to be programmed. Output: 128 bytes after its data, and the fields again.
-//! Invariant: a spare that [`PageSpare::decode`] accepts carries the checksum of its own fields.
+//! Input: the fields of a page to be programmed. Output: 128 bytes after its data, and the fields again. Invariant: a
+//! spare that [`PageSpare::decode`] accepts carries the checksum of its own fields and the address at which it was read;
+//! a page that [`PageSpare::of_intact`] accepts also has the data that was programmed with it.
 
+use super::prefix::{Prefix, Tick};
 use crate::command::Sequence;
-use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES};
+use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::crc32c;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the spare in use.
-pub const SPARE_FIELDS_BYTES: usize = 72;
 /// The value of `first` if no record starts in the page.
 pub const NO_RECORD: u16 = u16::MAX;
 /// Version of the page format.
-pub const PAGE_VERSION: u8 = 1;
+pub const PAGE_VERSION: u8 = 2;
 
-const MAGIC: [u8; 4] = *b"HWP1";
-const CRC_COVERS: usize = 68;
+const MAGIC: [u8; 4] = *b"HWP2";
+/// Offset of the checksum of the data.
+const DATA_CRC: usize = 16;
+/// Offset of the checksum of the spare, which covers everything in front of it.
+const CRC_COVERS: usize = 124;
 
 /// The purpose of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,58 +41,89 @@ pub struct PageSpareLayout {
     magic: [u8; 4],
     version: u8,
     kind: u8,
-    page: U16,
+    page: u8,
+    class: u8,
     first: U16,
     used: U16,
-    reserved: U32,
+    block: U32,
+    data_crc: U32,
+    namespaces_before: U32,
     order: U64,
+    tick: U64,
     open_sequence: U64,
+    durable_tick: U64,
     durable_sequence: U64,
-    durable_order: U64,
+    accepted_tick: U64,
+    accepted_sequence: U64,
     continues: U64,
-    context: U64,
-    reserved2: U32,
+    sequence_before: U64,
+    authentication: [u8; 16],
+    zero: [u8; 12],
     crc: U32,
 }
 
-const _: () = assert!(size_of::<PageSpareLayout>() == SPARE_FIELDS_BYTES);
-const _: () = assert!(std::mem::offset_of!(PageSpareLayout, order) == 16);
+const _: () = assert!(size_of::<PageSpareLayout>() == PAGE_SPARE_BYTES);
+const _: () = assert!(std::mem::offset_of!(PageSpareLayout, data_crc) == DATA_CRC);
+const _: () = assert!(std::mem::offset_of!(PageSpareLayout, order) == 24);
+const _: () = assert!(std::mem::offset_of!(PageSpareLayout, continues) == 80);
 const _: () = assert!(std::mem::offset_of!(PageSpareLayout, crc) == CRC_COVERS);
-const _: () = assert!(SPARE_FIELDS_BYTES <= PAGE_SPARE_BYTES);
+
+/// What a page says of the pages in front of it, so that it speaks for them if they are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagesBefore {
+    /// The last sequence that was given out when the page in front was filled; 0 for the first page of an epoch.
+    pub sequence: Sequence,
+    /// Bit `n` is set if one of at least [`PAGES_NAMED`] pages in front holds a record of namespace `n`, or a part of one.
+    pub namespaces: u32,
+}
+
+/// Pages in front of a page whose namespaces it names, at least, as far as the epoch has as many.
+pub const PAGES_NAMED: u64 = 64;
 
 /// The fields of a spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSpare {
     /// The purpose of the page.
     pub kind: PageKind,
-    /// Number of the page in its block.
-    pub page: u8,
+    /// The page that it was programmed to.
+    pub address: PageAddress,
     /// Offset of the first record that starts in the page, or [`NO_RECORD`].
     pub first: u16,
     /// Data bytes in use.
     pub used: u16,
-    /// Order in which the block was opened.
+    /// Order in which the block was opened: the life of the block.
     pub order: u64,
+    /// The page's place in the log; [`Tick`] 0 for pages without records.
+    pub tick: Tick,
     /// Lowest sequence not given out when the block was opened.
     pub open_sequence: Sequence,
-    /// Every sequence up to this one was durable when the page was programmed.
-    pub durable_sequence: Sequence,
-    /// The first pages of all blocks up to this order were durable too.
-    pub durable_order: u64,
-    /// Address plus 1 of the chained record that continues at the start of the block, else 0.
+    /// A prefix of the log that was durable when the page was programmed.
+    pub durable: Prefix,
+    /// The end of the epoch before this one.
+    pub accepted: Prefix,
+    /// Address plus 1 of the chained record that continues at the start of the block, else 0. Checkpoint pages: the
+    /// checkpoint and the number of the page in it.
     pub continues: u64,
-    /// Checkpoint pages: the checkpoint and the number of the page in it. Log and guard pages: the highest block order
-    /// that recovery accepted when the epoch of this page's block began.
-    pub context: u64,
+    /// The pages in front of it.
+    pub before: PagesBefore,
 }
 
 impl PageSpare {
-    /// Encodes the spare after a page's data. `slot` is data and spare together.
+    /// Encodes the spare after a page's data, with its checksums. `slot` is data and spare together; `seed` is the medium's.
     ///
     /// # Panics
     /// `slot` is shorter than a page with its spare.
-    pub fn encode(&self, slot: &mut [u8]) {
-        let mut layout = PageSpareLayout {
+    pub fn encode(&self, slot: &mut [u8], seed: u32) {
+        self.encode_fields(slot);
+        Self::set_checksums(slot, seed);
+    }
+
+    /// Encodes the spare after a page's data, without its checksums.
+    ///
+    /// # Panics
+    /// `slot` is shorter than a page with its spare.
+    pub fn encode_fields(&self, slot: &mut [u8]) {
+        let layout = PageSpareLayout {
             magic: MAGIC,
             version: PAGE_VERSION,
             kind: match self.kind {
@@ -97,34 +131,65 @@ impl PageSpare {
                 PageKind::Checkpoint => 2,
                 PageKind::Guard => 3,
             },
-            page: U16::new(u16::from(self.page)),
+            page: self.address.page,
+            class: 0,
             first: U16::new(self.first),
             used: U16::new(self.used),
-            reserved: U32::ZERO,
+            block: U32::new(self.address.block.0),
+            data_crc: U32::ZERO,
+            namespaces_before: U32::new(self.before.namespaces),
             order: U64::new(self.order),
+            tick: U64::new(self.tick.0),
             open_sequence: U64::new(self.open_sequence.0),
-            durable_sequence: U64::new(self.durable_sequence.0),
-            durable_order: U64::new(self.durable_order),
+            durable_tick: U64::new(self.durable.tick.0),
+            durable_sequence: U64::new(self.durable.sequence.0),
+            accepted_tick: U64::new(self.accepted.tick.0),
+            accepted_sequence: U64::new(self.accepted.sequence.0),
             continues: U64::new(self.continues),
-            context: U64::new(self.context),
-            reserved2: U32::ZERO,
+            sequence_before: U64::new(self.before.sequence.0),
+            authentication: [0; 16],
+            zero: [0; 12],
             crc: U32::ZERO,
         };
-        layout.crc = U32::new(crc32c(0, &layout.as_bytes()[..CRC_COVERS]));
-        let spare = &mut slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
-        spare[..SPARE_FIELDS_BYTES].copy_from_slice(layout.as_bytes());
-        spare[SPARE_FIELDS_BYTES..].fill(0);
+        slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].copy_from_slice(layout.as_bytes());
     }
 
-    /// Decodes the spare of a page (data and spare together); `None` if it is damaged or has another format.
+    /// Sets the checksums of a page whose data and fields will not change any more.
+    ///
+    /// # Panics
+    /// `slot` is shorter than a page with its spare.
+    pub fn set_checksums(slot: &mut [u8], seed: u32) {
+        let data_crc = crc32c(seed, &slot[..PAGE_DATA_BYTES]);
+        let spare = &mut slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
+        spare[DATA_CRC..DATA_CRC + 4].copy_from_slice(&data_crc.to_le_bytes());
+        let crc = crc32c(seed, &spare[..CRC_COVERS]);
+        spare[CRC_COVERS..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Reads the spare of the page at `address`; `None` if it is not the spare of that page.
     #[must_use]
-    pub fn decode(slot: &[u8], page: u8) -> Option<Self> {
-        let fields = slot.get(PAGE_DATA_BYTES..PAGE_DATA_BYTES + SPARE_FIELDS_BYTES)?;
-        let layout = PageSpareLayout::read_from_bytes(fields).ok()?;
+    pub fn decode(slot: &[u8], address: PageAddress, seed: u32) -> Option<Self> {
+        Some(Self::decode_with_crc(slot, address, seed)?.0)
+    }
+
+    /// Reads the spare of the page at `address`; `None` if it is not the spare of that page, or the page holds other data
+    /// than it was programmed with.
+    #[must_use]
+    pub fn of_intact(slot: &[u8], address: PageAddress, seed: u32) -> Option<Self> {
+        let (spare, data_crc) = Self::decode_with_crc(slot, address, seed)?;
+        let intact = crc32c(seed, &slot[..PAGE_DATA_BYTES]) == data_crc || mutant(Mutant::PageChecksumIgnored);
+        intact.then_some(spare)
+    }
+
+    fn decode_with_crc(slot: &[u8], address: PageAddress, seed: u32) -> Option<(Self, u32)> {
+        let fields = slot.get(PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES)?;
+        let layout = PageSpareLayout::ref_from_bytes(fields).ok()?;
+        let found = PageAddress::new(BlockId(layout.block.get()), layout.page);
+        let elsewhere = found != address && !mutant(Mutant::OwnAddressIgnored);
         if layout.magic != MAGIC
             || layout.version != PAGE_VERSION
-            || layout.crc.get() != crc32c(0, &fields[..CRC_COVERS]) && !mutant(Mutant::SpareChecksumIgnored)
-            || layout.page.get() != u16::from(page)
+            || layout.crc.get() != crc32c(seed, &fields[..CRC_COVERS]) && !mutant(Mutant::SpareChecksumIgnored)
+            || elsewhere
             || usize::from(layout.used.get()) > PAGE_DATA_BYTES
         {
             return None;
@@ -135,18 +200,24 @@ impl PageSpare {
             3 => PageKind::Guard,
             _ => return None,
         };
-        Some(Self {
+        let prefix = |tick: U64, sequence: U64| Prefix { tick: Tick(tick.get()), sequence: Sequence(sequence.get()) };
+        let spare = Self {
             kind,
-            page,
+            address: found,
             first: layout.first.get(),
             used: layout.used.get(),
             order: layout.order.get(),
+            tick: Tick(layout.tick.get()),
             open_sequence: Sequence(layout.open_sequence.get()),
-            durable_sequence: Sequence(layout.durable_sequence.get()),
-            durable_order: layout.durable_order.get(),
+            durable: prefix(layout.durable_tick, layout.durable_sequence),
+            accepted: prefix(layout.accepted_tick, layout.accepted_sequence),
             continues: layout.continues.get(),
-            context: layout.context.get(),
-        })
+            before: PagesBefore {
+                sequence: Sequence(layout.sequence_before.get()),
+                namespaces: layout.namespaces_before.get(),
+            },
+        };
+        Some((spare, layout.data_crc.get()))
     }
 }
 
@@ -154,37 +225,52 @@ impl PageSpare {
 mod tests {
     use super::*;
 
+    const ADDRESS: PageAddress = PageAddress::new(BlockId(3), 5);
+
     fn spare() -> PageSpare {
         PageSpare {
             kind: PageKind::Log,
-            page: 5,
+            address: ADDRESS,
             first: 16,
             used: 4_000,
             order: 77,
+            tick: Tick(6),
             open_sequence: Sequence(1),
-            durable_sequence: Sequence(2),
-            durable_order: 6,
+            durable: Prefix { tick: Tick(5), sequence: Sequence(2) },
+            accepted: Prefix { tick: Tick(4), sequence: Sequence(1) },
             continues: 3,
-            context: 4,
+            before: PagesBefore { sequence: Sequence(9), namespaces: 6 },
         }
     }
 
-    #[test]
-    fn a_spare_reads_back_as_written() {
+    fn slot() -> Vec<u8> {
         let mut slot = vec![0xAA; PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
-        spare().encode(&mut slot);
-        assert_eq!(PageSpare::decode(&slot, 5), Some(spare()));
-        assert_eq!(PageSpare::decode(&slot, 6), None, "a spare of another page number is invalid");
+        spare().encode(&mut slot, 8);
+        slot
     }
 
     #[test]
-    fn every_flipped_bit_of_a_spare_is_detected() {
-        let mut slot = vec![0; PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
-        spare().encode(&mut slot);
-        for bit in 0..SPARE_FIELDS_BYTES * 8 {
-            slot[PAGE_DATA_BYTES + bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(PageSpare::decode(&slot, 5), None, "bit {bit}");
-            slot[PAGE_DATA_BYTES + bit / 8] ^= 1 << (bit % 8);
+    fn a_page_reads_back_as_written_at_its_own_address_of_its_own_medium() {
+        let slot = slot();
+        assert_eq!(PageSpare::decode(&slot, ADDRESS, 8), Some(spare()));
+        assert_eq!(PageSpare::of_intact(&slot, ADDRESS, 8), Some(spare()));
+        assert_eq!(PageSpare::decode(&slot, PageAddress::new(BlockId(3), 6), 8), None);
+        assert_eq!(PageSpare::decode(&slot, PageAddress::new(BlockId(4), 5), 8), None);
+        assert_eq!(PageSpare::decode(&slot, ADDRESS, 9), None, "a page of another medium");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut slot = slot();
+        for bit in PAGE_DATA_BYTES * 8..slot.len() * 8 {
+            slot[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(PageSpare::decode(&slot, ADDRESS, 8), None, "bit {bit}");
+            slot[bit / 8] ^= 1 << (bit % 8);
+        }
+        for bit in (0..PAGE_DATA_BYTES * 8).step_by(97) {
+            slot[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(PageSpare::of_intact(&slot, ADDRESS, 8), None, "bit {bit}");
+            slot[bit / 8] ^= 1 << (bit % 8);
         }
     }
 }

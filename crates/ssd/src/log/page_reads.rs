@@ -1,13 +1,16 @@
 //! The page reads of the log: at most one in flight for each page, whatever the number of its waiters.
 //!
 //! Input: pages and who waits for them, and the completions of reads. Output: pages in device DRAM, with one pin for each
-//! waiter, and the end of each read. Invariant: nothing of a failed read is kept; the next request asks the medium again.
+//! waiter, and the end of each read. Invariant: a page that is not the one that was programmed there fails its read;
+//! nothing of a failed read is kept, and the next request asks the medium again.
 
 use crate::log::blocks::{BlockState, BlockTable};
 use crate::log::page_cache::PageCache;
+use crate::log::page_proof::PageProof;
 use crate::media::geometry::PageAddress;
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaError, MediaOp, PageState, RefusedOp};
+use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,13 +50,29 @@ struct PageRead {
 }
 
 /// The reads in flight.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PageReads {
+    proof: PageProof,
     in_flight: BTreeMap<PageAddress, PageRead>,
     queue: VecDeque<PageAddress>,
 }
 
 impl PageReads {
+    /// Makes the reads of a medium whose pages are checked by this proof.
+    pub(super) fn new(proof: PageProof) -> Self {
+        Self { proof, in_flight: BTreeMap::new(), queue: VecDeque::new() }
+    }
+
+    /// Sets what pages are checked by.
+    pub(super) fn set_proof(&mut self, proof: PageProof) {
+        self.proof = proof;
+    }
+
+    /// Returns what pages are checked by.
+    pub(super) fn proof(&self) -> PageProof {
+        self.proof
+    }
+
     /// Adds a waiter for a page, and queues a read of the page if none is in flight.
     pub(super) fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
         let order = blocks.get(page.block).order;
@@ -113,6 +132,12 @@ impl PageReads {
         let same_life =
             block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing;
         let result = match (done.result, done.frame) {
+            (Ok(PageState::Programmed), Some(frame))
+                if same_life && !self.proof.holds(&frame, page, reading.order) && !mutant(Mutant::PageNotProven) =>
+            {
+                dram.return_frame(frame);
+                ReadResult::Failed(MediaError::Damaged { page })
+            }
             (Ok(state), Some(mut frame)) if same_life => {
                 if state == PageState::Blank {
                     // The reader gets zeroes, which are neither a spare nor a record, instead of another page's bytes.
@@ -163,8 +188,9 @@ mod tests {
         let block = blocks.open(Sequence(1), false).unwrap();
         blocks.close(block, 1);
         let page = PageAddress::new(block, 0);
+        let proof = PageProof::new(media.traits(), 0);
         for (erases, expected) in [(false, ReadResult::Pinned), (true, ReadResult::Outdated)] {
-            let (mut reads, mut done, mut ended) = (PageReads::default(), Vec::new(), Vec::new());
+            let (mut reads, mut done, mut ended) = (PageReads::new(proof), Vec::new(), Vec::new());
             reads.request(page, ReadWaiter::Collector, &blocks);
             assert!(reads.submit(&mut media, &mut dram, Nanos::ZERO));
             if erases {

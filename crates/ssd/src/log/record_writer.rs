@@ -22,6 +22,8 @@ pub(super) struct RecordWriter<'a> {
     pub(super) blocks: &'a mut BlockTable,
     pub(super) record: RecordAddress,
     pub(super) sequence: Sequence,
+    /// The bit of its namespace.
+    pub(super) namespace: u32,
 }
 
 impl RecordWriter<'_> {
@@ -29,7 +31,7 @@ impl RecordWriter<'_> {
     fn open_page(&mut self) -> (&mut [u8], &mut usize) {
         let full = self.log.open.as_ref().is_none_or(|open| open.offset == PAGE_DATA_BYTES);
         if full {
-            self.log.fill_page(PageKind::Log);
+            self.log.fill_page(PageKind::Log, self.blocks);
             let before = self.log.open.as_ref().map(|open| (open.block, open.page));
             if let Some((block, PAGES_PER_BLOCK)) = before {
                 self.log.finish_block(self.dram, self.blocks);
@@ -44,6 +46,7 @@ impl RecordWriter<'_> {
         if open.frame.is_none() {
             open.frame = Some(self.dram.take_frame().expect("frames were counted before the append"));
         }
+        open.namespaces |= self.namespace;
         let OpenBlock { frame: Some(frame), offset, .. } = open else {
             unreachable!("the frame was set above")
         };

@@ -1,38 +1,41 @@
 //! Flash in a file: the medium of a device that survives its process.
 //!
-//! Input: [`MediaOp`]s. Output: their completions, when the disk completes. Invariant: a page reads as programmed
-//! exactly when its slot carries the block's current generation. So an erase writes no slot, and a page that a power
-//! cut kept from the disk is blank. The file format is in `docs/formats/flash-file.md`.
+//! Input: [`MediaOp`]s. Output: their completions, when the disk completes. Invariant: an erase writes nothing; a page
+//! reads as blank only if it was not programmed since an erase by this process, or if its slot was never written. All
+//! other bytes are returned as they are: the pages prove themselves. The file format is in `docs/formats/medium-2.md`;
+//! a file of version 1 is only read.
 //!
 //! Consecutive pages that are submitted back to back become one write, or one read, at the next poll. Transfers use
 //! io_uring and bypass the page cache, as far as the system supports each.
-//!
-//! ```text
-//!  flush:  Idle --requested--> Table (if blocks were erased or first used) --written--> Sync --done--> Idle, completed
-//! ```
 
 mod backing;
 mod batches;
+mod cells;
 mod error;
 mod layout;
 mod space_wait;
 mod startup;
-mod table;
+mod superblock;
+mod superblock_choice;
 #[cfg(test)]
 mod tests;
 mod transfers;
+mod version1;
 mod zero_fill;
 pub mod zones;
 
 use super::{
-    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits, NandRules,
-    PageAddress, PageState, RefusalReason, RefusedOp,
+    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits,
+    MediumVersion, NandRules, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, PageState, RefusalReason,
+    RefusedOp,
 };
 pub use backing::{HostRing, StartupFile, TransferRing};
 use batches::{PageBatch, PageBatches};
+use cells::{CellAccess, CellOperations};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::copy::crc32c;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
@@ -42,16 +45,17 @@ pub use startup::{OpenAccess, write_new_file};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use table::EraseTable;
+pub use superblock::{BadSuperblock, FeatureBits, SuperblockFault};
 use transfers::{FlashTransfer, FlashTransfers, FlushRequests, transfer_error};
-use zero_fill::ZeroFill;
+use version1::Version1Pages;
+use zero_fill::{ZeroFill, ZeroTransfer};
 
 /// Name of the file within the data directory.
 pub const FLASH_FILE_NAME: &str = "flash";
 
 /// Most operations in flight.
 const QUEUE_MAX: usize = 1_024;
-/// Most transfers in flight: one for each operation, and room for the erase table, a sync and zeros.
+/// Most transfers in flight: one for each operation, and room for a sync and zeros.
 const RING_ENTRIES: usize = 2 * QUEUE_MAX;
 
 /// The error number of a transfer that failed without one.
@@ -86,11 +90,14 @@ pub struct FileMedia<R = HostRing> {
     rules: NandRules,
     /// True for blocks with a known write pointer: erased since the file was opened or created.
     write_pointer_known: Vec<bool>,
-    table: EraseTable,
+    /// The state of the pages of a file of version 1.
+    version1: Option<Version1Pages>,
+    bad_superblocks: Vec<BadSuperblock>,
     zero_fill: ZeroFill,
     zero_fill_mode: ZeroFillMode,
     programs: PageBatches,
     reads: PageBatches,
+    cells: CellOperations,
     /// Number of programs in flight, by block.
     programs_in_flight: Vec<u8>,
     transfers: FlashTransfers,
@@ -137,11 +144,33 @@ impl<R: TransferRing> FileMedia<R> {
         &self.path
     }
 
+    /// Returns the copies of the superblock that were not as they should be when the file was opened. They were written
+    /// again, unless the file was opened read-only.
+    #[must_use]
+    pub fn bad_superblocks(&self) -> &[BadSuperblock] {
+        &self.bad_superblocks
+    }
+
+    /// Returns the last session of a file of version 1; `None` on other files.
+    #[must_use]
+    pub fn version_1_session(&self) -> Option<u64> {
+        self.version1.as_ref().map(Version1Pages::session)
+    }
+
+    fn version(&self) -> MediumVersion {
+        match self.version1 {
+            Some(_) => MediumVersion::One,
+            None => MediumVersion::Two,
+        }
+    }
+
     /// Returns true if the page is known to be blank without a read of the file.
     fn is_known_blank(&self, page: PageAddress) -> bool {
-        let generation = self.table.generation(page.block);
+        if let Some(pages) = &self.version1 {
+            return pages.is_unused(page.block);
+        }
         let known = self.write_pointer_known.get(page.block.index()).is_some_and(|&known| known);
-        generation == 0 || (known && usize::from(page.page) >= self.rules.programmed(page.block))
+        known && usize::from(page.page) >= self.rules.programmed(page.block)
     }
 
     fn accept_read(
@@ -183,6 +212,7 @@ impl<R: TransferRing> FileMedia<R> {
         {
             self.start_reads(batch);
         }
+        self.start_cells();
         self.ring.kick();
     }
 
@@ -196,13 +226,22 @@ impl<R: TransferRing> FileMedia<R> {
             self.start_programs(batch);
         }
         self.start_flush();
-        if self.zero_fill_mode == ZeroFillMode::Ahead
-            && self.ring.room() > 0
-            && let Some(zeros) = self.zero_fill.take_write()
-        {
-            let buffers = vec![zeros.buffer];
-            let offset = zeros.offset;
-            self.submit_transfer(FlashTransfer::Zeros, FileTransfer::Write { offset, buffers });
+        if self.zero_fill_mode == ZeroFillMode::Ahead && self.ring.room() > 0 {
+            self.start_zero_fill();
+        }
+    }
+
+    fn start_zero_fill(&mut self) {
+        match self.zero_fill.take_transfer() {
+            Some(ZeroTransfer::Check { offset, buffer }) => {
+                let buffers = vec![buffer];
+                self.submit_transfer(FlashTransfer::ZeroCheck, FileTransfer::Read { offset, buffers });
+            }
+            Some(ZeroTransfer::Write { offset, buffer }) => {
+                let buffers = vec![buffer];
+                self.submit_transfer(FlashTransfer::Zeros, FileTransfer::Write { offset, buffers });
+            }
+            None => {}
         }
     }
 
@@ -231,8 +270,12 @@ impl<R: TransferRing> FileMedia<R> {
             Some(FlashTransfer::Programs { first, tokens }) => {
                 self.complete_programs(first, tokens, buffers, result);
             }
-            Some(FlashTransfer::TablePiece) => self.complete_table_piece(transfer_error(result, &buffers)),
+            Some(FlashTransfer::Cell(operation)) => self.complete_cell(operation, buffers, result),
             Some(FlashTransfer::Sync) => self.complete_flush(result.err()),
+            Some(FlashTransfer::ZeroCheck) => {
+                let arrived = transfer_error(result, &buffers).is_none();
+                self.zero_fill.complete_check(buffers.into_iter().next().filter(|_| arrived));
+            }
             Some(FlashTransfer::Zeros) => {
                 let arrived = transfer_error(result, &buffers).is_none();
                 self.zero_fill.complete_write(buffers.into_iter().next().filter(|_| arrived));
@@ -253,7 +296,7 @@ impl<R: TransferRing> FileMedia<R> {
         let pages = (first.page..).map(|page| PageAddress::new(first.block, page));
         for ((token, slot), page) in tokens.drain(..).zip(buffers.drain(..)).zip(pages) {
             let result = match failed {
-                None => Ok(self.page_state(page, &slot)),
+                None => Ok(self.found_state(page, &slot)),
                 // One unreadable page must not fail its neighbours: each page is read again alone.
                 Some(_) if !alone => {
                     self.start_reads(PageBatch { first: page, tokens: vec![token], slots: vec![slot] });
@@ -268,9 +311,16 @@ impl<R: TransferRing> FileMedia<R> {
     }
 
     /// Returns the state of a page from the bytes of its slot.
-    fn page_state(&self, page: PageAddress, slot: &[u8]) -> PageState {
-        let generation = self.table.generation(page.block);
-        if generation != 0 && self.layout.is_programmed(page, generation, slot) {
+    fn found_state(&mut self, page: PageAddress, slot: &[u8]) -> PageState {
+        let programmed = match &self.version1 {
+            Some(pages) => pages.is_programmed(page, slot),
+            None => {
+                let (data, spare) = slot[..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].split_at(PAGE_DATA_BYTES);
+                spare.iter().chain(data).any(|&byte| byte != 0)
+            }
+        };
+        if programmed {
+            self.zero_fill.note_used(page.block);
             PageState::Programmed
         } else {
             PageState::Blank
@@ -289,34 +339,26 @@ impl<R: TransferRing> FileMedia<R> {
                 reason: RefusalReason::Rule(rule),
             });
         }
-        if self.table.generation(page.block) == 0 {
-            self.table.advance(page.block);
-            if self.zero_fill_mode == ZeroFillMode::Ahead {
-                self.zero_fill.note_first_program(page.block);
-            }
+        if page.page == 0 && self.zero_fill_mode == ZeroFillMode::Ahead {
+            self.zero_fill.note_first_program(page.block);
         }
         self.in_flight += 1;
         self.programs_in_flight[page.block.index()] += 1;
         let mut slot = frame.into_sectors();
-        self.layout.stamp(page, self.table.generation(page.block), &mut slot);
+        slot[PAGE_DATA_BYTES + PAGE_SPARE_BYTES..].fill(0);
         self.programs.push(token, page, slot);
         Ok(())
     }
 
     fn accept_erase(&mut self, token: MediaToken, block: BlockId) -> Result<(), RefusedOp> {
         let refused = |reason| RefusedOp { op: MediaOp::Erase { block }, reason };
-        // A program in flight could land after the erase, in the block's next generation: the caller retries after it
-        // completed.
+        // A program in flight could land after a program of the block's next life: the caller retries after it completed.
         if self.programs_in_flight.get(block.index()).is_some_and(|&programs| programs > 0) {
             return Err(refused(RefusalReason::QueueFull));
         }
         self.rules.erase(block).map_err(|rule| refused(RefusalReason::Rule(rule)))?;
         if let Some(known) = self.write_pointer_known.get_mut(block.index()) {
             *known = true;
-        }
-        // A block that was never used stays blank in generation 0, which marks it as unused.
-        if self.table.generation(block) != 0 {
-            self.table.advance(block);
         }
         self.in_flight += 1;
         self.complete(token, None, Ok(PageState::Programmed));
@@ -345,6 +387,12 @@ impl<R: TransferRing> Media for FileMedia<R> {
             guard_pages: 1,
             queue_max: QUEUE_MAX,
             addressable: false,
+            version: self.version(),
+            cells: self.layout.cells,
+            checksum_seed: match self.version() {
+                MediumVersion::One => 0,
+                MediumVersion::Two => crc32c(0, &self.layout.uuid),
+            },
         }
     }
 
@@ -356,6 +404,8 @@ impl<R: TransferRing> Media for FileMedia<R> {
             MediaOp::Read { page, frame } => self.accept_read(token, page, frame),
             MediaOp::Program { page, frame } => self.accept_program(token, page, frame),
             MediaOp::Erase { block } => self.accept_erase(token, block),
+            MediaOp::ReadCell { cell, frame } => self.accept_cell(token, (cell, CellAccess::Read), frame),
+            MediaOp::WriteCell { cell, frame } => self.accept_cell(token, (cell, CellAccess::Write), frame),
             MediaOp::Flush => {
                 self.in_flight += 1;
                 self.flush.request(token);
@@ -410,6 +460,7 @@ impl<R: TransferRing> Media for FileMedia<R> {
             !self.completions.is_empty()
                 || self.programs.has_waiting()
                 || self.reads.has_waiting()
+                || self.cells.has_waiting()
                 || self.flush.is_due()
         };
         self.ring.next_event().or_else(|| waits().then_some(now))

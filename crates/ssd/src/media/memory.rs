@@ -8,8 +8,8 @@
 //! stays in flight. Nothing survives the process.
 
 use super::{
-    FlashGeometry, Media, MediaCompletion, MediaOp, MediaToken, MediaTraits, NandRule, NandRules,
-    PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, PageState, RefusalReason, RefusedOp,
+    CELL_BYTES, CELLS_PER_SIDE, CellNumber, FlashGeometry, Media, MediaCompletion, MediaOp, MediaToken, MediaTraits,
+    MediumVersion, NandRule, NandRules, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, PageState, RefusalReason, RefusedOp,
 };
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
@@ -30,6 +30,8 @@ pub struct MemoryMedia {
     geometry: FlashGeometry,
     rules: NandRules,
     pages: MappedRegion,
+    cells: Vec<[u8; CELL_BYTES]>,
+    version: MediumVersion,
     completions: VecDeque<MediaCompletion>,
 }
 
@@ -44,8 +46,21 @@ impl MemoryMedia {
             geometry,
             rules: NandRules::erased(geometry),
             pages: MappedRegion::zeroed(pages.saturating_mul(PAGE_STRIDE))?,
+            cells: vec![[0; CELL_BYTES]; usize::from(2 * CELLS_PER_SIDE)],
+            version: MediumVersion::Two,
             completions: VecDeque::new(),
         })
+    }
+
+    /// Returns the medium as one of version 1, which devices only read.
+    #[must_use]
+    pub fn as_version_1(self) -> Self {
+        Self { version: MediumVersion::One, ..self }
+    }
+
+    /// Returns the bytes of a commit cell, for a test that damages them; `None` if there is no such cell.
+    pub fn cell_mut(&mut self, cell: CellNumber) -> Option<&mut [u8; CELL_BYTES]> {
+        self.cells.get_mut(usize::from(cell.0))
     }
 
     /// Returns the medium after a power cut: pages and write pointers stay, completions not yet polled are gone.
@@ -79,6 +94,20 @@ impl MemoryMedia {
                 Ok(()) => Ok((None, PageState::Programmed)),
                 Err(rule) => Err((MediaOp::Erase { block }, rule)),
             },
+            MediaOp::ReadCell { cell, mut frame } => match self.cells.get(usize::from(cell.0)) {
+                Some(bytes) => {
+                    copy(&mut frame[..CELL_BYTES], bytes);
+                    Ok((Some(frame), PageState::Programmed))
+                }
+                None => Err((MediaOp::ReadCell { cell, frame }, NandRule::OutsideGeometry)),
+            },
+            MediaOp::WriteCell { cell, frame } => match self.cells.get_mut(usize::from(cell.0)) {
+                Some(bytes) => {
+                    copy(bytes, &frame[..CELL_BYTES]);
+                    Ok((Some(frame), PageState::Programmed))
+                }
+                None => Err((MediaOp::WriteCell { cell, frame }, NandRule::OutsideGeometry)),
+            },
             MediaOp::Flush => Ok((None, PageState::Programmed)),
         }
     }
@@ -90,7 +119,15 @@ impl Media for MemoryMedia {
     }
 
     fn traits(&self) -> MediaTraits {
-        MediaTraits { volatile_cache: false, guard_pages: 0, queue_max: QUEUE_MAX, addressable: true }
+        MediaTraits {
+            volatile_cache: false,
+            guard_pages: 0,
+            queue_max: QUEUE_MAX,
+            addressable: true,
+            version: self.version,
+            cells: (CELLS_PER_SIDE, CELLS_PER_SIDE),
+            checksum_seed: 0,
+        }
     }
 
     fn submit(&mut self, token: MediaToken, op: MediaOp, _now: Nanos) -> Result<(), RefusedOp> {

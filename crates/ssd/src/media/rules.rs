@@ -108,6 +108,17 @@ impl NandRules {
         Ok(())
     }
 
+    /// Checks the write of a commit cell.
+    ///
+    /// # Errors
+    /// The medium is read only.
+    pub fn write_cell(&self) -> Result<(), NandRule> {
+        match self.access {
+            NandAccess::ReadWrite => Ok(()),
+            NandAccess::ReadOnly => Err(NandRule::ReadOnly),
+        }
+    }
+
     fn check_change(&self, page: PageAddress) -> Result<(), NandRule> {
         match self.access {
             NandAccess::ReadWrite => self.read(page),

@@ -23,6 +23,8 @@ pub enum MediaPurpose {
     Flush,
     /// The program of a checkpoint's page.
     Checkpoint,
+    /// The write of a commit cell.
+    Cell,
 }
 
 impl MediaPurpose {
@@ -35,6 +37,7 @@ impl MediaPurpose {
             Self::Erase(block) => (3, block.0 as u64),
             Self::Flush => (4, 0),
             Self::Checkpoint => (5, 0),
+            Self::Cell => (6, 0),
         };
         MediaToken(kind << KIND_SHIFT | number)
     }
@@ -53,6 +56,7 @@ impl MediaPurpose {
             3 => Self::Erase(BlockId(number as u32)),
             4 => Self::Flush,
             5 => Self::Checkpoint,
+            6 => Self::Cell,
             _ => panic!("the medium completed an operation that the device did not submit"),
         }
     }
@@ -72,6 +76,7 @@ mod tests {
             MediaPurpose::Erase(BlockId(u32::MAX)),
             MediaPurpose::Flush,
             MediaPurpose::Checkpoint,
+            MediaPurpose::Cell,
         ] {
             assert_eq!(MediaPurpose::decode(purpose.encode()), purpose);
         }

@@ -24,25 +24,38 @@ impl MediaError {
     /// error, and the medium did not say that the data is lost.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::Io { errno, .. } if !STICKY_ERRNOS.contains(errno))
+        match self {
+            Self::Io { errno, .. } | Self::Cell { errno, .. } => !STICKY_ERRNOS.contains(errno),
+            // The read may have been of another page.
+            Self::Damaged { .. } => true,
+            Self::Unreadable { .. } | Self::Rule { .. } => false,
+        }
     }
 
     /// Returns the kernel's error number; `None` if the medium itself says that the page is lost.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::Io { errno, .. } => Some(*errno),
-            Self::Unreadable { .. } | Self::Rule { .. } => None,
+            Self::Io { errno, .. } | Self::Cell { errno, .. } => Some(*errno),
+            Self::Unreadable { .. } | Self::Damaged { .. } | Self::Rule { .. } => None,
         }
     }
 }
 
-impl From<MediaError> for FailedRead {
-    fn from(error: MediaError) -> Self {
+impl FailedRead {
+    /// Returns the failed read of a page; `None` for the error of a commit cell.
+    #[must_use]
+    pub(crate) fn of_page(error: MediaError) -> Option<Self> {
         let errno = error.errno();
-        let (MediaError::Rule { page, .. } | MediaError::Io { page, .. } | MediaError::Unreadable { page }) =
-            error;
-        Self { block: page.block.0, page: page.page, errno }
+        match error {
+            MediaError::Rule { page, .. }
+            | MediaError::Io { page, .. }
+            | MediaError::Damaged { page }
+            | MediaError::Unreadable { page } => {
+                Some(Self { block: page.block.0, page: page.page, errno })
+            }
+            MediaError::Cell { .. } => None,
+        }
     }
 }
 
@@ -50,7 +63,8 @@ impl FailedWrite {
     /// Describes the failure of an operation on a medium.
     #[must_use]
     pub fn new(operation: FailedOperation, error: MediaError) -> Self {
-        let FailedRead { block, page, errno } = error.into();
+        let nowhere = FailedRead { block: 0, page: 0, errno: error.errno() };
+        let FailedRead { block, page, errno } = FailedRead::of_page(error).unwrap_or(nowhere);
         Self { operation, block, page, errno }
     }
 
@@ -111,6 +125,18 @@ impl fmt::Display for UnreadablePage {
     }
 }
 
+impl LossDigest {
+    /// Returns the digest of numbers that describe a loss.
+    #[must_use]
+    pub(crate) fn of(words: impl Iterator<Item = u64>) -> Self {
+        // FNV-1a: it protects from mistakes, not from an adversary.
+        let digest = words.flat_map(u64::to_le_bytes).fold(0xCBF2_9CE4_8422_2325, |digest: u64, byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        Self(digest)
+    }
+}
+
 /// The pages that opening a device needs and that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnreadablePages {
@@ -127,12 +153,8 @@ impl UnreadablePages {
     pub fn new(mut pages: Vec<UnreadablePage>, state: [u64; 2]) -> Self {
         pages.sort_unstable_by_key(|page| page.page);
         let words = pages.iter().map(|page| page.page.index() as u64);
-        // FNV-1a: it protects from mistakes, not from an adversary.
-        let digest = state.into_iter().chain(words).flat_map(u64::to_le_bytes);
-        let digest = digest.fold(0xCBF2_9CE4_8422_2325, |digest: u64, byte| {
-            (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-        Self { pages, digest: LossDigest(digest) }
+        let digest = LossDigest::of(state.into_iter().chain(words));
+        Self { pages, digest }
     }
 
     /// Returns the number of pages that were needed for a purpose.

@@ -5,12 +5,15 @@
 
 use super::Rules;
 use super::medium::{
-    BLOCKS, Checkpoint, EPOCHS, EXTENTS, Fault, KEYS, Medium, Page, PageContent, Prefix, Record, Write,
-    WriteOutcome,
+    BLOCKS, BlockEntry, Checkpoint, EPOCHS, EXTENTS, Fault, KEYS, Medium, Page, PageContent, Prefix, Record,
+    Write, WriteOutcome,
 };
 use super::memory::{BlockState, CheckpointStep, Commit, Memory};
 use super::promise::Promise;
 use super::recovery::{Refused, recover};
+
+pub(super) const OUTCOMES: [WriteOutcome; 3] =
+    [WriteOutcome::Lost, WriteOutcome::Torn, WriteOutcome::Arrived];
 
 /// The bounds of one search.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +27,8 @@ pub(super) struct Bounds {
     pub(super) faults: u8,
 }
 
-/// Makes the outcomes of a power cut over this many unflushed writes.
-pub(super) type PowerCuts<'a> = dyn FnMut(usize) -> Vec<Vec<WriteOutcome>> + 'a;
+/// Makes the outcomes of a power cut over these unflushed writes.
+pub(super) type PowerCuts<'a> = dyn FnMut(&[Write]) -> Vec<Vec<WriteOutcome>> + 'a;
 
 /// One thing that happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,14 +78,16 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new() -> Self {
-        let memory = Memory {
+        let mut memory = Memory {
             epoch: 0,
             appended: Prefix::default(),
             durable: Prefix::default(),
+            said: Prefix::default(),
             witnessed: Prefix::default(),
             accepted: Prefix::default(),
             epoch_ends: [Prefix::default(); EPOCHS],
-            namespaces: 0,
+            groups: [0; 2],
+            filled: 0,
             number: 0,
             order: 0,
             open: None,
@@ -91,14 +96,19 @@ impl State {
             index: [None; KEYS],
             doubt: [0; KEYS],
             settled: [0; KEYS],
+            tombstones: [None; KEYS],
             commit: None,
             checkpoint: 0,
             start_order: 1,
             checkpointing: CheckpointStep::None,
             is_opening: false,
         };
+        let mut medium = Medium::default();
+        let mut opening = Vec::new();
+        memory.write_record(memory.opening_record(), 2, &super::ALL, &mut opening);
+        opening.iter().for_each(|write| medium.apply(write, WriteOutcome::Arrived));
         Self {
-            medium: Medium::default(),
+            medium,
             unflushed: Vec::new(),
             memory: Some(memory),
             promises: [Promise::default(); KEYS],
@@ -134,7 +144,8 @@ impl State {
             self.add_accidents(memory, bounds, cuts, &mut steps);
             return steps;
         }
-        if memory.has_room() && self.unflushed.len() < 4 {
+        let writes = self.unflushed.iter().filter(|write| !write.is_guard()).count();
+        if memory.has_room() && writes < 4 {
             if self.records < bounds.records {
                 steps.extend((0..KEYS as u8).map(Step::Store));
                 if memory.free_extent(rules).is_some() {
@@ -153,8 +164,11 @@ impl State {
             }
         }
         match &memory.commit {
-            None if memory.appended > memory.durable && memory.has_room() => steps.push(Step::Seal),
-            None if memory.durable > memory.witnessed && memory.has_room() => steps.push(Step::Idle),
+            // A commit without pages makes a checkpoint count.
+            None if memory.appended > memory.durable || memory.checkpointing.is_written() => {
+                steps.push(Step::Seal);
+            }
+            None if memory.durable_claim() > memory.said => steps.push(Step::Idle),
             None => {}
             Some(_) => steps.push(Step::Acknowledge),
         }
@@ -184,7 +198,7 @@ impl State {
         steps: &mut Vec<Step>,
     ) {
         if self.power_cuts < bounds.power_cuts && usize::from(memory.epoch) + 1 < EPOCHS {
-            steps.extend(cuts(self.unflushed.len()).into_iter().map(Step::PowerCut));
+            steps.extend(cuts(&self.unflushed).into_iter().map(Step::PowerCut));
             if !self.unflushed.is_empty() {
                 steps.push(Step::Kill);
             }
@@ -211,16 +225,19 @@ impl State {
             Step::StoreExtent(key) => self.store_extent(*key, rules),
             Step::Remove(key) => self.append(*key, true, None),
             Step::Move(key) => self.move_record(*key),
-            Step::Seal | Step::Idle => self.seal(rules),
+            Step::Seal => self.seal(rules),
+            Step::Idle => {
+                let memory = self.memory.as_mut().expect("the device is open");
+                let record = memory.commit_record(memory.appended);
+                memory.write_record(record, 1, rules, &mut self.unflushed);
+                memory.said = record.durable;
+            }
             Step::Acknowledge => self.acknowledge(),
             Step::BeginCheckpoint => self.begin_checkpoint(),
             Step::WriteCheckpoint => self.write_checkpoint(rules),
             Step::Free => self.free(rules),
             Step::PowerCut(outcomes) => {
-                let writes = std::mem::take(&mut self.unflushed);
-                writes.iter().zip(outcomes).for_each(|(write, outcome)| self.medium.apply(write, *outcome));
-                self.memory = None;
-                self.power_cuts += 1;
+                self.cut_power(outcomes);
             }
             Step::Kill => {
                 self.memory = None;
@@ -235,6 +252,24 @@ impl State {
             Step::Fault(fault) => self.strike(*fault, rules),
         }
         self.check_answers(rules)
+    }
+
+    /// Applies the unflushed writes with these outcomes. A torn page damages a flushed page that shares its sector.
+    fn cut_power(&mut self, outcomes: &[WriteOutcome]) {
+        let writes = std::mem::take(&mut self.unflushed);
+        for (write, outcome) in writes.iter().zip(outcomes) {
+            self.medium.apply(write, *outcome);
+            let Write::Page(torn) = write else { continue };
+            let is_before = |write: &Write| match write {
+                Write::Page(page) => page.block == torn.block && page.page + 1 == torn.page,
+                _ => false,
+            };
+            if *outcome == WriteOutcome::Torn && torn.page > 0 && !writes.iter().any(is_before) {
+                self.medium.tear_page_before(torn);
+            }
+        }
+        self.memory = None;
+        self.power_cuts += 1;
     }
 
     fn store_extent(&mut self, key: u8, rules: &Rules) {
@@ -254,7 +289,7 @@ impl State {
         self.history[usize::from(record.sequence)] = Some((key, is_removal));
         memory.append(record, &mut self.unflushed);
         if is_removal {
-            memory.index[usize::from(key)] = None;
+            memory.tombstones[usize::from(key)] = memory.index[usize::from(key)].take();
             memory.settled[usize::from(key)] = record.sequence;
         }
     }
@@ -273,7 +308,6 @@ impl State {
 
     fn seal(&mut self, rules: &Rules) {
         let memory = self.memory.as_mut().expect("the device is open");
-        memory.number += 1;
         if let CheckpointStep::Durable { number, start_order } = memory.checkpointing {
             memory.checkpoint = number;
             memory.start_order = start_order;
@@ -286,15 +320,17 @@ impl State {
             memory.checkpointing = CheckpointStep::None;
         }
         let record = memory.commit_record(memory.appended);
-        let page = memory.program(PageContent::Commit(record), (0, 0));
-        self.unflushed.push(Write::Page(page));
-        self.unflushed.push(Write::Cell(record));
-        memory.namespaces = 0;
+        if memory.appended > memory.durable && rules.guards {
+            memory.guard(&mut self.unflushed);
+        }
+        let copies = if rules.commits_have_two_records { 2 } else { 1 };
+        memory.write_record(record, copies, rules, &mut self.unflushed);
+        memory.said = record.durable;
         memory.commit = Some(Commit {
             end: memory.appended,
             writes: self.unflushed.len() as u8,
             checkpoint: record.checkpoint,
-            witnesses: memory.durable,
+            witnesses: record.durable,
         });
     }
 
@@ -355,18 +391,19 @@ impl State {
         let CheckpointStep::Begun { start_order, start } = memory.checkpointing else { return };
         let number = memory.checkpoint + 1;
         let old = |order: u8| order < start_order;
-        let orders = memory.blocks.map(|block| match block {
-            BlockState::Used { order, .. } if old(order) => order,
-            _ => 0,
+        let blocks = memory.blocks.map(|block| match block {
+            BlockState::Used { entry, .. } if old(entry.order) => entry,
+            _ => BlockEntry::default(),
         });
         let checkpoint = Checkpoint {
             number,
             start_order,
             start,
-            block_orders: orders,
+            blocks,
             index: memory.index.map(|entry| entry.map(|entry| (entry.block, entry.page))),
             doubt: if rules.checkpoints_keep_doubt { memory.doubt } else { [0; KEYS] },
             settled: memory.settled,
+            dropped: std::array::from_fn(|key| memory.dropped(key)),
         };
         self.unflushed.push(Write::Checkpoint(checkpoint));
         memory.checkpointing = CheckpointStep::Written { number, start_order, covers: memory.appended.tick };
@@ -406,32 +443,26 @@ impl State {
             return Ok(());
         }
         // Served data must be durable: flush, then the record of the opening, then a flush, then the first page.
-        let records = [memory.opening_record(), memory.opening_record()];
         if rules.flush_before_opening {
             self.unflushed.drain(..).for_each(|write| self.medium.apply(&write, WriteOutcome::Arrived));
         }
+        let record = memory.opening_record();
         let copies = if rules.openings_have_two_records { 2 } else { 1 };
-        self.unflushed.extend(records.map(Write::Cell).into_iter().take(copies));
+        memory.write_record(record, copies, rules, &mut self.unflushed);
         memory.witnessed = memory.accepted;
+        memory.is_opening = rules.opening_waits_for_flush;
         self.memory = Some(memory);
-        Ok(())
+        if rules.opening_waits_for_flush { Ok(()) } else { self.check_recovered(rules) }
     }
 }
 
-/// Returns every combination of outcomes of this many unflushed writes.
-pub(super) fn outcomes(writes: usize) -> Vec<Vec<WriteOutcome>> {
+/// Returns every combination of outcomes of unflushed writes; a guard arrives.
+pub(super) fn outcomes(writes: &[Write]) -> Vec<Vec<WriteOutcome>> {
     let mut all = vec![Vec::new()];
-    for _ in 0..writes {
-        all = all
-            .into_iter()
-            .flat_map(|outcomes| {
-                [WriteOutcome::Lost, WriteOutcome::Torn, WriteOutcome::Arrived].map(|outcome| {
-                    let mut outcomes = outcomes.clone();
-                    outcomes.push(outcome);
-                    outcomes
-                })
-            })
-            .collect();
+    for write in writes {
+        let outcomes: &[WriteOutcome] = if write.is_guard() { &[WriteOutcome::Arrived] } else { &OUTCOMES };
+        let with = |all: &Vec<WriteOutcome>, outcome: &WriteOutcome| [all.as_slice(), &[*outcome]].concat();
+        all = all.iter().flat_map(|all| outcomes.iter().map(|outcome| with(all, outcome))).collect();
     }
     all
 }

@@ -1,14 +1,13 @@
 //! A model of the rules by which medium version 2 proves what it holds (`docs/formats/medium-2.md`): two keys in two
-//! namespaces, four blocks of three pages, two extents, power cuts and one fault.
+//! namespaces, four blocks of three pages, six commit cells, two extents, power cuts and one fault.
 //!
 //! Input: the rules. Output: every state that a device can reach keeps its promise, or the steps that break it.
 //! Invariant: a read answers with the newest acknowledged state or a newer one, or with an error after a fault; without
 //! a fault there is no error.
 //!
 //! Small devices are searched exhaustively; longer lives are walked at random from a seed. Each rule is also taken away,
-//! one at a time: the walks must then find a broken promise. Two rules of the format are not missed here and stand for
-//! read errors, which the model does not have: a page says what is durable, and an opening is flushed before its first
-//! page.
+//! one at a time: the walks, or a test with the steps, must then find a broken promise. One rule of the format is not
+//! missed here and stands for read errors, which the model does not have: a page says what is durable.
 
 #![expect(clippy::cast_possible_truncation, reason = "every number of the model is below 256")]
 #![expect(clippy::print_stdout, reason = "the counts of a search are shown with --nocapture")]
@@ -20,8 +19,8 @@ mod memory;
 mod promise;
 mod recovery;
 
-use device::{Bounds, State, Step};
-use medium::{Fault, WriteOutcome};
+use device::{Bounds, OUTCOMES, State, Step};
+use medium::{Fault, Write, WriteOutcome};
 use std::collections::HashSet;
 use std::hash::Hash;
 use xxhash_rust::xxh3::Xxh3;
@@ -31,8 +30,14 @@ use xxhash_rust::xxh3::Xxh3;
 struct Rules {
     /// A page that lies elsewhere than it says is damaged.
     own_address: bool,
-    /// Commit records are also written to cells.
-    cells: bool,
+    /// A commit is recorded in two cells.
+    commits_have_two_records: bool,
+    /// An opening is recorded in two cells.
+    openings_have_two_records: bool,
+    /// The two cells of a record lie on different sides of the file.
+    two_sides: bool,
+    /// A guard follows a commit where two pages share a sector.
+    guards: bool,
     /// A commit that nothing says is durable counts only if every page of it is intact.
     whole_candidate: bool,
     /// Such a commit also needs the values that its records have in extents.
@@ -41,8 +46,18 @@ struct Rules {
     moved_extents_are_old: bool,
     /// A lost page puts keys in doubt.
     doubt: bool,
+    /// A run of lost pages that is longer than a mask covers puts all namespaces in doubt.
+    long_runs_name_all: bool,
+    /// At the end of an epoch the mask of a commit counts only if the commit ends there.
+    masks_end_there: bool,
+    /// At the end of an epoch the mask of a record of a later epoch does not count.
+    masks_are_of_their_epoch: bool,
     /// A key without a record is in doubt as well.
     absence_needs_proof: bool,
+    /// A page of a listed block that is gone puts keys in doubt when the index is rebuilt.
+    rebuilding_doubts_lost_pages: bool,
+    /// The index is rebuilt from the pages that counted when the checkpoint was written.
+    rebuilding_stops_at_the_end: bool,
     /// A read compares the life of the block.
     reads_check_order: bool,
     /// A checkpoint keeps doubt.
@@ -55,30 +70,38 @@ struct Rules {
     reuse_waits_for_moves: bool,
     /// An extent is reused only after something says that what replaced it is durable.
     extents_wait_for_witness: bool,
-    /// An opening is recorded in two cells.
-    openings_have_two_records: bool,
     /// A rule: what was found is made durable before the record of the opening.
     flush_before_opening: bool,
+    /// An opening fills a page only after its record is durable.
+    opening_waits_for_flush: bool,
     /// A sequence that any page carries is not given out again.
     sequences_are_new: bool,
 }
 
 const ALL: Rules = Rules {
     own_address: true,
-    cells: true,
+    commits_have_two_records: true,
+    openings_have_two_records: true,
+    two_sides: true,
+    guards: true,
     whole_candidate: true,
     whole_extents: true,
     moved_extents_are_old: true,
     doubt: true,
+    long_runs_name_all: true,
+    masks_end_there: true,
+    masks_are_of_their_epoch: true,
     absence_needs_proof: true,
+    rebuilding_doubts_lost_pages: true,
+    rebuilding_stops_at_the_end: true,
     reads_check_order: true,
     checkpoints_keep_doubt: true,
     checkpoint_waits_for_flush: true,
     reuse_waits_for_checkpoint: true,
     reuse_waits_for_moves: true,
     extents_wait_for_witness: true,
-    openings_have_two_records: true,
     flush_before_opening: true,
+    opening_waits_for_flush: true,
     sequences_are_new: true,
 };
 
@@ -121,8 +144,6 @@ fn digest(state: &State) -> u128 {
     hasher.digest128()
 }
 
-const OUTCOMES: [WriteOutcome; 3] = [WriteOutcome::Lost, WriteOutcome::Torn, WriteOutcome::Arrived];
-
 /// Takes random steps from the beginning, many times.
 fn walk(rules: &Rules, bounds: &Bounds, walks: usize, seed: u64) -> Search {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -131,8 +152,9 @@ fn walk(rules: &Rules, bounds: &Bounds, walks: usize, seed: u64) -> Search {
         let mut state = State::new();
         let mut path = Vec::new();
         for _ in 0..60 {
-            let mut cuts =
-                |writes| vec![(0..writes).map(|_| random.choice(OUTCOMES).expect("three")).collect()];
+            let mut cuts = |writes: &[Write]| {
+                vec![writes.iter().map(|_| random.choice(OUTCOMES).expect("three")).collect()]
+            };
             let steps = state.steps(bounds, rules, &mut cuts);
             if steps.is_empty() {
                 break;
@@ -154,10 +176,29 @@ fn choose(random: &mut fastrand::Rng, steps: Vec<Step>) -> Option<Step> {
     let is_accident = |step: &Step| matches!(step, Step::PowerCut(_) | Step::Kill);
     let accident = random.u8(..20) == 0 || steps.iter().all(is_accident);
     let steps: Vec<Step> = steps.into_iter().filter(|step| is_accident(step) == accident).collect();
-    let mut kinds: Vec<_> = steps.iter().map(std::mem::discriminant).collect();
-    kinds.dedup();
-    let kind = random.choice(kinds)?;
-    random.choice(steps.into_iter().filter(|step| std::mem::discriminant(step) == kind).collect::<Vec<_>>())
+    let fault = |step: &Step| match step {
+        Step::Fault(fault) => Some(std::mem::discriminant(fault)),
+        _ => None,
+    };
+    let steps = of_one_kind(random, steps, std::mem::discriminant);
+    let steps = of_one_kind(random, steps, fault);
+    random.choice(steps)
+}
+
+/// Returns the steps of a kind chosen at random.
+fn of_one_kind<K: PartialEq>(
+    random: &mut fastrand::Rng,
+    steps: Vec<Step>,
+    kind_of: impl Fn(&Step) -> K,
+) -> Vec<Step> {
+    let mut kinds: Vec<K> = Vec::new();
+    for kind in steps.iter().map(&kind_of) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let Some(chosen) = random.choice(kinds) else { return steps };
+    steps.into_iter().filter(|step| kind_of(step) == chosen).collect()
 }
 
 fn steps_to(path: &[(Option<usize>, Step)], last: usize) -> Vec<Step> {
@@ -196,21 +237,28 @@ const WALKS: usize = 20_000;
 /// Returns each rule taken away, with the bounds and the seed of walks that find what that breaks.
 fn broken_rules() -> Vec<(&'static str, Rules, Bounds, u64)> {
     vec![
-        ("own_address", Rules { own_address: false, ..ALL }, LONG_FAULT, 30),
-        ("cells", Rules { cells: false, ..ALL }, LONG_FAULT, 7),
-        ("whole_candidate", Rules { whole_candidate: false, ..ALL }, LONG_CRASHES, 7),
-        ("whole_extents", Rules { whole_extents: false, ..ALL }, LONG_CRASHES, 3),
-        ("moved_extents_are_old", Rules { moved_extents_are_old: false, ..ALL }, LONG_FAULT, 4),
-        ("doubt", Rules { doubt: false, ..ALL }, LONG_FAULT, 5),
-        ("absence_needs_proof", Rules { absence_needs_proof: false, ..ALL }, LONG_FAULT, 5),
-        ("reads_check_order", Rules { reads_check_order: false, ..ALL }, LONG_FAULT, 23),
-        ("checkpoints_keep_doubt", Rules { checkpoints_keep_doubt: false, ..ALL }, LONG_FAULT, 4),
-        ("checkpoint_waits_for_flush", Rules { checkpoint_waits_for_flush: false, ..ALL }, LONG_CRASHES, 1),
-        ("reuse_waits_for_checkpoint", Rules { reuse_waits_for_checkpoint: false, ..ALL }, LONG_CRASHES, 8),
-        ("reuse_waits_for_moves", Rules { reuse_waits_for_moves: false, ..ALL }, LONG_CRASHES, 6),
-        ("extents_wait_for_witness", Rules { extents_wait_for_witness: false, ..ALL }, LONG_CRASHES, 3),
-        ("flush_before_opening", Rules { flush_before_opening: false, ..ALL }, LONG_FAULT, 0),
-        ("sequences_are_new", Rules { sequences_are_new: false, ..ALL }, LONG_FAULT, 0),
+        ("own_address", Rules { own_address: false, ..ALL }, LONG_FAULT, 4),
+        ("commits_have_two_records", Rules { commits_have_two_records: false, ..ALL }, LONG_FAULT, 0),
+        ("openings_have_two_records", Rules { openings_have_two_records: false, ..ALL }, LONG_FAULT, 4),
+        ("two_sides", Rules { two_sides: false, ..ALL }, LONG_FAULT, 0),
+        ("guards", Rules { guards: false, ..ALL }, LONG_CRASHES, 0),
+        ("long_runs_name_all", Rules { long_runs_name_all: false, ..ALL }, LONG_FAULT, 5),
+        ("masks_end_there", Rules { masks_end_there: false, ..ALL }, LONG_FAULT, 8),
+        ("masks_are_of_their_epoch", Rules { masks_are_of_their_epoch: false, ..ALL }, LONG_FAULT, 0),
+        ("whole_candidate", Rules { whole_candidate: false, ..ALL }, LONG_CRASHES, 0),
+        ("whole_extents", Rules { whole_extents: false, ..ALL }, LONG_CRASHES, 0),
+        ("moved_extents_are_old", Rules { moved_extents_are_old: false, ..ALL }, LONG_FAULT, 7),
+        ("doubt", Rules { doubt: false, ..ALL }, LONG_FAULT, 0),
+        ("absence_needs_proof", Rules { absence_needs_proof: false, ..ALL }, LONG_FAULT, 0),
+        ("opening_waits_for_flush", Rules { opening_waits_for_flush: false, ..ALL }, LONG_FAULT, 3),
+        ("reads_check_order", Rules { reads_check_order: false, ..ALL }, LONG_FAULT, 9),
+        ("checkpoints_keep_doubt", Rules { checkpoints_keep_doubt: false, ..ALL }, LONG_FAULT, 0),
+        ("checkpoint_waits_for_flush", Rules { checkpoint_waits_for_flush: false, ..ALL }, LONG_CRASHES, 0),
+        ("reuse_waits_for_checkpoint", Rules { reuse_waits_for_checkpoint: false, ..ALL }, LONG_CRASHES, 0),
+        ("reuse_waits_for_moves", Rules { reuse_waits_for_moves: false, ..ALL }, LONG_CRASHES, 3),
+        ("extents_wait_for_witness", Rules { extents_wait_for_witness: false, ..ALL }, LONG_CRASHES, 0),
+        ("flush_before_opening", Rules { flush_before_opening: false, ..ALL }, LONG_FAULT, 2),
+        ("sequences_are_new", Rules { sequences_are_new: false, ..ALL }, LONG_FAULT, 10),
     ]
 }
 
@@ -235,39 +283,53 @@ fn long_walks_break_no_promise() {
     }
 }
 
-/// Fills the extent of the last commit again after an opening accepted that commit; then the cell of the opening is
-/// rolled back, and the next opening would no longer accept it.
-#[test]
-fn an_opening_with_one_record_can_forget_what_it_accepted() {
-    use Step::{Acknowledge, FinishOpening, Open, PowerCut, Remove, Seal, Store, StoreExtent};
-    use WriteOutcome::{Arrived, Lost, Torn};
-    let steps = [
-        Store(1),
-        Seal,
-        Acknowledge,
-        StoreExtent(0),
-        Store(0),
-        Seal,
-        Acknowledge,
-        StoreExtent(0),
-        Store(0),
-        Seal,
-        Acknowledge,
-        PowerCut(Vec::new()),
-        Open,
-        FinishOpening,
-        StoreExtent(0),
-        Remove(0),
-        StoreExtent(0),
-        PowerCut(vec![Arrived, Torn, Torn, Arrived, Lost]),
-        Step::Fault(Fault::StaleCell(0)),
-        Open,
-        FinishOpening,
-    ];
+/// Runs these steps with all rules, which must keep the promise, and without one, which must not.
+fn breaks_without(steps: &[Step], rules: &Rules) {
     let run = |rules: &Rules| {
         let mut state = State::new();
         steps.iter().try_for_each(|step| state.take(step, rules))
     };
-    run(&ALL).expect("two records keep what the opening accepted");
-    run(&Rules { openings_have_two_records: false, ..ALL }).expect_err("one record is not enough");
+    run(&ALL).expect("all rules keep the promise");
+    run(rules).expect_err("the rule is needed");
+}
+
+/// Returns the steps by which a checkpoint begins to count.
+fn checkpoint() -> Vec<Step> {
+    use Step::{Acknowledge, BeginCheckpoint, Seal, WriteCheckpoint};
+    vec![BeginCheckpoint, WriteCheckpoint, Seal, Acknowledge, Seal, Acknowledge]
+}
+
+/// Leaves a page behind the end of an epoch on a block that the map lists, and loses the index.
+#[test]
+fn an_index_built_again_leaves_out_what_never_counted() {
+    use Step::{Acknowledge, FinishOpening, Open, PowerCut, Seal, Store};
+    let mut steps = vec![Store(0), Seal, Acknowledge, Store(0)];
+    steps.extend([PowerCut(vec![WriteOutcome::Arrived]), Open, FinishOpening, Store(1), Seal, Acknowledge]);
+    steps.extend(checkpoint());
+    steps.extend([PowerCut(Vec::new()), Step::Fault(Fault::RotIndex(1)), Open, FinishOpening]);
+    breaks_without(&steps, &Rules { rebuilding_stops_at_the_end: false, ..ALL });
+}
+
+/// Fills the block of a removal again, while the block of the removed record is free and still on the map, and loses the
+/// index.
+#[test]
+fn an_index_built_again_does_not_return_a_removed_key() {
+    use Step::{Acknowledge, FinishOpening, Free, Open, PowerCut, Remove, Seal, Store};
+    let commit = |steps: &[Step]| [steps, &[Seal, Acknowledge]].concat();
+    let steps = [
+        commit(&[Store(1), Store(1), Store(1)]),
+        commit(&[Store(0)]),
+        commit(&[Store(1)]),
+        checkpoint(),
+        vec![Free],
+        commit(&[Remove(0)]),
+        commit(&[Store(1)]),
+        commit(&[Store(1)]),
+        checkpoint(),
+        vec![Free],
+        commit(&[Store(1), Store(1)]),
+        vec![PowerCut(Vec::new()), Step::Fault(Fault::RotIndex(0)), Open, FinishOpening],
+    ]
+    .concat();
+    breaks_without(&steps, &Rules { rebuilding_doubts_lost_pages: false, ..ALL });
 }

@@ -5,10 +5,12 @@
 
 /// Blocks of the medium.
 pub(super) const BLOCKS: usize = 4;
-/// Pages of a block; with the commit page, a block holds two records.
+/// Pages of a block.
 pub(super) const PAGES: usize = 3;
-/// Cells of commit records; the format has 64.
-pub(super) const CELLS: usize = 4;
+/// Ticks of a group, whose namespaces are kept as one mask; the format has 64.
+pub(super) const GROUP: u8 = 2;
+/// Cells of commit records, half of them on each side: the fewest that the format permits; a new file has 64.
+pub(super) const CELLS: usize = 6;
 /// Places for values outside the log, each of one record.
 pub(super) const EXTENTS: usize = 2;
 /// Keys, each the only one of its namespace.
@@ -36,6 +38,15 @@ pub(super) struct Record {
     pub(super) extent: Option<u8>,
 }
 
+/// The statements of a page about the ticks before its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Before {
+    /// The last sequence that was given out when the page before was filled; 0 on the first page of an epoch.
+    pub(super) sequence: u8,
+    /// The namespaces of at least `GROUP` pages before, or of all pages of the epoch.
+    pub(super) namespaces: u8,
+}
+
 /// The statements of a commit about itself and about the log before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CommitRecord {
@@ -45,7 +56,9 @@ pub(super) struct CommitRecord {
     pub(super) end: Prefix,
     /// A prefix that was durable when the record was written.
     pub(super) durable: Prefix,
-    /// Bit `k` is set if the commit holds a record of namespace `k`.
+    /// The end of the epoch before this one.
+    pub(super) accepted: Prefix,
+    /// Bit `k` is set if one of at least `GROUP` pages up to the end, or of all, holds a record of namespace `k`.
     pub(super) namespaces: u8,
     /// Number of the checkpoint that counts.
     pub(super) checkpoint: u8,
@@ -56,7 +69,8 @@ pub(super) struct CommitRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PageContent {
     Record(Record),
-    Commit(CommitRecord),
+    /// No record: the page separates two commits where pages share a sector.
+    Guard,
 }
 
 /// A page as it was programmed.
@@ -71,6 +85,7 @@ pub(super) struct Page {
     pub(super) durable: Prefix,
     /// The end of the epoch before this page's epoch.
     pub(super) accepted: Prefix,
+    pub(super) before: Before,
     pub(super) content: PageContent,
 }
 
@@ -83,6 +98,17 @@ pub(super) enum Slot {
     Programmed(Page),
 }
 
+/// The part of a block that counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct BlockEntry {
+    /// 0 for a block that holds nothing that counts.
+    pub(super) order: u8,
+    /// Pages up to the last one that counts.
+    pub(super) pages: u8,
+    /// The highest sequence on them.
+    pub(super) max_sequence: u8,
+}
+
 /// A copy of the index, with everything that recovery needs to go on from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Checkpoint {
@@ -91,13 +117,16 @@ pub(super) struct Checkpoint {
     pub(super) start_order: u8,
     /// The last tick before that block.
     pub(super) start: Tick,
-    /// Order of each block that counts and is older than `start_order`; 0 for the rest.
-    pub(super) block_orders: [u8; BLOCKS],
+    /// The blocks that count and are older than `start_order`.
+    pub(super) blocks: [BlockEntry; BLOCKS],
     /// Page of each key.
     pub(super) index: [Option<(u8, u8)>; KEYS],
     pub(super) doubt: [u8; KEYS],
     /// The sequence of each key's last removal: it settles an older doubt.
     pub(super) settled: [u8; KEYS],
+    /// The same, if no block holds the removal any more. It stands for the rule of version 1 that a tombstone is kept
+    /// as long as a block holds an older record.
+    pub(super) dropped: [u8; KEYS],
 }
 
 /// The bytes of a checkpoint's place.
@@ -106,6 +135,8 @@ pub(super) enum CheckpointSlot {
     #[default]
     Empty,
     Damaged,
+    /// Only a copy of the map is intact: what the checkpoint says without `index`.
+    WithoutIndex(Checkpoint),
     Whole(Checkpoint),
 }
 
@@ -122,13 +153,20 @@ pub(super) enum Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Write {
     Page(Page),
-    Cell(CommitRecord),
+    /// A record for the cell at this place.
+    Cell(u8, CommitRecord),
     Checkpoint(Checkpoint),
     /// The value of the record with this sequence.
     Extent {
         extent: u8,
         sequence: u8,
     },
+}
+
+impl Write {
+    pub(super) fn is_guard(&self) -> bool {
+        matches!(self, Self::Page(Page { content: PageContent::Guard, .. }))
+    }
 }
 
 /// The outcome of one unflushed write in a power cut.
@@ -142,8 +180,12 @@ pub(super) enum WriteOutcome {
 /// One fault of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Fault {
-    /// Flipped bits in a page.
-    RotPage(u8, u8),
+    /// Flipped bits in one page, or in a sector that two pages share.
+    RotPages {
+        block: u8,
+        page: u8,
+        pages: u8,
+    },
     /// A page and the one behind it hold what they held before they were last programmed (a lost write of two pages).
     StalePages {
         block: u8,
@@ -152,12 +194,24 @@ pub(super) enum Fault {
     },
     /// Two pages have changed places.
     Swap((u8, u8), (u8, u8)),
+    /// The last write of the first page went to the place of the second.
+    Misdirect((u8, u8), (u8, u8)),
     RotCell(u8),
     StaleCell(u8),
+    /// All cells of one side are damaged.
+    RotSide(u8),
+    /// All cells of one side hold what they held before they were last written.
+    StaleSide(u8),
     RotCheckpoint(u8),
+    RotIndex(u8),
     StaleCheckpoint(u8),
     RotExtent(u8),
     StaleExtent(u8),
+}
+
+/// Returns the places of the cells of one side: 0 is the front, 1 the tail.
+fn side_cells(side: u8) -> impl Iterator<Item = usize> {
+    (0..CELLS).filter(move |cell| cell % 2 == usize::from(side))
 }
 
 /// The bytes of a damaged extent: no record has the sequence.
@@ -178,6 +232,14 @@ pub(super) struct Medium {
 }
 
 impl Medium {
+    /// Damages the page before a torn page: they share a sector.
+    pub(super) fn tear_page_before(&mut self, torn: &Page) {
+        let before = &mut self.slots[usize::from(torn.block)][usize::from(torn.page) - 1];
+        if matches!(before, Slot::Programmed(_)) {
+            *before = Slot::Damaged;
+        }
+    }
+
     pub(super) fn apply(&mut self, write: &Write, outcome: WriteOutcome) {
         if outcome == WriteOutcome::Lost {
             return;
@@ -189,8 +251,8 @@ impl Medium {
                 self.former_slots[usize::from(page.block)][usize::from(page.page)] = *slot;
                 *slot = if arrived { Slot::Programmed(*page) } else { Slot::Damaged };
             }
-            Write::Cell(record) => {
-                let at = usize::from(record.number) % CELLS;
+            Write::Cell(at, record) => {
+                let at = usize::from(*at);
                 self.former_cells[at] = self.cells[at];
                 self.cells[at] = if arrived { Cell::Whole(*record) } else { Cell::Damaged };
             }
@@ -210,7 +272,10 @@ impl Medium {
 
     pub(super) fn damage(&mut self, fault: Fault) {
         match fault {
-            Fault::RotPage(block, page) => self.slots[usize::from(block)][usize::from(page)] = Slot::Damaged,
+            Fault::RotPages { block, page, pages } => {
+                let struck = usize::from(page)..usize::from(page + pages);
+                self.slots[usize::from(block)][struck].fill(Slot::Damaged);
+            }
             Fault::StalePages { block, page, pages } => {
                 for page in usize::from(page)..usize::from(page + pages).min(PAGES) {
                     self.slots[usize::from(block)][page] = self.former_slots[usize::from(block)][page];
@@ -223,8 +288,23 @@ impl Medium {
                 self.slots[one.0][one.1] = self.slots[other.0][other.1];
                 self.slots[other.0][other.1] = first;
             }
+            Fault::Misdirect(from, to) => {
+                let at = |(block, page): (u8, u8)| (usize::from(block), usize::from(page));
+                let (from, to) = (at(from), at(to));
+                self.slots[to.0][to.1] = self.slots[from.0][from.1];
+                self.slots[from.0][from.1] = self.former_slots[from.0][from.1];
+            }
             Fault::RotCell(cell) => self.cells[usize::from(cell)] = Cell::Damaged,
             Fault::StaleCell(cell) => self.cells[usize::from(cell)] = self.former_cells[usize::from(cell)],
+            Fault::RotSide(side) => side_cells(side).for_each(|cell| self.cells[cell] = Cell::Damaged),
+            Fault::StaleSide(side) => {
+                side_cells(side).for_each(|cell| self.cells[cell] = self.former_cells[cell]);
+            }
+            Fault::RotIndex(at) => {
+                if let CheckpointSlot::Whole(checkpoint) = self.checkpoints[usize::from(at)] {
+                    self.checkpoints[usize::from(at)] = CheckpointSlot::WithoutIndex(checkpoint);
+                }
+            }
             Fault::RotExtent(at) => self.extents[usize::from(at)] = DAMAGED,
             Fault::StaleExtent(at) => self.extents[usize::from(at)] = self.former_extents[usize::from(at)],
             Fault::RotCheckpoint(at) => self.checkpoints[usize::from(at)] = CheckpointSlot::Damaged,
@@ -239,14 +319,19 @@ impl Medium {
         let mut faults = Vec::new();
         let pages = || (0..BLOCKS as u8).flat_map(|block| (0..PAGES as u8).map(move |page| (block, page)));
         for (block, page) in pages() {
-            faults.push(Fault::RotPage(block, page));
-            faults.extend((1..=PAGES as u8 - page).map(|pages| Fault::StalePages { block, page, pages }));
+            let rest = PAGES as u8 - page;
+            faults.extend((1..=rest.min(2)).map(|pages| Fault::RotPages { block, page, pages }));
+            faults.extend((1..=rest).map(|pages| Fault::StalePages { block, page, pages }));
             faults.extend(
                 pages().filter(|other| *other > (block, page)).map(|other| Fault::Swap((block, page), other)),
             );
+            faults.extend(pages().map(|other| Fault::Misdirect((block, page), other)));
         }
         faults.extend((0..CELLS as u8).flat_map(|cell| [Fault::RotCell(cell), Fault::StaleCell(cell)]));
-        faults.extend((0..2).flat_map(|at| [Fault::RotCheckpoint(at), Fault::StaleCheckpoint(at)]));
+        faults.extend((0..2).flat_map(|side| [Fault::RotSide(side), Fault::StaleSide(side)]));
+        faults.extend(
+            (0..2).flat_map(|at| [Fault::RotCheckpoint(at), Fault::RotIndex(at), Fault::StaleCheckpoint(at)]),
+        );
         faults.extend((0..EXTENTS as u8).flat_map(|at| [Fault::RotExtent(at), Fault::StaleExtent(at)]));
         faults.retain(|fault| self.changes(*fault));
         faults
@@ -256,16 +341,25 @@ impl Medium {
     fn changes(&self, fault: Fault) -> bool {
         let at = |block: u8, page: u8| &self.slots[usize::from(block)][usize::from(page)];
         match fault {
-            Fault::RotPage(block, page) => matches!(at(block, page), Slot::Programmed(_)),
+            Fault::RotPages { block, page, pages } => {
+                (page..page + pages).all(|page| matches!(at(block, page), Slot::Programmed(_)))
+            }
             // Without the last page this would be another fault of the list.
             Fault::StalePages { block, page, pages } => {
                 let former = |page: u8| &self.former_slots[usize::from(block)][usize::from(page)];
                 at(block, page) != former(page) && at(block, page + pages - 1) != former(page + pages - 1)
             }
             Fault::Swap(one, other) => at(one.0, one.1) != at(other.0, other.1),
+            Fault::Misdirect(from, to) => from != to && matches!(at(from.0, from.1), Slot::Programmed(_)),
             Fault::RotCell(cell) => matches!(self.cells[usize::from(cell)], Cell::Whole(_)),
             Fault::StaleCell(cell) => self.cells[usize::from(cell)] != self.former_cells[usize::from(cell)],
-            Fault::RotCheckpoint(at) => matches!(self.checkpoints[usize::from(at)], CheckpointSlot::Whole(_)),
+            Fault::RotSide(side) => side_cells(side).any(|cell| self.cells[cell] != Cell::Damaged),
+            Fault::StaleSide(side) => {
+                side_cells(side).any(|cell| self.cells[cell] != self.former_cells[cell])
+            }
+            Fault::RotCheckpoint(at) | Fault::RotIndex(at) => {
+                matches!(self.checkpoints[usize::from(at)], CheckpointSlot::Whole(_))
+            }
             Fault::RotExtent(at) => self.extents[usize::from(at)] != DAMAGED,
             Fault::StaleExtent(at) => self.extents[usize::from(at)] != self.former_extents[usize::from(at)],
             Fault::StaleCheckpoint(at) => {

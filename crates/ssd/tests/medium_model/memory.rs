@@ -5,8 +5,8 @@
 
 use super::Rules;
 use super::medium::{
-    BLOCKS, CommitRecord, EPOCHS, EXTENTS, KEYS, Medium, PAGES, Page, PageContent, Prefix, Record, Tick,
-    Write,
+    BLOCKS, Before, BlockEntry, CELLS, CommitRecord, EPOCHS, EXTENTS, GROUP, KEYS, Medium, PAGES, Page,
+    PageContent, Prefix, Record, Tick, Write,
 };
 use super::recovery::{Entry, RecoveredLog};
 
@@ -15,7 +15,7 @@ pub(super) enum BlockState {
     #[default]
     Free,
     Used {
-        order: u8,
+        entry: BlockEntry,
         /// The last record that replaced one of this block.
         emptied: Tick,
     },
@@ -51,16 +51,28 @@ pub(super) enum CheckpointStep {
     },
 }
 
+impl CheckpointStep {
+    pub(super) fn is_written(&self) -> bool {
+        matches!(self, Self::Written { .. } | Self::Durable { .. })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory {
     pub(super) epoch: u8,
     pub(super) appended: Prefix,
     pub(super) durable: Prefix,
+    /// The longest prefix that any record written by now says is durable.
+    pub(super) said: Prefix,
     /// The longest prefix that a durable page or record says is durable.
     pub(super) witnessed: Prefix,
     pub(super) accepted: Prefix,
     pub(super) epoch_ends: [Prefix; EPOCHS],
-    pub(super) namespaces: u8,
+    /// The namespaces of the current group of ticks, and of the group before it.
+    pub(super) groups: [u8; 2],
+    /// The last sequence that was given out when the last page was filled; 0 before the first page of an epoch.
+    pub(super) filled: u8,
+    /// The highest number of a commit record.
     pub(super) number: u8,
     pub(super) order: u8,
     pub(super) open: Option<(u8, u8)>,
@@ -70,6 +82,8 @@ pub(super) struct Memory {
     pub(super) index: [Option<Entry>; KEYS],
     pub(super) doubt: [u8; KEYS],
     pub(super) settled: [u8; KEYS],
+    /// The page of each key's last removal, if it is known.
+    pub(super) tombstones: [Option<Entry>; KEYS],
     pub(super) commit: Option<Commit>,
     pub(super) checkpoint: u8,
     pub(super) start_order: u8,
@@ -88,21 +102,25 @@ impl Memory {
             epoch,
             appended: Prefix { tick: (epoch, 0), sequence },
             durable: Prefix { tick: (epoch, 0), sequence },
+            said: recovered.accepted,
             witnessed: recovered.accepted,
             accepted: recovered.accepted,
             epoch_ends,
-            namespaces: 0,
+            groups: [0; 2],
+            filled: 0,
             number: recovered.number,
             order: recovered.order,
             open: None,
-            blocks: recovered.block_orders.map(|order| match order {
+            // A block without a page that counts is free: the record of the opening says so.
+            blocks: recovered.blocks.map(|entry| match entry.order {
                 0 => BlockState::Free,
-                order => BlockState::Used { order, emptied: recovered.accepted.tick },
+                _ => BlockState::Used { entry, emptied: recovered.accepted.tick },
             }),
             extents: recovered.extents(visible),
             index: recovered.index,
             doubt: recovered.doubt,
             settled: recovered.settled,
+            tombstones: recovered.tombstones,
             commit: None,
             checkpoint: recovered.checkpoint,
             start_order: recovered.start_order,
@@ -122,7 +140,10 @@ impl Memory {
             let free =
                 self.blocks.iter().position(|block| *block == BlockState::Free).expect("there is room");
             self.order += 1;
-            self.blocks[free] = BlockState::Used { order: self.order, emptied: (0, 0) };
+            self.blocks[free] = BlockState::Used {
+                entry: BlockEntry { order: self.order, ..BlockEntry::default() },
+                emptied: (0, 0),
+            };
             self.open = Some((free as u8, 0));
         }
         let (block, page) = self.open.expect("a block is open");
@@ -135,6 +156,7 @@ impl Memory {
             epoch: self.epoch,
             durable: self.durable_claim(),
             accepted: self.accepted,
+            before: Before { sequence: self.filled, namespaces: self.groups[0] | self.groups[1] },
             content,
         }
     }
@@ -147,8 +169,16 @@ impl Memory {
     pub(super) fn append(&mut self, record: Record, unflushed: &mut Vec<Write>) {
         self.appended.tick = (self.epoch, self.appended.tick.1 + 1);
         let page = self.program(PageContent::Record(record), self.appended.tick);
+        if let BlockState::Used { entry, .. } = &mut self.blocks[usize::from(page.block)] {
+            entry.pages = page.page + 1;
+            entry.max_sequence = entry.max_sequence.max(record.sequence);
+        }
         unflushed.push(Write::Page(page));
-        self.namespaces |= 1 << record.key;
+        self.filled = self.appended.sequence;
+        self.groups[0] |= 1 << record.key;
+        if self.appended.tick.1.is_multiple_of(GROUP) {
+            self.groups = [0, self.groups[0]];
+        }
         for (at, extent) in self.extents.iter_mut().enumerate() {
             if let Some((key, replaced @ None)) = extent
                 && *key == record.key
@@ -168,21 +198,57 @@ impl Memory {
         }
     }
 
+    /// Writes the guard behind the last page of a commit, unless the block ends there.
+    pub(super) fn guard(&mut self, unflushed: &mut Vec<Write>) {
+        if self.open.is_some_and(|(_, page)| usize::from(page) < PAGES) {
+            unflushed.push(Write::Page(self.program(PageContent::Guard, (0, 0))));
+        }
+    }
+
+    /// Writes a record under the next numbers: even ones in front, odd ones at the end.
+    pub(super) fn write_record(
+        &mut self,
+        record: CommitRecord,
+        copies: u8,
+        rules: &Rules,
+        unflushed: &mut Vec<Write>,
+    ) {
+        for copy in 0..copies {
+            self.number += 1;
+            // Without the rule both records lie in front.
+            let side = if rules.two_sides { self.number % 2 } else { 0 };
+            let row = if rules.two_sides { self.number / 2 } else { self.number / 2 + copy };
+            let at = row % (CELLS as u8 / 2) * 2 + side;
+            unflushed.push(Write::Cell(at, CommitRecord { number: self.number, ..record }));
+        }
+    }
+
     pub(super) fn commit_record(&self, end: Prefix) -> CommitRecord {
+        // Before its first page an epoch ends where the one before it did.
+        let end = if end.tick.1 == 0 { self.accepted } else { end };
         CommitRecord {
             number: self.number,
             epoch: self.epoch,
             end,
             durable: self.durable_claim(),
-            namespaces: self.namespaces,
+            accepted: self.accepted,
+            namespaces: self.groups[0] | self.groups[1],
             checkpoint: self.checkpoint,
             epoch_ends: self.epoch_ends,
         }
     }
 
-    pub(super) fn opening_record(&mut self) -> CommitRecord {
-        self.number += 1;
+    pub(super) fn opening_record(&self) -> CommitRecord {
         CommitRecord { end: self.accepted, durable: self.accepted, ..self.commit_record(self.accepted) }
+    }
+
+    /// Returns the sequence of a key's last removal if no block holds it, else 0.
+    pub(super) fn dropped(&self, key: usize) -> u8 {
+        let is_kept = self.tombstones[key].is_some_and(|tombstone| {
+            let block = self.blocks[usize::from(tombstone.block)];
+            matches!(block, BlockState::Used { entry, .. } if entry.order == tombstone.order)
+        });
+        if is_kept { 0 } else { self.settled[key] }
     }
 
     /// Returns an extent that holds nothing that any recovery could need.
@@ -198,7 +264,9 @@ impl Memory {
 
     /// Returns true if a block holds nothing that any recovery could need.
     pub(super) fn is_reusable(&self, block: usize, rules: &Rules) -> bool {
-        let BlockState::Used { order, emptied } = self.blocks[block] else { return false };
+        let BlockState::Used { entry: BlockEntry { order, .. }, emptied } = self.blocks[block] else {
+            return false;
+        };
         let is_open = self.open.is_some_and(|(open, _)| usize::from(open) == block) && self.order == order;
         let is_live = self.index.iter().flatten().any(|entry| usize::from(entry.block) == block);
         let is_moved = !rules.reuse_waits_for_moves || emptied <= self.durable.tick;

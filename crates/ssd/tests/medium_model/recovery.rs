@@ -5,8 +5,8 @@
 
 use super::Rules;
 use super::medium::{
-    BLOCKS, Cell, CheckpointSlot, CommitRecord, EPOCHS, EXTENTS, KEYS, Medium, PAGES, Page, PageContent,
-    Prefix, Record, Slot, Tick,
+    BLOCKS, BlockEntry, Cell, Checkpoint, CheckpointSlot, CommitRecord, EPOCHS, EXTENTS, GROUP, KEYS, Medium,
+    PAGES, Page, PageContent, Prefix, Record, Slot, Tick,
 };
 use std::collections::BTreeMap;
 
@@ -39,13 +39,14 @@ pub(super) struct RecoveredLog {
     pub(super) checkpoint: u8,
     pub(super) start_order: u8,
     pub(super) index: [Option<Entry>; KEYS],
-    pub(super) block_orders: [u8; BLOCKS],
+    pub(super) blocks: [BlockEntry; BLOCKS],
     pub(super) doubt: [u8; KEYS],
     pub(super) settled: [u8; KEYS],
-    pub(super) is_damaged: bool,
+    /// The page of each key's last removal in the window.
+    pub(super) tombstones: [Option<Entry>; KEYS],
 }
 
-/// The checkpoint that counts cannot be read: the device refuses to open.
+/// The checkpoint that counts cannot be read, or no commit record is left: the device refuses to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
@@ -59,19 +60,11 @@ fn find<'a>(medium: &'a Medium, rules: &Rules) -> FoundEvidence<'a> {
     for block in 0..BLOCKS {
         pages.extend((0..PAGES).filter_map(|page| Some((block, page, medium.page(block, page, rules)?))));
     }
-    let mut records: Vec<CommitRecord> = pages
-        .iter()
-        .filter_map(|(_, _, page)| match page.content {
-            PageContent::Commit(record) => Some(record),
-            PageContent::Record(_) => None,
-        })
-        .collect();
-    if rules.cells {
-        records.extend(medium.cells.iter().filter_map(|cell| match cell {
-            Cell::Whole(record) => Some(*record),
-            _ => None,
-        }));
-    }
+    let whole = |cell: &Cell| match cell {
+        Cell::Whole(record) => Some(*record),
+        _ => None,
+    };
+    let mut records: Vec<CommitRecord> = medium.cells.iter().filter_map(whole).collect();
     records.sort_by_key(|record| record.number);
     FoundEvidence { pages, records }
 }
@@ -79,7 +72,7 @@ fn find<'a>(medium: &'a Medium, rules: &Rules) -> FoundEvidence<'a> {
 impl FoundEvidence<'_> {
     /// Returns the longest prefix that anything on the medium says is durable.
     fn durable(&self) -> Prefix {
-        let records = self.records.iter().map(|record| record.durable);
+        let records = self.records.iter().map(|record| record.durable.max(record.accepted));
         let pages = self.pages.iter().map(|(_, _, page)| page.durable.max(page.accepted));
         records.chain(pages).max().unwrap_or_default()
     }
@@ -113,11 +106,14 @@ fn ticks(start: Tick, end: Tick, epoch_ends: &[Prefix; EPOCHS]) -> Vec<Tick> {
 
 pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Refused> {
     let found = find(medium, rules);
-    let newest = found.records.last();
-    let root = newest.map_or(0, |record| record.checkpoint);
+    let Some(newest) = found.records.last() else { return Err(Refused) };
+    let root = newest.checkpoint;
     let checkpoint = match medium.checkpoints[usize::from(root) % 2] {
         _ if root == 0 => None,
         CheckpointSlot::Whole(checkpoint) if checkpoint.number == root => Some(checkpoint),
+        CheckpointSlot::WithoutIndex(checkpoint) if checkpoint.number == root => {
+            Some(rebuild(medium, checkpoint, rules))
+        }
         _ => return Err(Refused),
     };
     let epoch = found
@@ -157,32 +153,61 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Re
     let mut recovered = RecoveredLog {
         accepted,
         epoch,
-        number: newest.map_or(0, |record| record.number),
+        number: newest.number,
         sequence: found.sequence(durable),
         order: found.pages.iter().map(|(_, _, page)| page.order).chain([start_order - 1]).max().unwrap_or(0),
         epoch_ends,
         checkpoint: root,
         start_order,
         index: checkpoint.map_or([None; KEYS], |checkpoint| {
-            let order = |block: u8| checkpoint.block_orders[usize::from(block)];
+            let order = |block: u8| checkpoint.blocks[usize::from(block)].order;
             checkpoint
                 .index
                 .map(|place| place.map(|(block, page)| Entry { block, page, order: order(block) }))
         }),
-        block_orders: checkpoint.map_or([0; BLOCKS], |checkpoint| checkpoint.block_orders),
+        blocks: checkpoint.map_or([BlockEntry::default(); BLOCKS], |checkpoint| checkpoint.blocks),
         doubt: checkpoint.map_or([0; KEYS], |checkpoint| checkpoint.doubt),
         settled: checkpoint.map_or([0; KEYS], |checkpoint| checkpoint.settled),
-        is_damaged: false,
+        tombstones: [None; KEYS],
     };
     recovered.replay(&found, &by_tick, start, rules);
     Ok(recovered)
+}
+
+/// Rebuilds the index from the blocks that the map lists.
+fn rebuild(medium: &Medium, map: Checkpoint, rules: &Rules) -> Checkpoint {
+    let mut rebuilt = Checkpoint { index: [None; KEYS], ..map };
+    let mut newest: [Option<(Record, Tick)>; KEYS] = [None; KEYS];
+    for (block, entry) in map.blocks.iter().enumerate().filter(|(_, entry)| entry.order != 0) {
+        let pages = if rules.rebuilding_stops_at_the_end { usize::from(entry.pages) } else { PAGES };
+        for place in 0..pages {
+            let page = medium.page(block, place, rules).filter(|page| page.order == entry.order);
+            if page.is_none() && rules.rebuilding_doubts_lost_pages {
+                rebuilt.doubt = rebuilt.doubt.map(|doubt| doubt.max(entry.max_sequence));
+            }
+            let Some(Page { content: PageContent::Record(record), tick, .. }) = page else { continue };
+            let key = usize::from(record.key);
+            let is_newest =
+                newest[key].is_none_or(|(known, at)| (known.sequence, at) < (record.sequence, *tick));
+            if is_newest && record.sequence > map.dropped[key] {
+                newest[key] = Some((*record, *tick));
+                rebuilt.index[key] = (!record.is_removal).then_some((block as u8, place as u8));
+            }
+        }
+    }
+    for (key, (record, _)) in newest.iter().enumerate().filter_map(|(key, newest)| Some((key, (*newest)?))) {
+        if record.is_removal {
+            rebuilt.settled[key] = rebuilt.settled[key].max(record.sequence);
+        }
+    }
+    rebuilt
 }
 
 impl FoundEvidence<'_> {
     fn sequence(&self, durable: Prefix) -> u8 {
         let pages = self.pages.iter().map(|(_, _, page)| match page.content {
             PageContent::Record(record) => record.sequence,
-            PageContent::Commit(record) => record.end.sequence,
+            PageContent::Guard => 0,
         });
         pages
             .chain(self.records.iter().map(|record| record.end.sequence))
@@ -191,16 +216,44 @@ impl FoundEvidence<'_> {
             .unwrap_or(0)
     }
 
-    /// Returns the sequence below which a lost page with this tick puts keys in doubt, and their namespaces.
-    fn doubt(&self, tick: Tick, accepted: Prefix) -> (u8, u8) {
-        let covers =
-            self.records.iter().filter(|record| record.end.tick >= tick).min_by_key(|record| record.end);
-        match covers {
-            Some(record) if record.durable.tick < tick => (record.end.sequence, record.namespaces),
-            Some(record) => (record.end.sequence.min(accepted.sequence), u8::MAX),
-            None => (accepted.sequence, u8::MAX),
+    /// Returns the sequence below which a run of lost ticks puts keys in doubt, and their namespaces.
+    fn doubt(&self, run: &LostRun, next: Option<&Page>, log: &RecoveredLog, rules: &Rules) -> (u8, u8) {
+        let is_covered = run.last - run.first < GROUP || !rules.long_runs_name_all;
+        let mask = |namespaces: u8| if is_covered { namespaces } else { u8::MAX };
+        if let Some(next) = next {
+            return (next.before.sequence, mask(next.before.namespaces));
+        }
+        let last = (run.epoch, run.last);
+        let end = log.end_of(run.epoch);
+        if end.tick != last {
+            return (log.accepted.sequence, u8::MAX);
+        }
+        let ends_there = |record: &&CommitRecord| {
+            let is_exact = record.end.tick == last || (!rules.masks_end_there && record.end.tick > last);
+            is_exact && (record.epoch == run.epoch || !rules.masks_are_of_their_epoch)
+        };
+        let mask = self.records.iter().rfind(ends_there).map_or(u8::MAX, |record| mask(record.namespaces));
+        (end.sequence, mask)
+    }
+}
+
+/// Ticks of one epoch, none of which is on an intact page.
+struct LostRun {
+    epoch: u8,
+    first: u8,
+    last: u8,
+}
+
+/// Returns the lost ticks as runs that are as long as possible.
+fn lost_runs(lost: &[Tick]) -> Vec<LostRun> {
+    let mut runs: Vec<LostRun> = Vec::new();
+    for &(epoch, tick) in lost {
+        match runs.last_mut() {
+            Some(run) if (run.epoch, run.last + 1) == (epoch, tick) => run.last = tick,
+            _ => runs.push(LostRun { epoch, first: tick, last: tick }),
         }
     }
+    runs
 }
 
 impl RecoveredLog {
@@ -219,6 +272,11 @@ impl RecoveredLog {
         extents
     }
 
+    /// Returns the prefix with which an epoch ended.
+    fn end_of(&self, epoch: u8) -> Prefix {
+        if epoch == self.accepted.tick.0 { self.accepted } else { self.epoch_ends[usize::from(epoch)] }
+    }
+
     fn replay(
         &mut self,
         found: &FoundEvidence<'_>,
@@ -230,22 +288,31 @@ impl RecoveredLog {
         for entry in &mut self.index {
             *entry = entry.filter(|entry| entry.order != 0);
         }
+        let mut lost = Vec::new();
         let mut newest: [Option<(Record, Tick, Entry)>; KEYS] = [None; KEYS];
         for tick in ticks(start, self.accepted.tick, &self.epoch_ends) {
             let Some((block, page, content)) = by_tick.get(&tick) else {
-                self.is_damaged = true;
-                let (below, namespaces) = found.doubt(tick, self.accepted);
-                for key in (0..KEYS).filter(|key| rules.doubt && namespaces & 1 << key != 0) {
-                    self.doubt[key] = self.doubt[key].max(below);
-                }
+                lost.push(tick);
                 continue;
             };
-            self.block_orders[*block] = content.order;
             let PageContent::Record(record) = content.content else { continue };
+            let counted = &mut self.blocks[*block];
+            if counted.order != content.order {
+                *counted = BlockEntry { order: content.order, ..BlockEntry::default() };
+            }
+            counted.pages = counted.pages.max(*page as u8 + 1);
+            counted.max_sequence = counted.max_sequence.max(record.sequence);
             let entry = Entry { block: *block as u8, page: *page as u8, order: content.order };
             let known = &mut newest[usize::from(record.key)];
             if known.is_none_or(|(known, _, _)| known.sequence <= record.sequence) {
                 *known = Some((record, tick, entry));
+            }
+        }
+        for run in lost_runs(&lost) {
+            let next = by_tick.get(&(run.epoch, run.last + 1)).map(|(_, _, page)| *page);
+            let (below, namespaces) = found.doubt(&run, next, self, rules);
+            for key in (0..KEYS).filter(|key| rules.doubt && namespaces & 1 << key != 0) {
+                self.doubt[key] = self.doubt[key].max(below);
             }
         }
         for (key, newest) in newest.iter().enumerate() {
@@ -253,6 +320,7 @@ impl RecoveredLog {
             self.index[key] = (!record.is_removal).then_some(*entry);
             if record.is_removal {
                 self.settled[key] = self.settled[key].max(record.sequence);
+                self.tombstones[key] = Some(*entry);
             }
         }
     }

@@ -127,6 +127,7 @@ impl Media for FailingMedia {
                 }
             }
             MediaOp::Erase { block } => self.erased.push(*block),
+            MediaOp::ReadCell { .. } | MediaOp::WriteCell { .. } => {}
             MediaOp::Flush => {
                 self.flushes += 1;
                 if let Some(errno) = self.flush_errno {

@@ -165,7 +165,7 @@ impl<M: Media> SsdDevice<M> {
         self.administration.set_sanitize_state(phase.sanitize_state());
         // No counter of written bytes survives a restart, but a later sequence shows that something was written.
         // Recovery skips one sequence, so after several starts this may report a write where there was none.
-        let written = self.ftl.last_sequence().0 > sequence.0 + 1;
+        let written = self.ftl.last_sequence() > sequence;
         self.administration.client_bytes_at_sanitize =
             if written { u64::MAX } else { self.ftl.client_bytes() };
         if phase == SanitizePhase::Running {

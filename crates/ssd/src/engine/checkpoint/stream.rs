@@ -1,26 +1,33 @@
-//! The bytes of a checkpoint (`docs/formats/checkpoint.md`): head, namespaces, block table, index, expiries, end.
+//! The bytes of a checkpoint (`docs/formats/medium-2.md`): the map (head, namespaces, block table, doubts) and the index
+//! (segments, blocks, expiries).
 //!
-//! Input: the translation layer, part by part; or a stream. Output: a byte stream; or its decoded parts. Invariant:
-//! [`decode`] accepts a stream only if it ends with the CRC-32C of all bytes before that and every part is whole.
+//! Input: the translation layer, part by part; or a stream. Output: a byte stream; or its decoded parts. Invariant: a
+//! stream is accepted only if every part of it is whole and nothing follows. Its checksum is in the commit record.
 
 use crate::command::{NamespaceId, Sequence};
 use crate::ftl::Ftl;
+use crate::ftl::doubt::Doubts;
 use crate::index::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
 use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, RecordIndex};
-use crate::limits::NAMESPACES;
+use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::commit_record::CheckpointRoot;
+use crate::log::prefix::Tick;
 use crate::log::record::RecordAddress;
 use crate::media::{BlockId, Media};
+use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::crc32c;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"HWCK";
-/// Version of the format without blocks, which a device without blocks writes so that an older program can read it.
+/// Version of the format without blocks, on a medium of version 1.
 pub(crate) const CHECKPOINT_VERSION_KEYS: u32 = 1;
-/// Version of the format with blocks.
+/// Version of the format with blocks, on a medium of version 1.
 pub(crate) const CHECKPOINT_VERSION: u32 = 2;
+/// Version of the map on a medium of version 2.
+const MAP_VERSION: u32 = 3;
 /// Empty segments encoded together: a page of their lengths.
 const EMPTY_SEGMENTS_MAX: usize = 1_024;
 /// Block entries encoded together.
@@ -72,67 +79,73 @@ pub(crate) struct CheckpointBlockLayout {
 
 const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 
-/// The encoder of a checkpoint, which buffers the stream until it is written page by page.
+/// Encodes the map: head, namespaces, block table, doubts.
+pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u8> {
+    let closed =
+        |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < root.start_order;
+    let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
+    let (hash_seed, hash_mask) = ftl.hasher().parts();
+    let head = CheckpointHeadLayout {
+        magic: MAGIC,
+        version: U32::new(MAP_VERSION),
+        id: U64::new(root.number),
+        start_order: U64::new(root.start_order),
+        sequence: U64::new(ftl.last_sequence().0),
+        durable: U64::new(root.start.0),
+        hash_seed: U64::new(hash_seed),
+        hash_mask: U64::new(hash_mask),
+        blocks: U32::new(u32::try_from(blocks).expect("a medium has at most 2^26 blocks")),
+        segments: U32::new(u32::try_from(SEGMENTS).expect("a constant")),
+    };
+    let mut map = head.as_bytes().to_vec();
+    for namespace in ftl.counts().iter().take(NAMESPACES) {
+        let cleared = namespace.cleared.0;
+        map.extend_from_slice(&cleared.to_le_bytes());
+    }
+    for (number, block) in ftl.blocks().iter().filter(|(_, block)| closed(block)) {
+        let layout = CheckpointBlockLayout {
+            block: U32::new(number.0),
+            pages: U32::new(u32::from(block.pages)),
+            order: U64::new(block.order),
+            open_sequence: U64::new(block.open_sequence.0),
+            max_sequence: U64::new(block.max_sequence.0),
+            tombstone_sequence: U64::new(block.tombstone_sequence.0),
+            tombstone_bytes: U32::new(block.tombstone_bytes),
+            reserved: U32::ZERO,
+        };
+        map.extend_from_slice(layout.as_bytes());
+    }
+    let doubts = if mutant(Mutant::DoubtNotInCheckpoint) { &Doubts::default() } else { ftl.doubts() };
+    for below in doubts.below() {
+        map.extend_from_slice(&below.0.to_le_bytes());
+    }
+    map.extend_from_slice(&(doubts.settled().len() as u64).to_le_bytes());
+    for (digest, removed) in doubts.settled() {
+        map.extend_from_slice(&digest.to_le_bytes());
+        map.extend_from_slice(&removed.0.to_le_bytes());
+    }
+    map.extend_from_slice(&ftl.version_1_below().to_le_bytes());
+    map
+}
+
+/// The encoder of an index, which buffers the stream until it is written page by page.
 #[derive(Debug)]
-pub(crate) struct CheckpointEncoder {
+pub(crate) struct IndexEncoder {
     buffer: VecDeque<u8>,
     crc: u32,
-    /// Index position of the next block entry; `None` if the stream has no block entries, or all are encoded.
+    /// Index position of the next block entry; `None` if all are encoded.
     blocks_from: Option<KeyHash>,
 }
 
-impl CheckpointEncoder {
-    /// Returns the approximate length of the stream in bytes.
-    pub(crate) fn size_estimate<M: Media>(ftl: &Ftl<M>) -> usize {
-        let entries = usize::try_from(ftl.index().len()).unwrap_or(usize::MAX / 64);
-        128 + NAMESPACES * 8
-            + ftl.blocks().len() * size_of::<CheckpointBlockLayout>()
-            + SEGMENTS * 4
-            + entries * ENTRY_BYTES
-            + ftl.expiry().len() * 24
+impl IndexEncoder {
+    /// Begins a stream.
+    pub(crate) fn new() -> Self {
+        Self { buffer: VecDeque::new(), crc: 0, blocks_from: Some(KeyHash::FIRST_POSITION) }
     }
 
-    /// Begins a stream with its head, its namespaces and its block table.
-    pub(crate) fn begin<M: Media>(ftl: &Ftl<M>, id: u64, start_order: u64) -> Self {
-        // Entries that a flat index gets after this point lie in the part of the log that recovery replays.
-        let has_blocks = !ftl.index().flat.is_empty();
-        let version = if has_blocks { CHECKPOINT_VERSION } else { CHECKPOINT_VERSION_KEYS };
-        let blocks_from = has_blocks.then_some(KeyHash::FIRST_POSITION);
-        let mut encoder = Self { buffer: VecDeque::new(), crc: 0, blocks_from };
-        let closed = |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < start_order;
-        let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
-        let (hash_seed, hash_mask) = ftl.hasher().parts();
-        let head = CheckpointHeadLayout {
-            magic: MAGIC,
-            version: U32::new(version),
-            id: U64::new(id),
-            start_order: U64::new(start_order),
-            sequence: U64::new(ftl.last_sequence().0),
-            durable: U64::new(ftl.durable().0),
-            hash_seed: U64::new(hash_seed),
-            hash_mask: U64::new(hash_mask),
-            blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
-            segments: U32::new(u32::try_from(SEGMENTS).unwrap_or(u32::MAX)),
-        };
-        encoder.push(head.as_bytes());
-        for namespace in ftl.counts().iter().take(NAMESPACES) {
-            let cleared = namespace.cleared.0;
-            encoder.push(&cleared.to_le_bytes());
-        }
-        for (number, block) in ftl.blocks().iter().filter(|(_, block)| closed(block)) {
-            let layout = CheckpointBlockLayout {
-                block: U32::new(number.0),
-                pages: U32::new(u32::from(block.pages)),
-                order: U64::new(block.order),
-                open_sequence: U64::new(block.open_sequence.0),
-                max_sequence: U64::new(block.max_sequence.0),
-                tombstone_sequence: U64::new(block.tombstone_sequence.0),
-                tombstone_bytes: U32::new(block.tombstone_bytes),
-                reserved: U32::ZERO,
-            };
-            encoder.push(layout.as_bytes());
-        }
-        encoder
+    /// Returns the checksum of the bytes encoded so far.
+    pub(crate) fn crc(&self) -> u32 {
+        self.crc
     }
 
     /// Appends a segment of the index, or several if they are empty, and returns how many.
@@ -175,8 +188,8 @@ impl CheckpointEncoder {
         true
     }
 
-    /// Appends the expiries and the checksum.
-    pub(crate) fn push_end<M: Media>(&mut self, ftl: &Ftl<M>) {
+    /// Appends the expiries, which end the stream.
+    pub(crate) fn push_expiries<M: Media>(&mut self, ftl: &Ftl<M>) {
         let count = ftl.expiry().len();
         self.push(&(count as u64).to_le_bytes());
         for (expiry_ms, hash, address) in ftl.expiry().iter().take(count) {
@@ -184,8 +197,6 @@ impl CheckpointEncoder {
             self.push(&hash.0.to_le_bytes());
             self.push(&address.0.to_le_bytes());
         }
-        let crc = self.crc.to_le_bytes();
-        self.push(&crc);
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -215,7 +226,29 @@ impl CheckpointEncoder {
     }
 }
 
-/// A decoded checkpoint.
+/// A decoded map.
+#[derive(Debug)]
+pub(crate) struct DecodedMap {
+    pub(crate) number: u64,
+    pub(crate) start_order: u64,
+    pub(crate) start: Tick,
+    pub(crate) sequence: Sequence,
+    pub(crate) hasher: (u64, u64),
+    pub(crate) cleared: [Sequence; NAMESPACES],
+    pub(crate) blocks: Vec<(BlockId, BlockEntry)>,
+    pub(crate) doubts: Doubts,
+    pub(crate) version_1_below: u64,
+}
+
+/// A decoded index.
+#[derive(Debug, Default)]
+pub(crate) struct DecodedIndex {
+    pub(crate) segments: Vec<Vec<(KeyHash, IndexEntry)>>,
+    pub(crate) flat: Vec<(KeyHash, IndexEntry)>,
+    pub(crate) expiries: Vec<(u64, KeyHash, RecordAddress)>,
+}
+
+/// A decoded checkpoint of version 1.
 #[derive(Debug)]
 pub(crate) struct DecodedCheckpoint {
     pub(crate) start_order: u64,
@@ -223,10 +256,8 @@ pub(crate) struct DecodedCheckpoint {
     pub(crate) durable: Sequence,
     pub(crate) hasher: (u64, u64),
     pub(crate) cleared: [Sequence; NAMESPACES],
-    pub(crate) flat: Vec<(KeyHash, IndexEntry)>,
     pub(crate) blocks: Vec<(BlockId, BlockEntry)>,
-    pub(crate) segments: Vec<Vec<(KeyHash, IndexEntry)>>,
-    pub(crate) expiries: Vec<(u64, KeyHash, RecordAddress)>,
+    pub(crate) index: DecodedIndex,
 }
 
 /// A reader that takes parts off the front of a stream.
@@ -244,8 +275,66 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-/// Decodes a stream; returns `None` if it is not whole, no checkpoint, or of another version.
-pub(crate) fn decode(stream: &[u8]) -> Option<DecodedCheckpoint> {
+/// Decodes a map; returns `None` if it is not whole, or of another version.
+pub(crate) fn decode_map(stream: &[u8]) -> Option<DecodedMap> {
+    let mut reader = StreamReader(stream);
+    let head: CheckpointHeadLayout = reader.take()?;
+    if head.magic != MAGIC || head.version.get() != MAP_VERSION || head.segments.get() as usize != SEGMENTS {
+        return None;
+    }
+    let cleared = decode_cleared(&mut reader)?;
+    let blocks = (0..head.blocks.get()).map(|_| decode_block(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let mut below = [Sequence(0); SPACES];
+    for sequence in &mut below {
+        *sequence = Sequence(reader.take::<U64>()?.get());
+    }
+    let count = reader.take::<U64>()?.get();
+    let settled = (0..count).map(|_| decode_settled(&mut reader)).collect::<Option<BTreeMap<_, _>>>()?;
+    let version_1_below = reader.take::<U64>()?.get();
+    reader.0.is_empty().then_some(DecodedMap {
+        number: head.id.get(),
+        start_order: head.start_order.get(),
+        start: Tick(head.durable.get()),
+        sequence: Sequence(head.sequence.get()),
+        hasher: (head.hash_seed.get(), head.hash_mask.get()),
+        cleared,
+        blocks,
+        doubts: Doubts::new(below, settled),
+        version_1_below,
+    })
+}
+
+/// Decodes an index; returns `None` if it is not whole.
+pub(crate) fn decode_index(stream: &[u8]) -> Option<DecodedIndex> {
+    let mut reader = StreamReader(stream);
+    let index = decode_index_parts(&mut reader, true)?;
+    reader.0.is_empty().then_some(index)
+}
+
+fn decode_index_parts(reader: &mut StreamReader<'_>, has_blocks: bool) -> Option<DecodedIndex> {
+    let segments = (0..SEGMENTS).map(|_| decode_segment(reader)).collect::<Option<Vec<_>>>()?;
+    let flat = if has_blocks { decode_runs(reader)? } else { Vec::new() };
+    let count = reader.take::<U64>()?.get();
+    let expiries = (0..count).map(|_| decode_expiry(reader)).collect::<Option<Vec<_>>>()?;
+    Some(DecodedIndex { segments, flat, expiries })
+}
+
+fn decode_cleared(reader: &mut StreamReader<'_>) -> Option<[Sequence; NAMESPACES]> {
+    let mut cleared = [Sequence(0); NAMESPACES];
+    for sequence in &mut cleared {
+        *sequence = Sequence(reader.take::<U64>()?.get());
+    }
+    Some(cleared)
+}
+
+fn decode_settled(reader: &mut StreamReader<'_>) -> Option<(u128, Sequence)> {
+    let [low, high, removed]: [U64; 3] = reader.take()?;
+    Some((u128::from(high.get()) << 64 | u128::from(low.get()), Sequence(removed.get())))
+}
+
+/// Decodes the checkpoint of a medium of version 1; returns `None` if it is not whole, no checkpoint, or of another
+/// version.
+pub(crate) fn decode_version_1(stream: &[u8]) -> Option<DecodedCheckpoint> {
     let (body, crc) = stream.split_at_checked(stream.len().checked_sub(4)?)?;
     if crc32c(0, body).to_le_bytes() != crc {
         return None;
@@ -258,15 +347,9 @@ pub(crate) fn decode(stream: &[u8]) -> Option<DecodedCheckpoint> {
     {
         return None;
     }
-    let mut cleared = [Sequence(0); NAMESPACES];
-    for sequence in &mut cleared {
-        *sequence = Sequence(reader.take::<U64>()?.get());
-    }
+    let cleared = decode_cleared(&mut reader)?;
     let blocks = (0..head.blocks.get()).map(|_| decode_block(&mut reader)).collect::<Option<Vec<_>>>()?;
-    let segments = (0..SEGMENTS).map(|_| decode_segment(&mut reader)).collect::<Option<Vec<_>>>()?;
-    let flat = if head.version.get() == CHECKPOINT_VERSION { decode_runs(&mut reader)? } else { Vec::new() };
-    let count = reader.take::<U64>()?.get();
-    let expiries = (0..count).map(|_| decode_expiry(&mut reader)).collect::<Option<Vec<_>>>()?;
+    let index = decode_index_parts(&mut reader, head.version.get() == CHECKPOINT_VERSION)?;
     reader.0.is_empty().then_some(DecodedCheckpoint {
         start_order: head.start_order.get(),
         sequence: Sequence(head.sequence.get()),
@@ -274,9 +357,7 @@ pub(crate) fn decode(stream: &[u8]) -> Option<DecodedCheckpoint> {
         hasher: (head.hash_seed.get(), head.hash_mask.get()),
         cleared,
         blocks,
-        segments,
-        flat,
-        expiries,
+        index,
     })
 }
 
@@ -292,6 +373,7 @@ fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> 
         tombstone_sequence: Sequence(layout.tombstone_sequence.get()),
         next: None,
         pages: u8::try_from(layout.pages.get()).ok()?,
+        last_tick: Tick(0),
         checkpoint: false,
         has_damage: false,
     };

@@ -102,7 +102,7 @@ fn walk_blocks<M: Media>(
                     let ahead = std::iter::once(&here).chain(&ranges[number + 1..]).flat_map(blocks_of);
                     return Err(StallReason::Pages(extent.missing_pages(ftl, ahead)));
                 }
-                Err(StallReason::Unreadable(_)) => {
+                Err(StallReason::Unreadable(_) | StallReason::InDoubt) => {
                     discard_output(extent, walk, purpose);
                     return Ok(Status::UNRECOVERED_READ_ERROR);
                 }
@@ -116,7 +116,9 @@ fn walk_blocks<M: Media>(
             let turn = walk.blocks_done / VERIFIED_PER_TURN;
             walk.blocks_done += 1;
             if let ReadPurpose::Verify = purpose {
-                walk.blocks_done +=
+                // Absent blocks of a namespace in doubt are looked at one by one.
+                let certain = !ftl.doubts().is_in_doubt(extent.namespace);
+                walk.blocks_done += u64::from(certain) *
                     extent.absent_run(ftl, LbaRange { start: lba, blocks: blocks_left(range, lba) });
                 if walk.blocks_done < before + blocks && walk.blocks_done / VERIFIED_PER_TURN != turn {
                     // Other operations run before it continues.

@@ -154,9 +154,9 @@ fn deallocate<M: Media>(
 }
 
 /// Returns true if a removal may skip absent blocks. While an earlier removal is not durable, a power cut may lose that
-/// one and keep this one, so this one must write its own tombstones.
-fn absence_is_durable<M: Media>(ftl: &Ftl<M>) -> bool {
-    ftl.last_removal() <= ftl.durable() || mutant(Mutant::AbsentBlockSkipped)
+/// one and keep this one, so this one must write its own tombstones; so it must if the medium may have lost a block.
+fn absence_is_final<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId) -> bool {
+    ftl.is_absence_final(namespace) || mutant(Mutant::AbsentBlockSkipped)
 }
 
 /// Returns the next blocks of these spans to remove, at most one batch: the existing ones; or all blocks, if they fit
@@ -169,7 +169,7 @@ fn next_removals<M: Media>(
 ) -> Vec<KeyHash> {
     let mut doomed = Vec::new();
     let first = |span: &KeySpan| span.first.max(from.unwrap_or(span.first));
-    if !absence_is_durable(ftl) {
+    if !absence_is_final(ftl, namespace) {
         let blocks = spans.iter().map(|span| (span.last.0 + 1).saturating_sub(first(span).0));
         let fits = blocks.fold(0, u64::saturating_add) <= DEALLOCATE_BATCH_MAX as u64;
         let all = spans.iter().flat_map(|span| (first(span).0..=span.last.0).map(KeyHash));
@@ -210,7 +210,7 @@ fn copy<M: Media>(
     }
     // If a power cut lost a write of several blocks but kept a copy of one, the write would have taken effect in part.
     require_durable(ftl, walk.seen_in_batch)?;
-    let (bytes, for_good) = (extent.format.bytes(), absence_is_durable(ftl));
+    let (bytes, for_good) = (extent.format.bytes(), absence_is_final(ftl, extent.namespace));
     // A block of zeroes needs no record: the record of an overwritten block is removed instead.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
     let blocks: Vec<(Lba, Option<&[u8]>)> = blocks

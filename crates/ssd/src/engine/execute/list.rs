@@ -22,6 +22,10 @@ pub(super) fn run<M: Media>(
     operation: &mut DeviceOperation,
     keys_max: usize,
 ) -> Result<ExecutionOutcome, StallReason> {
+    if ftl.doubts().is_in_doubt(operation.namespace) {
+        // A list would leave out the keys that the medium may have lost.
+        return Err(StallReason::InDoubt);
+    }
     let mut next = None;
     while let Some((hash, _)) = ftl.index().hashed.next(KeyHash(operation.list_position.0)) {
         if operation.listed_keys.len() >= keys_max {

@@ -126,12 +126,17 @@ fn inspection_is_refused_while_a_device_serves_and_two_inspections_run_together(
 
 /// Flips a bit `offset` bytes after the start of each occurrence of `pattern` in the file, stale copies included.
 fn flip_bit_after(directory: &TempDir, pattern: &[u8], offset: usize) {
+    flip_bits_after(directory, pattern, offset, usize::MAX);
+}
+
+/// Flips a bit behind each of the last `count` places of a pattern.
+fn flip_bits_after(directory: &TempDir, pattern: &[u8], offset: usize, count: usize) {
     let path = directory.path().join(FLASH_FILE_NAME);
     let mut bytes = fs::read(&path).unwrap();
     let matches = bytes.windows(pattern.len()).enumerate().filter(|(_, window)| *window == pattern);
     let matches: Vec<usize> = matches.map(|(at, _)| at).collect();
     assert!(!matches.is_empty());
-    for at in matches {
+    for at in matches.into_iter().rev().take(count) {
         bytes[at + offset] ^= 1;
     }
     fs::write(path, bytes).unwrap();
@@ -148,20 +153,33 @@ fn damaged_record_is_reported_with_its_location() {
     let found = inspect_file(&directory);
     assert_eq!(found.faults.count, 1);
     let (location, fault) = found.faults.first[0];
-    assert_eq!((location.namespace, fault), (1, RecordFault::Damaged));
+    assert_eq!((location.namespace, fault), (1, RecordFault::Unreadable));
     let [first, ..] = found.namespaces;
     assert_eq!((first.records, first.intact, first.damaged), (2, 1, 1));
+    assert_eq!((found.lost_log_pages, found.damaged_checkpoint_pages, found.damaged_cells), (1, 0, 0));
 }
 
 #[test]
-fn damaged_checkpoint_is_reported_and_all_records_are_found_from_the_log() {
+fn damaged_map_is_reported_and_the_other_copy_is_used() {
     let directory = TempDir::new().unwrap();
     let (host, keys) = used_device(&directory);
     host.shut_down();
-    flip_bit_after(&directory, b"HWCK", 20);
+    flip_bits_after(&directory, b"HWCK", 20, 1);
     let found = inspect_file(&directory);
-    assert_eq!(found.checkpoint, CheckpointFound::Damaged);
+    assert_eq!((found.checkpoint, found.damaged_checkpoint_pages), (CheckpointFound::Whole, 1));
     assert_clean(&found, keys);
+}
+
+#[test]
+fn medium_with_both_maps_damaged_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let (host, _) = used_device(&directory);
+    host.shut_down();
+    flip_bit_after(&directory, b"HWCK", 20);
+    let media = FileMedia::open(directory.path(), FileOptions::default()).unwrap();
+    let start = StartTime { now: Clock::start().now(), wall: WALL };
+    let refused = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("in neither copy of its map"), "{refused}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(super) fn load_namespace_table<M: Media>(
     for number in (1..).take(NAMESPACES).map(NamespaceId) {
         let (slot, attachment) = match ftl.index().find(record_position(number), 0) {
             // Blocks without a namespace record: damage has destroyed the record.
-            None if has_blocks(ftl, number) => DAMAGED,
+            None if has_blocks(ftl, number) || is_in_doubt(ftl, number) => DAMAGED,
             None => (NamespaceDefinition::Implicit, NamespaceAttachment::ALL_CONTROLLERS),
             Some(_) => retry_with_pages(ftl, now, PageNeed::Index, |ftl| slot_of(ftl, number))?,
         };
@@ -48,6 +48,11 @@ fn mark_of<M: Media>(ftl: &Ftl<M>) -> Result<Option<FoundMark>, StallReason> {
             Some(mark.unwrap_or(FoundMark::DAMAGED))
         }
     })
+}
+
+/// Returns true if the medium may have lost the record of a namespace that has none.
+fn is_in_doubt<M: Media>(ftl: &Ftl<M>, number: NamespaceId) -> bool {
+    ftl.doubts().covers_absence(NamespaceId::SYSTEM, || u128::from(record_position(number).0))
 }
 
 fn has_blocks<M: Media>(ftl: &Ftl<M>, number: NamespaceId) -> bool {
@@ -79,7 +84,8 @@ fn value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason
 
 fn read_value_of<M: Media>(ftl: &Ftl<M>, place: KeyHash) -> Result<Value, StallReason> {
     if ftl.index().find(place, 0).is_none() {
-        return Ok(Value::Absent);
+        let in_doubt = ftl.doubts().covers_absence(NamespaceId::SYSTEM, || u128::from(place.0));
+        return Ok(if in_doubt { Value::Damaged } else { Value::Absent });
     }
     let (system, lba) = place.namespace_and_lba();
     let found = ftl.find(place, system, &lba.0.to_le_bytes(), RecordPart::Whole)?;

@@ -7,7 +7,7 @@ use crate::ftl::recovering::PageSource;
 use crate::limits::RECOVERY_FRAMES;
 use crate::media::unreadable::READ_RETRY_DELAYS;
 use crate::media::{
-    Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageAddress, PageState, RefusedOp,
+    Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageAddress, PageState, RefusalReason, RefusedOp,
 };
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
@@ -230,17 +230,31 @@ fn read_alone<M: Media>(
     now: &mut Nanos,
 ) -> Result<PageSlot, MediaError> {
     let frame = source.frames.take().unwrap_or_else(MediaFrame::zeroed);
-    let mut waiting = Some(MediaOp::Read { page, frame });
+    let completion = run_alone(source.media, MediaOp::Read { page, frame }, now);
+    answer(source, page, completion)
+}
+
+/// Runs one operation while nothing else is in flight, and returns its completion.
+pub(crate) fn run_alone<M: Media>(media: &mut M, op: MediaOp, now: &mut Nanos) -> MediaCompletion {
+    let mut waiting = Some(op);
     let mut done = Vec::new();
     loop {
         if let Some(op) = waiting.take() {
-            waiting = source.media.submit(ALONE, op, *now).err().map(|refused| refused.op);
+            waiting = media.submit(ALONE, op, *now).err().map(|refused| {
+                assert!(
+                    refused.reason == RefusalReason::QueueFull,
+                    "the medium refused {:?}: {:?}",
+                    refused.op,
+                    refused.reason
+                );
+                refused.op
+            });
         }
-        source.media.poll(*now, &mut done);
+        media.poll(*now, &mut done);
         if let Some(completion) = done.drain(..).find(|completion| completion.token == ALONE) {
-            return answer(source, page, completion);
+            return completion;
         }
-        *now = source.media.wait(*now);
+        *now = media.wait(*now);
     }
 }
 

@@ -1,148 +1,131 @@
-//! Replays the records that the scan found into the index.
+//! Replays the records that were found into the index.
 //!
-//! Input: records of the scan, and the checkpoint's index. Output: the recovered index. Invariant: of one key the
-//! highest sequence wins; of copies with one sequence the one in the youngest block; a batch counts only as a whole.
+//! Input: records of the log, and the checkpoint's index. Output: the recovered index. Invariant: of one key the
+//! highest sequence wins; of copies with one sequence the one in the youngest block.
 
-use super::corruption::Durable;
 use super::page_reads::{PageBytes, read_pages};
-use super::scan::{Line, Scanned};
-use super::{Recovered, corruption, load, lost_records, unreadable};
 use crate::command::{NamespaceId, Sequence};
 use crate::engine::OpenProgress;
-use crate::engine::checkpoint::stream::DecodedCheckpoint;
-use crate::ftl::recovering::{LogEnd, RecoveringFtl};
+use crate::engine::checkpoint::stream::DecodedIndex;
+use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
-use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
-use crate::limits::SPACES;
-use crate::log::record::{
-    FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE, FLAGS_BATCH, RecordAddress,
-};
+use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
+use crate::limits::{NAMESPACES, SPACES};
+use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordAddress};
 use crate::media::unreadable::PageNeed;
-use crate::media::{BlockId, Media, MediaError, PageAddress};
+use crate::media::{Media, MediaError, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use std::collections::{BTreeMap, BTreeSet};
 
-/// Rebuilds index, counts, sequences and expiries.
+/// One record that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// Digest of namespace and key.
+    pub(super) digest: u128,
+    pub(super) hash: KeyHash,
+    pub(super) sequence: Sequence,
+    /// Order of the block it lies in.
+    pub(super) order: u64,
+    pub(super) address: RecordAddress,
+    pub(super) units: u32,
+    pub(super) namespace: NamespaceId,
+    pub(super) flags: u8,
+    pub(super) expiry_ms: u64,
+    /// True if its checksum is wrong and its header is trusted nevertheless: on a medium of version 1.
+    pub(super) is_corrupt: bool,
+}
+
+/// What a checkpoint gives: entries and clears from before the log that is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CheckpointBase<'a> {
+    pub(super) start_order: u64,
+    pub(super) cleared: Option<[Sequence; NAMESPACES]>,
+    pub(super) index: Option<&'a DecodedIndex>,
+}
+
+/// Rebuilds index, counts and expiries.
 pub(super) fn replay<M: Media>(
     ftl: &mut RecoveringFtl<M>,
-    scanned: Scanned,
-    decoded: Option<&DecodedCheckpoint>,
-    recovered: &mut Recovered,
+    lines: Vec<Line>,
+    base: &CheckpointBase<'_>,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
-) -> Result<(), MediaError> {
-    let durable = scanned.durable.max(decoded.map_or(Sequence(0), |decoded| decoded.durable));
-    let last = scanned.records.iter().map(|line| line.sequence).max().unwrap_or_default();
-    let last = last.max(decoded.map_or(Sequence(0), |decoded| decoded.sequence)).max(durable);
-    let Scanned { records: mut lines, is_corrupt: mut rotten, blocks, blank_pages, .. } = scanned;
-    lines.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
-    rotten.retain(|line| ftl.blocks().get(line.address.block()).order == line.order);
-    let torn = discard_incomplete(&mut lines, durable, recovered);
-    rotten.retain(|line| !torn.contains(&line.address.block()));
-    recovered.durable_losses = unreadable::durable_losses(ftl, &lines, &blocks, durable);
-    corruption::add_corrupt(&mut lines, rotten, (&blocks, &blank_pages), durable, recovered);
-    let cleared = clears(ftl, &lines, decoded);
-    if let Some(decoded) = decoded {
-        load::load_index(ftl, decoded, &cleared);
-        let surely = Durable::new(&lines, &blocks, durable);
-        recovered.lost_records = lost_records::lost_records(ftl, decoded, &cleared, &lines, &surely);
-        ftl.count_damaged(recovered.lost_records.len() as u64);
+) -> Result<[bool; SPACES], MediaError> {
+    let cleared = clears(ftl, &lines, base.cleared.as_ref());
+    if let Some(index) = base.index {
+        load_index(ftl, index, base.start_order, &cleared);
+    }
+    for line in lines.iter().filter(|line| line.flags & FLAG_TOMBSTONE != 0) {
+        ftl.settle_removed(line.namespace, line.digest, line.sequence);
     }
     count_tombstones(ftl, &lines);
     let newest = newest_of_each(lines);
     let total = newest.len() as u64;
     let mut done = 0;
     for lines in newest.chunks(RECORDS_PER_READ) {
-        if decoded.is_some() {
+        if base.index.is_some() {
             read_checkpoint_pages(ftl, lines, now)?;
         }
         for line in lines {
             done += 1;
             progress(OpenProgress { stage: "replay", done, total });
-            apply(ftl, line, decoded.is_some(), now)?;
+            apply(ftl, line, base.index.is_some(), now)?;
         }
     }
-    count_live_records(ftl, decoded);
-    let stamp = if recovered.incomplete.blocks.is_empty() { last } else { durable };
-    ftl.continue_at(LogEnd { last, stamped: durable, stamp, order: recovered.accepted_order });
-    Ok(())
+    count_live_records(ftl, base.index);
+    Ok(cleared)
 }
 
-/// Removes the records of incomplete batches, which lie above the durable sequence, and returns their blocks.
-fn discard_incomplete(
-    lines: &mut Vec<Line>,
-    durable: Sequence,
-    recovered: &mut Recovered,
-) -> BTreeSet<BlockId> {
-    let mut batch: BTreeMap<Sequence, u8> = BTreeMap::new();
-    for line in lines.iter().filter(|line| line.sequence > durable) {
-        // A moved copy has no batch flags, and then its original needs none either.
-        let flags = line.flags & FLAGS_BATCH;
-        batch.entry(line.sequence).and_modify(|all| *all &= flags).or_insert(flags);
+/// Puts the checkpoint's entries into the index, except those that point into blocks opened or erased since, which may
+/// hold other data now. The records of these entries are in the replayed part of the log.
+fn load_index<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    index: &DecodedIndex,
+    start_order: u64,
+    cleared: &[bool; SPACES],
+) {
+    // Index positions outside every namespace were refused when the stream was decoded.
+    for (position, entry) in &index.flat {
+        if is_valid(ftl, start_order, cleared, entry) {
+            ftl.insert_block(*position, *entry);
+        }
     }
-    let mut discarded = BTreeSet::new();
-    let mut lacks = |(sequence, flags): (&Sequence, &u8), flag: u8, neighbour: u64| {
-        let neighbour = Sequence(neighbour);
-        // A neighbour without batch flags was moved, and records are moved only out of whole batches.
-        let gone = !batch.contains_key(&neighbour) && neighbour > durable;
-        if flags & flag != 0 && (gone || discarded.contains(&neighbour)) {
-            discarded.insert(*sequence);
-        }
-    };
-    let more = if mutant(Mutant::BatchEndIgnored) { 0 } else { FLAG_BATCH_MORE };
-    let rest = if mutant(Mutant::BatchStartIgnored) { 0 } else { FLAG_BATCH_REST };
-    batch.iter().for_each(|entry| lacks(entry, rest, entry.0.0 - 1));
-    batch.iter().rev().for_each(|entry| lacks(entry, more, entry.0.0 + 1));
-    // The backward pass may have discarded more records: once more from the front.
-    batch.iter().for_each(|entry| lacks(entry, rest, entry.0.0 - 1));
-    let mut torn = BTreeSet::new();
-    lines.retain(|line| {
-        let keep = !discarded.contains(&line.sequence);
-        if !keep {
-            torn.insert(line.address.block());
-        }
-        keep
-    });
-    recovered.incomplete.complete_batches = counted_records(lines, durable);
-    recovered.incomplete.discarded = discarded;
-    recovered.incomplete.blocks.extend(&torn);
-    torn
+    for (number, entries) in index.segments.iter().enumerate() {
+        let valid = entries.iter().filter(|(_, entry)| is_valid(ftl, start_order, cleared, entry));
+        let valid: Vec<(KeyHash, IndexEntry)> = valid.copied().collect();
+        ftl.insert_segment(number, &valid);
+    }
 }
 
-/// Returns the youngest copy of each record by which [`discard_incomplete`] counts a complete batch: of the records with
-/// batch flags, and of the records next to them, which may have lost their own flags in a move.
-fn counted_records(lines: &[Line], durable: Sequence) -> BTreeMap<Sequence, RecordAddress> {
-    let mut flags: BTreeMap<Sequence, u8> = BTreeMap::new();
-    let mut youngest: BTreeMap<Sequence, (u64, RecordAddress)> = BTreeMap::new();
-    for line in lines.iter().filter(|line| line.sequence > durable) {
-        // A copy without flags may be collected before the original with them, so the flags of every copy count.
-        *flags.entry(line.sequence).or_default() |= line.flags & FLAGS_BATCH;
-        let copy = (line.order, line.address);
-        youngest.entry(line.sequence).and_modify(|last| *last = copy.max(*last)).or_insert(copy);
-    }
-    let has = |sequence: u64, flag: u8| flags.get(&Sequence(sequence)).is_some_and(|own| own & flag != 0);
-    let counted = youngest.into_iter().filter(|(sequence, _)| {
-        has(sequence.0, FLAGS_BATCH)
-            || has(sequence.0 - 1, FLAG_BATCH_MORE)
-            || has(sequence.0 + 1, FLAG_BATCH_REST)
-    });
-    counted.map(|(sequence, (_, address))| (sequence, address)).collect()
+/// Returns true if a block of the checkpoint's time still holds the record of an entry, and no clear removed it since.
+fn is_valid<M: Media>(
+    ftl: &RecoveringFtl<M>,
+    start_order: u64,
+    cleared: &[bool; SPACES],
+    entry: &IndexEntry,
+) -> bool {
+    let block = entry.address.block();
+    block.0 < ftl.geometry().blocks
+        && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
+        && ftl.blocks().get(block).order != 0
+        && (ftl.blocks().get(block).order < start_order || mutant(Mutant::EntryOfReusedBlockLoaded))
+        && !ftl.blocks().get(block).checkpoint
 }
 
 /// Raises each namespace's clear sequence, and returns which namespaces were cleared after the checkpoint began.
 fn clears<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     lines: &[Line],
-    decoded: Option<&DecodedCheckpoint>,
+    base: Option<&[Sequence; NAMESPACES]>,
 ) -> [bool; SPACES] {
     let mut cleared = [false; SPACES];
-    if let Some(decoded) = decoded {
-        for (namespace, sequence) in (1..).map(NamespaceId).zip(decoded.cleared) {
+    if let Some(base) = base {
+        for (namespace, sequence) in (1..).map(NamespaceId).zip(*base) {
             ftl.raise_cleared(namespace, sequence);
         }
     }
     for line in lines.iter().filter(|line| line.flags & FLAG_CLEAR != 0) {
+        ftl.settle_cleared(line.namespace, line.sequence);
         if ftl.raise_cleared(line.namespace, line.sequence) {
             cleared[line.namespace.index()] = true;
         }
@@ -257,10 +240,15 @@ pub(crate) fn read_into_dram<M: Media>(
     pages: Vec<PageAddress>,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
+    let (proof, orders) = (ftl.proof(), pages.iter().map(|page| ftl.blocks().get(page.block).order));
+    let orders: Vec<u64> = orders.collect();
+    let mut orders = orders.into_iter();
     let (mut source, page_cache) = ftl.reading(need);
     let mut failed = Vec::new();
     read_pages(&mut source, now, pages.into_iter(), |page, bytes| {
-        if bytes == PageBytes::Unreadable {
+        let order = orders.next().expect("one page was read for each that was asked for");
+        let is_proven = bytes.programmed().is_none_or(|bytes| proof.holds(bytes, page, order));
+        if bytes == PageBytes::Unreadable || !is_proven {
             failed.push(page);
         } else if let Some(mut frame) = page_cache.take_frame() {
             match bytes.programmed() {
@@ -277,7 +265,7 @@ pub(crate) fn read_into_dram<M: Media>(
 /// Returns the result of a lookup, or `otherwise` if a page of the record cannot be read.
 pub(crate) fn unless_unreadable<T>(lookup: Result<T, StallReason>, otherwise: T) -> Result<T, StallReason> {
     match lookup {
-        Err(StallReason::Unreadable(_)) => Ok(otherwise),
+        Err(StallReason::Unreadable(_) | StallReason::InDoubt) => Ok(otherwise),
         lookup => lookup,
     }
 }
@@ -294,7 +282,7 @@ pub(crate) fn retry_with_pages<M: Media, T>(
             Ok(answer) => return Ok(answer),
             Err(StallReason::Pages(pages)) => pages,
             Err(StallReason::Unreadable(page)) => return Err(MediaError::Unreadable { page }),
-            Err(StallReason::Room { .. } | StallReason::NotDurable(_)) => {
+            Err(StallReason::Room { .. } | StallReason::NotDurable(_) | StallReason::InDoubt) => {
                 unreachable!("a read stalls only for pages")
             }
         };
@@ -303,9 +291,9 @@ pub(crate) fn retry_with_pages<M: Media, T>(
 }
 
 /// Counts live bytes by block and keys by namespace, and adds the expiries of the checkpoint.
-fn count_live_records<M: Media>(ftl: &mut RecoveringFtl<M>, decoded: Option<&DecodedCheckpoint>) {
+fn count_live_records<M: Media>(ftl: &mut RecoveringFtl<M>, index: Option<&DecodedIndex>) {
     ftl.count_live_records();
-    for &(expiry_ms, hash, address) in decoded.map(|decoded| &decoded.expiries[..]).unwrap_or_default() {
+    for &(expiry_ms, hash, address) in index.map(|index| &index.expiries[..]).unwrap_or_default() {
         if address.block().0 < ftl.geometry().blocks {
             ftl.insert_expiry(expiry_ms, hash, address);
         }

@@ -18,55 +18,35 @@ fn greedy_selects_the_emptiest_block_and_fifo_the_oldest() {
     let second = blocks.open(Sequence(5), false).unwrap();
     blocks.add_live(RecordAddress::in_block(first, 0), 100);
     blocks.add_live(RecordAddress::in_block(second, 0), 10);
-    assert_eq!(blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)), None, "open blocks are not collected");
+    let victim = |blocks: &BlockTable, policy, below| blocks.victim(policy, Tick(9), below);
+    assert_eq!(victim(&blocks, VictimPolicy::Greedy, 9), None, "open blocks are not collected");
     blocks.close(first, 64);
     blocks.close(second, 64);
-    assert_eq!(blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)), Some(second));
-    assert_eq!(blocks.victim(VictimPolicy::Fifo, (Sequence(9), 9)), Some(first));
-    blocks.raise_max_sequence(second, Sequence(12));
-    assert_eq!(blocks.victim(VictimPolicy::Greedy, (Sequence(9), 9)), Some(first), "not durable yet");
+    assert_eq!(victim(&blocks, VictimPolicy::Greedy, 9), Some(second));
+    assert_eq!(victim(&blocks, VictimPolicy::Fifo, 9), Some(first));
+    assert_eq!(victim(&blocks, VictimPolicy::Greedy, 2), Some(first), "the second lies in the window");
+    assert!(blocks.has_garbage_behind(2));
+    blocks.set_last_tick(second, Tick(12));
+    assert_eq!(victim(&blocks, VictimPolicy::Greedy, 9), Some(first), "not known to be durable yet");
 }
 
 #[test]
-fn the_watermark_waits_for_durable_erases() {
+fn the_watermark_waits_until_no_map_lists_a_freed_block() {
     let mut blocks = ready(4);
     let first = blocks.open(Sequence(1), false).unwrap();
     blocks.open(Sequence(5), false).unwrap();
     blocks.close(first, 64);
+    let early = blocks.begin_map();
     assert_eq!(blocks.watermark(), Sequence(1));
     blocks.mark_evacuated(first);
     blocks.mark_erasing(first);
-    blocks.begin_flush();
     blocks.complete_erase(first);
-    blocks.complete_flush();
-    assert_eq!(
-        blocks.watermark(),
-        Sequence(1),
-        "the flush began before the erase completed, so a power cut may undo the erase"
-    );
-    blocks.begin_flush();
-    blocks.complete_flush();
+    blocks.finish_map(early);
+    assert_eq!(blocks.watermark(), Sequence(1), "the map was written before the block was freed");
+    let later = blocks.begin_map();
+    assert_eq!(blocks.watermark(), Sequence(1), "no durable record names the later map yet");
+    blocks.finish_map(later);
     assert_eq!(blocks.watermark(), Sequence(5));
-}
-
-#[test]
-fn no_tombstone_is_dropped_while_a_block_was_neither_adopted_nor_erased() {
-    let mut blocks = BlockTable::new(FlashGeometry::with_blocks(2));
-    blocks.finish_adoption(0);
-    let first = blocks.take_dirty().unwrap();
-    let second = blocks.take_dirty().unwrap();
-    blocks.complete_erase(first);
-    blocks.put_back_dirty(second);
-    blocks.begin_flush();
-    blocks.complete_flush();
-    assert_eq!(blocks.watermark(), Sequence(0), "the second block may hold any record");
-    let second = blocks.take_dirty().unwrap();
-    blocks.complete_erase(second);
-    assert_eq!(blocks.watermark(), Sequence(0), "a power cut may still undo the erase");
-    blocks.begin_flush();
-    blocks.complete_flush();
-    blocks.open(Sequence(7), false).unwrap();
-    assert_eq!(blocks.watermark(), Sequence(7));
 }
 
 #[test]

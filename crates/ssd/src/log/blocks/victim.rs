@@ -4,9 +4,9 @@
 //! cost, and it equals the live and tombstone bytes of their entries.
 
 use super::{BlockState, BlockTable};
-use crate::command::Sequence;
 use crate::config::VictimPolicy;
-use crate::media::geometry::BlockId;
+use crate::log::prefix::Tick;
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId};
 
 impl BlockTable {
     /// Returns the bytes that must be moved before the block can be erased.
@@ -17,14 +17,15 @@ impl BlockTable {
         entry.live_bytes + kept
     }
 
-    /// Returns the next block to collect, by policy: closed, and not above `witnessed`, the durable stamp that is on
-    /// the medium, in the sequences of its records and in its order.
+    /// Returns the next block to collect, by policy: closed, opened in front of the window of the checkpoint that counts
+    /// (`reusable_below`), so that it can be used again, and with no page behind `witnessed`, what is known to be durable.
     #[must_use]
-    pub fn victim(&self, policy: VictimPolicy, witnessed: (Sequence, u64)) -> Option<BlockId> {
-        let (durable, order) = witnessed;
+    pub fn victim(&self, policy: VictimPolicy, witnessed: Tick, reusable_below: u64) -> Option<BlockId> {
         let eligible = |block: &BlockId| {
             let entry = self.get(*block);
-            entry.state == BlockState::Closed && entry.max_sequence <= durable && entry.order <= order
+            entry.state == BlockState::Closed
+                && entry.last_tick <= witnessed
+                && entry.order < reusable_below
         };
         let mut by_order = self.by_order.values().copied().filter(eligible);
         match policy {
@@ -37,6 +38,17 @@ impl BlockTable {
                 cheapest.or_else(|| by_order.min_by_key(|block| self.costs[block.index()]))
             }
         }
+    }
+
+    /// Returns true if a checkpoint would let blocks be collected that cannot be collected now: closed ones in its window
+    /// that hold less than they could.
+    #[must_use]
+    pub fn has_garbage_behind(&self, reusable_below: u64) -> bool {
+        self.by_order.range(reusable_below..).any(|(_, block)| {
+            let entry = self.get(*block);
+            entry.state == BlockState::Evacuated
+                || entry.state == BlockState::Closed && (self.cost(*block) as usize) < BLOCK_DATA_BYTES / 64 * 63
+        })
     }
 
     /// Updates the cost of a block from its entry.

@@ -2,6 +2,7 @@
 //!
 //! Input: what startup found. Output: an error that names the file, the part of it, the numbers, and what to do.
 
+use super::superblock::BadSuperblock;
 use crate::media::FlashGeometry;
 use headwater_host::uring::RingError;
 use std::io;
@@ -67,19 +68,37 @@ pub enum FileMediaError {
         /// The version of this program.
         known: u32,
     },
-    /// The superblock fails its check.
-    #[error("the superblock of {} is damaged: restore the file from a copy", path.display())]
+    /// No two copies of the superblock agree, or two pairs of them disagree.
+    #[error("the superblock of {} is damaged ({}): restore the file from a copy", path.display(), list(bad))]
     SuperblockDamaged {
         /// The file.
         path: PathBuf,
+        /// The copies that are damaged, or differ from the first intact one.
+        bad: Vec<BadSuperblock>,
     },
-    /// Neither session record passes its check.
+    /// The file uses features that this program does not know.
+    #[error("{} uses unknown features {bits:#x}: use the program that wrote it", path.display())]
+    Incompatible {
+        /// The file.
+        path: PathBuf,
+        /// The unknown bits.
+        bits: u64,
+    },
+    /// The file uses features without which it can only be read.
+    #[error("{} uses unknown features {bits:#x} and can only be read: use the program that wrote it", path.display())]
+    ReadCompatible {
+        /// The file.
+        path: PathBuf,
+        /// The unknown bits.
+        bits: u64,
+    },
+    /// Neither session record of a file of version 1 passes its check.
     #[error("both session records of {} are damaged: restore the file from a copy", path.display())]
     SessionDamaged {
         /// The file.
         path: PathBuf,
     },
-    /// Neither copy of a page of the erase table passes its check.
+    /// Neither copy of a page of the erase table of version 1 passes its check.
     #[error("erase table page {number} of {} is damaged in both copies: restore the file from a copy", path.display())]
     TableDamaged {
         /// The file.
@@ -87,7 +106,7 @@ pub enum FileMediaError {
         /// Which page of the table.
         number: usize,
     },
-    /// The file is truncated.
+    /// The file is not as long as it was made.
     #[error("{} has {found_bytes} bytes instead of {expected_bytes}: restore the file from a copy", path.display())]
     Length {
         /// The file.
@@ -100,4 +119,9 @@ pub enum FileMediaError {
     /// No ring could be opened for transfers.
     #[error(transparent)]
     Ring(#[from] RingError),
+}
+
+/// Returns the faults of the copies, in words.
+fn list(bad: &[BadSuperblock]) -> String {
+    bad.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

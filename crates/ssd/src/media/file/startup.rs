@@ -1,14 +1,17 @@
 //! Creates and opens flash files.
 //!
-//! Input: a data directory. Output: an open, locked, checked file with its layout and its erase table, or an error that
-//! names the faulty part. Invariant: a file named `flash` is complete, because it gets the name last; a session is
-//! durable before it gives out a generation.
+//! Input: a data directory. Output: an open, locked, checked file with its layout, or an error that names the faulty
+//! part. Invariant: a file named `flash` is complete, because it gets the name last; opening changes nothing but copies
+//! of the superblock that do not count.
 
 use super::batches::PageBatches;
-use super::layout::{CopyNumber, FlashLayout, PIECE_BYTES, SuperblockFault, VERSION, is_valid_geometry};
+use super::cells::CellOperations;
+use super::layout::{FlashLayout, PIECE_BYTES, SUPERBLOCK_COPIES, is_valid_geometry};
+use super::superblock::{BadSuperblock, FeatureBits, Superblock, SuperblockFault, VERSION, version_of};
 use super::space_wait::SpaceWait;
-use super::table::{EraseTable, TableFault};
+use super::superblock_choice::{ChosenSuperblock, PieceReader, UndecidedSuperblock};
 use super::transfers::{FlashTransfers, FlushRequests};
+use super::version1::{self, Version1Fault, Version1Pages};
 use super::zero_fill::REGION_BYTES;
 use super::zero_fill::ZeroFill;
 use super::{
@@ -23,7 +26,6 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use zerocopy::IntoBytes;
 
 /// Time to wait for a lock: a child forked by another thread of the last owner holds it until it executes its own
 /// program.
@@ -33,9 +35,9 @@ const LOCK_POLL_PERIOD: Nanos = Nanos::from_millis(2);
 /// The access to a flash file that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenAccess {
-    /// The file was just created: every block is erased. Begins a session.
+    /// The file was just created: every block is erased.
     New,
-    /// Every block must be erased before it is programmed again. Begins a session.
+    /// Every block must be erased before it is programmed again. A file of version 1 is opened read-only.
     ReadWrite,
     /// Every operation that would change the file is refused.
     ReadOnly,
@@ -43,9 +45,10 @@ pub enum OpenAccess {
 
 /// The checked parts of a flash file that is being opened.
 #[derive(Debug)]
-struct CheckedFile {
-    layout: FlashLayout,
-    table: EraseTable,
+pub(super) struct CheckedFile {
+    pub(super) layout: FlashLayout,
+    pub(super) version1: Option<Version1Pages>,
+    pub(super) bad_superblocks: Vec<BadSuperblock>,
 }
 
 impl FileMedia {
@@ -63,10 +66,11 @@ impl FileMedia {
         Self::open_as(directory, OpenAccess::New, options)
     }
 
-    /// Opens the flash file of a data directory. Every block must be erased before it is programmed again.
+    /// Opens the flash file of a data directory. Every block must be erased before it is programmed again. A file of
+    /// version 1 is opened read-only.
     ///
     /// # Errors
-    /// The file is missing, in use, damaged, truncated or of another version.
+    /// The file is missing, in use, damaged, of another length or of an unknown version.
     pub fn open(directory: &Path, options: FileOptions) -> Result<Self, FileMediaError> {
         Self::open_as(directory, OpenAccess::ReadWrite, options)
     }
@@ -106,10 +110,10 @@ impl FileMedia {
 
 impl<R: TransferRing> FileMedia<R> {
     /// Opens a flash file that lies elsewhere than in a directory of the operating system. `file` is used to check it
-    /// and to begin a session, `ring` from then on; errors call it `path`.
+    /// and to write copies of its superblock again, `ring` from then on; errors call it `path`.
     ///
     /// # Errors
-    /// The file is damaged, truncated or of another version, or an access to it failed.
+    /// The file is damaged, of another length or of an unknown version, or an access to it failed.
     pub fn open_over(
         file: &impl StartupFile,
         ring: R,
@@ -123,14 +127,15 @@ impl<R: TransferRing> FileMedia<R> {
 
     fn from_checked(
         path: PathBuf,
-        CheckedFile { layout, table }: CheckedFile,
+        CheckedFile { layout, version1, bad_superblocks }: CheckedFile,
         ring: R,
         access: OpenAccess,
         zero_fill_mode: ZeroFillMode,
     ) -> Self {
         let geometry = layout.geometry;
+        let access = if version1.is_some() { OpenAccess::ReadOnly } else { access };
         Self {
-            zero_fill: ZeroFill::new(layout, table.generations()),
+            zero_fill: ZeroFill::new(layout),
             path,
             layout,
             rules: match access {
@@ -139,10 +144,12 @@ impl<R: TransferRing> FileMedia<R> {
                 OpenAccess::ReadOnly => NandRules::read_only(geometry),
             },
             write_pointer_known: vec![access == OpenAccess::New; geometry.blocks as usize],
-            table,
+            version1,
+            bad_superblocks,
             zero_fill_mode,
             programs: PageBatches::default(),
             reads: PageBatches::default(),
+            cells: CellOperations::default(),
             programs_in_flight: vec![0; geometry.blocks as usize],
             transfers: FlashTransfers::default(),
             flush: FlushRequests::default(),
@@ -190,7 +197,7 @@ fn create(directory: &Path, geometry: FlashGeometry, uuid: [u8; 16]) -> Result<(
 }
 
 fn write_contents(file: &File, path: &Path, layout: &FlashLayout) -> Result<(), FileMediaError> {
-    allocate(file, layout.file_bytes()).map_err(|error| match error {
+    allocate(file, layout.file_bytes).map_err(|error| match error {
         AllocateError::NoSpace { needed_bytes, free_bytes } => {
             FileMediaError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes }
         }
@@ -208,41 +215,123 @@ pub fn write_new_file(file: &impl StartupFile, geometry: FlashGeometry, uuid: [u
 }
 
 fn write_structures(file: &impl StartupFile, layout: &FlashLayout) -> io::Result<()> {
-    file.write_at(layout.superblock().as_bytes(), 0)?;
-    file.write_at(&layout.session_piece(0), FlashLayout::session_offset(CopyNumber::First))?;
-    EraseTable::create(layout, file)?;
-    // The first fill region is written now, so that the first commits find written space, not merely reserved space.
-    let slots = layout.slots_offset();
-    let end = layout.file_bytes().min(slots + REGION_BYTES);
-    let zeros = [0; PIECE_BYTES];
-    let mut at = slots;
-    while at < end {
-        let chunk = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        file.write_at(&zeros[..chunk], at)?;
-        at += chunk as u64;
-    }
+    // The cells and the first fill region are written now, so that the first commits find written space, not merely
+    // reserved space.
+    write_zeros(file, 0, layout.file_bytes.min(layout.slots_offset + REGION_BYTES))?;
+    write_zeros(file, layout.tail_offset(), layout.file_bytes)?;
+    write_superblocks(file, &Superblock::new(*layout), 0..SUPERBLOCK_COPIES)?;
     file.sync()
 }
 
-/// Checks the structures of a file and, unless it is opened read-only, begins a session.
-fn check_file(
+fn write_zeros(file: &impl StartupFile, start: u64, end: u64) -> io::Result<()> {
+    let zeros = [0; PIECE_BYTES];
+    (start..end).step_by(PIECE_BYTES).try_for_each(|at| file.write_at(&zeros, at))
+}
+
+fn write_superblocks(
+    file: &impl StartupFile,
+    superblock: &Superblock,
+    copies: impl IntoIterator<Item = u8>,
+) -> io::Result<()> {
+    let mut copies = copies.into_iter();
+    copies.try_for_each(|copy| {
+        file.write_at(&superblock.encode(copy), superblock.layout.superblock_offset(copy))
+    })
+}
+
+/// Checks the structures of a file and, unless it is opened read-only, writes bad copies of its superblock again.
+pub(super) fn check_file(
     path: &Path,
     file: &impl StartupFile,
     access: OpenAccess,
 ) -> Result<CheckedFile, FileMediaError> {
-    let layout = superblock(path, file)?;
-    let mut table = table(path, file, &layout)?;
-    let (last, copy) = last_session(path, file, &layout)?;
-    if access != OpenAccess::ReadOnly {
-        let session = table.session_after().max(last + 1);
-        let begin = || -> io::Result<()> {
-            file.write_at(&layout.session_piece(session), FlashLayout::session_offset(copy.other()))?;
-            file.sync()
-        };
-        begin().map_err(system(path, "begin a session in"))?;
-        table.begin_session(session);
+    let found_bytes = file.length().map_err(system(path, "examine"))?;
+    let wrong_length =
+        |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
+    if found_bytes < PIECE_BYTES as u64 {
+        return Err(wrong_length(PIECE_BYTES as u64));
     }
-    Ok(CheckedFile { layout, table })
+    let mut pieces = PieceReader::new(file, found_bytes);
+    if let Ok(first) = pieces.piece(0)
+        && let Some(old) = check_other_version(path, file, &mut pieces, (&first, found_bytes))?
+    {
+        let layout = old.flash_layout();
+        return Ok(CheckedFile { layout, version1: Some(old), bad_superblocks: Vec::new() });
+    }
+    let ChosenSuperblock { superblock, bad } = pieces.choose().map_err(|undecided| {
+        let UndecidedSuperblock { bad, guess } = undecided;
+        match guess {
+            Some(layout) if layout.file_bytes != found_bytes => wrong_length(layout.file_bytes),
+            None if bad.iter().all(|bad| is_foreign(bad.fault)) => {
+                FileMediaError::NotFlash { path: path.to_owned() }
+            }
+            _ => FileMediaError::SuperblockDamaged { path: path.to_owned(), bad },
+        }
+    })?;
+    if superblock.layout.file_bytes != found_bytes {
+        return Err(wrong_length(superblock.layout.file_bytes));
+    }
+    check_features(path, superblock.features, access)?;
+    if access != OpenAccess::ReadOnly && !bad.is_empty() {
+        write_superblocks(file, &superblock, bad.iter().map(|bad| bad.copy))
+            .and_then(|()| file.sync())
+            .map_err(system(path, "write copies of the superblock again in"))?;
+    }
+    Ok(CheckedFile { layout: superblock.layout, version1: None, bad_superblocks: bad })
+}
+
+/// Returns true if a place holds nothing that was ever a superblock.
+fn is_foreign(fault: SuperblockFault) -> bool {
+    matches!(fault, SuperblockFault::NotFlash | SuperblockFault::Missing)
+}
+
+/// Opens a file of version 1, and refuses one of an unknown version. Returns `None` if the copies of the superblock
+/// decide.
+fn check_other_version<F: StartupFile>(
+    path: &Path,
+    file: &F,
+    pieces: &mut PieceReader<'_, F>,
+    (first, found_bytes): (&[u8; PIECE_BYTES], u64),
+) -> Result<Option<Version1Pages>, FileMediaError> {
+    match version_of(first) {
+        Ok(version1::VERSION) => {
+            // An upgrade writes the second copy after the first one: with it the file has version 2, whatever the first
+            // one says.
+            let second = pieces.piece(PIECE_BYTES as u64);
+            if second.is_ok_and(|second| version_of(&second) == Ok(VERSION)) {
+                return Ok(None);
+            }
+        }
+        Ok(VERSION) | Err(_) => return Ok(None),
+        Ok(found) => {
+            return Err(FileMediaError::Version { path: path.to_owned(), found, known: VERSION });
+        }
+    }
+    let opened = Version1Pages::open(file, found_bytes, first).map_err(|fault| {
+        let bad = vec![BadSuperblock { copy: 0, fault }];
+        FileMediaError::SuperblockDamaged { path: path.to_owned(), bad }
+    })?;
+    opened.map(Some).map_err(|fault| match fault {
+        Version1Fault::Length { expected_bytes } => {
+            FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes }
+        }
+        Version1Fault::Session => FileMediaError::SessionDamaged { path: path.to_owned() },
+        Version1Fault::Table(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
+        Version1Fault::Io(source) => system(path, "read the tables of")(source),
+    })
+}
+
+/// Checks that this program knows the features of a file.
+fn check_features(path: &Path, found: FeatureBits, access: OpenAccess) -> Result<(), FileMediaError> {
+    let path = path.to_owned();
+    let unknown = |found: u64, known: u64| Some(found & !known).filter(|&bits| bits != 0);
+    if let Some(bits) = unknown(found.incompatible, FeatureBits::KNOWN.incompatible) {
+        return Err(FileMediaError::Incompatible { path, bits });
+    }
+    match unknown(found.read_compatible, FeatureBits::KNOWN.read_compatible) {
+        Some(bits) if access != OpenAccess::ReadOnly => Err(FileMediaError::ReadCompatible { path, bits }),
+        _ => Ok(()),
+    }
 }
 
 /// Takes a lock, and waits for a lock that is being released.
@@ -259,58 +348,4 @@ fn lock_with_wait(
             Err(TryLockError::Error(source)) => return Err(system(path, "lock")(source)),
         }
     }
-}
-
-fn table(path: &Path, file: &impl StartupFile, layout: &FlashLayout) -> Result<EraseTable, FileMediaError> {
-    EraseTable::load(layout, file).map_err(|fault| match fault {
-        TableFault::Damaged(number) => FileMediaError::TableDamaged { path: path.to_owned(), number },
-        TableFault::Io(source) => system(path, "read the erase table of")(source),
-    })
-}
-
-fn superblock(path: &Path, file: &impl StartupFile) -> Result<FlashLayout, FileMediaError> {
-    let found_bytes = file.length().map_err(system(path, "examine"))?;
-    let too_short =
-        |expected_bytes| FileMediaError::Length { path: path.to_owned(), expected_bytes, found_bytes };
-    if found_bytes < PIECE_BYTES as u64 {
-        return Err(too_short(PIECE_BYTES as u64));
-    }
-    let mut piece = [0; PIECE_BYTES];
-    file.read_at(&mut piece, 0).map_err(system(path, "read the superblock of"))?;
-    let path_owned = path.to_owned();
-    let layout = FlashLayout::from_superblock(&piece).map_err(|fault| match fault {
-        SuperblockFault::NotFlash => FileMediaError::NotFlash { path: path_owned },
-        SuperblockFault::Damaged | SuperblockFault::InvalidFields => {
-            FileMediaError::SuperblockDamaged { path: path_owned }
-        }
-        SuperblockFault::Version(found) => {
-            FileMediaError::Version { path: path_owned, found, known: VERSION }
-        }
-    })?;
-    // A longer file is accepted: bytes behind the last slot are not read.
-    if found_bytes < layout.file_bytes() {
-        return Err(too_short(layout.file_bytes()));
-    }
-    Ok(layout)
-}
-
-/// Returns the last session that began, and the copy that records it.
-fn last_session(
-    path: &Path,
-    file: &impl StartupFile,
-    layout: &FlashLayout,
-) -> Result<(u64, CopyNumber), FileMediaError> {
-    let mut best = None;
-    let mut piece = [0; PIECE_BYTES];
-    for copy in CopyNumber::BOTH {
-        file.read_at(&mut piece, FlashLayout::session_offset(copy))
-            .map_err(system(path, "read the session of"))?;
-        let found = layout.read_session(&piece).map(|session| (session, copy));
-        best = match (best, found) {
-            (Some((best, _)), Some((session, _))) if session > best => found,
-            (None, _) => found,
-            _ => best,
-        };
-    }
-    best.ok_or_else(|| FileMediaError::SessionDamaged { path: path.to_owned() })
 }

@@ -1,26 +1,32 @@
 //! The transfers of a flash file on the ring, and the completion of programs and flushes.
 //!
-//! Input: finished programs, requested flushes. Output: completions. Invariant: a flush completes only after the erase
-//! table is written and a sync that began after the flush request is done.
+//! Input: finished programs, requested flushes. Output: completions. Invariant: a flush completes only after a sync that
+//! began after the flush request is done.
 
 use super::super::{BlockId, MediaCompletion, MediaError, MediaToken, PageAddress, PageState};
 use super::batches::PageBatch;
+use super::cells::CellOperation;
 use super::space_wait::{ENOSPC, SpaceWait};
 use super::{EIO, FileMedia, TransferRing};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::FileTransfer;
 
-/// Pages of the erase table that are written at a time.
-const TABLE_WRITES_MAX: usize = 64;
-
 /// The purpose of a transfer on the ring.
 #[derive(Debug)]
 pub(super) enum FlashTransfer {
-    Reads { first: PageAddress, tokens: Vec<MediaToken> },
-    Programs { first: PageAddress, tokens: Vec<MediaToken> },
-    TablePiece,
+    Reads {
+        first: PageAddress,
+        tokens: Vec<MediaToken>,
+    },
+    Programs {
+        first: PageAddress,
+        tokens: Vec<MediaToken>,
+    },
+    Cell(CellOperation),
     Sync,
+    /// A read that finds out if zeros may be written.
+    ZeroCheck,
     Zeros,
 }
 
@@ -49,25 +55,12 @@ impl FlashTransfers {
     }
 }
 
-/// The step of the running flush.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FlushStep {
-    /// No flush runs.
-    #[default]
-    Idle,
-    /// Pages of the erase table are being written; the number of writes not yet complete.
-    Table(usize),
-    /// The sync runs.
-    Sync,
-}
-
 /// The flushes: requested ones, and those that the running flush completes.
 #[derive(Debug, Default)]
 pub(super) struct FlushRequests {
-    step: FlushStep,
     requested: Vec<MediaToken>,
+    /// Those that the running sync completes; a sync runs if there is one.
     running: Vec<MediaToken>,
-    failed: Option<i32>,
 }
 
 impl FlushRequests {
@@ -77,7 +70,7 @@ impl FlushRequests {
 
     /// Returns true if a requested flush starts at the next poll.
     pub(super) fn is_due(&self) -> bool {
-        self.step == FlushStep::Idle && !self.requested.is_empty()
+        self.running.is_empty() && !self.requested.is_empty()
     }
 }
 
@@ -87,23 +80,14 @@ impl<R: TransferRing> FileMedia<R> {
             return;
         }
         std::mem::swap(&mut self.flush.requested, &mut self.flush.running);
-        self.flush.failed = None;
-        self.start_table_or_sync();
+        self.submit_transfer(FlashTransfer::Sync, FileTransfer::SyncData);
     }
 
-    fn start_table_or_sync(&mut self) {
-        let writes = self.table.take_writes(&self.layout, TABLE_WRITES_MAX);
-        if writes.is_empty() {
-            self.flush.step = FlushStep::Sync;
-            self.submit_transfer(FlashTransfer::Sync, FileTransfer::SyncData);
-            return;
-        }
-        self.flush.step = FlushStep::Table(writes.len());
-        for write in writes {
-            let offset = write.offset;
-            let buffers = vec![write.buffer];
-            self.submit_transfer(FlashTransfer::TablePiece, FileTransfer::Write { offset, buffers });
-        }
+    /// Submits the write of a batch.
+    pub(super) fn start_programs(&mut self, batch: PageBatch) {
+        let offset = self.layout.slot_offset(batch.first);
+        let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
+        self.submit_transfer(flight, FileTransfer::Write { offset, buffers: batch.slots });
     }
 
     pub(super) fn complete_programs(
@@ -148,43 +132,8 @@ impl<R: TransferRing> FileMedia<R> {
         self.programs.recycle(tokens, buffers);
     }
 
-    /// Submits the write of a batch.
-    pub(super) fn start_programs(&mut self, batch: PageBatch) {
-        let offset = self.layout.slot_offset(batch.first);
-        let flight = FlashTransfer::Programs { first: batch.first, tokens: batch.tokens };
-        self.submit_transfer(flight, FileTransfer::Write { offset, buffers: batch.slots });
-    }
-
-    pub(super) fn complete_table_piece(&mut self, failed: Option<i32>) {
-        self.flush.failed = self.flush.failed.or(failed);
-        if failed.is_none() {
-            self.space.note_success();
-        }
-        let FlushStep::Table(left) = self.flush.step else {
-            return;
-        };
-        if left > 1 {
-            self.flush.step = FlushStep::Table(left - 1);
-        } else if let Some(errno) = self.flush.failed.filter(|&errno| SpaceWait::is_lack(errno)) {
-            // No sync was sent, so nothing is lost: the flush begins again when there may be space.
-            self.space.refuse(errno, PageAddress::new(BlockId(0), 0), self.now);
-            self.table.complete_writes(false);
-            self.flush.step = FlushStep::Idle;
-            let again = std::mem::take(&mut self.flush.running);
-            self.flush.requested.splice(0..0, again);
-        } else if self.flush.failed.is_some() {
-            self.complete_flush(None);
-        } else {
-            self.start_table_or_sync();
-            self.ring.kick();
-        }
-    }
-
     /// Completes the flush, with success or with its error.
     pub(super) fn complete_flush(&mut self, failed: Option<i32>) {
-        let failed = self.flush.failed.take().or(failed);
-        self.table.complete_writes(failed.is_none());
-        self.flush.step = FlushStep::Idle;
         let page = PageAddress::new(BlockId(0), 0);
         for token in std::mem::take(&mut self.flush.running) {
             let result = match failed {

@@ -1,16 +1,16 @@
 //! Zero fill: zeros written before first use, so that a commit never has to turn reserved space into written space.
 //!
-//! Input: first programs of blocks that were never used. Output: the blocks that must wait, and the next zeros to
-//! write, one chunk at a time. Invariant: zeros are written only where no page was ever programmed, and no page is
-//! programmed where a write of zeros is in flight.
+//! Input: first programs of blocks, and pages that were found programmed. Output: the blocks that must wait, and the
+//! next chunk to read or to write. Invariant: zeros are written only over zeros that were just read, and no page is
+//! programmed where a transfer of the fill is in flight.
 //!
 //! ```text
-//!  Untouched --first program in the region before--> Filling --last chunk written--> Ready
-//!  Untouched --first program in it--------------------------------------------------> Ready
+//!  Unknown --first program in the region before--> Filling --last chunk written, or bytes found--> Ready
+//!  Unknown --page in it programmed, or found programmed--------------------------------------------> Ready
 //! ```
 
-use super::layout::{FlashLayout, SLOT_BYTES};
-use crate::media::{BlockId, PAGES_PER_BLOCK};
+use super::layout::{BLOCK_BYTES, FlashLayout};
+use crate::media::BlockId;
 use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 
 /// Blocks of a fill region.
@@ -18,101 +18,144 @@ const REGION_BLOCKS: usize = 16;
 /// Bytes of a fill region.
 pub(super) const REGION_BYTES: u64 = (REGION_BLOCKS * CHUNK_BYTES) as u64;
 /// Zeros written at a time: one block, so that a commit waits for no more than that.
-const CHUNK_BYTES: usize = PAGES_PER_BLOCK * SLOT_BYTES;
+const CHUNK_BYTES: usize = BLOCK_BYTES;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(SECTOR_BYTES));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegionState {
-    /// No page of it was ever programmed; its space is only reserved.
-    Untouched,
-    /// A write of zeros is in flight.
+    /// No page of it is known to be programmed; its space may be only reserved.
+    Unknown,
+    /// Its chunks are read, and filled if they are zero.
     Filling,
     /// Pages may be programmed.
     Ready,
 }
 
-/// A write of zeros to the file.
+/// The next transfer of the fill.
 #[derive(Debug)]
-pub(super) struct ZeroWrite {
-    pub(super) offset: u64,
-    pub(super) buffer: SectorBuffer,
+pub(super) enum ZeroTransfer {
+    /// A read of a chunk, which is filled only if it holds zeros.
+    Check {
+        /// The first byte.
+        offset: u64,
+        /// The destination.
+        buffer: SectorBuffer,
+    },
+    /// A write of zeros over the chunk that was read.
+    Write {
+        /// The first byte.
+        offset: u64,
+        /// The zeros.
+        buffer: SectorBuffer,
+    },
+}
+
+/// The region being filled.
+#[derive(Clone, Copy, Debug)]
+struct FillPosition {
+    region: usize,
+    chunk: u64,
+    /// True if the chunk was read and holds zeros.
+    checked: bool,
 }
 
 /// The fill regions of one file.
 #[derive(Debug)]
 pub(super) struct ZeroFill {
     states: Vec<RegionState>,
-    /// The region being filled, and the next of its chunks.
-    filling: Option<(usize, u64)>,
+    filling: Option<FillPosition>,
     next: Option<usize>,
-    zeros: Option<SectorBuffer>,
+    /// The buffer of the next transfer; `None` while one is in flight.
+    buffer: Option<SectorBuffer>,
     layout: FlashLayout,
 }
 
 impl ZeroFill {
-    /// Makes the regions: one with a used block is ready; all other regions count as never written.
-    pub(super) fn new(layout: FlashLayout, generations: &[u64]) -> Self {
-        let states = generations.chunks(REGION_BLOCKS).enumerate().map(|(index, part)| {
-            let used = part.iter().any(|&generation| generation != 0);
-            // The first region was written when the file was created.
-            if used || index == 0 { RegionState::Ready } else { RegionState::Untouched }
-        });
-        Self { states: states.collect(), filling: None, next: None, zeros: None, layout }
+    /// Makes the regions. The first one was written when the file was created.
+    pub(super) fn new(layout: FlashLayout) -> Self {
+        let mut states =
+            vec![RegionState::Unknown; (layout.geometry.blocks as usize).div_ceil(REGION_BLOCKS)];
+        states[0] = RegionState::Ready;
+        Self { states, filling: None, next: None, buffer: None, layout }
     }
 
-    /// Returns true if programs of the block must wait for a write of zeros.
+    /// Returns true if programs of the block must wait for the fill.
     pub(super) fn must_wait(&self, block: BlockId) -> bool {
-        self.filling.is_some_and(|(stretch, _)| stretch == block.index() / REGION_BLOCKS)
+        self.filling.is_some_and(|filling| filling.region == block.index() / REGION_BLOCKS)
     }
 
-    /// Notes that a block that was never used is about to be programmed.
-    pub(super) fn note_first_program(&mut self, block: BlockId) {
-        let index = block.index() / REGION_BLOCKS;
-        if let Some(state) = self.states.get_mut(index)
-            && *state == RegionState::Untouched
+    /// Notes that a page of the block is programmed: there is nothing to fill.
+    pub(super) fn note_used(&mut self, block: BlockId) {
+        if let Some(state) = self.states.get_mut(block.index() / REGION_BLOCKS)
+            && *state == RegionState::Unknown
         {
             *state = RegionState::Ready;
         }
-        if self.states.get(index + 1) == Some(&RegionState::Untouched) {
-            self.next = Some(index + 1);
+    }
+
+    /// Notes that the first page of a block is about to be programmed.
+    pub(super) fn note_first_program(&mut self, block: BlockId) {
+        self.note_used(block);
+        let after = block.index() / REGION_BLOCKS + 1;
+        if self.states.get(after) == Some(&RegionState::Unknown) {
+            self.next = Some(after);
         }
     }
 
-    /// Returns the next zeros to write, if a region is due. [`complete_write`](Self::complete_write) must follow before the next
-    /// call.
-    pub(super) fn take_write(&mut self) -> Option<ZeroWrite> {
+    /// Returns the next transfer, if a region is due. [`complete_check`](Self::complete_check) or
+    /// [`complete_write`](Self::complete_write) must follow before the next call returns one.
+    pub(super) fn take_transfer(&mut self) -> Option<ZeroTransfer> {
         if self.filling.is_none() {
-            let index = self.next.take()?;
-            if self.states[index] != RegionState::Untouched {
+            let region = self.next.take()?;
+            if self.states[region] != RegionState::Unknown {
                 return None;
             }
-            self.states[index] = RegionState::Filling;
-            self.filling = Some((index, 0));
-            self.zeros = Some(SectorBuffer::zeroed(CHUNK_BYTES / SECTOR_BYTES));
+            self.states[region] = RegionState::Filling;
+            self.filling = Some(FillPosition { region, chunk: 0, checked: false });
+            self.buffer = Some(SectorBuffer::zeroed(CHUNK_BYTES / SECTOR_BYTES));
         }
-        let (index, chunk) = self.filling?;
-        let buffer = self.zeros.take()?;
-        let offset = self.layout.slots_offset() + index as u64 * REGION_BYTES + chunk * CHUNK_BYTES as u64;
-        Some(ZeroWrite { offset, buffer })
+        let FillPosition { region, chunk, checked } = self.filling?;
+        let buffer = self.buffer.take()?;
+        let offset = self.layout.slots_offset + region as u64 * REGION_BYTES + chunk * CHUNK_BYTES as u64;
+        Some(if checked {
+            ZeroTransfer::Write { offset, buffer }
+        } else {
+            ZeroTransfer::Check { offset, buffer }
+        })
+    }
+
+    /// Takes the buffer back after a read of a chunk. Only a chunk of zeros is filled: everything else holds pages, also
+    /// if their first page was lost.
+    pub(super) fn complete_check(&mut self, buffer: Option<SectorBuffer>) {
+        match (&mut self.filling, buffer.filter(|buffer| buffer.iter().all(|&byte| byte == 0))) {
+            (Some(filling), Some(zeros)) => {
+                filling.checked = true;
+                self.buffer = Some(zeros);
+            }
+            _ => self.end_region(),
+        }
     }
 
     /// Takes the buffer back after a write of zeros. A failed write does no harm: zeros only save time.
     pub(super) fn complete_write(&mut self, buffer: Option<SectorBuffer>) {
-        let Some((index, chunk)) = self.filling else {
+        let Some(FillPosition { region, chunk, .. }) = self.filling else {
             return;
         };
-        let first_block = index * REGION_BLOCKS;
+        let first_block = region * REGION_BLOCKS;
         let blocks = (self.layout.geometry.blocks as usize - first_block).min(REGION_BLOCKS) as u64;
         match buffer {
             Some(buffer) if chunk + 1 < blocks => {
-                self.filling = Some((index, chunk + 1));
-                self.zeros = Some(buffer);
+                self.filling = Some(FillPosition { region, chunk: chunk + 1, checked: false });
+                self.buffer = Some(buffer);
             }
-            _ => {
-                self.states[index] = RegionState::Ready;
-                self.filling = None;
-                self.zeros = None;
-            }
+            _ => self.end_region(),
         }
+    }
+
+    fn end_region(&mut self) {
+        if let Some(filling) = self.filling.take() {
+            self.states[filling.region] = RegionState::Ready;
+        }
+        self.buffer = None;
     }
 }

@@ -5,30 +5,23 @@
 //!
 //! It is for tools and tests that aim at one field of a file.
 
-use super::layout::{
-    CopyNumber, FieldOffset, FlashLayout, PIECE_BYTES, SESSION_FIELDS, SLOT_BYTES, STAMP_BYTES, STAMP_FIELDS,
-    STAMP_OFFSET, SUPERBLOCK_FIELDS, TABLE_FIELDS,
+use super::layout::{FieldOffset, FlashLayout, PIECE_BYTES, SLOT_BYTES, SUPERBLOCK_COPIES};
+use super::superblock::SUPERBLOCK_FIELDS;
+use crate::media::{
+    BlockId, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
-use crate::media::{FlashGeometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::ops::Range;
 
 /// The structure that a part of the file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ZoneOwner {
     /// The superblock.
-    Superblock,
-    /// A session record.
-    Session {
-        /// Which of the two copies, from 0.
-        copy: usize,
+    Superblock {
+        /// Which of the copies, from 0.
+        copy: u8,
     },
-    /// A piece of the erase table.
-    Table {
-        /// Its number, from 0.
-        number: usize,
-        /// Which of the two copies, from 0.
-        copy: usize,
-    },
+    /// A commit cell.
+    Cell(CellNumber),
     /// The slot of a page.
     Slot(PageAddress),
 }
@@ -44,7 +37,36 @@ pub struct FileZone {
     pub range: Range<u64>,
 }
 
-/// The map of the files of one geometry.
+/// The fields of a page's spare, which the log writes (`docs/formats/medium-2.md`).
+const SPARE_FIELDS: &[FieldOffset] = &[
+    ("magic", 0),
+    ("version", 4),
+    ("kind", 5),
+    ("page", 6),
+    ("class", 7),
+    ("first", 8),
+    ("used", 10),
+    ("block", 12),
+    ("data_crc", 16),
+    ("namespaces_before", 20),
+    ("order", 24),
+    ("tick", 32),
+    ("open_sequence", 40),
+    ("durable_tick", 48),
+    ("durable_sequence", 56),
+    ("accepted_tick", 64),
+    ("accepted_sequence", 72),
+    ("continues", 80),
+    ("sequence_before", 88),
+    ("authentication", 96),
+    ("zero", 112),
+    ("crc", 124),
+];
+
+/// The parts of a commit cell: the commit record and what lies behind it.
+const CELL_FIELDS: &[FieldOffset] = &[("record", 0), ("zero", 1_024)];
+
+/// The map of new files of one geometry.
 #[derive(Clone, Copy, Debug)]
 pub struct FileZones {
     layout: FlashLayout,
@@ -61,32 +83,28 @@ impl FileZones {
     /// Returns the length of the file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.layout.file_bytes()
+        self.layout.file_bytes
     }
 
-    /// Returns every structure in front of the slots, in the order of the file.
+    /// Returns every structure that is not a slot, in the order of the file.
     #[must_use]
     pub fn metadata(&self) -> Vec<ZoneOwner> {
-        let copies = 0..CopyNumber::BOTH.len();
-        let tables =
-            copies.clone().flat_map(|copy| (0..self.layout.table_pieces()).map(move |number| (number, copy)));
-        [ZoneOwner::Superblock]
-            .into_iter()
-            .chain(copies.map(|copy| ZoneOwner::Session { copy }))
-            .chain(tables.map(|(number, copy)| ZoneOwner::Table { number, copy }))
-            .collect()
+        let cells = (0..self.layout.cells.0 + self.layout.cells.1).map(CellNumber).map(ZoneOwner::Cell);
+        let copies = (0..SUPERBLOCK_COPIES).map(|copy| ZoneOwner::Superblock { copy });
+        let mut owners: Vec<_> = copies.chain(cells).collect();
+        owners.sort_by_key(|&owner| self.range(owner).start);
+        owners
     }
 
-    /// Returns the bytes of a structure.
+    /// Returns the bytes of a structure; none if there is no such structure.
     #[must_use]
     pub fn range(&self, owner: ZoneOwner) -> Range<u64> {
-        let copy_number = |copy: usize| CopyNumber::BOTH[copy.min(1)];
         let (start, bytes) = match owner {
-            ZoneOwner::Superblock => (0, PIECE_BYTES),
-            ZoneOwner::Session { copy } => (FlashLayout::session_offset(copy_number(copy)), PIECE_BYTES),
-            ZoneOwner::Table { number, copy } => {
-                (self.layout.table_offset(number, copy_number(copy)), PIECE_BYTES)
-            }
+            ZoneOwner::Superblock { copy } => (self.layout.superblock_offset(copy), PIECE_BYTES),
+            ZoneOwner::Cell(cell) => match self.layout.cell_offset(cell) {
+                Some(offset) => (offset, PIECE_BYTES),
+                None => (self.layout.file_bytes, 0),
+            },
             ZoneOwner::Slot(page) => (self.layout.slot_offset(page), SLOT_BYTES),
         };
         start..start + bytes as u64
@@ -97,9 +115,8 @@ impl FileZones {
     pub fn fields(&self, owner: ZoneOwner) -> Vec<FileZone> {
         let whole = self.range(owner);
         let fields: Vec<FieldOffset> = match owner {
-            ZoneOwner::Superblock => SUPERBLOCK_FIELDS.to_vec(),
-            ZoneOwner::Session { .. } => SESSION_FIELDS.to_vec(),
-            ZoneOwner::Table { .. } => TABLE_FIELDS.to_vec(),
+            ZoneOwner::Superblock { .. } => SUPERBLOCK_FIELDS.to_vec(),
+            ZoneOwner::Cell(_) => CELL_FIELDS.to_vec(),
             ZoneOwner::Slot(_) => slot_fields(),
         };
         let starts = fields.iter().map(|&(_, offset)| whole.start + offset as u64);
@@ -114,28 +131,21 @@ impl FileZones {
     /// Returns the structure that a byte of the file belongs to.
     #[must_use]
     pub fn owner_at(&self, offset: u64) -> Option<ZoneOwner> {
-        let Some(in_slots) = offset.checked_sub(self.layout.slots_offset()) else {
+        if !(self.layout.slots_offset..self.layout.tail_offset()).contains(&offset) {
             return self.metadata().into_iter().find(|&owner| self.range(owner).contains(&offset));
-        };
-        let index = usize::try_from(in_slots / SLOT_BYTES as u64).ok()?;
-        let block = u32::try_from(index / PAGES_PER_BLOCK).ok().filter(|&block| block < self.blocks())?;
+        }
+        let index = usize::try_from((offset - self.layout.slots_offset) / SLOT_BYTES as u64).ok()?;
+        let block = u32::try_from(index / PAGES_PER_BLOCK).ok()?;
         let page = u8::try_from(index % PAGES_PER_BLOCK).ok()?;
-        Some(ZoneOwner::Slot(PageAddress::new(crate::media::BlockId(block), page)))
-    }
-
-    fn blocks(&self) -> u32 {
-        self.layout.geometry.blocks
+        Some(ZoneOwner::Slot(PageAddress::new(BlockId(block), page)))
     }
 }
 
-/// Returns the parts of a slot: data, spare, the fields of the stamp, and the padding behind them.
+/// Returns the parts of a slot: data, the fields of the spare, and the padding behind them.
 fn slot_fields() -> Vec<FieldOffset> {
-    let stamp = STAMP_FIELDS.iter().map(|&(name, offset)| (name, STAMP_OFFSET + offset));
-    [("data", 0), ("spare", PAGE_DATA_BYTES)]
-        .into_iter()
-        .chain(stamp)
-        .chain([("padding", STAMP_OFFSET + STAMP_BYTES)])
-        .collect()
+    let spare = SPARE_FIELDS.iter().map(|&(name, offset)| (name, PAGE_DATA_BYTES + offset));
+    let padding = ("padding", PAGE_DATA_BYTES + PAGE_SPARE_BYTES);
+    [("data", 0)].into_iter().chain(spare).chain([padding]).collect()
 }
 
 #[cfg(test)]
@@ -144,14 +154,16 @@ mod tests {
 
     #[test]
     fn zones_cover_the_whole_file_in_order_and_name_their_owner() {
-        let geometry = FlashGeometry::with_blocks(600);
+        let geometry = FlashGeometry::with_blocks(40);
         let zones = FileZones::new(geometry);
         let mut owners = zones.metadata();
-        assert_eq!(owners.len(), 1 + 2 + 2 * 2);
-        for block in 0..geometry.blocks {
-            let pages = (0..64).map(|page| PageAddress::new(crate::media::BlockId(block), page));
-            owners.extend(pages.map(ZoneOwner::Slot));
-        }
+        assert_eq!(owners.len(), 4 + 64);
+        let front = owners.partition_point(|&owner| zones.range(owner).start < zones.layout.slots_offset);
+        assert_eq!(front, 2 + 32);
+        let pages = (0..geometry.blocks).flat_map(|block| {
+            (0..64).map(move |page| ZoneOwner::Slot(PageAddress::new(BlockId(block), page)))
+        });
+        owners.splice(front..front, pages);
         let mut end = 0;
         for owner in owners {
             for zone in zones.fields(owner) {

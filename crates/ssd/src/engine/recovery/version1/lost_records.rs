@@ -5,7 +5,7 @@
 //! that a power cut may have lost is among them: the checkpoint is fuzzy and names records that were not durable yet.
 
 use super::corruption::Durable;
-use super::scan::Line;
+use super::super::replay::Line;
 use crate::engine::checkpoint::stream::DecodedCheckpoint;
 use crate::ftl::Ftl;
 use crate::index::{IndexEntry, KeyHash};
@@ -36,7 +36,7 @@ pub(super) fn lost_records<M: Media>(
             && ftl.blocks().get(block).order >= decoded.start_order
             && surely.holds(ftl.blocks().get(block).order, entry.address)
     };
-    let all = decoded.segments.iter().flatten().chain(&decoded.flat);
+    let all = decoded.index.segments.iter().flatten().chain(&decoded.index.flat);
     let mut missing: Vec<(KeyHash, IndexEntry)> = all.filter(|(_, entry)| behind(entry)).copied().collect();
     missing.sort_unstable_by_key(|(hash, entry)| (*hash, entry.address));
     let mut found = vec![false; missing.len()];

@@ -5,41 +5,24 @@
 //! all of its bytes, across all pages and blocks that it spans.
 
 use super::block_pages::BlockPages;
-use super::page_reads::read_pages;
+use super::super::page_reads::read_pages;
+use super::super::replay::Line;
 use super::survey::Survey;
-use crate::command::{NamespaceId, Sequence};
+use crate::command::Sequence;
 use crate::engine::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::index::{FlatIndex, KeyHash};
-use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
-use crate::log::page::{NO_RECORD, PageKind, PageSpare};
+use crate::index::FlatIndex;
+use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::prefix::{EPOCH_SHIFT, Tick};
+use crate::log::page_version1::{NO_RECORD, PageKind, PageSpare};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-
-/// One record that the scan found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
-    /// Digest of namespace and key.
-    pub(super) digest: u128,
-    pub(super) hash: KeyHash,
-    pub(super) sequence: Sequence,
-    /// Order of the block it lies in.
-    pub(super) order: u64,
-    pub(super) address: RecordAddress,
-    pub(super) units: u32,
-    pub(super) namespace: NamespaceId,
-    pub(super) flags: u8,
-    pub(super) expiry_ms: u64,
-    /// True if its checksum is wrong and its header is trusted nevertheless.
-    pub(super) is_corrupt: bool,
-}
 
 /// The result of the scan.
 #[derive(Debug, Default)]
@@ -174,6 +157,7 @@ impl Scanner<'_> {
             tombstone_sequence: Sequence(0),
             next: None,
             pages: pages.programmed,
+            last_tick: Tick(0),
             checkpoint: false,
             has_damage: self.found.damaged_blocks.contains(&pages.block),
         };
@@ -301,7 +285,7 @@ impl Scanner<'_> {
     /// Adds one whole record. Returns false if its checksum is wrong.
     fn add_record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
         let header = header_of(bytes).filter(|header| {
-            crc32c(0, &bytes[4..header.payload_end()]) == header.crc || mutant(Mutant::RecordChecksumIgnored)
+            crc32c(0, &bytes[4..header.payload_end()]) == header.crc
         });
         let Some(header) = header else {
             self.count_damage(address.block());

@@ -1,20 +1,19 @@
 //! Loads the newest whole checkpoint, and the block table of the blocks in use.
 
-use super::CheckpointFound;
-use super::page_reads::{PageBytes, read_pages};
+use super::super::CheckpointFound;
+use super::super::page_reads::{PageBytes, read_pages};
 use super::scan::Scanned;
 use super::survey::{FirstPage, Survey};
 use crate::command::Sequence;
 use crate::engine::OpenProgress;
-use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode, split_page_context};
+use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode_version_1, split_page_context};
 use crate::ftl::recovering::RecoveringFtl;
-use crate::index::{IndexEntry, KeyHash};
-use crate::log::blocks::{BlockEntry, BlockState, EPOCH_SHIFT};
-use crate::log::page::{PageKind, PageSpare};
+use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::prefix::EPOCH_SHIFT;
+use crate::log::page_version1::{PageKind, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +49,7 @@ pub(super) fn newest_checkpoint<M: Media>(
         parts.sort_unstable();
         let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block)| block).collect();
         match read_stream(ftl, id, &blocks, now, progress)? {
-            Stream::Whole(stream) => match decode(&stream) {
+            Stream::Whole(stream) => match decode_version_1(&stream) {
                 Some(decoded) => return Ok((Some((blocks, decoded)), CheckpointFound::Whole)),
                 None => found = CheckpointFound::Damaged,
             },
@@ -111,7 +110,7 @@ pub(super) fn adopt<M: Media>(
     scanned: &Scanned,
     decoded: Option<&DecodedCheckpoint>,
     checkpoint_blocks: &[BlockId],
-) -> u64 {
+) {
     let mut found: BTreeMap<u64, (BlockId, BlockEntry)> = BTreeMap::new();
     for (number, block) in decoded.map(|decoded| &decoded.blocks[..]).unwrap_or_default() {
         let same = match survey.first_pages.get(number.index()) {
@@ -147,7 +146,6 @@ pub(super) fn adopt<M: Media>(
         let order = survey.spare(*number).map_or(0, |spare| spare.order);
         ftl.adopt(*number, checkpoint_block(order));
     }
-    ftl.finish_adoption(survey.highest_order.max(scanned.highest_order))
 }
 
 /// Returns the highest order up to which no block of the last epoch is missing, at least the highest durable order. A
@@ -176,42 +174,9 @@ fn checkpoint_block(order: u64) -> BlockEntry {
         tombstone_sequence: Sequence(0),
         next: None,
         pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
+        last_tick: crate::log::prefix::Tick(0),
         checkpoint: true,
         has_damage: false,
     }
 }
 
-/// Puts the checkpoint's entries into the index, except those that point into blocks opened or erased since, which may
-/// hold other data now. The records of these entries are in the scanned part of the log.
-pub(super) fn load_index<M: Media>(
-    ftl: &mut RecoveringFtl<M>,
-    decoded: &DecodedCheckpoint,
-    cleared: &[bool],
-) {
-    // Index positions outside every namespace were refused when the stream was decoded.
-    for (position, entry) in &decoded.flat {
-        if is_valid(ftl, decoded, cleared, entry) {
-            ftl.insert_block(*position, *entry);
-        }
-    }
-    for (number, entries) in decoded.segments.iter().enumerate() {
-        let valid = entries.iter().filter(|(_, entry)| is_valid(ftl, decoded, cleared, entry));
-        let valid: Vec<(KeyHash, IndexEntry)> = valid.copied().collect();
-        ftl.insert_segment(number, &valid);
-    }
-}
-
-/// Returns true if a block of the checkpoint's time still holds the record of an entry, and no clear removed it since.
-fn is_valid<M: Media>(
-    ftl: &RecoveringFtl<M>,
-    decoded: &DecodedCheckpoint,
-    cleared: &[bool],
-    entry: &IndexEntry,
-) -> bool {
-    let block = entry.address.block();
-    block.0 < ftl.geometry().blocks
-        && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
-        && ftl.blocks().get(block).order != 0
-        && (ftl.blocks().get(block).order < decoded.start_order || mutant(Mutant::EntryOfReusedBlockLoaded))
-        && !ftl.blocks().get(block).checkpoint
-}

@@ -4,9 +4,9 @@
 //! lost before the device opens, and those that the collector may pass over. Invariant: a page that a power cut may have
 //! torn is not among the former, and a page that only a later read needs is among neither.
 
-use super::Recovered;
+use super::Findings;
 use super::corruption::Durable;
-use super::scan::Line;
+use super::super::replay::Line;
 use super::survey::{FirstPage, Survey};
 use crate::command::Sequence;
 use crate::ftl::recovering::RecoveringFtl;
@@ -46,7 +46,7 @@ pub(super) fn durable_losses<M: Media>(
 pub(super) fn report_unreadable<M: Media>(
     ftl: &RecoveringFtl<M>,
     survey: &Survey,
-    recovered: &mut Recovered,
+    findings: &mut Findings,
 ) {
     let lacks = |failed: &UnreadablePage| {
         let block = failed.page.block;
@@ -57,15 +57,12 @@ pub(super) fn report_unreadable<M: Media>(
                 survey.first_pages.get(block.index()) == Some(&FirstPage::Unreadable)
                     || ftl.blocks().get(block).state == BlockState::Dirty
             }
-            (PageNeed::Log, None) => recovered.durable_losses.contains(&failed.page),
+            (PageNeed::Log, None) => findings.durable_losses.contains(&failed.page),
             // A power cut tears a first page, or a page of a checkpoint that nothing depends on.
             (PageNeed::BlockSurvey | PageNeed::Checkpoint, None) | (PageNeed::Record, _) => false,
             (PageNeed::Checkpoint | PageNeed::Log, Some(_)) | (PageNeed::Index, _) => true,
         }
     };
     let pages: Vec<UnreadablePage> = ftl.failures().pages().filter(|failed| lacks(failed)).copied().collect();
-    let torn = ftl.failures().pages().filter(|failed| failed.need == PageNeed::Log);
-    let passed_over = torn.chain(&pages).map(|failed| failed.page).collect();
-    recovered.incomplete.unreadable_pages = passed_over;
-    recovered.unreadable = UnreadablePages::new(pages, [survey.highest_order, survey.checkpoint_next]);
+    findings.unreadable = UnreadablePages::new(pages, [survey.highest_order, survey.checkpoint_next]);
 }

@@ -4,8 +4,7 @@
 //! instead of an older value. Invariant: a record that a power cut may have torn is never among them: such a write was
 //! not acknowledged, or lies in a block whose erase was interrupted, and another record of its key is still valid.
 
-use super::Recovered;
-use super::scan::Line;
+use super::super::replay::Line;
 use crate::command::Sequence;
 use crate::log::blocks::BlockEntry;
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordAddress};
@@ -19,7 +18,6 @@ pub(super) fn add_corrupt(
     mut rotten: Vec<Line>,
     (blocks, blank_pages): (&[(BlockId, BlockEntry)], &BTreeMap<BlockId, PageAddress>),
     durable: Sequence,
-    recovered: &mut Recovered,
 ) {
     if rotten.is_empty() {
         return;
@@ -43,7 +41,6 @@ pub(super) fn add_corrupt(
         alone.remove(&line.sequence);
     }
     for line in rotten.into_iter().filter(|line| alone.contains(&line.sequence)) {
-        recovered.incomplete.corrupt_blocks.insert(line.address.block());
         lines.push(Line { is_corrupt: true, ..line });
     }
 }

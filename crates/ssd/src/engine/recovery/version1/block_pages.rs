@@ -3,8 +3,8 @@
 //! Input: pages in order, as they are read from the medium. Output: the block's data as one run, and the page spares.
 //! Invariant: a page from before the block's last erase is never taken for one written after it.
 
-use super::page_reads::PageBytes;
-use crate::log::page::{NO_RECORD, PageSpare};
+use super::super::page_reads::PageBytes;
+use crate::log::page_version1::{NO_RECORD, PageSpare};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::ops::Range;
 
@@ -81,7 +81,11 @@ impl BlockPages {
 
     /// Returns the spare of a page, if the page belongs to this life.
     pub(super) fn spare(&self, number: usize, life: &PageSpare) -> Option<PageSpare> {
-        self.spares.get(number).copied().flatten().filter(|spare| spare.order == life.order)
+        self.spares
+            .get(number)
+            .copied()
+            .flatten()
+            .filter(|spare| spare.order == life.order)
     }
 
     /// Returns true if, by the pages of this life, a record ends at this offset of the block: another one starts there,

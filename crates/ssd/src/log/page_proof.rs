@@ -1,0 +1,37 @@
+//! The proof of a page that was read: it is the page that was programmed there in the present life of its block.
+//!
+//! Input: the bytes of a page, its address and the order of its block. Output: true if they are what was programmed.
+//! Invariant: on a medium of version 2 no page enters device DRAM without this proof.
+
+use super::page::PageSpare;
+use super::page_version1;
+use crate::media::{MediaTraits, MediumVersion, PageAddress};
+
+/// What the pages of a medium are checked by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageProof {
+    traits: MediaTraits,
+    /// Blocks below this order were written by version 1.
+    version_1_below: u64,
+}
+
+impl PageProof {
+    /// Makes the check for a medium on which version 1 wrote the blocks below an order.
+    pub(crate) fn new(traits: MediaTraits, version_1_below: u64) -> Self {
+        Self { traits, version_1_below }
+    }
+
+    /// Returns true if the bytes are those of the page, in the life of its block with this order.
+    pub(crate) fn holds(&self, bytes: &[u8], page: PageAddress, order: u64) -> bool {
+        match self.traits.version {
+            // Version 1 has no such proof: its records are checked one by one.
+            MediumVersion::One => true,
+            MediumVersion::Two if order < self.version_1_below => {
+                page_version1::PageSpare::decode(bytes, page.page).is_some_and(|spare| spare.order == order)
+            }
+            MediumVersion::Two => {
+                PageSpare::of_intact(bytes, page, self.traits.checksum_seed).is_some_and(|spare| spare.order == order)
+            }
+        }
+    }
+}
