@@ -271,10 +271,12 @@ impl<M: Media> SsdDevice<M> {
     ///
     /// # Errors
     /// The media failure that prevents it.
-    pub fn shutdown(&mut self, mut now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
-        if self.ftl.is_read_only() {
-            return Ok(now);
-        }
+    pub fn shutdown(&mut self, now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
+        if self.ftl.is_read_only() { Ok(now) } else { self.finish_checkpoint(now, wall) }
+    }
+
+    /// Makes all data durable and writes a checkpoint, and returns the time at which a durable record says so.
+    fn finish_checkpoint(&mut self, mut now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
         let applied = self.ftl.last_sequence();
         self.ftl.request_sequence(applied);
         self.checkpointer.request();

@@ -275,11 +275,17 @@ impl<M: Media> SsdDevice<M> {
         };
         let root = recovered.log.root;
         device.checkpointer.resume(recovered.checkpoint_blocks, root.number + 1, root.start_order);
-        if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT {
+        device.ftl.set_wall(start.wall);
+        if is_accepted {
+            // Behind the window of a new checkpoint no later opening misses the pages again.
+            match device.finish_checkpoint(now, start.wall) {
+                Ok(done) => now = done,
+                Err(error) => return Err(OpenError { media: device.ftl.into_media(), reason: error.into() }),
+            }
+        } else if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT || !device.opening_losses.lost.is_empty() {
             device.checkpointer.request();
         }
         device.now = now;
-        device.ftl.set_wall(start.wall);
         device.resume_sanitize();
         Ok(device)
     }

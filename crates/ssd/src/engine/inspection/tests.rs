@@ -126,20 +126,19 @@ fn inspection_is_refused_while_a_device_serves_and_two_inspections_run_together(
 
 /// Flips a bit `offset` bytes after the start of each occurrence of `pattern` in the file, stale copies included.
 fn flip_bit_after(directory: &TempDir, pattern: &[u8], offset: usize) {
-    flip_bits_after(directory, pattern, offset, usize::MAX);
-}
-
-/// Flips a bit behind each of the last `count` places of a pattern.
-fn flip_bits_after(directory: &TempDir, pattern: &[u8], offset: usize, count: usize) {
     let path = directory.path().join(FLASH_FILE_NAME);
     let mut bytes = fs::read(&path).unwrap();
-    let matches = bytes.windows(pattern.len()).enumerate().filter(|(_, window)| *window == pattern);
-    let matches: Vec<usize> = matches.map(|(at, _)| at).collect();
-    assert!(!matches.is_empty());
-    for at in matches.into_iter().rev().take(count) {
+    for at in places_of(&bytes, pattern) {
         bytes[at + offset] ^= 1;
     }
     fs::write(path, bytes).unwrap();
+}
+
+fn places_of(bytes: &[u8], pattern: &[u8]) -> Vec<usize> {
+    let matches = bytes.windows(pattern.len()).enumerate().filter(|(_, window)| *window == pattern);
+    let matches: Vec<usize> = matches.map(|(at, _)| at).collect();
+    assert!(!matches.is_empty());
+    matches
 }
 
 #[test]
@@ -164,10 +163,18 @@ fn damaged_map_is_reported_and_the_other_copy_is_used() {
     let directory = TempDir::new().unwrap();
     let (host, keys) = used_device(&directory);
     host.shut_down();
-    flip_bits_after(&directory, b"HWCK", 20, 1);
-    let found = inspect_file(&directory);
-    assert_eq!((found.checkpoint, found.damaged_checkpoint_pages), (CheckpointFound::Whole, 1));
-    assert_clean(&found, keys);
+    let whole = fs::read(directory.path().join(FLASH_FILE_NAME)).unwrap();
+    let mut damaged = 0;
+    for at in places_of(&whole, b"HWCK") {
+        let mut bytes = whole.clone();
+        bytes[at + 20] ^= 1;
+        fs::write(directory.path().join(FLASH_FILE_NAME), bytes).unwrap();
+        let found = inspect_file(&directory);
+        assert_eq!(found.checkpoint, CheckpointFound::Whole);
+        assert_clean(&found, keys);
+        damaged += found.damaged_checkpoint_pages;
+    }
+    assert_eq!(damaged, 2, "each copy of the map of the present checkpoint");
 }
 
 #[test]
