@@ -81,8 +81,9 @@ struct Evacuated {
 /// Returns the log block of the lowest order.
 fn oldest_block(media: &SimMedia) -> BlockId {
     let order = |block: &BlockId| {
-        let image = media.flash()?.page(PageAddress::new(*block, 0))?;
-        Some(PageSpare::decode(image.bytes(), 0)?.order)
+        let first = PageAddress::new(*block, 0);
+        let image = media.flash()?.page(first)?;
+        Some(PageSpare::decode(image.bytes(), first, 0)?.order)
     };
     (0..BLOCKS).map(BlockId).filter(|block| order(block).is_some()).min_by_key(order).unwrap()
 }

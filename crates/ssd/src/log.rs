@@ -153,6 +153,12 @@ impl RecordLog {
         Prefix { tick: self.filled_end.tick, sequence: self.appended }
     }
 
+    /// Returns the namespaces of the last pages.
+    #[must_use]
+    pub fn recent_namespaces(&self) -> u32 {
+        self.recent.named()
+    }
+
     /// Returns the namespaces of the last pages, and forgets the pages of the commit that ends here.
     pub fn take_commit_namespaces(&mut self) -> u32 {
         self.recent.take_commit()
@@ -482,12 +488,6 @@ impl RecordLog {
         let waiting = self.filled.front().map(|filled| filled.id);
         let flying = self.in_flight.keys().next().copied();
         waiting.into_iter().chain(flying).all(|id| id >= barrier)
-    }
-
-    /// Returns true if nothing was appended behind the last filled page, and the medium has programmed every filled page.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.is_completed_below(self.program_next) && self.open.as_ref().is_none_or(|open| open.offset == 0)
     }
 
     /// Returns the bytes of a page that is not submitted to the medium yet.

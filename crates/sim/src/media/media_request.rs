@@ -1,6 +1,5 @@
 //! An operation in flight, without its frame.
 
-use super::injected_faults::media_error;
 use headwater_ssd::media::{BlockId, CellNumber, MediaError, MediaOp, PageAddress};
 
 /// An operation without its frame.
@@ -28,11 +27,12 @@ impl MediaRequest {
     }
 
     /// Returns the error with which a medium completes the operation.
+    // As from the kernel: only a page that a power cut left unreadable is one that the medium itself calls lost.
     pub(super) fn error(&self, errno: i32) -> MediaError {
         match self {
             Self::ReadCell(cell) | Self::WriteCell(cell) => MediaError::Cell { errno, cell: *cell },
             Self::Read(_) | Self::Program(_) | Self::Erase(_) | Self::Flush(_) => {
-                media_error(errno, self.page())
+                MediaError::Io { errno, page: self.page() }
             }
         }
     }

@@ -205,7 +205,7 @@ fn programmed_pages(file: &SimFile, zones: &FileZones) -> Vec<(PageAddress, &'st
     pages
         .filter_map(|page| {
             let slot = zones.range(ZoneOwner::Slot(page));
-            let spare = PageSpare::decode(&file.bytes(slot), page.page)?;
+            let spare = PageSpare::decode(&file.bytes(slot), page, file.checksum_seed())?;
             let kind = match spare.kind {
                 PageKind::Log => "log",
                 PageKind::Checkpoint => "checkpoint",

@@ -92,6 +92,7 @@ impl<M: Media> Ftl<M> {
             self.flash.set_durable(self.flash.log().end());
         }
         let barrier = self.flash.seal();
+        self.idle_record_due = None;
         let (end, claims) = self.flash.write_commit_records(CommitKind::Commit);
         let checkpoint = self.flash.records().root().number;
         self.commit.begin(CommitTarget { end, barrier, claims, checkpoint });
@@ -135,13 +136,14 @@ impl<M: Media> Ftl<M> {
     /// Writes a record that says what is durable, if nothing was written for a while. No flush follows: it ends the time
     /// in which one fault can take the last commit unnoticed as soon as the system writes it.
     fn write_idle_record(&mut self, now: Nanos) -> bool {
-        let due = self.idle_record_due.is_some_and(|due| due <= now) && self.flash.log().is_idle();
-        if !due || !self.flash.records().is_written() || !self.flash.write_idle_record() {
+        if self.idle_record_due.is_none_or(|due| due > now) {
             return false;
         }
-        self.idle_record_due = None;
+        let wrote = self.flash.records().is_written() && self.flash.write_idle_record();
+        // Without a frame for it the record is tried again later.
+        self.idle_record_due = (!wrote).then(|| now.after(IDLE_RECORD_DELAY));
         self.flash.submit_records(now);
-        true
+        wrote
     }
 }
 

@@ -277,7 +277,10 @@ impl<M: Media> FlashLog<M> {
         if !self.page_cache.reserve(1) {
             return false;
         }
-        let fields = self.commit_fields(CommitKind::Idle);
+        // It names no page behind the last commit: only a commit may end there.
+        let (durable, accepted) = (self.log.durable_claim(), self.log.accepted());
+        let namespaces = self.log.recent_namespaces();
+        let fields = CommitFields { kind: CommitKind::Idle, end: durable, durable, accepted, namespaces };
         self.write_commit_record(&fields);
         true
     }
