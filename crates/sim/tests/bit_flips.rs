@@ -117,7 +117,9 @@ fn opened_last(media: &SimMedia) -> BlockId {
     let first = |block: &u32| media.flash().unwrap().page(PageAddress::new(BlockId(*block), 0));
     let order = |block: &u32| {
         let image = first(block).expect("only blocks with a first page remain");
-        PageSpare::decode(image.bytes(), PageAddress::new(BlockId(*block), 0), 0).expect("no page is damaged yet").order
+        PageSpare::decode(image.bytes(), PageAddress::new(BlockId(*block), 0), 0)
+            .expect("no page is damaged yet")
+            .order
     };
     BlockId((0..20).filter(|block| first(block).is_some()).max_by_key(order).unwrap())
 }

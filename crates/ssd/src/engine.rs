@@ -12,6 +12,7 @@ mod execute;
 pub mod inspection;
 mod open;
 mod operation;
+pub(crate) mod progress;
 mod recovery;
 mod schedule;
 mod throttle;
@@ -39,9 +40,10 @@ use validate::check_batch;
 pub use crate::config::{
     DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
 };
-pub use open::{OpenError, OpenProgress, OpenReason, OpeningLosses, OpeningReads, StartTime};
-pub use recovery::RecoveryError;
+pub use open::{OpenError, OpenReason, OpeningLosses, OpeningReads, StartTime};
 pub(crate) use open::{build_ftl, recover_readable};
+pub use progress::OpenProgress;
+pub use recovery::RecoveryError;
 
 /// A key-value and block device on one medium.
 #[derive(Debug)]
@@ -285,7 +287,8 @@ impl<M: Media> SsdDevice<M> {
             if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
                 return Err(error);
             }
-            let settled = self.ftl.durable() >= applied && !self.checkpointer.is_busy() && self.ftl.is_settled();
+            let settled =
+                self.ftl.durable() >= applied && !self.checkpointer.is_busy() && self.ftl.is_settled();
             if settled {
                 return Ok(now);
             }

@@ -37,8 +37,8 @@ use crate::log::blocks::BlockTable;
 use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
-use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::log::page_proof::PageProof;
+use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
@@ -73,7 +73,7 @@ pub(crate) enum StallReason {
     NotDurable(Sequence),
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
     Unreadable(PageAddress),
-    /// What is found may be superseded by a record that the medium lost. Only a write of the key ends this.
+    /// A record that the medium lost may supersede the one that is found. Only a write of the key ends this.
     InDoubt,
 }
 

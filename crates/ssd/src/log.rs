@@ -15,6 +15,7 @@ pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod page;
 pub mod page_cache;
+mod page_programs;
 pub(crate) mod page_proof;
 pub(crate) mod page_reads;
 pub mod page_version1;
@@ -32,26 +33,20 @@ use crate::log::page_cache::PageCache;
 use crate::log::prefix::{Prefix, Tick};
 use crate::log::recent_namespaces::RecentNamespaces;
 use crate::log::record::{FLAG_CHAINED, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
-use crate::media::geometry::{
-    BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
-};
-use crate::media::token::MediaPurpose;
-use crate::media::{Media, MediaOp, MediaTraits, RefusedOp};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::{Media, MediaTraits};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::{copy_streaming, crc32c};
+use headwater_host::copy::crc32c;
+use page_programs::PagePrograms;
 use record_writer::RecordWriter;
-use std::collections::{BTreeMap, VecDeque};
 
 pub use record_source::RecordSource;
 
 /// A longer record continues in the next block if the open block has too little room; a shorter one is placed whole in
 /// the next block.
 const CHAIN_FROM_BYTES: usize = BLOCK_DATA_BYTES / 16;
-
-/// Data and spare; the bytes of a frame behind them belong to the medium.
-const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 
 /// The state of the checksum in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,20 +73,11 @@ struct OpenBlock {
     frame: Option<MediaFrame>,
 }
 
-#[derive(Debug)]
-struct FilledPage {
-    id: u64,
-    page: PageAddress,
-    frame: MediaFrame,
-}
-
 /// The log of a device, with its one write frontier.
 #[derive(Debug)]
 pub struct RecordLog {
     open: Option<OpenBlock>,
-    filled: VecDeque<FilledPage>,
-    in_flight: BTreeMap<u64, PageAddress>,
-    program_next: u64,
+    programs: PagePrograms,
     traits: MediaTraits,
     needs_guard: bool,
     /// The last filled page with records, and the last sequence that was given out by then.
@@ -104,7 +90,6 @@ pub struct RecordLog {
     /// The end of the epoch before.
     accepted: Prefix,
     sequence_next: Sequence,
-    programmed_pages: u64,
 }
 
 impl RecordLog {
@@ -113,9 +98,7 @@ impl RecordLog {
     pub fn new(traits: MediaTraits) -> Self {
         Self {
             open: None,
-            filled: VecDeque::new(),
-            in_flight: BTreeMap::new(),
-            program_next: 0,
+            programs: PagePrograms::default(),
             traits,
             needs_guard: false,
             filled_end: Prefix::default(),
@@ -124,11 +107,13 @@ impl RecordLog {
             durable: Prefix::default(),
             accepted: Prefix::default(),
             sequence_next: Sequence(1),
-            programmed_pages: 0,
         }
     }
 
     /// Sets the prefix that later pages call durable.
+    ///
+    /// # Panics
+    /// It lies below the prefix before.
     pub fn set_durable(&mut self, durable: Prefix) {
         assert!(durable >= self.durable, "pages would call less durable than before");
         self.durable = durable;
@@ -168,11 +153,12 @@ impl RecordLog {
     #[must_use]
     pub fn barrier(&self) -> u64 {
         let open = self.open.as_ref().is_some_and(|open| open.offset > 0);
-        self.program_next + u64::from(open)
+        self.programs.next() + u64::from(open)
     }
 
-    /// Returns the sequence that the next new record gets. The sequence counts as used once [`advance_sequence`](Self::advance_sequence)
-    /// is called, after the append, so that a block opened for the record is not older than the record.
+    /// Returns the sequence that the next new record gets. The sequence counts as used once
+    /// [`advance_sequence`](Self::advance_sequence) is called, after the append, so that a block opened for the record is
+    /// not older than the record.
     #[must_use]
     pub fn sequence_next(&self) -> Sequence {
         self.sequence_next
@@ -195,13 +181,13 @@ impl RecordLog {
     /// Returns the pages that the medium accepted so far.
     #[must_use]
     pub fn programmed_pages(&self) -> u64 {
-        self.programmed_pages
+        self.programs.programmed_pages()
     }
 
     /// Returns the pages that are filled and not yet accepted by the medium.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.filled.len()
+        self.programs.filled()
     }
 
     /// Returns the order of the block, and the last tick, in front of which a checkpoint that begins now covers the log.
@@ -253,7 +239,7 @@ impl RecordLog {
         self.appended = self.appended.max(header.sequence);
         let address = self.start_record(dram);
         blocks.raise_max_sequence(address.block(), header.sequence);
-        let filled_before = self.filled.len();
+        let filled_before = self.programs.filled();
         let encoded = header.encode();
         let namespace = 1 << header.namespace.0;
         let mut writer =
@@ -301,14 +287,11 @@ impl RecordLog {
 
     /// Returns the frame that holds the start of the record being appended.
     fn record_start_page(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
-        match self.filled.get_mut(filled_before) {
-            Some(filled) if filled.page == page => &mut filled.frame,
-            _ => self
-                .open
-                .as_mut()
-                .and_then(|open| open.frame.as_mut())
-                .expect("the record starts in the open page"),
+        if let Some(filled) = self.programs.filled_page(filled_before, page) {
+            return filled;
         }
+        let open = self.open.as_mut().and_then(|open| open.frame.as_mut());
+        open.expect("the record starts in the open page")
     }
 
     /// Pads the open page to the next record boundary.
@@ -364,8 +347,7 @@ impl RecordLog {
             self.recent.push(std::mem::take(&mut open.namespaces));
             blocks.set_last_tick(open.block, tick);
         }
-        self.filled.push_back(FilledPage { id: self.program_next, page: address, frame });
-        self.program_next += 1;
+        self.programs.push(address, frame);
         self.needs_guard = kind == PageKind::Log;
         open.page += 1;
         open.offset = 0;
@@ -391,7 +373,7 @@ impl RecordLog {
                 self.close_full_block(dram, blocks);
             }
         }
-        self.program_next
+        self.programs.next()
     }
 
     /// Closes the open block, full or not.
@@ -432,40 +414,7 @@ impl RecordLog {
     /// # Panics
     /// The medium reports a NAND rule: the log broke its invariant.
     pub fn submit<M: Media>(&mut self, media: &mut M, dram: &mut PageCache, now: Nanos) -> bool {
-        let mut moved = false;
-        while let Some(FilledPage { id, page, mut frame }) = self.filled.pop_front() {
-            PageSpare::set_checksums(&mut frame, self.traits.checksum_seed);
-            if !self.traits.addressable {
-                let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(FilledPage { id, page, frame });
-                    break;
-                };
-                // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
-                copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
-                dram.insert(page, shown);
-                dram.pin(page);
-            }
-            match media.submit(MediaPurpose::Program(id).encode(), MediaOp::Program { page, frame }, now) {
-                Ok(()) => {
-                    self.in_flight.insert(id, page);
-                    self.programmed_pages += 1;
-                    moved = true;
-                }
-                Err(RefusedOp { op, reason }) => {
-                    let MediaOp::Program { frame, .. } = op else {
-                        unreachable!("the medium returned another operation")
-                    };
-                    dram.unpin(page);
-                    self.filled.push_front(FilledPage { id, page, frame });
-                    assert!(
-                        reason == crate::media::RefusalReason::QueueFull,
-                        "the log broke a NAND rule at {page}: {reason:?}"
-                    );
-                    break;
-                }
-            }
-        }
-        moved
+        self.programs.submit(self.traits, media, dram, now)
     }
 
     /// Completes a program: unpins its page and returns its frame.
@@ -473,21 +422,13 @@ impl RecordLog {
     /// # Panics
     /// No program with this id is in flight.
     pub fn complete_program(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
-        let page = self.in_flight.remove(&id);
-        dram.unpin(
-            page.unwrap_or_else(|| panic!("the medium completed program {id}, which is not in flight")),
-        );
-        if let Some(frame) = frame {
-            dram.return_frame(frame);
-        }
+        self.programs.complete(id, frame, dram);
     }
 
     /// Returns true if every program with an id below `barrier` has completed.
     #[must_use]
     pub fn is_completed_below(&self, barrier: u64) -> bool {
-        let waiting = self.filled.front().map(|filled| filled.id);
-        let flying = self.in_flight.keys().next().copied();
-        waiting.into_iter().chain(flying).all(|id| id >= barrier)
+        self.programs.is_completed_below(barrier)
     }
 
     /// Returns the bytes of a page that is not submitted to the medium yet.
@@ -500,13 +441,7 @@ impl RecordLog {
         {
             return open.frame.as_deref();
         }
-        let (first, last) = (self.filled.front()?, self.filled.back()?);
-        // Filled pages are consecutive, in one or two blocks except for a record that spans more blocks.
-        let near = page.block == first.page.block || page.block == last.page.block;
-        if !near && self.filled.len() <= PAGES_PER_BLOCK {
-            return None;
-        }
-        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
+        self.programs.peek(page)
     }
 }
 

@@ -19,8 +19,8 @@ use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::log::page_version1::{PageKind, PageSpare};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
-    BlockId, FlashGeometry, Media, MediaOp, MediaToken, MediumVersion, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
-    PageAddress,
+    BlockId, FlashGeometry, Media, MediaOp, MediaToken, MediumVersion, PAGE_DATA_BYTES, PAGE_SPARE_BYTES,
+    PAGES_PER_BLOCK, PageAddress,
 };
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 

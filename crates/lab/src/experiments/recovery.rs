@@ -14,15 +14,17 @@ use crate::report::ReportRow;
 use crate::store_client::StoreClient;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
+use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::log::commit_record::CommitRecord;
 use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::log::record::{UNIT_BYTES, record_units};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
-use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
-use headwater_ssd::media::{FlashGeometry, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use headwater_ssd::media::geometry::{BLOCK_DATA_BYTES, BlockId};
+use headwater_ssd::media::{CELL_BYTES, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -39,8 +41,11 @@ pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 100;
-/// Bytes of a slot of the flash file (docs/formats/flash-file.md).
+/// Bytes of a slot of the flash file (docs/formats/medium-2.md).
 const SLOT_BYTES: usize = 4_608;
+const BLOCK_BYTES: u64 = (PAGES_PER_BLOCK * SLOT_BYTES) as u64;
+/// Offset of the cells in front of the blocks, behind two superblocks.
+const CELLS_OFFSET: u64 = 8_192;
 const FIRST_SLOT_FIELD: u64 = 40;
 
 /// A promise: the number of keys, and the time until the device is ready.
@@ -78,7 +83,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
         ready.push(opened.seconds);
         last = Some(opened);
     }
-    let used = damage_checkpoint(folder, blocks)?;
+    let used = damage_checkpoint(context, blocks)?;
     let scan_floor = timed_read(context, folder, used * (PAGES_PER_BLOCK * SLOT_BYTES) as u64)?;
     let scanned = open_and_count(context, &size)?;
 
@@ -144,11 +149,15 @@ fn key(number: u64) -> Bytes {
     Bytes::copy_from_slice(&bytes)
 }
 
+/// Returns the uuid of the flash file.
+fn uuid(context: &RunContext) -> [u8; 16] {
+    (u128::from(context.seed()) | 1 << 127).to_le_bytes()
+}
+
 /// Fills a new flash file and shuts it down. Returns the number of pages of its checkpoint.
 fn load(context: &RunContext, size: &RecoverySize, blocks: u32) -> Result<u64, LabError> {
-    let uuid = (u128::from(context.seed()) | 1 << 127).to_le_bytes();
     let geometry = FlashGeometry::with_blocks(blocks);
-    let media = FileMedia::create(context.scratch(), geometry, uuid, FileOptions::default())
+    let media = FileMedia::create(context.scratch(), geometry, uuid(context), FileOptions::default())
         .map_err(|error| flash_failed(&error))?;
     let mut stores = StoreClient::open(media, config(), context.clock())?;
     let value = Bytes::from(vec![0x5a; VALUE_BYTES]);
@@ -181,28 +190,49 @@ fn open_and_count(context: &RunContext, size: &RecoverySize) -> Result<RecoveryR
     Ok(RecoveryResult { seconds, index_bytes: stats.index_bytes, mode })
 }
 
-/// Corrupts the first page of every checkpoint block, as a bad medium might. Returns the number of blocks that the log
-/// uses.
-fn damage_checkpoint(folder: &Path, blocks: u32) -> Result<u64, LabError> {
+/// Corrupts the first index page of the newest checkpoint, as a bad medium might. Returns the number of blocks that the
+/// log uses.
+fn damage_checkpoint(context: &RunContext, blocks: u32) -> Result<u64, LabError> {
     let failed = io_failed("damage the checkpoint of the scratch flash file");
-    let file = OpenOptions::new().read(true).write(true).open(folder.join("flash")).map_err(&failed)?;
+    let path = context.scratch().join("flash");
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(&failed)?;
     let mut first_slot = [0; 8];
     file.read_exact_at(&mut first_slot, FIRST_SLOT_FIELD).map_err(&failed)?;
     let first_slot = u64::from_le_bytes(first_slot);
-    let mut used = 0;
-    for block in 0..u64::from(blocks) {
-        let slot = first_slot + block * (PAGES_PER_BLOCK * SLOT_BYTES) as u64;
-        let mut page = [0; SLOT_BYTES];
-        file.read_exact_at(&mut page, slot).map_err(&failed)?;
-        match PageSpare::decode(&page, 0).map(|spare| spare.kind) {
-            Some(PageKind::Checkpoint) => {
-                file.write_all_at(&[0; 128], slot + PAGE_DATA_BYTES as u64).map_err(&failed)?;
+    let seed = crc32c(0, &uuid(context));
+    let mut newest = None;
+    for at in (CELLS_OFFSET..first_slot).step_by(CELL_BYTES) {
+        let mut cell = [0; CELL_BYTES];
+        file.read_exact_at(&mut cell, at).map_err(&failed)?;
+        let record = CommitRecord::decode(&cell, seed);
+        newest = record.into_iter().chain(newest).max_by_key(|record| record.number);
+    }
+    let root = newest.ok_or_else(|| flash_failed(&"there is no commit record"))?.root;
+    let index_page = root.number << 32 | u64::from(root.index.first);
+    let (mut used, mut damaged) = (0, 0);
+    for block in 0..blocks {
+        for page in 0..narrow(PAGES_PER_BLOCK) {
+            let slot = first_slot + u64::from(block) * BLOCK_BYTES + u64::from(page) * SLOT_BYTES as u64;
+            let mut bytes = [0; SLOT_BYTES];
+            file.read_exact_at(&mut bytes, slot).map_err(&failed)?;
+            match PageSpare::decode(&bytes, PageAddress::new(BlockId(block), page), seed) {
+                Some(PageSpare { kind: PageKind::Checkpoint, continues, .. }) if continues == index_page => {
+                    file.write_all_at(&[0; 128], slot).map_err(&failed)?;
+                    damaged += 1;
+                }
+                Some(PageSpare { kind: PageKind::Checkpoint, .. }) => {}
+                Some(_) => {
+                    used += 1;
+                    break;
+                }
+                None => break,
             }
-            Some(_) => used += 1,
-            None => {}
         }
     }
     file.sync_all().map_err(&failed)?;
+    if damaged != 1 {
+        return Err(flash_failed(&format!("{damaged} pages are the first of the checkpoint's index")));
+    }
     Ok(used)
 }
 
@@ -228,7 +258,7 @@ fn seconds_since(context: &RunContext, began: Nanos) -> f64 {
     context.clock().now().since(began).0 as f64 / 1e9
 }
 
-fn flash_failed(error: &dyn std::error::Error) -> LabError {
+fn flash_failed(error: &dyn std::fmt::Display) -> LabError {
     LabError::Measure { program: "the flash file".to_owned(), reason: error.to_string() }
 }
 
@@ -248,7 +278,7 @@ mod tests {
         let pages = load(&context, &size, blocks).unwrap();
         assert!(pages > 0, "a clean shutdown writes a checkpoint");
         open_and_count(&context, &size).unwrap();
-        let used = damage_checkpoint(context.scratch(), blocks).unwrap();
+        let used = damage_checkpoint(&context, blocks).unwrap();
         assert!(used >= 20_000 * 176 / BLOCK_DATA_BYTES as u64);
         assert!(used < u64::from(blocks));
         open_and_count(&context, &size).unwrap();

@@ -45,7 +45,7 @@ enum CheckpointState {
         written: WrittenCheckpoint,
         /// Commits after which its pages are durable.
         commits: u64,
-        /// What the index held lies below this barrier.
+        /// Everything that the index held lies below this barrier.
         barrier: u64,
     },
     /// Waits until a record that names it is durable.
@@ -181,7 +181,12 @@ impl Checkpointer {
         let _ = ftl.take_checkpoint_request();
         let (order, start) = ftl.window_start();
         let late = u64::from(mutant(Mutant::CheckpointStartsLate));
-        let root = CheckpointRoot { number: self.id_next, start_order: order + late, start, ..CheckpointRoot::default() };
+        let root = CheckpointRoot {
+            number: self.id_next,
+            start_order: order + late,
+            start,
+            ..CheckpointRoot::default()
+        };
         self.id_next += 1;
         self.since_order = ftl.blocks().order_next();
         let map_number = ftl.begin_map();
@@ -212,7 +217,8 @@ impl Checkpointer {
             self.pages += 1;
             moved = true;
         }
-        let Some(barrier) = writing.end_barrier.filter(|_| writing.is_encoded() && writing.in_flight == 0) else {
+        let Some(barrier) = writing.end_barrier.filter(|_| writing.is_encoded() && writing.in_flight == 0)
+        else {
             self.state = CheckpointState::Writing(writing);
             return moved;
         };

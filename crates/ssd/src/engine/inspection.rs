@@ -11,9 +11,10 @@ mod tests;
 mod verify;
 
 use crate::config::DeviceConfig;
+use crate::engine::progress::OpenProgress;
 pub use crate::engine::recovery::CheckpointFound;
 use crate::engine::recovery::{Base, LostPages, recover};
-use crate::engine::{OpenError, OpenProgress, StartTime, build_ftl, recover_readable};
+use crate::engine::{OpenError, StartTime, build_ftl, recover_readable};
 use crate::index::{IndexEntry, KeyHash};
 use crate::media::unreadable::{UnreadablePage, UnreadablePages};
 use crate::media::{Media, PageAddress};

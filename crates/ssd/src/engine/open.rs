@@ -4,7 +4,10 @@
 
 use super::SsdDevice;
 use crate::config::{DeviceConfig, LossDigest};
-use crate::engine::recovery::{Base, LostPages, Recovered, RecoveryError, is_readable_now, recover, run_alone};
+use crate::engine::progress::OpenProgress;
+use crate::engine::recovery::{
+    Base, LostPages, Recovered, RecoveryError, is_readable_now, recover, run_alone,
+};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::limits::BLOCKS_MIN;
 use crate::log::commit_record::EPOCH_ENDS_MAX;
@@ -28,17 +31,6 @@ pub struct StartTime {
     pub now: Nanos,
     /// Wall time.
     pub wall: UnixMillis,
-}
-
-/// The progress of opening or inspecting a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenProgress {
-    /// The stage: `survey`, `checkpoint`, `scan`, `replay`, `clean up`, `verify` or `compare`.
-    pub stage: &'static str,
-    /// Steps done in this stage.
-    pub done: u64,
-    /// Steps of this stage in total.
-    pub total: u64,
 }
 
 /// The reason why a device could not be opened.
@@ -112,14 +104,14 @@ pub struct OpeningReads {
     pub accepted: Option<UnreadablePages>,
 }
 
-/// What an opening found lost or damaged and went on without.
+/// The pages and cells that an opening found lost or damaged and went on without.
 #[derive(Clone, Debug, Default)]
 pub struct OpeningLosses {
     /// Pages of the log that were durable and are lost: the keys that they could hold are answered with errors.
     pub(crate) lost: Vec<LostPages>,
     /// The digest by which an operator accepts that keys are answered without what is lost; `None` if nothing is in doubt.
     pub doubt: Option<LossDigest>,
-    /// Commit cells without an intact record; others held the same.
+    /// Commit cells without an intact record; other cells held the same.
     pub damaged_cells: Vec<CellNumber>,
     /// Pages of the checkpoint that are not intact; other copies, or the log, held the same.
     pub damaged_checkpoint_pages: u64,
@@ -282,7 +274,9 @@ impl<M: Media> SsdDevice<M> {
                 Ok(done) => now = done,
                 Err(error) => return Err(OpenError { media: device.ftl.into_media(), reason: error.into() }),
             }
-        } else if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT || !device.opening_losses.lost.is_empty() {
+        } else if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT
+            || !device.opening_losses.lost.is_empty()
+        {
             device.checkpointer.request();
         }
         device.now = now;

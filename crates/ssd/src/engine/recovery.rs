@@ -26,8 +26,8 @@ mod window;
 
 use crate::command::NamespaceId;
 use crate::config::DeviceConfig;
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::{DecodedIndex, DecodedMap};
+use crate::engine::progress::OpenProgress;
 use crate::ftl::doubt::Doubts;
 use crate::ftl::recovering::{FoundLog, RecoveringFtl};
 use crate::index::{IndexEntry, KeyHash, KeyHasher};
@@ -40,13 +40,13 @@ use crate::media::{CellNumber, Media, MediaError, MediumVersion};
 use crate::mutant::{Mutant, mutant};
 use checkpoint_load::{LoadedCheckpoint, load_checkpoint};
 use commit_cells::{FoundRecords, read_commit_cells};
-pub(crate) use evidence::LostPages;
 use evidence::CountedLog;
+pub(crate) use evidence::LostPages;
 use headwater_host::clock::Nanos;
 pub(crate) use page_reads::{is_readable_now, run_alone};
+use replay::{CheckpointBase, Line};
 pub(crate) use replay::{read_into_dram, retry_with_pages, unless_unreadable};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use replay::{CheckpointBase, Line};
 use survey::BlockLife;
 use window::{FoundWindow, read_window};
 
@@ -113,7 +113,7 @@ pub enum RecoveryError {
 pub(crate) struct Recovered {
     pub(crate) checkpoint_blocks: Vec<BlockId>,
     pub(crate) checkpoint: CheckpointFound,
-    /// What the opening continues from.
+    /// The end of the log that the opening continues.
     pub(crate) log: FoundLog,
     /// Pages of the log that were durable and are lost.
     pub(crate) lost: Vec<LostPages>,
@@ -171,10 +171,12 @@ fn recover_version_2<M: Media>(
         unknown_blocks: unknown_blocks(&lives),
         ..Recovered::default()
     };
-    let mut recovery = Recovery { lives, cells, index: None, map: None, start_order: 0, start: root.start, by_scan: false };
+    let mut recovery =
+        Recovery { lives, cells, index: None, map: None, start_order: 0, start: root.start, by_scan: false };
     if let Some(LoadedCheckpoint { blocks, map, index, damaged_pages }) = loaded {
         let map = map.ok_or(map_damaged)?;
-        recovered.checkpoint = if index.is_some() { CheckpointFound::Whole } else { CheckpointFound::Damaged };
+        recovered.checkpoint =
+            if index.is_some() { CheckpointFound::Whole } else { CheckpointFound::Damaged };
         recovered.damaged_checkpoint_pages = damaged_pages;
         recovered.checkpoint_blocks = blocks;
         recovery.start_order = map.start_order;
@@ -345,8 +347,10 @@ impl Recovery {
     fn found_log(&self, window: &FoundWindow, counted: &CountedLog) -> FoundLog {
         let records = &self.cells.records;
         let newest = records.last();
-        let orders = self.lives.iter().filter_map(BlockLife::order).chain([window.highest_order, self.start_order]);
-        let epochs = records.iter().map(|record| record.epoch).chain(orders.map(|order| order >> EPOCH_SHIFT));
+        let orders =
+            self.lives.iter().filter_map(BlockLife::order).chain([window.highest_order, self.start_order]);
+        let epochs =
+            records.iter().map(|record| record.epoch).chain(orders.map(|order| order >> EPOCH_SHIFT));
         let map_sequence = self.map.as_ref().map(|map| map.sequence);
         let sequences = records.iter().map(|record| record.end.sequence).chain(map_sequence);
         let mut epoch_ends = counted.epoch_ends.clone();
@@ -412,7 +416,8 @@ impl Recovery {
         }
         // Where the index is built from the map's blocks, a tombstone is needed until no map lists an older block.
         let listed = self.map.iter().flat_map(|map| &map.blocks);
-        let gone = listed.filter(|(block, entry)| !found.contains_key(&entry.order) && !unproven.contains_key(block));
+        let gone = listed
+            .filter(|(block, entry)| !found.contains_key(&entry.order) && !unproven.contains_key(block));
         gone.for_each(|(_, entry)| ftl.note_freed(entry.open_sequence));
         for (tick, page) in window.pages.iter().filter(|(tick, _)| counted.counts(**tick)) {
             let (_, entry) = found.entry(page.order).or_insert_with(|| {
@@ -446,7 +451,8 @@ impl Recovery {
             let order = self.life(*block).order().unwrap_or(0);
             assert!(is_checkpoint_order(order), "{block} of a checkpoint has the order of a log block");
             let pages = u8::try_from(PAGES_PER_BLOCK).expect("64 pages a block");
-            let entry = BlockEntry { state: BlockState::Closed, order, pages, checkpoint: true, ..EMPTY_ENTRY };
+            let entry =
+                BlockEntry { state: BlockState::Closed, order, pages, checkpoint: true, ..EMPTY_ENTRY };
             ftl.adopt(*block, entry);
         }
         unproven

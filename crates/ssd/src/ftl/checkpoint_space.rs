@@ -4,11 +4,12 @@
 //! begun only if the collector keeps its reserve, and its blocks come from no client's append.
 
 use super::Ftl;
-use crate::index::{ENTRY_BYTES, RecordIndex, SEGMENTS};
+use super::space_reserve::checkpoint_blocks;
+use crate::index::RecordIndex;
 use crate::log::commit_record::CheckpointRoot;
 use crate::log::prefix::Tick;
 use crate::media::Media;
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BlockId, PageAddress};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 
@@ -96,22 +97,3 @@ impl<M: Media> Ftl<M> {
         self.space.end_checkpoint();
     }
 }
-
-/// Returns the blocks of a checkpoint of a medium of `blocks` blocks with this many index entries and settled keys: two
-/// maps, in different blocks, and the index, which may grow by an eighth while it is written.
-pub(super) fn checkpoint_blocks(blocks: usize, entries: u64, settled: usize) -> usize {
-    let map = MAP_BYTES + blocks * MAP_BLOCK_BYTES + settled * SETTLED_BYTES;
-    let entries = usize::try_from(entries).unwrap_or(usize::MAX / 128);
-    // An entry may have an expiry.
-    let index = SEGMENTS * 4 + entries * (ENTRY_BYTES + EXPIRY_BYTES) + PAGE_DATA_BYTES;
-    map.div_ceil(BLOCK_DATA_BYTES) + (map + PAGE_DATA_BYTES + index + index / 8).div_ceil(BLOCK_DATA_BYTES)
-}
-
-/// Bytes of a map without its blocks, at most.
-const MAP_BYTES: usize = 1_024;
-/// Bytes of a block in a map.
-const MAP_BLOCK_BYTES: usize = 48;
-/// Bytes of a settled key in a map.
-const SETTLED_BYTES: usize = 24;
-/// Bytes of an expiry in an index.
-const EXPIRY_BYTES: usize = 24;

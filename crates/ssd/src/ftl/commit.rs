@@ -59,7 +59,8 @@ impl<M: Media> Ftl<M> {
             CommitState::Idle if self.commit.is_due() => self.begin_commit(now),
             CommitState::Idle => self.write_idle_record(now),
             CommitState::Programming(target)
-                if self.flash.log().is_completed_below(target.barrier) && self.flash.records().is_written()
+                if self.flash.log().is_completed_below(target.barrier)
+                    && self.flash.records().is_written()
                     || mutant(Mutant::ProgramsNotAwaited) =>
             {
                 if !self.flash.traits().volatile_cache {

@@ -304,7 +304,11 @@ impl<M: Media> Ftl<M> {
                 continue;
             }
             if let Some(found) = self.match_entry(entry, key, reach)? {
-                return if self.is_record_in_doubt(&found) { Err(StallReason::InDoubt) } else { Ok(Some(found)) };
+                return if self.is_record_in_doubt(&found) {
+                    Err(StallReason::InDoubt)
+                } else {
+                    Ok(Some(found))
+                };
             }
         }
         if self.is_absence_in_doubt(hash, namespace, key) {
@@ -323,7 +327,8 @@ impl<M: Media> Ftl<M> {
     /// Returns true if the medium may have lost a record of a key that has none.
     #[inline]
     fn is_absence_in_doubt(&self, hash: KeyHash, namespace: NamespaceId, key: &[u8]) -> bool {
-        let digest = || if hash.is_position() { u128::from(hash.0) } else { self.hasher().digest(namespace, key) };
+        let digest =
+            || if hash.is_position() { u128::from(hash.0) } else { self.hasher().digest(namespace, key) };
         self.doubts().covers_absence(namespace, digest) && !mutant(Mutant::AbsenceNotDoubted)
     }
 

@@ -16,8 +16,8 @@ use crate::log::flash_log::DIRECT_PIECES_MAX;
 use crate::log::page::NO_RECORD;
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::log::{ChecksumMode, RecordSource};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::media::Media;
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeSet, VecDeque};
@@ -41,7 +41,7 @@ struct VictimCursor {
 struct EvacuatedBlock {
     block: BlockId,
     order: u64,
-    /// What was moved out of it is durable when this barrier is.
+    /// The records that were moved out of it are durable when this barrier is.
     barrier: u64,
 }
 
@@ -73,7 +73,8 @@ impl GarbageCollector {
 
     /// Takes an evacuated block whose moved records are durable and that lies in front of the window.
     pub(super) fn next_erase(&mut self, durable_barrier: u64, reusable_below: u64) -> Option<BlockId> {
-        let is_due = |block: &EvacuatedBlock| block.barrier <= durable_barrier && block.order < reusable_below;
+        let is_due =
+            |block: &EvacuatedBlock| block.barrier <= durable_barrier && block.order < reusable_below;
         let at = self.evacuated.iter().position(is_due)?;
         self.evacuated.remove(at).map(|block| block.block)
     }
@@ -216,10 +217,12 @@ impl<M: Media> Ftl<M> {
             return Err(StallReason::Unreadable(page));
         }
         let order = self.blocks().get(victim.block).order;
-        let Some(spare) = self.page(page).and_then(|bytes| self.flash.record_page(bytes, page)).filter(|spare| {
-            // A page of the block's earlier use may remain after an erase.
-            spare.order == order
-        }) else {
+        let Some(spare) =
+            self.page(page).and_then(|bytes| self.flash.record_page(bytes, page)).filter(|spare| {
+                // A page of the block's earlier use may remain after an erase.
+                spare.order == order
+            })
+        else {
             self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
             return Ok(true);
         };
@@ -311,7 +314,8 @@ impl<M: Media> Ftl<M> {
         entry: IndexEntry,
         header: &RecordHeader,
     ) -> Result<MoveOutcome, StallReason> {
-        let needed = header.sequence >= self.blocks().watermark() && !self.is_version_1(entry.address.block());
+        let needed =
+            header.sequence >= self.blocks().watermark() && !self.is_version_1(entry.address.block());
         if !needed || mutant(Mutant::TombstoneDropped) {
             return Ok(MoveOutcome::Done);
         }

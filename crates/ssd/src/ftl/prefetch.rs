@@ -23,7 +23,9 @@ impl<M: Media> Ftl<M> {
             prefetch_read(&bytes[PAGE_DATA_BYTES]);
         }
         for (page, bytes) in pages() {
-            if let Some(line) = self.first_record(bytes, page_of(block, page)).and_then(|first| bytes.get(first)) {
+            if let Some(line) =
+                self.first_record(bytes, page_of(block, page)).and_then(|first| bytes.get(first))
+            {
                 prefetch_read(line);
             }
         }

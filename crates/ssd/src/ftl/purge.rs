@@ -42,7 +42,8 @@ impl<M: Media> Ftl<M> {
         let left = self.blocks_opened_by(up_to);
         // Blocks of the window are erased behind a later checkpoint, and the maps of later checkpoints do not list the
         // erased ones.
-        let in_window = |block: &BlockEntry| block.open_sequence <= up_to && block.order >= self.reusable_below;
+        let in_window =
+            |block: &BlockEntry| block.open_sequence <= up_to && block.order >= self.reusable_below;
         let used = |block: &BlockEntry| block.order != 0 && !block.checkpoint;
         if left == 0 || self.blocks().iter().any(|(_, block)| used(block) && in_window(block)) {
             self.collector.wants_checkpoint = true;

@@ -20,9 +20,9 @@ use crate::log::group_commit::GroupCommit;
 use crate::log::page_cache::PageCache;
 use crate::log::prefix::{Prefix, Tick};
 use crate::log::record::{RecordAddress, UNIT_BYTES};
-use crate::media::{CellNumber, Media};
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::unreadable::{PageNeed, ReadFailures, UnreadablePages};
+use crate::media::{CellNumber, Media};
 use crate::namespace::attachment::NamespaceAttachment;
 use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_dma::pool::Pool;
@@ -30,7 +30,7 @@ use headwater_host::clock::UnixMillis;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-/// What a recovered FTL continues from.
+/// The end of the log that a recovered FTL continues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FoundLog {
     /// The end of what counts.

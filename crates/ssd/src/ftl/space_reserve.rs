@@ -4,8 +4,8 @@
 //! blocks must stay ready or free, and how many bytes of live records the medium may hold. Invariant: the collector can
 //! always move the longest record whole, at any fill level.
 
-use super::checkpoint_space::checkpoint_blocks;
-use crate::media::geometry::BLOCK_DATA_BYTES;
+use crate::index::{ENTRY_BYTES, SEGMENTS};
+use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES};
 
 /// Blocks that only the collector may open.
 const RESERVE_BLOCKS: usize = 3;
@@ -89,6 +89,25 @@ const fn chain_reserve(bytes: usize) -> usize {
 
 const _: () =
     assert!(chain_reserve(BLOCK_DATA_BYTES) == 0, "records of one block must need no extra reserve");
+
+/// Returns the blocks of a checkpoint of a medium of `blocks` blocks with this many index entries and settled keys: two
+/// maps, in different blocks, and the index, which may grow by an eighth while it is written.
+pub(super) fn checkpoint_blocks(blocks: usize, entries: u64, settled: usize) -> usize {
+    let map = MAP_BYTES + blocks * MAP_BLOCK_BYTES + settled * SETTLED_BYTES;
+    let entries = usize::try_from(entries).unwrap_or(usize::MAX / 128);
+    // An entry may have an expiry.
+    let index = SEGMENTS * 4 + entries * (ENTRY_BYTES + EXPIRY_BYTES) + PAGE_DATA_BYTES;
+    map.div_ceil(BLOCK_DATA_BYTES) + (map + PAGE_DATA_BYTES + index + index / 8).div_ceil(BLOCK_DATA_BYTES)
+}
+
+/// Bytes of a map without its blocks, at most.
+const MAP_BYTES: usize = 1_024;
+/// Bytes of a block in a map.
+const MAP_BLOCK_BYTES: usize = 48;
+/// Bytes of a settled key in a map.
+const SETTLED_BYTES: usize = 24;
+/// Bytes of an expiry in an index.
+const EXPIRY_BYTES: usize = 24;
 
 #[cfg(test)]
 mod tests {

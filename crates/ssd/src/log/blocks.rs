@@ -438,6 +438,9 @@ impl BlockTable {
     }
 
     /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch.
+    ///
+    /// # Panics
+    /// A block was opened in a later epoch.
     pub fn finish_adoption(&mut self, epoch: u64) {
         self.order_next = (epoch << EPOCH_SHIFT) + 1;
         assert!(

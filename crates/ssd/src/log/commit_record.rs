@@ -140,7 +140,12 @@ impl From<PrefixLayout> for Prefix {
 
 impl From<StreamExtent> for StreamLayout {
     fn from(extent: StreamExtent) -> Self {
-        Self { first: extent.first.into(), pages: extent.pages.into(), crc: extent.crc.into(), zero: U32::ZERO }
+        Self {
+            first: extent.first.into(),
+            pages: extent.pages.into(),
+            crc: extent.crc.into(),
+            zero: U32::ZERO,
+        }
     }
 }
 

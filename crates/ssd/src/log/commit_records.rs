@@ -37,7 +37,12 @@ pub(crate) struct CommitFields {
 
 impl CommitRecords {
     /// Makes the records of an epoch, after those that recovery found.
-    pub(crate) fn new(epoch: u64, last_number: u64, root: CheckpointRoot, mut epoch_ends: Vec<Prefix>) -> Self {
+    pub(crate) fn new(
+        epoch: u64,
+        last_number: u64,
+        root: CheckpointRoot,
+        mut epoch_ends: Vec<Prefix>,
+    ) -> Self {
         // Pages name the end of the epoch before theirs as well, so the oldest ends are the ones to leave out.
         let extra = epoch_ends.len().saturating_sub(EPOCH_ENDS_MAX);
         epoch_ends.drain(..extra);

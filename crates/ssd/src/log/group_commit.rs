@@ -177,7 +177,12 @@ impl GroupCommit {
     /// # Panics
     /// The commit ends in front of what is durable already.
     pub fn finish(&mut self, target: CommitTarget) {
-        assert!(target.end >= self.durable, "a commit ended at {:?}, in front of {:?}", target.end, self.durable);
+        assert!(
+            target.end >= self.durable,
+            "a commit ended at {:?}, in front of {:?}",
+            target.end,
+            self.durable
+        );
         self.state = CommitState::Idle;
         self.durable = target.end;
         self.durable_barrier = self.durable_barrier.max(target.barrier);

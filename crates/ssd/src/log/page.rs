@@ -68,7 +68,7 @@ const _: () = assert!(std::mem::offset_of!(PageSpareLayout, order) == 24);
 const _: () = assert!(std::mem::offset_of!(PageSpareLayout, continues) == 80);
 const _: () = assert!(std::mem::offset_of!(PageSpareLayout, crc) == CRC_COVERS);
 
-/// What a page says of the pages in front of it, so that it speaks for them if they are lost.
+/// The statement of a page about the pages in front of it, which counts if they are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PagesBefore {
     /// The last sequence that was given out when the page in front was filled; 0 for the first page of an epoch.
@@ -177,7 +177,8 @@ impl PageSpare {
     #[must_use]
     pub fn of_intact(slot: &[u8], address: PageAddress, seed: u32) -> Option<Self> {
         let (spare, data_crc) = Self::decode_with_crc(slot, address, seed)?;
-        let intact = crc32c(seed, &slot[..PAGE_DATA_BYTES]) == data_crc || mutant(Mutant::PageChecksumIgnored);
+        let intact =
+            crc32c(seed, &slot[..PAGE_DATA_BYTES]) == data_crc || mutant(Mutant::PageChecksumIgnored);
         intact.then_some(spare)
     }
 
@@ -188,7 +189,8 @@ impl PageSpare {
         let elsewhere = found != address && !mutant(Mutant::OwnAddressIgnored);
         if layout.magic != MAGIC
             || layout.version != PAGE_VERSION
-            || layout.crc.get() != crc32c(seed, &fields[..CRC_COVERS]) && !mutant(Mutant::SpareChecksumIgnored)
+            || layout.crc.get() != crc32c(seed, &fields[..CRC_COVERS])
+                && !mutant(Mutant::SpareChecksumIgnored)
             || elsewhere
             || usize::from(layout.used.get()) > PAGE_DATA_BYTES
         {
@@ -200,7 +202,8 @@ impl PageSpare {
             3 => PageKind::Guard,
             _ => return None,
         };
-        let prefix = |tick: U64, sequence: U64| Prefix { tick: Tick(tick.get()), sequence: Sequence(sequence.get()) };
+        let prefix =
+            |tick: U64, sequence: U64| Prefix { tick: Tick(tick.get()), sequence: Sequence(sequence.get()) };
         let spare = Self {
             kind,
             address: found,

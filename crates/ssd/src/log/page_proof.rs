@@ -7,7 +7,7 @@ use super::page::PageSpare;
 use super::page_version1;
 use crate::media::{MediaTraits, MediumVersion, PageAddress};
 
-/// What the pages of a medium are checked by.
+/// The check of the pages of a medium.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageProof {
     traits: MediaTraits,
@@ -29,9 +29,8 @@ impl PageProof {
             MediumVersion::Two if order < self.version_1_below => {
                 page_version1::PageSpare::decode(bytes, page.page).is_some_and(|spare| spare.order == order)
             }
-            MediumVersion::Two => {
-                PageSpare::of_intact(bytes, page, self.traits.checksum_seed).is_some_and(|spare| spare.order == order)
-            }
+            MediumVersion::Two => PageSpare::of_intact(bytes, page, self.traits.checksum_seed)
+                .is_some_and(|spare| spare.order == order),
         }
     }
 }

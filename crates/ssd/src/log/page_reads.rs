@@ -133,7 +133,9 @@ impl PageReads {
             block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing;
         let result = match (done.result, done.frame) {
             (Ok(PageState::Programmed), Some(frame))
-                if same_life && !self.proof.holds(&frame, page, reading.order) && !mutant(Mutant::PageNotProven) =>
+                if same_life
+                    && !self.proof.holds(&frame, page, reading.order)
+                    && !mutant(Mutant::PageNotProven) =>
             {
                 dram.return_frame(frame);
                 ReadResult::Failed(MediaError::Damaged { page })

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_named_until_64_others_followed() {
+    fn a_page_is_named_until_64_pages_followed() {
         let mut recent = RecentNamespaces::default();
         for at in 0..300_u32 {
             recent.push(1 << (at % 31));

@@ -1,4 +1,4 @@
-//! What a page with records says of them, whichever version wrote it.
+//! The page with records: where they start and end, whichever version wrote it.
 //!
 //! Input: the bytes of a page that was found intact when it was read. Output: where its records start and end. Invariant:
 //! a page that lies elsewhere than it says is none.
@@ -23,7 +23,9 @@ pub(crate) struct RecordPage {
 impl RecordPage {
     /// Reads a page; `None` if it holds no records or is not intact.
     pub(crate) fn decode(bytes: &[u8], page: PageAddress, seed: u32) -> Option<Self> {
-        if let Some(PageSpare { kind, order, first, used, continues, .. }) = PageSpare::decode(bytes, page, seed) {
+        if let Some(PageSpare { kind, order, first, used, continues, .. }) =
+            PageSpare::decode(bytes, page, seed)
+        {
             return (kind == PageKind::Log).then_some(Self { order, first, used, continues });
         }
         let spare = page_version1::PageSpare::decode(bytes, page.page)?;

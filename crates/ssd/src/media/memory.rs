@@ -8,8 +8,9 @@
 //! stays in flight. Nothing survives the process.
 
 use super::{
-    CELL_BYTES, CELLS_PER_SIDE, CellNumber, FlashGeometry, Media, MediaCompletion, MediaOp, MediaToken, MediaTraits,
-    MediumVersion, NandRule, NandRules, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, PageState, RefusalReason, RefusedOp,
+    CELL_BYTES, CELLS_PER_SIDE, CellNumber, FlashGeometry, Media, MediaCompletion, MediaOp, MediaToken,
+    MediaTraits, MediumVersion, NandRule, NandRules, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress,
+    PageState, RefusalReason, RefusedOp,
 };
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;

@@ -51,9 +51,7 @@ impl FailedRead {
             MediaError::Rule { page, .. }
             | MediaError::Io { page, .. }
             | MediaError::Damaged { page }
-            | MediaError::Unreadable { page } => {
-                Some(Self { block: page.block.0, page: page.page, errno })
-            }
+            | MediaError::Unreadable { page } => Some(Self { block: page.block.0, page: page.page, errno }),
             MediaError::Cell { .. } => None,
         }
     }

@@ -5,8 +5,8 @@
 
 use super::Rules;
 use super::medium::{
-    BLOCKS, BlockEntry, Checkpoint, EPOCHS, EXTENTS, Fault, KEYS, Medium, Page, PageContent, Prefix, Record,
-    Write, WriteOutcome,
+    BLOCKS, BlockEntry, Checkpoint, EPOCHS, EXTENTS, Fault, KEYS, Medium, ModelPrefix, Page, PageContent,
+    Record, Write, WriteOutcome,
 };
 use super::memory::{BlockState, CheckpointStep, Commit, Memory};
 use super::promise::Promise;
@@ -68,7 +68,7 @@ pub(super) struct State {
     /// Operations by sequence: key, and true for a removal.
     pub(super) history: Vec<Option<(u8, bool)>>,
     /// A prefix that a fault struck before anything said that it is durable.
-    pub(super) unwitnessed: Prefix,
+    pub(super) unwitnessed: ModelPrefix,
     records: u8,
     moves: u8,
     checkpoints: u8,
@@ -80,12 +80,12 @@ impl State {
     pub(super) fn new() -> Self {
         let mut memory = Memory {
             epoch: 0,
-            appended: Prefix::default(),
-            durable: Prefix::default(),
-            said: Prefix::default(),
-            witnessed: Prefix::default(),
-            accepted: Prefix::default(),
-            epoch_ends: [Prefix::default(); EPOCHS],
+            appended: ModelPrefix::default(),
+            durable: ModelPrefix::default(),
+            said: ModelPrefix::default(),
+            witnessed: ModelPrefix::default(),
+            accepted: ModelPrefix::default(),
+            epoch_ends: [ModelPrefix::default(); EPOCHS],
             groups: [0; 2],
             filled: 0,
             number: 0,
@@ -113,7 +113,7 @@ impl State {
             memory: Some(memory),
             promises: [Promise::default(); KEYS],
             history: vec![None],
-            unwitnessed: Prefix::default(),
+            unwitnessed: ModelPrefix::default(),
             records: 0,
             moves: 0,
             checkpoints: 0,

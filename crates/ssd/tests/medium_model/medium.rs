@@ -19,12 +19,12 @@ pub(super) const KEYS: usize = 2;
 pub(super) const EPOCHS: usize = 3;
 
 /// The position of a page of records in the order of all such pages: epoch, then number from 1.
-pub(super) type Tick = (u8, u8);
+pub(super) type ModelTick = (u8, u8);
 
 /// The end of a durable prefix of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Prefix {
-    pub(super) tick: Tick,
+pub(super) struct ModelPrefix {
+    pub(super) tick: ModelTick,
     pub(super) sequence: u8,
 }
 
@@ -50,20 +50,20 @@ pub(super) struct Before {
 /// The statements of a commit about itself and about the log before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CommitRecord {
-    pub(super) number: u8,
+    pub(super) number: u16,
     pub(super) epoch: u8,
     /// The end of the commit.
-    pub(super) end: Prefix,
+    pub(super) end: ModelPrefix,
     /// A prefix that was durable when the record was written.
-    pub(super) durable: Prefix,
+    pub(super) durable: ModelPrefix,
     /// The end of the epoch before this one.
-    pub(super) accepted: Prefix,
+    pub(super) accepted: ModelPrefix,
     /// Bit `k` is set if one of at least `GROUP` pages up to the end, or of all, holds a record of namespace `k`.
     pub(super) namespaces: u8,
     /// Number of the checkpoint that counts.
     pub(super) checkpoint: u8,
     /// The end of each epoch before this one.
-    pub(super) epoch_ends: [Prefix; EPOCHS],
+    pub(super) epoch_ends: [ModelPrefix; EPOCHS],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,11 +80,11 @@ pub(super) struct Page {
     pub(super) page: u8,
     pub(super) order: u8,
     /// (0, 0) for a page without a record.
-    pub(super) tick: Tick,
+    pub(super) tick: ModelTick,
     pub(super) epoch: u8,
-    pub(super) durable: Prefix,
+    pub(super) durable: ModelPrefix,
     /// The end of the epoch before this page's epoch.
-    pub(super) accepted: Prefix,
+    pub(super) accepted: ModelPrefix,
     pub(super) before: Before,
     pub(super) content: PageContent,
 }
@@ -116,7 +116,7 @@ pub(super) struct Checkpoint {
     /// The log from the block with this order on is read after the checkpoint.
     pub(super) start_order: u8,
     /// The last tick before that block.
-    pub(super) start: Tick,
+    pub(super) start: ModelTick,
     /// The blocks that count and are older than `start_order`.
     pub(super) blocks: [BlockEntry; BLOCKS],
     /// Page of each key.

@@ -5,8 +5,8 @@
 
 use super::Rules;
 use super::medium::{
-    BLOCKS, Before, BlockEntry, CELLS, CommitRecord, EPOCHS, EXTENTS, GROUP, KEYS, Medium, PAGES, Page,
-    PageContent, Prefix, Record, Tick, Write,
+    BLOCKS, Before, BlockEntry, CELLS, CommitRecord, EPOCHS, EXTENTS, GROUP, KEYS, Medium, ModelPrefix,
+    ModelTick, PAGES, Page, PageContent, Record, Write,
 };
 use super::recovery::{Entry, RecoveredLog};
 
@@ -17,17 +17,17 @@ pub(super) enum BlockState {
     Used {
         entry: BlockEntry,
         /// The last record that replaced one of this block.
-        emptied: Tick,
+        emptied: ModelTick,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Commit {
-    pub(super) end: Prefix,
+    pub(super) end: ModelPrefix,
     /// Unflushed writes that its flush covers.
     pub(super) writes: u8,
     pub(super) checkpoint: u8,
-    pub(super) witnesses: Prefix,
+    pub(super) witnesses: ModelPrefix,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,13 +36,13 @@ pub(super) enum CheckpointStep {
     /// The start is chosen.
     Begun {
         start_order: u8,
-        start: Tick,
+        start: ModelTick,
     },
     /// The stream is written; it counts when a commit has made it durable that covers all it names.
     Written {
         number: u8,
         start_order: u8,
-        covers: Tick,
+        covers: ModelTick,
     },
     /// Durable: the next commit record names it.
     Durable {
@@ -60,25 +60,25 @@ impl CheckpointStep {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Memory {
     pub(super) epoch: u8,
-    pub(super) appended: Prefix,
-    pub(super) durable: Prefix,
+    pub(super) appended: ModelPrefix,
+    pub(super) durable: ModelPrefix,
     /// The longest prefix that any record written by now says is durable.
-    pub(super) said: Prefix,
+    pub(super) said: ModelPrefix,
     /// The longest prefix that a durable page or record says is durable.
-    pub(super) witnessed: Prefix,
-    pub(super) accepted: Prefix,
-    pub(super) epoch_ends: [Prefix; EPOCHS],
+    pub(super) witnessed: ModelPrefix,
+    pub(super) accepted: ModelPrefix,
+    pub(super) epoch_ends: [ModelPrefix; EPOCHS],
     /// The namespaces of the current group of ticks, and of the group before it.
     pub(super) groups: [u8; 2],
     /// The last sequence that was given out when the last page was filled; 0 before the first page of an epoch.
     pub(super) filled: u8,
     /// The highest number of a commit record.
-    pub(super) number: u8,
+    pub(super) number: u16,
     pub(super) order: u8,
     pub(super) open: Option<(u8, u8)>,
     pub(super) blocks: [BlockState; BLOCKS],
     /// The key whose value an extent holds or held, and the record that replaced it.
-    pub(super) extents: [Option<(u8, Option<Tick>)>; EXTENTS],
+    pub(super) extents: [Option<(u8, Option<ModelTick>)>; EXTENTS],
     pub(super) index: [Option<Entry>; KEYS],
     pub(super) doubt: [u8; KEYS],
     pub(super) settled: [u8; KEYS],
@@ -100,8 +100,8 @@ impl Memory {
         let epoch = recovered.epoch + 1;
         Self {
             epoch,
-            appended: Prefix { tick: (epoch, 0), sequence },
-            durable: Prefix { tick: (epoch, 0), sequence },
+            appended: ModelPrefix { tick: (epoch, 0), sequence },
+            durable: ModelPrefix { tick: (epoch, 0), sequence },
             said: recovered.accepted,
             witnessed: recovered.accepted,
             accepted: recovered.accepted,
@@ -135,7 +135,7 @@ impl Memory {
     }
 
     /// Programs the next page of the frontier.
-    pub(super) fn program(&mut self, content: PageContent, tick: Tick) -> Page {
+    pub(super) fn program(&mut self, content: PageContent, tick: ModelTick) -> Page {
         if self.open.is_none_or(|(_, page)| usize::from(page) == PAGES) {
             let free =
                 self.blocks.iter().position(|block| *block == BlockState::Free).expect("there is room");
@@ -162,7 +162,7 @@ impl Memory {
     }
 
     /// Returns what pages and records say is durable.
-    pub(super) fn durable_claim(&self) -> Prefix {
+    pub(super) fn durable_claim(&self) -> ModelPrefix {
         if self.durable.tick.1 == 0 { self.accepted } else { self.durable }
     }
 
@@ -217,13 +217,13 @@ impl Memory {
             self.number += 1;
             // Without the rule both records lie in front.
             let side = if rules.two_sides { self.number % 2 } else { 0 };
-            let row = if rules.two_sides { self.number / 2 } else { self.number / 2 + copy };
-            let at = row % (CELLS as u8 / 2) * 2 + side;
-            unflushed.push(Write::Cell(at, CommitRecord { number: self.number, ..record }));
+            let row = if rules.two_sides { self.number / 2 } else { self.number / 2 + u16::from(copy) };
+            let at = row % (CELLS as u16 / 2) * 2 + side;
+            unflushed.push(Write::Cell(at as u8, CommitRecord { number: self.number, ..record }));
         }
     }
 
-    pub(super) fn commit_record(&self, end: Prefix) -> CommitRecord {
+    pub(super) fn commit_record(&self, end: ModelPrefix) -> CommitRecord {
         // Before its first page an epoch ends where the one before it did.
         let end = if end.tick.1 == 0 { self.accepted } else { end };
         CommitRecord {

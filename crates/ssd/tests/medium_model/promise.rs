@@ -5,7 +5,7 @@
 
 use super::Rules;
 use super::device::State;
-use super::medium::{BLOCKS, Fault, KEYS, Medium, PAGES, Prefix, Slot};
+use super::medium::{BLOCKS, Fault, KEYS, Medium, ModelPrefix, PAGES, Slot};
 use super::recovery::{self, Answer, read, recover};
 
 /// The newest acknowledged state of a key.
@@ -25,11 +25,11 @@ impl State {
         self.medium.damage(fault);
         // The last commit may be lost if the fault strikes its pages and nothing else says that it was durable. The end
         // of the log is what a recovery of the undamaged medium finds.
-        let durable = recover(&before, rules).map_or(Prefix::default(), |recovered| recovered.accepted);
+        let durable = recover(&before, rules).map_or(ModelPrefix::default(), |recovered| recovered.accepted);
         self.excuse(&before, recovery::durable(&self.medium, rules), durable);
     }
 
-    pub(super) fn excuse(&mut self, before: &Medium, witnessed: Prefix, durable: Prefix) {
+    pub(super) fn excuse(&mut self, before: &Medium, witnessed: ModelPrefix, durable: ModelPrefix) {
         let struck = (0..BLOCKS).flat_map(|block| (0..PAGES).map(move |page| (block, page)));
         let struck =
             struck.filter(|(block, page)| before.slots[*block][*page] != self.medium.slots[*block][*page]);
@@ -80,7 +80,12 @@ impl State {
         removals.map(|(sequence, _)| sequence as u8).max().unwrap_or(0)
     }
 
-    pub(super) fn check_answer(&self, key: usize, answer: Answer, durable: Prefix) -> Result<(), String> {
+    pub(super) fn check_answer(
+        &self,
+        key: usize,
+        answer: Answer,
+        durable: ModelPrefix,
+    ) -> Result<(), String> {
         let promise = self.promises[key];
         let newest = |sequence: u8| self.history.get(usize::from(sequence)).copied().flatten();
         match answer {

@@ -6,7 +6,7 @@
 use super::Rules;
 use super::medium::{
     BLOCKS, BlockEntry, Cell, Checkpoint, CheckpointSlot, CommitRecord, EPOCHS, EXTENTS, GROUP, KEYS, Medium,
-    PAGES, Page, PageContent, Prefix, Record, Slot, Tick,
+    ModelPrefix, ModelTick, PAGES, Page, PageContent, Record, Slot,
 };
 use std::collections::BTreeMap;
 
@@ -29,13 +29,13 @@ pub(super) enum Answer {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RecoveredLog {
-    pub(super) accepted: Prefix,
+    pub(super) accepted: ModelPrefix,
     /// The highest epoch, commit number, sequence and block order on the medium, counted or not.
     pub(super) epoch: u8,
-    pub(super) number: u8,
+    pub(super) number: u16,
     pub(super) sequence: u8,
     pub(super) order: u8,
-    pub(super) epoch_ends: [Prefix; EPOCHS],
+    pub(super) epoch_ends: [ModelPrefix; EPOCHS],
     pub(super) checkpoint: u8,
     pub(super) start_order: u8,
     pub(super) index: [Option<Entry>; KEYS],
@@ -71,15 +71,15 @@ fn find<'a>(medium: &'a Medium, rules: &Rules) -> FoundEvidence<'a> {
 
 impl FoundEvidence<'_> {
     /// Returns the longest prefix that anything on the medium says is durable.
-    fn durable(&self) -> Prefix {
+    fn durable(&self) -> ModelPrefix {
         let records = self.records.iter().map(|record| record.durable.max(record.accepted));
         let pages = self.pages.iter().map(|(_, _, page)| page.durable.max(page.accepted));
         records.chain(pages).max().unwrap_or_default()
     }
 
     /// Returns where each epoch below `epoch` ended; `None` for an epoch whose end nothing names.
-    fn epoch_ends(&self, epoch: u8) -> [Prefix; EPOCHS] {
-        let mut ends = [Prefix::default(); EPOCHS];
+    fn epoch_ends(&self, epoch: u8) -> [ModelPrefix; EPOCHS] {
+        let mut ends = [ModelPrefix::default(); EPOCHS];
         for record in self.records.iter().filter(|record| record.epoch == epoch) {
             ends = record.epoch_ends;
         }
@@ -94,7 +94,7 @@ impl FoundEvidence<'_> {
 }
 
 /// Returns the ticks of the log behind `start` up to `end`.
-fn ticks(start: Tick, end: Tick, epoch_ends: &[Prefix; EPOCHS]) -> Vec<Tick> {
+fn ticks(start: ModelTick, end: ModelTick, epoch_ends: &[ModelPrefix; EPOCHS]) -> Vec<ModelTick> {
     let mut ticks = Vec::new();
     for epoch in start.0..=end.0 {
         let first = if epoch == start.0 { start.1 + 1 } else { 1 };
@@ -127,7 +127,7 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Re
     let durable = found.durable();
     let start = checkpoint.map_or((0, 0), |checkpoint| checkpoint.start);
     let start_order = checkpoint.map_or(1, |checkpoint| checkpoint.start_order);
-    let by_tick: BTreeMap<Tick, (usize, usize, &Page)> = found
+    let by_tick: BTreeMap<ModelTick, (usize, usize, &Page)> = found
         .pages
         .iter()
         .filter(|(_, _, page)| page.order >= start_order && page.tick > (0, 0))
@@ -177,7 +177,7 @@ pub(super) fn recover(medium: &Medium, rules: &Rules) -> Result<RecoveredLog, Re
 /// Rebuilds the index from the blocks that the map lists.
 fn rebuild(medium: &Medium, map: Checkpoint, rules: &Rules) -> Checkpoint {
     let mut rebuilt = Checkpoint { index: [None; KEYS], ..map };
-    let mut newest: [Option<(Record, Tick)>; KEYS] = [None; KEYS];
+    let mut newest: [Option<(Record, ModelTick)>; KEYS] = [None; KEYS];
     for (block, entry) in map.blocks.iter().enumerate().filter(|(_, entry)| entry.order != 0) {
         let pages = if rules.rebuilding_stops_at_the_end { usize::from(entry.pages) } else { PAGES };
         for place in 0..pages {
@@ -204,7 +204,7 @@ fn rebuild(medium: &Medium, map: Checkpoint, rules: &Rules) -> Checkpoint {
 }
 
 impl FoundEvidence<'_> {
-    fn sequence(&self, durable: Prefix) -> u8 {
+    fn sequence(&self, durable: ModelPrefix) -> u8 {
         let pages = self.pages.iter().map(|(_, _, page)| match page.content {
             PageContent::Record(record) => record.sequence,
             PageContent::Guard => 0,
@@ -245,7 +245,7 @@ struct LostRun {
 }
 
 /// Returns the lost ticks as runs that are as long as possible.
-fn lost_runs(lost: &[Tick]) -> Vec<LostRun> {
+fn lost_runs(lost: &[ModelTick]) -> Vec<LostRun> {
     let mut runs: Vec<LostRun> = Vec::new();
     for &(epoch, tick) in lost {
         match runs.last_mut() {
@@ -258,7 +258,7 @@ fn lost_runs(lost: &[Tick]) -> Vec<LostRun> {
 
 impl RecoveredLog {
     /// Returns the extents that the index refers to, with their keys.
-    pub(super) fn extents(&self, medium: &Medium) -> [Option<(u8, Option<Tick>)>; EXTENTS] {
+    pub(super) fn extents(&self, medium: &Medium) -> [Option<(u8, Option<ModelTick>)>; EXTENTS] {
         let mut extents = [None; EXTENTS];
         for (key, entry) in self.index.iter().enumerate() {
             let Some(entry) = entry else { continue };
@@ -273,15 +273,15 @@ impl RecoveredLog {
     }
 
     /// Returns the prefix with which an epoch ended.
-    fn end_of(&self, epoch: u8) -> Prefix {
+    fn end_of(&self, epoch: u8) -> ModelPrefix {
         if epoch == self.accepted.tick.0 { self.accepted } else { self.epoch_ends[usize::from(epoch)] }
     }
 
     fn replay(
         &mut self,
         found: &FoundEvidence<'_>,
-        by_tick: &BTreeMap<Tick, (usize, usize, &Page)>,
-        start: Tick,
+        by_tick: &BTreeMap<ModelTick, (usize, usize, &Page)>,
+        start: ModelTick,
         rules: &Rules,
     ) {
         // An entry of the checkpoint that points behind its start is replaced by the log.
@@ -289,7 +289,7 @@ impl RecoveredLog {
             *entry = entry.filter(|entry| entry.order != 0);
         }
         let mut lost = Vec::new();
-        let mut newest: [Option<(Record, Tick, Entry)>; KEYS] = [None; KEYS];
+        let mut newest: [Option<(Record, ModelTick, Entry)>; KEYS] = [None; KEYS];
         for tick in ticks(start, self.accepted.tick, &self.epoch_ends) {
             let Some((block, page, content)) = by_tick.get(&tick) else {
                 lost.push(tick);
@@ -358,6 +358,6 @@ pub(super) fn read(
 }
 
 /// Returns the longest prefix that anything on a medium says is durable.
-pub(super) fn durable(medium: &Medium, rules: &Rules) -> Prefix {
+pub(super) fn durable(medium: &Medium, rules: &Rules) -> ModelPrefix {
     find(medium, rules).durable()
 }

@@ -81,8 +81,7 @@ const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 
 /// Encodes the map: head, namespaces, block table, doubts.
 pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u8> {
-    let closed =
-        |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < root.start_order;
+    let closed = |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < root.start_order;
     let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
     let (hash_seed, hash_mask) = ftl.hasher().parts();
     let head = CheckpointHeadLayout {

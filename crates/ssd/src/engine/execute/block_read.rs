@@ -118,8 +118,8 @@ fn walk_blocks<M: Media>(
             if let ReadPurpose::Verify = purpose {
                 // Absent blocks of a namespace in doubt are looked at one by one.
                 let certain = !ftl.doubts().is_in_doubt(extent.namespace);
-                walk.blocks_done += u64::from(certain) *
-                    extent.absent_run(ftl, LbaRange { start: lba, blocks: blocks_left(range, lba) });
+                walk.blocks_done += u64::from(certain)
+                    * extent.absent_run(ftl, LbaRange { start: lba, blocks: blocks_left(range, lba) });
                 if walk.blocks_done < before + blocks && walk.blocks_done / VERIFIED_PER_TURN != turn {
                     // Other operations run before it continues.
                     return Err(StallReason::Pages(Vec::new()));

@@ -5,7 +5,7 @@
 //! has no meaning.
 
 use super::{BoundedFindings, IndexDifference, RecordLocation};
-use crate::engine::OpenProgress;
+use crate::engine::progress::OpenProgress;
 use crate::index::{CompositeIndex, IndexEntry, KeyHash, RecordIndex};
 
 /// Adds every difference between the two indexes to `differences`.

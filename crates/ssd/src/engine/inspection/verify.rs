@@ -4,7 +4,7 @@
 //! records are read in order of their addresses, and each is checked by its own bytes alone.
 
 use super::{MediumInspection, RecordFault, RecordLocation};
-use crate::engine::OpenProgress;
+use crate::engine::progress::OpenProgress;
 use crate::engine::recovery::{read_into_dram, retry_with_pages, unless_unreadable};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};

@@ -5,10 +5,10 @@
 
 use super::page_reads::read_pages;
 use super::survey::BlockLife;
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::{
     DecodedIndex, DecodedMap, decode_index, decode_map, split_page_context,
 };
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::commit_record::{CheckpointRoot, StreamExtent};
 use crate::log::page::{PageKind, PageSpare};

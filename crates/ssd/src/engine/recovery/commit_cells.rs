@@ -48,7 +48,12 @@ pub(super) fn read_commit_cells<M: Media>(source: &mut PageSource<'_, M>, now: &
 }
 
 /// Reads a cell, again after each delay while its read fails.
-fn read_cell<M: Media>(media: &mut M, cell: CellNumber, frame: MediaFrame, now: &mut Nanos) -> MediaCompletion {
+fn read_cell<M: Media>(
+    media: &mut M,
+    cell: CellNumber,
+    frame: MediaFrame,
+    now: &mut Nanos,
+) -> MediaCompletion {
     let mut completion = run_alone(media, MediaOp::ReadCell { cell, frame }, now);
     for delay in READ_RETRY_DELAYS {
         if !completion.result.is_err_and(|error| error.may_pass()) {

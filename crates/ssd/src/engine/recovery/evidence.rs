@@ -20,7 +20,7 @@ pub(crate) struct LostPages {
     pub(crate) first: Tick,
     /// The last of them.
     pub(crate) last: Tick,
-    /// What they could hold: a sequence that no record on them exceeds, and the namespaces as bits.
+    /// A sequence that no record on them exceeds.
     pub(crate) below: crate::command::Sequence,
     /// Bit `n` is set if they could hold a record of namespace `n`.
     pub(crate) namespaces: u32,
@@ -52,7 +52,8 @@ impl CountedLog {
         let epoch_ends = epoch_ends(newest, window, start);
         let mut counted = Self { accepted: durable, epoch_ends, lost: Vec::new() };
         // At most one commit lies behind what is known to be durable.
-        if let Some(candidate) = newest.filter(|record| record.end > durable && record.epoch == newest_epoch(records))
+        if let Some(candidate) =
+            newest.filter(|record| record.end > durable && record.epoch == newest_epoch(records))
         {
             let is_whole = |from: Tick| {
                 counted.lost_ticks(window, from.max(start), candidate.end.tick).next().is_none()
@@ -109,7 +110,12 @@ impl CountedLog {
     }
 
     /// Returns what a run of lost ticks could hold.
-    fn doubt(&self, records: &[CommitRecord], window: &FoundWindow, (first, last): (Tick, Tick)) -> LostPages {
+    fn doubt(
+        &self,
+        records: &[CommitRecord],
+        window: &FoundWindow,
+        (first, last): (Tick, Tick),
+    ) -> LostPages {
         let few = last.0 - first.0 < PAGES_NAMED;
         let named = |namespaces: u32| if few { namespaces } else { ALL_NAMESPACES };
         let lost = |below, namespaces| LostPages { first, last, below, namespaces };
@@ -119,7 +125,8 @@ impl CountedLog {
         let ends = self.epoch_ends.iter().chain([&self.accepted]);
         if let Some(end) = ends.into_iter().find(|end| end.tick == last) {
             // The record of an opening has the same end, and names no pages.
-            let record = records.iter().find(|record| record.end.tick == last && record.epoch == last.epoch());
+            let record =
+                records.iter().find(|record| record.end.tick == last && record.epoch == last.epoch());
             return lost(end.sequence, record.map_or(ALL_NAMESPACES, |record| named(record.namespaces)));
         }
         lost(self.accepted.sequence, ALL_NAMESPACES)

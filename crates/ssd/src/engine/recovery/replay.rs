@@ -5,8 +5,8 @@
 
 use super::page_reads::{PageBytes, read_pages};
 use crate::command::{NamespaceId, Sequence};
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::DecodedIndex;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
 use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
@@ -35,7 +35,7 @@ pub(super) struct Line {
     pub(super) is_corrupt: bool,
 }
 
-/// What a checkpoint gives: entries and clears from before the log that is replayed.
+/// Entries and clears of a checkpoint, from before the log that is replayed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckpointBase<'a> {
     pub(super) start_order: u64,

@@ -4,8 +4,8 @@
 //! block: a part of the log, or of a checkpoint. Invariant: a page that is not intact identifies nothing.
 
 use super::page_reads::read_pages;
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::split_page_context;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::page::{PageKind, PageSpare};
 use crate::log::page_version1;
@@ -64,19 +64,19 @@ pub(super) fn survey<M: Media>(
     let total = u64::from(ftl.geometry().blocks);
     let seed = ftl.media().traits().checksum_seed;
     let mut lives = Vec::with_capacity(ftl.geometry().blocks as usize);
-    let mut others = Vec::new();
+    let mut undecided = Vec::new();
     let pages = (0..ftl.geometry().blocks).map(|block| PageAddress::new(BlockId(block), 0));
     let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
     read_pages(&mut source, now, pages, |page, bytes| {
         let life = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
         // Pages are programmed in order: behind a page that was never programmed there is none.
         if life.is_none() && bytes != super::page_reads::PageBytes::Blank {
-            others.push(page.block);
+            undecided.push(page.block);
         }
         lives.push(life.unwrap_or(BlockLife::Unknown(false)));
         progress(OpenProgress { stage: "survey", done: lives.len() as u64, total });
     })?;
-    let pages = others.iter().flat_map(|block| other_pages(*block));
+    let pages = undecided.iter().flat_map(|block| other_pages(*block));
     read_pages(&mut source, now, pages, |page, bytes| {
         let life = &mut lives[page.block.index()];
         let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));

@@ -18,8 +18,8 @@ use super::replay::{self, CheckpointBase, Line};
 use super::{Base, CheckpointFound, Recovered, namespace_table};
 use crate::command::Sequence;
 use crate::config::DeviceConfig;
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::DecodedCheckpoint;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::{FoundLog, RecoveringFtl};
 use crate::index::{IndexEntry, KeyHash, KeyHasher};
 use crate::log::prefix::{EPOCH_SHIFT, Prefix, Tick};
@@ -169,4 +169,3 @@ fn discard_incomplete(
     findings.incomplete.blocks.extend(&torn);
     torn
 }
-

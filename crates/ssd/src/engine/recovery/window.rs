@@ -7,7 +7,7 @@
 use super::page_reads::read_pages;
 use super::replay::Line;
 use crate::command::Sequence;
-use crate::engine::OpenProgress;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::{FlatIndex, KeyHasher};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
@@ -60,7 +60,8 @@ pub(super) fn read_window<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<FoundWindow, MediaError> {
     let seed = ftl.media().traits().checksum_seed;
-    let mut scanner = WindowScanner { found: FoundWindow::default(), hasher: *ftl.hasher(), unfinished: None };
+    let mut scanner =
+        WindowScanner { found: FoundWindow::default(), hasher: *ftl.hasher(), unfinished: None };
     let pages =
         blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
@@ -69,7 +70,8 @@ pub(super) fn read_window<M: Media>(
     read_pages(&mut source, now, pages, |page, bytes| {
         done += 1;
         progress(OpenProgress { stage: "scan", done, total });
-        let spare = bytes.programmed().and_then(|bytes| Some((bytes, PageSpare::of_intact(bytes, page, seed)?)));
+        let spare =
+            bytes.programmed().and_then(|bytes| Some((bytes, PageSpare::of_intact(bytes, page, seed)?)));
         if let Some((bytes, spare)) = spare {
             scanner.add_page(&spare, &bytes[..PAGE_DATA_BYTES], lowest_order);
         }
@@ -118,7 +120,8 @@ impl WindowScanner {
 
     /// Appends the rest of a record that began on the page in front. Returns the offset behind it.
     fn finish_record(&mut self, spare: &PageSpare, data: &[u8]) -> usize {
-        let Some(mut record) = self.unfinished.take().filter(|record| record.last.next() == spare.tick) else {
+        let Some(mut record) = self.unfinished.take().filter(|record| record.last.next() == spare.tick)
+        else {
             return 0;
         };
         // The header itself may lie on two pages.

@@ -23,9 +23,7 @@ impl BlockTable {
     pub fn victim(&self, policy: VictimPolicy, witnessed: Tick, reusable_below: u64) -> Option<BlockId> {
         let eligible = |block: &BlockId| {
             let entry = self.get(*block);
-            entry.state == BlockState::Closed
-                && entry.last_tick <= witnessed
-                && entry.order < reusable_below
+            entry.state == BlockState::Closed && entry.last_tick <= witnessed && entry.order < reusable_below
         };
         let mut by_order = self.by_order.values().copied().filter(eligible);
         match policy {
@@ -47,7 +45,8 @@ impl BlockTable {
         self.by_order.range(reusable_below..).any(|(_, block)| {
             let entry = self.get(*block);
             entry.state == BlockState::Evacuated
-                || entry.state == BlockState::Closed && (self.cost(*block) as usize) < BLOCK_DATA_BYTES / 64 * 63
+                || entry.state == BlockState::Closed
+                    && (self.cost(*block) as usize) < BLOCK_DATA_BYTES / 64 * 63
         })
     }
 

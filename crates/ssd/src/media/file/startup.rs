@@ -7,8 +7,8 @@
 use super::batches::PageBatches;
 use super::cells::CellOperations;
 use super::layout::{FlashLayout, PIECE_BYTES, SUPERBLOCK_COPIES, is_valid_geometry};
-use super::superblock::{BadSuperblock, FeatureBits, Superblock, SuperblockFault, VERSION, version_of};
 use super::space_wait::SpaceWait;
+use super::superblock::{BadSuperblock, FeatureBits, Superblock, SuperblockFault, VERSION, version_of};
 use super::superblock_choice::{ChosenSuperblock, PieceReader, UndecidedSuperblock};
 use super::transfers::{FlashTransfers, FlushRequests};
 use super::version1::{self, Version1Fault, Version1Pages};

@@ -81,11 +81,7 @@ impl BlockPages {
 
     /// Returns the spare of a page, if the page belongs to this life.
     pub(super) fn spare(&self, number: usize, life: &PageSpare) -> Option<PageSpare> {
-        self.spares
-            .get(number)
-            .copied()
-            .flatten()
-            .filter(|spare| spare.order == life.order)
+        self.spares.get(number).copied().flatten().filter(|spare| spare.order == life.order)
     }
 
     /// Returns true if, by the pages of this life, a record ends at this offset of the block: another one starts there,

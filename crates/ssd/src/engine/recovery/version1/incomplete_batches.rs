@@ -6,7 +6,7 @@ use crate::command::Sequence;
 use crate::media::geometry::BlockId;
 use std::collections::BTreeSet;
 
-/// What recovery does not index.
+/// Records that recovery does not index.
 #[derive(Debug, Default)]
 pub(super) struct IncompleteBatches {
     /// Blocks with such records.

@@ -5,12 +5,12 @@ use super::super::page_reads::{PageBytes, read_pages};
 use super::scan::Scanned;
 use super::survey::{FirstPage, Survey};
 use crate::command::Sequence;
-use crate::engine::OpenProgress;
 use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode_version_1, split_page_context};
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::blocks::{BlockEntry, BlockState};
-use crate::log::prefix::EPOCH_SHIFT;
 use crate::log::page_version1::{PageKind, PageSpare};
+use crate::log::prefix::EPOCH_SHIFT;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
@@ -179,4 +179,3 @@ fn checkpoint_block(order: u64) -> BlockEntry {
         has_damage: false,
     }
 }
-

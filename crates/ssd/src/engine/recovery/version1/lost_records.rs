@@ -4,8 +4,8 @@
 //! scanned blocks, and for whose keys the scan found no record, neither that one nor a newer one. Invariant: no record
 //! that a power cut may have lost is among them: the checkpoint is fuzzy and names records that were not durable yet.
 
-use super::corruption::Durable;
 use super::super::replay::Line;
+use super::corruption::Durable;
 use crate::engine::checkpoint::stream::DecodedCheckpoint;
 use crate::ftl::Ftl;
 use crate::index::{IndexEntry, KeyHash};

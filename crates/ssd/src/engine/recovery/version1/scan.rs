@@ -4,17 +4,17 @@
 //! checksum, and the properties of each block. Invariant: a record is reported as intact only if its CRC matches over
 //! all of its bytes, across all pages and blocks that it spans.
 
-use super::block_pages::BlockPages;
 use super::super::page_reads::read_pages;
 use super::super::replay::Line;
+use super::block_pages::BlockPages;
 use super::survey::Survey;
 use crate::command::Sequence;
-use crate::engine::OpenProgress;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::FlatIndex;
 use crate::log::blocks::{BlockEntry, BlockState};
-use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::log::page_version1::{NO_RECORD, PageKind, PageSpare};
+use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
@@ -284,9 +284,8 @@ impl Scanner<'_> {
 
     /// Adds one whole record. Returns false if its checksum is wrong.
     fn add_record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) -> bool {
-        let header = header_of(bytes).filter(|header| {
-            crc32c(0, &bytes[4..header.payload_end()]) == header.crc
-        });
+        let header =
+            header_of(bytes).filter(|header| crc32c(0, &bytes[4..header.payload_end()]) == header.crc);
         let Some(header) = header else {
             self.count_damage(address.block());
             return false;

@@ -4,10 +4,10 @@
 //! Invariant: a block is identified as long as one of its pages can be read.
 
 use super::super::page_reads::{PageBytes, read_pages};
-use crate::engine::OpenProgress;
+use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::log::prefix::EPOCH_SHIFT;
 use crate::log::page_version1::{PageKind, PageSpare};
+use crate::log::prefix::EPOCH_SHIFT;
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
@@ -58,7 +58,6 @@ impl Survey {
     pub(super) fn is_accepted(&self, order: u64) -> bool {
         let later = self.accepted.range((order >> EPOCH_SHIFT) + 1..);
         later.map(|(_, accepted)| *accepted).all(|accepted| order <= accepted)
-           
     }
 
     /// Returns the blocks of the log from `start_order` on, in order.

@@ -4,9 +4,9 @@
 //! lost before the device opens, and those that the collector may pass over. Invariant: a page that a power cut may have
 //! torn is not among the former, and a page that only a later read needs is among neither.
 
+use super::super::replay::Line;
 use super::Findings;
 use super::corruption::Durable;
-use super::super::replay::Line;
 use super::survey::{FirstPage, Survey};
 use crate::command::Sequence;
 use crate::ftl::recovering::RecoveringFtl;
@@ -43,11 +43,7 @@ pub(super) fn durable_losses<M: Media>(
 
 /// Sets the unreadable pages of a recovery: those whose contents it lacks, and those that the collector may pass over
 /// once these are accepted.
-pub(super) fn report_unreadable<M: Media>(
-    ftl: &RecoveringFtl<M>,
-    survey: &Survey,
-    findings: &mut Findings,
-) {
+pub(super) fn report_unreadable<M: Media>(ftl: &RecoveringFtl<M>, survey: &Survey, findings: &mut Findings) {
     let lacks = |failed: &UnreadablePage| {
         let block = failed.page.block;
         match (failed.need, failed.errno) {

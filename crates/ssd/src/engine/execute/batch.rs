@@ -1,0 +1,120 @@
+//! Executes a batch: all of its writes, or none.
+//!
+//! Input: the writes, each with its condition. Output: the outcome of the batch, or the pages and the room that it needs.
+//! Invariant: conditions and room are checked for every write before the first one changes anything.
+
+use super::{ExecutionOutcome, KeyTarget, record_bytes_of, seen_sequence};
+use crate::command::{BatchWrite, NamespaceId, RecordExpiry, Sequence};
+use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
+use crate::log::RecordSource;
+use crate::log::record::{UNIT_BYTES, batch_flags, record_units};
+use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
+use headwater_host::width::narrow;
+use headwater_nvme::spec::status::Status;
+
+/// One write of a batch with the record it will replace.
+type PlannedWrite<'a> = (KeyTarget<'a>, &'a BatchWrite, Option<FoundRecord>);
+
+/// Executes a batch.
+pub(super) fn batch<M: Media>(
+    ftl: &mut Ftl<M>,
+    namespace: NamespaceId,
+    writes: &[BatchWrite],
+) -> Result<ExecutionOutcome, StallReason> {
+    let planned = plan_batch(ftl, namespace, writes)?;
+    let mut seen = ftl.last_removal();
+    for (position, (one, _, found)) in planned.iter().enumerate() {
+        seen = seen.max(seen_sequence(ftl, found.as_ref()));
+        if let Err(status) = one.check_condition(ftl, found.as_ref()) {
+            let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
+            outcome.completion.position = narrow(position);
+            return Ok(outcome);
+        }
+    }
+    for (one, _, found) in &planned {
+        one.require_basis_durable(ftl, found.as_ref())?;
+    }
+    // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
+    let absent_for_good = ftl.is_absence_final(namespace) || mutant(Mutant::AbsentDeleteSkipped);
+    let effective: Vec<PlannedWrite<'_>> = planned
+        .into_iter()
+        .filter(|(_, write, found)| {
+            matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
+        })
+        .collect();
+    let more: usize = effective.iter().map(|(_, write, _)| write_bytes_of(write)).sum();
+    let less = effective.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum();
+    let largest = effective.iter().map(|(_, write, _)| write_bytes_of(write)).max().unwrap_or(0);
+    if let Err(status) = ftl.check_capacity(largest, more, less) {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
+    if !batch_fits_quota(ftl, namespace, &effective) {
+        return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
+    }
+    // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
+    ftl.check_client_room(more + more / 8)?;
+    let last = effective.len().saturating_sub(1);
+    let mut wrote = seen;
+    for (index, (one, write, found)) in effective.into_iter().enumerate() {
+        let (value, expiry_ms) = match write {
+            BatchWrite::Store { value, .. } => {
+                let alive = found.as_ref().filter(|found| !ftl.expired(found));
+                (Some(RecordSource::Bytes(value)), one.expiry_ms(alive))
+            }
+            BatchWrite::Delete { .. } => (None, 0),
+        };
+        let batch = batch_flags(index, last);
+        let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
+        wrote = ftl.write(&record, found);
+    }
+    Ok(ExecutionOutcome::written(wrote))
+}
+
+/// Returns true if the batch fits the namespace's quota. Tombstones count against the medium, not against the quota.
+fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[PlannedWrite<'_>]) -> bool {
+    let stores = writes.iter().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
+    let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
+    ftl.fits_quota(namespace, more, writes.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
+}
+
+fn write_bytes_of(write: &BatchWrite) -> usize {
+    let (key, value) = match write {
+        BatchWrite::Store { key, value, .. } => (key.len(), value.len()),
+        BatchWrite::Delete { key, .. } => (key.len(), 0),
+    };
+    record_units(key, value) as usize * UNIT_BYTES
+}
+
+/// Finds the record that each write of a batch replaces, or stalls for all pages that the lookups need.
+fn plan_batch<'a, M: Media>(
+    ftl: &Ftl<M>,
+    namespace: NamespaceId,
+    writes: &'a [BatchWrite],
+) -> Result<Vec<PlannedWrite<'a>>, StallReason> {
+    let mut planned = Vec::with_capacity(writes.len());
+    let mut missing = Vec::new();
+    for write in writes {
+        let (key, condition) = match write {
+            BatchWrite::Store { key, condition, .. } | BatchWrite::Delete { key, condition } => {
+                (key, *condition)
+            }
+        };
+        let expiry = match write {
+            BatchWrite::Store { expiry, .. } => *expiry,
+            BatchWrite::Delete { .. } => RecordExpiry::Never,
+        };
+        let one = KeyTarget { namespace, hash: ftl.hasher().hash(namespace, key), key, condition, expiry };
+        match one.find_replaced(ftl) {
+            Ok(found) => planned.push((one, write, found)),
+            Err(StallReason::Pages(pages)) => missing.extend(pages),
+            Err(stall) => return Err(stall),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(planned);
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    Err(StallReason::Pages(missing))
+}

@@ -1,0 +1,14 @@
+//! The progress of opening or inspecting a device, as a caller can show it.
+//!
+//! Input: a stage and its steps. Output: the same, for the caller's report. Invariant: none.
+
+/// The progress of opening or inspecting a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenProgress {
+    /// The stage: `survey`, `checkpoint`, `scan`, `replay`, `clean up`, `verify` or `compare`.
+    pub stage: &'static str,
+    /// Steps done in this stage.
+    pub done: u64,
+    /// Steps of this stage in total.
+    pub total: u64,
+}

@@ -1,0 +1,141 @@
+//! The programs of filled pages: those that wait for the medium, and those in flight.
+//!
+//! Input: filled pages, in order, and completions of the medium. Output: programs for the medium, in the same order.
+//! Invariant: a page gets its checksums when it leaves, because the header of its last record is complete only then.
+
+use super::page::PageSpare;
+use super::page_cache::PageCache;
+use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::token::MediaPurpose;
+use crate::media::{Media, MediaOp, MediaTraits, RefusalReason, RefusedOp};
+use headwater_dma::frame::MediaFrame;
+use headwater_host::clock::Nanos;
+use headwater_host::copy::copy_streaming;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Data and spare; the bytes of a frame behind them belong to the medium.
+const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
+
+#[derive(Debug)]
+struct FilledPage {
+    id: u64,
+    page: PageAddress,
+    frame: MediaFrame,
+}
+
+/// The programs of a log.
+#[derive(Debug, Default)]
+pub(super) struct PagePrograms {
+    filled: VecDeque<FilledPage>,
+    in_flight: BTreeMap<u64, PageAddress>,
+    next: u64,
+    programmed_pages: u64,
+}
+
+impl PagePrograms {
+    /// Returns the id that the next filled page gets.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns the number of filled pages that the medium has not accepted yet.
+    pub(super) fn filled(&self) -> usize {
+        self.filled.len()
+    }
+
+    /// Returns the pages that the medium accepted so far.
+    pub(super) fn programmed_pages(&self) -> u64 {
+        self.programmed_pages
+    }
+
+    /// Adds a filled page.
+    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame) {
+        self.filled.push_back(FilledPage { id: self.next, page, frame });
+        self.next += 1;
+    }
+
+    /// Returns the bytes of the filled page at a position of the queue, if it is this page.
+    pub(super) fn filled_page(&mut self, at: usize, page: PageAddress) -> Option<&mut MediaFrame> {
+        self.filled.get_mut(at).filter(|filled| filled.page == page).map(|filled| &mut filled.frame)
+    }
+
+    /// Submits filled pages to the medium, in order, until it rejects one. Returns true if any was submitted.
+    ///
+    /// # Panics
+    /// The medium reports a NAND rule: the log broke its invariant.
+    pub(super) fn submit<M: Media>(
+        &mut self,
+        traits: MediaTraits,
+        media: &mut M,
+        dram: &mut PageCache,
+        now: Nanos,
+    ) -> bool {
+        let mut moved = false;
+        while let Some(FilledPage { id, page, mut frame }) = self.filled.pop_front() {
+            PageSpare::set_checksums(&mut frame, traits.checksum_seed);
+            if !traits.addressable {
+                let Some(mut shown) = dram.take_frame() else {
+                    self.filled.push_front(FilledPage { id, page, frame });
+                    break;
+                };
+                // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
+                copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
+                dram.insert(page, shown);
+                dram.pin(page);
+            }
+            match media.submit(MediaPurpose::Program(id).encode(), MediaOp::Program { page, frame }, now) {
+                Ok(()) => {
+                    self.in_flight.insert(id, page);
+                    self.programmed_pages += 1;
+                    moved = true;
+                }
+                Err(RefusedOp { op, reason }) => {
+                    let MediaOp::Program { frame, .. } = op else {
+                        unreachable!("the medium returned another operation")
+                    };
+                    dram.unpin(page);
+                    self.filled.push_front(FilledPage { id, page, frame });
+                    assert!(
+                        reason == RefusalReason::QueueFull,
+                        "the log broke a NAND rule at {page}: {reason:?}"
+                    );
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Completes a program: unpins its page and returns its frame.
+    ///
+    /// # Panics
+    /// No program with this id is in flight.
+    pub(super) fn complete(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
+        let page = self.in_flight.remove(&id);
+        dram.unpin(
+            page.unwrap_or_else(|| panic!("the medium completed program {id}, which is not in flight")),
+        );
+        if let Some(frame) = frame {
+            dram.return_frame(frame);
+        }
+    }
+
+    /// Returns true if every program with an id below `barrier` has completed.
+    pub(super) fn is_completed_below(&self, barrier: u64) -> bool {
+        let waiting = self.filled.front().map(|filled| filled.id);
+        let flying = self.in_flight.keys().next().copied();
+        waiting.into_iter().chain(flying).all(|id| id >= barrier)
+    }
+
+    /// Returns the bytes of a filled page that the medium has not accepted yet.
+    #[inline]
+    pub(super) fn peek(&self, page: PageAddress) -> Option<&[u8]> {
+        let (first, last) = (self.filled.front()?, self.filled.back()?);
+        // Filled pages are consecutive, in one or two blocks except for a record that spans more blocks.
+        let near = page.block == first.page.block || page.block == last.page.block;
+        if !near && self.filled.len() <= PAGES_PER_BLOCK {
+            return None;
+        }
+        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
+    }
+}
