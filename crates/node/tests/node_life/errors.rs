@@ -36,7 +36,11 @@ fn after_a_failed_write_the_node_says_so_refuses_writes_and_answers_reads() {
     }
     let health = node.http_until("/healthz", "HTTP/1.1 503");
     assert!(
-        health.contains("writes fail: the write of block ") && health.contains("(os error 27)"),
+        // The first write that fails is of a page, or the commit record of a device that was idle.
+        ["writes fail: the write of block ", "writes fail: a commit record "]
+            .iter()
+            .any(|what| health.contains(what))
+            && health.contains("(os error 27)"),
         "{health}"
     );
     assert!(node.http("/metrics").contains("headwater_writes_failed 1"));
@@ -80,7 +84,11 @@ fn failed_read_is_answered_with_an_error_and_counted_and_shown() {
     }
     assert_eq!(node.kv(&["get", "absent"]).status.code(), Some(1));
     let health = node.http_until("/healthz", "failed reads");
-    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    // Failed reads alone leave a node healthy. The record of an idle device may have met the limit too.
+    assert!(
+        health.starts_with("HTTP/1.1 200") || health.contains("writes fail: a commit record "),
+        "{health}"
+    );
     let metrics = node.http("/metrics");
     let count = metrics.lines().find_map(|line| line.strip_prefix("headwater_read_errors_total "));
     assert!(count.unwrap().parse::<usize>().unwrap() >= KEYS, "{count:?}");
