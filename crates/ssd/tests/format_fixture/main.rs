@@ -1,9 +1,8 @@
-//! Tests that media of every released format version still open. Each fixture holds the pages of a device after a
-//! shutdown; without its checkpoint pages it is the same device after a power cut.
+//! Tests that media of every released format version still open.
 //!
-//! A fixture is a sequence of pages: number of the page on the medium (u32, little-endian), then data and spare (4,224
-//! bytes). `record-v1.bin` was written by [`write_the_fixture`], `blocks-v1.bin` by [`write_the_fixture_with_blocks`],
-//! `attached-v2.bin` by [`write_the_fixture_with_attachments`]; they are run by hand when a version is added.
+//! A fixture of version 1 holds the pages of a device after a shutdown; without its checkpoint pages it is the same
+//! device after a power cut. It is a sequence of pages: number of the page on the medium (u32, little-endian), then data
+//! and spare (4,224 bytes). No program writes it any more. The fixtures of version 2 are whole flash files ([`version2`]).
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
@@ -20,21 +19,23 @@ use headwater_ssd::log::page_version1::{PageKind, PageSpare};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
     BlockId, FlashGeometry, Media, MediaOp, MediaToken, MediumVersion, PAGE_DATA_BYTES, PAGE_SPARE_BYTES,
-    PAGES_PER_BLOCK, PageAddress,
+    PageAddress,
 };
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
+
+mod version2;
 
 const BLOCKS: u32 = 32;
 const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 const WALL: UnixMillis = UnixMillis(1_700_000_000_000);
 const FRONT_END: FrontEndId = FrontEndId(1);
 
-fn open(media: MemoryMedia) -> SsdDevice<MemoryMedia> {
+fn open<M: Media>(media: M) -> SsdDevice<M> {
     let start = StartTime { now: Nanos::ZERO, wall: WALL };
     SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
 }
 
-fn run(device: &mut SsdDevice<MemoryMedia>, namespace: u8, command: SsdCommand) -> SsdCompletion {
+fn run<M: Media>(device: &mut SsdDevice<M>, namespace: u8, command: SsdCommand) -> SsdCompletion {
     device.submit(FRONT_END, NamespaceId(namespace), 1, command).unwrap();
     (0..10_000)
         .find_map(|_| {
@@ -53,7 +54,7 @@ fn store(key: &'static str, value: Vec<u8>, expiry: RecordExpiry) -> SsdCommand 
     }
 }
 
-fn get(device: &mut SsdDevice<MemoryMedia>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
+fn get<M: Media>(device: &mut SsdDevice<M>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
     let command = SsdCommand::Retrieve {
         key: Bytes::from(key),
         sink: Vec::new().into(),
@@ -64,8 +65,8 @@ fn get(device: &mut SsdDevice<MemoryMedia>, namespace: u8, key: &'static str) ->
     if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
 }
 
-/// Runs the commands of the fixture `record-v1.bin`.
-fn fill(device: &mut SsdDevice<MemoryMedia>) {
+/// Runs the commands of the fixtures of keys.
+fn fill<M: Media>(device: &mut SsdDevice<M>) {
     run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
     run(device, 1, store("overwritten", b"old".to_vec(), RecordExpiry::Never));
     run(device, 1, store("overwritten", b"new".to_vec(), RecordExpiry::Never));
@@ -85,7 +86,7 @@ fn fill(device: &mut SsdDevice<MemoryMedia>) {
     run(device, 2, store("after", b"clear".to_vec(), RecordExpiry::Never));
 }
 
-fn check(device: &mut SsdDevice<MemoryMedia>) {
+fn check<M: Media>(device: &mut SsdDevice<M>) {
     assert_eq!(get(device, 1, "plain").unwrap(), b"value");
     assert_eq!(get(device, 1, "overwritten").unwrap(), b"new");
     assert_eq!(get(device, 1, "spanning").unwrap(), vec![7; 10_000]);
@@ -119,11 +120,11 @@ fn medium(fixture: &[u8], keep: impl Fn(&PageSpare) -> bool) -> MemoryMedia {
     media.after_power_cut().as_version_1()
 }
 
-const FIXTURE: &[u8] = include_bytes!("fixtures/record-v1.bin");
+const FIXTURE: &[u8] = include_bytes!("../fixtures/record-v1.bin");
 /// Fixture with a block namespace: records of blocks, namespace table version 1, checkpoint version 2.
-const BLOCKS_FIXTURE: &[u8] = include_bytes!("fixtures/blocks-v1.bin");
+const BLOCKS_FIXTURE: &[u8] = include_bytes!("../fixtures/blocks-v1.bin");
 /// The same, with namespace table version 2.
-const ATTACHED_FIXTURE: &[u8] = include_bytes!("fixtures/attached-v2.bin");
+const ATTACHED_FIXTURE: &[u8] = include_bytes!("../fixtures/attached-v2.bin");
 const DISK: u8 = 2;
 /// A namespace attached only to controllers 1 and 3.
 const SHARED: u8 = 3;
@@ -138,15 +139,15 @@ fn write(lba: u64, byte: u8, blocks: usize) -> SsdCommand {
     SsdCommand::Write { start: Lba(lba), data: vec![byte; blocks * 512].into(), fua: Fua::No }
 }
 
-fn read(device: &mut SsdDevice<MemoryMedia>, lba: u64) -> Vec<u8> {
+fn read<M: Media>(device: &mut SsdDevice<M>, lba: u64) -> Vec<u8> {
     let range = LbaRange { start: Lba(lba), blocks: 1 };
     let completion = run(device, DISK, SsdCommand::Read { range, sink: Vec::new().into() });
     assert_eq!(completion.status, Status::SUCCESS);
     completion.sink
 }
 
-/// Runs the commands of the fixture `blocks-v1.bin`.
-fn fill_blocks(device: &mut SsdDevice<MemoryMedia>) {
+/// Runs the commands of the fixtures of blocks.
+fn fill_blocks<M: Media>(device: &mut SsdDevice<M>) {
     run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
     let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::Create(fixture_namespace())));
     assert_eq!(create.position, u32::from(DISK));
@@ -157,8 +158,8 @@ fn fill_blocks(device: &mut SsdDevice<MemoryMedia>) {
     run(device, DISK, write(99, 9, 1));
 }
 
-/// Runs the commands of the fixture `attached-v2.bin`.
-fn fill_attached(device: &mut SsdDevice<MemoryMedia>) {
+/// Runs the commands of the fixtures of attachments.
+fn fill_attached<M: Media>(device: &mut SsdDevice<M>) {
     fill_blocks(device);
     let create = run(device, 1, SsdCommand::Namespace(NamespaceChange::CreateDetached(Namespace::IMPLICIT)));
     assert_eq!(create.position, u32::from(SHARED));
@@ -166,7 +167,7 @@ fn fill_attached(device: &mut SsdDevice<MemoryMedia>) {
     run(device, DISK, SsdCommand::Namespace(NamespaceChange::Detach(vec![2])));
 }
 
-fn check_attached(device: &mut SsdDevice<MemoryMedia>) {
+fn check_attached<M: Media>(device: &mut SsdDevice<M>) {
     check_blocks(device);
     let has = |namespace, controllers: [u16; 4]| {
         controllers.map(|controller| device.is_attached(NamespaceId(namespace), controller))
@@ -182,7 +183,7 @@ fn attachments_of_version_2_open_with_and_without_a_checkpoint() {
     check_attached(&mut open(medium(ATTACHED_FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
 }
 
-fn check_blocks(device: &mut SsdDevice<MemoryMedia>) {
+fn check_blocks<M: Media>(device: &mut SsdDevice<M>) {
     assert_eq!(get(device, 1, "plain").unwrap(), b"value");
     assert_eq!(device.namespace(NamespaceId(DISK)), Some(fixture_namespace()));
     assert_eq!(device.namespace_usage(NamespaceId(DISK)), 17);
@@ -236,39 +237,4 @@ fn version_1_is_only_read() {
 #[test]
 fn version_1_opens_by_scanning_its_records() {
     check(&mut open(medium(FIXTURE, |spare| spare.kind != PageKind::Checkpoint)));
-}
-
-#[test]
-#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
-fn write_the_fixture() {
-    write_fixture(fill);
-}
-
-#[test]
-#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
-fn write_the_fixture_with_blocks() {
-    write_fixture(fill_blocks);
-}
-
-#[test]
-#[ignore = "writes the fixture of a new version; run by hand with FIXTURE_OUT naming the file"]
-fn write_the_fixture_with_attachments() {
-    write_fixture(fill_attached);
-}
-
-fn write_fixture(fill: fn(&mut SsdDevice<MemoryMedia>)) {
-    let out = std::env::var("FIXTURE_OUT").expect("FIXTURE_OUT names the file to write");
-    let mut device = open(MemoryMedia::erased(FlashGeometry::with_blocks(BLOCKS)).unwrap());
-    fill(&mut device);
-    device.shutdown(Nanos::ZERO, WALL).unwrap();
-    let media = device.into_media();
-    let mut fixture = Vec::new();
-    for number in 0..BLOCKS * u32::try_from(PAGES_PER_BLOCK).unwrap() {
-        let page = PageAddress::new(BlockId(number / 64), u8::try_from(number % 64).unwrap());
-        if let Some(bytes) = media.view(page) {
-            fixture.extend_from_slice(&number.to_le_bytes());
-            fixture.extend_from_slice(&bytes[..PAGE_BYTES]);
-        }
-    }
-    std::fs::write(out, fixture).unwrap();
 }

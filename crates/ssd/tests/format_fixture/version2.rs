@@ -1,0 +1,98 @@
+//! Flash files of version 2 open in every later version of the program, and are written to.
+//!
+//! A fixture is a sequence of sectors that are not all zero: number of the sector in the file (u32, little-endian), then
+//! its 512 bytes; at its end lies the length of the file (u64). Each is of a device that was closed, and of the same
+//! device killed before that. [`write_the_fixtures`] wrote them; it is run by hand when the format gets a new version.
+
+use super::*;
+use headwater_ssd::media::file::{FileMedia, FileOptions};
+use std::path::Path;
+use tempfile::TempDir;
+
+const SECTOR: usize = 512;
+const FLASH_FILE: &str = "flash";
+const UUID: [u8; 16] = *b"fixture of two!!";
+
+/// Each fixture, and what its device must answer.
+const FIXTURES: [(&[u8], Check); 4] = [
+    (include_bytes!("../fixtures/flash-file-v2-keys-closed.bin"), check),
+    (include_bytes!("../fixtures/flash-file-v2-keys-killed.bin"), check),
+    (include_bytes!("../fixtures/flash-file-v2-blocks-closed.bin"), check_attached),
+    (include_bytes!("../fixtures/flash-file-v2-blocks-killed.bin"), check_attached),
+];
+
+type Check = fn(&mut SsdDevice<FileMedia>);
+
+/// Returns the bytes of the file that a fixture holds.
+fn unpacked(fixture: &[u8]) -> Vec<u8> {
+    let (sectors, bytes) = fixture.split_last_chunk::<8>().unwrap();
+    let mut file = vec![0; usize::try_from(u64::from_le_bytes(*bytes)).unwrap()];
+    for sector in sectors.chunks_exact(4 + SECTOR) {
+        let (number, bytes) = sector.split_first_chunk::<4>().unwrap();
+        let at = u32::from_le_bytes(*number) as usize * SECTOR;
+        file[at..at + SECTOR].copy_from_slice(bytes);
+    }
+    file
+}
+
+fn packed(file: &[u8]) -> Vec<u8> {
+    let mut fixture = Vec::new();
+    for (number, sector) in
+        file.chunks_exact(SECTOR).enumerate().filter(|(_, sector)| **sector != [0; SECTOR])
+    {
+        fixture.extend_from_slice(&u32::try_from(number).unwrap().to_le_bytes());
+        fixture.extend_from_slice(sector);
+    }
+    fixture.extend_from_slice(&(file.len() as u64).to_le_bytes());
+    fixture
+}
+
+fn opened(directory: &Path) -> SsdDevice<FileMedia> {
+    open(FileMedia::open(directory, FileOptions::default()).unwrap())
+}
+
+#[test]
+fn files_of_version_2_open_keep_what_they_hold_and_are_written_to() {
+    for (fixture, check) in FIXTURES {
+        let directory = TempDir::new().unwrap();
+        std::fs::write(directory.path().join(FLASH_FILE), unpacked(fixture)).unwrap();
+        let mut device = opened(directory.path());
+        let losses = device.opening_losses();
+        assert_eq!((losses.lost_pages(), losses.doubt, losses.damaged_checkpoint_pages), (0, None, 0));
+        check(&mut device);
+        run(&mut device, 1, store("new", b"of this program".to_vec(), RecordExpiry::Never));
+        run(
+            &mut device,
+            1,
+            SsdCommand::Delete { key: Bytes::from("new"), condition: WriteCondition::Always },
+        );
+        check(&mut device);
+        device.shutdown(Nanos::ZERO, WALL).unwrap();
+        drop(device);
+        check(&mut opened(directory.path()));
+    }
+}
+
+#[test]
+#[ignore = "writes the fixtures of a new version; run by hand with FIXTURE_OUT naming a directory"]
+fn write_the_fixtures() {
+    let out = std::env::var("FIXTURE_OUT").expect("FIXTURE_OUT names the directory");
+    let write = |name: &str, state: &str, directory: &Path| {
+        let file = std::fs::read(directory.join(FLASH_FILE)).unwrap();
+        std::fs::write(Path::new(&out).join(format!("flash-file-v2-{name}-{state}.bin")), packed(&file))
+            .unwrap();
+    };
+    let fills: [(&str, Check); 2] = [("keys", fill), ("blocks", fill_attached)];
+    for (name, fill) in fills {
+        let directory = TempDir::new().unwrap();
+        let geometry = FlashGeometry::with_blocks(BLOCKS);
+        let media = FileMedia::create(directory.path(), geometry, UUID, FileOptions::default()).unwrap();
+        let mut device = open(media);
+        fill(&mut device);
+        run(&mut device, 1, SsdCommand::Flush);
+        write(name, "killed", directory.path());
+        device.shutdown(Nanos::ZERO, WALL).unwrap();
+        drop(device);
+        write(name, "closed", directory.path());
+    }
+}
