@@ -10,6 +10,7 @@ mod pool;
 mod recovery;
 mod resp;
 mod source;
+mod tamper;
 mod tcp;
 mod udma;
 mod waf;
@@ -30,6 +31,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     waf::EXPERIMENT,
     index::EXPERIMENT,
     recovery::EXPERIMENT,
+    tamper::EXPERIMENT,
     source::EXPERIMENT,
 ];
 
