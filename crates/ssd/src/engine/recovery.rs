@@ -88,6 +88,15 @@ pub enum RecoveryError {
         /// Number of blocks with pages.
         pages: usize,
     },
+    /// Commit cells on both sides cannot be read, so that both records of the newest commit may be among them.
+    #[error(
+        "{cells} commit cells on both sides of the medium cannot be read, and they may hold what says which pages count; \
+         nothing was changed: check the disk and start again"
+    )]
+    CellsUnreadable {
+        /// Number of cells that cannot be read.
+        cells: usize,
+    },
     /// Neither copy of the checkpoint's map is whole.
     #[error(
         "checkpoint {number}: a page is intact in neither copy of its map: the medium is damaged beyond what can be \
@@ -156,6 +165,9 @@ fn recover_version_2<M: Media>(
 ) -> Result<Recovered, RecoveryError> {
     let cells = read_commit_cells(&mut ftl.reading(PageNeed::Checkpoint).0, now);
     let lives = survey::survey(ftl, now, progress)?;
+    if cells.may_hide_newest(ftl.media().traits().cells) {
+        return Err(RecoveryError::CellsUnreadable { cells: cells.unreadable.len() });
+    }
     let used = lives.iter().filter(|life| life.order().is_some()).count();
     if cells.records.is_empty() && used > 0 {
         return Err(RecoveryError::NoCommitRecord { pages: used });
@@ -264,7 +276,7 @@ impl Recovery {
         recovered.lost = counted.lost;
         ftl.continue_after(recovered.log.clone());
         namespace_table::load_namespace_table(ftl, now)?;
-        report_unreadable(ftl, &mut recovered);
+        report_unreadable(ftl, &mut recovered, counted.has_rejected);
         ftl.release_frames();
         Ok(recovered)
     }
@@ -459,11 +471,14 @@ impl Recovery {
     }
 }
 
-/// Sets the unreadable pages of a recovery whose contents the result lacks: pages of the log if some of it is lost, and
-/// pages with records that the result depends on.
-fn report_unreadable<M: Media>(ftl: &RecoveringFtl<M>, recovered: &mut Recovered) {
+/// Sets the unreadable pages of a recovery whose contents the result lacks: pages of the log if some of it is lost, or if
+/// they may be those of a commit that does not count without them, and pages with records that the result depends on.
+fn report_unreadable<M: Media>(ftl: &RecoveringFtl<M>, recovered: &mut Recovered, has_rejected: bool) {
     let lacks = |failed: &&UnreadablePage| match failed.need {
-        PageNeed::Log | PageNeed::BlockSurvey => !recovered.lost.is_empty(),
+        // A page that the medium itself calls lost may be one of a commit that a power cut interrupted.
+        PageNeed::Log | PageNeed::BlockSurvey => {
+            !recovered.lost.is_empty() || has_rejected && failed.errno.is_some()
+        }
         PageNeed::Index => failed.errno.is_some(),
         PageNeed::Checkpoint | PageNeed::Record => false,
     };

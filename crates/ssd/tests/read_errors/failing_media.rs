@@ -3,10 +3,11 @@
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
-    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits,
+    BlockId, CellNumber, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits,
     PAGES_PER_BLOCK, PageAddress, RefusedOp,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Input/output error: the same read may succeed later.
 pub(crate) const EIO: i32 = 5;
@@ -27,6 +28,8 @@ pub(crate) struct FailingMedia {
     flash: MemoryMedia,
     faults: BTreeMap<PageAddress, PageFault>,
     failed: Vec<MediaCompletion>,
+    /// Commit cells that cannot be read, and the error number.
+    pub(crate) failing_cells: Option<(Range<u16>, i32)>,
     /// The waits between two attempts, in order.
     pub(crate) waits: Vec<Nanos>,
     /// Reads by page.
@@ -51,6 +54,7 @@ impl FailingMedia {
             flash,
             faults,
             failed: Vec::new(),
+            failing_cells: None,
             waits: Vec::new(),
             reads: BTreeMap::new(),
             erased: Vec::new(),
@@ -71,9 +75,10 @@ impl FailingMedia {
         self.faults.insert(page, PageFault { errno, left: times });
     }
 
-    /// Makes all pages readable.
+    /// Makes all pages and cells readable.
     pub(crate) fn mend(&mut self) {
         self.faults.clear();
+        self.failing_cells = None;
     }
 
     /// Returns the last page that holds these bytes.
@@ -127,7 +132,17 @@ impl Media for FailingMedia {
                 }
             }
             MediaOp::Erase { block } => self.erased.push(*block),
-            MediaOp::ReadCell { .. } | MediaOp::WriteCell { .. } => {}
+            MediaOp::ReadCell { cell, .. } => {
+                let failing = self.failing_cells.as_ref().filter(|(cells, _)| cells.contains(&cell.0));
+                if let Some(&(_, errno)) = failing {
+                    let cell: CellNumber = *cell;
+                    let MediaOp::ReadCell { frame, .. } = op else { unreachable!("it is a read") };
+                    let result = Err(MediaError::Cell { errno, cell });
+                    self.failed.push(MediaCompletion { token, frame: Some(frame), result });
+                    return Ok(());
+                }
+            }
+            MediaOp::WriteCell { .. } => {}
             MediaOp::Flush => {
                 self.flushes += 1;
                 if let Some(errno) = self.flush_errno {

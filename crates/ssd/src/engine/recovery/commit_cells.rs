@@ -22,13 +22,23 @@ pub(super) struct FoundRecords {
     pub(super) unreadable: Vec<CellNumber>,
 }
 
+impl FoundRecords {
+    /// Returns true if both records of the newest commit may lie in cells that cannot be read; `sides` are the numbers of
+    /// cells in front and at the end.
+    pub(super) fn may_hide_newest(&self, sides: (u16, u16)) -> bool {
+        let front = self.unreadable.iter().filter(|cell| cell.0 < sides.0).count();
+        let is_any = !self.unreadable.is_empty();
+        is_any && (self.records.is_empty() || front > 0 && front < self.unreadable.len())
+    }
+}
+
 /// Reads every commit cell.
 pub(super) fn read_commit_cells<M: Media>(source: &mut PageSource<'_, M>, now: &mut Nanos) -> FoundRecords {
     let traits = source.media.traits();
     let mut found = FoundRecords::default();
     let mut frame = source.frames.take().unwrap_or_else(MediaFrame::zeroed);
     for cell in (0..traits.cell_count()).map(CellNumber) {
-        let completion = read_cell(source.media, cell, frame, now);
+        let completion = read_cell(source, cell, frame, now);
         frame = completion.frame.unwrap_or_else(MediaFrame::zeroed);
         if completion.result.is_err() {
             found.unreadable.push(cell);
@@ -49,19 +59,19 @@ pub(super) fn read_commit_cells<M: Media>(source: &mut PageSource<'_, M>, now: &
 
 /// Reads a cell, again after each delay while its read fails.
 fn read_cell<M: Media>(
-    media: &mut M,
+    source: &mut PageSource<'_, M>,
     cell: CellNumber,
     frame: MediaFrame,
     now: &mut Nanos,
 ) -> MediaCompletion {
-    let mut completion = run_alone(media, MediaOp::ReadCell { cell, frame }, now);
+    let mut completion = run_alone(source.media, MediaOp::ReadCell { cell, frame }, now);
     for delay in READ_RETRY_DELAYS {
-        if !completion.result.is_err_and(|error| error.may_pass()) {
+        if !completion.result.is_err_and(|error| error.may_pass()) || !source.failures.may_wait() {
             break;
         }
-        *now = media.wait_until(*now, now.after(delay));
+        *now = source.media.wait_until(*now, now.after(delay));
         let frame = completion.frame.unwrap_or_else(MediaFrame::zeroed);
-        completion = run_alone(media, MediaOp::ReadCell { cell, frame }, now);
+        completion = run_alone(source.media, MediaOp::ReadCell { cell, frame }, now);
     }
     completion
 }

@@ -41,6 +41,8 @@ pub(super) struct CountedLog {
     /// The ends of the epochs of the window in front of the last one, oldest first.
     pub(super) epoch_ends: Vec<Prefix>,
     pub(super) lost: Vec<LostPages>,
+    /// True if a commit behind what is known to be durable does not count, because pages of it are not intact.
+    pub(super) has_rejected: bool,
 }
 
 impl CountedLog {
@@ -50,7 +52,7 @@ impl CountedLog {
         let durable = claims.chain([window.durable]).max().unwrap_or_default();
         let newest = records.last();
         let epoch_ends = epoch_ends(newest, window, start);
-        let mut counted = Self { accepted: durable, epoch_ends, lost: Vec::new() };
+        let mut counted = Self { accepted: durable, epoch_ends, lost: Vec::new(), has_rejected: false };
         // At most one commit lies behind what is known to be durable.
         if let Some(candidate) =
             newest.filter(|record| record.end > durable && record.epoch == newest_epoch(records))
@@ -61,6 +63,8 @@ impl CountedLog {
             };
             if is_whole(durable.tick) {
                 counted.accepted = candidate.end;
+            } else {
+                counted.has_rejected = true;
             }
         }
         let end = counted.accepted.tick;
