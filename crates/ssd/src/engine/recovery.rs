@@ -205,6 +205,9 @@ fn recover_version_2<M: Media>(
         (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     ftl.set_hasher(hasher);
+    let unproven = recovery.map_blocks().filter(|(.., proven)| !proven);
+    let unproven = unproven.map(|(block, entry, _)| (block, entry.order)).collect();
+    survey::survey_listed(ftl, &mut recovery.lives, &unproven, now)?;
     recovery.run(ftl, recovered, now, progress)
 }
 

@@ -13,6 +13,7 @@ use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
+use std::collections::BTreeMap;
 
 /// The life of a block, as a page of it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,25 @@ pub(super) fn survey<M: Media>(
         }
     }
     Ok(lives)
+}
+
+/// Reads the other pages of blocks that a map lists and whose first page does not say that they are still the same: it may
+/// be lost alone.
+pub(super) fn survey_listed<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lives: &mut [BlockLife],
+    listed: &BTreeMap<BlockId, u64>,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let seed = ftl.media().traits().checksum_seed;
+    let pages = listed.keys().flat_map(|block| other_pages(*block));
+    let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
+    read_pages(&mut source, now, pages, |page, bytes| {
+        let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
+        if let Some(found) = found.filter(|found| found.order() == listed.get(&page.block).copied()) {
+            lives[page.block.index()] = found;
+        }
+    })
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
