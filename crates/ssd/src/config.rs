@@ -91,7 +91,8 @@ pub struct FailedRead {
     pub block: u32,
     /// The page of the block.
     pub page: u8,
-    /// The kernel's error number; `None` if the medium itself says that the page is lost.
+    /// The kernel's error number; `None` if the page was read and holds other bytes than were written to it, or the medium
+    /// itself says that they are lost.
     pub errno: Option<i32>,
 }
 
@@ -100,7 +101,7 @@ impl fmt::Display for FailedRead {
         write!(f, "block {} page {}", self.block, self.page)?;
         match self.errno {
             Some(errno) => write!(f, " (errno {errno})"),
-            None => f.write_str(" (lost by the medium)"),
+            None => f.write_str(" (not the bytes that were written to it)"),
         }
     }
 }
@@ -186,6 +187,8 @@ pub struct DeviceStats {
     pub read_errors: u64,
     /// The last of them.
     pub last_read_error: Option<FailedRead>,
+    /// Reads of pages that hold other bytes than were written to them, also when they are read again.
+    pub damaged_pages: u64,
     /// The failure after which the device refuses every write, if there was one.
     pub failed_write: Option<FailedWrite>,
     /// The write that found no space beneath the medium and is repeated, while there is one; commands that write fail.

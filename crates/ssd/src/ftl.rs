@@ -460,6 +460,7 @@ impl<M: Media> Ftl<M> {
         stats.commits = self.commit.commits();
         let (errors, last) = self.flash.read_errors();
         stats.read_errors += errors;
+        stats.damaged_pages = self.flash.damaged_pages();
         stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
         stats.last_read_error = last.and_then(FailedRead::of_page);
         stats.failed_write = self.flash.failed_write();

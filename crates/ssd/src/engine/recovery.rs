@@ -164,7 +164,7 @@ fn recover_version_2<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Recovered, RecoveryError> {
     let cells = read_commit_cells(&mut ftl.reading(PageNeed::Checkpoint).0, now);
-    let lives = survey::survey(ftl, now, progress)?;
+    let mut lives = survey::survey(ftl, now, progress)?;
     if cells.may_hide_newest(ftl.media().traits().cells) {
         return Err(RecoveryError::CellsUnreadable { cells: cells.unreadable.len() });
     }
@@ -173,10 +173,16 @@ fn recover_version_2<M: Media>(
         return Err(RecoveryError::NoCommitRecord { pages: used });
     }
     let root = cells.records.last().map(|record| record.root).unwrap_or_default();
-    let loaded = match root.number {
+    let mut loaded = match root.number {
         0 => None,
         _ => Some(load_checkpoint(ftl, &lives, &root, now, progress)?),
     };
+    if loaded.as_ref().is_some_and(|loaded| loaded.damaged_pages > 0) {
+        // Pages of it may lie in blocks whose first page was read as one that was never written.
+        let unknown: Vec<BlockId> = blocks_where(&lives, |life| life.order().is_none());
+        survey::survey_again(ftl, &mut lives, unknown.into_iter(), now)?;
+        loaded = Some(load_checkpoint(ftl, &lives, &root, now, progress)?);
+    }
     let map_damaged = RecoveryError::MapDamaged { number: root.number };
     let mut recovered = Recovered {
         damaged_cells: cells.damaged.iter().chain(&cells.unreadable).copied().collect(),
@@ -205,10 +211,15 @@ fn recover_version_2<M: Media>(
         (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     ftl.set_hasher(hasher);
-    let unproven = recovery.map_blocks().filter(|(.., proven)| !proven);
-    let unproven = unproven.map(|(block, entry, _)| (block, entry.order)).collect();
-    survey::survey_listed(ftl, &mut recovery.lives, &unproven, now)?;
+    let unproven: Vec<BlockId> =
+        recovery.map_blocks().filter(|(.., proven)| !proven).map(|(block, ..)| block).collect();
+    survey::survey_again(ftl, &mut recovery.lives, unproven.into_iter(), now)?;
     recovery.run(ftl, recovered, now, progress)
+}
+
+/// Returns the blocks of which this is true.
+fn blocks_where(lives: &[BlockLife], is_wanted: impl Fn(&BlockLife) -> bool) -> Vec<BlockId> {
+    (0..).map(BlockId).zip(lives).filter(|(_, life)| is_wanted(life)).map(|(block, _)| block).collect()
 }
 
 fn unknown_blocks(lives: &[BlockLife]) -> u32 {
@@ -230,7 +241,7 @@ struct Recovery {
 
 impl Recovery {
     fn run<M: Media>(
-        self,
+        mut self,
         ftl: &mut RecoveringFtl<M>,
         mut recovered: Recovered,
         now: &mut Nanos,
@@ -240,8 +251,9 @@ impl Recovery {
         let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
         let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
         if !counted.lost.is_empty() {
-            // A lost first page may have made a block look older than it is: every block is read.
-            let blocks = self.all_blocks();
+            // A lost first page may have made a block look older than it is, or unused.
+            survey::survey_again(ftl, &mut self.lives, (0..ftl.geometry().blocks).map(BlockId), now)?;
+            let blocks = self.window_blocks();
             window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
             counted = CountedLog::new(&self.cells.records, &window, self.start);
         }
@@ -296,14 +308,6 @@ impl Recovery {
             .collect();
         blocks.sort_unstable();
         blocks.into_iter().map(|(_, block)| block).collect()
-    }
-
-    /// Returns every block, those of the window first and in order.
-    fn all_blocks(&self) -> Vec<BlockId> {
-        let mut blocks = self.window_blocks();
-        let known: BTreeSet<BlockId> = blocks.iter().copied().collect();
-        blocks.extend((0..).map(BlockId).take(self.lives.len()).filter(|block| !known.contains(block)));
-        blocks
     }
 
     fn life(&self, block: BlockId) -> BlockLife {

@@ -12,7 +12,7 @@ use crate::log::commit_record::CommitKind;
 use crate::log::commit_records::{CommitFields, CommitRecords, RECORDS_PER_COMMIT};
 use crate::log::page_cache::PageCache;
 use crate::log::page_proof::PageProof;
-use crate::log::page_reads::{EndedRead, PageReads, ReadWaiter};
+use crate::log::page_reads::{EndedRead, PageReads, ReadCheck, ReadWaiter};
 use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::log::record_page::RecordPage;
@@ -60,8 +60,9 @@ pub(crate) struct FlashLog<M> {
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
     failed_write: Option<FailedWrite>,
-    /// Reads that failed, and the last error of one.
+    /// Reads that failed, reads of pages that are damaged, and the last error of one.
     read_errors: u64,
+    damaged_pages: u64,
     last_read_error: Option<MediaError>,
     /// Room for the completions of one poll.
     completions: Vec<MediaCompletion>,
@@ -82,6 +83,7 @@ impl<M: Media> FlashLog<M> {
             failure: None,
             failed_write: None,
             read_errors: 0,
+            damaged_pages: 0,
             last_read_error: None,
             completions: Vec::new(),
             media,
@@ -146,6 +148,11 @@ impl<M: Media> FlashLog<M> {
     /// Returns the number of reads that failed, and the last error of one.
     pub(crate) fn read_errors(&self) -> (u64, Option<MediaError>) {
         (self.read_errors, self.last_read_error)
+    }
+
+    /// Returns the number of reads of pages that hold other bytes than were programmed, also when read again.
+    pub(crate) fn damaged_pages(&self) -> u64 {
+        self.damaged_pages
     }
 
     /// Returns the operation that failed then, with its place and its error.
@@ -424,7 +431,12 @@ impl<M: Media> FlashLog<M> {
                 self.read_errors += 1;
                 self.last_read_error = Some(error);
             }
-            self.reads.complete(page, completion, &mut self.page_cache, &self.blocks, awake);
+            let check = self.reads.complete(page, completion, &mut self.page_cache, &self.blocks, awake);
+            if check != ReadCheck::Passed {
+                self.read_errors += 1;
+                self.last_read_error = Some(MediaError::Damaged { page });
+                self.damaged_pages += u64::from(check == ReadCheck::Damaged);
+            }
             return FlashCompletion::Page;
         }
         if let Err(error) = completion.result {

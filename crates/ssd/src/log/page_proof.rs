@@ -5,7 +5,7 @@
 
 use super::page::PageSpare;
 use super::page_version1;
-use crate::media::{MediaTraits, MediumVersion, PageAddress};
+use crate::media::{MediaTraits, MediumVersion, PageAddress, PageState};
 
 /// The check of the pages of a medium.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,16 @@ impl PageProof {
         Self { traits, version_1_below }
     }
 
+    /// Returns true if a page of which a record is read is in this state, with these bytes, as it was programmed in the
+    /// life of its block with this order.
+    pub(crate) fn holds_read(&self, state: PageState, bytes: &[u8], page: PageAddress, order: u64) -> bool {
+        match state {
+            PageState::Programmed => self.holds(bytes, page, order),
+            // No reader asks for a page behind the last one that was programmed, so its bytes are lost.
+            PageState::Blank => self.traits.version == MediumVersion::One,
+        }
+    }
+
     /// Returns true if the bytes are those of the page, in the life of its block with this order.
     pub(crate) fn holds(&self, bytes: &[u8], page: PageAddress, order: u64) -> bool {
         match self.traits.version {
@@ -33,4 +43,11 @@ impl PageProof {
                 .is_some_and(|spare| spare.order == order),
         }
     }
+}
+
+/// Returns true if the bytes are those of the page, in any life of its block; also true if nothing can tell.
+pub(crate) fn is_own_page(bytes: &[u8], page: PageAddress, traits: &MediaTraits) -> bool {
+    traits.version == MediumVersion::One
+        || PageSpare::of_intact(bytes, page, traits.checksum_seed).is_some()
+        || page_version1::PageSpare::decode(bytes, page.page).is_some()
 }

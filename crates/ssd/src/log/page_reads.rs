@@ -1,8 +1,9 @@
 //! The page reads of the log: at most one in flight for each page, whatever the number of its waiters.
 //!
 //! Input: pages and who waits for them, and the completions of reads. Output: pages in device DRAM, with one pin for each
-//! waiter, and the end of each read. Invariant: a page that is not the one that was programmed there fails its read;
-//! nothing of a failed read is kept, and the next request asks the medium again.
+//! waiter, and the end of each read. Invariant: a page that is not the one that was programmed there is read once more,
+//! because the read may have been of another page, and then fails; nothing of a failed read is kept, and the next request
+//! asks the medium again.
 
 use crate::log::blocks::{BlockState, BlockTable};
 use crate::log::page_cache::PageCache;
@@ -42,11 +43,24 @@ pub(crate) enum ReadResult {
     Failed(MediaError),
 }
 
+/// The check of the bytes of a completed read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadCheck {
+    /// They are those of the page, or are not needed any more.
+    Passed,
+    /// They are not; the page is read once more.
+    Repeated,
+    /// They are not, for the second time.
+    Damaged,
+}
+
 #[derive(Debug)]
 struct PageRead {
     order: u64,
     waiters: Vec<ReadWaiter>,
     submitted: bool,
+    /// True if the medium returned other bytes than were programmed once before.
+    repeated: bool,
 }
 
 /// The reads in flight.
@@ -78,7 +92,7 @@ impl PageReads {
         let order = blocks.get(page.block).order;
         let reading = self.in_flight.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
-            PageRead { order, waiters: Vec::new(), submitted: false }
+            PageRead { order, waiters: Vec::new(), submitted: false, repeated: false }
         });
         reading.waiters.push(waiter);
     }
@@ -112,7 +126,8 @@ impl PageReads {
     }
 
     /// Completes a read and appends its end to `ended`, once for each waiter. The page goes into the cache with one pin per
-    /// waiter, unless the read failed, or the block is being erased, or was erased or reopened since the request.
+    /// waiter, unless the read failed, or the block is being erased, or was erased or reopened since the request. A page
+    /// that does not prove itself is queued again the first time.
     ///
     /// # Panics
     /// No read of the page was submitted.
@@ -123,21 +138,29 @@ impl PageReads {
         dram: &mut PageCache,
         blocks: &BlockTable,
         ended: &mut Vec<EndedRead>,
-    ) {
+    ) -> ReadCheck {
         let reading = self.in_flight.remove(&page).filter(|reading| reading.submitted);
-        let reading =
+        let mut reading =
             reading.unwrap_or_else(|| panic!("the medium completed a read of {page} that was not submitted"));
         // A block keeps its order until its erase completes, but its pages left the cache when the erase was submitted.
         let block = blocks.get(page.block);
         let same_life =
             block.order == reading.order && reading.order != 0 && block.state != BlockState::Erasing;
+        let is_damaged = match (&done.result, &done.frame) {
+            (Ok(state), Some(frame)) if same_life && !mutant(Mutant::PageNotProven) => {
+                !self.proof.holds_read(*state, frame, page, reading.order)
+            }
+            _ => false,
+        };
         let result = match (done.result, done.frame) {
-            (Ok(PageState::Programmed), Some(frame))
-                if same_life
-                    && !self.proof.holds(&frame, page, reading.order)
-                    && !mutant(Mutant::PageNotProven) =>
-            {
+            (Ok(_), Some(frame)) if is_damaged => {
                 dram.return_frame(frame);
+                if !reading.repeated {
+                    (reading.repeated, reading.submitted) = (true, false);
+                    self.in_flight.insert(page, reading);
+                    self.queue.push_back(page);
+                    return ReadCheck::Repeated;
+                }
                 ReadResult::Failed(MediaError::Damaged { page })
             }
             (Ok(state), Some(mut frame)) if same_life => {
@@ -161,6 +184,7 @@ impl PageReads {
             }
             ended.push(EndedRead { waiter, page, result });
         }
+        if is_damaged { ReadCheck::Damaged } else { ReadCheck::Passed }
     }
 
     /// Returns true if no read is in flight.
@@ -182,7 +206,8 @@ mod tests {
     #[test]
     fn page_read_before_an_erase_is_not_kept_when_the_read_ends_during_the_erase() {
         let geometry = FlashGeometry::with_blocks(1);
-        let mut media = MemoryMedia::erased(geometry).unwrap();
+        // On a medium of version 1 a page that was never programmed proves itself.
+        let mut media = MemoryMedia::erased(geometry).unwrap().as_version_1();
         let mut dram = PageCache::new(geometry, 4, Pool::of_process().unwrap());
         let mut blocks = BlockTable::new(geometry);
         let erased = blocks.take_dirty().unwrap();

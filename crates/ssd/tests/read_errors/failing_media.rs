@@ -22,11 +22,35 @@ struct PageFault {
     left: u64,
 }
 
+/// A read that returns the bytes of another place.
+#[derive(Clone, Copy, Debug)]
+struct Misdirection<T> {
+    to: T,
+    /// Reads before it, and reads that are misdirected.
+    skipped: u64,
+    left: u64,
+}
+
+impl<T: Copy> Misdirection<T> {
+    /// Returns the place that the next read is of.
+    fn next(&mut self, own: T) -> T {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return own;
+        }
+        let is_misdirected = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        if is_misdirected { self.to } else { own }
+    }
+}
+
 /// Flash in memory that is read page by page, with failing operations.
 #[derive(Debug)]
 pub(crate) struct FailingMedia {
     flash: MemoryMedia,
     faults: BTreeMap<PageAddress, PageFault>,
+    misdirected: BTreeMap<PageAddress, Misdirection<PageAddress>>,
+    misdirected_cells: BTreeMap<CellNumber, Misdirection<CellNumber>>,
     failed: Vec<MediaCompletion>,
     /// Commit cells that cannot be read, and the error number.
     pub(crate) failing_cells: Option<(Range<u16>, i32)>,
@@ -53,6 +77,8 @@ impl FailingMedia {
         Self {
             flash,
             faults,
+            misdirected: BTreeMap::new(),
+            misdirected_cells: BTreeMap::new(),
             failed: Vec::new(),
             failing_cells: None,
             waits: Vec::new(),
@@ -75,9 +101,25 @@ impl FailingMedia {
         self.faults.insert(page, PageFault { errno, left: times });
     }
 
+    /// Makes `times` reads of a page return the bytes of another one, after `skipped` that do not.
+    pub(crate) fn misdirect(&mut self, page: PageAddress, to: PageAddress, skipped: u64, times: u64) {
+        self.misdirected.insert(page, Misdirection { to, skipped, left: times });
+    }
+
+    /// Makes the next read of a cell return the bytes of another one.
+    pub(crate) fn misdirect_cell(&mut self, cell: CellNumber, to: CellNumber) {
+        self.misdirected_cells.insert(cell, Misdirection { to, skipped: 0, left: 1 });
+    }
+
+    /// Returns every page that was programmed.
+    pub(crate) fn programmed_pages(&self) -> Vec<PageAddress> {
+        self.pages_with(&[])
+    }
+
     /// Makes all pages and cells readable.
     pub(crate) fn mend(&mut self) {
         self.faults.clear();
+        self.misdirected.clear();
         self.failing_cells = None;
     }
 
@@ -93,7 +135,9 @@ impl FailingMedia {
             .flat_map(|block| (0..pages).map(move |page| PageAddress::new(BlockId(block), page)));
         let holds = |page: &PageAddress| {
             let data = self.flash.view(*page);
-            data.is_some_and(|data| data.windows(bytes.len()).any(|window| window == bytes))
+            data.is_some_and(|data| {
+                bytes.is_empty() || data.windows(bytes.len()).any(|window| window == bytes)
+            })
         };
         all.filter(holds).collect()
     }
@@ -108,8 +152,8 @@ impl Media for FailingMedia {
         MediaTraits { addressable: false, volatile_cache: true, ..self.flash.traits() }
     }
 
-    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
-        match &op {
+    fn submit(&mut self, token: MediaToken, mut op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
+        match &mut op {
             MediaOp::Read { page, .. } => {
                 *self.reads.entry(*page).or_default() += 1;
                 if let Some(fault) = self.faults.get_mut(page).filter(|fault| fault.left > 0) {
@@ -119,6 +163,9 @@ impl Media for FailingMedia {
                     let result = Err(MediaError::Io { errno, page });
                     self.failed.push(MediaCompletion { token, frame: Some(frame), result });
                     return Ok(());
+                }
+                if let Some(misdirection) = self.misdirected.get_mut(page) {
+                    *page = misdirection.next(*page);
                 }
             }
             MediaOp::Program { page, .. } => {
@@ -133,6 +180,9 @@ impl Media for FailingMedia {
             }
             MediaOp::Erase { block } => self.erased.push(*block),
             MediaOp::ReadCell { cell, .. } => {
+                if let Some(misdirection) = self.misdirected_cells.get_mut(cell) {
+                    *cell = misdirection.next(*cell);
+                }
                 let failing = self.failing_cells.as_ref().filter(|(cells, _)| cells.contains(&cell.0));
                 if let Some(&(_, errno)) = failing {
                     let cell: CellNumber = *cell;

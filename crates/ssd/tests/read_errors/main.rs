@@ -4,6 +4,7 @@
 mod collection;
 mod failing_media;
 mod host;
+mod misdirected;
 mod newest_commit;
 mod opening;
 mod serving;

@@ -61,7 +61,8 @@ fn list_hash<M: Media>(
             continue;
         }
         let Some(header) = ftl.header(entry, RecordPart::Key)? else {
-            continue;
+            // The list would leave out a key whose record is damaged.
+            return Err(StallReason::Unreadable(entry.address.page()));
         };
         if !ftl.is_expired(&header) {
             let key = Bytes::from(ftl.key_of(entry, &header)?);

@@ -38,18 +38,24 @@ pub(super) fn read_commit_cells<M: Media>(source: &mut PageSource<'_, M>, now: &
     let mut found = FoundRecords::default();
     let mut frame = source.frames.take().unwrap_or_else(MediaFrame::zeroed);
     for cell in (0..traits.cell_count()).map(CellNumber) {
-        let completion = read_cell(source, cell, frame, now);
-        frame = completion.frame.unwrap_or_else(MediaFrame::zeroed);
-        if completion.result.is_err() {
-            found.unreadable.push(cell);
-            continue;
-        }
-        let bytes = &frame[..CELL_BYTES];
-        match CommitRecord::decode(bytes, traits.checksum_seed) {
-            Some(record) if traits.cell_of(record.number) == cell => found.records.push(record),
-            Some(_) => found.damaged.push(cell),
-            None if bytes.iter().any(|byte| *byte != 0) => found.damaged.push(cell),
-            None => {}
+        // What is no record of this cell is read once more: the read may have been of another place.
+        for is_last in [false, true] {
+            let completion = read_cell(source, cell, frame, now);
+            frame = completion.frame.unwrap_or_else(MediaFrame::zeroed);
+            if completion.result.is_err() {
+                found.unreadable.push(cell);
+                break;
+            }
+            let bytes = &frame[..CELL_BYTES];
+            match CommitRecord::decode(bytes, traits.checksum_seed) {
+                Some(record) if traits.cell_of(record.number) == cell => {
+                    found.records.push(record);
+                    break;
+                }
+                None if bytes.iter().all(|byte| *byte == 0) => {}
+                Some(_) | None if is_last => found.damaged.push(cell),
+                Some(_) | None => {}
+            }
         }
     }
     source.frames.put_back(frame);

@@ -1,13 +1,16 @@
 //! The page reads of recovery: many in flight, and repeated when they fail.
 //!
 //! Input: pages in the order in which they are wanted. Output: each page with its bytes, in that order. Invariant: a page
-//! that could not be read is passed as [`PageBytes::Unreadable`], never as zeroes, and is among the failed reads.
+//! that could not be read is passed as [`PageBytes::Unreadable`], never as zeroes, and is among the failed reads; a page
+//! that does not prove itself was read twice, because the first read may have been of another page.
 
 use crate::ftl::recovering::PageSource;
 use crate::limits::RECOVERY_FRAMES;
-use crate::media::unreadable::READ_RETRY_DELAYS;
+use crate::log::page_proof::is_own_page;
+use crate::media::unreadable::{PageNeed, READ_RETRY_DELAYS};
 use crate::media::{
-    Media, MediaCompletion, MediaError, MediaOp, MediaToken, PageAddress, PageState, RefusalReason, RefusedOp,
+    Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediumVersion, PageAddress, PageState,
+    RefusalReason, RefusedOp,
 };
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
@@ -42,7 +45,18 @@ impl<'a> PageBytes<'a> {
 enum PageSlot {
     Waiting(PageAddress),
     Answered(PageAddress, PageState, MediaFrame),
+    /// Its bytes are not those of the page.
+    Unproven(PageAddress),
     Failed(PageAddress, MediaError),
+}
+
+impl PageSlot {
+    /// Drops the bytes of an answer.
+    fn into_unproven<M: Media>(self, source: &mut PageSource<'_, M>) -> Self {
+        let Self::Answered(page, _, frame) = self else { return self };
+        source.frames.put_back(frame);
+        Self::Unproven(page)
+    }
 }
 
 /// Reads pages in the given order, several in flight, and passes each to `each`. A page whose read fails is asked for
@@ -82,7 +96,7 @@ struct ReadWindow {
     first_token: u64,
     /// A read that the medium did not accept.
     refused: Option<(PageAddress, MediaFrame)>,
-    /// True if a read failed that was not repeated yet; until then no new page is asked for.
+    /// True if a read failed, or gave other bytes, and was not repeated yet; until then no new page is asked for.
     has_failed: bool,
     done: Vec<MediaCompletion>,
 }
@@ -153,8 +167,10 @@ impl ReadWindow {
             let slot = usize::try_from(at).ok().and_then(|at| self.slots.get_mut(at));
             let Some(slot) = slot else { continue };
             if let PageSlot::Waiting(page) = *slot {
-                *slot = answer(source, page, completion)?;
-                self.has_failed |= matches!(slot, PageSlot::Failed(..));
+                let answered = answer(source, page, completion)?;
+                *slot =
+                    if is_unproven(source, &answered) { answered.into_unproven(source) } else { answered };
+                self.has_failed |= matches!(slot, PageSlot::Failed(..) | PageSlot::Unproven(_));
             }
         }
         Ok(())
@@ -170,7 +186,7 @@ impl ReadWindow {
         let is_ready = |slot: &mut PageSlot| match slot {
             PageSlot::Waiting(_) => false,
             PageSlot::Answered(..) => true,
-            PageSlot::Failed(..) => !has_failed,
+            PageSlot::Failed(..) | PageSlot::Unproven(_) => !has_failed,
         };
         while let Some(slot) = self.slots.pop_front_if(is_ready) {
             self.first_token += 1;
@@ -183,19 +199,42 @@ impl ReadWindow {
                     source.frames.put_back(frame);
                 }
                 PageSlot::Failed(page, _) => each(page, PageBytes::Unreadable),
-                PageSlot::Waiting(page) => unreachable!("{page} was passed on before it was read"),
+                PageSlot::Waiting(page) | PageSlot::Unproven(page) => {
+                    unreachable!("{page} was passed on before it was read")
+                }
             }
         }
     }
 }
 
+/// Returns true if the bytes of an answer are not those of the page.
+fn is_unproven<M: Media>(source: &PageSource<'_, M>, slot: &PageSlot) -> bool {
+    let traits = source.media.traits();
+    match slot {
+        PageSlot::Answered(page, PageState::Programmed, frame) => !is_own_page(frame, *page, &traits),
+        // The page of a record was programmed; recovery also reads pages that were not.
+        PageSlot::Answered(_, PageState::Blank, _) => {
+            matches!(source.need, PageNeed::Index | PageNeed::Record) && traits.version == MediumVersion::Two
+        }
+        PageSlot::Waiting(_) | PageSlot::Unproven(_) | PageSlot::Failed(..) => false,
+    }
+}
+
 /// Repeats the failed reads, each alone: at once, and after each delay those that may pass. What fails still is added to
-/// the failures.
+/// the failures. A page that did not prove itself is read once more, and counts as it is then.
 fn retry_failed<M: Media>(
     source: &mut PageSource<'_, M>,
     slots: &mut VecDeque<PageSlot>,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
+    for slot in slots.iter_mut() {
+        if let PageSlot::Unproven(page) = *slot {
+            *slot = read_alone(source, page, now)?;
+            if matches!(slot, PageSlot::Answered(..)) && !is_unproven(source, slot) {
+                source.failures.add_passed();
+            }
+        }
+    }
     for delay in std::iter::once(Nanos::ZERO).chain(READ_RETRY_DELAYS) {
         let repeats =
             |error: &MediaError| error.may_pass() || delay == Nanos::ZERO && error.errno().is_some();
@@ -269,7 +308,7 @@ pub(crate) fn is_readable_now<M: Media>(
             source.frames.put_back(frame);
             true
         }
-        PageSlot::Failed(..) | PageSlot::Waiting(_) => false,
+        PageSlot::Failed(..) | PageSlot::Waiting(_) | PageSlot::Unproven(_) => false,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordAddress};
 use crate::media::unreadable::PageNeed;
-use crate::media::{Media, MediaError, PageAddress};
+use crate::media::{Media, MediaError, PageAddress, PageState};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 
@@ -247,8 +247,12 @@ pub(crate) fn read_into_dram<M: Media>(
     let mut failed = Vec::new();
     read_pages(&mut source, now, pages.into_iter(), |page, bytes| {
         let order = orders.next().expect("one page was read for each that was asked for");
-        let is_proven = bytes.programmed().is_none_or(|bytes| proof.holds(bytes, page, order));
-        if bytes == PageBytes::Unreadable || !is_proven {
+        let is_proven = match bytes {
+            PageBytes::Programmed(bytes) => proof.holds_read(PageState::Programmed, bytes, page, order),
+            PageBytes::Blank => proof.holds_read(PageState::Blank, &[], page, order),
+            PageBytes::Unreadable => false,
+        };
+        if !is_proven {
             failed.push(page);
         } else if let Some(mut frame) = page_cache.take_frame() {
             match bytes.programmed() {

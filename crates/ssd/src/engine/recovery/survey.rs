@@ -1,7 +1,8 @@
 //! Identifies each block by an intact page of it.
 //!
-//! Input: the first page of every block, and its other pages where the first one is not intact. Output: the life of each
-//! block: a part of the log, or of a checkpoint. Invariant: a page that is not intact identifies nothing.
+//! Input: the first page of every block, and its other pages where the first one is not intact or something is amiss.
+//! Output: the life of each block: a part of the log, or of a checkpoint. Invariant: a page that is not intact identifies
+//! nothing.
 
 use super::page_reads::read_pages;
 use crate::engine::checkpoint::stream::split_page_context;
@@ -13,7 +14,6 @@ use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
-use std::collections::BTreeMap;
 
 /// The life of a block, as a page of it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,16 @@ impl BlockLife {
         is_log.then_some(Self::Log { order: spare.order, continues: page.page == 0 && spare.continues != 0 })
     }
 
+    /// Takes what another page of the block says, if that is younger. Of one life only the first page knows what
+    /// continues in it.
+    fn take_younger(&mut self, found: Self) {
+        let is_first_of_life =
+            found.order() == self.order() && matches!(found, Self::Log { continues: true, .. });
+        if found.order() > self.order() || is_first_of_life {
+            *self = found;
+        }
+    }
+
     pub(super) fn order(&self) -> Option<u64> {
         match self {
             Self::Unknown(_) => None,
@@ -79,10 +89,9 @@ pub(super) fn survey<M: Media>(
     })?;
     let pages = undecided.iter().flat_map(|block| other_pages(*block));
     read_pages(&mut source, now, pages, |page, bytes| {
-        let life = &mut lives[page.block.index()];
         let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
-        if let Some(found) = found.filter(|found| found.order() > life.order()) {
-            *life = found;
+        if let Some(found) = found {
+            lives[page.block.index()].take_younger(found);
         }
     })?;
     for failed in ftl.failures().pages() {
@@ -93,21 +102,22 @@ pub(super) fn survey<M: Media>(
     Ok(lives)
 }
 
-/// Reads the other pages of blocks that a map lists and whose first page does not say that they are still the same: it may
-/// be lost alone.
-pub(super) fn survey_listed<M: Media>(
+/// Reads every page of some blocks, of which the first pages may say less than is true: it was read from elsewhere, or is
+/// lost. The youngest life of a block counts.
+pub(super) fn survey_again<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     lives: &mut [BlockLife],
-    listed: &BTreeMap<BlockId, u64>,
+    blocks: impl Iterator<Item = BlockId>,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
     let seed = ftl.media().traits().checksum_seed;
-    let pages = listed.keys().flat_map(|block| other_pages(*block));
+    let pages =
+        blocks.flat_map(|block| std::iter::once(PageAddress::new(block, 0)).chain(other_pages(block)));
     let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
     read_pages(&mut source, now, pages, |page, bytes| {
         let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
-        if let Some(found) = found.filter(|found| found.order() == listed.get(&page.block).copied()) {
-            lives[page.block.index()] = found;
+        if let (Some(life), Some(found)) = (lives.get_mut(page.block.index()), found) {
+            life.take_younger(found);
         }
     })
 }
