@@ -366,7 +366,7 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the capacity with this number of quarantined blocks.
     fn capacity_without(&self, quarantined: u64, bytes: usize) -> u64 {
-        self.space.capacity(bytes, self.geometry().blocks, quarantined, self.index().len())
+        self.space.capacity(bytes, self.geometry().blocks, quarantined, self.index_size())
     }
 
     /// Notes that collection freed no block for a write, and returns the status of the write: it tells whether blocks that

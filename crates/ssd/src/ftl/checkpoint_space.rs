@@ -4,7 +4,7 @@
 //! begun only if the collector keeps its reserve, and its blocks come from no client's append.
 
 use super::Ftl;
-use super::space_reserve::checkpoint_blocks;
+use super::space_reserve::{IndexSize, checkpoint_blocks};
 use crate::index::RecordIndex;
 use crate::log::commit_record::CheckpointRoot;
 use crate::log::prefix::Tick;
@@ -22,7 +22,11 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the blocks that a checkpoint takes now: its map twice and its index once.
     pub(crate) fn checkpoint_blocks(&self) -> usize {
-        checkpoint_blocks(self.blocks().len(), self.index().len(), self.catalog.doubts().settled().len())
+        checkpoint_blocks(self.blocks().len(), self.index_size(), self.catalog.doubts().settled().len())
+    }
+
+    pub(super) fn index_size(&self) -> IndexSize {
+        IndexSize { entries: self.index().len(), expiries: self.catalog.expiry().len() }
     }
 
     /// Returns the free blocks that only a checkpoint may open: those of the next one, or the rest of the one that is

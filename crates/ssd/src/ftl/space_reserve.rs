@@ -6,6 +6,7 @@
 
 use crate::index::{ENTRY_BYTES, SEGMENTS};
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES};
+use headwater_host::width::to_usize;
 
 /// Blocks that only the collector may open.
 const RESERVE_BLOCKS: usize = 3;
@@ -72,10 +73,10 @@ impl SpaceReserve {
     }
 
     /// Returns the bytes of live records that a medium of `blocks` blocks may hold, with room for a new record of
-    /// `bytes`: the whole medium without the reserve, two checkpoints of an index of `entries`, quarantined blocks, and
-    /// one part in 32 that collection needs.
-    pub(super) fn capacity(&self, bytes: usize, blocks: u32, quarantined: u64, entries: u64) -> u64 {
-        let checkpoints = 2 * checkpoint_blocks(blocks as usize, entries, 0) as u64;
+    /// `bytes`: the whole medium without the reserve, two checkpoints of this index, quarantined blocks, and one part in
+    /// 32 that collection needs.
+    pub(super) fn capacity(&self, bytes: usize, blocks: u32, quarantined: u64, index: IndexSize) -> u64 {
+        let checkpoints = 2 * checkpoint_blocks(blocks as usize, index, 0) as u64;
         let reserve = LOW_BLOCKS + 2 + self.chain.max(chain_reserve(bytes));
         let reserved = reserve as u64 + quarantined + checkpoints;
         u64::from(blocks).saturating_sub(reserved) * BLOCK_DATA_BYTES as u64 / 32 * 31
@@ -90,13 +91,21 @@ const fn chain_reserve(bytes: usize) -> usize {
 const _: () =
     assert!(chain_reserve(BLOCK_DATA_BYTES) == 0, "records of one block must need no extra reserve");
 
-/// Returns the blocks of a checkpoint of a medium of `blocks` blocks with this many index entries and settled keys: two
-/// maps, in different blocks, and the index, which may grow by an eighth while it is written.
-pub(super) fn checkpoint_blocks(blocks: usize, entries: u64, settled: usize) -> usize {
+/// The size of an index.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IndexSize {
+    /// Its entries.
+    pub(super) entries: u64,
+    /// Those of them with an expiry.
+    pub(super) expiries: usize,
+}
+
+/// Returns the blocks of a checkpoint of a medium of `blocks` blocks with this index and this many settled keys: two maps,
+/// in different blocks, and the index, which may grow by an eighth while it is written.
+pub(super) fn checkpoint_blocks(blocks: usize, index: IndexSize, settled: usize) -> usize {
     let map = MAP_BYTES + blocks * MAP_BLOCK_BYTES + settled * SETTLED_BYTES;
-    let entries = usize::try_from(entries).unwrap_or(usize::MAX / 128);
-    // An entry may have an expiry.
-    let index = SEGMENTS * 4 + entries * (ENTRY_BYTES + EXPIRY_BYTES) + PAGE_DATA_BYTES;
+    let entries = to_usize(index.entries);
+    let index = SEGMENTS * 4 + entries * ENTRY_BYTES + index.expiries * EXPIRY_BYTES + PAGE_DATA_BYTES;
     map.div_ceil(BLOCK_DATA_BYTES) + (map + PAGE_DATA_BYTES + index + index / 8).div_ceil(BLOCK_DATA_BYTES)
 }
 
@@ -117,14 +126,17 @@ mod tests {
     fn a_longer_record_raises_every_reserve_and_a_shorter_one_lowers_none() {
         let mut space = SpaceReserve::default();
         assert_eq!((space.collector_blocks(), space.low_blocks()), (RESERVE_BLOCKS, LOW_BLOCKS));
-        let capacity = space.capacity(0, 100, 0, 0);
+        let capacity = space.capacity(0, 100, 0, IndexSize::default());
         space.raise_for_record(3 * BLOCK_DATA_BYTES);
         space.raise_for_record(16);
         assert_eq!((space.collector_blocks(), space.low_blocks()), (RESERVE_BLOCKS + 2, LOW_BLOCKS + 2));
-        assert_eq!(capacity - space.capacity(0, 100, 0, 0), 2 * BLOCK_DATA_BYTES as u64 / 32 * 31);
         assert_eq!(
-            space.capacity(0, 100, 0, 0),
-            SpaceReserve::default().capacity(3 * BLOCK_DATA_BYTES, 100, 0, 0)
+            capacity - space.capacity(0, 100, 0, IndexSize::default()),
+            2 * BLOCK_DATA_BYTES as u64 / 32 * 31
+        );
+        assert_eq!(
+            space.capacity(0, 100, 0, IndexSize::default()),
+            SpaceReserve::default().capacity(3 * BLOCK_DATA_BYTES, 100, 0, IndexSize::default())
         );
     }
 }
