@@ -192,6 +192,7 @@ fn checkpoint_record_of<M: Media>(
     line: &Line,
     now: &mut Nanos,
 ) -> Result<Option<(FoundRecord, Sequence)>, MediaError> {
+    let mut unreadable = None;
     for nth in 0.. {
         let Some(entry) = ftl.index().find(line.hash, nth) else { break };
         if entry.namespace != line.namespace {
@@ -204,13 +205,15 @@ fn checkpoint_record_of<M: Media>(
         let attempt = |ftl: &Ftl<M>| unless_unreadable(header_and_key(ftl), None);
         let read = retry_with_pages(ftl, now, PageNeed::Index, attempt)?;
         let Some((header, key)) = read else {
-            return Ok(Some((FoundRecord { entry, header: None }, Sequence(0))));
+            // Another entry may have this key for certain.
+            unreadable.get_or_insert((FoundRecord { entry, header: None }, Sequence(0)));
+            continue;
         };
         if ftl.hasher().digest_of(&header, &key) == line.digest {
             return Ok(Some((FoundRecord { entry, header: Some(header) }, header.sequence)));
         }
     }
-    Ok(None)
+    Ok(unreadable)
 }
 
 /// Records whose pages are read together before the records are applied one by one.
