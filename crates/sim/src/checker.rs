@@ -15,6 +15,7 @@ mod describe;
 mod keys;
 mod listing;
 mod recovery;
+mod unwitnessed;
 mod validate;
 mod violation;
 
@@ -121,6 +122,12 @@ pub struct DeviceChecker {
     batches_lacked: BTreeMap<u64, usize>,
     /// The change of the namespace table that is in flight, or was at the power cut.
     change: Option<(NamespaceId, u64)>,
+    /// The last change of the namespace table that was acknowledged since the last recovery.
+    last_change: Option<(NamespaceId, u64)>,
+    /// True while the medium may lie: a write that is durable may still be lost, so no older state is certainly gone.
+    keeps_all: bool,
+    /// The tick since which the medium is honest again, after a fault.
+    honest_since: Option<u64>,
     /// The current size of a block.
     block_bytes: usize,
 }
@@ -140,6 +147,9 @@ impl DeviceChecker {
             batches_shown: BTreeMap::new(),
             batches_lacked: BTreeMap::new(),
             change: None,
+            last_change: None,
+            keeps_all: false,
+            honest_since: None,
             block_bytes: 0,
         };
         checker.certain_group(NamespaceId::FIRST);
@@ -217,6 +227,7 @@ impl DeviceChecker {
                 acked_at: None,
                 certain: false,
                 kept: false,
+                sequence: 0,
                 writes: keys.len(),
             };
             self.groups.insert(*group, record);
@@ -270,7 +281,9 @@ impl DeviceChecker {
         match &asked.kind {
             CheckedKind::Write { group, keys, alone, .. } => {
                 self.write_completed((&asked, *group, keys), completion, now, when)?;
-                self.change = self.change.filter(|_| !asked.changes_table);
+                if asked.changes_table {
+                    self.last_change = self.change.take().filter(|_| completion.status.is_success());
+                }
                 if *alone && completion.status.is_success() {
                     self.learn_sequence(asked.namespace, &keys[0].key, *group, completion.sequence);
                     self.check_replaced(asked.namespace, &keys[0].key)?;
@@ -396,6 +409,7 @@ impl DeviceChecker {
             acked_at: None,
             certain: true,
             kept: true,
+            sequence: 0,
             writes: 1,
         };
         self.groups.insert(id, group);

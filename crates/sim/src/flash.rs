@@ -8,6 +8,7 @@
 mod cells;
 
 use crate::faults::{CutOutcome, DamagePlan};
+use crate::media::struck::{MediumPlace, StruckPlace};
 use cells::{CellImage, CellImages};
 use headwater_ssd::media::{
     BlockId, CELLS_PER_SIDE, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK,
@@ -100,6 +101,12 @@ impl SimFlash {
             pending: BTreeMap::new(),
             interrupted: 0,
         }
+    }
+
+    /// Returns the page as a power cut leaves it at least.
+    #[must_use]
+    pub fn durable_page(&self, page: PageAddress) -> Option<&PageImage> {
+        self.durable.get(page.index())?.as_deref()
     }
 
     /// Returns the page as a read sees it now.
@@ -198,7 +205,8 @@ impl SimFlash {
     }
 
     /// Sets one page or cell back to an earlier moment: of pages, one that was programmed then and holds other bytes now.
-    pub(crate) fn restore_place(&mut self, rng: &mut fastrand::Rng, earlier: &Self) {
+    /// Returns what it held.
+    pub(crate) fn restore_place(&mut self, rng: &mut fastrand::Rng, earlier: &Self) -> Option<StruckPlace> {
         let changed = |&index: &usize| match (&earlier.durable[index], &self.durable[index]) {
             (Some(then), Some(now)) => !Arc::ptr_eq(then, now),
             (Some(_), None) => true,
@@ -209,11 +217,20 @@ impl SimFlash {
         match rng.choice(0..pages.len() + cells.len()) {
             Some(choice) if choice < pages.len() => {
                 let index = pages[choice];
+                let held = self.durable[index].clone();
                 self.durable[index].clone_from(&earlier.durable[index]);
                 self.visible[index].clone_from(&earlier.durable[index]);
+                let block = BlockId(u32::try_from(index / PAGES_PER_BLOCK).ok()?);
+                let page = PageAddress::new(block, u8::try_from(index % PAGES_PER_BLOCK).ok()?);
+                Some(StruckPlace { place: MediumPlace::Page(page), wanted: held?.bytes().to_vec() })
             }
-            Some(choice) => self.cells.restore(cells[choice - pages.len()], &earlier.cells),
-            None => {}
+            Some(choice) => {
+                let cell = cells[choice - pages.len()];
+                let wanted = self.cell(cell)?.to_vec();
+                self.cells.restore(cell, &earlier.cells);
+                Some(StruckPlace { place: MediumPlace::Cell(cell), wanted })
+            }
+            None => None,
         }
     }
 

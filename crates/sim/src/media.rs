@@ -14,6 +14,7 @@ mod file_backed;
 mod injected_faults;
 mod media_config;
 mod media_request;
+pub mod struck;
 
 pub use crash_image::{CrashImage, FlashMisuse};
 pub use media_config::{MediaBacking, SimMediaConfig};
@@ -255,7 +256,9 @@ impl SimMedia {
             MediaOp::Read { page, .. } => self.rules.read(*page),
             MediaOp::Program { page, .. } => self.rules.program(*page),
             MediaOp::Erase { block } => {
-                if self.flash.as_ref().is_some_and(|flash| flash.has_incomplete_program(*block)) {
+                // A misdirected program may hit any block.
+                let races = self.flash.as_ref().is_some_and(|flash| flash.has_incomplete_program(*block));
+                if races && !self.faults.has_lie() {
                     self.report_misuse(FlashMisuse::EraseRacesProgram { block: *block });
                 }
                 self.rules.erase(*block)
@@ -383,6 +386,7 @@ impl Media for SimMedia {
             return Ok(());
         }
         let failed = self.faults.strike(&op, self.config.geometry);
+        self.note_struck(&op);
         if failed.is_some() {
             self.crash_image.lock().first_error.get_or_insert(now);
         }

@@ -33,6 +33,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes on either side of a write within which lies every structure that it overlaps.
+const REACH: u64 = 8_192;
 /// The kernel's number of an input/output error.
 const EIO: i32 = 5;
 
@@ -83,6 +85,8 @@ struct SimFileState {
     operations: [u64; 4],
     error: Option<OperationError>,
     lie: Option<LyingProgram>,
+    /// What the lie struck: the first byte and the bytes that should be there.
+    struck: Vec<(u64, Vec<u8>)>,
     /// Time of the first injected error.
     first_error: Option<Nanos>,
     journal: Option<FileJournal>,
@@ -113,6 +117,7 @@ impl SimFile {
             operations: [0; 4],
             error: None,
             lie: None,
+            struck: Vec::new(),
             first_error: None,
             journal: None,
         };
@@ -163,6 +168,12 @@ impl SimFile {
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.lock().operations[FaultyOperation::Program as usize]
+    }
+
+    /// Returns the ranges that a lie struck, each with its first byte and the bytes that it should hold.
+    #[must_use]
+    pub fn struck(&self) -> Vec<(u64, Vec<u8>)> {
+        self.lock().struck.clone()
     }
 
     /// Returns true if the power was cut.
@@ -232,7 +243,11 @@ impl SimFileState {
         let id = self.next_id;
         let mut range = offset..offset + bytes.len() as u64;
         let programs = self.operations[FaultyOperation::Program as usize];
-        match self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie) {
+        let lie = self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie);
+        if lie.is_some() {
+            self.struck.push((offset, bytes.clone()));
+        }
+        match lie {
             None => {}
             Some(ProgramLie::Lost) => return id,
             Some(ProgramLie::Misdirected { pages }) => {
@@ -243,6 +258,10 @@ impl SimFileState {
                 if range.end > self.bytes.visible().length() {
                     return id;
                 }
+                // What overlaps it at either end is struck as well.
+                let (start, end) = (range.start.saturating_sub(REACH), range.end + REACH);
+                let held = self.bytes.visible().bytes(start..end.min(self.bytes.visible().length()));
+                self.struck.push((start, held));
             }
             Some(ProgramLie::Partly { sectors }) => {
                 bytes.truncate(usize::try_from(u64::from(sectors) * SECTOR_BYTES).unwrap_or(usize::MAX));

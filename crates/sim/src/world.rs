@@ -7,6 +7,7 @@
 
 mod block_namespace;
 mod config;
+mod excuses;
 mod recovery_check;
 mod report;
 mod swarm_config;
@@ -26,6 +27,7 @@ use crate::timeline::SlowDie;
 use crate::workload::{CommandStream, FeatureUse};
 use block_namespace::BlockNamespaceModel;
 use config::{BLOCK_NAMESPACE, drawn_seed};
+use excuses::MediumPast;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -45,6 +47,7 @@ const FAILURES: &[Status] = &[
     Status::UNRECOVERED_ERROR,
     Status::UNRECOVERED_READ_ERROR,
     Status::DATA_TRANSFER_ERROR,
+    Status::NAMESPACE_NOT_READY,
 ];
 
 /// The receiver of the lines of a verbose run.
@@ -82,8 +85,7 @@ pub struct SimWorld<'a, E> {
     boot: u32,
     idle_polls: u32,
     busy_polls: u32,
-    /// True from the boot on whose medium lied.
-    lied: bool,
+    past: MediumPast,
     completions: Vec<(SsdCompletion, UnixMillis)>,
     report: RunReport,
     engine: PhantomData<E>,
@@ -119,7 +121,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             boot: 0,
             idle_polls: 0,
             busy_polls: 0,
-            lied: false,
+            past: MediumPast::Honest,
             completions: Vec::new(),
             report: RunReport {
                 seed,
@@ -180,7 +182,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let points_max = self.config.points_max;
             let plan = FaultPlan::draw(&mut self.rng, points_max, self.config.media.geometry);
             let mut plan = self.config.switches.restrict(plan);
-            if boot + 1 == self.config.rounds {
+            if boot == self.config.faulty_boot {
                 plan = match self.config.honesty {
                     MediumHonesty::Honest => plan,
                     MediumHonesty::Failing => plan.with_drawn_error(&mut self.rng, points_max),
@@ -201,7 +203,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         media.set_slow_die(plan.slow_die);
         if plan.has_lie() {
             media.inject(&plan);
-            self.lied = true;
+            self.past = MediumPast::Faulty;
+            self.checker.begin_faulty();
+        } else if self.past == MediumPast::Faulty {
+            self.past = MediumPast::Damaged;
+            self.checker.begin_honest();
         }
         // Some boots may lose their power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.one_in(self.config.switches.early_cut_every), plan.cut);
@@ -215,14 +221,14 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let at = self.boot_time();
         // The inspection takes a copy of the medium, so it cannot affect the world.
         if self.config.switches.inspection == FeatureUse::Some
-            && !self.lied
+            && self.past == MediumPast::Honest
             && let Some(copy) = media.snapshot()
         {
             E::inspect(copy, &self.config.device, at).map_err(FailureCause::Inspection)?;
         }
         match E::open(media, &self.config.device, at) {
             Err(why) if !image.has_lost_power() => {
-                if self.lied && image.misuse().is_none() {
+                if self.past != MediumPast::Honest && image.misuse().is_none() {
                     self.report.refused_to_open = true;
                     return Ok(None);
                 }
@@ -252,6 +258,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
         let media = image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)?;
+        self.excuse_unwitnessed(&image);
         self.report.faults = media.flash().map_or(0, SimFlash::interrupted);
         Ok(Some(media))
     }
@@ -410,11 +417,6 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
     }
 
-    /// Returns true if a completion is an explicit error on a medium that lied: no answer is wrong but a silent one.
-    fn is_excused(&self, completion: &SsdCompletion) -> bool {
-        self.lied && FAILURES.contains(&completion.status)
-    }
-
     fn handle_completion(
         &mut self,
         completion: SsdCompletion,
@@ -440,8 +442,10 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             let mixed = (self.report.digest ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.report.digest = mixed ^ (mixed >> 29);
         }
-        if self.is_excused(&completion) || image.has_lost_power() && FAILURES.contains(&completion.status) {
+        if image.has_lost_power() && FAILURES.contains(&completion.status) {
             self.checker.failed(completion.token)?;
+        } else if self.is_excused(&completion) {
+            self.excuse(&completion)?;
         } else {
             if let Some(disk) = &mut self.disk {
                 disk.completed(&completion);

@@ -79,6 +79,8 @@ pub(super) struct WriteGroup {
     pub(super) certain: bool,
     /// True if a power cut must not lose it.
     pub(super) kept: bool,
+    /// The sequence that its acknowledgement returned.
+    pub(super) sequence: u64,
     pub(super) writes: usize,
 }
 

@@ -97,6 +97,15 @@ impl DeviceChecker {
     pub fn finish_recovery_check(&mut self) {
         self.batches_shown.clear();
         self.batches_lacked.clear();
+        self.last_change = None;
+        // What is still uncertain belongs to keys that were answered with errors. Their sequences may be given out again.
+        for write in
+            self.spaces.iter_mut().flat_map(|space| space.keys.values_mut()).flat_map(|key| &mut key.writes)
+        {
+            if self.groups.get(write.group).is_some_and(|group| !group.certain) {
+                write.sequence = None;
+            }
+        }
         let used = self.spaces.iter().flat_map(|space| space.keys.values());
         let used: BTreeSet<u64> =
             used.flat_map(|history| history.writes.iter().map(|write| write.group)).collect();

@@ -40,6 +40,7 @@ impl DeviceChecker {
                 group.acked_at = Some(now);
                 group.certain = true;
                 group.kept |= kept;
+                group.sequence = sequence;
             }
         } else if let Some(seen) = observation_of_refusal(status) {
             self.remove_group(namespace, group, keys);
@@ -52,7 +53,7 @@ impl DeviceChecker {
         }
         let oldest_open =
             self.commands_in_flight.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
-        for one in keys {
+        for one in keys.iter().filter(|_| !self.keeps_all) {
             let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
             if let Some(history) = history {
                 history.archive_obsolete(&self.groups, oldest_open);
@@ -117,7 +118,11 @@ impl DeviceChecker {
             let (Some(base), Some(own)) = (write.replaces, write.sequence) else {
                 continue;
             };
-            let between = |other: &&KeyWrite| other.sequence.is_some_and(|known| base < known && known < own);
+            // A write that a lie may have taken replaced nothing for certain.
+            let happened = |other: &KeyWrite| self.groups.get(other.group).is_none_or(|group| group.certain);
+            let between = |other: &&KeyWrite| {
+                other.sequence.is_some_and(|known| base < known && known < own) && happened(other)
+            };
             if let Some(other) = history.writes.iter().find(between) {
                 return Err(PromiseViolation::LostUpdate {
                     namespace,

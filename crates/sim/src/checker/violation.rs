@@ -23,6 +23,16 @@ pub enum PromiseViolation {
         /// The token of the oldest one.
         first: u64,
     },
+    /// An error for a key that was written after the last fault of its medium.
+    #[error("{namespace} key {key}: {status}, although it was written since the medium is honest again")]
+    SettledKeyFailed {
+        /// Key space.
+        namespace: NamespaceId,
+        /// Number of the key.
+        key: usize,
+        /// The error.
+        status: Status,
+    },
     /// More commands in flight than the limit.
     #[error("{in_flight} commands in flight, the limit is {limit}")]
     TooManyInFlight {

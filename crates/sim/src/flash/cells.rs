@@ -75,6 +75,12 @@ impl SimFlash {
         self.cells.visible.get(usize::from(cell.0)).map(|image| &**image)
     }
 
+    /// Returns a cell as a power cut leaves it at least; `None` if there is no such cell.
+    #[must_use]
+    pub fn durable_cell(&self, cell: CellNumber) -> Option<&[u8; CELL_BYTES]> {
+        self.cells.durable.get(usize::from(cell.0)).map(|image| &**image)
+    }
+
     /// Accepts the write of a cell, which must exist.
     pub fn begin_cell(&mut self, id: u64, cell: CellNumber, bytes: [u8; CELL_BYTES]) {
         self.begin(id, FlashChange::Cell { cell, image: Arc::new(bytes) });

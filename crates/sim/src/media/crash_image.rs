@@ -5,11 +5,13 @@
 //! Invariant: the flash of a medium can be taken once.
 
 use super::file_backed::FileBacked;
+use super::struck::{RestingMedium, StruckPlace, places_in, unwitnessed_above};
 use super::{SimMedia, SimMediaConfig};
 use crate::faults::{DamagePlan, PowerCut};
 use crate::flash::{SimFlash, pages_of};
 use crate::simulated_file::{FileDamage, FileMisuse, FileMoment, SimFile};
 use headwater_host::clock::Nanos;
+use headwater_ssd::command::Sequence;
 use headwater_ssd::media::file::OpenAccess;
 use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
 use headwater_ssd::media::{BlockId, FlashGeometry, NandRule, NandRules, PageAddress};
@@ -50,6 +52,10 @@ pub(super) struct MediumState {
     pub(super) file: Option<SimFile>,
     /// The medium at an earlier moment, from which the next boot finds one page or cell.
     earlier: Option<EarlierMoment>,
+    /// What a lie of this boot struck.
+    pub(super) struck: Vec<StruckPlace>,
+    /// The sequence behind which the next boot may find acknowledged writes gone.
+    unwitnessed_above: Option<Sequence>,
 }
 
 /// A medium at an earlier moment.
@@ -112,6 +118,13 @@ impl CrashImage {
         state.misuse.or(of_file)
     }
 
+    /// Returns the sequence behind which acknowledged writes may be gone without a word on the medium of the next boot: a
+    /// lie struck the last commit before anything newer said that it was durable.
+    #[must_use]
+    pub fn unwitnessed_above(&self) -> Option<Sequence> {
+        self.lock().unwitnessed_above
+    }
+
     /// Returns the medium as the next boot finds it after a power cut; `None` while a device still owns the medium, and
     /// after the first call.
     #[must_use]
@@ -121,20 +134,33 @@ impl CrashImage {
             // A device refuses a file with sectors that cannot be read, until the operator accepts the loss. They are
             // faults of their own here, and a torn write leaves garbage.
             let damage = DamagePlan { unreadable_percent: 0, ..*damage };
+            let geometry = self.config.geometry;
+            let written = file.struck();
+            let at_least = file.next_boot(&mut fastrand::Rng::with_seed(0), &DamagePlan::CLEAN);
             let file = file.next_boot(rng, &damage);
+            let mut struck: Vec<_> =
+                written.iter().flat_map(|(start, wanted)| places_in(geometry, *start, wanted)).collect();
             if let Some(EarlierMoment::File(moment)) = state.earlier.take() {
-                restore_place(&file, moment, self.config.geometry, rng);
+                struck.extend(restore_place(&file, moment, geometry, rng));
             }
+            state.unwitnessed_above = unwitnessed_above(
+                &struck,
+                RestingMedium::File(&file, geometry),
+                RestingMedium::File(&at_least, geometry),
+            );
             let next = FileBacked::over(file, OpenAccess::ReadWrite);
             return Some(SimMedia::with_file(self.config, next));
         }
         let mut flash = state.flash.take()?;
-        let earlier = state.earlier.take();
-        drop(state);
+        let (earlier, mut struck) = (state.earlier.take(), std::mem::take(&mut state.struck));
+        let at_least = flash.clone();
         flash.power_cut(rng, damage, self.config.guard_pages);
         if let Some(EarlierMoment::Flash(earlier)) = earlier {
-            flash.restore_place(rng, &earlier);
+            struck.extend(flash.restore_place(rng, &earlier));
         }
+        state.unwitnessed_above =
+            unwitnessed_above(&struck, RestingMedium::Flash(&flash), RestingMedium::Flash(&at_least));
+        drop(state);
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
     }
 
@@ -153,8 +179,13 @@ impl CrashImage {
     }
 }
 
-/// Sets one slot or cell back that has changed since the moment.
-fn restore_place(file: &SimFile, moment: FileMoment, geometry: FlashGeometry, rng: &mut fastrand::Rng) {
+/// Sets one slot or cell back that has changed since the moment, and returns what it held.
+fn restore_place(
+    file: &SimFile,
+    moment: FileMoment,
+    geometry: FlashGeometry,
+    rng: &mut fastrand::Rng,
+) -> Vec<StruckPlace> {
     let zones = FileZones::new(geometry);
     let slots =
         (0..geometry.blocks).map(BlockId).flat_map(pages_of).map(|page| zones.range(ZoneOwner::Slot(page)));
@@ -162,7 +193,8 @@ fn restore_place(file: &SimFile, moment: FileMoment, geometry: FlashGeometry, rn
     let places = slots.chain(cells.map(|cell| zones.range(cell)));
     let changed: Vec<_> =
         places.filter(|slot| moment.bytes(slot.clone()) != file.bytes(slot.clone())).collect();
-    if let Some(range) = rng.choice(changed) {
-        file.damage(&FileDamage::Restore { range, moment });
-    }
+    let Some(range) = rng.choice(changed) else { return Vec::new() };
+    let held = places_in(geometry, range.start, &file.bytes(range.clone()));
+    file.damage(&FileDamage::Restore { range, moment });
+    held
 }

@@ -3,6 +3,7 @@
 //! Input: a configuration, or the file of an earlier boot. Output: a medium that is opened when the device opens.
 //! Invariant: the file is checked under the faults and the power cut of the boot, as in service.
 
+use super::struck::FILE_UUID;
 use super::{CrashImage, FlashMisuse, MediaRequest, SimMedia, SimMediaConfig};
 use crate::flash::SimFlash;
 use crate::simulated_file::{SimFile, SimRing};
@@ -10,9 +11,6 @@ use headwater_host::clock::Nanos;
 use headwater_ssd::media::file::{FileMedia, OpenAccess, ZeroFillMode, write_new_file};
 use headwater_ssd::media::{FlashGeometry, Media, MediaOp, MediaToken, NandRules, RefusalReason, RefusedOp};
 use std::path::PathBuf;
-
-/// The uuid of every simulated file.
-const UUID: [u8; 16] = *b"simulated flash.";
 
 /// A file medium that is opened at its first use.
 #[derive(Debug)]
@@ -26,7 +24,7 @@ impl FileBacked {
     /// Creates a file on which every block is erased.
     pub(super) fn new(config: &SimMediaConfig) -> Self {
         let file = SimFile::allocated(config.geometry, 0);
-        let written = write_new_file(&file, config.geometry, UUID);
+        let written = write_new_file(&file, config.geometry, FILE_UUID);
         assert!(written.is_ok(), "a file without faults takes every write");
         Self::over(file.snapshot(), OpenAccess::New)
     }

@@ -4,8 +4,9 @@
 //! without a plan every operation succeeds and every program arrives where it was sent.
 
 use super::SimMedia;
+use super::struck::{MediumPlace, StruckPlace};
 use crate::faults::{FaultPlan, FaultyOperation, LyingProgram, OperationError, ProgramLie};
-use crate::flash::{CELLS, PageImage, SECTOR_BYTES, SLOT_BYTES};
+use crate::flash::{CELLS, PageImage, SECTOR_BYTES, SLOT_BYTES, SimFlash};
 use headwater_ssd::media::{
     BlockId, CELL_BYTES, CellNumber, FlashGeometry, MediaOp, PAGES_PER_BLOCK, PageAddress,
 };
@@ -20,6 +21,36 @@ pub(super) struct InjectedFaults {
 }
 
 impl InjectedFaults {
+    /// Returns true if a program of this boot lies.
+    pub(super) fn has_lie(&self) -> bool {
+        self.lie.is_some()
+    }
+
+    /// Returns what the program that was counted last strikes if it lies: its own place, and the one where it arrives.
+    pub(super) fn struck(&self, op: &MediaOp, flash: &SimFlash) -> Vec<StruckPlace> {
+        let programs = self.operations[FaultyOperation::Program as usize];
+        let Some(lie) = self.lie.filter(|lie| lie.nth == programs) else { return Vec::new() };
+        let by = if let ProgramLie::Misdirected { pages } = lie.lie { Some(pages) } else { None };
+        let strike = |place, wanted: &[u8]| StruckPlace { place, wanted: wanted.to_vec() };
+        let mut struck = Vec::new();
+        match op {
+            MediaOp::Program { page, frame } => {
+                struck.push(strike(MediumPlace::Page(*page), &frame[..SLOT_BYTES]));
+                let other = by.and_then(|by| shifted_page(*page, by, flash.geometry()));
+                let held = other.and_then(|other| Some((other, flash.page(other)?)));
+                struck.extend(held.map(|(other, held)| strike(MediumPlace::Page(other), held.bytes())));
+            }
+            MediaOp::WriteCell { cell, frame } => {
+                struck.push(strike(MediumPlace::Cell(*cell), &frame[..CELL_BYTES]));
+                let other = by.and_then(|by| shifted_cell(*cell, by));
+                let held = other.and_then(|other| Some((other, flash.cell(other)?)));
+                struck.extend(held.map(|(other, held)| strike(MediumPlace::Cell(other), held)));
+            }
+            _ => {}
+        }
+        struck
+    }
+
     /// Counts an operation and returns its error, if it has one.
     pub(super) fn strike(&mut self, op: &MediaOp, geometry: FlashGeometry) -> Option<i32> {
         let first = |block: BlockId| PageAddress::new(block, 0).index() as u64;
@@ -59,10 +90,7 @@ impl InjectedFaults {
             None => Some((page, PageImage::from_frame(frame))),
             Some(ProgramLie::Lost) => None,
             Some(ProgramLie::Misdirected { pages }) => {
-                let index = page.index() + pages as usize;
-                let block = BlockId(u32::try_from(index / PAGES_PER_BLOCK).ok()?);
-                let elsewhere = PageAddress::new(block, u8::try_from(index % PAGES_PER_BLOCK).ok()?);
-                geometry.contains(elsewhere).then(|| (elsewhere, PageImage::from_frame(frame)))
+                shifted_page(page, pages, geometry).map(|page| (page, PageImage::from_frame(frame)))
             }
             Some(ProgramLie::Partly { sectors }) => {
                 let mut bytes = frame[..SLOT_BYTES].to_vec();
@@ -87,10 +115,7 @@ impl InjectedFaults {
         match self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie) {
             None => Some((cell, bytes)),
             Some(ProgramLie::Lost) => None,
-            Some(ProgramLie::Misdirected { pages }) => {
-                let elsewhere = u16::try_from(u32::from(cell.0) + pages).ok()?;
-                (elsewhere < CELLS.0 + CELLS.1).then_some((CellNumber(elsewhere), bytes))
-            }
+            Some(ProgramLie::Misdirected { pages }) => shifted_cell(cell, pages).map(|cell| (cell, bytes)),
             Some(ProgramLie::Partly { sectors }) => {
                 let arrived = (sectors as usize * SECTOR_BYTES).min(CELL_BYTES);
                 bytes[arrived..].copy_from_slice(&held(cell)[arrived..]);
@@ -100,7 +125,28 @@ impl InjectedFaults {
     }
 }
 
+/// Returns the page this many pages further on, if the medium has it.
+fn shifted_page(page: PageAddress, by: u32, geometry: FlashGeometry) -> Option<PageAddress> {
+    let index = page.index() + by as usize;
+    let block = BlockId(u32::try_from(index / PAGES_PER_BLOCK).ok()?);
+    let page = PageAddress::new(block, u8::try_from(index % PAGES_PER_BLOCK).ok()?);
+    geometry.contains(page).then_some(page)
+}
+
+/// Returns the cell this many cells further on, if the medium has it.
+fn shifted_cell(cell: CellNumber, by: u32) -> Option<CellNumber> {
+    let cell = u16::try_from(u32::from(cell.0) + by).ok()?;
+    (cell < CELLS.0 + CELLS.1).then_some(CellNumber(cell))
+}
+
 impl SimMedia {
+    /// Notes what an operation strikes that was just counted.
+    pub(super) fn note_struck(&mut self, op: &MediaOp) {
+        if let Some(flash) = self.flash.as_ref().filter(|_| self.faults.has_lie()) {
+            self.crash_image.lock().struck.extend(self.faults.struck(op, flash));
+        }
+    }
+
     /// Sets the errors and the lie of this boot, counted from now.
     pub fn inject(&mut self, plan: &FaultPlan) {
         match &self.file {

@@ -7,7 +7,7 @@
 
 use super::sector_store::{PHYSICAL_SECTOR_BYTES, SECTOR_BYTES, SectorStore};
 use crate::faults::{CutOutcome, DamagePlan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ pub(super) struct CachedBytes {
     visible: SectorStore,
     durable: SectorStore,
     pending: BTreeMap<u64, PendingWrite>,
+    /// Pending writes that are not completed to the caller.
+    incomplete: BTreeSet<u64>,
 }
 
 impl CachedBytes {
@@ -48,7 +50,7 @@ impl CachedBytes {
     /// Creates a file whose bytes are all durable.
     #[must_use]
     pub(super) fn from_store(store: SectorStore) -> Self {
-        Self { durable: store.clone(), visible: store, pending: BTreeMap::new() }
+        Self { durable: store.clone(), visible: store, pending: BTreeMap::new(), incomplete: BTreeSet::new() }
     }
 
     /// Returns the bytes as a read sees them now.
@@ -66,13 +68,15 @@ impl CachedBytes {
     /// Accepts a write. Ids increase.
     pub(super) fn begin(&mut self, id: u64, offset: u64, bytes: Arc<[u8]>) {
         self.pending.insert(id, PendingWrite { offset, bytes, completed: false });
+        self.incomplete.insert(id);
     }
 
     /// Returns true if a write that touches the range was accepted and is not completed: their order is undefined.
     #[must_use]
     pub(super) fn has_incomplete_write(&self, range: &Range<u64>) -> bool {
         let touches = |found: Range<u64>| found.start < range.end && range.start < found.end;
-        self.pending.values().any(|write| !write.completed && touches(write.range()))
+        let mut incomplete = self.incomplete.iter().filter_map(|id| self.pending.get(id));
+        incomplete.any(|write| touches(write.range()))
     }
 
     /// Finishes a write: reads see it.
@@ -84,6 +88,7 @@ impl CachedBytes {
 
     /// Fails a write: each of its sectors may have arrived or not.
     pub(super) fn fail(&mut self, id: u64, rng: &mut fastrand::Rng) {
+        self.incomplete.remove(&id);
         if let Some(write) = self.pending.remove(&id) {
             for (offset, sector) in sectors(&write) {
                 if rng.bool() {
@@ -97,6 +102,7 @@ impl CachedBytes {
     pub(super) fn complete_to_caller(&mut self, id: u64) {
         if let Some(write) = self.pending.get_mut(&id) {
             write.completed = true;
+            self.incomplete.remove(&id);
         }
     }
 
@@ -131,6 +137,7 @@ impl CachedBytes {
     /// drawn separately; a torn one arrives by sectors, and may damage the rest of the physical sectors that it covers
     /// in part.
     pub(super) fn power_cut(&mut self, rng: &mut fastrand::Rng, damage: &DamagePlan) {
+        self.incomplete.clear();
         for write in std::mem::take(&mut self.pending).into_values() {
             match damage.outcome(rng) {
                 CutOutcome::Complete => self.durable.write(write.offset, &write.bytes),

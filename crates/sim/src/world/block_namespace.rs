@@ -6,12 +6,14 @@
 //! as it was before the change or as it is after it, with matching blocks.
 
 use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig};
+use super::excuses::MediumPast;
 use super::{FailureCause, SimPower, SimWorld};
 use crate::checker::{DeviceChecker, WallSpan};
 use crate::media::CrashImage;
 use crate::simulated_device::SimulatedDevice;
 use bytes::Bytes;
-use headwater_ssd::command::{Fua, Lba, LbaRange, SsdCommand, SsdCompletion};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{Fua, Lba, LbaRange, ReadRelease, Sequence, SsdCommand, SsdCompletion};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
 /// The controller that is attached and detached.
@@ -33,12 +35,14 @@ pub(super) struct BlockNamespaceModel {
     current: Option<NamespaceEntry>,
     /// The token of the change in flight, and the entry after it.
     pending_change: Option<(u64, Option<NamespaceEntry>)>,
+    /// The last acknowledged change: its sequence, and the entry before it.
+    last_change: Option<(Sequence, Option<NamespaceEntry>)>,
     changes: u32,
 }
 
 impl BlockNamespaceModel {
     pub(super) fn new(config: BlockNamespaceConfig) -> Self {
-        Self { config, current: None, pending_change: None, changes: 0 }
+        Self { config, current: None, pending_change: None, last_change: None, changes: 0 }
     }
 
     /// Notes an accepted command.
@@ -55,9 +59,22 @@ impl BlockNamespaceModel {
         {
             self.pending_change = None;
             if completion.status.is_success() {
+                self.last_change = Some((completion.sequence, self.current));
                 self.current = after;
             }
         }
+    }
+
+    /// Makes the last acknowledged change one that may have happened or not, if it lies behind a sequence: the medium lost
+    /// it. Returns true if a later change was in flight, which is gone then.
+    pub(super) fn undo_change_above(&mut self, durable: Sequence) -> bool {
+        let Some((_, before)) = self.last_change.take().filter(|(sequence, _)| *sequence > durable) else {
+            return false;
+        };
+        let had_pending = self.pending_change.is_some();
+        self.pending_change = Some((u64::MAX, self.current));
+        self.current = before;
+        had_pending
     }
 
     /// Returns the entry after a change.
@@ -204,6 +221,35 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
         disk.next_command(&mut self.rng)
     }
 
+    /// Gives the block namespace up if the device says that its record is lost: from then on every command of it fails.
+    pub(super) fn check_damaged_namespace(
+        &mut self,
+        engine: &mut E,
+        image: &CrashImage,
+    ) -> Result<SimPower, FailureCause> {
+        let is_gone = engine.namespace(BLOCK_NAMESPACE).is_none();
+        if self.past == MediumPast::Honest || self.disk.is_none() || !is_gone {
+            return Ok(SimPower::On);
+        }
+        let probe = SsdCommand::Exist { key: Bytes::from_static(b"?"), release: ReadRelease::WhenDurable };
+        let token = self.next_token;
+        if engine.submit(BLOCK_NAMESPACE, token, probe.clone()).is_err() {
+            return Ok(SimPower::On);
+        }
+        self.next_token += 1;
+        let asked = self.checker.prepare(BLOCK_NAMESPACE, &probe, self.wall());
+        self.checker.accepted(token, asked)?;
+        self.completions.clear();
+        if self.drain(engine, image)? == SimPower::PowerLost {
+            return Ok(SimPower::PowerLost);
+        }
+        let answer = self.completions.pop().map(|(completion, _)| completion.status);
+        if answer == Some(Status::NAMESPACE_NOT_READY) {
+            self.disk = None;
+        }
+        Ok(SimPower::On)
+    }
+
     /// Checks after a start that the table holds what was acknowledged, or what was in flight at the power cut.
     pub(super) fn check_table(&mut self, engine: &E) -> Result<(), FailureCause> {
         let Some(disk) = &mut self.disk else {
@@ -214,6 +260,7 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
             attached: engine.is_attached(BLOCK_NAMESPACE, CONTROLLER),
         });
         let changing = disk.pending_change.take();
+        disk.last_change = None;
         let happened = changing.is_some_and(|(_, after)| after == seen);
         if seen != disk.current && !happened {
             return Err(FailureCause::Table {

@@ -30,6 +30,8 @@ pub struct WorldConfig {
     pub honesty: MediumHonesty,
     /// Maximum number of commands in flight.
     pub depth: usize,
+    /// The boot, from 0, in which a medium that is not honest fails or lies.
+    pub faulty_boot: u32,
     /// Number of boots that end in a power cut.
     pub rounds: u32,
     /// Maximum number of commands of one boot.
@@ -97,8 +99,8 @@ impl WorldSwitches {
 pub enum MediumHonesty {
     /// Power cuts do all the damage there is.
     Honest,
-    /// In the last boot before the final one, reads, programs, erases or flushes fail. From then on an explicit error is a
-    /// right answer, and so is a refusal to open, which ends the run.
+    /// In one boot reads, programs, erases or flushes fail. From then on an explicit error is a right answer, and so is a
+    /// refusal to open, which ends the run; but no error of a key that was written in a later boot.
     Failing,
     /// The same, or one program of that boot lies, or a page is set back behind it.
     Lying,
@@ -148,6 +150,10 @@ impl WorldConfig {
         if seed & LYING_SEEDS != 0 {
             config.honesty = MediumHonesty::Lying;
         }
+        if config.honesty == MediumHonesty::Lying {
+            // A record on a damaged page is known by its hash alone: no two keys may share one.
+            config.device.hash_bits = DeviceConfig::default().hash_bits;
+        }
         config
     }
 
@@ -196,14 +202,17 @@ impl WorldConfig {
                 changes_every: [20, 100, 1_000][rng.usize(0..3)],
             });
         }
+        let depth = [1, 4, 16, 64][rng.usize(0..4)];
+        let rounds = rng.u32(2..=5);
         Self {
             media,
             device,
             workload,
             block_namespace,
             honesty: MediumHonesty::Honest,
-            depth: [1, 4, 16, 64][rng.usize(0..4)],
-            rounds: rng.u32(2..=5),
+            depth,
+            faulty_boot: rounds - 1,
+            rounds,
             commands_max: 1 << rng.u32(4..=9),
             points_max: 1 << rng.u32(5..=11),
             // In one world of four the medium is inspected first.

@@ -28,6 +28,9 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
         engine: &mut E,
         image: &CrashImage,
     ) -> Result<SimPower, FailureCause> {
+        if self.check_damaged_namespace(engine, image)? == SimPower::PowerLost {
+            return Ok(SimPower::PowerLost);
+        }
         self.check_table(engine)?;
         for (namespace, key) in self.checker.keys() {
             if self.disk.is_some() && namespace == BLOCK_NAMESPACE {

@@ -5,7 +5,7 @@
 
 use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig, MediumHonesty, WorldConfig, WorldSwitches};
 use crate::flash::PageAddressing;
-use crate::media::SimMediaConfig;
+use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, PRESETS, TimingPreset};
 use crate::workload::{CommandShares, FeatureUse, WorkloadConfig};
 use headwater_host::clock::Nanos;
@@ -34,7 +34,7 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         1..=3 => WorldSize::Medium,
         _ => WorldSize::Small,
     };
-    let media = media(&mut rng, size);
+    let mut media = media(&mut rng, size);
     let mut device = device(&mut rng);
     let mut workload = workload(&mut rng, size);
     let mut block_namespace = None;
@@ -47,25 +47,48 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
             changes_every: [20, 100, 1_000][rng.usize(0..3)],
         });
     }
+    let depth = [1, 2, 4, 16, 64][rng.usize(0..5)];
+    let rounds = if size == WorldSize::Large { rng.u32(2..=5) } else { [1, 1, 1, 2][rng.usize(0..4)] };
+    let MediumFaults { honesty, boot: faulty_boot, more_rounds, backing } = medium_faults(seed, rounds);
+    if backing == MediaBacking::File {
+        (media.backing, media.addressing) = (backing, PageAddressing::ByRead);
+    }
     WorldConfig {
         media,
         device,
         workload,
         block_namespace,
-        depth: [1, 2, 4, 16, 64][rng.usize(0..5)],
-        rounds: if size == WorldSize::Large { rng.u32(2..=5) } else { [1, 1, 1, 2][rng.usize(0..4)] },
+        depth,
+        faulty_boot,
+        rounds: rounds + more_rounds,
         commands_max: 1 << if size == WorldSize::Large { rng.u32(6..=10) } else { rng.u32(6..=9) },
         points_max: 1 << rng.u32(6..=11),
-        honesty: honesty(seed),
+        honesty,
         switches: switches(&mut rng),
     }
 }
 
-/// Draws the faults of the medium beside the rest of the world, which stays the same. Media of version 1 cannot notice
-/// every lie, but they report every error.
-fn honesty(seed: u64) -> MediumHonesty {
+/// The faults of a medium.
+struct MediumFaults {
+    honesty: MediumHonesty,
+    boot: u32,
+    /// Boots added to those of the world, in which the damage stays.
+    more_rounds: u32,
+    backing: MediaBacking,
+}
+
+/// Draws the faults of the medium beside the rest of the world, which stays the same.
+fn medium_faults(seed: u64, rounds: u32) -> MediumFaults {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x0066_6169_6C73);
-    if rng.u8(0..6) == 0 { MediumHonesty::Failing } else { MediumHonesty::Honest }
+    let honesty = match rng.u8(0..6) {
+        0 => MediumHonesty::Failing,
+        1 | 2 => MediumHonesty::Lying,
+        _ => MediumHonesty::Honest,
+    };
+    let more_rounds = if honesty == MediumHonesty::Honest { 0 } else { [0, 0, 1, 2][rng.usize(0..4)] };
+    let boot = rng.u32(0..rounds + more_rounds);
+    let backing = if rng.u8(0..16) == 0 { MediaBacking::File } else { MediaBacking::Flash };
+    MediumFaults { honesty, boot, more_rounds, backing }
 }
 
 fn media(rng: &mut fastrand::Rng, size: WorldSize) -> SimMediaConfig {

@@ -4,8 +4,11 @@
 //! list.
 
 use crate::history::{BLOCKS, DeviceHistory};
+use headwater_host::copy::crc32c;
 use headwater_sim::faults::{FaultPlace, FaultyOperation, OperationError};
+use headwater_sim::media::struck::{FILE_UUID, RestingMedium, places_in, unwitnessed_above};
 use headwater_sim::simulated_file::{FileDamage, SECTOR_BYTES, SimFile};
+use headwater_ssd::command::Sequence;
 use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::media::file::zones::{FileZone, FileZones, ZoneOwner};
 use headwater_ssd::media::{
@@ -30,6 +33,14 @@ pub(crate) struct AimedDamage {
 impl AimedDamage {
     fn new(name: impl Into<String>, damage: Vec<FileDamage>) -> Self {
         Self { name: name.into(), damage, error: None }
+    }
+
+    /// Returns the sequence behind which writes may be gone without a word: the damage struck the last commit.
+    pub(crate) fn unwitnessed_above(&self, file: &SimFile) -> Option<Sequence> {
+        let (geometry, damaged) = (FlashGeometry::with_blocks(BLOCKS), self.apply(file));
+        let whole = places_in(geometry, 0, &file.bytes(0..FileZones::new(geometry).file_bytes()));
+        let medium = RestingMedium::File(&damaged, geometry);
+        unwitnessed_above(&whole, medium, medium)
     }
 
     /// Returns a damaged copy of a file.
@@ -205,7 +216,7 @@ fn programmed_pages(file: &SimFile, zones: &FileZones) -> Vec<(PageAddress, &'st
     pages
         .filter_map(|page| {
             let slot = zones.range(ZoneOwner::Slot(page));
-            let spare = PageSpare::decode(&file.bytes(slot), page, file.checksum_seed())?;
+            let spare = PageSpare::decode(&file.bytes(slot), page, crc32c(0, &FILE_UUID))?;
             let kind = match spare.kind {
                 PageKind::Log => "log",
                 PageKind::Checkpoint => "checkpoint",

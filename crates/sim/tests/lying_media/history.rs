@@ -7,9 +7,10 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::faults::{DamagePlan, LyingProgram};
+use headwater_sim::media::struck::{FILE_UUID, StruckPlace, places_in};
 use headwater_sim::simulated_file::{FileMoment, SimFile, SimRing};
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::inspection::{CheckpointFound, inspect};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -26,7 +27,6 @@ const KEYS: u32 = 48;
 /// Commands of a history: so many that blocks are collected, or so few that every block is used for the first time.
 const COMMANDS: [u32; 2] = [1_400, 350];
 const FRONT_END: FrontEndId = FrontEndId(1);
-const UUID: [u8; 16] = *b"0123456789abcdef";
 const START: StartTime = StartTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
 /// Polls of one command, with or without progress, after which the device counts as stuck.
 const POLLS_MAX: u32 = 20_000;
@@ -46,8 +46,17 @@ impl Ending {
     pub(crate) const ALL: [Self; 3] = [Self::CutWithoutCheckpoint, Self::CutBehindCheckpoint, Self::Shutdown];
 }
 
-/// Every state of a key, in order; `None` when it was deleted or never stored.
-pub(crate) type KeyStates = Vec<Option<Vec<u8>>>;
+/// An acknowledged state of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyState {
+    /// `None` when it was deleted or never stored.
+    pub(crate) value: Option<Vec<u8>>,
+    /// The sequence that the acknowledgement returned; 0 before the first one.
+    pub(crate) sequence: Sequence,
+}
+
+/// Every state of a key, in order.
+pub(crate) type KeyStates = Vec<KeyState>;
 
 /// The file of a stopped device, and what was acknowledged.
 pub(crate) struct DeviceHistory {
@@ -58,6 +67,8 @@ pub(crate) struct DeviceHistory {
     pub(crate) writes: u64,
     /// True if a command was never completed.
     pub(crate) hung: bool,
+    /// What the write that lied struck.
+    pub(crate) struck: Vec<StruckPlace>,
 }
 
 pub(crate) fn config() -> DeviceConfig {
@@ -154,7 +165,7 @@ impl DeviceHistory {
         let at_earlier = commands * 5 / 7;
         let geometry = FlashGeometry::with_blocks(BLOCKS);
         let file = SimFile::allocated(geometry, rng.u64(..));
-        write_new_file(&file, geometry, UUID).unwrap();
+        write_new_file(&file, geometry, FILE_UUID).unwrap();
         let mut device = open(&file, OpenAccess::New).unwrap();
         file.set_faults(None, lie);
         let (mut keys, mut now) = (BTreeMap::<u32, KeyStates>::new(), Nanos::ZERO);
@@ -168,14 +179,16 @@ impl DeviceHistory {
             }
             // Towards the end, some keys stay as they are and some are gone for good.
             let key = rng.u32(0..if command < at_earlier { KEYS } else { KEYS * 2 / 3 });
-            let states = keys.entry(key).or_insert_with(|| vec![None]);
+            let states =
+                keys.entry(key).or_insert_with(|| vec![KeyState { value: None, sequence: Sequence(0) }]);
             let deletes = command % 7 == 3 || (command > commands - 100 && key % 4 == 1);
             let stored = (!deletes).then(|| value(&mut rng, command));
             let answer = run(&mut device, &mut now, change(key, stored.as_ref()));
             hung = answer.is_err();
-            let status = answer.map_or(Status::INTERNAL_ERROR, |answer| answer.status);
+            let status = answer.as_ref().map_or(Status::INTERNAL_ERROR, |answer| answer.status);
             if status == Status::SUCCESS || (deletes && status == Status::KEY_DOES_NOT_EXIST) {
-                states.push(stored);
+                let sequence = answer.map_or(Sequence(0), |answer| answer.sequence);
+                states.push(KeyState { value: stored, sequence });
                 continue;
             }
             // Only a disk that lies explains an error. The history ends with it, and that key has two right answers.
@@ -190,7 +203,9 @@ impl DeviceHistory {
         let writes = file.writes();
         drop(device);
         assert_eq!(file.misuse(), None);
+        let written = file.struck();
         let file = file.next_boot(&mut rng, &DamagePlan::CLEAN);
-        Self { file, earlier, keys, writes, hung }
+        let struck = written.iter().flat_map(|(start, wanted)| places_in(geometry, *start, wanted)).collect();
+        Self { file, earlier, keys, writes, hung, struck }
     }
 }

@@ -1,12 +1,14 @@
 //! The verdict about a damaged file: what the device answers, compared with what was acknowledged.
 //!
 //! Input: a file and the history of its keys. Output: a [`Verdict`]. Invariant: an answer is right if it is the last
-//! acknowledged one; an explicit error and a refusal to open are honest; everything else is silent.
+//! acknowledged one, or the last one before a commit of which nothing says that it was durable; an explicit error and a
+//! refusal to open are honest; everything else is silent.
 
-use crate::history::{KeyStates, get, inspects_as_whole, open, run};
+use crate::history::{KeyState, KeyStates, get, inspects_as_whole, open, run};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_sim::simulated_file::SimFile;
+use headwater_ssd::command::Sequence;
 use headwater_ssd::media::file::OpenAccess;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,9 +45,14 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     /// Opens a damaged file, asks for every key that was ever used, and checks another copy of it.
-    pub(crate) fn of(keys: &BTreeMap<u32, KeyStates>, damaged: impl Fn() -> SimFile) -> Self {
+    /// Acknowledged writes behind `unwitnessed` may be gone.
+    pub(crate) fn of(
+        keys: &BTreeMap<u32, KeyStates>,
+        unwitnessed: Option<Sequence>,
+        damaged: impl Fn() -> SimFile,
+    ) -> Self {
         let whole = catch_unwind(AssertUnwindSafe(|| inspects_as_whole(&damaged()).unwrap_or(false)));
-        let asked = catch_unwind(AssertUnwindSafe(|| ask_all(&damaged(), keys)));
+        let asked = catch_unwind(AssertUnwindSafe(|| ask_all(&damaged(), keys, unwitnessed)));
         let mut verdict = asked.unwrap_or_else(|_| {
             let mut panicked = Self::default();
             panicked.note(Silence::Panic);
@@ -73,7 +80,7 @@ impl Verdict {
     }
 }
 
-fn ask_all(file: &SimFile, keys: &BTreeMap<u32, KeyStates>) -> Verdict {
+fn ask_all(file: &SimFile, keys: &BTreeMap<u32, KeyStates>, unwitnessed: Option<Sequence>) -> Verdict {
     let mut verdict = Verdict::default();
     let mut device = match open(file, OpenAccess::ReadWrite) {
         Ok(device) => device,
@@ -84,20 +91,32 @@ fn ask_all(file: &SimFile, keys: &BTreeMap<u32, KeyStates>) -> Verdict {
     };
     let mut now = Nanos::ZERO;
     for (&key, states) in keys {
-        let last = states.last().and_then(Option::as_ref);
+        let value_of = |state: &KeyState| state.value.clone();
+        let last = states.last().and_then(value_of);
+        let is_kept = |state: &&KeyState| unwitnessed.is_some_and(|durable| state.sequence <= durable);
+        // Without the last commit, which took nothing else with it.
+        let without = unwitnessed.map(|_| states.iter().rev().find(is_kept).and_then(value_of));
         let Ok(answer) = run(&mut device, &mut now, get(key)) else {
             verdict.note(Silence::Hang);
             return verdict;
         };
+        let found = match answer.status {
+            Status::SUCCESS => Some(Some(answer.sink.clone())),
+            Status::KEY_DOES_NOT_EXIST => Some(None),
+            _ => None,
+        };
+        if found.is_some() && found == without {
+            continue;
+        }
         match answer.status {
             Status::KEY_DOES_NOT_EXIST if last.is_some() => verdict.note(Silence::Absent),
             Status::KEY_DOES_NOT_EXIST => {}
             Status::SUCCESS => {
-                let found = answer.sink;
-                if last == Some(&found) {
+                let found = Some(answer.sink);
+                if last == found {
                     continue;
                 }
-                let known = states.contains(&Some(found));
+                let known = states.iter().any(|state| state.value == found);
                 verdict.note(match (known, last) {
                     (false, _) => Silence::Foreign,
                     (true, None) => Silence::Back,

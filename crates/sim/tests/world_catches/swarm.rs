@@ -2,10 +2,13 @@
 
 use crate::toy_device::ToyDevice;
 use headwater_host::clock::Nanos;
+use headwater_sim::media::MediaBacking;
 use headwater_sim::replay::replay;
 use headwater_sim::swarm::{SwarmPlan, run_swarm};
 use headwater_sim::workload::FeatureUse;
-use headwater_sim::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, SimWorld, WorldConfig};
+use headwater_sim::world::{
+    LineSink, MediumHonesty, RunFailure, RunReport, SWARM_SEEDS, SimWorld, WorldConfig,
+};
 
 type WorldTest = fn(&WorldConfig) -> bool;
 
@@ -17,6 +20,8 @@ fn plan(seeds: u64) -> SwarmPlan {
 fn run_toy<const FLAW: usize>(seed: u64, sink: Option<LineSink<'_>>) -> Result<RunReport, RunFailure> {
     let mut config = WorldConfig::from_seed(seed);
     config.block_namespace = None;
+    // The toy proves nothing of what it reads.
+    (config.honesty, config.media.backing) = (MediumHonesty::Honest, MediaBacking::Flash);
     config.media.geometry.blocks *= 8;
     config.media.queue_max = 4_096;
     let world = SimWorld::<ToyDevice<FLAW>>::new(seed, config);
@@ -112,6 +117,9 @@ fn worlds_of_the_swarm_differ_in_kind() {
         ("torn operations", |world| world.switches.torn_operations == FeatureUse::Some),
         ("unreadable pages", |world| world.switches.unreadable_pages == FeatureUse::Some),
         ("little memory", |world| world.device.frames_max < 300),
+        ("files", |world| world.media.backing == MediaBacking::File),
+        ("lies", |world| world.honesty == MediumHonesty::Lying),
+        ("errors", |world| world.honesty == MediumHonesty::Failing),
         ("values of several pages", |world| world.workload.value_bytes_max > 4_096),
     ];
     for (name, has) in kinds {

@@ -1,23 +1,12 @@
 //! The device keeps its promises over the real file medium, on a simulated file that loses power.
-//!
-//! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
+use crate::all_cores::{on_all_cores, seeds};
 use headwater_sim::faults::PowerCut;
 use headwater_sim::media::SimMedia;
 use headwater_sim::replay::replay;
 use headwater_sim::world::{FILE_SEEDS, RunReport, SimWorld, WorldConfig};
 use headwater_ssd::engine::SsdDevice;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-fn number(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
-        Err(_) => default,
-    }
-}
 
 /// Returns the world of a seed, on a file.
 fn file_world(seed: u64) -> WorldConfig {
@@ -28,34 +17,11 @@ fn world(seed: u64, config: &WorldConfig) -> SimWorld<'static, SsdDevice<SimMedi
     SimWorld::new(seed, config.clone())
 }
 
-/// Runs `check` for every number on all cores.
-fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(), String> + Sync) {
-    let (next, failures) = (AtomicU64::new(numbers.start), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= numbers.end || failures.lock().unwrap().len() >= 5 {
-                        return;
-                    }
-                    if let Err(failure) = check(number) {
-                        failures.lock().unwrap().push(failure);
-                    }
-                }
-            });
-        }
-    });
-    let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "on a file:\n{}", failures.join("\n\n"));
-}
-
 #[test]
 fn acked_writes_survive_power_cuts_on_a_file_in_every_world() {
-    let first = number("HEADWATER_SIM_FIRST", 0);
-    let seeds = number("HEADWATER_SIM_SEEDS", 600);
+    let seeds = seeds(600);
     let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
-    on_all_cores(first..first + seeds, |seed| {
+    on_all_cores(seeds.clone(), |seed| {
         let report = replay(FILE_SEEDS + seed, None).map_err(|failure| failure.to_string())?;
         commands.fetch_add(report.commands, Ordering::Relaxed);
         cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
@@ -63,7 +29,8 @@ fn acked_writes_survive_power_cuts_on_a_file_in_every_world() {
         Ok(())
     });
     let [commands, cuts, in_recovery] = [commands, cuts, in_recovery].map(AtomicU64::into_inner);
-    println!("{seeds} seeds on a file: {commands} commands, {cuts} cuts, {in_recovery} in recovery");
+    println!("{seeds:?} on a file: {commands} commands, {cuts} cuts, {in_recovery} in recovery");
+    let seeds = seeds.end - seeds.start;
     assert!(cuts >= seeds && in_recovery > seeds / 20, "{cuts} cuts, {in_recovery} in recovery");
 }
 

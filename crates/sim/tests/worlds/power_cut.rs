@@ -1,9 +1,6 @@
 //! The device keeps its promises through power cuts, in thousands of worlds, one for each seed.
-//!
-//! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
+use crate::all_cores::{on_all_cores, seeds};
 use headwater_host::clock::Clock;
 use headwater_sim::faults::PowerCut;
 use headwater_sim::flash::PageAddressing;
@@ -13,51 +10,14 @@ use headwater_sim::replay::replay;
 use headwater_sim::world::{BLOCK_SEEDS, BlockNamespaceConfig, SimWorld, WorldConfig};
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::namespace::BlockFormat;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-fn number(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
-        Err(_) => default,
-    }
-}
-
-/// Runs `check` for every number in parallel; a panic or failure reports its number.
-fn on_all_cores(numbers: std::ops::Range<u64>, check: impl Fn(u64) -> Result<(), String> + Sync) {
-    let next = AtomicU64::new(numbers.start);
-    let failures = Mutex::new(Vec::new());
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= numbers.end || failures.lock().unwrap().len() >= 5 {
-                        return;
-                    }
-                    let judged = catch_unwind(AssertUnwindSafe(|| check(number)));
-                    let judged =
-                        judged.unwrap_or_else(|_| Err(format!("number {number}: the device panicked")));
-                    if let Err(failure) = judged {
-                        failures.lock().unwrap().push((number, failure));
-                    }
-                }
-            });
-        }
-    });
-    let (failing, failures): (Vec<u64>, Vec<String>) = failures.into_inner().unwrap().into_iter().unzip();
-    assert!(failing.is_empty(), "failing: {failing:?}\n\n{}", failures.join("\n\n"));
-}
 
 #[test]
 fn acked_writes_survive_power_cuts_in_every_world() {
-    let first = number("HEADWATER_SIM_FIRST", 0);
-    let seeds = number("HEADWATER_SIM_SEEDS", 6_000);
+    let seeds = seeds(6_000);
     let clock = Clock::start();
     let [commands, cuts, in_recovery] = [const { AtomicU64::new(0) }; 3];
-    on_all_cores(first..first + seeds, |seed| {
+    on_all_cores(seeds.clone(), |seed| {
         let report = replay(seed, None).map_err(|failure| failure.to_string())?;
         commands.fetch_add(report.commands, Ordering::Relaxed);
         cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
@@ -66,27 +26,26 @@ fn acked_writes_survive_power_cuts_in_every_world() {
     });
     let [commands, cuts, in_recovery] = [commands, cuts, in_recovery].map(AtomicU64::into_inner);
     let spent = clock.now();
-    println!("{seeds} seeds: {commands} commands, {cuts} cuts, {in_recovery} in recovery, {spent}");
-    assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
+    println!("{seeds:?}: {commands} commands, {cuts} cuts, {in_recovery} in recovery, {spent}");
+    assert!(cuts >= seeds.end - seeds.start, "{cuts} cuts in seeds {seeds:?}");
 }
 
 /// Checks the same with a block namespace in addition, its writes of several blocks, and changes of the namespace
 /// table.
 #[test]
 fn acked_blocks_and_namespaces_survive_power_cuts_in_every_world() {
-    let first = number("HEADWATER_SIM_FIRST", 0) + BLOCK_SEEDS;
-    let seeds = number("HEADWATER_SIM_SEEDS", 1_000);
+    let seeds = seeds(1_000);
     let clock = Clock::start();
     let [commands, cuts] = [const { AtomicU64::new(0) }; 2];
-    on_all_cores(first..first + seeds, |seed| {
-        let report = replay(seed, None).map_err(|failure| failure.to_string())?;
+    on_all_cores(seeds.clone(), |seed| {
+        let report = replay(BLOCK_SEEDS + seed, None).map_err(|failure| failure.to_string())?;
         commands.fetch_add(report.commands, Ordering::Relaxed);
         cuts.fetch_add(u64::from(report.cuts), Ordering::Relaxed);
         Ok(())
     });
     let [commands, cuts] = [commands, cuts].map(AtomicU64::into_inner);
-    println!("{seeds} seeds with blocks: {commands} commands, {cuts} cuts, {}", clock.now());
-    assert!(cuts >= seeds, "{cuts} cuts in {seeds} seeds");
+    println!("{seeds:?} with blocks: {commands} commands, {cuts} cuts, {}", clock.now());
+    assert!(cuts >= seeds.end - seeds.start, "{cuts} cuts in seeds {seeds:?}");
 }
 
 /// Seeds whose worlds once broke a promise, each with the defect.

@@ -1,0 +1,57 @@
+//! The answers that are right only because the medium failed or lied.
+//!
+//! Input: a completion, and what the medium did. Output: true if an explicit error is a right answer. Invariant: only an
+//! error is excused, never a wrong answer; and none of a key that was written since the medium is honest again.
+
+use super::{FAILURES, SimWorld};
+use crate::checker::PromiseViolation;
+use crate::media::CrashImage;
+use crate::simulated_device::SimulatedDevice;
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::SsdCompletion;
+
+/// Errors of a device whose medium is honest again: what it lost stays lost.
+const LASTING_FAILURES: &[Status] =
+    &[Status::UNRECOVERED_ERROR, Status::UNRECOVERED_READ_ERROR, Status::NAMESPACE_NOT_READY];
+
+/// The honesty of the medium so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MediumPast {
+    /// It kept its promises.
+    Honest,
+    /// It breaks them in this boot.
+    Faulty,
+    /// It broke them in an earlier boot.
+    Damaged,
+}
+
+impl<E: SimulatedDevice> SimWorld<'_, E> {
+    /// Returns true if a completion is an explicit error that the medium explains: no answer is wrong but a silent one.
+    pub(super) fn is_excused(&self, completion: &SsdCompletion) -> bool {
+        match self.past {
+            MediumPast::Honest => false,
+            MediumPast::Faulty => FAILURES.contains(&completion.status),
+            MediumPast::Damaged => LASTING_FAILURES.contains(&completion.status),
+        }
+    }
+
+    /// Retires a command whose error is excused.
+    pub(super) fn excuse(&mut self, completion: &SsdCompletion) -> Result<(), PromiseViolation> {
+        if self.past == MediumPast::Damaged {
+            self.checker.check_unsettled(completion.token, completion.status)?;
+        }
+        self.checker.failed(completion.token)
+    }
+
+    /// Lets go of writes that the lie of the last boot took without a trace.
+    pub(super) fn excuse_unwitnessed(&mut self, image: &CrashImage) {
+        let Some(durable) = image.unwitnessed_above() else { return };
+        self.log(|| format!("a lie took the commit behind sequence {}", durable.0));
+        if let Some(disk) = &mut self.disk
+            && disk.undo_change_above(durable)
+        {
+            self.checker.resolve_change(false);
+        }
+        self.checker.lose_above(durable);
+    }
+}

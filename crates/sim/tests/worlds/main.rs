@@ -1,0 +1,11 @@
+//! The device keeps its promises in thousands of worlds, one for each seed: on simulated flash, on the real file medium,
+//! and on media that lie.
+//!
+//! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(clippy::print_stdout, reason = "the log states the number of runs")]
+
+mod all_cores;
+mod file;
+mod lying;
+mod power_cut;
