@@ -1,17 +1,20 @@
 //! `headwater device check`: checks the flash file of a stopped node without a write.
 //!
 //! Input: a flash file, opened read-only. Output: a [`CheckReport`]: the checksum and key hash of every record that the
-//! index names, the checkpoint, and the comparison of its index with the index of the whole log. The report holds
-//! hashes, locations and lengths, no bytes of keys or values.
+//! index names, the checkpoint, the comparison of its index with the index of the whole log, what is lost and in doubt,
+//! and every damaged page, cell and copy. The report holds hashes, locations and lengths, no bytes of keys or values.
+
+mod text;
 
 use headwater_ssd::engine::inspection::{
-    CheckpointFound, IndexDifference, MediumInspection, RecordFault, RecordLocation, inspect,
+    CheckpointFound, DoubtfulNamespace, IndexDifference, LostRun, MediumInspection, RecordFault,
+    RecordLocation, inspect,
 };
 use headwater_ssd::engine::{DeviceConfig, StartTime};
-use headwater_ssd::media::Media;
+use headwater_ssd::media::file::BadSuperblock;
 use headwater_ssd::media::unreadable::UnreadablePage;
+use headwater_ssd::media::{Media, MediumVersion};
 use serde::Serialize;
-use std::fmt;
 
 /// The results for one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +31,8 @@ pub struct NamespaceCheck {
     pub damaged: u64,
     /// Expired keys whose record is whole.
     pub expired: u64,
+    /// Keys or blocks whose record is whole and may be superseded by a lost one: they are answered with errors.
+    pub in_doubt: u64,
 }
 
 /// The location of a record.
@@ -77,11 +82,76 @@ pub struct CheckPage {
     pub needed_for: &'static str,
 }
 
+/// A page of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LogPage {
+    /// The flash block.
+    pub block: u32,
+    /// The page of the block.
+    pub page: u8,
+}
+
+/// A run of pages of the log that were durable and are lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LostPages {
+    /// Number of the first page in the log.
+    pub first_tick: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// The highest sequence of a record that they could hold.
+    pub sequence_max: u64,
+    /// The namespaces of which they could hold records; 17 is the table of namespaces.
+    pub namespaces: Vec<u8>,
+}
+
+/// A namespace of which records may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NamespaceInDoubt {
+    /// Its number; 17 is the table of namespaces.
+    pub namespace: u8,
+    /// Keys whose record has a lower sequence are answered with errors, and keys without a record.
+    pub below: u64,
+    /// Number of the keys or blocks whose record is answered with an error.
+    pub keys: u64,
+}
+
+/// The damaged pages of a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DamagedCheckpointPages {
+    /// Pages of the first copy of the map.
+    pub first_map: u64,
+    /// Pages of the second copy of the map.
+    pub second_map: u64,
+    /// Pages of the index.
+    pub index: u64,
+}
+
+/// The effect of what a check found on the answers of a serving node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DamageEffect {
+    /// There is no damage.
+    #[default]
+    None,
+    /// Every key is answered as if there were none. What is damaged has another copy, or is needed only if something else is
+    /// damaged too.
+    FewerCopies,
+    /// Some keys are answered with errors, or a start is refused; no key is answered wrongly.
+    Errors,
+    /// Keys may be answered wrongly: the index of the checkpoint and the log contradict each other, or a record was damaged
+    /// before it was written.
+    Unproven,
+}
+
 /// The results of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// True if the check found no fault.
+    /// True if the check found no damage.
     pub is_whole: bool,
+    /// The effect of the damage on clients.
+    pub effect: DamageEffect,
+    /// The version of the format.
+    pub version: u8,
     /// Every namespace that has keys or blocks.
     pub namespaces: Vec<NamespaceCheck>,
     /// Number of records that do not match the index.
@@ -94,10 +164,39 @@ pub struct CheckReport {
     pub disagreements: u64,
     /// The first of them.
     pub first_disagreements: Vec<IndexDisagreement>,
-    /// Records with a wrong checksum in the whole log, live or not.
+    /// Damaged records as far as they are known: with a wrong checksum anywhere in the log, live or not and removals among
+    /// them, or live and on a damaged page. A lost page counts as one.
     pub damaged_records: u64,
     /// Records of batches that a power cut left incomplete.
     pub discarded_records: u64,
+    /// Pages of the log that were durable and are lost.
+    pub lost_log_pages: u64,
+    /// The first of the runs that they form.
+    pub first_lost_runs: Vec<LostPages>,
+    /// The namespaces in doubt, because of lost pages now or at an earlier start.
+    pub namespaces_in_doubt: Vec<NamespaceInDoubt>,
+    /// The digest that accepts what is in doubt; `None` if nothing is.
+    pub doubt_digest: Option<String>,
+    /// Number of whole records in doubt.
+    pub doubtful_records: u64,
+    /// The first of them.
+    pub first_doubtful_records: Vec<CheckLocation>,
+    /// Namespaces whose settings are lost: every command of theirs is answered with an error.
+    pub unusable_namespaces: Vec<u8>,
+    /// Pages of the log that count and are damaged, as far as it is known where they are.
+    pub damaged_pages: u64,
+    /// The first of them.
+    pub first_damaged_pages: Vec<LogPage>,
+    /// Commit cells without an intact record.
+    pub damaged_cells: u64,
+    /// Commit cells with an older record than was durable there.
+    pub stale_cells: u64,
+    /// Damaged pages of the checkpoint.
+    pub damaged_checkpoint_pages: DamagedCheckpointPages,
+    /// The copies of the superblock that are damaged, each with its fault.
+    pub damaged_superblocks: Vec<String>,
+    /// True if the last commit is not whole and does not count, as after a power cut.
+    pub last_commit_discarded: bool,
     /// Blocks that hold data of which no page can be read.
     pub unreadable_blocks: u32,
     /// Number of pages that cannot be read.
@@ -130,27 +229,12 @@ pub fn check<M: Media>(
 
 impl CheckReport {
     fn of(found: &MediumInspection) -> Self {
-        let namespaces: Vec<NamespaceCheck> = (1..)
-            .zip(&found.namespaces)
-            .filter(|(_, found)| found.records > 0)
-            .map(|(namespace, found)| NamespaceCheck {
-                namespace,
-                counted: found.records,
-                whole: found.intact,
-                bytes: found.bytes,
-                damaged: found.damaged,
-                expired: found.expired,
-            })
-            .collect();
-        let all_whole = namespaces.iter().all(|found| found.counted == found.whole + found.expired);
-        Self {
-            is_whole: all_whole
-                && found.faults.count == 0
-                && found.differences.count == 0
-                && found.checkpoint != CheckpointFound::Damaged
-                && found.unreadable_blocks == 0
-                && found.unreadable_pages.count == 0,
-            namespaces,
+        let mut report = Self {
+            version: match found.version {
+                MediumVersion::One => 1,
+                MediumVersion::Two => 2,
+            },
+            namespaces: namespaces(found),
             faults: found.faults.count,
             first_faults: found.faults.first.iter().map(|(place, fault)| fault_of(place, *fault)).collect(),
             checkpoint: match found.checkpoint {
@@ -171,8 +255,104 @@ impl CheckReport {
                 .then(|| found.opening_losses.digest.to_string()),
             live_bytes: found.live_bytes,
             free_blocks: found.free_blocks,
+            ..Self::losses_of(found)
+        };
+        report.set_effect();
+        report
+    }
+
+    /// Makes a report of what only a medium of version 2 can tell.
+    fn losses_of(found: &MediumInspection) -> Self {
+        let damaged = found.damaged_checkpoint;
+        let damaged_pages = found.damaged_pages.first.iter();
+        Self {
+            lost_log_pages: found.lost_log_pages,
+            first_lost_runs: found.lost_runs.first.iter().map(lost_pages).collect(),
+            namespaces_in_doubt: found.doubtful.iter().map(|doubt| in_doubt(found, *doubt)).collect(),
+            doubt_digest: found.doubt_digest.map(|digest| digest.to_string()),
+            doubtful_records: found.doubtful_records.count,
+            first_doubtful_records: found.doubtful_records.first.iter().map(location).collect(),
+            unusable_namespaces: found.unusable_namespaces.clone(),
+            damaged_pages: found.damaged_pages.count,
+            first_damaged_pages: damaged_pages
+                .map(|page| LogPage { block: page.block.0, page: page.page })
+                .collect(),
+            damaged_cells: found.damaged_cells,
+            stale_cells: found.stale_cells,
+            damaged_checkpoint_pages: DamagedCheckpointPages {
+                first_map: damaged.maps[0],
+                second_map: damaged.maps[1],
+                index: damaged.index,
+            },
+            last_commit_discarded: found.is_commit_discarded,
+            ..Self::default()
         }
     }
+
+    /// Adds the damaged copies of the superblock, which the medium found when it was opened.
+    pub fn add_superblocks(&mut self, damaged: &[BadSuperblock]) {
+        self.damaged_superblocks.extend(damaged.iter().map(ToString::to_string));
+        self.set_effect();
+    }
+
+    fn set_effect(&mut self) {
+        let counts = |found: &NamespaceCheck| found.counted == found.whole + found.expired;
+        let damaged = self.damaged_checkpoint_pages;
+        let has_bad_copies = !self.damaged_superblocks.is_empty()
+            || self.damaged_cells + self.stale_cells + self.damaged_pages > 0
+            || damaged.first_map + damaged.second_map + damaged.index > 0
+            || self.checkpoint == "damaged"
+            || self.unreadable_blocks > 0
+            || self.unreadable_pages > 0;
+        let has_errors = self.faults > 0
+            || !self.namespaces.iter().all(counts)
+            || self.lost_log_pages > 0
+            || !self.namespaces_in_doubt.is_empty()
+            || !self.unusable_namespaces.is_empty()
+            || self.loss_digest.is_some();
+        // What the log lacks because of damage is in the index nevertheless; an answer is wrong only if neither tells why.
+        let is_explained = has_errors || self.damaged_pages > 0 || self.unreadable_pages > 0;
+        let contradicts = self.disagreements > 0 && !is_explained;
+        let was_written_so = self.version > 1 && self.damaged_records > 0 && !is_explained;
+        self.effect = if contradicts || was_written_so {
+            DamageEffect::Unproven
+        } else if has_errors {
+            DamageEffect::Errors
+        } else if has_bad_copies || self.disagreements > 0 {
+            DamageEffect::FewerCopies
+        } else {
+            DamageEffect::None
+        };
+        self.is_whole = self.effect == DamageEffect::None;
+    }
+}
+
+/// Returns the results of every namespace that has keys or blocks.
+fn namespaces(found: &MediumInspection) -> Vec<NamespaceCheck> {
+    (1..)
+        .zip(&found.namespaces)
+        .filter(|(_, found)| found.records > 0)
+        .map(|(namespace, found)| NamespaceCheck {
+            namespace,
+            counted: found.records,
+            whole: found.intact,
+            bytes: found.bytes,
+            damaged: found.damaged,
+            expired: found.expired,
+            in_doubt: found.in_doubt,
+        })
+        .collect()
+}
+
+fn lost_pages(found: &LostRun) -> LostPages {
+    let LostRun { first_tick, pages, sequence_max, namespaces } = found.clone();
+    LostPages { first_tick, pages, sequence_max, namespaces }
+}
+
+fn in_doubt(found: &MediumInspection, doubt: DoubtfulNamespace) -> NamespaceInDoubt {
+    let DoubtfulNamespace { namespace, below } = doubt;
+    let counts = found.namespaces.get(usize::from(namespace.saturating_sub(1)));
+    NamespaceInDoubt { namespace, below, keys: counts.map_or(0, |counts| counts.in_doubt) }
 }
 
 fn page(found: &UnreadablePage) -> CheckPage {
@@ -207,79 +387,5 @@ fn disagreement(found: &IndexDifference) -> IndexDisagreement {
     IndexDisagreement {
         by_checkpoint: found.by_checkpoint.as_ref().map(location),
         by_log: found.by_log.as_ref().map(location),
-    }
-}
-
-impl fmt::Display for CheckLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { namespace, hash, block, page, offset } = self;
-        write!(f, "namespace {namespace} hash {hash} at block {block} page {page} byte {offset}")
-    }
-}
-
-impl fmt::Display for CheckPage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block, page, errno, needed_for } = self;
-        write!(f, "block {block} page {page}, read for the {needed_for}")?;
-        errno.map_or(Ok(()), |errno| write!(f, ", errno {errno}"))
-    }
-}
-
-fn or_nowhere(place: Option<&CheckLocation>) -> String {
-    place.map_or_else(|| "nowhere".to_owned(), CheckLocation::to_string)
-}
-
-impl fmt::Display for CheckReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:>9} {:>12} {:>12} {:>10} {:>10} {:>16}",
-            "namespace", "counted", "whole", "damaged", "expired", "value bytes"
-        )?;
-        for found in &self.namespaces {
-            writeln!(
-                f,
-                "{:>9} {:>12} {:>12} {:>10} {:>10} {:>16}",
-                found.namespace, found.counted, found.whole, found.damaged, found.expired, found.bytes
-            )?;
-        }
-        for found in &self.first_faults {
-            let what = match found.fault {
-                "damaged" => "a damaged record",
-                "unreadable" => "a record that cannot be read",
-                _ => "another key's record",
-            };
-            writeln!(f, "{what}: {}", found.location)?;
-        }
-        for found in &self.first_disagreements {
-            let (by_checkpoint, by_log) = (found.by_checkpoint.as_ref(), found.by_log.as_ref());
-            let (by_checkpoint, by_log) = (or_nowhere(by_checkpoint), or_nowhere(by_log));
-            writeln!(f, "locations differ: checkpoint {by_checkpoint}, log {by_log}")?;
-        }
-        for found in &self.first_unreadable_pages {
-            writeln!(f, "an unreadable page: {found}")?;
-        }
-        if let Some(digest) = &self.loss_digest {
-            writeln!(
-                f,
-                "a start needs {} of {} unreadable pages and is refused; a later one may succeed, or give them up with \
-                 `headwater serve --accept-loss={digest}`",
-                self.opening_losses, self.unreadable_pages
-            )?;
-        }
-        writeln!(
-            f,
-            "checkpoint {}, {} faults, {} differences between checkpoint and log, {} unreadable blocks",
-            self.checkpoint, self.faults, self.disagreements, self.unreadable_blocks
-        )?;
-        write!(
-            f,
-            "{} records with a wrong checksum, {} of incomplete batches, {} bytes live, {} blocks free: {}",
-            self.damaged_records,
-            self.discarded_records,
-            self.live_bytes,
-            self.free_blocks,
-            if self.is_whole { "whole" } else { "NOT WHOLE" }
-        )
     }
 }

@@ -193,6 +193,12 @@ pub struct DeviceStats {
     pub failed_write: Option<FailedWrite>,
     /// The write that found no space beneath the medium and is repeated, while there is one; commands that write fail.
     pub lack_of_space: Option<FailedWrite>,
+    /// Pages of the log that were durable, and that the opening found lost.
+    pub lost_pages: u64,
+    /// Namespaces of which records may be lost now: some of their keys are answered with errors.
+    pub namespaces_in_doubt: u64,
+    /// Commit cells and pages of the checkpoint that the opening found damaged, and of which other copies hold the same.
+    pub damaged_copies: u64,
     /// Unreadable pages whose loss was accepted when the device was opened.
     pub unreadable_pages: u64,
     /// True if collection cannot free a block although a write waits for one.

@@ -83,11 +83,12 @@ pub const CELL_BYTES: usize = PAGE_DATA_BYTES;
 pub const CELLS_PER_SIDE: u16 = 32;
 
 /// The version of a medium's format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MediumVersion {
     /// Read only: `headwater device upgrade` rewrites it.
     One,
     /// The present one (`docs/formats/medium-2.md`).
+    #[default]
     Two,
 }
 

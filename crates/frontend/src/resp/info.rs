@@ -134,6 +134,9 @@ fn persistence(text: &mut String, shared: &RespState, stats: &DeviceStats) {
     line(text, format_args!("device_no_room:{}", stats.no_room));
     line(text, format_args!("device_quarantined_blocks:{}", stats.quarantined));
     line(text, format_args!("device_damaged_records:{}", stats.damaged));
+    line(text, format_args!("device_damaged_pages:{}", stats.damaged_pages));
+    line(text, format_args!("device_lost_pages:{}", stats.lost_pages));
+    line(text, format_args!("device_namespaces_in_doubt:{}", stats.namespaces_in_doubt));
 }
 
 fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {

@@ -61,8 +61,10 @@ Examples:
     #[command(after_help = "\
 Nothing is changed: the flash file is opened read-only. Every record that the index names is read, its checksum verified
 and its key hashed; then the index is rebuilt from the whole log and compared with the index of the checkpoint. Keys are
-shown as hashes and locations. Exit code 1 when a record, the checkpoint or the index is wrong, or a page cannot be read.
-If a start needs such a page, the report ends with the digest that `headwater serve --accept-loss` takes.
+shown as hashes and locations. Pages of the log that are lost are named, with the namespaces that they put in doubt and
+the keys that a node answers with errors for them. Exit code 1 on every damage, also of a copy of which another one is
+intact: the report calls that harmless. If a start needs a page that cannot be read, or something is in doubt, the report
+has the digest that `headwater serve --accept-loss` takes.
 
 Example:
   headwater device check ./data")]

@@ -15,6 +15,7 @@ const LINE_INTERVAL: Nanos = Nanos::from_millis(10_000);
 #[derive(Debug, Default)]
 pub struct DamageLog {
     read_errors: u64,
+    damaged_pages: u64,
     quarantined: u64,
     stuck: bool,
     logged_at: Option<Nanos>,
@@ -76,6 +77,10 @@ impl DamageLog {
                 stats.last_read_error.map_or(String::new(), |last| format!(", the last one of {last}"));
             parts.push(format!("{errors} reads of the flash failed{last}"));
         }
+        let damaged = stats.damaged_pages.saturating_sub(self.damaged_pages);
+        if damaged > 0 {
+            parts.push(format!("{damaged} of them found a damaged page, also when repeated"));
+        }
         if quarantined > 0 {
             parts.push(format!("{quarantined} blocks are quarantined, because pages of them cannot be read"));
         }
@@ -86,6 +91,7 @@ impl DamageLog {
         }
         *self = Self {
             read_errors: stats.read_errors,
+            damaged_pages: stats.damaged_pages,
             quarantined: stats.quarantined,
             stuck: stats.collection_stuck,
             logged_at: Some(now),
@@ -136,8 +142,11 @@ pub fn write_refusal(stats: &DeviceStats) -> Option<String> {
 #[must_use]
 pub fn damage_text(stats: &DeviceStats) -> Option<String> {
     let counts = [
+        (stats.namespaces_in_doubt, "namespaces in doubt"),
+        (stats.lost_pages, "lost pages"),
         (stats.unreadable_pages, "unreadable pages given up"),
         (stats.damaged, "damaged records"),
+        (stats.damaged_pages, "reads of damaged pages"),
         (stats.quarantined, "quarantined blocks"),
         (stats.read_errors, "failed reads"),
     ];

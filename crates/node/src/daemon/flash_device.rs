@@ -22,7 +22,7 @@ use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
-use headwater_ssd::engine::{DeviceConfig, OpeningReads, SsdDevice, StartTime};
+use headwater_ssd::engine::{DeviceConfig, OpeningLosses, OpeningReads, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
 
@@ -51,6 +51,9 @@ pub fn open_device(
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<FileDevice, String> {
     let media = open_media(directory, config)?;
+    for damaged in media.bad_superblocks() {
+        tracing::warn!("{}: superblock {damaged}; it was written again", media.path().display());
+    }
     let device = device_config(config, pool);
     let start = StartTime { now: clock.now(), wall: clock.wall() };
     let device_identity = identity(media.uuid());
@@ -62,6 +65,7 @@ pub fn open_device(
     })?;
     opened.set_identity(device_identity);
     log_opening_reads(opened.opening_reads());
+    log_opening_losses(opened.opening_losses());
     Ok(opened)
 }
 
@@ -81,6 +85,42 @@ fn log_opening_reads(reads: &OpeningReads) {
     }
 }
 
+/// Logs what an opening found lost or damaged, and what a client gets for it.
+fn log_opening_losses(losses: &OpeningLosses) {
+    for run in losses.runs() {
+        tracing::warn!(
+            pages = run.pages, first_tick = run.first_tick, sequence_max = run.sequence_max, namespaces = ?run.namespaces,
+            "pages of the log that were durable are lost"
+        );
+    }
+    for doubt in &losses.doubtful {
+        let namespace = doubt.namespace;
+        match (losses.doubt, losses.accepted) {
+            (Some(digest), _) => tracing::warn!(
+                namespace,
+                below = doubt.below,
+                "a namespace is in doubt: its keys with a sequence below this one, and those without a record, are \
+                 answered with errors until they are written or deleted; run `headwater device check` on the stopped \
+                 node, and restore them from a copy, or accept the loss with --accept-loss={digest}"
+            ),
+            (None, Some(digest)) => tracing::warn!(
+                namespace,
+                below = doubt.below,
+                "the loss {digest} was accepted: keys of this namespace that were written before this sequence may be \
+                 answered with an older value, or as absent"
+            ),
+            (None, None) => {}
+        }
+    }
+    if losses.damaged_copies() > 0 {
+        tracing::warn!(
+            cells = losses.damaged_cells.len(),
+            checkpoint_pages = losses.damaged_checkpoint_pages,
+            "commit cells or pages of the checkpoint are damaged; nothing is lost, because others hold the same"
+        );
+    }
+}
+
 /// Checks the flash file of a data directory; nothing in it changes.
 ///
 /// # Errors
@@ -95,10 +135,13 @@ pub fn check_device(
     let media = media.map_err(|error| error.to_string())?;
     let start = StartTime { now: clock.now(), wall: clock.wall() };
     let pool = open_pool(config)?;
-    check(media, &device_config(config, &pool), start, &mut |stage, done, total| {
+    let bad_superblocks = media.bad_superblocks().to_vec();
+    let mut report = check(media, &device_config(config, &pool), start, &mut |stage, done, total| {
         progress(RecoveryProgress { stage, done, total });
     })
-    .map_err(|reason| format!("{}: {reason}", directory.path().display()))
+    .map_err(|reason| format!("{}: {reason}", directory.path().display()))?;
+    report.add_superblocks(&bad_superblocks);
+    Ok(report)
 }
 
 /// Opens the pool of a node, with room for all of device DRAM.

@@ -96,6 +96,43 @@ fn failed_read_is_answered_with_an_error_and_counted_and_shown() {
     assert!(log.contains("reads of the flash failed, the last one of block "), "{log}");
 }
 
+#[test]
+fn lost_page_is_logged_and_counted_and_shown_and_the_node_serves_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = RunningNode::start(dir.path(), &[]);
+    for number in 0..6 {
+        let value = format!("<text {number}>").repeat(400);
+        assert_eq!(node.kv(&["put", &format!("key {number}"), &value]).status.code(), Some(0));
+    }
+    let path = format!("{}/flash", node.data());
+    node.kill();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(8).position(|window| window == b"<text 2>").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let check = headwater(&["device", "check", dir.path().join("data").to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(1), "{}", String::from_utf8_lossy(&check.stdout));
+
+    let node = RunningNode::start(dir.path(), &[]);
+    let health = node.http_until("/healthz", "1 namespaces in doubt, 1 lost pages");
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    let metrics = node.http("/metrics");
+    for line in ["headwater_namespaces_in_doubt 1", "headwater_lost_pages 1", "headwater_damaged_copies 0"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is missing in\n{metrics}");
+    }
+    let failed = node.kv(&["get", "key 2"]);
+    assert_eq!((failed.status.code(), failed.stdout.len()), (Some(1), 0));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("unrecovered error"), "{failed:?}");
+    assert_eq!(node.kv(&["get", "key 5"]).status.code(), Some(0));
+    assert_eq!(node.kv(&["put", "key 2", "again"]).status.code(), Some(0));
+    assert_eq!(node.kv(&["get", "key 2"]).stdout, b"again");
+    let (code, log) = node.end();
+    assert_eq!(code, Some(0), "{log}");
+    for part in ["pages of the log that were durable are lost", "a namespace is in doubt", "--accept-loss="] {
+        assert!(log.contains(part), "{part} is missing in\n{log}");
+    }
+}
+
 /// Checks for a former defect: a node without a free descriptor called `accept` without end, and took a whole core.
 #[test]
 fn without_free_descriptors_the_node_sleeps_serves_its_clients_and_accepts_later() {

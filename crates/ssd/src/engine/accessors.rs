@@ -170,6 +170,9 @@ impl<M: Media> SsdDevice<M> {
         (stats.checkpoints, stats.checkpoint_pages) = self.checkpointer.counts();
         stats.gated = self.release_queue.gated() as u64;
         stats.in_flight = self.operations.len() as u64;
+        stats.namespaces_in_doubt = self.namespaces_in_doubt() as u64;
+        stats.lost_pages = self.opening_losses.lost_pages();
+        stats.damaged_copies = self.opening_losses.damaged_copies();
         stats
     }
 }

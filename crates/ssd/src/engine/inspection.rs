@@ -6,18 +6,23 @@
 //! Invariant: nothing is programmed, erased or flushed; the result holds only locations and lengths of clients' data.
 
 mod compare;
+mod doubtful;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use crate::config::DeviceConfig;
+use crate::config::LossDigest;
 use crate::engine::progress::OpenProgress;
-pub use crate::engine::recovery::CheckpointFound;
-use crate::engine::recovery::{Base, LostPages, recover};
+use crate::engine::recovery::{Base, LostPages, Recovered, recover};
+pub use crate::engine::recovery::{CheckpointFound, DamagedCheckpoint};
 use crate::engine::{OpenError, StartTime, build_ftl, recover_readable};
+use crate::ftl::Ftl;
 use crate::index::{IndexEntry, KeyHash};
 use crate::media::unreadable::{UnreadablePage, UnreadablePages};
-use crate::media::{Media, PageAddress};
+use crate::media::{Media, MediumVersion, PageAddress};
+pub(crate) use doubtful::doubtful;
+pub use doubtful::{DoubtfulNamespace, LostRun};
 use headwater_host::width::narrow;
 use std::collections::BTreeSet;
 
@@ -71,7 +76,7 @@ impl RecordLocation {
 /// A fault of a record that the index names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFault {
-    /// Its checksum is wrong, or it is no record.
+    /// Its checksum is wrong, it is no record, or one of its pages is damaged.
     Damaged,
     /// One of its pages cannot be read.
     Unreadable,
@@ -101,6 +106,8 @@ pub struct NamespaceFindings {
     pub damaged: u64,
     /// Those that have expired, and whose record is intact.
     pub expired: u64,
+    /// Those whose record is intact and may be superseded by a lost one: they are answered with errors.
+    pub in_doubt: u64,
 }
 
 /// The contents of a medium, as counts and faults.
@@ -114,17 +121,36 @@ pub struct MediumInspection {
     pub checkpoint: CheckpointFound,
     /// Differences between the index from the checkpoint and the index from the whole log.
     pub differences: BoundedFindings<IndexDifference>,
-    /// Records anywhere in the log with a wrong checksum, whether a key needs them or not. A power cut leaves some;
-    /// opening the device removes them.
+    /// Damaged records, as far as they are known: those anywhere in the log with a wrong checksum, whether a key needs them
+    /// or not and removals among them, and those of keys on damaged pages; a lost page counts as one. A power cut leaves
+    /// some on a medium of version 1.
     pub damaged_records: u64,
     /// Records of batches that a power cut left incomplete.
     pub discarded_records: u64,
+    /// The version of the format.
+    pub version: MediumVersion,
     /// Pages of the log that were durable and are lost.
     pub lost_log_pages: u64,
-    /// Commit cells without an intact record.
+    /// The runs that they form.
+    pub lost_runs: BoundedFindings<LostRun>,
+    /// The namespaces in doubt, because of lost pages now or at an earlier opening.
+    pub doubtful: Vec<DoubtfulNamespace>,
+    /// The digest by which an operator accepts the loss, so that nothing is in doubt any more.
+    pub doubt_digest: Option<LossDigest>,
+    /// Records that are intact and in doubt.
+    pub doubtful_records: BoundedFindings<RecordLocation>,
+    /// Namespaces whose settings are lost: every command of theirs is answered with an error.
+    pub unusable_namespaces: Vec<u8>,
+    /// Pages of the log that count and are not intact, as far as it is known where they are.
+    pub damaged_pages: BoundedFindings<PageAddress>,
+    /// Commit cells without an intact record; other cells hold the same.
     pub damaged_cells: u64,
+    /// Commit cells with an older record than was durable there; other cells hold the same.
+    pub stale_cells: u64,
     /// Pages of the checkpoint that are not intact.
-    pub damaged_checkpoint_pages: u64,
+    pub damaged_checkpoint: DamagedCheckpoint,
+    /// True if the last commit is not whole and does not count, as after a power cut.
+    pub is_commit_discarded: bool,
     /// Blocks with programmed pages none of which can be read.
     pub unreadable_blocks: u32,
     /// The pages that opening the device needs and that cannot be read: it is refused until their loss is accepted.
@@ -150,24 +176,9 @@ pub fn inspect<M: Media>(
     let mut now = start.now;
     let (mut ftl, recovered, _) = recover_readable(media, config, &mut now, progress)?;
     ftl.set_wall(start.wall);
-    let mut found = MediumInspection {
-        checkpoint: recovered.checkpoint,
-        unreadable_blocks: recovered.unknown_blocks,
-        discarded_records: recovered.discarded_records,
-        lost_log_pages: recovered.lost.iter().map(LostPages::pages).sum(),
-        damaged_cells: recovered.damaged_cells.len() as u64,
-        damaged_checkpoint_pages: recovered.damaged_checkpoint_pages,
-        damaged_records: ftl.damaged(),
-        opening_losses: recovered.unreadable,
-        live_bytes: ftl.blocks().live_bytes(),
-        free_blocks: narrow(ftl.blocks().free_count()),
-        ..MediumInspection::default()
-    };
-    for (hash, entry) in recovered.lost_records {
-        let by_checkpoint = Some(RecordLocation::of(hash, entry));
-        found.differences.add(IndexDifference { by_checkpoint, by_log: None });
-    }
-    if let Err(error) = verify::verify(&mut ftl, &mut found, &mut now, progress) {
+    let mut damaged_pages: BTreeSet<PageAddress> = recovered.damaged_pages.iter().copied().collect();
+    let mut found = MediumInspection::of(&ftl, recovered);
+    if let Err(error) = verify::verify(&mut ftl, &mut found, &mut damaged_pages, &mut now, progress) {
         return Err(OpenError { media: ftl.into_media(), reason: error.into() });
     }
     let mut unreadable = ftl.take_failures();
@@ -177,10 +188,15 @@ pub fn inspect<M: Media>(
     if found.checkpoint == CheckpointFound::Whole && can_scan {
         let mut ftl = build_ftl(media, config)?;
         ftl.set_failures(unreadable);
-        if let Err(error) = recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {
-            return Err(OpenError { media: ftl.into_media(), reason: error.into() });
-        }
-        found.damaged_records = found.damaged_records.max(ftl.damaged());
+        let by_log = match recover(&mut ftl, config, Base::Log(hasher), &mut now, progress) {
+            Ok(by_log) => by_log,
+            Err(error) => return Err(OpenError { media: ftl.into_media(), reason: error.into() }),
+        };
+        damaged_pages.extend(by_log.damaged_pages);
+        found.damaged_records = match found.version {
+            MediumVersion::One => found.damaged_records.max(ftl.damaged()),
+            MediumVersion::Two => found.damaged_records + by_log.damaged_old_records,
+        };
         compare::compare(&index, ftl.index(), &mut found.differences, progress);
         unreadable = ftl.take_failures();
         media = ftl.into_media();
@@ -193,5 +209,40 @@ pub fn inspect<M: Media>(
         .pages()
         .filter(|failed| !torn(failed) || opening.contains(&failed.page))
         .for_each(|failed| found.unreadable_pages.add(*failed));
+    let failed: BTreeSet<PageAddress> = unreadable.pages().map(|failed| failed.page).collect();
+    damaged_pages.difference(&failed).for_each(|page| found.damaged_pages.add(*page));
     Ok((found, media))
+}
+
+impl MediumInspection {
+    /// Makes the findings of a recovery.
+    fn of<M: Media>(ftl: &Ftl<M>, recovered: Recovered) -> Self {
+        let (doubtful, doubt_digest) = doubtful(ftl);
+        let lost_log_pages = recovered.lost.iter().map(LostPages::pages).sum();
+        let mut found = Self {
+            version: ftl.media().traits().version,
+            checkpoint: recovered.checkpoint,
+            unreadable_blocks: recovered.unknown_blocks,
+            discarded_records: recovered.discarded_records,
+            lost_log_pages,
+            doubtful,
+            doubt_digest,
+            unusable_namespaces: doubtful::unusable(ftl),
+            damaged_cells: recovered.damaged_cells.len() as u64,
+            stale_cells: recovered.stale_cells.len() as u64,
+            damaged_checkpoint: recovered.damaged_checkpoint,
+            is_commit_discarded: recovered.is_commit_discarded,
+            damaged_records: ftl.damaged() + recovered.damaged_old_records,
+            opening_losses: recovered.unreadable,
+            live_bytes: ftl.blocks().live_bytes(),
+            free_blocks: narrow(ftl.blocks().free_count()),
+            ..Self::default()
+        };
+        recovered.lost.iter().for_each(|lost| found.lost_runs.add(LostRun::of(lost)));
+        for (hash, entry) in recovered.lost_records {
+            let by_checkpoint = Some(RecordLocation::of(hash, entry));
+            found.differences.add(IndexDifference { by_checkpoint, by_log: None });
+        }
+        found
+    }
 }

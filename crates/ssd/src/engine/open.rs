@@ -4,6 +4,7 @@
 
 use super::SsdDevice;
 use crate::config::{DeviceConfig, LossDigest};
+use crate::engine::inspection::{DoubtfulNamespace, LostRun, doubtful};
 use crate::engine::progress::OpenProgress;
 use crate::engine::recovery::{
     Base, LostPages, Recovered, RecoveryError, is_readable_now, recover, run_alone,
@@ -111,6 +112,10 @@ pub struct OpeningLosses {
     pub(crate) lost: Vec<LostPages>,
     /// The digest by which an operator accepts that keys are answered without what is lost; `None` if nothing is in doubt.
     pub doubt: Option<LossDigest>,
+    /// The digest of the doubt that this opening ended, because the operator accepted it.
+    pub accepted: Option<LossDigest>,
+    /// The namespaces in doubt, also if the operator ended that.
+    pub doubtful: Vec<DoubtfulNamespace>,
     /// Commit cells without an intact record; other cells held the same.
     pub damaged_cells: Vec<CellNumber>,
     /// Pages of the checkpoint that are not intact; other copies, or the log, held the same.
@@ -118,6 +123,18 @@ pub struct OpeningLosses {
 }
 
 impl OpeningLosses {
+    /// Returns the runs of lost pages, with the namespaces of which they could hold records.
+    #[must_use]
+    pub fn runs(&self) -> Vec<LostRun> {
+        self.lost.iter().map(LostRun::of).collect()
+    }
+
+    /// Returns the number of damaged cells and pages of the checkpoint of which other copies hold the same.
+    #[must_use]
+    pub fn damaged_copies(&self) -> u64 {
+        self.damaged_cells.len() as u64 + self.damaged_checkpoint_pages
+    }
+
     /// Returns the number of pages of the log that are lost.
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
@@ -247,7 +264,7 @@ impl<M: Media> SsdDevice<M> {
             Err(reason) => return Err(OpenError { media: ftl.into_media(), reason }),
         };
         ftl.count_opening_reads(reads.accepted.as_ref());
-        let doubt = (!ftl.doubts().is_empty()).then(|| ftl.doubts().digest());
+        let (doubtful, doubt) = doubtful(&ftl);
         let is_accepted = reads.accepted.is_some() || doubt.is_some() && doubt == config.accept_loss;
         if is_accepted {
             ftl.accept_doubts();
@@ -262,8 +279,10 @@ impl<M: Media> SsdDevice<M> {
         device.opening_losses = OpeningLosses {
             lost: recovered.lost,
             doubt: doubt.filter(|_| !is_accepted),
+            accepted: doubt.filter(|_| is_accepted),
+            doubtful,
             damaged_cells: recovered.damaged_cells,
-            damaged_checkpoint_pages: recovered.damaged_checkpoint_pages,
+            damaged_checkpoint_pages: recovered.damaged_checkpoint.pages(),
         };
         let root = recovered.log.root;
         device.checkpointer.resume(recovered.checkpoint_blocks, root.number + 1, root.start_order);
@@ -276,6 +295,7 @@ impl<M: Media> SsdDevice<M> {
             }
         } else if device.ftl.epoch_ends() >= EPOCH_ENDS_BEFORE_CHECKPOINT
             || !device.opening_losses.lost.is_empty()
+            || device.opening_losses.damaged_checkpoint_pages > 0
         {
             device.checkpointer.request();
         }

@@ -16,6 +16,7 @@
 
 mod checkpoint_load;
 mod commit_cells;
+mod damaged_pages;
 mod evidence;
 mod namespace_table;
 mod page_reads;
@@ -38,14 +39,16 @@ use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::{PageNeed, UnreadablePage, UnreadablePages};
 use crate::media::{CellNumber, Media, MediaError, MediumVersion};
 use crate::mutant::{Mutant, mutant};
+pub use checkpoint_load::DamagedCheckpoint;
 use checkpoint_load::{LoadedCheckpoint, load_checkpoint};
 use commit_cells::{FoundRecords, read_commit_cells};
+use damaged_pages::{damaged_in_block, damaged_in_window};
 use evidence::CountedLog;
 pub(crate) use evidence::LostPages;
 use headwater_host::clock::Nanos;
 pub(crate) use page_reads::{is_readable_now, run_alone};
 use replay::{CheckpointBase, Line};
-pub(crate) use replay::{read_into_dram, retry_with_pages, unless_unreadable};
+pub(crate) use replay::{read_into_dram, retry_with_pages};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use survey::BlockLife;
 use window::{FoundWindow, read_window};
@@ -126,10 +129,19 @@ pub(crate) struct Recovered {
     pub(crate) log: FoundLog,
     /// Pages of the log that were durable and are lost.
     pub(crate) lost: Vec<LostPages>,
+    /// Pages of the log that count and are not intact, as far as a page or the map tells where they are. Those in front of
+    /// the window are read only if the index is built from them.
+    pub(crate) damaged_pages: Vec<PageAddress>,
+    /// Records on intact pages in front of the window whose own checksum differs.
+    pub(crate) damaged_old_records: u64,
     /// Pages of the checkpoint that are not intact.
-    pub(crate) damaged_checkpoint_pages: u64,
+    pub(crate) damaged_checkpoint: DamagedCheckpoint,
     /// Commit cells that hold no intact record, or cannot be read.
     pub(crate) damaged_cells: Vec<CellNumber>,
+    /// Commit cells without the record that the medium shows was durable there.
+    pub(crate) stale_cells: Vec<CellNumber>,
+    /// True if the newest record names a commit of which pages are missing, so that it does not count.
+    pub(crate) is_commit_discarded: bool,
     /// Records of batches that a power cut left incomplete, on a medium of version 1.
     pub(crate) discarded_records: u64,
     /// Blocks with programmed pages none of which is intact.
@@ -177,7 +189,7 @@ fn recover_version_2<M: Media>(
         0 => None,
         _ => Some(load_checkpoint(ftl, &lives, &root, now, progress)?),
     };
-    if loaded.as_ref().is_some_and(|loaded| loaded.damaged_pages > 0) {
+    if loaded.as_ref().is_some_and(|loaded| loaded.damaged.pages() > 0) {
         // Pages of it may lie in blocks whose first page was read as one that was never written.
         let unknown: Vec<BlockId> = blocks_where(&lives, |life| life.order().is_none());
         survey::survey_again(ftl, &mut lives, unknown.into_iter(), now)?;
@@ -186,16 +198,17 @@ fn recover_version_2<M: Media>(
     let map_damaged = RecoveryError::MapDamaged { number: root.number };
     let mut recovered = Recovered {
         damaged_cells: cells.damaged.iter().chain(&cells.unreadable).copied().collect(),
+        stale_cells: cells.stale(&ftl.media().traits()),
         unknown_blocks: unknown_blocks(&lives),
         ..Recovered::default()
     };
     let mut recovery =
         Recovery { lives, cells, index: None, map: None, start_order: 0, start: root.start, by_scan: false };
-    if let Some(LoadedCheckpoint { blocks, map, index, damaged_pages }) = loaded {
+    if let Some(LoadedCheckpoint { blocks, map, index, damaged }) = loaded {
         let map = map.ok_or(map_damaged)?;
         recovered.checkpoint =
             if index.is_some() { CheckpointFound::Whole } else { CheckpointFound::Damaged };
-        recovered.damaged_checkpoint_pages = damaged_pages;
+        recovered.damaged_checkpoint = damaged;
         recovered.checkpoint_blocks = blocks;
         recovery.start_order = map.start_order;
         recovery.index = index.filter(|_| matches!(base, Base::Checkpoint));
@@ -263,7 +276,9 @@ impl Recovery {
         }
         let mut lines: Vec<Line> = Vec::with_capacity(window.records.len());
         if self.by_scan {
-            let old = self.read_old_blocks(ftl, &mut doubts, now, progress)?;
+            let old = self.read_old_blocks(ftl, &mut doubts, &mut recovered, now, progress)?;
+            // It read the window once more.
+            recovered.damaged_old_records -= window.damaged_records.min(recovered.damaged_old_records);
             lines.extend(old);
         }
         lines.extend(window.records.iter().filter(|(last, _)| counted.counts(*last)).map(|(_, line)| *line));
@@ -288,6 +303,8 @@ impl Recovery {
         if !is_whole {
             self.keep_lost_entries(ftl, &unproven, &replaced, &cleared);
         }
+        recovered.damaged_pages.extend(damaged_in_window(&window, &counted));
+        recovered.is_commit_discarded = counted.has_rejected;
         recovered.lost = counted.lost;
         ftl.continue_after(recovered.log.clone());
         namespace_table::load_namespace_table(ftl, now)?;
@@ -336,6 +353,7 @@ impl Recovery {
         &self,
         ftl: &mut RecoveringFtl<M>,
         doubts: &mut Doubts,
+        recovered: &mut Recovered,
         now: &mut Nanos,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Vec<Line>, MediaError> {
@@ -346,10 +364,10 @@ impl Recovery {
         let blocks: Vec<BlockId> = blocks.into_iter().chain(self.window_blocks()).collect();
         let mut found = read_window(ftl, &blocks, 0, PageNeed::Log, now, progress)?;
         for (block, entry, _) in &entries {
-            let intact = found.intact.get(&(*block, entry.order)).copied().unwrap_or(0);
-            let wanted = u64::MAX >> (u64::BITS - u32::from(entry.pages).clamp(1, u64::BITS));
+            let before = recovered.damaged_pages.len();
+            recovered.damaged_pages.extend(damaged_in_block(&found, *block, entry));
             // A block none of whose pages is left was freed, or is lost.
-            if intact & wanted != wanted {
+            if recovered.damaged_pages.len() > before {
                 doubts.raise(evidence::ALL_NAMESPACES, entry.max_sequence);
             }
         }
@@ -360,6 +378,7 @@ impl Recovery {
             let life = lives.get(&line.address.block());
             life.is_some_and(|(order, pages)| *order == line.order && line.address.page().page < *pages)
         });
+        recovered.damaged_old_records = found.damaged_records;
         Ok(found.records.into_iter().map(|(_, line)| line).collect())
     }
 

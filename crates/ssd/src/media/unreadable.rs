@@ -205,6 +205,11 @@ impl ReadFailures {
         self.failed.contains_key(&page)
     }
 
+    /// Returns true if the page could not be read.
+    pub(crate) fn has(&self, page: PageAddress) -> bool {
+        self.failed.contains_key(&page)
+    }
+
     /// Counts a page that was read after a failure.
     pub(crate) fn add_passed(&mut self) {
         self.passed += 1;

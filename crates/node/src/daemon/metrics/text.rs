@@ -69,6 +69,7 @@ impl SnapshotCollector {
             "Reads of the flash that failed, also those that succeeded when repeated",
             device.read_errors,
         )?;
+        self.losses(encoder)?;
         gauge(
             encoder,
             "writes_failed",
@@ -86,6 +87,35 @@ impl SnapshotCollector {
             "unreadable_pages",
             "Unreadable pages whose loss was accepted at the start",
             device.unreadable_pages,
+        )
+    }
+
+    /// Encodes the damage of the medium.
+    fn losses(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let device = &self.0.device;
+        counter(
+            encoder,
+            "damaged_pages",
+            "Reads of pages that hold other bytes than were written to them, also when read again",
+            device.damaged_pages,
+        )?;
+        gauge(
+            encoder,
+            "lost_pages",
+            "Pages of the log that were durable and that the start found lost",
+            device.lost_pages,
+        )?;
+        gauge(
+            encoder,
+            "namespaces_in_doubt",
+            "Namespaces of which records may be lost: some of their keys are answered with errors",
+            device.namespaces_in_doubt,
+        )?;
+        gauge(
+            encoder,
+            "damaged_copies",
+            "Commit cells and checkpoint pages that the start found damaged and of which others hold the same",
+            device.damaged_copies,
         )
     }
 

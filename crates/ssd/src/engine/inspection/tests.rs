@@ -152,10 +152,10 @@ fn damaged_record_is_reported_with_its_location() {
     let found = inspect_file(&directory);
     assert_eq!(found.faults.count, 1);
     let (location, fault) = found.faults.first[0];
-    assert_eq!((location.namespace, fault), (1, RecordFault::Unreadable));
+    assert_eq!((location.namespace, fault), (1, RecordFault::Damaged));
     let [first, ..] = found.namespaces;
     assert_eq!((first.records, first.intact, first.damaged), (2, 1, 1));
-    assert_eq!((found.lost_log_pages, found.damaged_checkpoint_pages, found.damaged_cells), (1, 0, 0));
+    assert_eq!((found.lost_log_pages, found.damaged_checkpoint.pages(), found.damaged_cells), (1, 0, 0));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn damaged_map_is_reported_and_the_other_copy_is_used() {
         let found = inspect_file(&directory);
         assert_eq!(found.checkpoint, CheckpointFound::Whole);
         assert_clean(&found, keys);
-        damaged += found.damaged_checkpoint_pages;
+        damaged += found.damaged_checkpoint.pages();
     }
     assert_eq!(damaged, 2, "each copy of the map of the present checkpoint");
 }

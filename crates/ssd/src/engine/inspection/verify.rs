@@ -5,29 +5,37 @@
 
 use super::{MediumInspection, RecordFault, RecordLocation};
 use crate::engine::progress::OpenProgress;
-use crate::engine::recovery::{read_into_dram, retry_with_pages, unless_unreadable};
+use crate::engine::recovery::{read_into_dram, retry_with_pages};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
 use crate::media::unreadable::PageNeed;
-use crate::media::{Media, MediaError};
+use crate::media::{Media, MediaError, PageAddress};
 use headwater_host::clock::Nanos;
+use std::collections::BTreeSet;
 
 /// Maximum of records whose pages are read together.
 const RECORDS_PER_READ: usize = 4_096;
 
 /// The result of the check of one record.
 enum RecordVerdict {
-    Intact { value_bytes: u32 },
+    Intact {
+        value_bytes: u32,
+    },
     Expired,
+    /// It is intact, and may be superseded by a lost one.
+    InDoubt,
+    /// This page of it cannot be read, or does not prove itself.
+    BadPage(PageAddress),
     Fault(RecordFault),
 }
 
-/// Reads and checks every record that the index names.
+/// Reads and checks every record that the index names. Adds the pages of them that do not prove themselves.
 pub(super) fn verify<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     found: &mut MediumInspection,
+    damaged_pages: &mut BTreeSet<PageAddress>,
     now: &mut Nanos,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(), MediaError> {
@@ -38,9 +46,21 @@ pub(super) fn verify<M: Media>(
     while !rest.is_empty() {
         let (here, behind) = rest.split_at(read_record_pages(ftl, rest, now)?);
         for &(hash, entry) in here {
-            let unreadable = || RecordVerdict::Fault(RecordFault::Unreadable);
-            let check = |ftl: &Ftl<M>| unless_unreadable(check_record(ftl, hash, entry), unreadable());
-            let verdict = retry_with_pages(ftl, now, PageNeed::Record, check)?;
+            let check = |ftl: &Ftl<M>| match check_record(ftl, hash, entry) {
+                Err(StallReason::Unreadable(page)) => Ok(RecordVerdict::BadPage(page)),
+                checked => checked,
+            };
+            let mut verdict = retry_with_pages(ftl, now, PageNeed::Record, check)?;
+            if let RecordVerdict::BadPage(page) = verdict {
+                let is_unreadable = ftl.failures().has(page);
+                verdict = if is_unreadable {
+                    RecordVerdict::Fault(RecordFault::Unreadable)
+                } else {
+                    damaged_pages.insert(page);
+                    found.damaged_records += 1;
+                    RecordVerdict::Fault(RecordFault::Damaged)
+                };
+            }
             let Some(counts) = found.namespaces.get_mut(entry.namespace.index()) else { continue };
             counts.records += 1;
             match verdict {
@@ -49,6 +69,11 @@ pub(super) fn verify<M: Media>(
                     counts.bytes += u64::from(value_bytes);
                 }
                 RecordVerdict::Expired => counts.expired += 1,
+                RecordVerdict::InDoubt => {
+                    counts.in_doubt += 1;
+                    found.doubtful_records.add(RecordLocation::of(hash, entry));
+                }
+                RecordVerdict::BadPage(page) => unreachable!("{page} was found unreadable or damaged above"),
                 RecordVerdict::Fault(fault) => {
                     counts.damaged += 1;
                     found.faults.add((RecordLocation::of(hash, entry), fault));
@@ -115,7 +140,9 @@ fn check_record<M: Media>(
     if gone || header.namespace != entry.namespace || ftl.index_key(entry, &header)? != hash {
         return Ok(RecordVerdict::Fault(RecordFault::OtherKey));
     }
-    Ok(if ftl.is_expired(&header) {
+    Ok(if ftl.doubts().covers(header.namespace, header.sequence) {
+        RecordVerdict::InDoubt
+    } else if ftl.is_expired(&header) {
         RecordVerdict::Expired
     } else {
         RecordVerdict::Intact { value_bytes: header.value_bytes }

@@ -19,6 +19,23 @@ use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
 use std::ops::Range;
 
+/// The pages of a checkpoint that are not intact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamagedCheckpoint {
+    /// Pages of each copy of the map: a page is taken from the other copy.
+    pub maps: [u64; 2],
+    /// Pages of the index: it is built again from the log.
+    pub index: u64,
+}
+
+impl DamagedCheckpoint {
+    /// Returns the number of pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.maps[0] + self.maps[1] + self.index
+    }
+}
+
 /// A checkpoint as far as it can be read.
 #[derive(Debug)]
 pub(super) struct LoadedCheckpoint {
@@ -27,8 +44,7 @@ pub(super) struct LoadedCheckpoint {
     pub(super) map: Option<DecodedMap>,
     /// `None` if a page is not intact.
     pub(super) index: Option<DecodedIndex>,
-    /// Pages that are not intact.
-    pub(super) damaged_pages: u64,
+    pub(super) damaged: DamagedCheckpoint,
 }
 
 /// The bytes of one part, gathered in the order of its pages.
@@ -107,12 +123,12 @@ pub(super) fn load_checkpoint<M: Media>(
             [&mut first, &mut second, &mut index].into_iter().for_each(|stream| stream.add(at, data));
         }
     })?;
-    let damaged_pages = first.missing() + second.missing() + index.missing();
+    let damaged = DamagedCheckpoint { maps: [first.missing(), second.missing()], index: index.missing() };
     // Each page of the map from the copy in which it is intact.
     let copies = first.pages.iter_mut().zip(&mut second.pages);
     copies.filter(|(first, _)| first.is_none()).for_each(|(first, second)| *first = second.take());
     let map = first.bytes().or_else(|| second.bytes()).and_then(|bytes| decode_map(&bytes));
     let index = index.bytes().and_then(|bytes| decode_index(&bytes));
     let map = map.filter(|map| map.number == root.number && map.start == root.start);
-    Ok(LoadedCheckpoint { blocks, map, index, damaged_pages })
+    Ok(LoadedCheckpoint { blocks, map, index, damaged })
 }

@@ -102,7 +102,7 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
             host_bytes_written: traffic.bytes_written,
             host_reads: traffic.reads,
             host_writes: traffic.writes,
-            media_errors: self.ftl().damaged(),
+            media_errors: self.ftl().damaged() + self.ftl().stats().damaged_pages,
             power_on_hours: self.now().since(Nanos::ZERO).0 / NANOS_PER_HOUR,
         }
     }
