@@ -85,7 +85,7 @@ struct SimFileState {
     operations: [u64; 4],
     error: Option<OperationError>,
     lie: Option<LyingProgram>,
-    /// What the lie struck: the first byte and the bytes that should be there.
+    /// The places that the lie struck: the first byte and the bytes that should be there.
     struck: Vec<(u64, Vec<u8>)>,
     /// Time of the first injected error.
     first_error: Option<Nanos>,

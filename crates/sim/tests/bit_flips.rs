@@ -128,7 +128,7 @@ fn opened_last(media: &SimMedia) -> BlockId {
 
 /// The answers to a read of every key: of the value, of an error, and of absence.
 #[derive(Debug, Default)]
-struct Answers {
+struct FlipAnswers {
     values: u64,
     errors: u64,
     absent: u64,
@@ -137,10 +137,10 @@ struct Answers {
 }
 
 /// Opens a medium and reads every key; a value other than the stored one fails the test.
-fn answers(media: SimMedia, keys: u64, seed: u64) -> Answers {
+fn answers(media: SimMedia, keys: u64, seed: u64) -> FlipAnswers {
     let mut device =
         <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &DeviceConfig::default(), START).unwrap();
-    let mut found = Answers::default();
+    let mut found = FlipAnswers::default();
     for key in 0..keys {
         let answer = run(&mut device, get(key));
         match answer.status {
@@ -160,7 +160,7 @@ fn answers(media: SimMedia, keys: u64, seed: u64) -> Answers {
 }
 
 /// Damages the first page of a random full block of a device that has no checkpoint. Returns the answers.
-fn damage_first_page(seed: u64, flips: usize) -> Answers {
+fn damage_first_page(seed: u64, flips: usize) -> FlipAnswers {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut media = stored(MANY, seed);
     let last = opened_last(&media);

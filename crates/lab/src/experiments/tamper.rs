@@ -19,7 +19,7 @@ use crate::report::ReportRow;
 use damage::{DAMAGE_KINDS, Damage, DamageKind};
 use headwater_host::clock::Nanos;
 use image::FlashImages;
-use judge::{Judge, Verdict};
+use judge::{Judge, TamperVerdict};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ const DESCRIBED_MAX: usize = 20;
 
 #[derive(Default)]
 struct TamperTally {
-    verdicts: BTreeMap<(DamageKind, Verdict), u64>,
+    verdicts: BTreeMap<(DamageKind, TamperVerdict), u64>,
     failures: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
 }
 
 fn findings(tally: &TamperTally) -> ExperimentFindings {
-    let count = |kind: Option<DamageKind>, verdict: Verdict| -> u64 {
+    let count = |kind: Option<DamageKind>, verdict: TamperVerdict| -> u64 {
         let of = tally
             .verdicts
             .iter()
@@ -95,9 +95,9 @@ fn findings(tally: &TamperTally) -> ExperimentFindings {
         of.map(|(_, count)| count).sum()
     };
     let row = |name: &str, kind: Option<DamageKind>| {
-        let total: u64 = Verdict::ALL.iter().map(|verdict| count(kind, *verdict)).sum();
+        let total: u64 = TamperVerdict::ALL.iter().map(|verdict| count(kind, *verdict)).sum();
         let row = ReportRow::new().with("damage", name).with("made", total);
-        Verdict::ALL.iter().fold(row, |row, verdict| row.with(verdict.column(), count(kind, *verdict)))
+        TamperVerdict::ALL.iter().fold(row, |row, verdict| row.with(verdict.column(), count(kind, *verdict)))
     };
     let mut rows: Vec<ReportRow> = DAMAGE_KINDS.iter().map(|kind| row(kind.name(), Some(*kind))).collect();
     rows.push(row("all", None));
@@ -105,7 +105,7 @@ fn findings(tally: &TamperTally) -> ExperimentFindings {
         rows.push(ReportRow::new().with("damage", failure.as_str()));
     }
     let failures =
-        Verdict::ALL.iter().filter(|verdict| verdict.is_failure()).map(|verdict| count(None, *verdict));
+        TamperVerdict::ALL.iter().filter(|verdict| verdict.is_failure()).map(|verdict| count(None, *verdict));
     let failures: u64 = failures.sum();
     let made: u64 = tally.verdicts.values().sum();
     let claim = if made == 0 {

@@ -116,7 +116,7 @@ fn log_opening_losses(losses: &OpeningLosses) {
         tracing::warn!(
             cells = losses.damaged_cells.len(),
             checkpoint_pages = losses.damaged_checkpoint_pages,
-            "commit cells or pages of the checkpoint are damaged; nothing is lost, because others hold the same"
+            "commit cells or pages of the checkpoint are damaged; nothing is lost, because other copies hold the same"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What the model lets go of because the medium lied, and what it holds on to.
+//! The writes that the model lets go of because the medium lied.
 //!
 //! Input: the sequence behind which a lie took the last commit; errors. Output: writes that may be gone, as if a power cut
 //! had come before their acknowledgement. Invariant: a key that was written since the medium is honest again has no error.

@@ -52,7 +52,7 @@ pub(super) struct MediumState {
     pub(super) file: Option<SimFile>,
     /// The medium at an earlier moment, from which the next boot finds one page or cell.
     earlier: Option<EarlierMoment>,
-    /// What a lie of this boot struck.
+    /// The places that a lie of this boot struck.
     pub(super) struck: Vec<StruckPlace>,
     /// The sequence behind which the next boot may find acknowledged writes gone.
     unwitnessed_above: Option<Sequence>,

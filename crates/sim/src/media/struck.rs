@@ -1,4 +1,4 @@
-//! What a lie struck, and what may then be gone without a word.
+//! The bytes that a lie struck, and the writes that may then be gone without a word.
 //!
 //! Input: the bytes that a medium should hold and does not, and the medium at rest. Output: the sequence behind which
 //! acknowledged writes may be missing. Invariant: nothing is excused but the last commit, and only while no record that was

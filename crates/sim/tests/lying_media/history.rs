@@ -67,7 +67,7 @@ pub(crate) struct DeviceHistory {
     pub(crate) writes: u64,
     /// True if a command was never completed.
     pub(crate) hung: bool,
-    /// What the write that lied struck.
+    /// The places that the write that lied struck.
     pub(crate) struck: Vec<StruckPlace>,
 }
 

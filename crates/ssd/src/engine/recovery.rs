@@ -22,6 +22,7 @@ mod namespace_table;
 mod page_reads;
 mod replay;
 mod survey;
+mod unreadable;
 mod version1;
 mod window;
 
@@ -36,7 +37,7 @@ use crate::limits::SPACES;
 use crate::log::blocks::{BlockEntry, BlockState, EMPTY_ENTRY, is_checkpoint_order};
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
-use crate::media::unreadable::{PageNeed, UnreadablePage, UnreadablePages};
+use crate::media::unreadable::{PageNeed, UnreadablePages};
 use crate::media::{CellNumber, Media, MediaError, MediumVersion};
 use crate::mutant::{Mutant, mutant};
 pub use checkpoint_load::DamagedCheckpoint;
@@ -308,7 +309,7 @@ impl Recovery {
         recovered.lost = counted.lost;
         ftl.continue_after(recovered.log.clone());
         namespace_table::load_namespace_table(ftl, now)?;
-        report_unreadable(ftl, &mut recovered, counted.has_rejected);
+        unreadable::report_unreadable(ftl, &mut recovered, counted.has_rejected);
         ftl.release_frames();
         Ok(recovered)
     }
@@ -495,20 +496,4 @@ impl Recovery {
         }
         unproven
     }
-}
-
-/// Sets the unreadable pages of a recovery whose contents the result lacks: pages of the log if some of it is lost, or if
-/// they may be those of a commit that does not count without them, and pages with records that the result depends on.
-fn report_unreadable<M: Media>(ftl: &RecoveringFtl<M>, recovered: &mut Recovered, has_rejected: bool) {
-    let lacks = |failed: &&UnreadablePage| match failed.need {
-        // A page that the medium itself calls lost may be one of a commit that a power cut interrupted.
-        PageNeed::Log | PageNeed::BlockSurvey => {
-            !recovered.lost.is_empty() || has_rejected && failed.errno.is_some()
-        }
-        PageNeed::Index => failed.errno.is_some(),
-        PageNeed::Checkpoint | PageNeed::Record => false,
-    };
-    let pages: Vec<UnreadablePage> = ftl.failures().pages().filter(lacks).copied().collect();
-    recovered.passed_over = pages.iter().map(|failed| failed.page).collect();
-    recovered.unreadable = UnreadablePages::new(pages, [recovered.log.epoch, recovered.log.number]);
 }

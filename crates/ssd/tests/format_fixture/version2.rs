@@ -14,14 +14,14 @@ const FLASH_FILE: &str = "flash";
 const UUID: [u8; 16] = *b"fixture of two!!";
 
 /// Each fixture, and what its device must answer.
-const FIXTURES: [(&[u8], Check); 4] = [
+const FIXTURES: [(&[u8], FixtureCheck); 4] = [
     (include_bytes!("../fixtures/flash-file-v2-keys-closed.bin"), check),
     (include_bytes!("../fixtures/flash-file-v2-keys-killed.bin"), check),
     (include_bytes!("../fixtures/flash-file-v2-blocks-closed.bin"), check_attached),
     (include_bytes!("../fixtures/flash-file-v2-blocks-killed.bin"), check_attached),
 ];
 
-type Check = fn(&mut SsdDevice<FileMedia>);
+type FixtureCheck = fn(&mut SsdDevice<FileMedia>);
 
 /// Returns the bytes of the file that a fixture holds.
 fn unpacked(fixture: &[u8]) -> Vec<u8> {
@@ -82,7 +82,7 @@ fn write_the_fixtures() {
         std::fs::write(Path::new(&out).join(format!("flash-file-v2-{name}-{state}.bin")), packed(&file))
             .unwrap();
     };
-    let fills: [(&str, Check); 2] = [("keys", fill), ("blocks", fill_attached)];
+    let fills: [(&str, FixtureCheck); 2] = [("keys", fill), ("blocks", fill_attached)];
     for (name, fill) in fills {
         let directory = TempDir::new().unwrap();
         let geometry = FlashGeometry::with_blocks(BLOCKS);

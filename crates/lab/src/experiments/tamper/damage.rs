@@ -174,10 +174,10 @@ impl Damage {
             return image.slots.start + random.usize(..image.slots.len() / SLOT_BYTES) * SLOT_BYTES;
         }
         // Half of them strike the few pages that are no pages of records.
-        let others = random.bool();
+        let of_any_kind = random.bool();
         loop {
             let (at, kind) = image.pages[random.usize(..image.pages.len())];
-            if !others || kind != PageKind::Log {
+            if of_any_kind || kind != PageKind::Log {
                 return at;
             }
         }

@@ -16,12 +16,12 @@ const CHUNK_BYTES: usize = 4_096;
 
 /// The result of one damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum TamperVerdict {
     /// Every answer is right, and the check reports nothing.
     Harmless,
     /// Every answer is right, and the check reports the damage.
     Reported,
-    /// Some answers are errors, the others right, and the check reported it.
+    /// Some answers are errors, the rest is right, and the check reported it.
     Errors,
     /// The node refuses to open the file, and the check reported it.
     Refused,
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
     Hung,
 }
 
-impl Verdict {
+impl TamperVerdict {
     /// Every verdict, in the order of the report.
     pub(super) const ALL: [Self; 8] = [
         Self::Harmless,
@@ -71,13 +71,13 @@ impl Verdict {
 /// A verdict with its reason.
 pub(super) struct Finding {
     /// The verdict.
-    pub(super) verdict: Verdict,
-    /// What was seen.
+    pub(super) verdict: TamperVerdict,
+    /// The first answer or end that led to it.
     pub(super) reason: String,
 }
 
 impl Finding {
-    fn new(verdict: Verdict, reason: impl Into<String>) -> Self {
+    fn new(verdict: TamperVerdict, reason: impl Into<String>) -> Self {
         Self { verdict, reason: reason.into() }
     }
 }
@@ -85,7 +85,7 @@ impl Finding {
 /// A judge with a folder of its own.
 pub(super) struct Judge {
     folder: NodeFolder,
-    /// What the file holds: an image, once one was written.
+    /// True once the file holds an image.
     is_written: bool,
 }
 
@@ -100,45 +100,47 @@ impl Judge {
         let failed = |source| LabError::Io { what: "damage a copy of the flash file", source };
         self.write(image, damage).map_err(failed)?;
         let reported = match self.folder.check()? {
-            None => return Ok(Finding::new(Verdict::Hung, "the check does not end")),
+            None => return Ok(Finding::new(TamperVerdict::Hung, "the check does not end")),
             Some(status) => match status.code() {
                 Some(0) => false,
                 Some(1) => true,
-                _ => return Ok(Finding::new(Verdict::Crashed, self.end("the check", status))),
+                _ => return Ok(Finding::new(TamperVerdict::Crashed, self.end("the check", status))),
             },
         };
         let (node, mut client) = match self.folder.start(None)? {
             NodeStart::Serves(node, client) => (node, client),
-            NodeStart::Hangs => return Ok(Finding::new(Verdict::Hung, "the node neither serves nor ends")),
+            NodeStart::Hangs => {
+                return Ok(Finding::new(TamperVerdict::Hung, "the node neither serves nor ends"));
+            }
             NodeStart::Ended(status) if status.code() == Some(1) => {
-                let verdict = if reported { Verdict::Refused } else { Verdict::Unseen };
+                let verdict = if reported { TamperVerdict::Refused } else { TamperVerdict::Unseen };
                 return Ok(Finding::new(verdict, self.end("the node", status)));
             }
             NodeStart::Ended(status) => {
-                return Ok(Finding::new(Verdict::Crashed, self.end("the node", status)));
+                return Ok(Finding::new(TamperVerdict::Crashed, self.end("the node", status)));
             }
         };
         let answers = match ask(&mut client) {
             Ok(answers) => answers,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Ok(Finding::new(Verdict::Hung, "a reply never came"));
+                return Ok(Finding::new(TamperVerdict::Hung, "a reply never came"));
             }
             Err(error) => {
                 let log = self.folder.log();
-                return Ok(Finding::new(Verdict::Crashed, format!("{error}; {}", last_line(&log))));
+                return Ok(Finding::new(TamperVerdict::Crashed, format!("{error}; {}", last_line(&log))));
             }
         };
         drop(node);
         let wrong = answers.iter().find(|answer| answer.error().is_none() && !answer.is_right(&image.values));
         if let Some(wrong) = wrong {
-            return Ok(Finding::new(Verdict::Wrong, wrong.to_string()));
+            return Ok(Finding::new(TamperVerdict::Wrong, wrong.to_string()));
         }
         let error = answers.iter().find(|answer| answer.error().is_some());
         Ok(match (error, reported) {
-            (None, false) => Finding::new(Verdict::Harmless, ""),
-            (None, true) => Finding::new(Verdict::Reported, ""),
-            (Some(_), true) => Finding::new(Verdict::Errors, ""),
-            (Some(error), false) => Finding::new(Verdict::Unseen, error.to_string()),
+            (None, false) => Finding::new(TamperVerdict::Harmless, ""),
+            (None, true) => Finding::new(TamperVerdict::Reported, ""),
+            (Some(_), true) => Finding::new(TamperVerdict::Errors, ""),
+            (Some(error), false) => Finding::new(TamperVerdict::Unseen, error.to_string()),
         })
     }
 

@@ -114,7 +114,7 @@ impl SnapshotCollector {
         gauge(
             encoder,
             "damaged_copies",
-            "Commit cells and checkpoint pages that the start found damaged and of which others hold the same",
+            "Commit cells and checkpoint pages that the start found damaged and of which another copy holds the same",
             device.damaged_copies,
         )
     }

@@ -1,4 +1,4 @@
-//! What is in doubt on a medium: lost pages of the log, and the namespaces whose keys are answered with errors for them.
+//! The doubt on a medium: lost pages of the log, and the namespaces whose keys are answered with errors for them.
 //!
 //! Input: a recovered translation layer, and the runs of pages that it lost. Output: a finding for each. Invariant: a
 //! namespace is named here exactly if a serving device answers some of its keys with an error because of lost pages.
