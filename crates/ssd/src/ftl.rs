@@ -465,7 +465,11 @@ impl<M: Media> Ftl<M> {
         stats.last_read_error = last.and_then(FailedRead::of_page);
         stats.failed_write = self.flash.failed_write();
         let lack = self.lack_of_space();
-        stats.lack_of_space = lack.map(|error| FailedWrite::new(FailedOperation::Program, error));
+        stats.lack_of_space = lack.map(|error| {
+            let is_cell = matches!(error, MediaError::Cell { .. });
+            let operation = if is_cell { FailedOperation::CommitRecord } else { FailedOperation::Program };
+            FailedWrite::new(operation, error)
+        });
         stats
     }
 }

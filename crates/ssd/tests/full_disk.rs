@@ -184,7 +184,9 @@ fn write_without_space_is_an_error_and_writes_go_on_when_there_is_space_again() 
     let long = vec![0x5A; 200_000];
     assert_eq!(host.set("first", &long), Status::CAPACITY_EXCEEDED);
     let lack = host.device.stats().lack_of_space.unwrap();
-    assert_eq!((lack.operation, lack.errno), (FailedOperation::Program, Some(ENOSPC)));
+    // Pages and commit records wait; the last one that was refused is shown.
+    assert!(matches!(lack.operation, FailedOperation::Program | FailedOperation::CommitRecord), "{lack:?}");
+    assert_eq!(lack.errno, Some(ENOSPC));
     assert_eq!(host.set("second", b"refused"), Status::CAPACITY_EXCEEDED);
     let delete = SsdCommand::Delete { key: Bytes::from_static(b"kept"), condition: WriteCondition::Always };
     assert_eq!(host.run(delete).status, Status::CAPACITY_EXCEEDED);
@@ -219,17 +221,18 @@ fn write_without_space_is_an_error_and_writes_go_on_when_there_is_space_again() 
 }
 
 #[test]
-fn erase_table_without_space_delays_its_flush_and_loses_nothing() {
+fn commit_record_without_space_delays_its_flush_and_loses_nothing() {
     let directory = TempDir::new().unwrap();
     let mut host = FullDiskHost::create(directory.path());
-    // The superblock, the sessions and the erase table lie before the first page of the flash.
+    // Two superblocks and half of the commit cells lie before the first page of the flash.
     host.fill(0..100_000);
     let value = |number: usize| vec![u8::try_from(number).unwrap(); 100_000];
     let acknowledged =
         (0..60).take_while(|&number| host.set(&format!("{number}"), &value(number)) == Status::SUCCESS);
     let acknowledged = acknowledged.count();
-    assert!(acknowledged < 60, "no write needed the erase table");
-    assert!(host.device.stats().lack_of_space.is_some());
+    assert!(acknowledged < 60, "no commit needed a cell in front");
+    let lack = host.device.stats().lack_of_space.unwrap();
+    assert_eq!((lack.operation, lack.errno), (FailedOperation::CommitRecord, Some(ENOSPC)));
     assert_eq!(host.device.stats().failed_write, None);
     host.fill(0..0);
     host.pass_time();

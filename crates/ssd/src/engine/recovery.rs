@@ -20,6 +20,7 @@ mod damaged_pages;
 mod evidence;
 mod namespace_table;
 mod page_reads;
+mod recovery_error;
 mod replay;
 mod survey;
 mod unreadable;
@@ -48,6 +49,7 @@ use evidence::CountedLog;
 pub(crate) use evidence::LostPages;
 use headwater_host::clock::Nanos;
 pub(crate) use page_reads::{is_readable_now, run_alone};
+pub use recovery_error::RecoveryError;
 use replay::{CheckpointBase, Line};
 pub(crate) use replay::{read_into_dram, retry_with_pages};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -75,50 +77,6 @@ pub enum CheckpointFound {
     Unfinished,
     /// Pages of it are unreadable, or have a wrong checksum.
     Damaged,
-}
-
-/// The reason why a medium cannot be recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecoveryError {
-    /// The medium failed.
-    #[error(transparent)]
-    Media(#[from] MediaError),
-    /// Pages were written, and no commit record says what counts.
-    #[error(
-        "{pages} blocks hold data, but no commit cell holds an intact record: the medium is damaged beyond what can be \
-         proven; restore it from a copy"
-    )]
-    NoCommitRecord {
-        /// Number of blocks with pages.
-        pages: usize,
-    },
-    /// Commit cells on both sides cannot be read, so that both records of the newest commit may be among them.
-    #[error(
-        "{cells} commit cells on both sides of the medium cannot be read, and they may hold what says which pages count; \
-         nothing was changed: check the disk and start again"
-    )]
-    CellsUnreadable {
-        /// Number of cells that cannot be read.
-        cells: usize,
-    },
-    /// Neither copy of the checkpoint's map is whole.
-    #[error(
-        "checkpoint {number}: a page is intact in neither copy of its map: the medium is damaged beyond what can be \
-         proven; restore it from a copy"
-    )]
-    MapDamaged {
-        /// Number of the checkpoint.
-        number: u64,
-    },
-    /// The index is damaged, and blocks of version 1 cannot be scanned for it.
-    #[error(
-        "checkpoint {number}: its index is damaged, and it cannot be built again from blocks that version 1 wrote; restore \
-         the medium from a copy"
-    )]
-    IndexDamaged {
-        /// Number of the checkpoint.
-        number: u64,
-    },
 }
 
 /// The findings of recovery, beside the translation layer itself.
@@ -192,8 +150,9 @@ fn recover_version_2<M: Media>(
     };
     if loaded.as_ref().is_some_and(|loaded| loaded.damaged.pages() > 0) {
         // Pages of it may lie in blocks whose first page was read as one that was never written.
-        let unknown: Vec<BlockId> = blocks_where(&lives, |life| life.order().is_none());
-        survey::survey_again(ftl, &mut lives, unknown.into_iter(), now)?;
+        let unknown = blocks_where(&lives, |life| life.order().is_none());
+        let is_part = |_, life: &BlockLife| matches!(life, BlockLife::Checkpoint { number, .. } if *number == root.number);
+        survey::survey_again(ftl, &mut lives, unknown, is_part, now)?;
         loaded = Some(load_checkpoint(ftl, &lives, &root, now, progress)?);
     }
     let map_damaged = RecoveryError::MapDamaged { number: root.number };
@@ -225,9 +184,10 @@ fn recover_version_2<M: Media>(
         (None, Base::Checkpoint) => KeyHasher::new(config.hash_seed, config.hash_bits),
     };
     ftl.set_hasher(hasher);
-    let unproven: Vec<BlockId> =
-        recovery.map_blocks().filter(|(.., proven)| !proven).map(|(block, ..)| block).collect();
-    survey::survey_again(ftl, &mut recovery.lives, unproven.into_iter(), now)?;
+    let unproven = recovery.map_blocks().filter(|(.., proven)| !proven);
+    let unproven: BTreeMap<BlockId, u64> = unproven.map(|(block, entry, _)| (block, entry.order)).collect();
+    let is_listed = |block, life: &BlockLife| life.order() == unproven.get(&block).copied();
+    survey::survey_again(ftl, &mut recovery.lives, unproven.keys().copied().collect(), is_listed, now)?;
     recovery.run(ftl, recovered, now, progress)
 }
 
@@ -266,7 +226,10 @@ impl Recovery {
         let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
         if !counted.lost.is_empty() {
             // A lost first page may have made a block look older than it is, or unused.
-            survey::survey_again(ftl, &mut self.lives, (0..ftl.geometry().blocks).map(BlockId), now)?;
+            let (start_order, blocks) = (self.start_order, (0..ftl.geometry().blocks).map(BlockId).collect());
+            let is_window =
+                |_, life: &BlockLife| matches!(life, BlockLife::Log { order, .. } if *order >= start_order);
+            survey::survey_again(ftl, &mut self.lives, blocks, is_window, now)?;
             let blocks = self.window_blocks();
             window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
             counted = CountedLog::new(&self.cells.records, &window, self.start);

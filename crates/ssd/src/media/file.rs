@@ -204,7 +204,8 @@ impl<R: TransferRing> FileMedia<R> {
     /// Starts every waiting transfer that may start.
     fn start(&mut self) {
         if let Some(again) = self.space.take_due(self.now) {
-            self.programs.put_back(again);
+            self.programs.put_back(again.programs);
+            self.cells.put_back(again.cells);
             self.start_writes();
         }
         while self.ring.room() > 0

@@ -102,22 +102,29 @@ pub(super) fn survey<M: Media>(
     Ok(lives)
 }
 
-/// Reads every page of some blocks, of which the first pages may say less than is true: it was read from elsewhere, or is
-/// lost. The youngest life of a block counts.
+/// Reads every page of some blocks, of which the first page may say less than is true: it was read from elsewhere, or is
+/// lost. The youngest life of a block that is wanted counts, because orders do not tell how old a log block is compared to
+/// a block of a checkpoint.
 pub(super) fn survey_again<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     lives: &mut [BlockLife],
-    blocks: impl Iterator<Item = BlockId>,
+    blocks: Vec<BlockId>,
+    is_wanted: impl Fn(BlockId, &BlockLife) -> bool,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
     let seed = ftl.media().traits().checksum_seed;
-    let pages =
-        blocks.flat_map(|block| std::iter::once(PageAddress::new(block, 0)).chain(other_pages(block)));
+    let pages = blocks.into_iter();
+    let pages = pages.flat_map(|block| std::iter::once(PageAddress::new(block, 0)).chain(other_pages(block)));
     let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
     read_pages(&mut source, now, pages, |page, bytes| {
         let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
+        let found = found.filter(|found| is_wanted(page.block, found));
         if let (Some(life), Some(found)) = (lives.get_mut(page.block.index()), found) {
-            life.take_younger(found);
+            if is_wanted(page.block, life) {
+                life.take_younger(found);
+            } else {
+                *life = found;
+            }
         }
     })
 }

@@ -3,6 +3,7 @@
 //! Input: reads and writes of cells. Output: their completions. Invariant: while a write of a cell is in flight no other
 //! operation on the cell is accepted, because a file orders nothing.
 
+use super::space_wait::SpaceWait;
 use super::{FileMedia, FlashTransfer, TransferRing, transfer_error};
 use crate::media::{
     CELL_BYTES, CellNumber, MediaError, MediaOp, MediaToken, MediumVersion, NandRule, PageState,
@@ -53,6 +54,11 @@ impl CellOperations {
     /// Returns true if an operation waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Queues writes that found no space, for another attempt. Their cells stayed busy.
+    pub(super) fn put_back(&mut self, again: Vec<CellOperation>) {
+        self.waiting.extend(again);
     }
 
     /// Returns true if the operation could overtake, or be overtaken by, another one on its cell.
@@ -114,8 +120,19 @@ impl<R: TransferRing> FileMedia<R> {
         mut buffers: Vec<SectorBuffer>,
         result: Result<usize, i32>,
     ) {
-        let CellOperation { token, cell, access, mut frame } = operation;
         let failed = transfer_error(result, &buffers);
+        if let Some(errno) = failed.filter(|&errno| SpaceWait::is_lack(errno))
+            && operation.access == CellAccess::Write
+        {
+            self.cells.spare_buffers.append(&mut buffers);
+            self.space.refuse(MediaError::Cell { errno, cell: operation.cell }, self.now);
+            self.space.hold_cell(operation);
+            return;
+        }
+        let CellOperation { token, cell, access, mut frame } = operation;
+        if failed.is_none() && access == CellAccess::Write {
+            self.space.note_success();
+        }
         if let Some(at) = self.cells.busy.iter().position(|&busy| busy == (cell, access)) {
             self.cells.busy.swap_remove(at);
         }

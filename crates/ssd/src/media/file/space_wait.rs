@@ -1,14 +1,15 @@
 //! Writes that wait for space of the file system beneath a flash file.
 //!
-//! Input: batches of programs that the file system had no space for, and the time. Output: the same batches again, every
-//! [`RETRY_INTERVAL`]. Invariant: a program that waits is neither completed nor given up, so no flush begins before it is
-//! on its way to the disk.
+//! Input: programs and writes of cells that the file system had no space for, and the time. Output: the same writes again,
+//! every [`RETRY_INTERVAL`]. Invariant: a write that waits is neither completed nor given up, so no flush begins before it
+//! is on its way to the disk.
 //!
-//! That is safe: such a write changed nothing but the pages that it writes again. A sync that fails for want of space
+//! That is safe: such a write changed nothing but the pages and cells that it writes again. A sync that fails for want of space
 //! is another matter: the kernel may have dropped bytes, so it fails the flush for good.
 
 use super::batches::PageBatch;
-use crate::media::{MediaError, PageAddress};
+use super::cells::CellOperation;
+use crate::media::MediaError;
 use headwater_host::clock::Nanos;
 
 /// Time between two attempts.
@@ -25,7 +26,16 @@ pub(super) struct SpaceWait {
     refused: Option<MediaError>,
     /// The time of the next attempt, while something waits for it.
     retry_at: Option<Nanos>,
-    waiting: Vec<PageBatch>,
+    waiting: SpaceWaiters,
+}
+
+/// Writes that wait for space.
+#[derive(Debug, Default)]
+pub(super) struct SpaceWaiters {
+    /// Programs.
+    pub(super) programs: Vec<PageBatch>,
+    /// Writes of cells.
+    pub(super) cells: Vec<CellOperation>,
 }
 
 impl SpaceWait {
@@ -34,15 +44,20 @@ impl SpaceWait {
         matches!(errno, ENOSPC | EDQUOT)
     }
 
-    /// Notes that a write of this page found no space.
-    pub(super) fn refuse(&mut self, errno: i32, page: PageAddress, now: Nanos) {
-        self.refused = Some(MediaError::Io { errno, page });
+    /// Notes that a write found no space.
+    pub(super) fn refuse(&mut self, error: MediaError, now: Nanos) {
+        self.refused = Some(error);
         self.retry_at.get_or_insert(now.after(RETRY_INTERVAL));
     }
 
     /// Keeps a batch for the next attempt.
     pub(super) fn hold(&mut self, batch: PageBatch) {
-        self.waiting.push(batch);
+        self.waiting.programs.push(batch);
+    }
+
+    /// Keeps a write of a cell for the next attempt.
+    pub(super) fn hold_cell(&mut self, write: CellOperation) {
+        self.waiting.cells.push(write);
     }
 
     /// Notes that a write succeeded.
@@ -62,8 +77,8 @@ impl SpaceWait {
         self.retry_at
     }
 
-    /// Returns the batches to be written again, once their time has come; writes wait while this returns `None`.
-    pub(super) fn take_due(&mut self, now: Nanos) -> Option<Vec<PageBatch>> {
+    /// Returns the writes to be repeated, once their time has come; writes wait while this returns `None`.
+    pub(super) fn take_due(&mut self, now: Nanos) -> Option<SpaceWaiters> {
         if self.retry_at.is_some_and(|at| now < at) {
             return None;
         }

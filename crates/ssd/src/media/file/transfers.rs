@@ -109,7 +109,7 @@ impl<R: TransferRing> FileMedia<R> {
         }
         let failed = if is_short { Some(ENOSPC) } else { transfer_error(result, &buffers) };
         if let Some(errno) = failed.filter(|&errno| SpaceWait::is_lack(errno)) {
-            self.space.refuse(errno, first, self.now);
+            self.space.refuse(MediaError::Io { errno, page: first }, self.now);
             self.space.hold(PageBatch { first, tokens, slots: buffers });
             return;
         }
